@@ -1,8 +1,9 @@
 """Signs of life, by which a process that hangs is told apart from one that is busy.
 
-Training calls `step_done` after each step, and `not_stepping` before what may take minutes, such as compilation. If a step then
-takes longer than `PATIENCE`, the process says so itself (`telling`). A process that was stopped, or whose host is gone, says
-nothing: a sweep's worker therefore rewrites a file every few seconds as long as steps come (`showing`), and the sweep watches it.
+Training calls `step_done` after each step, and `not_stepping` before what may take minutes, such as compilation. If a step
+then takes longer than `PATIENCE`, the process says so itself (`telling`). A process that was stopped, or whose host is gone,
+says nothing: a sweep's worker therefore rewrites a file every few seconds as long as steps come (`showing`), and the sweep
+watches it.
 """
 
 import contextlib

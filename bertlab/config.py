@@ -200,16 +200,28 @@ def as_saved(config: Mapping[str, Any]) -> dict[str, Any]:
     `Run.config` reads every config.json so: a new run is refused for such a setting, and a run from before the refusal did what
     the default does.
     """
+    data = config.get("data", {})
+    seedless = {key: value for key, value in config.items() if key != "seed"}
+    if "seed" in data:
+        seedless["data"] = {key: value for key, value in data.items() if key != "seed"}
+    saved = json.loads(_as_saved(json.dumps(seedless)))  # a study's runs differ in seeds: the rest is worked out once
+    if "seed" in data:
+        saved["data"] = {key: data["seed"] if key == "seed" else saved["data"][key] for key in data}
+    return {key: config["seed"] if key == "seed" else saved[key] for key in config}
+
+
+@functools.lru_cache(maxsize=1024)
+def _as_saved(text: str) -> str:
     from bertlab.objectives import find
 
-    config = copy.deepcopy(config)
+    config = json.loads(text)
     keys.drop_without_effect(config, ())
     for name, entry in config.get("objectives", {}).items() if not is_finetuning(config) else ():
         with contextlib.suppress(UserError):  # an unknown objective is refused where it is built
             for key in keys.settings_of(find(entry.get("implementation") or name)):
                 if key.without_effect(entry.get(key.name), entry):
                     entry[key.name] = key.default
-    return json.loads(json.dumps(config))
+    return json.dumps(config)
 
 
 def not_default(config: Mapping[str, Any]) -> dict[str, Any]:

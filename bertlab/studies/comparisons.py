@@ -121,7 +121,7 @@ def difference(results: Results, metric: str, variant: str, other: str, level: f
     measure = results.find(metric)
     if unknown := [name for name in (variant, other) if name not in results.variants]:
         raise UserError(f"{results.path} has no variant '{unknown[0]}'; it has {', '.join(results.variants)}")
-    return _compare(seed_tables(results, measure), measure, variant, other, level)
+    return _compare(_scored_seeds(results, measure), measure, variant, other, level)
 
 
 def looks_of(results: Results) -> int:
@@ -131,8 +131,8 @@ def looks_of(results: Results) -> int:
 
 
 def _of_measure(results: Results, measure: Measure) -> list[Comparison]:
-    tables, looks = seed_tables(results, measure), looks_of(results)
-    scored = [name for name in results.variants if tables[name].notna().to_numpy().any()]
+    tables, looks = _scored_seeds(results, measure), looks_of(results)
+    scored = [name for name in results.variants if len(tables[name])]
     corrections = looks * max(1, len(scored) * (len(scored) - 1) // 2)
     every = [(a, b) for a, b in itertools.combinations(scored, 2) if _comparable(tables, a, b)]
     found = [_compare(tables, measure, a, b, family=ALL_PAIRS, corrections=corrections) for a, b in every]
@@ -162,7 +162,7 @@ def _named(results: Results, measure: Measure, family: str) -> list[Comparison]:
     pairs = {frozenset(pair): tuple(pair) for pair in named}.values()
     if not pairs:
         return []
-    tables, corrections = seed_tables(results, measure), looks_of(results) * len(pairs)
+    tables, corrections = _scored_seeds(results, measure), looks_of(results) * len(pairs)
     return [
         _compare(tables, measure, *pair, family=family, corrections=corrections)
         for pair in pairs
@@ -190,8 +190,13 @@ def _compare(
         p, sd = found.p, found.sd
     lowest, highest = bounds(measure.metric)
     low, high = max(found.low, lowest - highest), min(found.high, highest - lowest)
-    seeds = tuple(len(tables[name].dropna(how="all")) for name in (variant, other))
+    seeds = (len(tables[variant]), len(tables[other]))
     return Comparison(found.mean, sd, low, high, p, pairs, measure, variant, other, seeds, family, corrections)
+
+
+def _scored_seeds(results: Results, measure: Measure) -> dict[str, pd.DataFrame]:
+    """`seed_tables` without the seeds that have no score."""
+    return {name: table.dropna(how="all") for name, table in seed_tables(results, measure).items()}
 
 
 def _comparable(tables: Mapping[str, pd.DataFrame], variant: str, other: str) -> bool:
@@ -202,6 +207,8 @@ def _comparable(tables: Mapping[str, pd.DataFrame], variant: str, other: str) ->
 
 def _in_common(tables: Mapping[str, pd.DataFrame], variant: str, other: str) -> tuple[pd.DataFrame, pd.DataFrame, int]:
     """Both variants' values of the seeds that they have in common, and how many those are; without any, all values and 0."""
-    ours, theirs = (tables[name].dropna(how="all") for name in (variant, other))
+    ours, theirs = tables[variant], tables[other]
+    if ours.index.equals(theirs.index):  # nearly always, and pairs of variants are many
+        return ours, theirs, len(ours)
     pairs = ours.index.intersection(theirs.index)
     return (ours.loc[pairs], theirs.loc[pairs], len(pairs)) if len(pairs) else (ours, theirs, 0)

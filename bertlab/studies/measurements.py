@@ -337,9 +337,9 @@ def read_first_metrics(directories: Iterable[Run], downstream: Sequence[str]) ->
     """Task -> the metric it is reported by, taken from the first run whose fine-tuning says so."""
     found = {}
     for directory in directories:
-        for task in downstream:
+        for task in (task for task in downstream if task not in found):
             if metrics := directory.stage("finetune", task).config.get({}).get("metrics"):
-                found.setdefault(task, next(iter(metrics.values())))
+                found[task] = next(iter(metrics.values()))
     return found
 
 

@@ -15,7 +15,7 @@ class Silence:
 
     def __init__(self, console: Console):
         self._console = console
-        self._seen: dict[str, tuple[str, float]] = {}  # run -> its sign, and when it was first seen
+        self._seen: dict[str, tuple[int, float]] = {}  # run -> when the file was written, and when that was first seen
         self._told: set[str] = set()
 
     def look(self, running: Sequence[Job]) -> None:
@@ -24,19 +24,19 @@ class Silence:
         for name, run in ((job.run.name, Run(job.directory)) for job in running):
             if not run.alive.exists():  # in a queue, or just starting
                 continue
-            sign = f"{run.alive.path.stat().st_mtime_ns} {run.alive.read()}"
-            if self._seen.get(name, ("", 0.0))[0] != sign:
+            sign = run.alive.path.stat().st_mtime_ns
+            before, since = self._seen.get(name, (None, now))
+            if sign != before:
                 self._seen[name] = sign, now
                 if name in self._told:
                     self._told.remove(name)
                     print_line(self._console, f"{name}: goes on")
-            elif now - self._seen[name][1] >= alive.PATIENCE and name not in self._told:
+            elif now - since >= alive.PATIENCE and name not in self._told:
                 self._told.add(name)
-                worker = run.alive.read().strip()
                 print_line(
                     self._console,
-                    f"{name}: no sign of life for {now - self._seen[name][1]:.0f} s from its worker, process {worker}; see"
-                    f" {run.log}. If it hangs, kill that process (kill -9): the sweep then counts the run as failed and goes on,"
-                    " and the same command continues the run from its last checkpoint",
+                    f"{name}: no sign of life for {now - since:.0f} s from its worker, process {run.alive.read().strip()};"
+                    f" see {run.log}. If it hangs, kill that process (kill -9): the sweep then counts the run as failed and"
+                    " goes on, and the same command continues the run from its last checkpoint",
                     style="bold red",
                 )

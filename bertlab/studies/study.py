@@ -355,7 +355,7 @@ def unseeded(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def representatives(runs: Sequence[RunSpec]) -> dict[str, str]:
-    """Run -> a run whose checks also hold for it: the first with the same settings but for seeds; or itself, if a seed is new."""
+    """Run -> a run whose checks also hold for it: the first that differs in seeds alone; or itself, if a seed is new."""
     first: dict[str, str] = {}
     tried, found = set(), {}
     for run in runs:

@@ -45,11 +45,11 @@ def write(directory: Path, study: Study) -> None:
         rng = random.Random(run.name)
         rates = (run.overrides["objectives.mlm.rate"], run.overrides["optimizer.learning_rate"])
         if rates not in configs:
-            configs[rates] = load_config(run.config, dict(run.overrides)).to_dict()
+            configs[rates] = json.loads(json.dumps(load_config(run.config, dict(run.overrides)).to_dict()))
         of = Run(directory / run.name)
         write_job(run, of.directory)
         seeds = {"seed": run.overrides["seed"], "data": {**configs[rates]["data"], "seed": run.overrides["data.seed"]}}
-        of.config.write({**configs[rates], **seeds})
+        of.config.path.write_text(json.dumps({**configs[rates], **seeds}))  # on one line: it is the largest of the files
         of.environment.write({"devices": ["cpu"], "commit": "3f2a9c1d", "versions": {"python": "3.11.9", "jax": "0.10.2"}})
         costs = lambda step: {"tokens": 832 * step, "supervised": 125 * step, "flops": 1e9 * step, "seconds": 0.05 * step}
         lines = []
@@ -60,13 +60,14 @@ def write(directory: Path, study: Study) -> None:
             )
             lines.append({"step": step, "split": "valid", **losses, **costs(step)})
         of.metrics.path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-        metrics = dict.fromkeys(("valid", "test"), losses)
         result = {"step": STEPS, "parameters": 4_386_178, **costs(STEPS), "data_hash": lines[-2]["data_hash"]}
-        of.result.write({**result, "metrics": metrics})
+        of.result.write({**result, "metrics": {"valid": losses, "test": losses}})
         of.measured.write({})
         score = 0.7 + rates[0] / 10 + rng.gauss(0, 0.01)
-        scores = dict.fromkeys(("valid", "test"), {"loss": 0.9, "package/loss": 0.9, "package/accuracy": score})
-        of.stage("finetune", "package").result.write({"flops": 1.0, "seconds": 20.0, "metrics": scores})
+        scores = {"loss": 0.9, "package/loss": 0.9, "package/accuracy": score}
+        of.stage("finetune", "package").result.write(
+            {"flops": 1.0, "seconds": 20.0, "metrics": {"valid": scores, "test": scores}}
+        )
 
 
 if __name__ == "__main__":

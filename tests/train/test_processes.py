@@ -277,15 +277,29 @@ def test_what_ends_one_of_several_is_told_apart(error, said, monkeypatch, capsys
     assert ("lost another" in line) == ("lost another" in said or "they continue" in said)
 
 
-def test_shards_make_the_same_rows_for_every_number_of_processes(small_config):
-    data = small_config("bert", data__shards=4).data
+@pytest.mark.parametrize("recipe", ["bert", "gpt", "modern", "awd_lstm", "elmo on characters", "glove", "skip_gram"])
+def test_shards_make_the_same_rows_for_every_number_of_processes(recipe, small_config):
+    """Of every family, from the beginning and where other numbers of processes go on from each other's positions."""
+    data = small_config(recipe, data__shards=4).data
     prepared = prepare(data)
     whole = list(itertools.islice(iter(train_batches(prepared, data)), 6))
-    for count in (2, 4):
-        parts = [itertools.islice(iter(train_batches(prepared, data, (i, count))), 6) for i in range(count)]
-        for batch, of_processes in zip(whole, zip(*parts)):
-            for name, rows in batch.items():
-                np.testing.assert_array_equal(np.concatenate([part[name] for part in of_processes]), rows)
+    position, read = {}, 0
+    for count in (2, 4, 1):
+        with contextlib.ExitStack() as stack:
+            opened = [iter(train_batches(prepared, data, (i, count))) for i in range(count)]
+            parts = [stack.enter_context(contextlib.closing(part)) for part in opened]
+            for part in parts if position else ():
+                part.set_state(position)
+            for batch in whole[read : read + 2]:
+                of_processes = [next(part) for part in parts]
+                for name, rows in batch.items():
+                    np.testing.assert_array_equal(np.concatenate([part[name] for part in of_processes]), rows)
+            position, read = {shard: state for part in parts for shard, state in part.get_state().items()}, read + 2
+
+
+def test_shards_need_a_number_that_their_processes_divide(small_config):
+    data = small_config("bert", data__shards=4).data
+    prepared = prepare(data)
     with pytest.raises(UserError, match="batch_size=8 and be a multiple of the 3 processes"):
         train_batches(prepared, data, (0, 3))
 
