@@ -287,6 +287,8 @@ def _add_measuring(add) -> None:
     probe("--words", type=int, default=10_000, help="most words of training and of test (default 10000)")
     probe("--control", action="store_true", help="also a control task: a random tag for each word type (Hewitt and Liang 2019)")
     probe("--code", action="store_true", help="also the code length of the tags given the states (Voita and Titov 2020)")
+    probe("--variational", action="store_true", help="the same by the variational code, which sends the probe's weights")
+    probe("--edges", action="store_true", help="with --task=ud: which word is each word's head, by a bilinear probe")
     probe("--seed", type=int, default=0, help="seed of the samples and of the control task (default 0)")
     _add_out_and_step(probe, "probes")
 
@@ -591,7 +593,7 @@ def _probe(given, overrides: list[str]) -> None:
     from bertlab.transfer.load import parse_layers
     from bertlab.transfer.probe_task import probe_task
 
-    names = ("words", "control", "code", "seed", "out", "step")
+    names = ("words", "control", "code", "variational", "edges", "seed", "out", "step")
     settings = {name: getattr(given, name) for name in names}
     probe_task(given.run, given.task, _values(overrides), parse_layers(given.layers), **settings)
 

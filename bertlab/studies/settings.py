@@ -187,6 +187,7 @@ TASKS: Mapping[str, tuple[str, int, Mapping[str, Any]]] = {
     "swag": ("swag", 64, {}),
     "race": ("RACE", 128, {}),
     "story_cloze": ("story_cloze", 64, {}),
+    "dprd": ("dprd", 48, {}),
 }
 
 

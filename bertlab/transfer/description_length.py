@@ -20,6 +20,8 @@ from bertlab.errors import UserError
 
 PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 """Where the portions end, as shares of the data (Voita and Titov 2020: 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.25, 12.5, ... 100 %)."""
+CHOICES = (1e-3, 1e-2, 1e-1, 1.0)
+"""Values of a linear probe's C, the variance of its weights' prior."""
 
 Predict = Callable[[Float[np.ndarray, "M D"]], Float[np.ndarray, "M K"]]
 Fit = Callable[[Float[np.ndarray, "N D"], Int[np.ndarray, "N"]], Predict]
@@ -70,11 +72,13 @@ class CodeLength:
         bits: of all labels.
         uniform: bits of the uniform code, N log₂ K.
         c: scikit-learn's C of the probe.
+        weights: bits of the probe's weights, which only the variational code sends.
     """
 
     bits: float
     uniform: float
     c: float
+    weights: float = 0.0
 
     @property
     def compression(self) -> float:
@@ -87,7 +91,7 @@ def code_length(
     labels: Sequence,
     groups: Sequence[int] | None = None,
     classes: Sequence = (),
-    choices: Sequence[float] = (1e-3, 1e-2, 1e-1, 1.0),
+    choices: Sequence[float] = CHOICES,
     portions: Sequence[float] = PORTIONS,
     seed: int = 0,
 ) -> CodeLength:
@@ -105,6 +109,14 @@ def code_length(
     Raises:
         UserError: there are fewer than two classes, or not one label for each state.
     """
+    numbers, k = numbered(features, labels, classes)
+    of = lambda c: sum(online_code(features, numbers, k, _linear(c, k), groups, portions, seed))
+    bits, c = min((of(c), c) for c in choices)
+    return CodeLength(bits + float(np.log2(len(choices))), float(len(numbers) * np.log2(k)), c)
+
+
+def numbered(features: Float[np.ndarray, "N D"], labels: Sequence, classes: Sequence = ()) -> tuple[Int[np.ndarray, "N"], int]:
+    """The labels as numbers of their classes, and K; arguments and errors as for `code_length`."""
     labels = np.asarray(labels)
     if len(features) != len(labels):
         raise UserError(f"{len(features)} vectors with {len(labels)} labels: give one label for each vector")
@@ -113,10 +125,7 @@ def code_length(
         raise UserError(f"a code needs at least two classes, and the words have {names.tolist()}; give more")
     if missing := sorted({*labels.tolist()} - {*names.tolist()}):
         raise UserError(f"the words have the label {missing[0]!r}, which is none of the classes; add it to them")
-    numbers, k = np.searchsorted(names, labels), len(names)
-    of = lambda c: sum(online_code(features, numbers, k, _linear(c, k), groups, portions, seed))
-    bits, c = min((of(c), c) for c in choices)
-    return CodeLength(bits + float(np.log2(len(choices))), float(len(labels) * np.log2(k)), c)
+    return np.searchsorted(names, labels), len(names)
 
 
 def _linear(c: float, classes: int) -> Fit:

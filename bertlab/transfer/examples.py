@@ -28,6 +28,7 @@ class Example:
             word; () if unknown.
         answers: only for span and candidate; () if the question has none (SQuAD 2.0).
         targets: word_pair: (start, end) of the word in each sentence, in characters. sense: of the word, in words.
+            choice: where a task's choices begin with its candidates, of the candidate in each, in characters.
         spans: only for span_pair: of each target, its one or two spans [first, end) of words.
         group: sense: the word's lemma and part of speech, whose senses are compared. candidate: the question. Otherwise:
             examples of one group are also scored together, like the answers to one question; "": alone.

@@ -12,12 +12,14 @@ from ml_collections import ConfigDict
 from bertlab.config import base_config, parse_override, set_key
 from bertlab.errors import UserError
 from bertlab.run import Run
+from bertlab.transfer.edge_probe import probe_edges, read_heads
 from bertlab.transfer.evaluate import check_kept, write_merged
 from bertlab.transfer.examples import Example
 from bertlab.transfer.finetune import pretraining_options
 from bertlab.transfer.load import Pretrained, load
 from bertlab.transfer.probes import probe_layers
-from bertlab.transfer.tasks import OPTIONS, TaskData, find_task, load_task
+from bertlab.transfer.tasks import OPTIONS, Task, TaskData, find_task, load_task
+from bertlab.transfer.tasks.catalogue import HEADS
 
 MEASURE = "probes"
 
@@ -30,6 +32,8 @@ def probe_task(
     words: int = 10_000,
     control: bool = False,
     code: bool = False,
+    variational: bool = False,
+    edges: bool = False,
     seed: int = 0,
     out: Path | None = None,
     step: int | None = None,
@@ -45,7 +49,8 @@ def probe_task(
         overrides: `task_data.KEY` to text, as in a fine-tuning.
         layers: as for `Pretrained.encode`.
         words: the most words of training, and of test, in whole sentences.
-        control, code: as for `probe_layers`.
+        control, code, variational: as for `probe_layers`.
+        edges: probe the heads of the words of task `ud` instead (`bertlab.transfer.edge_probe.probe_edges`).
         seed: of the samples, the held-out words and the control task.
         out: a JSON file; None: `run`/probes.json, or probes-STEP.json for a step other than the last. Entries of other tasks
             and layers stay.
@@ -63,23 +68,28 @@ def probe_task(
     Run(run).require_step(step)
     out = out or Run(run).probes_at(step).path
     check_kept(out, {MEASURE}, "probes")
-    name, data = _tagged(run, task, overrides or {})
+    if edges and (task != "ud" or code or variational):
+        raise UserError("--edges reads the heads of --task=ud, and its probe has no --code or --variational; omit the others")
+    name, data = _tagged(run, HEADS if edges else find_task(task), overrides or {})
     model = load(run, step)
     hidden = any(example.label is None for example in data.examples["test"])
     train, test = (_fitting(model, data, split) for split in ("train", "valid" if hidden else "test"))
-    table = probe_layers(model, train, test, layers, words, seed, control, code)
-    print(f"{name}: a linear probe on each layer\n{table.to_string(float_format='{:.4f}'.format)}")
+    if edges:
+        train, test = ([read_heads(*of, name) for of in part] for part in (train, test))
+        table = probe_edges(model, train, test, layers, words, seed, control)
+    else:
+        table = probe_layers(model, train, test, layers, words, seed, control, code, variational)
+    print(f"{name}: a {'bilinear' if edges else 'linear'} probe on each layer\n{table.to_string(float_format='{:.4f}'.format)}")
     found = {MEASURE: {name: {str(layer): {**row, "seed": seed} for layer, row in table.to_dict("index").items()}}}
     write_merged(out, found)
     print(f"{out}: {MEASURE}")
     return found
 
 
-def _tagged(run: Path, task: str, overrides: Mapping[str, str]) -> tuple[str, TaskData]:
+def _tagged(run: Path, of: Task, overrides: Mapping[str, str]) -> tuple[str, TaskData]:
     """A tagging task's name and data."""
-    of = find_task(task)
     if not of.kind.of_words:
-        raise UserError(f"--task={task} has kind {of.kind.name}, but a probe reads a tag for each word; give a tagging task")
+        raise UserError(f"--task={of.name} has kind {of.kind.name}, but a probe reads a tag for each word; give a tagging task")
     config = base_config()
     config.task_data = ConfigDict({**OPTIONS, "pretraining": pretraining_options(Run(run).config.read()["data"])})
     for key, value in overrides.items():

@@ -19,6 +19,7 @@ from bertlab.errors import UserError
 from bertlab.transfer.description_length import code_length
 from bertlab.transfer.inspect import in_context
 from bertlab.transfer.load import Pretrained
+from bertlab.transfer.variational_code import variational_code
 
 _HELD_OUT = 0.2  # of a probe's training groups
 
@@ -154,6 +155,7 @@ def probe_layers(
     seed: int = 0,
     control: bool = False,
     code: bool = False,
+    variational: bool = False,
 ) -> pd.DataFrame:
     """Fits a linear probe for the words' tags on every layer.
 
@@ -166,11 +168,13 @@ def probe_layers(
         control: also probe a control task (`control_labels`).
         code: also measure the code length of the training words' tags (`bertlab.transfer.description_length.code_length`), and
             with `control` that of the control task's.
+        variational: the same for `bertlab.transfer.variational_code.variational_code`.
 
     Returns:
         A table by `layer`: the columns of `Probe`, `train_words` and `test_words`; with `control` also `control_accuracy` and
         `selectivity`, the accuracy minus it; with `code` also `code_bits`, `uniform_bits` and `compression`, and with both
-        `control_compression`.
+        `control_compression`; with `variational` also `variational_bits`, `weight_bits` among them, `uniform_bits` and
+        `variational_compression`, and with both `control_variational_compression`.
 
     Raises:
         UserError: as for `in_context` and `probe`, or a sentence does not have one tag per word.
@@ -186,7 +190,7 @@ def probe_layers(
         sides.append(([layer.where(known) for layer in found], [tag for tag in tags if tag is not None]))
     (train, train_tags), (tested, test_tags) = sides
     control_tags = control_labels(train[0].words, tested[0].words, train_tags, seed) if control else None
-    rows = {}
+    classes, rows = np.unique(np.asarray(train_tags)), {}
     for ours, theirs in zip(train, tested):
         result = probe(ours.vectors, train_tags, theirs.vectors, test_tags, ours.sentence, seed=seed)
         row = dataclasses.asdict(result) | {"train_words": len(train_tags), "test_words": len(test_tags)}
@@ -196,9 +200,15 @@ def probe_layers(
         if code:
             length = code_length(ours.vectors, train_tags, ours.sentence, seed=seed)
             row |= {"code_bits": length.bits, "uniform_bits": length.uniform, "compression": length.compression}
-        if code and control:
-            classes = np.unique(np.asarray(train_tags))
+        if variational:
+            length = variational_code(ours.vectors, train_tags, seed=seed)
+            row |= {"variational_bits": length.bits, "weight_bits": length.weights, "uniform_bits": length.uniform}
+            row |= {"variational_compression": length.compression}
+        if control and code:
             other = code_length(ours.vectors, control_tags[0], ours.sentence, classes, seed=seed)
             row |= {"control_compression": other.compression}
+        if control and variational:
+            other = variational_code(ours.vectors, control_tags[0], classes, seed=seed)
+            row |= {"control_variational_compression": other.compression}
         rows[ours.layer] = row
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("layer")

@@ -7,11 +7,12 @@ tokens named here given those before them; a text that is too long loses its beg
                 tasks of two classes
     choices     the choice with the highest mean log p. Words that all choices begin with count as given: RACE's question
     words       "very" follows the text; which of "negative" and "positive" has the higher log p then: SST-2
+    nouns       DPRD: which of two nouns in the pronoun's place gives what follows the higher mean log p
     readings    WSC: whether the mean log p of what follows the pronoun is higher with the noun in the pronoun's place
 
 The threshold, and which class lies above it, are those with the best score on `valid`; how the paper chose its threshold is not
-verified. The paper's schemas (DPRD) name two nouns, and both readings have one of them. WSC's examples name one, so the other
-reading here has the pronoun itself.
+verified. WSC's examples name one noun where the paper's schemas (DPRD) name two, so the other reading there has the pronoun
+itself.
 
 The metric `relative` is the task's first metric on a scale from random guesses (0) to the best single model of the time (1), as
 in figure 2. `BEST` are the best of tables 3 and 4, GPT's own included; which the figure has is not verified. For tasks without
@@ -89,6 +90,14 @@ def sentiments(example: Example) -> list[tuple[str, int]]:
     return [(f"{begin} {word}", len(begin)) for word in SENTIMENTS]
 
 
+def nouns(example: Example) -> list[tuple[str, int]]:
+    """What follows the noun that each choice begins with, after it."""
+    (text,) = example.texts
+    return [
+        (f"{text} {choice}", len(text) + 1 + end) for choice, (_, end) in zip(example.choices, example.targets, strict=True)
+    ]
+
+
 def readings(example: Example) -> list[tuple[str, int]]:
     """What follows the pronoun, after the pronoun itself and after the noun."""
     (text,) = example.texts
@@ -101,7 +110,7 @@ def readings(example: Example) -> list[tuple[str, int]]:
 
 THRESHOLD, CHOICES = Heuristic(likely, by_threshold=True), Heuristic(choices)
 
-OF_TASKS = {"sst2": Heuristic(sentiments, mean=False), "wsc": Heuristic(readings)}
+OF_TASKS = {"sst2": Heuristic(sentiments, mean=False), "wsc": Heuristic(readings), "dprd": Heuristic(nouns)}
 """By a task's name; others have CHOICES or THRESHOLD."""
 
 
@@ -113,9 +122,10 @@ def heuristic_of(task: Task, data: TaskData) -> Heuristic:
     """
     if task.name in OF_TASKS:
         return OF_TASKS[task.name]
-    if data.examples["train"][0].choices:
+    example = data.examples["train"][0]
+    if example.choices and not data.labels:
         return CHOICES
-    if len(data.labels) != 2 or data.examples["train"][0].words:
+    if len(data.labels) != 2 or example.words or example.choices:
         raise UserError(
             f"config.transfer.zero_shot=True answers tasks of two classes or of choices, and '{task.name}' is neither; set it"
             " to False"

@@ -9,7 +9,7 @@ checkpoints at the last points of a logarithmic grid and answers each task at ea
 (`bertlab/transfer/zero_shot.py` has the heuristics, and what they lack). "GPT fine-tuned" is the last transformer after
 fine-tuning: what there is to be reached. Nothing else is trained on a task, so `task_rates` changes only that row.
 
-The paper's tasks: `tasks=sst2+cola+race+wsc,data=DIR`, with WSC in the place of DPRD. Its curves are normalised between random
+The paper's tasks: `tasks=sst2+cola+race+dprd,data=DIR` (`wsc` has other schemas). Its curves are normalised between random
 guesses and the best single model; result.json has this as the metric `relative`. All tasks of two classes or of choices work.
 
 Expect: scores rise steadily with the transformer's updates, and those of the LSTM vary more. At a small scale and with little

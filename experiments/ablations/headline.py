@@ -19,7 +19,8 @@ Below scale=paper all read the same pieces, rows and steps of one text: the pret
 equal=steps, so `--store` has them. At scale=paper each system is pretrained as its paper prints (`bertlab.papers`, ULMFiT's in
 `bertlab.studies.ulmfit`): own pieces, rows, batch and steps, on the text that you give. ELMo reads characters there, and so
 cannot mark spans of pieces: with `squad1` or `squad2` name `elmo=subwords`, which gives it the pieces, rows and steps of
-`static_contextual.py`. The static vectors have those rows and steps too, and words, as many as GloVe's (400,000, not verified).
+`static_contextual.py`. The static vectors have those rows and steps too, and words, 400,000 as in GloVe's 6B vectors
+(nlp.stanford.edu/projects/glove).
 
 All systems read a word at its last piece, where BERT's paper reads the first. At scale=paper BERT's rate is not selected among
 four for each task. Scores of GLUE are from the development sets, where papers print the server's.

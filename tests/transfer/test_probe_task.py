@@ -36,13 +36,15 @@ def test_selectivity_tells_a_layer_of_tags_from_a_layer_of_word_types():
         return np.concatenate([of_type if layer else np.zeros(16), of_tag])
 
     model = Planted(vector, layers=2)
-    table = probe_layers(model, tagged[:80], tagged[80:], control=True, code=True)
+    table = probe_layers(model, tagged[:80], tagged[80:], control=True, code=True, variational=True)
     assert table.accuracy.tolist() == [1.0, 1.0]
     assert table.control_accuracy[1] == 1.0 and table.selectivity[1] == 0.0, "types are learnt by heart"
     assert table.control_accuracy[0] < 0.8 and table.selectivity[0] == pytest.approx(1 - table.control_accuracy[0])
     words = table.train_words[0]
     assert table.uniform_bits.tolist() == [words, words] and (table.compression > 3).all()
     assert table.control_compression[0] < 1.3 < table.control_compression[1]
+    assert table.control_variational_compression[0] < 1.3 < table.control_variational_compression[1]
+    assert (table.variational_compression > 3).all() and (table.weight_bits < table.variational_bits).all()
     plain = probe_layers(model, tagged[:80], tagged[80:])
     assert plain.columns.tolist() == ["accuracy", "standard_error", "majority", "c", "train_words", "test_words"]
 

@@ -38,6 +38,15 @@ CASES = {
         [[("a b c d e f gh", 3), ("a b c d b c f gh", 3)], [("a d e gh", 4), ("gh d e gh", 4)]],
         True,
     ),
+    "nouns": (
+        OF_TASKS["dprd"],
+        [
+            dict(texts=("a b",), choices=("c d e", "gh d e"), targets=((0, 1), (0, 2))),
+            dict(texts=("e",), choices=("ab c", "a b c"), targets=((0, 2), (0, 3))),
+        ],
+        [[("a b c d e", 2), ("a b gh d e", 2)], [("e ab c", 1), ("e a b c", 1)]],
+        True,
+    ),
     "sentiments": (
         OF_TASKS["sst2"],
         [dict(texts=("a b",)), dict(texts=("c",))],
@@ -133,5 +142,8 @@ def test_what_cannot_be_answered_is_refused(small_config, words_task, bert_run, 
         OF_TASKS["wsc"].asks(Example("0", "wsc.jsonl:1", ("a b c",)))
     choice = lambda *choices: Example("0", "x:1", ("a",), 0, choices=choices)
     assert heuristic_of(find_task("swag"), TaskData((), {"train": [choice("b", "c")]})) is CHOICES
+    candidate = TaskData(("false", "true"), {"train": [choice("b")]})
+    with pytest.raises(UserError, match="'record' is neither"):
+        heuristic_of(find_task("record"), candidate)
     with pytest.raises(UserError, match="3 choices, where others have 2"):
         values_of(model_of("ltr", direction="left-to-right"), CHOICES, [choice("b", "c"), choice("b", "c", "d")])

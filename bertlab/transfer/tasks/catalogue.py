@@ -2,9 +2,10 @@
 
 import functools
 
-from bertlab.transfer.tasks.conll import XPOS, conll, conllu
+from bertlab.transfer.tasks.conll import HEAD, XPOS, conll, conllu
 from bertlab.transfer.tasks.folders import labelled_folders
 from bertlab.transfer.tasks.multiple_choice import multiple_choice, race
+from bertlab.transfer.tasks.pronouns import definite_pronouns
 from bertlab.transfer.tasks.senses import all_words, coarse_senses
 from bertlab.transfer.tasks.squad import squad
 from bertlab.transfer.tasks.table import labelled_lines, table
@@ -38,6 +39,9 @@ def _zhang(name: str, columns: tuple[str, ...], classes: int):
 
 _inference = functools.partial(table, text="sentence1", pair="sentence2", label="gold_label", metrics=("accuracy",))
 
+HEADS = conllu("ud_heads", **_TREEBANK, tag=HEAD)
+"""The heads of task `ud`'s words, for `bertlab probe --edges`; no task to fine-tune on."""
+
 TASKS = (
     squad("squad1", train=("train-v1.1.json", "train-v1.1*.json"), valid=("dev-v1.1.json", "dev-v1.1*.json")),
     squad(
@@ -64,6 +68,7 @@ TASKS = (
         label="AnswerRightEnding",
         first=1,
     ),
+    definite_pronouns("dprd", train="train.c.txt", test="test.c.txt"),
     _inference(
         "snli",
         train="snli_1.0_train.jsonl",

@@ -13,8 +13,8 @@ from bertlab.transfer.tasks.assemble import file_task
 from bertlab.transfer.tasks.base import Task
 from bertlab.transfer.tasks.files import read_lines
 
-UPOS, XPOS = 3, 4
-"""Columns of CoNLL-U with part-of-speech tags: the universal ones, and the treebank's own."""
+UPOS, XPOS, HEAD = 3, 4, 6
+"""Columns of CoNLL-U: universal part-of-speech tags, the treebank's own, and the number of a word's head."""
 
 
 def conll(
@@ -76,8 +76,7 @@ def conllu(
 
     Args:
         name, train, valid, test, metrics, label_names: as in `bertlab.transfer.tasks.table`.
-        tag: `UPOS` or `XPOS`.
-
+        tag: `UPOS` or `XPOS`; `HEAD` for `bertlab.transfer.edge_probe`, with the numbers of all files as classes.
     Raises:
         UserError: when loading: a line lacks ten columns or has an invalid id, a word has no tag, two sentences have the same
             sent_id, or train lacks a tag.
@@ -109,7 +108,8 @@ def conllu(
             if words:
                 yield _example(own, where, words, tags)
 
-    return file_task(name, Tagging(), metrics, read, (train, valid, test), label_names=label_names)
+    files = train, valid, test
+    return file_task(name, Tagging(), metrics, read, files, label_names=label_names, every_label=tag == HEAD)
 
 
 def _blocks(path: Path, encoding: str) -> Iterator[list[tuple[int, str]]]:

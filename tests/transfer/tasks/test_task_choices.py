@@ -1,4 +1,4 @@
-"""RACE and Story Cloze in their published files: texts before the choices, choices, labels, splits, and what errors name."""
+"""RACE, Story Cloze and definite pronouns in their published files: texts, choices, labels, splits, and what errors name."""
 
 import json
 
@@ -113,3 +113,55 @@ def test_story_cloze_is_trained_on_its_development_set(file, tmp_path):
         (tmp_path / file.format("test")).write_text(HEADER + STORY.format(0, answer))
         with pytest.raises(UserError, match=rf"\.csv:2: '{answer}' is not a choice's number; the label must be from 1 to 2"):
             load_task(find_task("story_cloze"), options)
+
+
+BEES = """The bee landed on the flower because it had pollen.
+it
+The bee,the flower
+The flower
+
+The bee landed on the flower because it wanted pollen.
+it
+The bee,the flower
+The bee
+
+They hid it, so it was lost.
+it
+a ring , a key
+a key
+"""
+
+
+def publish_pronouns(folder, text=BEES):
+    (folder / "DPRD").mkdir()
+    for file, of in (("train.c.txt", BEES + "\n" + BEES.replace("bee", "wasp").replace("hid", "saw")), ("test.c.txt", text)):
+        (folder / "DPRD" / file).write_text(of)
+    return {"directory": str(folder)}
+
+
+def test_definite_pronouns_are_read_with_either_noun_in_their_place(tmp_path):
+    data = load_task(find_task("dprd"), publish_pronouns(tmp_path))
+    first, second, third = data.examples["test"]
+    assert first.texts == second.texts == ("The bee landed on the flower because",)
+    assert first.choices == ("The bee had pollen.", "the flower had pollen.") and first.label == 1
+    assert second.choices == ("The bee wanted pollen.", "the flower wanted pollen.") and second.label == 0
+    assert third.texts == ("They hid",) and third.choices == ("a ring, so it was lost.", "a key, so it was lost.")
+    assert [choice[slice(*at)] for choice, at in zip(third.choices, third.targets)] == ["a ring", "a key"]
+    assert (third.id, third.where, third.label) == ("2", f"{tmp_path}/DPRD/test.c.txt:11", 1)
+    train, valid = ([example.texts for example in data.examples[split]] for split in ("train", "valid"))
+    assert len(train) + len(valid) == 6 and not {*train} & {*valid}, "twins stay together"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("The bee,the flower\nThe bee\n", "The bee\nThe bee\n", r"test\.c\.txt:6: expected a sentence, a pronoun, two nouns"),
+        ("The flower\n\n", "The flower\n", r"test\.c\.txt:1: expected a sentence"),
+        (", a key\na key\n", ", a key\na bell\n", r"test\.c\.txt:11: the answer 'a bell' is none of the nouns; correct it"),
+        ("They hid it, so it was", "They hid its items, and was", r"test\.c\.txt:11: the sentence has no word 'it'"),
+    ],
+)
+def test_what_is_wrong_with_pronouns_is_said_with_file_and_line(old, new, message, tmp_path):
+    options = publish_pronouns(tmp_path, BEES.replace(old, new))
+    with pytest.raises(UserError, match=message):
+        load_task(find_task("dprd"), options)
