@@ -1,8 +1,9 @@
 """Makes every call that changes a file fail once, over a short run: `python -m tests.faults.soak --seed=0 --minutes=30`.
 
-The run is a preparation, a training with checkpoints, and everything that reads it and writes files. For each call in turn: the
-command with the fault ends within ten minutes with one sentence and no traceback, or is killed there, and what stands under a
-final name is whole. Then the same command ends as if nothing had happened: the same files, with the same content but for times.
+The run is a preparation, trainings with checkpoints (of phases, a stream, two devices), and all that reads one and writes
+files. For each call in turn: the command with the fault ends within ten minutes with one sentence and no traceback, or is
+killed there, and what stands under a final name is whole. Then the same command ends as if nothing had happened: the same
+files, with the same content but for times.
 
 Everything is imported once; each command runs in a fork, under `tests.faults.layer`. XLA starts in the forks only.
 """

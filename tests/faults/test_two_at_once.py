@@ -21,7 +21,7 @@ from bertlab.studies.study import Study
 from bertlab.studies.sweep import sweep
 from bertlab.studies.worker import execute_job, write_job
 from bertlab.train import processes
-from bertlab.transfer.evaluate import write_merged
+from bertlab.transfer import evaluate
 from tests.conftest import ROOT
 from tests.studies.conftest import write_run
 
@@ -156,12 +156,21 @@ def test_a_worker_waits_for_whoever_trains_its_run(hold, killed_meanwhile, tmp_p
     assert said.startswith(f"waiting for process {first.pid}") and "name='seed=1'" in said
 
 
-def test_what_another_process_measured_meanwhile_stays(tmp_path):
-    """Two evaluations of one run: each has read the file before the other writes."""
-    out = tmp_path / "evaluation.json"
-    for text in ("a", "b"):
-        write_merged(out, {"bits_per_byte": {text: {"pseudo": {"value": 1.0}}}})
-    assert json.loads(out.read_text())["bits_per_byte"].keys() == {"a", "b"}
+def test_what_another_process_measured_meanwhile_stays(run, hold, killed_meanwhile, monkeypatch, tmp_path, capsys):
+    """Another evaluation of the run writes to the file while this one loads the model, and holds it as this one ends."""
+    text, out = tmp_path / "text", tmp_path / "evaluation.json"
+    text.write_text("a parser\n")
+
+    def load(run, step):
+        out.write_text('{"bits_per_byte": {"other": {"pseudo": {}}}}')
+        killed_meanwhile(hold(out))
+        return SimpleNamespace(kinds=["pseudo"], check_kind=str)
+
+    monkeypatch.setattr(evaluate, "load", load)
+    monkeypatch.setattr(evaluate, "_bits_per_byte", lambda *_: {"pseudo": {}})
+    evaluate.evaluate(run, text=text, out=out)
+    assert json.loads(out.read_text())["bits_per_byte"].keys() == {"other", str(text)}
+    assert "waiting for process" in capsys.readouterr().out
 
 
 def test_only_the_first_process_of_a_training_takes_the_lock(hold, monkeypatch, tmp_path):
