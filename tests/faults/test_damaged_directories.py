@@ -181,7 +181,7 @@ def test_publishing_passes_no_damage_on(study, tmp_path):
     assert examine(read_facts(file.parent))["files are as they were written"].seen.startswith(f"{file} is damaged")
     # What another command measures later belongs to the run.
     file.write_text((study / "mlm-seed=1" / "result.json").read_text())
-    write_merged(file.with_name("evaluation.json"), {}, EVALUATION)
+    write_merged(file.with_name("evaluation.json"), EVALUATION)
     assert "evaluation.json" in Run(file.parent).files.read_text()
     with pytest.raises(ValueError, match="JSON"):  # killed between the removal of an entry and its return
         Run(file.parent).evaluation.write({"value": float("nan")})
