@@ -209,7 +209,7 @@ class Run:
         checkpoints: One folder a step (`bertlab.train.checkpoint`).
         tokenizer: For `bertlab.data.tokenizers.load_tokenizer`.
         log: The output of the run's worker.
-        alive: The number and machine of the worker's process, rewritten every few seconds (`bertlab.alive`).
+        alive: There while a worker is at work: its process and machine, rewritten every few seconds (`bertlab.alive`).
         lock: Held by the process at work on the run.
         profile, tensorboard, slurm: Folders of the tools that they are named after.
     """

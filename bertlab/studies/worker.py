@@ -311,9 +311,11 @@ def execute_job(file: Path) -> int:
     job: Mapping[str, Any] = read_json(file)
     module, _, function = job["runner"].partition(":")
     try:
-        with alone(file.parent):
-            with alive.showing(lambda: Run(file.parent).alive.write(f"{os.getpid()} on {socket.gethostname()}\n")):
-                getattr(importlib.import_module(module), function)(RunSpec(**job["run"]), file.parent)
+        with alone(file.parent), contextlib.ExitStack() as at_the_end:
+            sign = Run(file.parent).alive
+            at_the_end.callback(sign.delete)
+            at_the_end.enter_context(alive.showing(lambda: sign.write(f"{os.getpid()} on {socket.gethostname()}\n")))
+            getattr(importlib.import_module(module), function)(RunSpec(**job["run"]), file.parent)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
