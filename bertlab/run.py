@@ -245,7 +245,7 @@ class Run:
         tokenizer: For `bertlab.data.tokenizers.load_tokenizer`.
         files: The sizes and digests of the files of a finished run (`bertlab.checksums`).
         log: The output of the run's worker.
-        alive: The number and machine of the worker's process, rewritten every few seconds (`bertlab.alive`).
+        alive: There while a worker is at work: its process and machine, rewritten every few seconds (`bertlab.alive`).
         lock: There while a process is at work on the run (`bertlab.locks`).
         profile, tensorboard, slurm: Folders of the tools that they are named after.
     """

@@ -311,9 +311,13 @@ def execute_job(file: Path) -> int:
     job: Mapping[str, Any] = read_json(file)
     module, _, function = job["runner"].partition(":")
     try:
-        with alone(file.parent, Run(file.parent).lock, wait=True, required=True):  # such as for a killed sweep's worker
-            with alive.showing(lambda: Run(file.parent).alive.write(f"{os.getpid()} on {socket.gethostname()}\n")):
-                getattr(importlib.import_module(module), function)(RunSpec(**job["run"]), file.parent)
+        with contextlib.ExitStack() as at_the_end:
+            # Such as for a killed sweep's worker.
+            at_the_end.enter_context(alone(file.parent, Run(file.parent).lock, wait=True, required=True))
+            sign = Run(file.parent).alive
+            at_the_end.callback(sign.delete)
+            at_the_end.enter_context(alive.showing(lambda: sign.write(f"{os.getpid()} on {socket.gethostname()}\n")))
+            getattr(importlib.import_module(module), function)(RunSpec(**job["run"]), file.parent)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
