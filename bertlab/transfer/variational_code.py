@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 
 from bertlab.transfer.description_length import CHOICES, CodeLength, numbered
 
-STEPS, RATE = 2000, 0.03
+STEPS, RATE = 1000, 0.03
 """Of the fit: steps of Adam on `_WORDS` words each, at a rate that falls to 0 by a cosine."""
 
 _WORDS = 1000
