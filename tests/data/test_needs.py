@@ -68,7 +68,7 @@ def test_it_is_said_before_it_starts_and_is_not_far_from_what_it_took(tmp_path, 
     assert said[0] == f"preparing about {size(text)} of text needs about 834 kB of disk and 252 MB of memory\n"
     assert text == 867_047 and not any(said[1:])
     took = sum(path.stat().st_size for path in prepared.directory.rglob("*") if path.is_file())
-    assert took < 834e3
+    assert took == pytest.approx(834e3, rel=0.25), "random words: text compresses better"
     prepare(config)
     assert capsys.readouterr().out == "", "it is there"
 

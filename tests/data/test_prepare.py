@@ -363,7 +363,8 @@ test_prepare.prepare_and_wait(*json.loads(sys.argv[2]))
 """
     arguments = [str(Path(__file__).parent), json.dumps([config])]
     process = subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE)
-    assert process.stdout.readline().startswith(b"preparing about ") and process.stdout.readline() == b"ready\n"
+    assert process.stdout.readline().startswith(b"preparing about ")
+    assert process.stdout.readline() == b"ready\n"
     process.kill()
     # Its worker processes hold the same output: it ends when they have ended too.
     process.communicate(timeout=60)

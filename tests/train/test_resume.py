@@ -310,27 +310,6 @@ def test_a_run_goes_on_with_another_mesh_and_other_writers(small_config, tmp_pat
     assert list((tmp_path / "moved" / "tensorboard").iterdir())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["gpt", "modern", "elmo on characters", "skip_gram", "glove"])
-def test_every_family_goes_on_on_eight_devices(recipe, small_config, tmp_path, capsys):
-    """BERT goes on in other numbers of processes in test_processes.py."""
-    cadence = {"train__steps": 6, "train__log_every": 1, "train__checkpoint_every": 3, "train__eval_batches": 1}
-    layers = {"model__layers": 1} if recipe not in ("skip_gram", "glove") else {}
-    loop.train(small_config(recipe, **cadence, **layers), tmp_path / "one")
-    shutil.copytree(tmp_path / "one", moved := tmp_path / "eight")
-    shutil.rmtree(moved / "checkpoints" / "6")
-    (moved / "result.json").unlink()
-    capsys.readouterr()
-    loop.train(small_config(recipe, **cadence, **layers, mesh__data=2, mesh__fsdp=2, mesh__tensor=2), moved)
-    assert f"going on with {moved} from step 3" in capsys.readouterr().out
-    one, eight = ([line for line in lines_of(run) if line["step"] > 3] for run in (tmp_path / "one", moved))
-    assert len(one) == len(eight) > 3
-    for expected, found in zip(one, eight):
-        assert found.pop("data_hash", None) == expected.pop("data_hash", None)
-        assert found.pop("split") == expected.pop("split") and found.keys() == expected.keys()
-        assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)  # sums over devices are added in another order
-
-
 def test_metrics_lines_have_the_promised_keys(broken_run):
     lines = [json.loads(line) for line in (broken_run[1] / "metrics.jsonl").read_text().splitlines()]
     assert [(line["step"], line["split"]) for line in lines] == [
