@@ -19,10 +19,11 @@ and masked next token (BehnamGhader et al. 2024), both at 30 % at the two smalle
 prefix LM (Raffel et al. 2020); ELMo (Peters et al. 2018); AWD-LSTM (Merity et al. 2018). No paper has this table. scale=paper
 has BERT-Base's body and recipe.
 
-Give it 3,000 steps or more: with steps=1000 on Wikipedia, diffusion, ELECTRA's generator and permutation still predicted words
-by their frequencies (3.0 to 3.2 bits a byte; MLM at 30 % had 2.6, left to right 2.1; without result files).
+Give it more than 2,000 steps: with so many on Wikipedia (`results/one_scale_tiny_wikipedia`), diffusion and ELECTRA's generator
+still predict words by their frequencies, 3.0 to 3.1 bits a byte; MLM at 30 % has at most 2.4 and left to right 2.0.
 
-Cost at scale=tiny with seeds=1,select=off: 972 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 972 TFLOP, as `--dry_run` counts them. 30 runs of 2,000 steps took two hours on two
+cores that had other work too.
 """
 
 from bertlab.studies.equal import WIDTHS, parameters, sized

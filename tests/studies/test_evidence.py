@@ -168,6 +168,7 @@ def test_published_studies_have_the_findings_of_their_files(monkeypatch):
     assert compared >= 15
 
 
+@pytest.mark.slow
 def test_numbers_of_notes_come_from_the_results(folder):
     notes = folder / "ours" / "notes.md"
     notes.write_text(

@@ -212,11 +212,11 @@ def test_a_sweep_that_was_to_stop_early_is_not_read_as_one_look(settled, tmp_pat
         (name, str(seed)): base + 0.01 * seed**of for name, base, of in (("a", 0.5, 1), ("b", 0.6, 2)) for seed in range(3)
     }
     whole = difference_table(compare_all(write_scores(tmp_path, scores, ("model", "seed"))))
-    study = json.loads((tmp_path / "study.json").read_text())
+    study = StudyDirectory(tmp_path).study.read()
     study["runs"].append(
         {"name": "a-9", "labels": {"model": "a", "seed": "9"}, "config": "", "overrides": {}, "downstream": []}
     )
-    (tmp_path / "study.json").write_text(json.dumps(study))
+    StudyDirectory(tmp_path).study.write(study)
     (tmp_path / "until_decided.json").write_text(json.dumps({"task": "words", "max_seeds": 8}))
     if settled:
         (tmp_path / "settled.json").write_text(json.dumps({"sentence": "It was settled"}))

@@ -1,5 +1,6 @@
 """Steps of one pretraining as a study's axis: what is kept, shared and refused, and how a report draws it."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -90,7 +91,7 @@ def test_a_sweep_fine_tunes_from_kept_steps(small_overrides, words_task, tmp_pat
         downstream={"words": {"task": words_task}},
     )
     with pytest.raises(UserError, match=r"step 9 is beyond config\.train\.steps=4"):
-        sweep(Study(**vars(study) | {"axes": {"finetune.init_step": [2, 9]}}), tmp_path / "none", console=Console(quiet=True))
+        sweep(dataclasses.replace(study, axes={"finetune.init_step": [2, 9]}), tmp_path / "none", console=Console(quiet=True))
     assert not (tmp_path / "none").exists()
     assert sweep(study, tmp_path, InThisProcess(), console=Console(quiet=True)) == 0
     first, second = (Run(tmp_path / run.name) for run in study.runs())
@@ -103,7 +104,7 @@ def test_a_sweep_fine_tunes_from_kept_steps(small_overrides, words_task, tmp_pat
     # The same on the pretraining as a run that is there.
     standing = {"config": f"run:{tmp_path / study.runs()[0].name}", "overrides": {}, "axes": {"finetune.init_step": [2, 3]}}
     with pytest.raises(UserError, match=r"init_step=3, but .* has checkpoints at 2, 4 "):
-        sweep(Study(**vars(study) | standing), tmp_path / "standing", console=Console(quiet=True), dry_run=True)
+        sweep(dataclasses.replace(study, **standing), tmp_path / "standing", console=Console(quiet=True), dry_run=True)
 
 
 def score(variant, step, seed):

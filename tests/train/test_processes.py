@@ -178,7 +178,7 @@ def test_an_interrupted_process_takes_the_others_with_it(start, tmp_path):
 @pytest.mark.parametrize(
     ("how", "lost", "count"),
     [
-        ("SIGKILL", 2, 4),
+        pytest.param("SIGKILL", 2, 4, marks=pytest.mark.slow),
         pytest.param("SIGKILL", 0, 2, marks=pytest.mark.slow),
         pytest.param("SIGSTOP", 0, 2, marks=pytest.mark.slow),
         pytest.param("SIGSTOP", 1, 2, marks=pytest.mark.slow),

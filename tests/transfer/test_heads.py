@@ -377,6 +377,7 @@ def test_a_body_that_reads_both_ways_has_no_language_model():
 
 FIELDS = {
     "classification": {"label": np.int32([1, 0, 1, 0])},
+    "candidate": {"label": np.int32([1, 0, 1, 0])},
     "regression": {"target": np.float32([1, -1, 2, 0.5])},
     "choice": {"label": np.int32([1, 0, 1, 0])},
     "word_pair": {"label": np.int32([1, 0, 1, 0]), "word_at": np.int32([[0, 1]] * ROWS)},
