@@ -165,7 +165,8 @@ class Soak:
             name = f"/{path.relative_to(top)}"
             for pattern, plain in RANDOM:
                 name = re.sub(pattern, plain, name)
-            if path.is_file() and not name.endswith((".partial", "environment.json", "files.json", ".lock")):
+            # The log of a sweep's run has lines of each attempt.
+            if path.is_file() and not name.endswith((".partial", "environment.json", "files.json", ".lock", "log.txt")):
                 found[name] = "" if "/checkpoints/" in name else digest(path)
         for steps in top.rglob("checkpoints"):
             found["arrays"] = in_fork(lambda steps=steps: arrays(steps))
