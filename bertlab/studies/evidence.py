@@ -171,6 +171,9 @@ def top_page(rows: Sequence[Row], waiting: Sequence[tuple[str, object]], places:
     if without := [row for row in rows if not row.verdict.found]:
         parts += ["## Without a measurement", table_of(without, decided)]
     parts += ["## Scores", "Means over seeds on test.", markdown_table(pd.DataFrame(score_rows(places.values())))]
+    if lengths := length_rows(places.values()):
+        said = "Bits per byte of held-out text, means over seeds; ≤ marks an upper bound of a code length."
+        parts += ["## Code lengths", said, markdown_table(pd.DataFrame(lengths))]
     if waiting:
         cells = [{"Study": study, **finding_cells(vars(claim))} for study, claim in waiting]
         parts += ["## Not run", markdown_table(pd.DataFrame(cells))]
@@ -268,6 +271,18 @@ def score_rows(places: Iterable[Place]) -> list[dict[str, str]]:
                 low, high = min(means, key=lambda v: float(means[v])), max(means, key=lambda v: float(means[v]))
                 listed = f"{len(means)} variants, from {low} {means[low]} to {high} {means[high]}"
             rows.append({"Page": link(place), "Task": measure.name, "Scores": listed})
+    return rows
+
+
+def length_rows(places: Iterable[Place]) -> list[dict[str, str]]:
+    """A row for each study that has code lengths and bounds: the variants' means."""
+    rows = []
+    for place in places:
+        results = at_last_steps(place.chosen)
+        if plots.has_code_lengths(results):
+            known = plots.known_lengths(results)
+            listed = "; ".join(f"{variant} {'≤ ' * bound}{of.mean():.3f}" for variant, bound, of in known)
+            rows.append({"Page": link(place), "Bits per byte": listed})
     return rows
 
 

@@ -434,12 +434,7 @@ def code_lengths(results: Results, styles: Mapping[str, LineStyle]) -> Figure:
         results: The study; `has_code_lengths` says whether there is something to compare.
         styles: Variant -> style, from `line_styles`.
     """
-    known = []  # (variant, whether it is a bound, values by seed)
-    for kind in CODE_LENGTHS:
-        tables = seed_tables(results, _bits_per_byte(kind))
-        values = {variant: table.mean(axis=1).dropna() for variant, table in tables.items()}
-        known += [(variant, kind in BOUNDS, of) for variant, of in values.items() if len(of)]
-    known.sort(key=lambda row: results.variants.index(row[0]))
+    known = known_lengths(results)
     labels = [wrapped(variant, 1.8) for variant, *_ in known]
     heights = [max(0.28, lines_height(label) + 0.1) for label in labels]
     with matplotlib.rc_context(STYLE):
@@ -469,6 +464,16 @@ def code_lengths(results: Results, styles: Mapping[str, LineStyle]) -> Figure:
         panel.grid(axis="y", visible=False)
         panel.tick_params(axis="y", length=0)
     return figure
+
+
+def known_lengths(results: Results) -> list[tuple[str, bool, pd.Series]]:
+    """(variant, whether it is an upper bound, bits per byte by seed) of each code length and bound, in the variants' order."""
+    known = []
+    for kind in CODE_LENGTHS:
+        tables = seed_tables(results, _bits_per_byte(kind))
+        values = {variant: table.mean(axis=1).dropna() for variant, table in tables.items()}
+        known += [(variant, kind in BOUNDS, of) for variant, of in values.items() if len(of)]
+    return sorted(known, key=lambda row: results.variants.index(row[0]))
 
 
 def has_code_lengths(results: Results) -> bool:

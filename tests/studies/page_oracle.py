@@ -207,12 +207,17 @@ def check_scales(published, tables):
     cells = [(row, head) for table in tables for row in table for head in row if head.startswith("bits/byte, ")]
     for row, head in cells:
         kind = head.removeprefix("bits/byte, ")
-        kinds = CODE_LENGTHS if kind == "code length" else [kind]
-        values = [of for kind in kinds if (of := published.code_lengths(kind).get(row["Variant"]))]
-        assert close(row[head], spread_of(values[0]), 3) if values else row[head] == "–", (row, head)
-        assert not values or len(values) == 1
-        bound = bool(published.code_lengths("any-order").get(row["Variant"]))
-        assert row[head].startswith("≤") == (bound and "any-order" in kinds), (row, head)
+        check_lengths(row[head], published, row["Variant"], CODE_LENGTHS if kind == "code length" else [kind])
+
+
+def check_lengths(cell, published, variant, kinds):
+    """A cell's values, one for each kind that the variant has: with their spread, or means alone; ≤ before a bound."""
+    values = [(kind, of) for kind in kinds if (of := published.code_lengths(kind).get(variant))]
+    parts = [] if cell == "–" else cell.split("; ")
+    assert len(parts) == len(values), (variant, cell)
+    for part, (kind, of) in zip(parts, values, strict=True):
+        assert close(part, spread_of(of) if "±" in part else [np.mean(of)], 3), (variant, cell)
+        assert part.startswith("≤") == (kind == "any-order"), (variant, cell)
 
 
 def check_costs(published, tables):
@@ -347,6 +352,23 @@ def check_all_scores(tables, places):
             listed = dict(of.rsplit(" ", 1) for of in row["Scores"].split("; "))
             assert listed.keys() == means.keys() and all(close(text, [means[name]]) for name, text in listed.items()), row
     assert len(found) == len(table) == len(expected)
+
+
+def check_all_lengths(tables, places):
+    """The first page's code lengths of the studies that have them and bounds."""
+    [table] = [table for table in tables if list(table[0]) == ["Page", "Bits per byte"]]
+    there = [published for published in map(Published, places) if all(map(published.code_lengths, CODE_LENGTHS))]
+    assert len(table) == len(there) > 1
+    for row, published in zip(table, there, strict=True):
+        assert re.match(r"\[(\w+)\]", row["Page"])[1] == published.place.name
+        cells = {}
+        for part in row["Bits per byte"].split("; "):
+            variant, value = re.fullmatch(r"(.+?) ((?:≤ )?[\d.]+)", part).groups()
+            cells.setdefault(variant, []).append(value)
+        known = {name for kind in CODE_LENGTHS for name in published.code_lengths(kind)}
+        assert cells.keys() == known & {*at_last(published)}
+        for variant, values in cells.items():
+            check_lengths("; ".join(values), published, variant, CODE_LENGTHS)
 
 
 def check_seeds(published, tables, scored):

@@ -23,7 +23,7 @@ from bertlab.studies.report import figures
 from bertlab.studies.selection import at_selected_labels
 from bertlab.studies.study import Claim, load_study
 from tests.conftest import ROOT
-from tests.studies.page_oracle import Published, check_all_scores, check_page, differences_of, tables_of
+from tests.studies.page_oracle import Published, check_all_lengths, check_all_scores, check_page, differences_of, tables_of
 
 RESULTS, STUDIES = ROOT / "experiments/results", ROOT / "experiments/ablations"
 
@@ -278,6 +278,7 @@ def test_the_first_page_has_the_rows_of_all_pages_and_counts_them():
         differences = differences_of(of_task, *row["Finding"].split(" above "))
         values.append((scipy.stats.ttest_1samp(differences, 0).pvalue, row["Holm"] == "decided"))
     check_all_scores(tables, PUBLISHED_STUDIES)
+    check_all_lengths(tables, PUBLISHED_STUDIES)
     rejected = by_holm([p for p, _ in values])
     assert {p for p, decided in values if decided} == set(rejected) and counts["all"]["decided by Holm"] == len(rejected)
 
