@@ -114,6 +114,7 @@ def test_tfds_corpus_with_a_given_tokenizer_from_the_command_line(text, tmp_path
     command = ["prepare", f"--corpus={one_config.corpus}", f"--config.data.directory={tmp_path / 'many'}"]
     command += ["--config.data.tfds.field=id", "--config.data.valid_fraction=0.1"]
     command += [f"--config.data.tokenizer.path={given['path']}"]
+    capsys.readouterr()  # what was said before, of other preparations
     assert cli.main(
         [*command, "--beam_pipeline_options=runner=DirectRunner,direct_running_mode=multi_threading,direct_num_workers=2"]
     ) in (None, 0)
