@@ -142,6 +142,7 @@ def test_at_the_base_width_nothing_is_different(shape, batch):
     assert at_base.body.config.times_base == 1
 
 
+@pytest.mark.slow
 def test_the_loop_trains_with_it(small_config, tmp_path):
     """One step of Adam moves every trained value by its rate, if decay and ε are small."""
     sizes = {

@@ -153,6 +153,7 @@ def test_frozen_vectors_stay_and_trained_ones_have_a_gradient(trained, bert_run,
 # --- that a run keeps them
 
 
+@pytest.mark.slow
 def test_a_finetuned_run_keeps_them_and_opens_without_the_vectors(bert_run, tags_task, glove, tmp_path):
     static = tmp_path / "static"
     shutil.copytree(glove, static)
