@@ -270,6 +270,7 @@ def test_a_study_selects_rates_at_small_scales_and_five_seeds_are_the_default():
     factors = {scale: study_of("bert_table5", f"scale={scale}").rates for scale in ("tiny", "small", "base", "paper")}
     assert [bool(of) for of in factors.values()] == [True, True, False, False]
     assert study_of("bert_table5", "scale=paper,select=on").rates == factors["tiny"] and 1.0 in factors["tiny"]
+    assert study_of("bert_table5", "select=1/4+1").rates == [0.25, 1.0]
     assert study_of("bert_table5", "select=off").rates == () == study_of("objectives", "scale=demo").rates
     assert {run.labels["seed"] for run in study_of("bert_table5", "scale=tiny").runs()} == set("12345")
     pretraining = [path.stem for path in STUDIES if path.stem != "floors"]
@@ -326,7 +327,8 @@ def test_rates_of_fine_tuning_that_cannot_be_are_refused(arguments):
 
 
 @pytest.mark.parametrize(
-    "arguments", ["labels=ten", "labels=²", "labels=0", "labels=5+5", "use=tuned", "use=probe+probe", "select=yes"]
+    "arguments",
+    ["labels=ten", "labels=²", "labels=0", "labels=5+5", "use=tuned", "use=probe+probe", "select=yes", "select=1+1/0"],
 )
 def test_arguments_of_tasks_that_cannot_be_are_refused(arguments):
     with pytest.raises(UserError, match=f"^{re.escape(arguments)}"):

@@ -7,6 +7,7 @@ Study(config=setting.recipe("bert", objectives="mlm"), overrides=setting.overrid
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -362,7 +363,8 @@ def read_setting(
 
     `scale`, `corpus`, `seeds`, `steps`, `tasks`, `data` and `task_steps` say how much is trained on what. `body=paper` gives
     transformers the papers' body. `dtype=bfloat16` computes in it. `select=on` selects each variant's pretraining rate, and is
-    the default at tiny, mini and small. `task_rates=3e-4+1e-3` fine-tunes at each rate, and `valid` selects one. With
+    the default at tiny, mini and small; `select=1/3+1` selects it from these multiples of the variant's own rate.
+    `task_rates=3e-4+1e-3` fine-tunes at each rate, and `valid` selects one. With
     `labels=100+1000+all` each task is trained on so many labelled examples. `use=study+probe` adds a linear probe to each task.
 
     Args:
@@ -405,7 +407,7 @@ def read_setting(
         mask_rate=MASK_RATE if small and values["body"] == "today" else 0.0,
         finetune=finetune,
         task_steps=values["task_steps"],
-        rates=RATES if values["select"] == "on" else (),
+        rates=_factors(values["select"]),
         task_rates=_task_rates(values["task_rates"]),
         labels=_label_counts(values["labels"]),
         uses=values["use"].split("+"),
@@ -430,8 +432,6 @@ def _check_arguments(values: Mapping[str, Any], least: Mapping[str, int]) -> Non
         raise UserError(f"tasks={values['tasks']}: '{unknown[0]}' is not one of {', '.join((*OWN_TASKS, *TASKS))}")
     if not values["data"] and (published := [name for name in names if name in TASKS]):
         raise UserError(f"tasks={values['tasks']}: {published[0]} is read from files; add data=DIR with its folder")
-    if values["select"] not in ("on", "off"):
-        raise UserError(f"select={values['select']}: give on or off, or omit it to use the scale's own")
     if values["body"] not in BODIES:
         raise UserError(f"body={values['body']}: choose one of {', '.join(BODIES)}")
     if not set(uses) <= {"study", "probe"} or len(set(uses)) < len(uses):
@@ -469,6 +469,17 @@ def _label_counts(text: str) -> list[int]:
     if len(set(counts)) < len(counts) or any(count < 0 or part == "0" for count, part in zip(counts, text.split("+"))):
         raise UserError(f"labels={text}: give numbers of examples, each once, as in labels=100+1000+all")
     return counts
+
+
+def _factors(select: str) -> Sequence[float]:
+    """`Study.rates` of the argument `select`: those of "on", none of "off", or those in "1/3+1"."""
+    if select in ("on", "off"):
+        return RATES if select == "on" else ()
+    try:
+        return [float(Fraction(part)) for part in select.split("+")]
+    except (ValueError, ZeroDivisionError):
+        expected = "give on, off, or factors of each variant's own rate such as 1/3+1+3"
+        raise UserError(f"select={select}: {expected}, or omit it to use the scale's own") from None
 
 
 def _task_rates(text: str) -> list[float]:
