@@ -62,7 +62,8 @@ def print_plan(
             seconds[run.name] = cost.flops / rate
         steps = f"pretrained by {shared}" if shared else f"{config.train.steps:,} steps"
         cost_text = f"{count_text(cost.tokens)} tokens, {count_text(cost.flops)} FLOPs, {seconds_text(cost.flops / rate)}"
-        print_line(console, f"{run.name}  ({'to do' if run.name in to_do else 'finished'})  {steps}, {cost_text}", style="bold")
+        state = "to do" if {run.name, shared} & to_do else "finished"  # a run that shares all it has is as its owner
+        print_line(console, f"{run.name}  ({state})  {steps}, {cost_text}", style="bold")
         same = json.dumps([run.config, settings, run.downstream, bool(run.adapt)], sort_keys=True)
         if same in printed and not run.averages:
             continue

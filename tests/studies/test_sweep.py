@@ -143,6 +143,13 @@ def test_dry_run_lists_everything_with_its_cost_and_starts_nothing(real_configs,
     named = [line.split()[0] for line in lines if "(to do)" in line]
     assert named == ["a-seed=1", "a-seed=2", "b-seed=1", "b-seed=2"], "every run is there"
     assert sum("then fine-tuned" in line for line in lines) == 2, "the settings of seeds once"
+    selecting = dataclasses.replace(spec, axes={"seed": [1]}, downstream={}, rates=(0.5, 1.0))
+    out = io.StringIO()
+    assert sweep(selecting, workdir, dry_run=True, console=Console(file=out, width=200)) == 0
+    states = [
+        line.split("(")[1].split(")")[0] for line in out.getvalue().splitlines() if "steps, " in line or "pretrained" in line
+    ]
+    assert states == ["to do"] * 3, "two candidates, and the run that will have the better one's pretraining"
 
 
 @pytest.mark.parametrize(
