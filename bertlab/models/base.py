@@ -128,13 +128,22 @@ def rows_apart(x: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
 def whole(weights: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
     """Weights that are not divided along this axis, in a program for several devices: they are gathered here, once.
 
-    Without it the compiler may gather them where they are used, in a loop over time at each position.
+    Their gradient is summed and divided here again. Without it the compiler may gather them where they are used, in a loop over
+    time at each position, and sum whole gradients.
     """
-    if jax.sharding.get_abstract_mesh().empty:
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
         return weights
-    spec = [jax.sharding.PartitionSpec.UNCONSTRAINED] * weights.ndim
-    spec[axis] = None
-    return jax.lax.with_sharding_constraint(weights, jax.sharding.PartitionSpec(*spec))
+
+    def divided(x, by):
+        spec = [jax.sharding.PartitionSpec.UNCONSTRAINED] * x.ndim
+        spec[axis] = by
+        return jax.lax.with_sharding_constraint(x, jax.sharding.PartitionSpec(*spec))
+
+    gather = jax.custom_vjp(lambda x: divided(x, None))
+    by = None if weights.shape[axis] % mesh.shape["fsdp"] else "fsdp"
+    gather.defvjp(lambda x: (divided(x, None), None), lambda _, gradient: (divided(gradient, by),))
+    return gather(weights)
 
 
 def lookup(table: Float[Array, "V D"], ids: Int[Array, "..."]) -> Float[Array, "... D"]:
