@@ -26,6 +26,7 @@ from bertlab.models.base import (
     param,
     rematerialised,
     rows_apart,
+    whole,
 )
 from bertlab.models.recurrent import Cell, begin_with, lstm, of_inputs, of_rows, to_carry, uniform
 
@@ -107,8 +108,10 @@ class DroppedLstm(nn.Module):
         bias = self.param("input_bias", param(init, None, "hidden"), (4, f))
         bias = bias + self.param("recurrent_bias", param(init, None, "hidden"), (4, f))
         wh = Dropout(c.weight_dropout)(wh, self.deterministic)
-        flat = lambda w: w.astype(between_products(c.dtype)).reshape(*w.shape[:-2], 4 * f)
-        gates = of_inputs(x, flat(wx), c.dtype) + flat(bias)
+        dtype = between_products(c.dtype)
+        flat = lambda w: w.reshape(*w.shape[:-2], 4 * f)
+        wx, wh = (whole(w.astype(dtype), 0) for w in (wx, wh))
+        gates = of_inputs(x, flat(wx), c.dtype) + flat(bias.astype(dtype))
         outputs, end = lstm(Cell((0, 1, 2, 3), None, self.reverse), gates, flat(wh), None, begin, *rows)
         return rows_apart(outputs, axis=1), end
 

@@ -125,12 +125,30 @@ def rows_apart(x: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
     return jax.lax.with_sharding_constraint(x, jax.sharding.PartitionSpec(*spec))
 
 
+def whole(weights: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
+    """Weights that are not divided along this axis, in a program for several devices: they are gathered here, once.
+
+    Their gradient is summed and divided here again. Without it the compiler may gather them where they are used, in a loop over
+    time at each position, and sum whole gradients.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return weights
+
+    def divided(x, by):
+        spec = [jax.sharding.PartitionSpec.UNCONSTRAINED] * x.ndim
+        spec[axis] = by
+        return jax.lax.with_sharding_constraint(x, jax.sharding.PartitionSpec(*spec))
+
+    gather = jax.custom_vjp(lambda x: divided(x, None))
+    by = None if weights.shape[axis] % mesh.shape["fsdp"] else "fsdp"
+    gather.defvjp(lambda x: (divided(x, None), None), lambda _, gradient: (divided(gradient, by),))
+    return gather(weights)
+
+
 def lookup(table: Float[Array, "V D"], ids: Int[Array, "..."]) -> Float[Array, "... D"]:
-    """Rows of an embedding table. It gathers the table along its width first, so the rows have the sharding of their ids."""
-    if not jax.sharding.get_abstract_mesh().empty:
-        spec = jax.sharding.PartitionSpec(jax.sharding.PartitionSpec.UNCONSTRAINED, None)
-        table = jax.lax.with_sharding_constraint(table, spec)
-    return table[ids]
+    """Rows of an embedding table, gathered along its width first, so that the rows have the sharding of their ids."""
+    return whole(table, 1)[ids]
 
 
 def between_products(dtype: jnp.dtype) -> jnp.dtype:

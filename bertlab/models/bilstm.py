@@ -29,6 +29,7 @@ from bertlab.models.base import (
     rows_apart,
     stacked,
     summary,
+    whole,
 )
 from bertlab.models.characters import PUBLISHED_FILTERS, Characters, CharactersConfig
 from bertlab.models.recurrent import Cell, begin_with, lstm, of_inputs, of_rows, to_carry, uniform
@@ -136,13 +137,14 @@ class ProjectedLstm(nn.Module):
         projection_init = uniform((6 / (c.hidden + c.width)) ** 0.5)
         wp = self.param("projection", param(projection_init, "hidden", "embed"), (c.hidden, c.width))
         dtype = between_products(c.dtype)
-        flat = lambda w: w.astype(dtype).reshape(*w.shape[:-2], 4 * c.hidden)
+        flat = lambda w: w.reshape(*w.shape[:-2], 4 * c.hidden)
+        wx, wh, wp = (whole(w.astype(dtype), axis) for w, axis in ((wx, 0), (wh, 0), (wp, 1)))
         # bilm-tf applies dropout to the input of each layer, and the residual adds the input after dropout.
         inputs = Dropout(c.dropout)(x, self.deterministic)
         bias = bias + jnp.array([0.0, 0.0, 1.0, 0.0])[:, None]
-        gates = of_inputs(inputs, flat(wx), c.dtype) + flat(bias)
+        gates = of_inputs(inputs, flat(wx), c.dtype) + flat(bias.astype(dtype))
         cell = Cell((0, 2, 1, 3), c.clip, self.reverse)
-        outputs, end = lstm(cell, gates, flat(wh), wp.astype(dtype), begin, *rows)
+        outputs, end = lstm(cell, gates, flat(wh), wp, begin, *rows)
         outputs = rows_apart(outputs + jnp.where(residual, inputs, 0), axis=1)
         return outputs, (outputs, end)
 
