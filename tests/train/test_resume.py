@@ -13,12 +13,14 @@ import orbax.checkpoint as ocp
 import pytest
 
 from bertlab.errors import UserError
+from bertlab.models.presets import FAMILIES
 from bertlab.run import Run
 from bertlab.train import loop
 from bertlab.train.build import build_pretraining
 from bertlab.train.checkpoint import load_params
 from bertlab.train.cost import body_flops
 from bertlab.train.record import Diverged
+from tests.conftest import RECIPES
 from tests.references import broken_at
 
 TIMES = ("seconds", "tokens_per_second")
@@ -308,6 +310,33 @@ def test_a_run_goes_on_with_another_mesh_and_other_writers(small_config, tmp_pat
     assert moved["data_hash"] == straight["data_hash"]
     assert moved["metrics"]["test"]["loss"] == pytest.approx(straight["metrics"]["test"]["loss"], rel=1e-5)
     assert list((tmp_path / "moved" / "tensorboard").iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_family_goes_on_on_other_devices(recipe, small_config, tmp_path, capsys):
+    """One device, from step 2 a mesh of eight, from step 4 two devices: the batches are the same, and so are the losses."""
+    cadence = {"steps": 6, "log_every": 1, "checkpoint_every": 2, "eval_every": 2, "eval_batches": 1}
+    settings = {f"train__{key}": value for key, value in cadence.items()} | {"optimizer__warmup_steps": 1}
+    if "layers" in small_config(recipe).model:
+        settings["model__layers"] = 1
+    loop.train(small_config(recipe, **settings), tmp_path / "one")
+    moved, meshes = tmp_path / "moved", ({}, {"data": 2, "fsdp": 2, "tensor": 2}, {"data": 1, "fsdp": 2})
+    for step, mesh in zip((3, 5, 6), meshes):
+        config = small_config(recipe, **settings, **{f"mesh__{axis}": size for axis, size in mesh.items()})
+        loop.train(config, moved) if step == 6 else break_at(config, moved, step)
+        assert (f"going on with {moved} from step" in capsys.readouterr().out) == bool(mesh)
+    one, other = lines_of(tmp_path / "one"), lines_of(moved)
+    names = lambda lines: [(line["step"], line["split"], line.get("data_hash"), line.keys()) for line in lines]
+    assert names(other) == names(one) and sum("data_hash" in line for line in one) == 6
+    for expected, found in zip(one, other):
+        numbers = {key: value for key, value in expected.items() if isinstance(value, float)}
+        # Eight devices add in another order: last bits of float32, which six steps of training make larger.
+        assert {key: found[key] for key in numbers} == pytest.approx(numbers, rel=1e-4, abs=1e-6), expected["step"]
+
+
+def test_there_is_a_recipe_of_every_family(small_config):
+    assert {small_config(recipe).model.family for recipe in RECIPES} == {*FAMILIES}
 
 
 def test_metrics_lines_have_the_promised_keys(broken_run):
