@@ -382,8 +382,9 @@ class Run:
         return self._at(self.probes, step)
 
     def _at(self, file: JsonFile, step: int | None) -> JsonFile:
-        last = self.result.get({}).get("step", 0)  # imported weights have only step 0
-        return file if step in (None, last) else JsonFile(file.path.with_stem(f"{file.path.stem}-{step}"))
+        if step is None or step == self.result.get({}).get("step", 0):  # imported weights have only step 0
+            return file
+        return JsonFile(file.path.with_stem(f"{file.path.stem}-{step}"))
 
     def delete_pretraining(self) -> None:
         """Removes what a pretraining wrote; leaves the adaptations, the fine-tunings and what the sweep's workers wrote."""
