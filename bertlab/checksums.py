@@ -10,10 +10,20 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bertlab.errors import UserError
+import numpy as np
+
+from bertlab.errors import UserError, reason_of
 from bertlab.files import parse_json, read_json, write_json, write_text
 
 LIST = "files.json"
+
+
+def digest_of(*parts: bytes | np.ndarray) -> str:
+    """The digest of bytes, or of the numbers of arrays, one after the other."""
+    digest = _new()
+    for part in parts:
+        digest.update(np.ascontiguousarray(part).data if isinstance(part, np.ndarray) else part)
+    return digest.hexdigest()
 
 
 def write_list(directory: Path, files: Iterable[Path], only_sizes: Iterable[Path] = ()) -> None:
@@ -83,7 +93,7 @@ def find_damage(directory: Path) -> tuple[Path, str] | None:
         text = (directory / LIST).read_text(encoding="utf-8")
         files = {name: (of["bytes"], of.get("blake2b")) for name, of in parse_json(text).items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return directory / LIST, f"{type(error).__name__}: {error}"
+        return directory / LIST, reason_of(error)
     for name, (size, digest) in files.items():
         path = directory / name
         if not path.is_file():
@@ -98,7 +108,7 @@ def find_damage(directory: Path) -> tuple[Path, str] | None:
 def write_cached(path: Path, value: Any) -> None:
     """Writes a JSON value that can be made again, with its digest."""
     text = json.dumps(value)
-    write_text(path, f'{{"blake2b": "{_new(text.encode()).hexdigest()}", "value": {text}}}\n')
+    write_text(path, f'{{"blake2b": "{digest_of(text.encode())}", "value": {text}}}\n')
 
 
 def read_cached(path: Path) -> Any:
@@ -110,7 +120,7 @@ def read_cached(path: Path) -> Any:
     held = read_json(path)
     if not isinstance(held, dict) or "blake2b" not in held:
         return held
-    if _new(json.dumps(held.get("value")).encode()).hexdigest() != held["blake2b"]:
+    if digest_of(json.dumps(held.get("value")).encode()) != held["blake2b"]:
         raise UserError(f"{path} is damaged: its content does not match its digest; delete it, and it is made anew")
     return held["value"]
 

@@ -52,6 +52,11 @@ def code_of(error: BaseException | None) -> int | None:
     return None
 
 
+def reason_of(error: BaseException) -> str:
+    """An error of a library in one line, with its kind: "ValueError: not a number"."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 def failure_of_machine(error: BaseException, place: object = "") -> str | None:
     """The error's sentence, or one about what the machine did; None if the error is of another kind.
 

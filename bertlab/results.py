@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from bertlab.errors import UserError
 from bertlab.studies import plots
 from bertlab.studies.comparisons import Comparison, difference
-from bertlab.studies.curves import curves, score_curves
+from bertlab.studies.curves import curves, mean_curves, score_curves
 from bertlab.studies.measurements import X_AXES, Measure, Results, load, scores
 from bertlab.studies.plots import LineStyle
 from bertlab.studies.same_data import compare_data
@@ -71,7 +71,7 @@ def plot_curves(results: Results, metrics: Sequence[str] = (), x_axes: Sequence[
         raise UserError(
             f"metrics: no run in {results.path} has '{(unknown or ['loss'])[0]}'; it has {', '.join(known) or 'none'}"
         )
-    return plots.learning_curves(curves(results), names, x_axes, plots.styles_of(results))
+    return plots.learning_curves(mean_curves(curves(results)), names, x_axes, plots.styles_of(results))
 
 
 def plot_scores(results: Results, metrics: Sequence[str] = ()) -> Figure:

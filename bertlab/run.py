@@ -14,7 +14,7 @@ config.json and study.json the version of the format of all files of their direc
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -208,10 +208,35 @@ def _not_flat(line: dict[str, Any]) -> str:
     return misfit(numbers, {str: (int, float, None)})
 
 
+class Named:
+    """A file or folder of a `Run` or a `StudyDirectory`; its object is made when it is asked for, as runs may be thousands.
+
+    Args:
+        name: In the directory.
+        kind: Makes the object of the path, with the other arguments; None: it is the path.
+    """
+
+    def __init__(self, name: str, kind: Callable[..., Any] | None = None, *given: Any, **more: Any):
+        self.name, self._kind, self._given, self._more = name, kind, given, more
+
+    def __get__(self, of: Any, owner: type) -> Any:
+        if of is None:
+            return self
+        path = of.directory / self.name
+        return self._kind(path, *self._given, **self._more) if self._kind else path
+
+
+def named(directory: "Run | StudyDirectory") -> dict[str, Any]:
+    """Attribute -> the file or folder, of all that are in such a directory."""
+    return {name: getattr(directory, name) for name, of in vars(type(directory)).items() if isinstance(of, Named)}
+
+
 _NUMBER = (int, float, None)
 _COSTS = {f"{axis}?": _NUMBER for axis in ("tokens", "supervised", "flops", "seconds")}
 _SCORES = {str: {str: _NUMBER}}  # split -> metric -> number
 _RUN = {"name": str, "labels?": {str: str}, "downstream?": (dict, list), "shares?": {str: str}, "averages?": list}
+_RESULT = {"step?": int, "metrics?": _SCORES, "data_hash?": (str, None), **_COSTS}
+_FLOOR = {"value": _NUMBER, "exact": bool, "above": _NUMBER, "above_standard_error": _NUMBER, "standard_error?": _NUMBER}
 _STUDY = {"name": str, "title?": str, "question?": str, "command?": str, "axes?": {str: [str]}, "downstream?": [str]}
 
 
@@ -250,39 +275,36 @@ class Run:
         profile, tensorboard, slurm: Folders of the tools that they are named after.
     """
 
+    config = Named("config.json", ConfigFile, "give the --workdir of a `bertlab train` or `bertlab import`")
+    environment = Named("environment.json", JsonFile)
+    data = Named("data.json", JsonFile, form={"corpus?": dict, "batches?": {str: dict}, "objectives?": {str: {"asks": str}}})
+    metrics = Named("metrics.jsonl", MetricsFile)
+    result = Named("result.json", JsonFile, "let the run finish first", _RESULT)
+    costs = Named("costs.json", JsonFile, form={str: _COSTS})
+    evaluation = Named("evaluation.json", JsonFile)
+    similarity = Named("similarity.json", JsonFile)
+    probes = Named("probes.json", JsonFile)
+    measured = Named("measured.json", JsonFile, form={str: (str, None)})
+    floor = Named("floor.json", JsonFile, form={str: _FLOOR})
+    imported = Named("imported.json", JsonFile)
+    most_frequent = Named("most_frequent.json", JsonFile, form=_SCORES)
+    job = Named("job.json", JsonFile, form={"run?": _RUN})
+    failed = Named("failed.txt", TextFile)
+    alive = Named("alive.txt", TextFile)
+    diverged = Named("diverged.txt", TextFile)
+    store_key = Named("store_key.txt", TextFile)
+    task_text = Named("task_text.jsonl", TextFile)
+    checkpoints = Named("checkpoints")
+    tokenizer = Named("tokenizer")
+    files = Named(checksums.LIST)
+    log = Named("log.txt")
+    lock = Named("run.lock")
+    profile = Named("profile")
+    tensorboard = Named("tensorboard")
+    slurm = Named("slurm")
+
     def __init__(self, directory: str | os.PathLike):
-        self.directory = at = Path(directory)
-        self.config = ConfigFile(at / "config.json", "give the --workdir of a `bertlab train` or `bertlab import`")
-        self.environment = JsonFile(at / "environment.json")
-        data = {"corpus?": dict, "batches?": {str: dict}, "objectives?": {str: {"asks": str}}}
-        self.data = JsonFile(at / "data.json", form=data)
-        self.metrics = MetricsFile(at / "metrics.jsonl")
-        result = {"step?": int, "metrics?": _SCORES, "data_hash?": (str, None), **_COSTS}
-        self.result = JsonFile(at / "result.json", "let the run finish first", result)
-        self.costs = JsonFile(at / "costs.json", form={str: _COSTS})
-        self.evaluation = JsonFile(at / "evaluation.json")
-        self.similarity = JsonFile(at / "similarity.json")
-        self.probes = JsonFile(at / "probes.json")
-        self.measured = JsonFile(at / "measured.json", form={str: (str, None)})
-        errors = {"above_standard_error": _NUMBER, "standard_error?": _NUMBER}
-        floor = {"value": _NUMBER, "exact": bool, "above": _NUMBER, **errors}
-        self.floor = JsonFile(at / "floor.json", form={str: floor})
-        self.imported = JsonFile(at / "imported.json")
-        self.most_frequent = JsonFile(at / "most_frequent.json", form=_SCORES)
-        self.job = JsonFile(at / "job.json", form={"run?": _RUN})
-        self.failed = TextFile(at / "failed.txt")
-        self.alive = TextFile(at / "alive.txt")
-        self.diverged = TextFile(at / "diverged.txt")
-        self.store_key = TextFile(at / "store_key.txt")
-        self.task_text = TextFile(at / "task_text.jsonl")
-        self.checkpoints = at / "checkpoints"
-        self.tokenizer = at / "tokenizer"
-        self.files = at / checksums.LIST
-        self.log = at / "log.txt"
-        self.lock = at / "run.lock"
-        self.profile = at / "profile"
-        self.tensorboard = at / "tensorboard"
-        self.slurm = at / "slurm"
+        self.directory = Path(directory)
 
     def __str__(self) -> str:
         return str(self.directory)
@@ -299,7 +321,7 @@ class Run:
 
     def list_files(self) -> None:
         """Writes files.json, of the files that there are now; those that are written later are added."""
-        files = [of.path for of in vars(self).values() if isinstance(of, (JsonFile, MetricsFile))]
+        files = [of.path for of in named(self).values() if isinstance(of, (JsonFile, MetricsFile))]
         files += [*self.tokenizer.glob("*"), *(self.directory / "predictions").glob("*")]
         checksums.write_list(self.directory, filter(Path.is_file, files))
 
@@ -360,8 +382,9 @@ class Run:
         return self._at(self.probes, step)
 
     def _at(self, file: JsonFile, step: int | None) -> JsonFile:
-        last = self.result.get({}).get("step", 0)  # imported weights have only step 0
-        return file if step in (None, last) else JsonFile(file.path.with_stem(f"{file.path.stem}-{step}"))
+        if step is None or step == self.result.get({}).get("step", 0):  # imported weights have only step 0
+            return file
+        return JsonFile(file.path.with_stem(f"{file.path.stem}-{step}"))
 
     def delete_pretraining(self) -> None:
         """Removes what a pretraining wrote; leaves the adaptations, the fine-tunings and what the sweep's workers wrote."""
@@ -387,14 +410,15 @@ class StudyDirectory:
         report: Folder of the report's tables and figures.
     """
 
+    study = Named("study.json", StudyFile, form={**_STUDY, "runs": [_RUN]})
+    settled = Named("settled.json", JsonFile)
+    rule = Named("until_decided.json", JsonFile)
+    lock = Named("sweep.lock")
+    page = Named("report.html")
+    report = Named("report")
+
     def __init__(self, directory: str | os.PathLike):
-        self.directory = at = Path(directory)
-        self.study = StudyFile(at / "study.json", form={**_STUDY, "runs": [_RUN]})
-        self.settled = JsonFile(at / "settled.json")
-        self.rule = JsonFile(at / "until_decided.json")
-        self.lock = at / "sweep.lock"
-        self.page = at / "report.html"
-        self.report = at / "report"
+        self.directory = Path(directory)
 
     def require_whole(self) -> None:
         """Refuses a study of whose own files, or a published study of whose files one is damaged or missing.

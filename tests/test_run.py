@@ -6,9 +6,9 @@ import pytest
 
 import bertlab
 from bertlab.errors import UserError
-from bertlab.run import MetricsFile, Run, StudyDirectory
+from bertlab.run import MetricsFile, Run, StudyDirectory, named
 
-FILES = [name for name, value in vars(Run("x")).items() if name not in ("directory", "metrics") and hasattr(value, "read")]
+FILES = [name for name, value in named(Run("x")).items() if name != "metrics" and hasattr(value, "read")]
 # Of those that must have a form.
 VALUES = {
     "costs": {"10": {"tokens": 5, "seconds": 1.5}},
@@ -95,15 +95,15 @@ def test_stages_and_checkpoints_are_found_and_the_pretraining_is_deleted_without
 
 def test_no_other_file_of_the_package_names_a_file_of_a_run():
     """As a file name in quotes, or as part of a path; prepared corpora and outside formats have names of their own."""
-    places = [*vars(Run("x")).values(), *vars(StudyDirectory("x")).values()]
-    names = {Path(getattr(place, "path", place)).name for place in places} - {"x"}
+    places = [*named(Run("x")).values(), *named(StudyDirectory("x")).values()]
+    names = {Path(getattr(place, "path", place)).name for place in places}
     root, found = Path(bertlab.__file__).parent, []
     for file in sorted(root.rglob("*.py")):
         nodes = list(ast.walk(ast.parse(file.read_text())))
         parts = {id(node.right) for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)}
-        named = [node for node in nodes if isinstance(node, ast.Constant) and str(node.value).rpartition("/")[2] in names]
+        shown = [node for node in nodes if isinstance(node, ast.Constant) and str(node.value).rpartition("/")[2] in names]
         place = str(file.relative_to(root))
-        found += [f"{place}:{node.lineno}: {node.value}" for node in named if "." in node.value or id(node) in parts]
+        found += [f"{place}:{node.lineno}: {node.value}" for node in shown if "." in node.value or id(node) in parts]
     formats = ("interop/huggingface.py", "interop/fast_tokenizers.py", "interop/transformer.py", "data/")
     allowed = ("run.py", "checksums.py", "bench/", *formats)
     assert [place for place in found if not place.startswith(allowed)] == []

@@ -97,13 +97,12 @@ def prepare(
         settings = options["tokenizer"]
         given = load_tokenizer(settings["path"], lowercase=settings["lowercase"] or None) if settings["path"] else None
         refuse_unwritable(root, f"config.data.directory={root}")
-        if needs := needs_of(corpus, options):
-            needs.check_disk(root)
-            if backend is None:  # Beam's workers have their own memory
-                print(needs, flush=True)
-        root.mkdir(parents=True, exist_ok=True)
         with alone(directory, wait=True):
             if not directory.exists():  # another process may have prepared it meanwhile
+                if needs := needs_of(corpus, options):
+                    needs.check_disk(root)
+                    if backend is None:  # Beam's workers have their own memory
+                        print(needs, flush=True)
                 _build(runner, options, fingerprint, directory, given)
     return load_prepared(directory)
 

@@ -15,7 +15,7 @@ import tensorflow_datasets as tfds
 from bertlab import checksums
 from bertlab.data.arrays import read_array
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
-from bertlab.errors import UserError
+from bertlab.errors import UserError, reason_of
 from bertlab.files import parse_json
 
 FORMAT_VERSION = 4
@@ -213,7 +213,7 @@ def load_prepared(directory: str | Path) -> Prepared:
         fingerprint, statistics = summary["fingerprint"], summary["statistics"]
         found = summary.get("format", FORMAT_VERSION)  # the first versions with this format did not write it
     except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(directory, directory / _SUMMARY, f"{type(error).__name__}: {error}") from error
+        raise _damaged(directory, directory / _SUMMARY, reason_of(error)) from error
     if found != FORMAT_VERSION:
         raise UserError(
             f"{directory / _SUMMARY} has format {found}, and this version of bertlab reads format {FORMAT_VERSION};"

@@ -34,7 +34,7 @@ from bertlab.data.vocabularies import (
     train_words,
     wrong_size,
 )
-from bertlab.errors import UserError, code_of
+from bertlab.errors import UserError, code_of, reason_of
 from bertlab.files import parse_json, write_bytes, write_json, write_text
 
 _METADATA = "bertlab_tokenizer.json"
@@ -534,8 +534,7 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
     except Exception as error:  # the libraries raise many kinds for a damaged file
         if code_of(error) is not None:  # the machine's
             raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{path} cannot be read as a tokenizer ({reason}); restore it, or make it again") from error
+        raise UserError(f"{path} cannot be read as a tokenizer ({reason_of(error)}); restore it, or make it again") from error
 
 
 def _load(path: Path, lowercase: bool | None) -> Tokenizer:

@@ -19,7 +19,7 @@ import numpy as np
 from bertlab.config import base_config
 from bertlab.data.tokenizers import Tokenizer, WordsTokenizer, load_tokenizer
 from bertlab.data.vocabularies import SPECIALS
-from bertlab.errors import UserError, require
+from bertlab.errors import UserError, reason_of, require
 from bertlab.files import write_json
 from bertlab.interop.base import Entry, Imported, body_shapes, only, read, write
 from bertlab.interop.transformer import read_count, read_object
@@ -341,5 +341,4 @@ def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
     except UserError:
         raise
     except Exception as error:  # h5py raises many kinds for a damaged file
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{path} cannot be read as HDF5 ({reason}); download it again") from error
+        raise UserError(f"{path} cannot be read as HDF5 ({reason_of(error)}); download it again") from error

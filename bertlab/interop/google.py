@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from bertlab.data.tokenizers import load_tokenizer
-from bertlab.errors import UserError, require
+from bertlab.errors import UserError, reason_of, require
 from bertlab.interop.base import Entry, Imported, only, transposed
 from bertlab.interop.transformer import (
     BERT_SIZES,
@@ -76,8 +76,9 @@ def _read_variables(checkpoint: Path) -> dict[str, np.ndarray]:
         if needed <= there:
             return {name: reader.get_tensor(name) for name in shapes}
     except Exception as error:  # TensorFlow raises many kinds for a damaged file
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{checkpoint} cannot be read as a TensorFlow checkpoint ({reason}); download it again") from error
+        raise UserError(
+            f"{checkpoint} cannot be read as a TensorFlow checkpoint ({reason_of(error)}); download it again"
+        ) from error
     raise UserError(f"{checkpoint} lists variables of {needed:,} bytes, but its data have {there:,}; download it again")
 
 

@@ -15,7 +15,7 @@ from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.run import Run
 from bertlab.studies.measurements import seed_axes, variant_name
-from bertlab.studies.study import RunSpec, Study, representatives
+from bertlab.studies.study import RunSpec, Study
 from bertlab.studies.worker import adaptation, existing_run, finetuning
 from bertlab.train.build import begun_from
 from bertlab.train.checks import check_config
@@ -69,21 +69,17 @@ def check_claims(study: Study) -> None:
 def check_transfers(runs: Sequence[RunSpec], configs: Mapping[str, ConfigDict]) -> dict[str, Transfers]:
     """The configs of each run's adaptations and fine-tunings; the pretraining need not exist yet.
 
-    Runs that differ only in seeds have the configs of the first. No device is used: accelerators belong to the workers.
+    No device is used: accelerators belong to the workers.
 
     Args:
-        runs: A study's runs.
+        runs: Of a study; of those that differ only in seeds, one is enough.
         configs: Run -> its pretraining's config, from `load_checked`.
 
     Raises:
         UserError: A task, its files, a recipe or a setting is wrong; the error names the run.
     """
-    check, stands_for = _Checker(), representatives(runs)
-    found = {}
+    check, found = _Checker(), {}
     for run in runs:
-        if (known := stands_for[run.name]) != run.name:
-            found[run.name] = found[known]
-            continue
         with blaming(run):
             found[run.name] = {} if run.averages else check.transfers(run, configs[run.name])
     return found

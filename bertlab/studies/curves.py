@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from bertlab.studies.measurements import X_AXES, Measure, Results, bounds, cost, pretraining_step, variant_name
-from bertlab.studies.seeds import by_seed
+from bertlab.studies.seeds import by_seed, pretraining_seeds
 from bertlab.studies.statistics import mean_interval
 
 
@@ -20,6 +20,28 @@ def curves(results: Results) -> pd.DataFrame:
     finished = results.finished
     kept = results.metrics[results.metrics["run"].isin(finished["run"]) | ~results.metrics["variant"].isin(finished["variant"])]
     return kept[~kept["variant"].isin(shared_curves(results))]
+
+
+def mean_curves(metrics: pd.DataFrame) -> pd.DataFrame:
+    """The held-out curves of variants: means over pretrainings, for `plots.learning_curves`.
+
+    Unfinished runs end early, and a mean over the rest would jump there: a curve stops at its shortest run. Runs that differ
+    only in fine-tuning have one pretraining, and it counts once. Untrained variants (only step 0) are left out.
+
+    Args:
+        metrics: `Results.metrics`, or `curves`.
+
+    Returns:
+        A row per variant, metric and step, steps in order: these, `tokens`, `supervised`, `flops`, `seconds`, `mean` and `sd`
+        (NaN for one pretraining).
+    """
+    valid = metrics[metrics["split"] == "valid"]
+    ends = valid.groupby(["variant", "metric", "run"])["step"].transform("max")
+    shortest = ends.groupby([valid["variant"], valid["metric"]]).transform("min")
+    valid = valid[(valid["step"] <= shortest) & (valid.groupby("variant")["step"].transform("max") > 0)]
+    once = valid.groupby(["variant", "metric", *pretraining_seeds(valid.columns), "step"])[[*X_AXES[1:], "value"]].mean()
+    lines = once.groupby(["variant", "metric", "step"])
+    return lines[[*X_AXES[1:]]].mean().assign(mean=lines["value"].mean(), sd=lines["value"].std()).reset_index()
 
 
 def shared_curves(results: Results) -> dict[str, str]:

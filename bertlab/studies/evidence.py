@@ -18,6 +18,8 @@ import numpy as np
 import pandas as pd
 
 from bertlab.errors import UserError
+from bertlab.files import write_text
+from bertlab.locks import alone
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies import plots
 from bertlab.studies.comparisons import Comparison, compare_all
@@ -103,16 +105,17 @@ def write_pages(folder: Path, studies: Path) -> list[Path]:
     mark_shared(rows)
     pictures = {place: figures(place.results) if len(place.results.finished) else {} for place in places.values()}
     texts = {place: study_page(place, rows, places, list(drawn)) for place, drawn in pictures.items()}  # before any is written
-    for place, drawn in pictures.items():
-        target = place.results.path / "figures"
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir()
-        for name, figure in drawn.items():
-            figure_svg(figure, target / f"{name}.svg", background="white")
-        (place.results.path / PAGE).write_text(texts[place], encoding="utf-8")
     ran = {place.results.study["name"] for place in places.values()}
     waiting = [(study.name, claim) for study in known if study.name not in ran for claim in study.claims]
-    (folder / PAGE).write_text(top_page(rows, waiting, places, folder / NOTES), encoding="utf-8")
+    with alone(folder / PAGE, wait=True):
+        for place, drawn in pictures.items():
+            target = place.results.path / "figures"
+            shutil.rmtree(target, ignore_errors=True)
+            target.mkdir()
+            for name, figure in drawn.items():
+                figure_svg(figure, target / f"{name}.svg", background="white")
+            write_text(place.results.path / PAGE, texts[place])
+        write_text(folder / PAGE, top_page(rows, waiting, places, folder / NOTES))
     return [place / PAGE for place in (*found, folder)]
 
 

@@ -490,11 +490,8 @@ def _status(directory: Run, run: Mapping[str, Any], pretrained: bool) -> dict[st
     return {"status": "unfinished", "error": ""}
 
 
-def _curve_rows(identity: Mapping[str, str], line: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _curve_rows(identity: Mapping[str, str], line: Mapping[str, Any]) -> list[tuple]:
     """A row of `Results.metrics` for each number of a line of metrics.jsonl."""
     place = {"step": line["step"], "split": line["split"]} | {key: line.get(key) for key in X_AXES[1:]}
-    return [
-        {**identity, **place, "metric": key, "value": value}
-        for key, value in line.items()
-        if key not in place and isinstance(value, int | float)
-    ]
+    begin = (*identity.values(), *place.values())
+    return [(*begin, key, value) for key, value in line.items() if key not in place and isinstance(value, int | float)]

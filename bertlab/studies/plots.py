@@ -20,7 +20,7 @@ from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullL
 
 from bertlab.studies.curves import along_trajectories, untrained
 from bertlab.studies.measurements import Measure, Results, bounds
-from bertlab.studies.seeds import mean_scores, pretraining_seeds, seed_tables
+from bertlab.studies.seeds import mean_scores, seed_tables
 from bertlab.transfer.evaluations import BOUNDS, CODE_LENGTHS
 
 # Figures in the HTML page replace these by the page's own colours, so that they follow light and dark mode.
@@ -157,7 +157,7 @@ def x_scale(axis: str, largest: float) -> tuple[float, str]:
 
 
 def learning_curves(
-    metrics: pd.DataFrame,
+    curve: pd.DataFrame,
     names: Sequence[str],
     x_axes: Sequence[str],
     styles: Mapping[str, LineStyle],
@@ -166,21 +166,18 @@ def learning_curves(
 ) -> Figure:
     """Validation curves, a row of panels per metric and a column per horizontal axis.
 
-    Lines are means over a variant's pretrainings, bands one standard deviation over them (two or more). Untrained variants
-    (only step 0) are left out.
+    Lines are means over a variant's pretrainings, bands one standard deviation over them (two or more).
 
     Args:
-        metrics: `Results.metrics`.
+        curve: From `bertlab.studies.curves.mean_curves`.
         names: Metrics, such as "mlm/loss" (nats); each row of panels has its own vertical scale.
         x_axes: Of "step", "tokens", "supervised", "flops", "seconds".
         styles: Variant -> style, from `line_styles`.
         legend: Whether to draw one above the panels.
     """
-    valid = metrics[(metrics["split"] == "valid") & metrics["metric"].isin(names)]
-    trained = valid.groupby("variant")["step"].max()
-    valid = valid[valid["variant"].isin(trained[trained > 0].index)]
-    draw = lambda panel, name, axis: draw_curves(panel, valid[valid["metric"] == name], axis, styles)
-    return _panels(names, x_axes, draw, valid["variant"] if legend else (), styles)
+    curve = curve[curve["metric"].isin(names)]
+    draw = lambda panel, name, axis: draw_curves(panel, curve[curve["metric"] == name], axis, styles)
+    return _panels(names, x_axes, draw, curve["variant"] if legend else (), styles)
 
 
 def score_curves(
@@ -272,12 +269,7 @@ def draw_curves(panel: Axes, curve: pd.DataFrame, axis: str, styles: Mapping[str
         lines = curve[curve["variant"] == variant]
         if lines.empty:
             continue
-        # Unfinished runs end early: a mean over the rest would jump there, so the curve stops at the shortest run.
-        lines = lines[lines["step"] <= lines.groupby("run")["step"].max().min()]
-        # Runs that differ only in fine-tuning have one pretraining, and it counts once.
-        pretraining = [*pretraining_seeds(lines.columns), "step"]
-        steps = lines.assign(x=lines[axis] / divisor).groupby(pretraining)[["x", "value"]].mean().groupby("step")
-        x, mean, sd = steps["x"].mean(), steps["value"].mean(), steps["value"].std()
+        x, mean, sd = lines[axis] / divisor, lines["mean"], lines["sd"]
         panel.plot(
             x,
             mean,

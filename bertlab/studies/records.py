@@ -6,7 +6,7 @@ stage that saved nothing may get new ones, and starts over.
 
 import functools
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +68,11 @@ def check_same_study(workdir: Path, description: Mapping[str, Any], runs: Sequen
     if list(old["axes"]) != list(description["axes"]):
         _refuse(path, [f"its axes are {', '.join(old['axes'])}, not {', '.join(description['axes'])}"])
     rates = [of.get("rates", []) for of in (old, description)]
-    if rates[0] != rates[1] and any(_begun(workdir / run["name"]) for run in old["runs"]):
+    if rates[0] != rates[1] and any(_begun(place, recorded(place)) for place in (workdir / run["name"] for run in old["runs"])):
         before, now = (", ".join(map(str, of)) or "none" for of in rates)
         _refuse(path, [f"the factors of its pretraining rates are {before}, not {now} (select=off: none)"])
-    differences, names = {}, {run.name for run in runs}
-    for run, key, before, now in _changes(workdir, runs):
+    differences, there = {}, {run.name: recorded(workdir / run.name) for run in runs}
+    for run, key, before, now in _changes(runs, there):
         if has_something_to_lose(workdir / run.name, key):
             for name in [name for name in before | now if before.get(name, "unset") != now.get(name, "unset")]:
                 said = f"in its run {run.name} {name} is {before.get(name, 'unset')!r}, not {now.get(name, 'unset')!r}"
@@ -81,8 +81,8 @@ def check_same_study(workdir: Path, description: Mapping[str, Any], runs: Sequen
         _refuse(path, list(differences), next(iter(differences.values())))
     for run in runs:
         directory = workdir / run.name
-        before = Run(directory).job.read()["run"]["shares"].values() if _begun(directory) else ()
-        if gone := [owner for owner in before if owner not in names]:
+        before = Run(directory).job.read()["run"]["shares"].values() if _begun(directory, there[run.name]) else ()
+        if gone := [owner for owner in before if owner not in there]:
             raise UserError(
                 f"{path}: run {run.name} uses the pretraining of run {gone[0]}, and this study no longer has it; add that run,"
                 " or give another --workdir"
@@ -117,7 +117,7 @@ def check_steps(workdir: Path, runs: Sequence[RunSpec]) -> None:
 
 def clear_changed(workdir: Path, runs: Sequence[RunSpec]) -> None:
     """Removes the remains of stages that have new settings and had nothing to lose."""
-    for run, key, _, _ in list(_changes(workdir, runs)):
+    for run, key, _, _ in _changes(runs, {run.name: recorded(workdir / run.name) for run in runs}):
         if key == "pretrain":
             Run(workdir / run.name).delete_pretraining()
         else:
@@ -131,19 +131,24 @@ def has_something_to_lose(directory: Path, key: str) -> bool:
     return own or bool(run.steps())
 
 
-def _begun(directory: Path) -> bool:
-    return any(has_something_to_lose(directory, key) for key in recorded(directory))
+def _begun(directory: Path, stages: Iterable[str]) -> bool:
+    return any(has_something_to_lose(directory, key) for key in stages)
 
 
 def _directory(directory: Path, key: str) -> Path:
     return directory if key == "pretrain" else directory / key
 
 
-def _changes(workdir: Path, runs: Sequence[RunSpec]) -> Iterator[tuple[RunSpec, str, Mapping[str, Any], Mapping[str, Any]]]:
-    """(run, stage, settings there, settings now) of each stage that began with other settings than it has now."""
+def _changes(runs: Sequence[RunSpec], there: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[tuple]:
+    """(run, stage, settings there, settings now) of each stage that began with other settings than it has now.
+
+    Args:
+        runs: Of the study.
+        there: Run -> what `recorded` says.
+    """
     for run in runs:
         wanted = stage_settings(run)
-        for key, before in recorded(workdir / run.name).items():
+        for key, before in there[run.name].items():
             now = wanted.get(key, before)
             if now != before:
                 yield run, key, before, now

@@ -21,7 +21,7 @@ from bertlab.locks import alone
 from bertlab.run import StudyDirectory
 from bertlab.studies import plots
 from bertlab.studies.comparisons import Comparison, compare_all, highest_beyond_chance
-from bertlab.studies.curves import curves, score_curves, scores_by_examples, shared_curves, untrained
+from bertlab.studies.curves import curves, mean_curves, score_curves, scores_by_examples, shared_curves, untrained
 from bertlab.studies.findings import findings, notices
 from bertlab.studies.measurements import X_AXES, Measure, Results, cost, load, scores
 from bertlab.studies.same_data import compare_data
@@ -143,9 +143,9 @@ def figures(results: Results) -> dict[str, Figure]:
     results = at_selected_labels(results)
     styles = plots.styles_of(results)
     drawn = {}
-    losses = plots.loss_metrics(curves(results))
-    if losses:
-        drawn["learning_curves"] = plots.learning_curves(curves(results), losses, X_AXES, styles)
+    metrics = curves(results)
+    if losses := plots.loss_metrics(metrics):
+        drawn["learning_curves"] = plots.learning_curves(mean_curves(metrics), losses, X_AXES, styles)
     by_examples = scores_by_examples(results, measures := scores(results))
     if len(by_examples):  # more readable than a bar for each number
         drawn["scores_by_examples"] = plots.example_curves(by_examples, plots.line_styles(by_examples.assign(trained="")))
@@ -276,7 +276,7 @@ def html_page(results: Results, compared: Sequence[Comparison]) -> str:
     same, problems = compare_data(everything)
     summary = summarise(results)
     metrics = curves(results)
-    losses, valid = plots.loss_metrics(metrics), metrics[(metrics["split"] == "valid") & (metrics["step"] > 0)]
+    means = mean_curves(metrics)
     along = score_curves(results, scores(results))
     bars = [
         inline_svg(plots.downstream_bars(results, [measure], styles), f"b{i}", f"{measure.name} on test by variant")
@@ -302,8 +302,8 @@ def html_page(results: Results, compared: Sequence[Comparison]) -> str:
         tables=html_tables(everything, compared),
         losses_note=LOSSES_NOTE,
         cost_note=COST_NOTE,
-        curves=html_curves(plots.learning_curves, metrics, losses, valid, styles, "loss"),
-        score_curves=html_curves(plots.score_curves, along, list(dict.fromkeys(along["metric"])), along, styles, "score"),
+        curves=html_curves(plots.learning_curves, means, plots.loss_metrics(metrics), styles, "loss"),
+        score_curves=html_curves(plots.score_curves, along, list(dict.fromkeys(along["metric"])), styles, "score"),
         bars=bars,
         maps=maps,
         code_lengths=inline_svg(lengths, "l", "bits per byte by variant") if lengths else "",
@@ -325,7 +325,6 @@ def html_curves(
     draw: Callable[..., Figure],
     table: pd.DataFrame,
     names: Sequence[str],
-    drawn: pd.DataFrame,
     styles: Mapping[str, plots.LineStyle],
     prefix: str,
 ) -> list[dict[str, Any]]:
@@ -335,13 +334,12 @@ def html_curves(
         draw: `plots.learning_curves` or `plots.score_curves`.
         table: What it draws.
         names: The metrics.
-        drawn: Rows with the columns `metric` and `variant` of what will be seen.
         styles: Variant -> style.
         prefix: Of the ids in the page.
     """
     rows = []
     for i, name in enumerate(names):
-        variants = set(drawn.loc[drawn["metric"] == name, "variant"])
+        variants = set(table.loc[table["metric"] == name, "variant"])
         shown = [variant for variant in styles if variant in variants]
         panels = [
             inline_svg(draw(table, [name], [axis], styles, legend=False), f"{prefix}{i}-{axis}", f"{name} against {axis}")

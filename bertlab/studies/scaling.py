@@ -28,6 +28,7 @@ from rich.console import Console
 
 from bertlab.data.facts import unique_tokens
 from bertlab.errors import UserError
+from bertlab.locks import alone
 from bertlab.run import Run
 from bertlab.studies import plots
 from bertlab.studies.measurements import Results, cost, load, variant_name
@@ -85,11 +86,11 @@ def scaling(path: str | os.PathLike, along: Sequence[str] = ("size", "budget"), 
     runs = run_table(results, along)
     fits = {name: fitted(name, of) for name, of in runs.groupby("variant", sort=False)}
     folder = results.path / "scaling"
-    folder.mkdir(exist_ok=True)
-    runs.to_csv(folder / "runs.csv", index=False)
     rows = [{"variant": name, **{key: value for key, value in of.items() if key != "fit"}} for name, of in fits.items()]
-    pd.DataFrame(rows).to_csv(folder / "fits.csv", index=False)
-    with matplotlib.rc_context(plots.STYLE):
+    with alone(folder, wait=True), matplotlib.rc_context(plots.STYLE):
+        folder.mkdir(exist_ok=True)
+        runs.to_csv(folder / "runs.csv", index=False)
+        pd.DataFrame(rows).to_csv(folder / "fits.csv", index=False)
         figure = isoflop(runs, {name: of["fit"] for name, of in fits.items()})
         figure_svg(figure, folder / "isoflop.svg", background="white")
         figure.savefig(folder / "isoflop.png", dpi=160, facecolor="white")

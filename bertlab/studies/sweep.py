@@ -330,16 +330,16 @@ def check_configs(runs: Sequence[RunSpec], runner: str = RUNNER) -> tuple[dict[s
         UserError: A config is wrong; the error names the run.
     """
     configs, texts, stands_for = {}, set(), representatives(runs)
-    for run in runs:
-        if (known := stands_for[run.name]) != run.name:
-            configs[run.name] = configs[known]
-            continue
+    checked = [run for run in runs if stands_for[run.name] == run.name]
+    for run in checked:
         with blaming(run):
             configs[run.name] = config = load_checked(run.config, dict(run.overrides))
             if runner == RUNNER and config.train.steps and (text := text_of(config.data)) not in texts:
                 check_corpus(config.data)
                 texts.add(text)
-    return configs, check_transfers(runs, configs) if runner == RUNNER else {}
+    transfers = check_transfers(checked, configs) if runner == RUNNER else {}
+    of_all = lambda found: {run.name: found[stands_for[run.name]] for run in runs} if found else {}
+    return of_all(configs), of_all(transfers)
 
 
 def text_of(data: Any) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from bertlab import locks
-from bertlab.errors import UserError
+from bertlab.errors import UserError, failure_of_machine
 from bertlab.run import Run
 
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
@@ -224,9 +224,12 @@ def company() -> Iterator[None]:
             line = f"{who()}: {error}"
         elif isinstance(error, KeyboardInterrupt):
             status, line = 130, f"{who()} was interrupted; the others end with it"
+        elif said := failure_of_machine(error):
+            status, line = 1, f"{who()}: {said}"
         else:
-            traceback.print_exc()
             cause = str(error).partition("\n")[0][:200]
             if isinstance(error, (RuntimeError, ValueError)) and _LOST.search(cause):
                 line = f"{who()} lost another process; it was killed or failed (see its output); {_AGAIN}. ({cause})"
+            else:
+                traceback.print_exc()
         leave(status, line)

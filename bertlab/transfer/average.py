@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from bertlab.errors import UserError
+from bertlab.errors import UserError, reason_of
 from bertlab.files import misfit, parse_json
 from bertlab.run import Run, TextFile
 from bertlab.transfer.inputs import transfer_of
@@ -52,9 +52,8 @@ def average(runs: Sequence[Path], split: str = "test") -> dict[str, dict[str, fl
     except UserError as error:
         raise UserError(str(error) if any(str(run) in str(error) for run in runs) else f"{names}: {error}") from error
     except (TypeError, ValueError, KeyError, IndexError) as error:
-        reason = f"{type(error).__name__}: {error}"
         raise UserError(
-            f"{names}: these are not predictions on {config['task']} ({reason}); run the fine-tunings again"
+            f"{names}: these are not predictions on {config['task']} ({reason_of(error)}); run the fine-tunings again"
         ) from error
 
 

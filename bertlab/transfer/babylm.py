@@ -39,7 +39,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from bertlab.data.text_rows import RowEncoder, TextRow
-from bertlab.errors import UserError
+from bertlab.errors import UserError, reason_of
 from bertlab.files import parse_json
 from bertlab.transfer.completions import completion, fitted
 from bertlab.transfer.evaluate import check_request, credit, mean_accuracy, tied, write_merged
@@ -236,7 +236,7 @@ def read_items(data: Path, task: Task, limit: int = 0) -> list[Item]:
                     raise TypeError("a text is empty or not a string")
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise UserError(
-                    f"{path}:{number}: not a record of BabyLM's {folder.name} ({type(error).__name__}: {error}); see"
+                    f"{path}:{number}: not a record of BabyLM's {folder.name} ({reason_of(error)}); see"
                     " bertlab/transfer/babylm.py for its fields"
                 ) from None
             taken[item.paradigm] = taken.get(item.paradigm, 0) + 1

@@ -23,6 +23,7 @@ import safetensors
 import safetensors.numpy
 from jaxtyping import Float
 
+from bertlab.checksums import digest_of
 from bertlab.errors import UserError
 from bertlab.files import misfit, parse_json, read_json, whole_file, write_json
 from bertlab.transfer.load import Pretrained
@@ -150,7 +151,7 @@ class Features(Sequence):
         if shard in self._whole or "blake2b" not in about:
             return
         path = self._directory / about["file"]
-        if _numbers_digest(_read(path, "states"), _read(path, "offsets")) != about["blake2b"]:
+        if digest_of(_read(path, "states"), _read(path, "offsets")) != about["blake2b"]:
             raise UserError(f"{path} is damaged; delete it and rerun; only this shard is rebuilt")
         self._whole.add(shard)
 
@@ -171,14 +172,6 @@ def texts_digest(texts: Iterable[Text]) -> str:
     digest = hashlib.sha256()
     for text in texts:
         digest.update(json.dumps(text).encode() + b"\n")
-    return digest.hexdigest()
-
-
-def _numbers_digest(*arrays: np.ndarray) -> str:
-    """A hash of the bytes of arrays."""
-    digest = hashlib.blake2b(digest_size=16)
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 
@@ -246,7 +239,7 @@ def _write_shard(path: Path, model: Pretrained, texts: list[Text], ask: dict, dt
     offsets = np.cumsum([0, *(len(found[i]) for i in range(len(texts)))])
     states = np.concatenate([found.pop(i) for i in range(len(texts))])
     about = {"file": path.name, "texts": len(texts), "tokens": len(states), "sha256": texts_digest(texts)}
-    about["blake2b"] = _numbers_digest(states, offsets)
+    about["blake2b"] = digest_of(states, offsets)
     with whole_file(path) as partial:
         # One entry, as the order of several is not the same each time.
         safetensors.numpy.save_file({"states": states, "offsets": offsets}, partial, {"about": json.dumps(about)})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from bertlab.errors import UserError
+from bertlab.errors import UserError, reason_of
 from bertlab.floors import Floor, floors
 from bertlab.run import Run
 from bertlab.train.checkpoint import load_params
@@ -154,4 +154,4 @@ def _reason(error: Exception) -> str:
     if isinstance(error, UserError):
         return str(error)
     traceback.print_exception(error)
-    return f"{type(error).__name__}: {error}"
+    return reason_of(error)

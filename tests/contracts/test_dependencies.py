@@ -25,6 +25,8 @@ ROWS = re.findall(
 # What the metadata of older packages say, instead of an SPDX expression.
 WORDS = {"Apache-2.0": "apache", "BSD-3-Clause": "bsd", "MIT": "mit", "PSF-2.0": "python software foundation", "MPL-2.0": "mpl"}
 LOCK = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "requirements-test.lock").read_text(), re.MULTILINE))
+# Each environment looks at the packages that it has: that of `make parity` at others than that of `make test`.
+INSTALLED = {canonicalize_name(of.name) for of in importlib.metadata.distributions()}
 
 
 def test_every_dependency_is_in_the_table():
@@ -32,12 +34,11 @@ def test_every_dependency_is_in_the_table():
     assert named == {(package, extra) for package, extra, _ in DIRECT} and len(ROWS) == len({row[0] for row in ROWS})
 
 
-@pytest.mark.parametrize(("package", "licence"), [(package, licence) for package, _, licence in ROWS])
+@pytest.mark.parametrize(
+    ("package", "licence"), [(package, licence) for package, _, licence in ROWS if canonicalize_name(package) in INSTALLED]
+)
 def test_the_licence_is_the_one_that_the_package_names(package, licence):
-    try:
-        metadata = importlib.metadata.metadata(package)
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip("not installed here")
+    metadata = importlib.metadata.metadata(package)
     if expression := metadata.get("License-Expression"):
         assert licence == expression
     else:

@@ -1,6 +1,7 @@
 """What a preparation needs is said before it starts, about right, and a disk without room for it is refused."""
 
 import collections
+import contextlib
 import gzip
 import json
 import random
@@ -82,6 +83,23 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path, mon
     ):
         prepare(config)
     assert not (tmp_path / "a").exists()
+
+
+def test_who_waited_for_another_preparation_reads_and_says_nothing(tmp_path, monkeypatch, capsys):
+    write_files(tmp_path, 1, 300, 200)
+    config = {"corpus": f"text:{tmp_path}/*.jsonl", "directory": str(tmp_path / "cache"), **OPTIONS}
+    config["tokenizer"] = {"kind": "words", "vocab_size": 4000}
+    done = shutil.copytree(prepare(config | {"directory": str(tmp_path / "other")}).directory, tmp_path / "done")
+
+    @contextlib.contextmanager
+    def waited(directory, wait):
+        shutil.copytree(done, directory)
+        yield
+
+    monkeypatch.setattr("bertlab.data.prepare.alone", waited)
+    monkeypatch.setattr("bertlab.data.prepare.needs_of", lambda *_: pytest.fail("it read the text"))
+    capsys.readouterr()
+    assert prepare(config).statistics["train"]["documents"] > 200 and capsys.readouterr().out == ""
 
 
 def test_a_sample_of_the_tokenizer_takes_its_memory_and_workers_theirs():

@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import select
+import signal
 import socket
 import struct
 import time
@@ -39,8 +40,10 @@ RECEIVE, SEND = 0xC0502100, 0xC0182101
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 # What can happen to an operation. A disk that is full or read-only stays so; the others happen once. "killed" is SIGKILL before
-# the call, for the process and all that it started, as when a machine is taken away; "torn" is SIGKILL after half of a write.
+# the call, for the process and all that it started, as when a machine is taken away; "torn" is SIGKILL after half of a write;
+# "lost" is SIGKILL for the one of several processes that made the call.
 KILLS = ("killed", "torn")
+LOST = "lost"
 FAULTS = {
     "open": ("ENOSPC", "EROFS", "EIO", "killed"),
     "write": ("ENOSPC", "EIO", "short", "killed", "torn"),
@@ -162,6 +165,9 @@ class Layer:
             written = _write_half(process, name, arguments)
             if self.fault == "short":
                 return go_on if written is None else (identity, written, 0, 0)
+        if self.fault == LOST:
+            os.kill(_group(process), signal.SIGKILL)
+            return go_on
         if self.fault in KILLS:
             _kill(self._child)
             return identity, 0, -errno.EIO, 0  # nobody is left to see it
@@ -199,6 +205,12 @@ def _kill(process: int) -> None:
         one.kill()
 
 
+def _group(thread: int) -> int:
+    """The process of a thread."""
+    with open(f"/proc/{thread}/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("Tgid:"))
+
+
 def _memory(process: int, address: int, size: int) -> bytes:
     with open(f"/proc/{process}/mem", "rb", 0) as memory:
         return os.pread(memory.fileno(), size, address)
@@ -234,9 +246,7 @@ def _write_half(process: int, name: str, arguments: Sequence[int]) -> int | None
         address, size = struct.unpack("=QQ", _memory(process, address, 16))  # of the first part
     if size < 2:
         return None
-    with open(f"/proc/{process}/status") as status:  # the group of the thread
-        group = next(int(line.split()[1]) for line in status if line.startswith("Tgid:"))
-    handle = libc.syscall(PIDFD_OPEN, group, 0)
+    handle = libc.syscall(PIDFD_OPEN, _group(process), 0)
     copy = libc.syscall(PIDFD_GETFD, handle, descriptor, 0)
     half = _memory(process, address, size // 2)
     try:

@@ -1,11 +1,12 @@
 """Makes every call that changes a file fail once, over a short run: `python -m tests.faults.soak --seed=0 --minutes=30`.
 
-The run is a preparation, trainings with checkpoints (of phases, a stream, two devices), and all that reads one and writes
-files. For each call in turn: the command with the fault ends within ten minutes with one sentence and no traceback, or is
-killed there, and what stands under a final name is whole. Then the same command ends as if nothing had happened: the same
-files, with the same content but for times.
+The run is a preparation, trainings with checkpoints (of phases, a stream, two devices, two processes), and all that reads one
+and writes files. For each call in turn: the command with the fault ends within ten minutes with one sentence and no traceback,
+or is killed there, and what stands under a final name is whole. Then the same command ends as if nothing had happened: the
+same files, with the same content but for times.
 
-Everything is imported once; each command runs in a fork, under `tests.faults.layer`. XLA starts in the forks only.
+Everything is imported once; each command runs in a fork, under `tests.faults.layer`. XLA starts in the forks only. Of the two
+processes of a training each call may also be the last one of the process that makes it: the other ends too, and says why.
 """
 
 import argparse
@@ -18,6 +19,8 @@ import random
 import re
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -28,7 +31,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 
 from bertlab import cli
-from tests.faults.layer import FAULTS, KILLS, RANDOM, Layer, Point
+from tests.faults.layer import FAULTS, KILLS, LOST, RANDOM, Layer, Point, libc
 
 ROOT = Path(__file__).parents[2]
 TIMES = ("seconds", "tokens_per_second")
@@ -63,12 +66,18 @@ class Stage:
         arguments: of the command, with {place} for the directory of all stages.
         writes: directory or file that it makes.
         devices: of the CPU.
+        processes: that train one run together.
     """
 
     name: str
     arguments: Sequence[str]
     writes: str
     devices: int = 1
+    processes: int = 1
+
+    def faults(self, operation: str) -> Sequence[str]:
+        """What can happen to an operation."""
+        return FAULTS[operation] + ((LOST,) if self.processes > 1 else ())
 
 
 def stages() -> list[Stage]:
@@ -79,6 +88,7 @@ def stages() -> list[Stage]:
     of_text = [setting for setting in settings if setting.startswith("--config.data.")]
     phases = "--config.train.phases=0.5 data.seq_len=16; 0.5 data.seq_len=32"  # the second begins at step 3
     stream = [f"--config={ROOT}/experiments/pretrain/awd_lstm.py:corpus=text:{{place}}/text.txt", "--config.model.hidden=24"]
+    two = ["--config.data.shards=2", "--config.mesh.data=2"]
     tokenizer = ["--kind=bpe", "--vocab_size=400", "--out={place}/tokenizer"]
     task = ["--run={place}/study/a", "--task=trec", "--config.task_data.directory={place}/task", "--config.train.steps=4"]
     task += ["--config.data.batch_size=4", "--config.train.checkpoint_every=2", "--config.train.eval_every=2"]
@@ -88,6 +98,7 @@ def stages() -> list[Stage]:
         Stage("phases", ["train", config, *settings, cache, phases, "--workdir={place}/phased/x"], "phased"),
         Stage("stream", ["train", *stream, *settings, cache, "--workdir={place}/stream/x"], "stream"),
         Stage("mesh", ["train", config, *settings, cache, "--config.mesh.data=2", "--workdir={place}/mesh/x"], "mesh", 2),
+        Stage("processes", ["train", config, *settings, cache, *two, "--workdir={place}/several/x"], "several", processes=2),
         Stage("tokenizer", ["tokenizer", "train", "--corpus=text:{place}/text.txt", *tokenizer], "tokenizer"),
         Stage("export", ["export", "{place}/study/a", "--to=huggingface", "{place}/exported/x"], "exported"),
         Stage("import", ["import", "--from=huggingface", "{place}/exported/x", "--workdir={place}/imported/x"], "imported"),
@@ -146,12 +157,15 @@ class Soak:
                 os.dup2(file.fileno(), 1)
                 os.dup2(file.fileno(), 2)
             os.chdir(self.place)
+            arguments = [argument.format(place=self.place) for argument in stage.arguments]
+            if stage.processes > 1:
+                return together(arguments, stage.processes)
             if stage.devices > 1:
                 import jax
 
                 jax.config.update("jax_num_cpu_devices", stage.devices)
                 jax.config.update("jax_enable_compilation_cache", False)  # jax 0.10 may hang when it loads such programs
-            status = cli.main([argument.format(place=self.place) for argument in stage.arguments])
+            status = cli.main(arguments)
             sys.stdout.flush()
             return status
 
@@ -213,7 +227,7 @@ class Soak:
             return f"it ends with status {status}"
         if "Traceback" in said:
             return f"it ends with status {status} and a traceback"
-        if status and not killed and not said.splitlines()[-1].startswith("bertlab "):
+        if status and not killed and not re.match("bertlab[: ]", said.splitlines()[-1]):
             return "its last line is not its own sentence"
         top = self.place / stage.writes
         for path in sorted(top.rglob("*.json*")):
@@ -243,14 +257,40 @@ def arrays(steps: Path) -> str:
     import numpy as np
     import orbax.checkpoint as ocp
 
-    jax.config.update("jax_num_cpu_devices", 2)  # as many as a stage has
     last = max((path for path in steps.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
-    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
-        tree = checkpointer.restore(last / "state")
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        saved = checkpointer.metadata(last / "state").item_metadata.tree
+        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), saved)  # whatever devices it was saved from
+        tree = checkpointer.restore(last / "state", args=ocp.args.PyTreeRestore(restore_args=as_numpy))
     found = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         found.update(jax.tree_util.keystr(path).encode() + np.asarray(leaf).tobytes())
     return f"{last.name} {found.hexdigest()}"
+
+
+def together(arguments: Sequence[str], count: int) -> int:
+    """Runs a command in several processes that train one run, and waits for all that they started.
+
+    Returns:
+        0 if all ended so; else the status of the first that ended otherwise and was not killed, 1 if there is none.
+    """
+    from bertlab.train.processes import ADDRESS, COUNT, INDEX
+
+    libc.prctl(36, 1, 0, 0, 0)  # what a killed process started becomes a child of this one
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    code = "import sys; from bertlab import cli; sys.exit(cli.main(sys.argv[1:]))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), ADDRESS: address, COUNT: str(count)}
+    environment["JAX_ENABLE_COMPILATION_CACHE"] = "0"  # as for several devices
+    started = [
+        subprocess.Popen([sys.executable, "-c", code, *arguments], env={**environment, INDEX: str(i)}) for i in range(count)
+    ]
+    ended = [process.wait() for process in started]
+    with contextlib.suppress(ChildProcessError):  # those that print their last lines
+        while True:
+            os.wait()
+    return 0 if not any(ended) else next((status for status in ended if status > 0), 1)
 
 
 def in_fork(function: Callable[[], str]) -> str:
@@ -273,7 +313,7 @@ def turns(soak: Soak, seed: int) -> Iterator[tuple[Stage, Point, str]]:
     """Every point once, with one of its faults; then every point with another, and so on; in random order."""
     generator = random.Random(seed)
     calls = [(stage, point) for stage in soak.stages for point in soak.points[stage.name]]
-    orders = [generator.sample(FAULTS[point.operation], len(FAULTS[point.operation])) for _, point in calls]
+    orders = [generator.sample(of := stage.faults(point.operation), len(of)) for stage, point in calls]
     for turn in range(max(map(len, orders))):
         for (stage, point), order in generator.sample(list(zip(calls, orders)), len(calls)):
             if turn < len(order):

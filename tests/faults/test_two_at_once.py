@@ -23,7 +23,7 @@ from bertlab.studies.worker import execute_job, write_job
 from bertlab.train import processes
 from bertlab.transfer import evaluate
 from tests.conftest import ROOT
-from tests.studies.conftest import write_run
+from tests.studies.conftest import objectives_study, write_run, write_study
 
 CONFIG = f"{ROOT}/experiments/pretrain/bert.py"
 STUDY = Study(name="s", title="", question="", config=CONFIG, axes={"seed": [1]}, overrides={"mesh.data": 1})
@@ -133,7 +133,16 @@ def prepared(place):
     return command, corpus, corpus / "prepared.json"
 
 
-@pytest.mark.parametrize("kind", [prepared, pytest.param(reported, marks=pytest.mark.slow)])
+def evidenced(place):
+    write_study(place / "results" / "s", objectives_study((1, 2), ("MLM", "LTR")))
+    (place / "studies").mkdir()
+    own = "def get_study(arguments):\n    return Study(name='s', title='', question='', config='x', axes={'seed': [1]})\n"
+    (place / "studies" / "s.py").write_text(f"from bertlab.studies.study import Study\n{own}")
+    page = place / "results" / "README.md"
+    return ["evidence", f"{place}/results", f"--studies={place}/studies"], page, page
+
+
+@pytest.mark.parametrize("kind", [prepared, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (reported, evidenced))])
 def test_the_second_waits_for_the_first_by_name_and_takes_over_when_it_is_killed(
     kind, hold, killed_meanwhile, tmp_path, capsys
 ):

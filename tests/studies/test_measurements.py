@@ -12,7 +12,7 @@ from conftest import PARAMETERS, objectives_study, write_json, write_run, write_
 
 from bertlab.errors import UserError
 from bertlab.studies.comparisons import difference
-from bertlab.studies.curves import curves, shared_curves, untrained
+from bertlab.studies.curves import curves, mean_curves, shared_curves, untrained
 from bertlab.studies.measurements import COLUMNS, Measure, cost, load, score_of_task
 from bertlab.studies.plots import learning_curves, line_styles
 from bertlab.studies.same_data import compare_data
@@ -233,7 +233,8 @@ def test_a_run_from_random_values_has_nothing_of_the_pretraining_it_discards(tmp
     for table in (results.metrics, results.data_hashes, results.text_hashes):
         assert set(table["run"]) == {"mlm-seed=1", "mlm-seed=2", "ltr-seed=1", "ltr-seed=2"}
     assert untrained(results) == ["scratch"]
-    assert len(learning_curves(results.metrics, ["mlm/loss"], ["step"], line_styles(results.runs)).axes[0].lines) == 1
+    figure = learning_curves(mean_curves(results.metrics), ["mlm/loss"], ["step"], line_styles(results.runs))
+    assert len(figure.axes[0].lines) == 1
     assert compare_data(results)[1] == []
 
 

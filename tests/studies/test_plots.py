@@ -11,6 +11,7 @@ from conftest import objectives_study, write_study
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from bertlab.studies.curves import mean_curves
 from bertlab.studies.measurements import COLUMNS, X_AXES, Measure, Results, cost, load
 from bertlab.studies.plots import (
     COLOURS,
@@ -136,7 +137,7 @@ def test_what_differs_after_the_comma_alone_shares_a_colour():
 
 
 def test_curves_show_means_over_seeds_in_the_panel_of_their_loss(results):
-    figure = learning_curves(results.metrics, ["mlm/loss", "ltr/loss"], X_AXES, line_styles(results.runs))
+    figure = learning_curves(mean_curves(results.metrics), ["mlm/loss", "ltr/loss"], X_AXES, line_styles(results.runs))
     panels = np.array(figure.axes).reshape(2, 5)
     assert [len(panel.lines) for panel in panels[:, 0]] == [2, 2]  # MLM, MLM+NSP; LTR, biLM; no pretraining is a point
     assert [panel.get_xlabel() for panel in panels[0]] == [
@@ -161,7 +162,7 @@ def test_curves_show_means_over_seeds_in_the_panel_of_their_loss(results):
 def test_a_curve_stops_at_its_shortest_run(tmp_path):
     study = objectives_study((1, 2), ("MLM",))
     results = load(write_study(tmp_path / "s", study, per_run={"mlm-seed=1": {"steps": 600}}))
-    figure = learning_curves(results.metrics, ["mlm/loss"], ["step"], line_styles(results.runs))
+    figure = learning_curves(mean_curves(results.metrics), ["mlm/loss"], ["step"], line_styles(results.runs))
     assert max(figure.axes[0].lines[0].get_xdata()) == 600
 
 
@@ -174,7 +175,7 @@ def test_a_pretraining_counts_once_however_often_it_was_fine_tuned(counts, width
     ]
     runs = runs or [{"run": str(nested), "finetune.seed": str(nested), "value": 2.0} for nested in range(3)]
     metrics = pd.DataFrame([metrics_of("A").assign(**run).iloc[at] for run in runs for at in (0, 1)])
-    [panel] = learning_curves(metrics, ["mlm/loss"], ["step"], line_styles(runs_of("A"))).axes
+    [panel] = learning_curves(mean_curves(metrics), ["mlm/loss"], ["step"], line_styles(runs_of("A"))).axes
     assert list(panel.lines[0].get_ydata()) == [3.0 if width else 2.0] * 2
     bands = [path.get_extents().height for band in panel.collections for path in band.get_paths()]
     assert bands == ([pytest.approx(width)] if width else [])
@@ -224,8 +225,8 @@ def layout_problems(figure):
 
 def test_labels_do_not_overlap(results):
     for figure in (
-        learning_curves(results.metrics, ["mlm/loss", "nsp/loss"], X_AXES, line_styles(results.runs)),
-        learning_curves(results.metrics, ["mlm/loss"], ["supervised"], line_styles(results.runs), legend=False),
+        learning_curves(mean_curves(results.metrics), ["mlm/loss", "nsp/loss"], X_AXES, line_styles(results.runs)),
+        learning_curves(mean_curves(results.metrics), ["mlm/loss"], ["supervised"], line_styles(results.runs), legend=False),
         downstream_bars(results, [PACKAGE, CODE_SPANS], line_styles(results.runs)),
         heat_map(results, [PACKAGE, CODE_SPANS]),
     ):
@@ -239,7 +240,7 @@ def test_long_names_do_not_overlap_and_are_not_cut(variants):
     results = results_of(variants, **{f"{task}/accuracy": shares for task in tasks})
     scores, styles = scores_of(results), line_styles(results.runs)
     for figure in (
-        learning_curves(metrics_of(variants), ["mlm/loss"], ["tokens"], styles),
+        learning_curves(mean_curves(metrics_of(variants)), ["mlm/loss"], ["tokens"], styles),
         downstream_bars(results, scores, styles),
         heat_map(results, scores),
     ):

@@ -13,6 +13,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from bertlab.errors import UserError
+from bertlab.models.presets import FAMILIES
 from bertlab.run import Run
 from bertlab.train import loop
 from bertlab.train.build import build_pretraining
@@ -308,6 +309,39 @@ def test_a_run_goes_on_with_another_mesh_and_other_writers(small_config, tmp_pat
     assert moved["data_hash"] == straight["data_hash"]
     assert moved["metrics"]["test"]["loss"] == pytest.approx(straight["metrics"]["test"]["loss"], rel=1e-5)
     assert list((tmp_path / "moved" / "tensorboard").iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*FAMILIES, "glove"])
+def test_every_family_goes_on_on_other_devices(name, small_config, tmp_path, capsys):
+    """One device, from step 2 a mesh of eight, from step 4 one again: the batches are the same, and the losses nearly.
+
+    Static vectors learn from rows of text or, for GloVe, of counted pairs.
+    """
+    recipe = {"static": "skip_gram"}.get(name, name)
+    cadence = {"steps": 6, "log_every": 1, "checkpoint_every": 2, "eval_every": 2, "eval_batches": 1}
+    settings = {f"train__{key}": value for key, value in cadence.items()} | {"optimizer__warmup_steps": 1}
+    model = small_config(recipe).model
+    assert model.family == ("static" if name == "glove" else name)
+    if "layers" in FAMILIES[model.family].sizes[model.size]:
+        settings["model__layers"] = 1
+    one = small_config(recipe, **settings)
+    eight = small_config(recipe, **settings, mesh__data=2, mesh__fsdp=2, mesh__tensor=2)
+    loop.train(one, tmp_path / "one")
+    break_at(one, tmp_path / "moved", 3)
+    capsys.readouterr()
+    break_at(eight, tmp_path / "moved", 5)
+    assert "going on with" in (said := capsys.readouterr().out) and "from step 2" in said
+    loop.train(one, tmp_path / "moved")
+    assert "going on with" in (said := capsys.readouterr().out) and "from step 4" in said
+    stayed, moved = lines_of(tmp_path / "one"), lines_of(tmp_path / "moved")
+    names = lambda lines: [(line["step"], line["split"], line.get("data_hash"), line.keys()) for line in lines]
+    assert names(moved) == names(stayed) and sum("data_hash" in line for line in stayed) == 6
+    for expected, found in zip(stayed, moved):
+        numbers = {key: value for key, value in expected.items() if isinstance(value, float)}
+        # Eight devices add in another order: last bits of float32, which later steps of training make larger.
+        assert {key: found[key] for key in numbers} == pytest.approx(numbers, rel=1e-4, abs=1e-6), expected["step"]
+    assert any(found["loss"] != expected["loss"] for expected, found in zip(stayed, moved)), "it was computed otherwise"
 
 
 def test_metrics_lines_have_the_promised_keys(broken_run):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bertlab.errors import UserError, require
+from bertlab.errors import UserError, reason_of, require
 from bertlab.studies.launchers.base import Launcher, QueuedProcess, append_line, attend, log_size, start_on_node
 
 
@@ -83,7 +83,7 @@ class RayProcess(QueuedProcess):
             append_line(self.directory, f"{error}\nerror: {str(error).strip().splitlines()[-1]}")
             return 1
         except self.ray.exceptions.RayError as error:
-            append_line(self.directory, f"{type(error).__name__}: {error}")
+            append_line(self.directory, reason_of(error))
             return -signal.SIGKILL
 
     def stop(self) -> None:
