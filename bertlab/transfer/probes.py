@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from bertlab.errors import UserError
+from bertlab.progress import over
 from bertlab.transfer.description_length import code_length
 from bertlab.transfer.inspect import in_context
 from bertlab.transfer.load import Pretrained
@@ -191,7 +192,7 @@ def probe_layers(
     (train, train_tags), (tested, test_tags) = sides
     control_tags = control_labels(train[0].words, tested[0].words, train_tags, seed) if control else None
     classes, rows = np.unique(np.asarray(train_tags)), {}
-    for ours, theirs in zip(train, tested):
+    for ours, theirs in over(zip(train, tested), "probing", len(train)):
         result = probe(ours.vectors, train_tags, theirs.vectors, test_tags, ours.sentence, seed=seed)
         row = dataclasses.asdict(result) | {"train_words": len(train_tags), "test_words": len(test_tags)}
         if control:
