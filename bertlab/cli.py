@@ -535,11 +535,13 @@ def _add_setting_up(add) -> None:
 
     completion = add(
         "completion", _completion, "print what your shell runs to complete commands, options and config keys",
-        'eval "$(bertlab completion bash)"',
+        "bertlab completion bash",
     )  # fmt: skip
     completion(
-        "shell", choices=SHELLS, help="put the line of the example into ~/.bashrc; of zsh, into ~/.zshrc; fish: | source"
-    )
+        "shell", choices=SHELLS,
+        help='put eval "$(bertlab completion bash)" into ~/.bashrc, the same with zsh into ~/.zshrc, and'
+        " bertlab completion fish | source into fish's config.fish",
+    )  # fmt: skip
 
 
 def _asks_for_a_grid(given, overrides: list[str]) -> bool:
