@@ -247,7 +247,8 @@ class Run:
         log: The output of the run's worker.
         alive: There while a worker is at work: its process and machine, rewritten every few seconds (`bertlab.alive`).
         lock: There while a process is at work on the run (`bertlab.locks`).
-        profile, tensorboard, slurm: Folders of the tools that they are named after.
+        profile, tensorboard, slurm: Folders of the tools that they are named after; W&B makes one called wandb.
+        dashboards: The name of the run at each of its dashboards (`bertlab.train.dashboards`).
     """
 
     def __init__(self, directory: str | os.PathLike):
@@ -283,6 +284,7 @@ class Run:
         self.profile = at / "profile"
         self.tensorboard = at / "tensorboard"
         self.slurm = at / "slurm"
+        self.dashboards = at / "dashboards"
 
     def __str__(self) -> str:
         return str(self.directory)

@@ -57,7 +57,7 @@ class Floor:
     above_standard_error: float | None = None
 
 
-def floors(experiment: Experiment | ConfigDict, split: str = "test", params=None) -> dict[str, Floor | str]:
+def floors(experiment: Experiment | ConfigDict, split: str = "test", params: Any = None) -> dict[str, Floor | str]:
     """The floor of every objective of an experiment, or the reason why it has none.
 
     Args:

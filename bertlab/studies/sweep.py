@@ -46,12 +46,12 @@ VIEW_SECONDS = 1.0  # between two reads of the files of running workers
 
 def sweep(
     study: Study,
-    workdir: str | os.PathLike,
+    workdir: str | os.PathLike[str],
     launcher: Launcher | None = None,
     dry_run: bool = False,
     until_decided: str = "",
-    published: str | os.PathLike | None = None,
-    store: str | os.PathLike | None = None,
+    published: str | os.PathLike[str] | None = None,
+    store: str | os.PathLike[str] | None = None,
     *,
     runner: str = RUNNER,
     console: Console | None = None,

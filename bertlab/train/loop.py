@@ -214,7 +214,7 @@ class Session:
         self.record = Record(
             experiment,
             layer_plan(config.optimizer, config.train.steps, self.state.params).rate,
-            open_writers(config.writers, workdir, latest, config.train.steps) if is_first() else (),
+            open_writers(config, workdir, latest) if is_first() else (),
             progress,
             self.checkpoints.latest_path,
             show=is_first(),

@@ -6,6 +6,7 @@ Letters: N and M words of training and test, D width.
 import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -129,7 +130,9 @@ def probe(
     return Probe(accuracy, float(np.sqrt(accuracy * (1 - accuracy) / len(test_labels))), majority, best)
 
 
-def control_labels(words: Sequence[str], test_words: Sequence[str], labels: Sequence, seed: int = 0) -> tuple[list, list]:
+def control_labels(
+    words: Sequence[str], test_words: Sequence[str], labels: Sequence[Any], seed: int = 0
+) -> tuple[list[Any], list[Any]]:
     """The labels of a control task (Hewitt and Liang 2019): every word type has one label, at random.
 
     A label is drawn with its share of the training labels, as in the released code for part of speech. A probe can only learn
@@ -149,8 +152,8 @@ def control_labels(words: Sequence[str], test_words: Sequence[str], labels: Sequ
 
 def probe_layers(
     model: Pretrained,
-    tagged: Sequence[tuple[Sequence[str], Sequence]],
-    test: Sequence[tuple[Sequence[str], Sequence]],
+    tagged: Sequence[tuple[Sequence[str], Sequence[Any]]],
+    test: Sequence[tuple[Sequence[str], Sequence[Any]]],
     layers: str | Sequence[int] = "all",
     max_words: int = 10_000,
     seed: int = 0,
