@@ -113,8 +113,8 @@ def test_init_refuses_a_folder_that_is_not_empty(tmp_path, capsys):
 
 def test_the_folders_that_the_wheel_brings_along_exist():
     build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert all((ROOT / source).exists() and target == f"bertlab/{source}" for source, target in build["force-include"].items())
-    assert {f"experiments/{name}" for name in SHIPPED} <= build["force-include"].keys()
+    assert all((ROOT / name).exists() for name in build["only-include"])
+    assert {"bertlab", *(f"experiments/{name}" for name in SHIPPED)} <= {*build["only-include"]}
 
 
 def test_the_versions_of_changelog_and_citation_agree():
