@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow soak damage fuzz planted studies test-lowest test-locked lock audit parity lint clean
+.PHONY: demo test test-slow soak damage fuzz planted studies test-lowest test-locked lock audit parity lint types package clean
 
 demo: $(VENV)/.installed
 	@echo "Pretraining and probing three variants with four seeds on two cores; this takes about eight minutes."
@@ -53,6 +53,15 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# Checks strictly a program that uses every public name. mypy, because it knows flax's and jaxtyping's classes and needs no Node.
+types: $(VENV)/.installed-types
+	$(BIN)/mypy tests/types/public_names.py
+
+# Builds the sdist, and from it the wheel.
+package: $(VENV)/.installed-test
+	rm -rf dist
+	$(BIN)/uv build
+
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "bertlab needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
@@ -69,14 +78,18 @@ $(VENV)/.installed-test: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
 	touch $@ $(VENV)/.installed
 
+$(VENV)/.installed-types: $(VENV)/.installed-test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[types]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-lowest $(VENV)-locked $(VENV)-fuzz $(VENV)-parity build bertlab.egg-info
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-locked $(VENV)-fuzz $(VENV)-parity build dist bertlab.egg-info .mypy_cache
 
 # Compares bertlab with PyTorch, transformers, gensim and TensorFlow on the same weights, in a separate environment. That
 # environment has the TPU compiler for `bertlab plan`; JAX_PLATFORMS keeps JAX from looking for a TPU. ELMo has no rival there,
 # only a NumPy reference: its test runs here to be compiled as your own runs are.
 parity: $(VENV)-parity/.installed
-	JAX_PLATFORMS=cpu $(VENV)-parity/bin/python -m pytest -n 2 --dist worksteal tests/parity tests/interop/test_elmo.py
+	JAX_PLATFORMS=cpu $(VENV)-parity/bin/python -m pytest -n 2 --dist worksteal tests/parity tests/interop/test_elmo.py tests/train/test_dashboards.py
 
 $(VENV)-parity/.installed: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m venv $(VENV)-parity

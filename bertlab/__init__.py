@@ -1,11 +1,19 @@
 """bertlab: contextual-embedding pretraining objectives compared on equal terms."""
 
+import os
+from typing import TYPE_CHECKING
 
-def load(path, step=None):
+if TYPE_CHECKING:
+    from bertlab.transfer.load import Pretrained
+
+__version__ = "0.1.0"
+
+
+def load(path: str | os.PathLike[str], step: int | None = None) -> "Pretrained":
     """Opens a run or an imported directory, at a step or the last one: see `bertlab.transfer.load.Pretrained`."""
     from bertlab.transfer.load import load
 
     return load(path, step)
 
 
-__all__ = ["load"]
+__all__ = ["__version__", "load"]

@@ -82,8 +82,13 @@ def _describe(shape, direction: str) -> str:
     return f"{layers}{shape.width}{heads}{hidden}{two_ways}"
 
 
-def print_models() -> None:
-    """All families and sizes with their exact parameter counts, as a table on standard output."""
+def print_models() -> list[dict[str, str | int]]:
+    """All families and sizes with their exact parameter counts, as a table on standard output.
+
+    Returns:
+        Of each row, `family`, `size`, `shape`, `vocabulary`, `vocab_size`, and the parameters of the `body` and in `all`.
+    """
+    found = []
     table = Table(title="config.model.family, config.model.size and exact parameter counts", title_justify="left")
     for column in ("family", "size", "layers x width, heads, hidden", "vocabulary"):
         table.add_column(column, no_wrap=True)
@@ -97,9 +102,12 @@ def print_models() -> None:
                 shape, body, total = _count(family, size, tokens, vocab_size)
                 table.add_row(shown, size, shape, tokens, f"{vocab_size:,}", f"{body:,}", f"{total:,}")
                 shown = ""
+                found.append({"family": family, "size": size, "shape": shape, "vocabulary": tokens})
+                found[-1] |= {"vocab_size": vocab_size, "body": body, "all": total}
     console = Console()
     console = console if console.is_terminal else Console(width=140)
     console.print(table)
+    return found
 
 
 def key_table(pattern: str = "") -> list[tuple[str, str, str, str]]:
@@ -135,8 +143,11 @@ def key_table(pattern: str = "") -> list[tuple[str, str, str, str]]:
     return [row for row in rows if fits(row[0]) or fits(row[3])]
 
 
-def print_keys(pattern: str = "", markdown: bool = False) -> None:
+def print_keys(pattern: str = "", markdown: bool = False) -> list[dict[str, str]]:
     """Prints `key_table`: a table on a terminal, tab-separated lines elsewhere, or Markdown.
+
+    Returns:
+        Of each row, `key`, `default`, `values` and `meaning`.
 
     Raises:
         UserError: no key matches.
@@ -145,22 +156,24 @@ def print_keys(pattern: str = "", markdown: bool = False) -> None:
     if not rows:
         raise UserError(f"no config key matches {pattern!r}; list all with: bertlab keys")
     headings = ("Key", "Default", "Values", "Meaning")
+    found = [dict(zip(map(str.lower, headings), row)) for row in rows]
     if markdown:
         print(KEYS_PAGE, end="")
         code = lambda text: f"`{text}`".replace("|", "\\|") if text else "–"
         lines = [headings, ["---"] * 4, *([code(name), code(default), *rest] for name, default, *rest in rows)]
         print("\n".join(f"| {' | '.join(line)} |" for line in lines))
-        return
+        return found
     console = Console()
     if not console.is_terminal:
         print("\n".join("\t".join(row) for row in rows))
-        return
+        return found
     table = Table()
     for heading in headings:
         table.add_column(heading, overflow="fold", no_wrap=heading == "Key")
     for row in rows:
         table.add_row(*map(escape, row))
     console.print(table)
+    return found
 
 
 KEYS_PAGE = """# Config keys

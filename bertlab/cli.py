@@ -1,27 +1,42 @@
 """The `bertlab` command: one function per subcommand, each a thin call into the package.
 
-Only this module has slow imports inside functions, so `bertlab --help` and argument errors answer at once.
+Only this module has slow imports inside functions, so `bertlab --help` and argument errors answer at once. A function returns
+None, an exit status, or what its command found as a `Found`, which `--json` prints.
 """
 
 import argparse
+import contextlib
 import os
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple, TextIO
 
+from bertlab import __version__
+from bertlab.completion import SHELLS, is_completing
 from bertlab.errors import UserError, failure_of_machine, require
-from bertlab.files import refuse_unwritable
 from bertlab.interrupts import interruptible
-from bertlab.locks import alone
-from bertlab.run import Run
 from bertlab.transfer.recipes import RECIPES
 
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
 
 
+class Found(NamedTuple):
+    """What a command found, and its exit status.
+
+    Attributes:
+        value: a dict of what JSON can hold, of paths and of NumPy's numbers.
+        status: of the process.
+    """
+
+    value: dict[str, Any]
+    status: int = 0
+
+
 def command() -> int:
     """The `bertlab` of the shell: `main`, in a process with the fastest settings."""
-    begin_with_huge_pages()
+    if not (is_completing() or {"-h", "--help", "--version"} & {*sys.argv}):  # these compute nothing
+        begin_with_huge_pages()
     status = main()
     if status > 128:  # interrupted anywhere: an orderly exit under threads that are still at work may crash
         sys.stdout.flush()
@@ -51,13 +66,23 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     sys.path.insert(0, os.getcwd())  # your own objective in this directory can be imported, as with `python -m`
     parser = build_parser()
+    if is_completing():
+        from bertlab.completion import complete
+
+        complete(parser)  # ends the process
     given, rest = parser.parse_known_args(arguments)
     if unknown := [a for a in rest if not (given.takes_overrides and a.startswith("--config."))]:
         parser.error(f"{given.command} does not know {' '.join(unknown)}; see bertlab {given.command} --help")
     with interruptible() as signals:
         try:
             _check_places(given)
-            return given.function(given, rest) or 0
+            with _output(given) as out:
+                found = given.function(given, rest)
+                if isinstance(found, Found):
+                    if given.json:
+                        _print_json(found.value, out)
+                    return found.status
+                return found or 0
         except KeyboardInterrupt:
             status, said = signals.status, "interrupted; run the same command again to continue"
         except UserError as error:
@@ -75,10 +100,52 @@ def main(arguments: list[str] | None = None) -> int:
     return status
 
 
+@contextlib.contextmanager
+def _output(given: argparse.Namespace) -> Iterator[TextIO]:
+    """Shows progress, and sends what is printed where it belongs; yields standard output.
+
+    With --quiet nothing is shown but errors; with --json what is printed for people goes to standard error.
+    """
+    from bertlab.progress import hidden, shown
+
+    out = sys.stdout
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(hidden() if given.quiet else shown())
+        if given.quiet:
+            stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w", encoding="utf-8"))))
+        elif given.json:
+            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        yield out
+
+
+def _print_json(value: dict[str, Any], out: TextIO) -> None:
+    """Prints one JSON object; numbers that are not finite become null, and what JSON lacks becomes text."""
+    import json
+    import math
+
+    def plain(value):
+        if isinstance(value, dict):
+            return {str(key): plain(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        value = value.item() if hasattr(value, "item") else value  # of NumPy
+        if isinstance(value, float):
+            return value if math.isfinite(value) else None
+        return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+    print(json.dumps(plain(value)), file=out, flush=True)
+
+
 def _check_places(given: argparse.Namespace) -> None:
     """Refuses a directory to write to that cannot be made; a finished run is only read."""
-    for name, shown in (("workdir", "--workdir="), ("directory", "")):
-        if (path := getattr(given, name, None)) and not Run(path).result.exists():
+    places = [(getattr(given, name, None), shown) for name, shown in (("workdir", "--workdir="), ("directory", ""))]
+    if not any(path for path, _ in places):
+        return
+    from bertlab.files import refuse_unwritable
+    from bertlab.run import Run
+
+    for path, shown in places:
+        if path and not Run(path).result.exists():
             refuse_unwritable(path, f"{shown}{path}")
 
 
@@ -89,14 +156,19 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="example:\n  bertlab train --config=experiments/pretrain/bert.py:size=tiny --workdir=runs/x",
         formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
+    parser.add_argument("--version", action="version", version=f"bertlab {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def add(name, function, help, example, overrides=False, to=commands):
+    def add(name, function, help, example, overrides=False, to=commands, finds=False):
         command = to.add_parser(
             name, help=help, description=help[0].upper() + help[1:] + ".", epilog=f"example:\n  {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
         )  # fmt: skip
-        command.set_defaults(function=function, takes_overrides=overrides)
+        command.set_defaults(function=function, takes_overrides=overrides, json=False)
+        output = command.add_argument_group("output")
+        output.add_argument("--quiet", action="store_true", help="print nothing but errors")
+        if finds:
+            output.add_argument("--json", action="store_true", help="print one JSON object; the rest goes to standard error")
         return command.add_argument
 
     _add_training(add)
@@ -104,6 +176,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_measuring(add)
     _add_data(add, commands)
     _add_weights(add)
+    _add_setting_up(add)
     return parser
 
 
@@ -116,7 +189,7 @@ def _add_training(add) -> None:
     train = add(
         "train", _train, "pretrain a model; run the same command again to resume",
         "bertlab train --config=experiments/pretrain/bert.py:size=tiny,objectives=mlm+nsp,corpus=pydocs"
-        " --workdir=runs/x --config.train.steps=200 --config.seed=1", overrides=True,
+        " --workdir=runs/x --config.train.steps=200 --config.seed=1", overrides=True, finds=True,
     )  # fmt: skip
     train("--config", required=True, help=_CONFIG_HELP)
     train("--workdir", required=True, type=Path, help=_STUDY_HELP)
@@ -125,7 +198,7 @@ def _add_training(add) -> None:
     tune = add(
         "finetune", _finetune, "fine-tune a pretrained run on a task: all of it, a part, or only the head",
         "bertlab finetune --run=runs/x --task=sst2 --recipe=bert --config.task_data.directory=glue"
-        " --workdir=runs/x/finetune/sst2", overrides=True,
+        " --workdir=runs/x/finetune/sst2", overrides=True, finds=True,
     )  # fmt: skip
     tune("--run", required=True, type=Path, help="directory of a pretrained, imported or fine-tuned run")
     tune("--task", required=True, help="a task's name, FILE.py with your own task, or several joined by +")
@@ -137,7 +210,7 @@ def _add_training(add) -> None:
     adapt = add(
         "adapt", _adapt, "continue pretraining on a task's text, without its labels (ULMFiT's second stage)",
         "bertlab adapt --run=runs/awd --task=trec --recipe=ulmfit --config.task_data.directory=trec --workdir=runs/awd-trec",
-        overrides=True,
+        overrides=True, finds=True,
     )  # fmt: skip
     adapt("--run", required=True, type=Path, help="directory of a pretrained or imported run")
     adapt("--task", required=True, help="a task's name, or FILE.py with your own task")
@@ -147,7 +220,7 @@ def _add_training(add) -> None:
 
     average = add(
         "average", _average, "average the predictions of several fine-tunings on one task, such as several seeds",
-        "bertlab average runs/forward/finetune/trec runs/backward/finetune/trec",
+        "bertlab average runs/forward/finetune/trec runs/backward/finetune/trec", finds=True,
     )  # fmt: skip
     average("runs", nargs="+", type=Path, help="directories of finished fine-tunings")
     average("--split", default="test", choices=("valid", "test"), help="default test")
@@ -194,14 +267,14 @@ def _add_studies(add) -> None:
 
     publish = add(
         "publish", _publish, "copy a study's results, without checkpoints, for others to read and go on from",
-        "bertlab publish runs/table5 experiments/results/table5",
+        "bertlab publish runs/table5 experiments/results/table5", finds=True,
     )  # fmt: skip
     publish("path", type=Path, help="study directory")
     publish("folder", type=Path, help="target directory; results already there stay unchanged")
 
     evidence = add(
         "evidence", _evidence, "write the pages of published studies, and one of all published findings against ours",
-        "bertlab evidence experiments/results --studies=experiments/ablations",
+        "bertlab evidence experiments/results --studies=experiments/ablations", finds=True,
     )  # fmt: skip
     evidence("folder", type=Path, help="directory with a folder per study, written by `bertlab publish`")
     evidence(
@@ -212,25 +285,31 @@ def _add_studies(add) -> None:
     )
 
     report = add(
-        "report", _report, "write tables, curves and an HTML page for a study or a run", "bertlab report runs/objectives"
+        "report",
+        _report,
+        "write tables, curves and an HTML page for a study or a run",
+        "bertlab report runs/objectives",
+        finds=True,
     )
     report("path", type=Path, help="study or run directory")
 
     scaling = add(
         "scaling", _scaling, "fit each objective's loss against parameters and tokens, and draw isoFLOP curves",
-        "bertlab scaling runs/scaling",
+        "bertlab scaling runs/scaling", finds=True,
     )  # fmt: skip
     scaling("path", type=Path, help="directory of a study with several sizes and budgets, such as ablations/scaling.py's")
     scaling(
         "--along", default="size,budget", metavar="AXIS,AXIS", help="the study's axes that change them (default size,budget)"
     )
 
-    compare = add("compare", _compare, "show how two runs differ in config and results", "bertlab compare runs/x runs/y")
+    compare = add(
+        "compare", _compare, "show how two runs differ in config and results", "bertlab compare runs/x runs/y", finds=True
+    )
     compare("runs", nargs=2, type=Path, metavar="RUN", help="run directory")
 
     doctor = add(
         "doctor", _doctor, "check a run's log for signs of trouble; the exit status is 1 if it finds any",
-        "bertlab doctor runs/x",
+        "bertlab doctor runs/x", finds=True,
     )  # fmt: skip
     doctor("run", type=Path, help="run directory")
     _add_step(doctor)
@@ -239,7 +318,7 @@ def _add_studies(add) -> None:
 def _add_measuring(add) -> None:
     evaluate = add(
         "evaluate", _evaluate, "score held-out text (bits per byte) or minimal pairs (accuracy) by a run's own likelihood",
-        "bertlab evaluate --run=runs/x --minimal_pairs=blimp.jsonl --limit=20",
+        "bertlab evaluate --run=runs/x --minimal_pairs=blimp.jsonl --limit=20", finds=True,
     )  # fmt: skip
     evaluate("--run", required=True, type=Path, help=_ANY_RUN)
     evaluate("--text", type=Path, help="UTF-8 file, one text per line (default: sentences of the run's test split)")
@@ -258,6 +337,7 @@ def _add_measuring(add) -> None:
     similarity = add(
         "similarity", _similarity, "compare cosines of words and sentences with human ratings, and answer analogies",
         "bertlab similarity --run=runs/x --words=EN-SIMLEX-999.txt,EN-MEN-TR-3k.txt --analogies=questions-words.txt",
+        finds=True,
     )  # fmt: skip
     similarity("--run", required=True, type=Path, help=_ANY_RUN)
     similarity("--words", default="", metavar="FILE,FILE", help="rated pairs of words: lines with two words and a number")
@@ -277,7 +357,7 @@ def _add_measuring(add) -> None:
 
     probe = add(
         "probe", _probe, "fit linear probes for a task's tags on every layer, with control tasks and code lengths",
-        "bertlab probe --run=runs/x --task=ud --control --code --config.task_data.directory=ud", overrides=True,
+        "bertlab probe --run=runs/x --task=ud --control --code --config.task_data.directory=ud", overrides=True, finds=True,
     )  # fmt: skip
     probe("--run", required=True, type=Path, help=_ANY_RUN)
     probe(
@@ -294,7 +374,7 @@ def _add_measuring(add) -> None:
 
     sample = add(
         "sample", _sample, "draw texts from a run, left to right or by revealing hidden pieces in steps",
-        "bertlab sample --run=runs/x --number=3 --length=40 --top_p=0.9",
+        "bertlab sample --run=runs/x --number=3 --length=40 --top_p=0.9", finds=True,
     )  # fmt: skip
     sample("--run", required=True, type=Path, help=_ANY_RUN)
     sample("--number", type=int, default=1, help="how many texts (default 1)")
@@ -311,7 +391,7 @@ def _add_measuring(add) -> None:
         "floor", _floor, "compute the lowest possible loss of each objective on the synthetic language, and how far a run is"
         " above it; the exit status is 1 if no objective has a floor",
         "bertlab floor --config=experiments/pretrain/bert.py:objectives=mlm,corpus=synthetic",
-        overrides=True,
+        overrides=True, finds=True,
     )  # fmt: skip
     floor("--config", default=None, help=_CONFIG_HELP)
     floor("--run", type=Path, help="run directory; gives the losses, and the config if you omit --config")
@@ -319,7 +399,7 @@ def _add_measuring(add) -> None:
     plan = add(
         "plan", _plan, "compile a training step for a machine you do not have, and print its memory, FLOPs and communication",
         "bertlab plan --config=experiments/pretrain/bert.py:size=large --topology=v5e:16x16 --config.data.batch_size=4096",
-        overrides=True,
+        overrides=True, finds=True,
     )  # fmt: skip
     plan("--config", required=True, help=_CONFIG_HELP)
     plan("--topology", required=True, help="a TPU slice such as v5e:16x16, or virtual devices such as cpu:8")
@@ -328,7 +408,7 @@ def _add_measuring(add) -> None:
 
     bench = add(
         "bench", _bench, "measure speed on named workloads, alternating with a rival that does the same work",
-        "bertlab bench --suite=cpu --against=transformers --out=speed.json",
+        "bertlab bench --suite=cpu --against=transformers --out=speed.json", finds=True,
     )  # fmt: skip
     bench("--suite", default="cpu", choices=("cpu", "gpu", "all"), help="which workloads (default cpu)")
     bench(
@@ -360,7 +440,7 @@ def _add_measuring(add) -> None:
 def _add_data(add, commands) -> None:
     prepare = add(
         "prepare", _prepare, "tokenise a corpus once, for all runs that use it",
-        "bertlab prepare --corpus='text:books/*.txt.gz' --config.data.tokenizer.vocab_size=16000", overrides=True,
+        "bertlab prepare --corpus='text:books/*.txt.gz' --config.data.tokenizer.vocab_size=16000", overrides=True, finds=True,
     )  # fmt: skip
     prepare("--config", default=None, help=_CONFIG_HELP + " (default: the defaults)")
     prepare("--corpus", default=None, help="pydocs, text:GLOB, tfds:NAME or synthetic")
@@ -378,7 +458,8 @@ def _add_data(add, commands) -> None:
     actions = tokenizer.add_subparsers(dest="action", required=True, metavar="ACTION")
     learn = add(
         "train", _tokenizer_train, "train a tokenizer on a corpus",
-        "bertlab tokenizer train --corpus='text:books/*.txt' --kind=bpe --vocab_size=8000 --out=tokenizer", to=actions,
+        "bertlab tokenizer train --corpus='text:books/*.txt' --kind=bpe --vocab_size=8000 --out=tokenizer",
+        to=actions, finds=True,
     )  # fmt: skip
     learn("--corpus", required=True, help="pydocs, text:GLOB or tfds:NAME")
     learn("--kind", default="unigram", help="unigram, bpe, wordpiece or words (default unigram)")
@@ -439,11 +520,28 @@ def _add_weights(add) -> None:
         ' --pooling, one array "vectors" [lines, D]. FILE.csv: a table',
     )  # fmt: skip
 
-    keys = add("keys", _keys, "list config keys with default, values and meaning", "bertlab keys 'optimizer.*'")
+    keys = add("keys", _keys, "list config keys with default, values and meaning", "bertlab keys 'optimizer.*'", finds=True)
     keys("pattern", nargs="?", default="", help="a part of a name or meaning, a glob, or an objective module:Class")
     keys("--markdown", action="store_true", help="print the table of docs/keys.md")
 
-    add("models", _models, "list the model families with their sizes and parameter counts", "bertlab models")
+    add("models", _models, "list the model families with their sizes and parameter counts", "bertlab models", finds=True)
+
+
+def _add_setting_up(add) -> None:
+    init = add(
+        "init", _init, "write a project of your own: a config, an objective, a task, a study and a test", "bertlab init own"
+    )
+    init("directory", type=Path, help="new or empty directory")
+
+    completion = add(
+        "completion", _completion, "print what your shell runs to complete commands, options and config keys",
+        "bertlab completion bash",
+    )  # fmt: skip
+    completion(
+        "shell", choices=SHELLS,
+        help='put eval "$(bertlab completion bash)" into ~/.bashrc, the same with zsh into ~/.zshrc, and'
+        " bertlab completion fish | source into fish's config.fish",
+    )  # fmt: skip
 
 
 def _asks_for_a_grid(given, overrides: list[str]) -> bool:
@@ -478,8 +576,9 @@ def _load_config(spec: str, overrides: list[str], show: bool = True):
     return config
 
 
-def _train(given, overrides: list[str]) -> int | None:
+def _train(given, overrides: list[str]) -> Found | None:
     from bertlab.data.prepare import prepare
+    from bertlab.run import Run
     from bertlab.train import processes
     from bertlab.train.build import begun_from
     from bertlab.train.checks import check_config, check_devices
@@ -491,7 +590,8 @@ def _train(given, overrides: list[str]) -> int | None:
 
         processes.refuse()
         _load_config(given.config, overrides)
-        return pretraining_grid(given.config, given.workdir, given.seeds, given.rates, overrides, given.jobs)
+        status = pretraining_grid(given.config, given.workdir, given.seeds, given.rates, overrides, given.jobs)
+        return Found({"study": given.workdir}, status)
     processes.join()
     with processes.company():
         config = begun_from(_load_config(given.config, overrides, show=processes.is_first()))
@@ -501,11 +601,13 @@ def _train(given, overrides: list[str]) -> int | None:
             check_files(config, given.workdir)
         with processes.alone(given.workdir):
             if unfinished:  # all processes that share its cache
-                with processes.first_before_others("prepared"), _Progress() as progress:
-                    prepare(config.data, progress=progress)
-            pretrain(config, given.workdir)
-    if processes.is_first():
-        print(f"finished: {Run(given.workdir).result}; see it with: bertlab report {given.workdir}")
+                with processes.first_before_others("prepared"):
+                    prepare(config.data)
+            result = pretrain(config, given.workdir)
+    if not processes.is_first():
+        return None
+    print(f"finished: {Run(given.workdir).result}; see it with: bertlab report {given.workdir}")
+    return Found(result)
 
 
 def _values(overrides: list[str]) -> dict[str, str]:
@@ -514,7 +616,8 @@ def _values(overrides: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _finetune(given, overrides: list[str]) -> int | None:
+def _finetune(given, overrides: list[str]) -> Found:
+    from bertlab.run import Run
     from bertlab.studies.grid import grid
     from bertlab.train import processes
     from bertlab.transfer.finetune import finetune
@@ -526,27 +629,33 @@ def _finetune(given, overrides: list[str]) -> int | None:
             raise UserError(f"--step={given.step} and --config.init_step set the same key; omit one of them")
         values["init_step"] = str(given.step)
     if _asks_for_a_grid(given, overrides):
-        return grid(given.run, given.task, given.workdir, given.seeds, given.rates, values, given.recipe, given.jobs)
+        how = (given.seeds, given.rates, values, given.recipe, given.jobs)
+        return Found({"study": given.workdir}, status=grid(given.run, given.task, given.workdir, *how))
     result = finetune(given.run, given.task, given.workdir, values, given.recipe)
     scores = ", ".join(f"{k} {v:.4f}" for k, v in result["metrics"]["test"].items())
     print(f"finished: {Run(given.workdir).result}; test: {scores}")
+    return Found(result)
 
 
-def _adapt(given, overrides: list[str]) -> None:
+def _adapt(given, overrides: list[str]) -> Found:
+    from bertlab.run import Run
     from bertlab.train import processes
     from bertlab.transfer.adapt import adapt
 
     processes.refuse()
     values = _values(overrides)
-    adapt(given.run, given.task, given.workdir, values, given.recipe, given.epochs)
+    result = adapt(given.run, given.task, given.workdir, values, given.recipe, given.epochs)
     print(f"finished: {Run(given.workdir).result}; next: bertlab finetune --run={given.workdir} --task={given.task}")
+    return Found(result)
 
 
-def _average(given, _) -> None:
+def _average(given, _) -> Found:
     from bertlab.transfer.average import average
 
-    for name, scores in average(given.runs, given.split).items():
+    found = average(given.runs, given.split)
+    for name, scores in found.items():
         print(f"{name}: " + ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items()))
+    return Found(found)
 
 
 def _sweep(given, _) -> int:
@@ -566,7 +675,7 @@ def _sweep(given, _) -> int:
     )
 
 
-def _evaluate(given, _) -> None:
+def _evaluate(given, _) -> Found:
     from bertlab.transfer.evaluate import evaluate
 
     kinds = [kind.strip() for kind in given.kinds.split(",") if kind.strip()]
@@ -576,64 +685,67 @@ def _evaluate(given, _) -> None:
         from bertlab.transfer.babylm import evaluate_babylm
 
         how = (kinds, given.limit, given.out, given.step, given.orders, given.special_tokens)
-        evaluate_babylm(given.run, given.data, *how)
-        return
-    evaluate(given.run, given.text, given.minimal_pairs, kinds, given.limit, given.out, given.step, given.orders)
+        return Found({"babylm": evaluate_babylm(given.run, given.data, *how)})
+    how = (kinds, given.limit, given.out, given.step, given.orders)
+    return Found(evaluate(given.run, given.text, given.minimal_pairs, *how))
 
 
-def _similarity(given, _) -> None:
+def _similarity(given, _) -> Found:
     from bertlab.transfer.similarity import similarity
 
     words = [Path(name.strip()) for name in given.words.split(",") if name.strip()]
     names = ("analogies", "sts", "text", "contexts", "vocabulary", "out", "step")
-    similarity(given.run, words, **{name: getattr(given, name) for name in names})
+    return Found(similarity(given.run, words, **{name: getattr(given, name) for name in names}))
 
 
-def _probe(given, overrides: list[str]) -> None:
+def _probe(given, overrides: list[str]) -> Found:
     from bertlab.transfer.load import parse_layers
     from bertlab.transfer.probe_task import probe_task
 
     names = ("words", "control", "code", "variational", "edges", "seed", "out", "step")
     settings = {name: getattr(given, name) for name in names}
-    probe_task(given.run, given.task, _values(overrides), parse_layers(given.layers), **settings)
+    return Found(probe_task(given.run, given.task, _values(overrides), parse_layers(given.layers), **settings))
 
 
-def _sample(given, _) -> None:
+def _sample(given, _) -> Found:
     from bertlab.transfer.sample import sample_run
 
     names = ("number", "length", "kind", "steps", "prompt", "temperature", "top_p", "seed")
-    sample_run(given.run, given.step, **{name: getattr(given, name) for name in names})
+    return Found({"texts": sample_run(given.run, given.step, **{name: getattr(given, name) for name in names})})
 
 
-def _doctor(given, _) -> int:
+def _doctor(given, _) -> Found:
     from bertlab.studies.doctor import doctor
 
-    return int(doctor(given.run, step=given.step) > 0)
+    found = doctor(given.run, step=given.step)
+    return Found(found, status=int(len(found["findings"]) > 0))
 
 
-def _floor(given, overrides: list[str]) -> int:
+def _floor(given, overrides: list[str]) -> Found:
     from bertlab.floors import print_floors
 
     if overrides and given.config is None:
         raise UserError(f"{overrides[0]}: give --config=FILE.py too; without it --run uses the run's own config")
-    return int(not print_floors(_load_config(given.config, overrides) if given.config else None, given.run))
+    found = print_floors(_load_config(given.config, overrides) if given.config else None, given.run)
+    return Found(found, status=int(not found["floors"]))
 
 
-def _plan(given, overrides: list[str]) -> None:
+def _plan(given, overrides: list[str]) -> Found:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs, so leave accelerators alone
     kind, _, count = given.topology.partition(":")
     if kind == "cpu" and count.isdecimal() and int(count):
         os.environ.setdefault("JAX_NUM_CPU_DEVICES", count)
     from bertlab.train.plan import print_plan
 
-    print_plan(_load_config(given.config, overrides), given.topology, given.largest, given.out)
+    return Found(print_plan(_load_config(given.config, overrides), given.topology, given.largest, given.out))
 
 
-def _bench(given, _) -> None:
+def _bench(given, _) -> Found:
     from bertlab.bench.measure import bench
 
     settings = {"data.corpus": given.corpus} if given.corpus else {}
-    bench(given.suite, given.against, given.out, given.only, given.rounds, given.seconds, settings, given.quick)
+    how = (given.out, given.only, given.rounds, given.seconds, settings, given.quick)
+    return Found({"workloads": bench(given.suite, given.against, *how)})
 
 
 def _speedrun(given, _) -> None:
@@ -649,39 +761,42 @@ def _speedrun(given, _) -> None:
     speedrun(given.entry, given.corpus, numbers("seeds", given.seeds, int), given.folder)
 
 
-def _publish(given, _) -> None:
+def _publish(given, _) -> Found:
     from bertlab.studies.published import publish
 
     added = publish(given.path, given.folder)
     print(f"{given.folder}: {len(added)} added" + "".join(f"\n  {name}" for name in added))
+    return Found({"folder": given.folder, "added": list(added)})
 
 
-def _evidence(given, _) -> None:
+def _evidence(given, _) -> Found:
     from bertlab.studies.evidence import write_pages
 
-    for page in write_pages(given.folder, given.studies):
+    pages = list(write_pages(given.folder, given.studies))
+    for page in pages:
         print(page)
+    return Found({"pages": pages})
 
 
-def _report(given, _) -> None:
+def _report(given, _) -> Found:
     from bertlab.studies.report import report
 
-    report(given.path)
+    return Found({"page": report(given.path)})
 
 
-def _scaling(given, _) -> None:
+def _scaling(given, _) -> Found:
     from bertlab.studies.scaling import scaling
 
-    scaling(given.path, given.along.split(","))
+    return Found({"folder": scaling(given.path, given.along.split(","))})
 
 
-def _compare(given, _) -> None:
+def _compare(given, _) -> Found:
     from bertlab.studies.two_runs import compare
 
-    compare(*given.runs)
+    return Found(compare(*given.runs))
 
 
-def _prepare(given, overrides: list[str]) -> None:
+def _prepare(given, overrides: list[str]) -> Found:
     from bertlab.config import base_config, parse_override, set_key
     from bertlab.data.prepare import describe, prepare
 
@@ -699,21 +814,26 @@ def _prepare(given, overrides: list[str]) -> None:
         from bertlab.data.beam import beam_backend
 
         backend = beam_backend(given.beam_runner, given.beam_pipeline_options)
-    with _Progress() as progress:
-        prepared = prepare(config.data, progress=progress, backend=backend)
+    prepared = prepare(config.data, backend=backend)
     print(describe(prepared))
+    tokenizer = {"kind": prepared.tokenizer.kind, "pieces": prepared.tokenizer.vocab_size}
+    return Found({"directory": prepared.directory, "tokenizer": tokenizer, "splits": prepared.statistics})
 
 
-def _tokenizer_train(given, _) -> None:
+def _tokenizer_train(given, _) -> Found:
     from bertlab.data.corpora import open_corpus
     from bertlab.data.tokenizers import train_tokenizer
+    from bertlab.locks import alone
+    from bertlab.progress import doing
 
     options = {"seed": given.seed, "lowercase": given.lowercase, "sample_sentences": given.sample_sentences}
     with alone(given.out):
         sentences = (s for document in open_corpus(given.corpus).documents() for s in document.sentences)
-        tokenizer = train_tokenizer(given.kind, sentences, given.vocab_size, **options)
+        with doing("training the tokenizer"):
+            tokenizer = train_tokenizer(given.kind, sentences, given.vocab_size, **options)
         tokenizer.save(given.out)
     print(f"{given.kind} tokenizer with {tokenizer.vocab_size} pieces saved in {given.out}")
+    return Found({"directory": given.out, "kind": given.kind, "pieces": tokenizer.vocab_size})
 
 
 def _tokenizer_encode(given, _) -> None:
@@ -769,6 +889,7 @@ def _export(given, _) -> None:
 
 
 def _embed(given, _) -> None:
+    from bertlab.locks import alone
     from bertlab.transfer.load import embed_file, parse_layers
 
     layers = parse_layers(given.layers or ("-1" if given.pooling else "all"))
@@ -777,49 +898,28 @@ def _embed(given, _) -> None:
         embed_file(layers=layers, **{name: getattr(given, name) for name in names})
 
 
-def _keys(given, _) -> None:
+def _keys(given, _) -> Found:
     from bertlab.catalogue import print_keys
 
-    print_keys(given.pattern, given.markdown)
+    return Found({"keys": print_keys(given.pattern, given.markdown)})
 
 
-def _models(given, _) -> None:
+def _models(given, _) -> Found:
     from bertlab.catalogue import print_models
 
-    print_models()
+    return Found({"models": print_models()})
 
 
-class _Progress:
-    """One line on a terminal: the part of preparation, its share, the time so far and the time left. Nothing elsewhere."""
+def _init(given, _) -> None:
+    from bertlab.own_project import write_project
 
-    def __init__(self, console=None):
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    write_project(given.directory)
 
-        console = console or Console()
-        times = TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn()
-        columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), *times
-        self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._label, self._task, self._shown = None, None, 0.0
 
-    def __call__(self, label: str, done: float, total: float | None) -> None:
-        if self._bars.disable:
-            return
-        if label != self._label:
-            if self._task is not None:
-                self._bars.remove_task(self._task)
-            self._label, self._task = label, self._bars.add_task(label, total=total)
-        elif done != total and time.monotonic() < self._shown + 0.1:
-            return
-        self._shown = time.monotonic()
-        self._bars.update(self._task, completed=done, total=total)
+def _completion(given, _) -> None:
+    from bertlab.completion import code_for
 
-    def __enter__(self):
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_):
-        self._bars.stop()
+    print(code_for(given.shell))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,9 @@ from bertlab import keys
 from bertlab.errors import UserError
 from bertlab.papers import SIZES
 
-CHECKOUT = Path(__file__).parent.parent  # of an installed package it is no checkout, and has no experiments/
+_PACKAGE = Path(__file__).parent
+# Has experiments/: the repository, or, where a wheel was installed, the package.
+SHIPPED = _PACKAGE if (_PACKAGE / "experiments").is_dir() else _PACKAGE.parent
 
 
 class UnknownKey(UserError):
@@ -169,8 +171,7 @@ def load_config(spec: str, overrides: Mapping[str, Any] | None = None, argv: lis
     """Runs a config file and applies overrides.
 
     Args:
-        spec: "path/to/file.py" or "path/to/file.py:key=value,key=value"; the path from the working directory, else from the
-            repository's root.
+        spec: "path/to/file.py" or "path/to/file.py:key=value,key=value"; the path as for `find_file`.
         overrides: dotted names to values, as in `{"train.steps": 200}`. If they replace a part (such as the format), the file's
             settings of that part return to their defaults.
         argv: command-line arguments; only those of the form `--config.KEY=VALUE` are applied, before `overrides`.
@@ -247,7 +248,7 @@ def is_finetuning(config: Mapping[str, Any]) -> bool:
 def _read(spec: str) -> ConfigDict:
     """Runs a config file with the arguments after its colon."""
     path, colon, own = spec.partition(":")
-    arguments = ["bertlab", f"--config={_found(path, spec)}{colon}{own}"]
+    arguments = ["bertlab", f"--config={find_file(path, f'--config={spec}')}{colon}{own}"]
     values = flags.FlagValues()
     holder = config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=arguments)
     try:
@@ -291,17 +292,20 @@ def brought(spec: str, config: ConfigDict, argv: Sequence[str] = ()) -> dict[str
     return {key: value for key, value in changed.items() if key not in overridden and str(value) not in named}
 
 
-def _found(path: str, spec: str) -> str:
-    """The config file that a path means: from the working directory, or from the root of the repository."""
-    for candidate in (path, os.path.join(CHECKOUT, path)):
+def find_file(path: str, given: str) -> str:
+    """The config or study that a path means: from the working directory, else one of the experiments that bertlab brings along.
+
+    Args:
+        path: such as "experiments/pretrain/bert.py", which so works in every directory.
+        given: the option, for the message.
+
+    Raises:
+        UserError: there is no such file.
+    """
+    for candidate in (path, os.path.join(SHIPPED, path)):
         if os.path.isfile(candidate):
             return candidate
-    if (CHECKOUT / "experiments").is_dir():
-        raise UserError(f"--config={spec}: {path} is missing here and in {CHECKOUT}; give the path of a config file")
-    raise UserError(
-        f"--config={spec}: {path} is missing here, and this bertlab was installed without the repository's experiments/;"
-        " run in a checkout of it, or give the path of a config file"
-    )
+    raise UserError(f"{given}: {path} is missing here and in {SHIPPED}; give the path of a Python file")
 
 
 def set_key(config: ConfigDict, name: str, value: Any) -> None:

@@ -272,7 +272,8 @@ class Run:
         log: The output of the run's worker.
         alive: There while a worker is at work: its process and machine, rewritten every few seconds (`bertlab.alive`).
         lock: There while a process is at work on the run (`bertlab.locks`).
-        profile, tensorboard, slurm: Folders of the tools that they are named after.
+        profile, tensorboard, slurm: Folders of the tools that they are named after; W&B makes one called wandb.
+        dashboards: The name of the run at each of its dashboards (`bertlab.train.dashboards`).
     """
 
     config = Named("config.json", ConfigFile, "give the --workdir of a `bertlab train` or `bertlab import`")
@@ -302,6 +303,7 @@ class Run:
     profile = Named("profile")
     tensorboard = Named("tensorboard")
     slurm = Named("slurm")
+    dashboards = Named("dashboards")
 
     def __init__(self, directory: str | os.PathLike):
         self.directory = Path(directory)

@@ -1,11 +1,14 @@
 """The command line: help, refusals, and every command's form as it is documented."""
 
 import io
+import json
+import math
 import os
 import re
 import shlex
 import subprocess
 import sys
+import time
 
 import jax
 import numpy as np
@@ -13,7 +16,7 @@ import pytest
 from rich.console import Console
 
 import bertlab
-from bertlab import cli
+from bertlab import cli, progress
 from bertlab.cli import build_parser, main
 from bertlab.interop.base import EXPORTERS, IMPORTERS
 from bertlab.train.checkpoint import load_params
@@ -23,6 +26,7 @@ from tests.interop import published
 COMMANDS = ["train", "finetune", "adapt", "average", "sweep", "report", "compare", "doctor", "evaluate", "floor", "plan"]
 COMMANDS += ["bench", "prepare", "tokenizer train", "tokenizer encode", "tokenizer decode", "import", "export", "embed"]
 COMMANDS += ["keys", "models", "publish", "evidence", "speedrun", "sample", "scaling", "similarity", "probe"]
+COMMANDS += ["init", "completion"]
 
 
 @pytest.fixture(autouse=True)
@@ -272,16 +276,123 @@ print([name for name in {late} if name in sys.modules])
     assert done.stdout.split("\n") == ["[]", "[]", ""]
 
 
+def test_help_imports_nothing_but_the_parser():
+    """So `bertlab --help` answers in less than half a second; modules are counted because they do not depend on the machine."""
+    code = """
+import sys
+before = {*sys.modules}
+from bertlab.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+print("\\n" + " ".join({name.split(".")[0] for name in {*sys.modules} - before}))
+"""
+    for arguments in (["--help"], ["train", "--help"], ["--version"]):
+        command = [sys.executable, "-S", "-c", code, *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # -S: no site-packages, so a library cannot be imported at all
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+        new = done.stdout.splitlines()[-1].split()
+        assert "bertlab" in new and {*new} - {"bertlab"} <= sys.stdlib_module_names and len(new) < 60
+
+
+def test_the_version_is_the_package_s(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0 and capsys.readouterr().out == f"bertlab {bertlab.__version__}\n"
+    command = [sys.executable, "-m", "bertlab", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"bertlab {bertlab.__version__}\n"
+
+
+def test_json_is_one_object_and_quiet_is_nothing(capsys):
+    assert main(["keys", "mesh.*"]) == 0
+    table = capsys.readouterr().out
+    assert main(["keys", "mesh.*", "--json"]) == 0
+    output = capsys.readouterr()
+    keys = json.loads(output.out)["keys"]
+    assert [line.split("\t")[0] for line in table.splitlines()] == [key["key"] for key in keys]
+    assert output.err == table, "people's text is still to be seen"
+    assert main(["keys", "mesh.*", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert main(["keys", "mesh.*", "--json", "--quiet"]) == 0
+    assert capsys.readouterr() == (output.out, "")
+    assert main(["keys", "no such key", "--quiet"]) == 2
+    assert capsys.readouterr().err.startswith("bertlab keys: no config key matches")
+
+
+def test_json_has_null_for_what_is_no_number(capsys):
+    value = {"a": np.float32(0.5), "b": [math.nan, math.inf, np.int64(3)], "c": ROOT, 1: {"d": None, "e": np.True_}}
+    cli._print_json(value, sys.stdout)
+    assert json.loads(capsys.readouterr().out) == {
+        "a": 0.5,
+        "b": [None, None, 3],
+        "c": str(ROOT),
+        "1": {"d": None, "e": True},
+    }
+
+
+def test_colours_respect_no_color(tmp_path, monkeypatch, capsys):
+    """Every table is printed by rich; one that would be coloured on a terminal is not, if the user says so."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    progress.Bars(console := Console(stderr=True))
+    assert console.color_system
+    console.print("[red]a")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["keys", "mesh.data"]) == 0
+    Console(stderr=True).print("[red]b")
+    output = capsys.readouterr()
+    assert re.search(r"\x1b\[3\d", output.err.split("\n")[0]) and not re.search(r"\x1b\[3\d", output.err.split("\n")[1])
+    assert not re.search(r"\x1b\[[34]\d", output.out)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("bertlab comple", {"completion"}),
+        ("bertlab tokenizer ", {"train", "encode", "decode"}),
+        ("bertlab completion ", {"bash", "zsh", "fish"}),
+        ("bertlab train --work", {"--workdir"}),
+        ("bertlab train --config.mesh.", {"--config.mesh.data=", "--config.mesh.fsdp=", "--config.mesh.tensor="}),
+        ("bertlab doctor --config.mesh.", set()),
+    ],
+)
+def test_the_shell_completes_commands_options_and_keys(line, expected, tmp_path):
+    pytest.importorskip("argcomplete")
+    environment = {**os.environ, "_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "out")}
+    environment |= {"COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9", "_ARGCOMPLETE_IFS": "\n"}
+    subprocess.run([sys.executable, "-m", "bertlab"], env=environment, cwd=tmp_path, check=True)
+    found = {word.strip() for word in (tmp_path / "out").read_text().split("\n")}
+    assert found - {"", "-h", "--help", "--quiet"} == expected
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_code_for_a_shell_names_the_command(shell, capsys):
+    pytest.importorskip("argcomplete")
+    assert main(["completion", shell]) == 0
+    assert "bertlab" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("terminal", [True, False])
-def test_progress_of_preparation_is_a_line_on_a_terminal(terminal):
+def test_progress_is_a_line_with_the_time_left_on_a_terminal(terminal):
     out = io.StringIO()
-    with cli._Progress(Console(file=out, force_terminal=terminal, width=100)) as progress:
-        progress("reading", 0.5, 1)
-        progress("reading", 1, 1)
-        progress("tokenising", 10, 40)
-        [task] = progress._bars.tasks or [None]
+    with progress.shown(Console(file=out, force_terminal=terminal, width=100)):
+        progress.tell("reading", 0.5, 1)
+        progress.tell("reading", 1, 1)
+        for number in progress.over(range(40), "tokenising", 40):
+            if number == 10:
+                time.sleep(0.3)  # until the bars are drawn again
+                progress.tell("tokenising", 10, 40)
+                time.sleep(0.3)
+        with progress.hidden():
+            progress.tell("unseen", 1, 2)
+        with progress.doing("compiling"):
+            pass
+    progress.tell("afterwards", 1, 2)
+    said = out.getvalue()
     if terminal:
-        assert (task.description, task.percentage) == ("tokenising", 25)
-        assert "left:" in out.getvalue() and out.getvalue().splitlines()[-1].strip()
+        assert all(word in said for word in ("reading", "tokenising", "25%", "left:", "compiling"))
+        assert "unseen" not in said and "afterwards" not in said
     else:
-        assert task is None and out.getvalue().strip() == ""
+        assert said == ""

@@ -7,7 +7,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bertlab.config import CHECKOUT, load_config
+from bertlab.config import SHIPPED, load_config
 from bertlab.errors import UserError
 
 
@@ -54,7 +54,7 @@ class Workload:
     def config(self) -> ConfigDict:
         """Our side's config."""
         recipe, _, arguments = self.recipe.partition(":")
-        path = f"{CHECKOUT / 'experiments/pretrain' / recipe}:{arguments}"
+        path = f"{SHIPPED / 'experiments/pretrain' / recipe}:{arguments}"
         return load_config(path, {"model.dtype": self.dtype, "evaluate.sentences": 0, **self.settings})
 
 

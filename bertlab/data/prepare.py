@@ -38,6 +38,7 @@ from bertlab.data.vocabularies import sample_texts
 from bertlab.errors import UserError
 from bertlab.files import cache_directory, refuse_unwritable, temporary_folder, write_json
 from bertlab.locks import alone
+from bertlab.progress import tell
 
 COUNTS = ("documents", "sentences", "tokens", "bytes", "unknown")
 """Totals over the documents of a split; see `Prepared.statistics`."""
@@ -80,7 +81,8 @@ def prepare(
 
     Args:
       data_config: `config.data` (a mapping or an ml_collections.ConfigDict); keys that it lacks have their defaults.
-      progress: called with (label, done, total or None if unknown); at the end of each part, done equals total.
+      progress: called with (label, done, total or None if unknown); at the end of each part, done equals total. None:
+        `bertlab.progress.tell`.
       backend: makes what runs the preparation; default `LocalBackend`. The result does not depend on it.
 
     Raises:
@@ -90,7 +92,7 @@ def prepare(
     options = _options(data_config)
     corpus = corpus_of(options)
     root = cache_directory(options["directory"])
-    runner = (backend or LocalBackend)(corpus, options, root, progress or (lambda label, done, total: None))
+    runner = (backend or LocalBackend)(corpus, options, root, progress or tell)
     fingerprint = _fingerprint(runner, options)
     directory = root / f"{_slug(options['corpus'])}-{fingerprint[:16]}"
     if not directory.exists():

@@ -9,6 +9,7 @@ import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -56,7 +57,7 @@ class Floor:
     above_standard_error: float | None = None
 
 
-def floors(experiment: Experiment | ConfigDict, split: str = "test", params=None) -> dict[str, Floor | str]:
+def floors(experiment: Experiment | ConfigDict, split: str = "test", params: Any = None) -> dict[str, Floor | str]:
     """The floor of every objective of an experiment, or the reason why it has none.
 
     Args:
@@ -168,8 +169,11 @@ def _require_synthetic(config: ConfigDict) -> None:
         raise UserError(f"{_WORDS}; set it and config.data.tokenizer.vocab_size={config.data.synthetic.vocab_size + 5}")
 
 
-def print_floors(config: ConfigDict | None, run: Path | None = None, split: str = "test") -> bool:
-    """Prints the floors as a table, with the run's losses if a run is given. Returns whether any floor exists.
+def print_floors(config: ConfigDict | None, run: Path | None = None, split: str = "test") -> dict[str, dict[str, Any]]:
+    """Prints the floors as a table, with the run's losses if a run is given.
+
+    Returns:
+        {"floors": {objective: the fields of `Floor`}, "none": {objective: why it has no floor}}.
 
     Raises:
         UserError: neither a config nor a run is given, the config differs from the run's, or the text is not synthetic.
@@ -211,4 +215,5 @@ def print_floors(config: ConfigDict | None, run: Path | None = None, split: str 
     console.print(table)
     for reason in reasons:
         console.print(reason, highlight=False, markup=False, soft_wrap=True)
-    return any(isinstance(of_one, Floor) for of_one in found.values())
+    none = {name: reason for name, reason in found.items() if isinstance(reason, str)}
+    return {"floors": {name: dataclasses.asdict(of) for name, of in found.items() if name not in none}, "none": none}

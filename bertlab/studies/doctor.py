@@ -549,7 +549,7 @@ def examine(facts: Facts) -> dict[str, Finding | CannotTell | None]:
     return found
 
 
-def doctor(directory: str | Path, console: Console | None = None, step: int | None = None) -> int:
+def doctor(directory: str | Path, console: Console | None = None, step: int | None = None) -> dict[str, Any]:
     """Examines a run and prints findings first, then the statements that hold, then what could not be checked.
 
     Args:
@@ -558,7 +558,7 @@ def doctor(directory: str | Path, console: Console | None = None, step: int | No
         step: Judges the run as it was at this step, which must have a checkpoint; None: its last.
 
     Returns:
-        The number of findings.
+        {"findings": sentences, "passed": statements, "not_checked": {statement: why}}.
 
     Raises:
         UserError: `directory` is not a run, has no such checkpoint, or one of its files is damaged.
@@ -583,7 +583,8 @@ def doctor(directory: str | Path, console: Console | None = None, step: int | No
         f"{len(findings)} finding(s), {len(passed)} check(s) passed, {len(found) - len(findings) - len(passed)} not checked",
         highlight=False,
     )
-    return len(findings)
+    unknown = {statement: reason for reason, statements in reasons.items() for statement in statements}
+    return {"findings": findings, "passed": passed, "not_checked": unknown}
 
 
 def _values(losses: Mapping[str, float]) -> str:

@@ -166,7 +166,7 @@ def variant_name(labels: Iterable[str]) -> str:
     return ", ".join(filter(None, labels))
 
 
-def load(path: str | os.PathLike) -> Results:
+def load(path: str | os.PathLike[str]) -> Results:
     """Reads a study's directory or a single run's directory.
 
     A last line of a metrics.jsonl that a kill cut off is left out. If a resumed run logged a step twice, the later line counts.

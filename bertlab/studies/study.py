@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bertlab.config import find_file
 from bertlab.errors import UserError
 from bertlab.keys import BY_NAME
 from bertlab.run import StudyDirectory
@@ -380,7 +381,7 @@ def file_name(parts: Sequence[str]) -> str:
 
 
 def load_study(spec: str) -> Study:
-    """Reads a study from "path.py" or "path.py:key=value,key=value".
+    """Reads a study from "path.py" or "path.py:key=value,key=value"; the path as for `bertlab.config.find_file`.
 
     The file defines `get_study(arguments: str | None) -> Study`; `arguments` is the text after the colon. It can import files
     in its own directory.
@@ -389,9 +390,7 @@ def load_study(spec: str) -> Study:
         UserError: The file is missing, cannot be run, or does not define a study.
     """
     name, colon, arguments = spec.partition(":")
-    path = Path(name)
-    if not path.is_file():
-        raise UserError(f"--study={spec}: {name} does not exist; give the path of a Python file with get_study()")
+    path = Path(find_file(name, f"--study={spec}"))
     module_spec = importlib.util.spec_from_file_location(f"study_{path.stem}", path)
     if module_spec is None:
         raise UserError(f"--study={spec}: {name} is not a Python file (.py)")

@@ -23,6 +23,7 @@ from rich.console import Console
 from bertlab.data.prepare import check_corpus, prepare
 from bertlab.interrupts import interruptible
 from bertlab.locks import alone
+from bertlab.progress import hidden
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies.checks import blaming, check_claims, check_transfers, load_checked
 from bertlab.studies.dry_run import print_plan
@@ -45,12 +46,12 @@ VIEW_SECONDS = 1.0  # between two reads of the files of running workers
 
 def sweep(
     study: Study,
-    workdir: str | os.PathLike,
+    workdir: str | os.PathLike[str],
     launcher: Launcher | None = None,
     dry_run: bool = False,
     until_decided: str = "",
-    published: str | os.PathLike | None = None,
-    store: str | os.PathLike | None = None,
+    published: str | os.PathLike[str] | None = None,
+    store: str | os.PathLike[str] | None = None,
     *,
     runner: str = RUNNER,
     console: Console | None = None,
@@ -209,7 +210,7 @@ def run_all(
     """
     waiting, failures, unbegun, ended, seen, looked = list(pending), {}, 0, True, 0.0, 0
     view, silence = (TerminalView if console.is_terminal else LineView)(console, total, total - len(pending)), Silence(console)
-    with view:
+    with view, hidden():
         while True:
             if ended:  # only then can a run become ready, or the order be settled
                 if waiting and settled and (found := settled(outlook(waiting, failures, workdir))):

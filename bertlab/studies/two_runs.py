@@ -25,10 +25,14 @@ PRETRAINING = ""
 PRETRAINED = ("pretrain", "evaluate", "floor")  # stages of the long table that are about a pretraining
 
 
-def compare(first: Path, second: Path, console: Console | None = None) -> None:
+def compare(first: Path, second: Path, console: Console | None = None) -> dict[str, Any]:
     """Prints the differences of two runs: in pretraining, and in adaptations and fine-tunings to tasks that both have.
 
     If a run of a study uses the pretraining of another run, that pretraining is compared.
+
+    Returns:
+        {"config": {name: [first, second]}, "environment": the same, "results": {name: {"first", "second", "difference"}},
+        "notes": sentences}. A difference is NaN if the numbers are not comparable.
 
     Raises:
         UserError: One of them is not a run.
@@ -41,8 +45,9 @@ def compare(first: Path, second: Path, console: Console | None = None) -> None:
             say(f"{path} starts from random values, with the model shape of {found[PRETRAINING]}.")
         elif found[PRETRAINING] != path:
             say(f"{path} uses the pretraining of {found[PRETRAINING]}.")
-    print_table(console, "Config", differences(first, second), (first, second), "the configs are the same")
-    print_table(console, "Environment", environment(first, second), (first, second), "the environments are the same")
+    configs, environments = differences(first, second), environment(first, second)
+    print_table(console, "Config", configs, (first, second), "the configs are the same")
+    print_table(console, "Environment", environments, (first, second), "the environments are the same")
     frame = outcomes(first, second)
     shown = frame.assign(difference=frame["second"] - frame["first"])
     totals = other_totals(first, second)
@@ -51,9 +56,13 @@ def compare(first: Path, second: Path, console: Console | None = None) -> None:
     print_table(console, "Results", rows, (first, second), "neither has a result yet", ("second - first",))
     if not shown.index.intersection(totals).empty:
         say("Total losses with different objectives or weights are not comparable, so they are not subtracted.")
-    for sentence in (*other_texts(first, second), *same_data(first, second)):
+    notes = [*other_texts(first, second), *same_data(first, second)]
+    for sentence in notes:
         say(sentence)
     say("Two runs cannot tell a difference from chance; run a study with seeds for that.")
+    by_name = lambda rows: {name: list(values) for name, *values in rows}
+    found = {"config": by_name(configs), "environment": by_name(environments), "results": shown.to_dict("index")}
+    return {**found, "notes": notes}
 
 
 def stages(path: Path) -> dict[str, Path]:

@@ -20,6 +20,7 @@ from bertlab.config import as_saved, base_config, flatten
 from bertlab.data.batches import combined_hash
 from bertlab.errors import UserError
 from bertlab.interrupts import held
+from bertlab.progress import doing, over, tell
 from bertlab.run import Run
 from bertlab.train.budget import steps_within
 from bertlab.train.build import Experiment, begun_from, build_pretraining
@@ -115,6 +116,7 @@ def run(experiment: Experiment, workdir: Path) -> dict:
             while session.step < steps:
                 with trace.step(session.step + 1):
                     session.advance(train_steps)
+                tell("training", session.step, steps)
                 log, evaluate, save = (
                     itstime(session.step, steps, n) for n in (cadence.log_every, cadence.eval_every, cadence.checkpoint_every)
                 )
@@ -212,7 +214,7 @@ class Session:
         self.record = Record(
             experiment,
             layer_plan(config.optimizer, config.train.steps, self.state.params).rate,
-            open_writers(config.writers, workdir, latest, config.train.steps) if is_first() else (),
+            open_writers(config, workdir, latest) if is_first() else (),
             progress,
             self.checkpoints.latest_path,
             show=is_first(),
@@ -237,14 +239,15 @@ class Session:
     def _compile(self, batch):
         alive.not_stepping()
         phase, config = self.phase, self.experiment.config
-        return compile_lowered(
-            lower_train_step(phase.program, self.optimizer, config, phase.weights, self.mesh, self.state, batch)
-        )
+        with doing("compiling"):
+            return compile_lowered(
+                lower_train_step(phase.program, self.optimizer, config, phase.weights, self.mesh, self.state, batch)
+            )
 
     def compile_evaluation(self):
         """The evaluation step of all objectives, compiled while the clock is stopped."""
         placement = jax.tree.map(lambda x: x.sharding, self.state.carry)
-        with jax.set_mesh(self.mesh):
+        with jax.set_mesh(self.mesh), doing("compiling"):
             whole = replicated(self.mesh)
             evaluate = jax.jit(build_eval_step(self.experiment.program), out_shardings=(whole, placement, whole))
             batch = put_batch(self.mesh, self.example, whole=True)
@@ -306,7 +309,7 @@ class Session:
         """Mean metrics over a held-out split, with averaged parameters if the optimiser keeps them."""
         batches, carry, results = self.experiment.evaluations[split], self.fresh_carry(), []
         params = evaluation_params(self.state.opt_state, self.state.params)
-        for i, batch in enumerate(batches):
+        for i, batch in enumerate(over(batches, "evaluating", len(batches))):
             metrics, carry, outputs = eval_step(params, put_batch(self.mesh, batch, whole=True), np.int32(i), carry)
             results.append((metrics, outputs))
         for of_batch in results:

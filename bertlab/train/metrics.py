@@ -3,9 +3,12 @@
 import json
 from pathlib import Path
 
-from bertlab.errors import UserError
+from ml_collections import ConfigDict
+
+from bertlab.errors import require
 from bertlab.files import write_text
 from bertlab.run import MetricsFile, Run
+from bertlab.train.dashboards import DASHBOARDS
 
 
 class MetricSums:
@@ -31,14 +34,21 @@ class JsonlWriter:
     """metrics.jsonl, one flat object per line.
 
     Drops the lines that a resumed run writes again: those after its checkpoint, and the final evaluation at the last step.
+
+    Attributes:
+        dropped: (step, split) of each of them.
     """
 
     def __init__(self, path: Path, resumed_step: int | None, last_step: int):
+        self.dropped: set[tuple[int, str]] = set()
         if path.exists():
             MetricsFile(path).read()  # names a damaged line
             # A process killed while writing leaves at most one unfinished line, the last.
             whole = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-            write_text(path, "".join(line for line in whole if self._stays(json.loads(line), resumed_step, last_step)))
+            read = {line: json.loads(line) for line in whole}
+            stay = [line for line in whole if self._stays(read[line], resumed_step, last_step)]
+            self.dropped = {(read[line]["step"], read[line]["split"]) for line in {*whole} - {*stay}}
+            write_text(path, "".join(stay))
         self._file = path.open("a")
 
     @staticmethod
@@ -61,13 +71,8 @@ class TensorboardWriter:
     """TensorBoard event files; scalars are tagged split/metric."""
 
     def __init__(self, directory: Path, resumed_step: int | None):
-        try:
-            from tensorboardX import SummaryWriter
-        except ModuleNotFoundError:
-            raise UserError(
-                "config.writers names tensorboard; install tensorboardX for it: pip install 'bertlab[tensorboard]'"
-            ) from None
-        self._writer = SummaryWriter(str(directory), purge_step=None if resumed_step is None else resumed_step + 1)
+        client = require("tensorboardX", "tensorboard", "config.writers=tensorboard")
+        self._writer = client.SummaryWriter(str(directory), purge_step=None if resumed_step is None else resumed_step + 1)
 
     def write(self, line: dict) -> None:
         """Adds every number of the line."""
@@ -85,9 +90,12 @@ def writer_names(names: str) -> set[str]:
     return set(filter(None, names.split(","))) | {"jsonl"}
 
 
-def open_writers(names: str, workdir: Path, resumed_step: int | None, last_step: int) -> list:
+def open_writers(config: ConfigDict, workdir: Path, resumed_step: int | None) -> list:
     """The writers of `config.writers` for a run directory; `resumed_step` is None for a new run."""
-    writers = [JsonlWriter(Run(workdir).metrics.path, resumed_step, last_step)]
-    if "tensorboard" in writer_names(names):
+    names, jsonl = writer_names(config.writers), JsonlWriter(Run(workdir).metrics.path, resumed_step, config.train.steps)
+    writers = [jsonl]
+    if "tensorboard" in names:
         writers.append(TensorboardWriter(Run(workdir).tensorboard, resumed_step))
+    if asked := [name for name in DASHBOARDS if name in names]:
+        writers += [DASHBOARDS[name](workdir, config.to_dict(), jsonl.dropped) for name in asked]
     return writers

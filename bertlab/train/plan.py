@@ -234,7 +234,7 @@ def topology_devices(topology: str) -> tuple[np.ndarray, Chip | None]:
     return np.asarray(found.devices), CHIPS[kind]
 
 
-def print_plan(config, topology: str, largest: bool = False, out: Path | None = None) -> None:
+def print_plan(config, topology: str, largest: bool = False, out: Path | None = None) -> dict[str, Any]:
     """The plan as a table on standard output, and as JSON.
 
     Args:
@@ -242,6 +242,9 @@ def print_plan(config, topology: str, largest: bool = False, out: Path | None = 
         topology: as for `plan`.
         largest: plan the largest batch that fits instead of the config's.
         out: a JSON file; None: write none.
+
+    Returns:
+        What the file has.
 
     Raises:
         UserError: as `plan`.
@@ -276,3 +279,4 @@ def print_plan(config, topology: str, largest: bool = False, out: Path | None = 
             table.add_row(*row)
     console = Console()
     (console if console.is_terminal else Console(width=120)).print(table)
+    return found.record()

@@ -5,6 +5,7 @@ and task-adaptive pretraining.
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,13 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
 
 
 def adapt(
-    run, task: str, workdir, overrides: Mapping[str, Any] | None = None, recipe: str = "same", epochs: float = 1.0
-) -> dict:
+    run: str | os.PathLike[str],
+    task: str,
+    workdir: str | os.PathLike[str],
+    overrides: Mapping[str, Any] | None = None,
+    recipe: str = "same",
+    epochs: float = 1.0,
+) -> dict[str, Any]:
     """Trains a run's objectives on the texts of a task's training examples. Call it again to resume.
 
     Args:

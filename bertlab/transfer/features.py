@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from jaxtyping import Float
 from bertlab.checksums import digest_of
 from bertlab.errors import UserError
 from bertlab.files import misfit, parse_json, read_json, whole_file, write_json
+from bertlab.progress import hidden, tell
 from bertlab.transfer.load import Pretrained
 from bertlab.transfer.rows import ROWS, padded_length, power_of_two
 
@@ -80,7 +81,9 @@ def extract(
     finished = _open_directory(directory, settings)
     room = shard_bytes // (len(sample.widths) * max(sample.widths) * np.dtype(dtype).itemsize)
     reader, shards, first = _Reader(model, texts, pretokenized), [], 0
+    number = len(texts) if isinstance(texts, Sized) else None
     while True:
+        tell("extracting", first, number)
         path = directory / f"shard-{len(shards):05d}.safetensors"
         if len(shards) < len(finished):
             made = finished[len(shards)]
@@ -96,6 +99,7 @@ def extract(
             break
         shards.append(made if path.exists() else _write_shard(path, model, held, ask, dtype, of))
         first += len(held)
+    tell("extracting", 1, 1)
     if not shards:
         raise UserError(f"{directory}: no texts to extract features from; give at least one")
     write_json(directory / MANIFEST, {**settings, "shards": shards})
@@ -229,7 +233,9 @@ def _manifest(directory: Path) -> dict[str, Any]:
 def _write_shard(path: Path, model: Pretrained, texts: list[Text], ask: dict, dtype: str, of: str) -> dict[str, Any]:
     found: dict[int, np.ndarray] = {}
     for indices in _batches(model.lengths(texts, ask["pretokenized"]), model.longest):
-        for index, embedding in zip(indices, model.encode([texts[i] for i in indices], **ask)):
+        with hidden():  # `extract` says how far all texts are
+            embeddings = model.encode([texts[i] for i in indices], **ask)
+        for index, embedding in zip(indices, embeddings):
             with np.errstate(over="ignore"):
                 found[index] = np.ascontiguousarray(embedding.states.swapaxes(0, 1), dtype)
             if not np.isfinite(found[index]).all():

@@ -4,6 +4,7 @@
 head and its input. Fine-tuning and feature-based use differ in a few keys. A recipe has the settings of a paper.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,7 +52,13 @@ KEYS = (
 """`config.transfer`."""
 
 
-def finetune(run, task: str, workdir, overrides: Mapping[str, Any] | None = None, recipe: str = "small") -> dict:
+def finetune(
+    run: str | os.PathLike[str],
+    task: str,
+    workdir: str | os.PathLike[str],
+    overrides: Mapping[str, Any] | None = None,
+    recipe: str = "small",
+) -> dict[str, Any]:
     """Trains a run on a task. Call it again with the same arguments to resume.
 
     Args:

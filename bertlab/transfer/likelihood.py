@@ -51,6 +51,7 @@ from bertlab.objectives.autoregressive import neighbours
 from bertlab.objectives.base import HIDDEN, WAYS, Objective
 from bertlab.objectives.judging import scoring_of
 from bertlab.objectives.program import Program
+from bertlab.progress import over
 from bertlab.transfer.rows import Inference, batches, padded_length, power_of_two, stacked
 
 KINDS = ("both directions", "left-to-right", "right-to-left", "pseudo", "pseudo-within-word", "any-order")
@@ -203,7 +204,8 @@ class Scorer:
         ways = ["backward"] if kind == "right-to-left" else ["forward", "backward"]
         ways = [way_of(self.learned, kind)[0]] if kind == "left-to-right" else ways
         scores = {}
-        for indices, view in batches(rows, self.longest, self.tokenizer.pad_id):
+        each = batches(rows, self.longest, self.tokenizer.pad_id)
+        for indices, view in over(each, "evaluating", len(rows), lambda batch: len(batch[0])):
             view = view | {"order": view["positions"]} if "in order" in ways else view
             view["predicted"] = np.zeros_like(view["tokens"])
             for places, index in zip(view["predicted"], indices):
@@ -228,7 +230,8 @@ class Scorer:
             if place >= shift
         ]
         totals, counts = np.zeros(len(rows)), np.zeros(len(rows), int)
-        for numbers, view in self._copied(rows, [index for index, _, _ in copies]):
+        each = self._copied(rows, [index for index, _, _ in copies])
+        for numbers, view in over(each, "evaluating", len(copies), lambda batch: len(batch[0])):
             owners, places, ends = np.array(copies)[numbers].T
             np.add.at(totals, owners, self._at(view, places, ends, shift, self.learned[way]))
             np.add.at(counts, owners, 1)
@@ -252,7 +255,8 @@ class Scorer:
         steps = [steps_of(row.tokens, len(of), orders, way == "in any order") for row, of in zip(rows, places)]
         copies = [(index, order, shown, weight) for index, of in enumerate(steps) for order, shown, weight in of]
         sums = [np.zeros(1 + max((order for order, *_ in of), default=0)) for of in steps]
-        for numbers, view in self._copied(rows, [index for index, *_ in copies]):
+        each = self._copied(rows, [index for index, *_ in copies])
+        for numbers, view in over(each, "evaluating", len(copies), lambda batch: len(batch[0])):
             ranks = np.zeros_like(view["tokens"])
             for row, number in enumerate(numbers):
                 index, _, shown, _ = copies[number]

@@ -30,6 +30,7 @@ from bertlab.models.base import Carry, Encoded, View, sides_of
 from bertlab.models.presets import build_body, family_of, model_direction, model_shape
 from bertlab.objectives.base import Objective
 from bertlab.objectives.program import Program
+from bertlab.progress import over
 from bertlab.run import Run
 from bertlab.train.checkpoint import load_params
 from bertlab.train.checks import vocabulary_of
@@ -268,7 +269,8 @@ class Pretrained:
         """Yields (indices of rows, view, numbers of the layers, states [B, L, D] of each layer) for each batch."""
         sides = [side for side in sides_of(self.config.model.family, model_direction(self.config.model)) if side != "both"]
         carry = self.program.body.config.initial_carry(1, sides) if carried else {}
-        for indices, view in batches(rows, self.longest, self.tokenizer.pad_id, in_order=carried):
+        each = batches(rows, self.longest, self.tokenizer.pad_id, in_order=carried)
+        for indices, view in over(each, "extracting", len(rows), lambda batch: len(batch[0])):
             found, carry = self.inference(_widest, (view, carry))
             numbers = tuple(_chosen(layers, len(found)))
             yield indices, view, numbers, [np.asarray(found[i], np.float32) for i in numbers]

@@ -1,8 +1,10 @@
 """Pretrains, then takes the measurements that make models with different objectives comparable."""
 
 import dataclasses
+import os
 import traceback
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -18,7 +20,7 @@ from bertlab.transfer.evaluations import TEST_SPLIT, read_evaluations
 from bertlab.transfer.load import read_lines
 
 
-def pretrain(config, workdir) -> dict:
+def pretrain(config: ConfigDict, workdir: str | os.PathLike[str]) -> dict[str, Any]:
     """Trains (`bertlab.train.loop.train`), then writes evaluation.json and, on the synthetic language, floor.json.
 
     Args:

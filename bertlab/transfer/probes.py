@@ -6,6 +6,7 @@ Letters: N and M words of training and test, D width.
 import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from bertlab.errors import UserError
+from bertlab.progress import over
 from bertlab.transfer.description_length import code_length
 from bertlab.transfer.inspect import in_context
 from bertlab.transfer.load import Pretrained
@@ -128,7 +130,9 @@ def probe(
     return Probe(accuracy, float(np.sqrt(accuracy * (1 - accuracy) / len(test_labels))), majority, best)
 
 
-def control_labels(words: Sequence[str], test_words: Sequence[str], labels: Sequence, seed: int = 0) -> tuple[list, list]:
+def control_labels(
+    words: Sequence[str], test_words: Sequence[str], labels: Sequence[Any], seed: int = 0
+) -> tuple[list[Any], list[Any]]:
     """The labels of a control task (Hewitt and Liang 2019): every word type has one label, at random.
 
     A label is drawn with its share of the training labels, as in the released code for part of speech. A probe can only learn
@@ -148,8 +152,8 @@ def control_labels(words: Sequence[str], test_words: Sequence[str], labels: Sequ
 
 def probe_layers(
     model: Pretrained,
-    tagged: Sequence[tuple[Sequence[str], Sequence]],
-    test: Sequence[tuple[Sequence[str], Sequence]],
+    tagged: Sequence[tuple[Sequence[str], Sequence[Any]]],
+    test: Sequence[tuple[Sequence[str], Sequence[Any]]],
     layers: str | Sequence[int] = "all",
     max_words: int = 10_000,
     seed: int = 0,
@@ -191,7 +195,7 @@ def probe_layers(
     (train, train_tags), (tested, test_tags) = sides
     control_tags = control_labels(train[0].words, tested[0].words, train_tags, seed) if control else None
     classes, rows = np.unique(np.asarray(train_tags)), {}
-    for ours, theirs in zip(train, tested):
+    for ours, theirs in over(zip(train, tested), "probing", len(train)):
         result = probe(ours.vectors, train_tags, theirs.vectors, test_tags, ours.sentence, seed=seed)
         row = dataclasses.asdict(result) | {"train_words": len(train_tags), "test_words": len(test_tags)}
         if control:

@@ -180,7 +180,9 @@ def _hidden_logits(program: Program, name: str, params, view: View) -> Float[Arr
     return at_positions(program.hidden_logits(params, clean, name, jnp.asarray(view["ranks"])), view["places"])
 
 
-def sample_run(run: Path, step: int | None = None, **settings) -> None:
-    """Prints texts drawn from a run or imported directory; `settings` are those of `sample`."""
-    for text in sample(load(run, step), **settings):
+def sample_run(run: Path, step: int | None = None, **settings) -> list[str]:
+    """Prints texts drawn from a run or imported directory, and returns them; `settings` are those of `sample`."""
+    texts = list(sample(load(run, step), **settings))
+    for text in texts:
         print(text)
+    return texts

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 # Each may import those of the lines above it, and within a line itself alone.
 LAYERS = (
-    ("alive", "errors", "interrupts", "papers"),
+    ("alive", "errors", "interrupts", "papers", "progress"),
     ("files", "compressed"),
     ("checksums", "locks"),
     ("keys",),
@@ -23,8 +23,9 @@ LAYERS = (
     ("floors", "interop"),
     ("transfer",),
     ("studies",),
-    ("catalogue", "results", "bench"),
+    ("catalogue", "completion", "own_project", "results", "bench"),
     ("cli",),
+    ("__main__",),
 )
 ONLY_IN = {
     "flax": ("models", "objectives", "transfer"),

@@ -10,11 +10,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from bertlab.config import CHECKOUT, base_config
+from bertlab.config import base_config
 from bertlab.data.formats import FORMATS, format_of
 from bertlab.data.formats.pairs import truncate_pair
 from bertlab.keys import KEYS
 from tests.batches import FIRST, Places, Prepared, make_documents, random_documents
+from tests.conftest import ROOT
 
 PAD, CLS, SEP = 0, 2, 3
 PAIRS = ("segment_pair", "sentence_pair")
@@ -521,9 +522,9 @@ def test_the_field_of_the_labels_is_known_from_the_config():
 def test_only_formats_compare_formats_names():
     """A new format is one file and one entry: nobody else asks for a name."""
     found = []
-    for path in sorted((CHECKOUT / "bertlab").rglob("*.py")):
+    for path in sorted((ROOT / "bertlab").rglob("*.py")):
         text = path.read_text()
-        if path.is_relative_to(CHECKOUT / "bertlab/data/formats") or not any(f'"{name}"' in text for name in FORMATS):
+        if path.is_relative_to(ROOT / "bertlab/data/formats") or not any(f'"{name}"' in text for name in FORMATS):
             continue
         for node in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Compare)):
             names = {leaf.value for leaf in ast.walk(node) if isinstance(leaf, ast.Constant) and isinstance(leaf.value, str)}

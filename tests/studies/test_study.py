@@ -298,7 +298,7 @@ def test_a_mistake_in_a_study_is_said_with_its_line(tmp_path, text, message):
 
 
 def test_load_study_names_what_is_wrong(tmp_path):
-    with pytest.raises(UserError, match="does not exist; give the path"):
+    with pytest.raises(UserError, match=r"is missing here and in .*; give the path"):
         load_study(str(tmp_path / "missing.py"))
     empty = tmp_path / "empty.py"
     empty.write_text("")

@@ -1,0 +1,18 @@
+# bertlab for a CPU. Not built here: no builder was at hand.
+#   docker build -f docker/cpu.Dockerfile -t bertlab .
+#   docker run --rm --user "$(id -u):$(id -g)" -v "$PWD":/work bertlab train --config=experiments/pretrain/bert.py:size=tiny --workdir=runs/x
+FROM python:3.13-slim AS build
+WORKDIR /source
+COPY pyproject.toml README.md LICENSE CHANGELOG.md ./
+COPY bertlab bertlab
+COPY experiments experiments
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /dist .
+
+FROM python:3.13-slim
+COPY --from=build /dist /dist
+RUN pip install --no-cache-dir /dist/*.whl && rm -r /dist
+# Any user may run it, so what it writes below /work is theirs (--user).
+ENV HOME=/work
+WORKDIR /work
+ENTRYPOINT ["bertlab"]
+CMD ["--help"]

@@ -1,0 +1,17 @@
+"""A small BERT: `bertlab train --config=config.py:objectives=mlm --workdir=runs/x`; any key follows as --config.KEY=VALUE."""
+
+from bertlab.config import base_config, parse_arguments, train_on
+
+
+def get_config(arguments=None):
+    values = parse_arguments(arguments, objectives="objective:Overwritten", corpus="pydocs", steps=1000)
+    config = base_config()
+    config.model.family = "bert"
+    config.model.size = "tiny"
+    config.data.seq_len = 64
+    config.data.tokenizer.vocab_size = 2048
+    config.data.valid_fraction = config.data.test_fraction = 0.1
+    config.optimizer.learning_rate = 1e-3
+    config.train.steps = values["steps"]
+    train_on(config, values["corpus"], values["objectives"])
+    return config
