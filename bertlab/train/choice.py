@@ -66,14 +66,15 @@ def with_attention(experiment):
         )
     if config.model.attention == "pallas" and platform == "cpu":
         print("attention: config.model.attention='pallas' runs interpreted on a CPU, and is slow", flush=True)
-    if config.model.attention != "auto" or shape.dropout or platform == "cpu":
+    # Only the kernel for TPUs can drop weights; it is timed without.
+    if config.model.attention != "auto" or platform == "cpu" or (shape.dropout and platform == "gpu"):
         return experiment
     backend_at = functools.cache(lambda batch, length: _fastest(config, shape, batch, length))
     chosen_for = lambda data: backend_at(data.batch_size, row_length(data))
     phases = tuple(
-        dataclasses.replace(phase, program=_with(phase.program, chosen_for(phase.data))) for phase in experiment.phases
+        dataclasses.replace(phase, program=with_backend(phase.program, chosen_for(phase.data))) for phase in experiment.phases
     )
-    return dataclasses.replace(experiment, program=_with(experiment.program, chosen_for(config.data)), phases=phases)
+    return dataclasses.replace(experiment, program=with_backend(experiment.program, chosen_for(config.data)), phases=phases)
 
 
 def _fastest(config: ConfigDict, shape: TransformerConfig, batch: int, length: int) -> str:
@@ -92,7 +93,8 @@ def _fastest(config: ConfigDict, shape: TransformerConfig, batch: int, length: i
     return chosen
 
 
-def _with(program: Program, backend: str) -> Program:
+def with_backend(program: Program, backend: str) -> Program:
+    """A transformer's program with this implementation of attention."""
     shape = dataclasses.replace(program.body.config, attention=backend)
     return dataclasses.replace(program, body=program.body.clone(config=shape))
 
@@ -103,7 +105,7 @@ def candidates(platform: str, shape: Shape, local_window: bool) -> list[str]:
         "xla": True,
         "cudnn": platform == "gpu" and shape.dtype == "bfloat16",
         "pallas": platform == "tpu" and applies(shape.length, shape.heads, shape.head_width)
-        or platform == "gpu" and tiles(shape.length) and not local_window,
+        or (platform == "gpu" and tiles(shape.length) and not local_window),
     }
     return [backend for backend in BACKENDS if able[backend]]
 

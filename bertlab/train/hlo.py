@@ -34,6 +34,28 @@ class Collectives:
 
 
 @dataclasses.dataclass(frozen=True)
+class Kernel:
+    """All runs of one Pallas kernel.
+
+    Attributes:
+        count: number of runs.
+        flops: of its products, by its cost estimate.
+        bytes: read from and written to memory.
+    """
+
+    count: float
+    flops: float
+    bytes: float
+
+    def __add__(self, other: "Kernel") -> "Kernel":
+        return Kernel(self.count + other.count, self.flops + other.flops, self.bytes + other.bytes)
+
+    def times(self, number: float) -> "Kernel":
+        """So many times as often."""
+        return Kernel(number * self.count, number * self.flops, number * self.bytes)
+
+
+@dataclasses.dataclass(frozen=True)
 class Work:
     """The cost of one run on one device.
 
@@ -46,12 +68,14 @@ class Work:
         collectives: by kind, of the kinds that occur.
         sources: the same bytes by the line that asks for them ("models/base.py:301", with " backward" for its gradient),
             largest first; "" for what names no line.
+        kernels: Pallas kernels by name; their FLOPs and bytes are in `flops` and `bytes` too.
     """
 
     flops: float
     bytes: float
     collectives: Mapping[str, Collectives]
-    sources: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    sources: Mapping[str, float]
+    kernels: Mapping[str, Kernel]
 
 
 def read_work(program_text: str) -> Work:
@@ -219,26 +243,30 @@ class _Reader:
         self.within = functools.cache(self._within)
 
     def work(self) -> Work:
-        flops, traffic, exchanges = self.within(self.entry, False)
+        flops, traffic, exchanges, kernels = self.within(self.entry, False)
         # A TPU spreads one gather over fusions of products, perhaps in a loop; counting its starts counts the gathers.
         chained = sorted((each for each in exchanges if each.chain), key=lambda each: each.times, reverse=True)
         exchanges = [each for each in exchanges if not each.chain] + list({each.chain: each for each in chained}.values())
         of_kind = lambda kind: [exchange for exchange in exchanges if exchange.kind == kind]
         kinds = sorted({exchange.kind for exchange in exchanges})
         collectives = {kind: _together(of_kind(kind)) for kind in kinds}
-        return Work(flops, traffic.total(), collectives, dict(traffic.most_common()))
+        return Work(flops, traffic.total(), collectives, dict(traffic.most_common()), kernels)
 
-    def _within(self, name: str, fused: bool) -> tuple[float, Counter, list[_Exchange]]:
-        """FLOPs, bytes by source line and exchanges of a computation and of all that it calls."""
-        flops, traffic, exchanges = 0.0, Counter(), []
+    def _within(self, name: str, fused: bool) -> tuple[float, Counter, list[_Exchange], dict[str, Kernel]]:
+        """FLOPs, bytes by source line, exchanges and kernels of a computation and of all that it calls."""
+        flops, traffic, exchanges, kernels = 0.0, Counter(), [], {}
+        add = lambda kernel, found: kernels.update({kernel: kernels.get(kernel, Kernel(0, 0, 0)) + found})
         computation = self.computations[name]
         for instruction in computation.values():
             flops += self._products(instruction, computation)
-            if not fused and (moved := self._traffic(instruction, computation)):
+            moved = 0.0 if fused else self._traffic(instruction, computation)
+            if moved:
                 traffic[self._source(instruction)] += moved
+            if kernel := _kernel_name(instruction):
+                add(kernel, Kernel(1, self._products(instruction, computation), moved))
             exchanges += self._exchanges(instruction, computation, name)
             for callee, times, inside in self._calls(instruction, computation):
-                of_flops, of_traffic, of_exchanges = self.within(callee, fused or inside)
+                of_flops, of_traffic, of_exchanges, of_kernels = self.within(callee, fused or inside)
                 if math.isnan(times):
                     if of_flops or of_exchanges:
                         raise ValueError(f"products or exchanges in a loop with an unknown number of iterations: {callee}")
@@ -246,8 +274,10 @@ class _Reader:
                 flops += times * of_flops
                 for source, moved in of_traffic.items():
                     traffic[source] += times * moved
+                for kernel, found in of_kernels.items():
+                    add(kernel, found.times(times))
                 exchanges += [dataclasses.replace(each, times=times * each.times) for each in of_exchanges]
-        return flops, traffic, exchanges
+        return flops, traffic, exchanges, kernels
 
     def _source(self, instruction: _Instruction) -> str:
         """The line that asks for an instruction; for a fusion without one, that of any of its parts."""
@@ -345,7 +375,10 @@ class _Reader:
             return sources[0].traffic + instruction.arrays[0].traffic
         if moved := _cost(instruction, "bytes_accessed"):
             # A kernel reads each array once unless it says that it moves more; it may be given one array several times.
-            arrays = [*instruction.arrays, *(a for name in dict.fromkeys(instruction.operands) for a in computation[name].arrays)]
+            arrays = [
+                *instruction.arrays,
+                *(a for name in dict.fromkeys(instruction.operands) for a in computation[name].arrays),
+            ]
             return sum(array.traffic for array in arrays) + max(0, moved - sum(array.bytes for array in arrays))
         made = sum(array.traffic for array in instruction.arrays[len(sources) if operation == "all-gather-start" else 0 :])
         return made + sum(source.traffic for source in sources)
@@ -398,9 +431,17 @@ class _Reader:
         return body[made.operands[1]].bytes if made.operation == "dynamic-update-slice" else made.bytes
 
 
+def _kernel_name(instruction: _Instruction) -> str:
+    """That of a Pallas kernel for TPUs, forward or backward; "" for anything else."""
+    if instruction.operation != "custom-call" or 'custom_call_target="tpu_custom_call"' not in instruction.attributes:
+        return ""
+    named = re.search(r'(\w+)\)*/pallas_call"', instruction.attributes)
+    return named[1] if named else "unnamed"
+
+
 def _cost(instruction: _Instruction, what: str) -> int:
     """What a Pallas kernel says of its cost; 0 if it says nothing."""
-    if instruction.operation != "custom-call" or 'custom_call_target="tpu_custom_call"' not in instruction.attributes:
+    if not _kernel_name(instruction):
         return 0
     found = re.search(rf'"cost_estimate":\{{[^}}]*"{what}":"(\d+)"', instruction.attributes)
     return int(found[1]) if found else 0

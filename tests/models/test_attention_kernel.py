@@ -3,8 +3,6 @@
 Compiling for a TPU is tested in tests/parity; no test runs the kernel on one.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,7 +70,7 @@ def test_values_and_gradients_are_those_of_the_written_out_attention(name):
 
 
 def test_in_bfloat16():
-    """Weights are rounded to 8 bits before their product, so a value of about 1 may be 2⁻⁸ away, and a sum of some a little more."""
+    """Weights are rounded to 8 bits before their product, so a value of 1 may be 2⁻⁸ away, and a sum a little more."""
     spec, reach, (length, heads, width) = CASES["one tile"]
     qkv, documents, words, of_output = made_up(length, heads, width, jnp.bfloat16)
     kernel = lambda qkv: attention_kernel.attention(qkv, documents, words, reach, spec)
@@ -104,7 +102,10 @@ def test_dropout_s_mask_is_even_and_differs_by_row_and_head_but_not_by_tile():
         assert np.abs(1 - kept.mean(axis=axis) - rate).max() < 5 * deviation * 512**0.5
     flat = kept.reshape(6, -1).astype(float)
     assert np.abs(np.corrcoef(flat) - np.eye(6)).max() < 5 / count**0.5
-    neighbours = [np.corrcoef(kept[..., 1:, :].ravel(), kept[..., :-1, :].ravel()), np.corrcoef(kept[..., 1:].ravel(), kept[..., :-1].ravel())]
+    neighbours = [
+        np.corrcoef(kept[..., 1:, :].ravel(), kept[..., :-1, :].ravel()),
+        np.corrcoef(kept[..., 1:].ravel(), kept[..., :-1].ravel()),
+    ]
     assert max(abs(found[0, 1]) for found in neighbours) < 5 / kept.size**0.5
     k0, k1 = np.asarray(words[1, 2]).view(np.int32)
     tile = attention_kernel.keep(k0, k1, DROPPED, 256, 128, 128, 384)
@@ -140,16 +141,19 @@ def test_a_window_that_the_layer_decides():
     qkv, documents, *_ = made_up(384, 2, 64, rows=1)
     for here in (True, False):
         window = attention.Window(64, jnp.bool_(here), 2, 3)
-        found = jax.jit(lambda qkv: attention.attend("pallas", qkv, sight_of(documents, window=window)))(qkv)
+        sight = sight_of(documents, window=window)
+        found = jax.jit(lambda qkv, sight=sight: attention.attend("pallas", qkv, sight))(qkv)
         expected = written_out(qkv, documents, None, 64 if here else None, Spec("bidirectional", 0, 128, 128, 1.0))
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=5e-6)
 
 
 def test_the_share_of_tiles_that_are_computed():
-    spec = lambda **of: dataclasses.asdict(attention_kernel.spec_of(**dict(length=8192, direction="bidirectional", rate=0.0, reach=None, share=0.0) | of))
+    spec = lambda **of: dataclasses.asdict(
+        attention_kernel.spec_of(**dict(length=8192, direction="bidirectional", rate=0.0, reach=None, share=0.0) | of)
+    )
     assert spec()["visible"] == 1
     assert spec(direction="left-to-right")["visible"] == pytest.approx((16 * 17 / 2) / 16**2)
     # 256 queries see 64 keys to either side of them, so four tiles of 128 keys; three at either end of the row.
     local = (32 * 4 - 2) / (32 * 64)
-    assert spec(reach=64, share=1.0)["visible"] == pytest.approx(local)
-    assert spec(reach=64, share=0.75)["visible"] == pytest.approx(0.25 + 0.75 * local)
+    assert visible(reach=64, share=1.0) == pytest.approx(local)
+    assert visible(reach=64, share=0.75) == pytest.approx(0.25 + 0.75 * local)
