@@ -2,26 +2,43 @@
 
     xla     plain JAX; holds its weights [B, H, L, L]. Every mask, and dropout of the weights
     cudnn   NVIDIA's fused kernel, through JAX: GPU, bfloat16. Every mask, no dropout of the weights
-    pallas  JAX's fused kernels for GPU (Triton) and TPU (Mosaic). Documents and direction, no bias of the scores, no dropout
-            of the weights. On a CPU it is interpreted, for tests
+    pallas  on a TPU our own fused kernel (`attention_kernel`): documents, direction, windows and dropout of the weights, no
+            bias of the scores; on a CPU it is interpreted, for tests. On a GPU JAX's (Triton): documents and direction only
 
 Letters: B batch, L length, H heads, K head width.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from bertlab.models.base import BATCH_AXES, einsum
+from bertlab.models import attention_kernel
+from bertlab.models.base import BATCH_AXES, Dropout, einsum
+from bertlab.models.base import drop as dropped
 
 BACKENDS = ("xla", "cudnn", "pallas")
-_HEADS = PartitionSpec(BATCH_AXES, None, "tensor", None)
 _ROWS = PartitionSpec(BATCH_AXES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """What local layers see.
+
+    Attributes:
+        reach: the greatest distance of a visible key.
+        here: whether this layer is local, a boolean scalar.
+        layers, among: how many layers are, and of how many.
+    """
+
+    reach: int
+    here: Bool[Array, ""]
+    layers: int
+    among: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,46 +47,91 @@ class Sight:
 
     Attributes:
         mask: [B, 1, L, L], the keys that each query sees.
-        documents: [B, L], or None if the mask is more than "the same document, not against the direction".
+        documents: [B, L], or None if the mask is more than "the same document, not against the direction, in the window".
         direction: the body's direction.
         bias: [1, H, L, L], added to the scores; None for none.
+        window: of a body with local layers; None for others.
     """
 
     mask: Bool[Array, "B 1 L L"]
     documents: Int[Array, "B L"] | None
     direction: str
     bias: Float[Array, "1 H L L"] | None = None
+    window: Window | None = None
 
 
 def attend(
-    backend: str,
-    query: Float[Array, "B L H K"],
-    key: Float[Array, "B L H K"],
-    value: Float[Array, "B L H K"],
-    sight: Sight,
-    drop: Callable[[Array], Array] | None = None,
-    dtype: jnp.dtype | None = None,
+    backend: str, qkv: Float[Array, "B L 3 H K"], sight: Sight, drop: Dropout | None = None, dtype: jnp.dtype | None = None
 ) -> Float[Array, "B L H K"]:
     """Means of the values that each position sees, weighted by softmax(QKᵀ/√K).
 
     Args:
         backend: one of BACKENDS; "xla" replaces one that does not apply.
-        query, key, value: in the dtype between products.
+        qkv: queries, keys and values, in the dtype between products.
         sight: the visible positions; every query sees at least one.
         drop: dropout of the weights; None: no dropout.
-        dtype: of the products; None: the query's dtype.
+        dtype: of the products; None: the queries' dtype.
     """
-    dtype = dtype or query.dtype
+    dtype = dtype or qkv.dtype
+    if backend == "pallas" and sight.bias is None and sight.documents is not None:
+        heads = qkv.shape[3] // _mesh_shape().get("tensor", 1)
+        if _platform() == "gpu":
+            if drop is None and sight.window is None and tiles(qkv.shape[1]):
+                return _on_all_devices(functools.partial(_triton, sight.direction), qkv, (sight.documents, _ROWS))
+        elif attention_kernel.applies(qkv.shape[1], heads, qkv.shape[-1]):
+            return _kernel(qkv.astype(dtype), sight, drop).astype(qkv.dtype)
     if backend == "cudnn" and drop is None:
-        bias = None if sight.bias is None else sight.bias.astype(query.dtype)
-        return jax.nn.dot_product_attention(query, key, value, bias, mask=sight.mask, implementation="cudnn")
-    plain = drop is None and sight.bias is None and sight.documents is not None
-    if backend == "pallas" and plain and tiles(query.shape[1]):
-        return _on_all_devices(functools.partial(_fused, sight.direction), query, key, value, sight.documents)
+        bias = None if sight.bias is None else sight.bias.astype(qkv.dtype)
+        return jax.nn.dot_product_attention(*jnp.moveaxis(qkv, 2, 0), bias, mask=sight.mask, implementation="cudnn")
+    dropout = None if drop is None else functools.partial(dropped, rate=drop.rate, key=drop.key())
+    if not _is_short(sight, qkv.shape[1]):
+        return _written_out(qkv, sight.mask, sight.bias, dropout, dtype)
+    window = sight.window
+    local, others = (f"runs_{n}_of_{window.among}" for n in (window.layers, window.among - window.layers))
+    in_window = jax.named_scope(local)(lambda qkv: _in_bands(qkv, sight, dropout, dtype))
+    in_full = jax.named_scope(others)(lambda qkv: _written_out(qkv, sight.mask, None, dropout, dtype))
+    return jax.lax.cond(window.here, in_window, in_full, qkv)
+
+
+def _written_out(qkv, mask, bias, dropout, dtype):
+    """All scores at once, [B, H, L, L]."""
+    query, key, value = jnp.moveaxis(qkv, 2, 0)
     scores = einsum("blhk,bmhk->bhlm", query, key, dtype, jnp.float32) / query.shape[-1] ** 0.5
-    scores = scores if sight.bias is None else scores + sight.bias
-    weights = jax.nn.softmax(jnp.where(sight.mask, scores, jnp.finfo(jnp.float32).min)).astype(query.dtype)
-    return einsum("bhlm,bmhk->blhk", weights if drop is None else drop(weights), value, dtype)
+    scores = scores if bias is None else scores + bias
+    weights = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min)).astype(query.dtype)
+    return einsum("bhlm,bmhk->blhk", weights if dropout is None else dropout(weights), value, dtype)
+
+
+def _band(window: Window) -> int:
+    """Positions of a block whose queries see its own keys and those of the blocks beside it."""
+    return -(-window.reach // 64) * 64
+
+
+def _is_short(sight: Sight, length: int) -> bool:
+    """Whether blocks spare at least half of the scores of local layers."""
+    return sight.window is not None and sight.documents is not None and sight.bias is None and 6 * _band(sight.window) <= length
+
+
+def _in_bands(qkv, sight: Sight, dropout, dtype):
+    """Only scores of neighbouring blocks, [B, H, blocks, size, 2 or 3 sizes]. A document's positions are neighbours."""
+    batch, length, _, heads, head_width = qkv.shape
+    size = _band(sight.window)
+    blocks = -(-length // size)
+    beside = {"left-to-right": (-1, 0), "right-to-left": (0, 1)}.get(sight.direction, (-1, 0, 1))
+    # One block of padding at either end, whose documents are none.
+    ends = (size, (blocks + 1) * size - length)
+    padded = jnp.pad(qkv, ((0, 0), ends, *((0, 0),) * 3)).reshape(batch, blocks + 2, size, 3, heads, head_width)
+    documents = jnp.pad(sight.documents, ((0, 0), ends), constant_values=-1).reshape(batch, blocks + 2, size)
+    near = lambda x: jnp.concatenate([x[:, 1 + place : 1 + place + blocks] for place in beside], axis=2)
+    query, key, value = padded[:, 1:-1, :, 0], near(padded[:, :, :, 1]), near(padded[:, :, :, 2])
+    ahead = beside[0] * size + jnp.arange(len(beside) * size) - jnp.arange(size)[:, None]
+    mask = (jnp.abs(ahead) <= sight.window.reach) & (documents[:, 1:-1, :, None] == near(documents)[:, :, None])
+    if sight.direction != "bidirectional":
+        mask &= (ahead <= 0) if sight.direction == "left-to-right" else (ahead >= 0)
+    scores = einsum("bnlhk,bnmhk->bhnlm", query, key, dtype, jnp.float32) / head_width**0.5
+    weights = jax.nn.softmax(jnp.where(mask[:, None], scores, jnp.finfo(jnp.float32).min)).astype(qkv.dtype)
+    found = einsum("bhnlm,bnmhk->bnlhk", weights if dropout is None else dropout(weights), value, dtype)
+    return found.reshape(batch, blocks * size, heads, head_width)[:, :length]
 
 
 def tiles(length: int) -> bool:
@@ -77,38 +139,47 @@ def tiles(length: int) -> bool:
     return length % 128 == 0
 
 
-def _on_all_devices(attention, query, key, value, documents):
+def _mesh_shape() -> Mapping[str, int]:
+    return jax.sharding.get_abstract_mesh().shape
+
+
+def _platform() -> str:
+    """What the code is traced for: the mesh's devices, or without a mesh this machine's."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
+
+
+def _kernel(qkv, sight: Sight, drop: Dropout | None):
+    """Our own kernel; each row and head has its own words for the bits of dropout, whatever device computes it."""
+    batch, length, _, heads, _ = qkv.shape
+    window, rate = sight.window, 0.0 if drop is None else drop.rate
+    reach, share = (None, 0.0) if window is None else (window.reach, window.layers / window.among)
+    spec = attention_kernel.spec_of(length, sight.direction, rate, reach, share)
+    words = jnp.zeros((batch, heads, 2), jnp.uint32)
+    if drop is not None:
+        words = jax.random.bits(drop.key(), words.shape, jnp.uint32)
+    here = jnp.int32(length if window is None else jnp.where(window.here, window.reach, length))
+    attention = lambda *given: attention_kernel.attention(*given, spec)
+    given = (sight.documents, _ROWS), (words, PartitionSpec(BATCH_AXES, "tensor")), (here, PartitionSpec())
+    return _on_all_devices(attention, qkv, *given)
+
+
+def _on_all_devices(attention, qkv, *given):
     """Runs the kernel on each device's own rows and heads, because the compiler cannot divide a kernel."""
+    arrays, specs = zip(*given)
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
-        return attention(query, key, value, documents)
-    in_specs = (_HEADS, _HEADS, _HEADS, _ROWS)
-    return jax.shard_map(attention, in_specs=in_specs, out_specs=_HEADS, check_vma=False)(query, key, value, documents)
+        return attention(qkv, *arrays)
+    in_specs = (PartitionSpec(BATCH_AXES, None, None, "tensor"), *specs)
+    out_specs = PartitionSpec(BATCH_AXES, None, "tensor")
+    return jax.shard_map(attention, in_specs=in_specs, out_specs=out_specs, check_vma=False)(qkv, *arrays)
 
 
-def _fused(direction: str, query, key, value, documents):
-    """JAX's kernel for the target platform."""
-    if direction == "right-to-left":  # as left-to-right, from the other end
-        flipped = (x[:, ::-1] for x in (query, key, value, documents))
-        return _fused("left-to-right", *flipped)[:, ::-1]
-    causal = direction == "left-to-right"
-    return jax.lax.platform_dependent(
-        query, key, value, documents, default=functools.partial(_triton, causal), tpu=functools.partial(_mosaic, causal),
-        cpu=functools.partial(_triton, causal, interpret=True),
-    )  # fmt: skip
-
-
-def _triton(causal: bool, query, key, value, documents, interpret: bool = False):
+def _triton(direction: str, qkv, documents, interpret: bool = False):
+    """JAX's kernel for GPUs."""
     from jax.experimental.pallas.ops.gpu.attention import mha
 
-    return mha(query, key, value, documents, sm_scale=query.shape[-1] ** -0.5, causal=causal, interpret=interpret)
-
-
-def _mosaic(causal: bool, query, key, value, documents):
-    from jax.experimental.pallas.ops.tpu.flash_attention import SegmentIds, flash_attention
-
-    heads_first = (x.swapaxes(1, 2) for x in (query, key, value))
-    found = flash_attention(
-        *heads_first, segment_ids=SegmentIds(documents, documents), sm_scale=query.shape[-1] ** -0.5, causal=causal
-    )
-    return found.swapaxes(1, 2)
+    if direction == "right-to-left":  # as left-to-right, from the other end
+        return _triton("left-to-right", qkv[:, ::-1], documents[:, ::-1], interpret)[:, ::-1]
+    causal, scale = direction == "left-to-right", qkv.shape[-1] ** -0.5
+    return mha(*jnp.moveaxis(qkv, 2, 0), documents, sm_scale=scale, causal=causal, interpret=interpret)

@@ -316,17 +316,25 @@ class Dropout(nn.Module):
     def __call__(self, x: Float[Array, "..."], deterministic: bool | None = None) -> Float[Array, "..."]:
         if nn.merge_param("deterministic", self.deterministic, deterministic) or not self.rate:
             return x
-        dropped = round(self.rate * 2**16)
-        if dropped == 2**16:
-            return jnp.zeros_like(x)
-        shape = [1 if axis in self.broadcast_dims else size for axis, size in enumerate(x.shape)]
-        key = self.make_rng("dropout")
-        if for_cpu():
-            words = jax.random.bits(key, (*shape[:-1], (shape[-1] + 1) // 2), jnp.uint32)
-            bits = jnp.concatenate([words & 0xFFFF, words >> 16], axis=-1)[..., : shape[-1]]
-        else:
-            bits = jax.random.bits(key, shape, jnp.uint32) >> 16
-        return jnp.where(bits >= dropped, x / (1 - dropped / 2**16), 0).astype(x.dtype)
+        return drop(x, self.rate, self.key(), self.broadcast_dims)
+
+    def key(self) -> Array:
+        """A new random key, for code that drops elements by itself."""
+        return self.make_rng("dropout")
+
+
+def drop(x: Float[Array, "..."], rate: float, key: Array, broadcast_dims: tuple[int, ...] = ()) -> Float[Array, "..."]:
+    """`Dropout` as a function."""
+    dropped = round(rate * 2**16)
+    if dropped == 2**16:
+        return jnp.zeros_like(x)
+    shape = [1 if axis in broadcast_dims else size for axis, size in enumerate(x.shape)]
+    if for_cpu():
+        words = jax.random.bits(key, (*shape[:-1], (shape[-1] + 1) // 2), jnp.uint32)
+        bits = jnp.concatenate([words & 0xFFFF, words >> 16], axis=-1)[..., : shape[-1]]
+    else:
+        bits = jax.random.bits(key, shape, jnp.uint32) >> 16
+    return jnp.where(bits >= dropped, x / (1 - dropped / 2**16), 0).astype(x.dtype)
 
 
 ACTIVATIONS = {
@@ -453,7 +461,12 @@ def rematerialised(layer: type[nn.Module], remat: str, in_loop: bool) -> type[nn
     """
     if remat == "none":
         return layer
-    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "dots" else None
+    policies = jax.checkpoint_policies
+    # A fused kernel names what it returns.
+    products = policies.save_from_both_policies(
+        policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names("attention")
+    )
+    policy = products if remat == "dots" else None
     return nn.remat(layer, policy=policy, prevent_cse=not in_loop)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from bertlab.models.attention import Sight, attend
+from bertlab.models.attention import Sight, Window, attend
 from bertlab.models.base import (
     ACTIVATIONS,
     Body,
@@ -176,7 +176,7 @@ def rotary_angles(positions: Int[Array, "B L"], head_width: int, base: float) ->
     return positions[:, :, None, None].astype(jnp.float32) * rates
 
 
-def rotate(x: Float[Array, "B L H K"], angles: Float[Array, "B L 1 K/2"]) -> Float[Array, "B L H K"]:
+def rotate(x: Float[Array, "B L ... K"], angles: Float[Array, "B L ... K/2"]) -> Float[Array, "B L ... K"]:
     """Rotates coordinates i and i + K/2 by the pair's angle."""
     cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)
     first, second = jnp.split(x, 2, axis=-1)
@@ -220,11 +220,12 @@ class Attention(nn.Module):
         if c.use_bias:
             bias = self.param("qkv_bias", param(nn.initializers.zeros, None, "heads", None), (3, c.heads, head_width))
             qkv = qkv + bias.astype(qkv.dtype)
-        query, key, value = jnp.moveaxis(qkv.reshape(batch, length, 3, c.heads, head_width), 2, 0)
+        qkv = qkv.reshape(batch, length, 3, c.heads, head_width)
         if angles is not None:
-            query, key = rotate(query, angles), rotate(key, angles)
+            turned = rotate(qkv[:, :, :2], angles[:, :, None])
+            qkv = jnp.concatenate([turned, qkv[:, :, 2:]], axis=2)
         drop = Dropout(c.dropout, deterministic=False) if c.dropout and not self.deterministic else None
-        context = attend(c.attention, query, key, value, sight, drop, c.dtype).reshape(batch * length, c.heads, head_width)
+        context = attend(c.attention, qkv, sight, drop, c.dtype).reshape(batch * length, c.heads, head_width)
         out_kernel = self.param("out_kernel", param(c.residual_init, "heads", None, "embed"), (c.heads, head_width, c.width))
         out = product(context, out_kernel, c.dtype, axes=2)
         if c.use_bias:
@@ -259,7 +260,9 @@ class Block(nn.Module):
         mask, angles = (
             everything if window is None else jax.tree.map(lambda a, b: jnp.where(sees_all, a, b), everything, window)
         )
-        sight, attention = Sight(mask, documents, c.direction, bias), Attention(c, self.deterministic, name="attention")
+        local = c.layers - len(range(0, c.layers, c.global_every))
+        seen = None if window is None else Window(c.local_window // 2, ~sees_all, local, c.layers)
+        sight, attention = Sight(mask, documents, c.direction, bias, seen), Attention(c, self.deterministic, name="attention")
         if c.norm_placement == "pre":
             normed = norm("attention_norm")(x)
             normed = normed if c.first_norm else jnp.where(is_first, x, normed)
@@ -348,7 +351,7 @@ class Transformer(Body):
             window = (local, angles(c.rotary_base_local) if rotary else None)
         blocks = stacked(Block, c.layers, c.remat, c.scan_layers)(c, deterministic, name="blocks")
         number = jnp.arange(c.layers)
-        documents = None if "order" in view or c.local_window else view["documents"]
+        documents = None if "order" in view else view["documents"]
         bias = None
         if c.position_encoding == "relative":  # a document's tokens are neighbours in its row, so indices serve as positions
             buckets = distance_buckets(mask.shape[-1], c.direction == "bidirectional")

@@ -21,6 +21,7 @@ from bertlab.data.formats import row_length
 from bertlab.errors import UserError
 from bertlab.files import cache_directory, misfit, read_json, write_json
 from bertlab.models.attention import BACKENDS, Sight, attend, tiles
+from bertlab.models.attention_kernel import applies
 from bertlab.models.transformer import TransformerConfig, attention_mask
 from bertlab.objectives.program import Program
 from bertlab.train.processes import gather, is_first
@@ -58,16 +59,22 @@ def with_attention(experiment):
     platform = jax.default_backend()
     if config.model.attention == "cudnn" and (platform != "gpu" or shape.dtype != jnp.bfloat16):
         raise UserError("config.model.attention='cudnn' needs a GPU and config.model.dtype='bfloat16'; set 'auto'")
+    if config.model.attention == "pallas" and platform == "gpu" and (shape.dropout or shape.local_window):
+        raise UserError(
+            "config.model.attention='pallas' on a GPU needs config.model.dropout=0.0 and local_window=0; set them, or"
+            " attention='auto'"
+        )
     if config.model.attention == "pallas" and platform == "cpu":
         print("attention: config.model.attention='pallas' runs interpreted on a CPU, and is slow", flush=True)
-    if config.model.attention != "auto" or shape.dropout or platform == "cpu":
+    # Only the kernel for TPUs can drop weights; it is timed without.
+    if config.model.attention != "auto" or platform == "cpu" or (shape.dropout and platform == "gpu"):
         return experiment
     backend_at = functools.cache(lambda batch, length: _fastest(config, shape, batch, length))
     chosen_for = lambda data: backend_at(data.batch_size, row_length(data))
     phases = tuple(
-        dataclasses.replace(phase, program=_with(phase.program, chosen_for(phase.data))) for phase in experiment.phases
+        dataclasses.replace(phase, program=with_backend(phase.program, chosen_for(phase.data))) for phase in experiment.phases
     )
-    return dataclasses.replace(experiment, program=_with(experiment.program, chosen_for(config.data)), phases=phases)
+    return dataclasses.replace(experiment, program=with_backend(experiment.program, chosen_for(config.data)), phases=phases)
 
 
 def _fastest(config: ConfigDict, shape: TransformerConfig, batch: int, length: int) -> str:
@@ -86,7 +93,8 @@ def _fastest(config: ConfigDict, shape: TransformerConfig, batch: int, length: i
     return chosen
 
 
-def _with(program: Program, backend: str) -> Program:
+def with_backend(program: Program, backend: str) -> Program:
+    """A transformer's program with this implementation of attention."""
     shape = dataclasses.replace(program.body.config, attention=backend)
     return dataclasses.replace(program, body=program.body.clone(config=shape))
 
@@ -96,7 +104,8 @@ def candidates(platform: str, shape: Shape, local_window: bool) -> list[str]:
     able = {
         "xla": True,
         "cudnn": platform == "gpu" and shape.dtype == "bfloat16",
-        "pallas": platform != "cpu" and tiles(shape.length) and not local_window,
+        "pallas": platform == "tpu" and applies(shape.length, shape.heads, shape.head_width)
+        or (platform == "gpu" and tiles(shape.length) and not local_window),
     }
     return [backend for backend in BACKENDS if able[backend]]
 
@@ -106,14 +115,9 @@ def check_attention(config: ConfigDict, shape) -> None:
     backend = config.model.attention
     if backend not in ("cudnn", "pallas"):
         return
-    if shape.dropout:
+    if backend == "cudnn" and shape.dropout:
         raise UserError(
-            f"config.model.attention={backend!r} cannot drop weights of the attention; set config.model.dropout=0.0, or"
-            " attention='auto'"
-        )
-    if backend == "pallas" and shape.local_window:
-        raise UserError(
-            f"config.model.attention='pallas' needs config.model.local_window=0, not {shape.local_window}; set it, or"
+            "config.model.attention='cudnn' cannot drop weights of the attention; set config.model.dropout=0.0, or"
             " attention='auto'"
         )
     if backend == "pallas" and not tiles(row_length(config.data)):
@@ -195,5 +199,5 @@ def _packed(shape: Shape) -> tuple:
 
 def _output_and_gradients(backend: str, shape: Shape, query, key, value, weights, documents):
     sight = Sight(attention_mask(documents, shape.direction), documents, shape.direction)
-    output, pull = jax.vjp(lambda *given: attend(backend, *given, sight), query, key, value)
+    output, pull = jax.vjp(lambda *given: attend(backend, jnp.stack(given, axis=2), sight), query, key, value)
     return (output, *pull(weights))

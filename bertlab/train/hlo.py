@@ -1,7 +1,7 @@
 """What one run of a compiled program costs on one device: products, memory traffic and exchanges, read from its text.
 
 XLA's own count (`cost_analysis`) counts a loop's body once, so layers in a scan would count as one layer. Here a loop's body
-counts as often as it runs, and each branch of a conditional once.
+counts as often as it runs, and each branch of a conditional once, or as often as a scope around it says: `runs_14_of_22`.
 """
 
 import dataclasses
@@ -9,7 +9,9 @@ import functools
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
@@ -32,21 +34,48 @@ class Collectives:
 
 
 @dataclasses.dataclass(frozen=True)
+class Kernel:
+    """All runs of one Pallas kernel.
+
+    Attributes:
+        count: number of runs.
+        flops: of its products, by its cost estimate.
+        bytes: read from and written to memory.
+    """
+
+    count: float
+    flops: float
+    bytes: float
+
+    def __add__(self, other: "Kernel") -> "Kernel":
+        return Kernel(self.count + other.count, self.flops + other.flops, self.bytes + other.bytes)
+
+    def times(self, number: float) -> "Kernel":
+        """So many times as often."""
+        return Kernel(number * self.count, number * self.flops, number * self.bytes)
+
+
+@dataclasses.dataclass(frozen=True)
 class Work:
     """The cost of one run on one device.
 
     Attributes:
         flops: two for each multiplication of matrix products and convolutions, including recomputed ones; excluding
-            element-wise work and the inside of kernels (attention by Pallas).
+            element-wise work; of a Pallas kernel what its cost estimate says.
         bytes: bytes that operations and fusions read from and write to the device's memory: whole arrays, or the part that
             is sliced, gathered or updated in place. Excluded: arrays in on-chip memory (a TPU's VMEM), padding of tiles, and
             second reads by one fusion. A loop with an unknown number of runs counts once; it has no products.
         collectives: by kind, of the kinds that occur.
+        sources: the same bytes by the line that asks for them ("models/base.py:301", with " backward" for its gradient),
+            largest first; "" for what names no line.
+        kernels: Pallas kernels by name; their FLOPs and bytes are in `flops` and `bytes` too.
     """
 
     flops: float
     bytes: float
     collectives: Mapping[str, Collectives]
+    sources: Mapping[str, float]
+    kernels: Mapping[str, Kernel]
 
 
 def read_work(program_text: str) -> Work:
@@ -59,7 +88,7 @@ def read_work(program_text: str) -> Work:
         ValueError: a loop with an unknown number of runs has products or exchanges.
     """
     devices = re.search(r"num_partitions=(\d+)", program_text.partition("\n")[0])
-    return _Reader(*_parse(program_text), int(devices[1]) if devices else 1).work()
+    return _Reader(*_parse(program_text), int(devices[1]) if devices else 1, _lines(program_text)).work()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +158,7 @@ def _bits(kind: str) -> float:
     return 8.0 if kind == "pred" else float(number[0]) if (number := re.search(r"\d+", kind)) else 0.0
 
 
+_PACKAGE = __name__.partition(".")[0]
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?")
@@ -148,6 +178,34 @@ def _parse(text: str) -> tuple[dict[str, dict[str, _Instruction]], str]:
             operands = tuple(re.findall(r"%([\w.\-]+)", rest[:end]))
             current[name] = _Instruction(name, _arrays(shape), operation, operands, rest[:end], rest[end + 1 :], bool(root))
     return computations, entry
+
+
+def _lines(text: str) -> dict[str, str]:
+    """The innermost line of ours, or of anyone's, of each of the program's stack frames, by their numbers."""
+    tables, current = {name: {} for name in ("FileNames", "FileLocations", "StackFrames")}, None
+    for line in text.splitlines():
+        if not re.match(r"\d", line):
+            current = tables.get(line, current if not line or line == "FunctionNames" else None)
+            if line == "FunctionNames":
+                current = None
+            if _HEAD.match(line):
+                break
+        elif current is not None:
+            number, _, rest = line.partition(" ")
+            current[number] = rest
+    ids = lambda rest: dict(re.findall(r"(\w+)=(\d+)", rest))
+    found = {}
+    for number in tables["StackFrames"]:
+        frame, chain = number, []
+        while frame in tables["StackFrames"]:
+            here = ids(tables["StackFrames"][frame])
+            place = ids(tables["FileLocations"][here["file_location_id"]])
+            chain.append((PurePosixPath(tables["FileNames"][place["file_name_id"]].strip('"')).parts, place["line"]))
+            frame = str(int(here["parent_frame_id"]) - 1)
+        ours = [(parts, line) for parts, line in chain if _PACKAGE in parts] or chain[:1]
+        within = lambda parts: parts[-parts[::-1].index(_PACKAGE) :] if _PACKAGE in parts else parts[-1:]
+        found[number] = " < ".join(f"{'/'.join(within(parts))}:{line}" for parts, line in ours[:2])
+    return found
 
 
 def _arrays(shape: str) -> tuple[_Array, ...]:
@@ -178,36 +236,58 @@ _PARTS = {"dynamic-slice", "slice", "gather", "slice-start", "dynamic-slice-star
 class _Reader:
     """Adds up a program's computations, each read once."""
 
-    def __init__(self, computations: Mapping[str, Mapping[str, _Instruction]], entry: str, devices: int):
-        self.computations, self.entry, self.devices = computations, entry, devices
+    def __init__(
+        self, computations: Mapping[str, Mapping[str, _Instruction]], entry: str, devices: int, lines: Mapping[str, str]
+    ):
+        self.computations, self.entry, self.devices, self.lines = computations, entry, devices, lines
         self.within = functools.cache(self._within)
 
     def work(self) -> Work:
-        flops, traffic, exchanges = self.within(self.entry, False)
+        flops, traffic, exchanges, kernels = self.within(self.entry, False)
         # A TPU spreads one gather over fusions of products, perhaps in a loop; counting its starts counts the gathers.
         chained = sorted((each for each in exchanges if each.chain), key=lambda each: each.times, reverse=True)
         exchanges = [each for each in exchanges if not each.chain] + list({each.chain: each for each in chained}.values())
         of_kind = lambda kind: [exchange for exchange in exchanges if exchange.kind == kind]
         kinds = sorted({exchange.kind for exchange in exchanges})
-        return Work(flops, traffic, {kind: _together(of_kind(kind)) for kind in kinds})
+        collectives = {kind: _together(of_kind(kind)) for kind in kinds}
+        return Work(flops, traffic.total(), collectives, dict(traffic.most_common()), kernels)
 
-    def _within(self, name: str, fused: bool) -> tuple[float, float, list[_Exchange]]:
-        """FLOPs, bytes and exchanges of a computation and of all that it calls."""
-        flops, traffic, exchanges = 0.0, 0.0, []
+    def _within(self, name: str, fused: bool) -> tuple[float, Counter, list[_Exchange], dict[str, Kernel]]:
+        """FLOPs, bytes by source line, exchanges and kernels of a computation and of all that it calls."""
+        flops, traffic, exchanges, kernels = 0.0, Counter(), [], {}
+        add = lambda kernel, found: kernels.update({kernel: kernels.get(kernel, Kernel(0, 0, 0)) + found})
         computation = self.computations[name]
         for instruction in computation.values():
             flops += self._products(instruction, computation)
-            traffic += 0.0 if fused else self._traffic(instruction, computation)
+            moved = 0.0 if fused else self._traffic(instruction, computation)
+            if moved:
+                traffic[self._source(instruction)] += moved
+            if kernel := _kernel_name(instruction):
+                add(kernel, Kernel(1, self._products(instruction, computation), moved))
             exchanges += self._exchanges(instruction, computation, name)
             for callee, times, inside in self._calls(instruction, computation):
-                of_flops, of_traffic, of_exchanges = self.within(callee, fused or inside)
+                of_flops, of_traffic, of_exchanges, of_kernels = self.within(callee, fused or inside)
                 if math.isnan(times):
                     if of_flops or of_exchanges:
                         raise ValueError(f"products or exchanges in a loop with an unknown number of iterations: {callee}")
                     times = 1
-                flops, traffic = flops + times * of_flops, traffic + times * of_traffic
+                flops += times * of_flops
+                for source, moved in of_traffic.items():
+                    traffic[source] += times * moved
+                for kernel, found in of_kernels.items():
+                    add(kernel, found.times(times))
                 exchanges += [dataclasses.replace(each, times=times * each.times) for each in of_exchanges]
-        return flops, traffic, exchanges
+        return flops, traffic, exchanges, kernels
+
+    def _source(self, instruction: _Instruction) -> str:
+        """The line that asks for an instruction; for a fusion without one, that of any of its parts."""
+        while not (frame := re.search(r"stack_frame_id=(\d+)", instruction.attributes)):
+            if instruction.operation != "fusion":
+                return ""
+            body = self.computations[instruction.called("calls")[0]]
+            instruction = next(each for each in body.values() if each.is_root)
+        backward = " backward" if "transpose(jvp" in instruction.attributes else ""
+        return self.lines.get(frame[1], "") + backward
 
     def _calls(self, instruction: _Instruction, computation) -> Iterator[tuple[str, float, bool]]:
         """(computation, how often it runs, whether its arrays stay in the device) for all that an instruction runs."""
@@ -217,9 +297,17 @@ class _Reader:
             yield instruction.called("body")[0], times, False
         elif operation == "fusion":
             yield instruction.called("calls")[0], 1, True
-        elif operation in ("call", "async-start", "conditional"):
-            keys = ("to_apply", "calls", "branch_computations", "true_computation", "false_computation")
-            yield from ((callee, 1, False) for callee in instruction.called(*keys))
+        elif operation in ("call", "async-start"):
+            yield from ((callee, 1, False) for callee in instruction.called("to_apply", "calls"))
+        elif operation == "conditional":
+            keys = ("branch_computations", "true_computation", "false_computation")
+            yield from ((callee, self._share(callee), False) for callee in instruction.called(*keys))
+
+    def _share(self, branch: str) -> float:
+        """Of a conditional's runs, how many take a branch: what the names of its operations say, or 1."""
+        named = (re.search(r"runs_(\d+)_of_(\d+)", each.attributes) for each in self.computations[branch].values())
+        found = next(filter(None, named), None)
+        return int(found[1]) / int(found[2]) if found else 1.0
 
     def _trips(self, loop: _Instruction, computation) -> float:
         """How often a loop runs: XLA's number, or that of a counter that steps up to a constant; NaN if neither is known."""
@@ -251,7 +339,7 @@ class _Reader:
         if instruction.operation == "convolution":
             arrays = [computation[operand].arrays[0].dims for operand in instruction.operands[:2]]
             return _convolution_flops(*arrays, instruction.arrays[0].dims, instruction.attributes)
-        return 0.0
+        return float(_cost(instruction, "flops"))
 
     def _exchanges(self, instruction: _Instruction, computation, name: str) -> list[_Exchange]:
         kind = instruction.operation.removesuffix("-start")
@@ -285,6 +373,13 @@ class _Reader:
             return 3 * sources[-1].bytes if instruction.traffic else sources[-1].traffic
         if operation == "copy-start":  # (output, input, a context)
             return sources[0].traffic + instruction.arrays[0].traffic
+        if moved := _cost(instruction, "bytes_accessed"):
+            # A kernel reads each array once unless it says that it moves more; it may be given one array several times.
+            arrays = [
+                *instruction.arrays,
+                *(a for name in dict.fromkeys(instruction.operands) for a in computation[name].arrays),
+            ]
+            return sum(array.traffic for array in arrays) + max(0, moved - sum(array.bytes for array in arrays))
         made = sum(array.traffic for array in instruction.arrays[len(sources) if operation == "all-gather-start" else 0 :])
         return made + sum(source.traffic for source in sources)
 
@@ -334,6 +429,22 @@ class _Reader:
             inner = self.computations[made.called("calls")[0]]
             return self._update(inner, next(each for each in inner.values() if each.is_root))
         return body[made.operands[1]].bytes if made.operation == "dynamic-update-slice" else made.bytes
+
+
+def _kernel_name(instruction: _Instruction) -> str:
+    """That of a Pallas kernel for TPUs, forward or backward; "" for anything else."""
+    if instruction.operation != "custom-call" or 'custom_call_target="tpu_custom_call"' not in instruction.attributes:
+        return ""
+    named = re.search(r'(\w+)\)*/pallas_call"', instruction.attributes)
+    return named[1] if named else "unnamed"
+
+
+def _cost(instruction: _Instruction, what: str) -> int:
+    """What a Pallas kernel says of its cost; 0 if it says nothing."""
+    if not _kernel_name(instruction):
+        return 0
+    found = re.search(rf'"cost_estimate":\{{[^}}]*"{what}":"(\d+)"', instruction.attributes)
+    return int(found[1]) if found else 0
 
 
 def _parameter(body: Mapping[str, _Instruction], place: int) -> _Instruction:

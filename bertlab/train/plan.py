@@ -1,7 +1,8 @@
 """Compiles a training step ahead of time for other hardware and analyses what it needs there, without running it.
 
 `v5e:16x16` and the like are TPU slices. Their compiler (libtpu, extra `tpu`) runs on any x86 Linux machine. `cpu:8` is eight
-virtual devices of this machine. Tokens are made up, so no text is read.
+virtual devices of this machine. Tokens are made up, so no text is read. `model.attention=auto`, which a run measures, is
+planned for a TPU as the fused kernel, where that applies.
 """
 
 import contextlib
@@ -23,6 +24,7 @@ from bertlab.errors import UserError
 from bertlab.files import write_json
 from bertlab.train.budget import mean_cost
 from bertlab.train.build import build_phases
+from bertlab.train.choice import with_backend
 from bertlab.train.hlo import Work, read_work
 from bertlab.train.made_up import MadeUpRows, made_up_program
 from bertlab.train.optimizers import build_optimizer
@@ -104,15 +106,25 @@ class Plan:
         """The longest of these times, with its name: no step is faster (the roofline); None for a CPU."""
         return max(self.seconds().items(), key=lambda item: item[1], default=None)
 
+    def utilisation(self) -> float | None:
+        """The model's FLOPs (by formula) in the shortest step, as a share of what the chip can do; None for a CPU."""
+        bound = self.bound()
+        return bound and self.model_flops / self.chip.flops / bound[1]
+
     def record(self) -> dict[str, Any]:
-        """Everything as a JSON-able dict."""
-        bound, seconds = self.bound(), self.seconds()
-        return dataclasses.asdict(self) | {
+        """Everything as a JSON-able dict; of the source lines, those that move most."""
+        bound, seconds, whole = self.bound(), self.seconds(), dataclasses.asdict(self)
+        whole["work"]["sources"] = self.largest_sources()
+        return whole | {
             "mesh": dict(self.mesh),
             "seconds": seconds,
             "bound": bound and bound[0],
-            "model_flops_share": bound and self.model_flops / self.chip.flops / bound[1],
+            "model_flops_share": self.utilisation(),
         }
+
+    def largest_sources(self, number: int = 10) -> dict[str, float]:
+        """The source lines that move most, and their bytes."""
+        return dict(list(self.work.sources.items())[:number])
 
 
 class TooLarge(UserError):
@@ -129,6 +141,8 @@ def plan(config, topology: str) -> Plan:
     devices, chip = topology_devices(topology)
     batches = lambda data: MadeUpRows(data, config.data.tokenizer.vocab_size)
     mesh, phase = build_mesh(config.mesh, devices), build_phases(config, made_up_program(config), batches)[0]
+    if chip and getattr(phase.program.body.config, "attention", "") == "auto":
+        phase = dataclasses.replace(phase, program=with_backend(phase.program, "pallas"))
     rows, few = phase.data.batch_size, phase.data.copy_and_resolve_references()
     check_batch(mesh.shape["data"] * mesh.shape["fsdp"], rows, config.train.micro_batches)
     few.batch_size = ROWS
@@ -271,12 +285,26 @@ def print_plan(config, topology: str, largest: bool = False, out: Path | None = 
     }
     if bound := found.bound():
         rows["no step is faster than"] = f"{1000 * bound[1]:.2f} ms, for {bound[0]}"
-    table = Table(title=f"One training step on {topology}, for each device", title_justify="left", show_header=False)
+        rows["attainable utilisation"] = f"{found.utilisation():.3f}"
+    for name, kernel in found.work.kernels.items() if chip else ():
+        products, memory = kernel.flops / chip.flops, kernel.bytes / chip.bandwidth
+        bound_by = f"at least {1000 * max(products, memory):.2f} ms, for {'products' if products > memory else 'memory'}"
+        what = f"{kernel.flops:.4g} FLOPs, {gib(kernel.bytes)}"
+        rows[f"kernel {name}, {kernel.count:,.0f} times"] = f"{what}, {bound_by}"
+    console = Console()
+    console = console if console.is_terminal else Console(width=120)
+    console.print(_table(f"One training step on {topology}, for each device", rows))
+    moved = {source or "(no line)": gib(size) for source, size in found.largest_sources().items()}
+    console.print(_table("Lines that move most; a line, < and its caller", moved))
+    return found.record()
+
+
+def _table(title: str, rows: Mapping[str, str]) -> Table:
+    """Names and values; rows without a value are left out."""
+    table = Table(title=title, title_justify="left", show_header=False)
     table.add_column()
     table.add_column(justify="right")
     for row in rows.items():
         if row[1]:
             table.add_row(*row)
-    console = Console()
-    (console if console.is_terminal else Console(width=120)).print(table)
-    return found.record()
+    return table

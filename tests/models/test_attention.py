@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.pallas import tpu as pltpu
 from ml_collections import ConfigDict
 
 from bertlab.errors import UserError
@@ -19,7 +18,7 @@ from bertlab.train.checks import check_config
 from bertlab.train.sharding import build_mesh
 from tests.references import tiny_program, views_of
 
-SHAPE = choice.Shape(batch=2, length=128, heads=2, head_width=16, dtype="float32", direction="left-to-right")
+SHAPE = choice.Shape(batch=2, length=128, heads=2, head_width=64, dtype="float32", direction="left-to-right")
 DIRECTIONS = ("bidirectional", "left-to-right", "right-to-left")
 
 
@@ -69,14 +68,13 @@ def test_a_body_computes_the_same_with_either(family, direction, packed_batch):
     batch, found = packed_batch(rows=2, length=128), {}
     for backend in ("xla", "pallas"):
         layers = 2 if family == "modern" else 1  # of both kinds
-        program = tiny_program(family, "ltr" if family == "gpt" else "mlm", layers=layers, attention=backend, dropout=0.0)
+        shape = dict(layers=layers, width=128, heads=2, local_window=20 if layers == 2 else 0)
+        program = tiny_program(family, "ltr" if family == "gpt" else "mlm", attention=backend, dropout=0.0, **shape)
         params = program.init(jax.random.key(0), batch)
         view = next(iter(views_of(program, batch).values()))
         encode = jax.jit(program.encode).trace(params, view)
         found[backend] = encode.lower().compile()(params, view).widest()[1][-1]
-        kernels = "pallas_call" in str(encode.jaxpr)
-        # ModernBERT's layers of a window have a mask that the kernels do not know.
-        assert kernels == (backend == "pallas" and family != "modern")
+        assert ("pallas_call" in str(encode.jaxpr)) == (backend == "pallas")
     real = batch["documents"] > 0
     np.testing.assert_allclose(found["pallas"][real], found["xla"][real], rtol=2e-4, atol=2e-5)
 
@@ -122,10 +120,9 @@ def test_where_nothing_works_xla_is_taken_and_a_want_of_memory_is_not_remembered
 
 
 def test_what_passes_over_documents_is_never_taken(tmp_path, monkeypatch):
-    kernel = attention._triton
-    monkeypatch.setattr(attention, "_triton", lambda causal, q, k, v, documents, interpret=False: kernel(
-        causal, q, k, v, jnp.ones_like(documents), interpret
-    ))  # fmt: skip
+    kernel = attention._kernel
+    blind = lambda sight: dataclasses.replace(sight, documents=jnp.ones_like(sight.documents))
+    monkeypatch.setattr(attention, "_kernel", lambda qkv, sight, drop: kernel(qkv, blind(sight), drop))
     file = tmp_path / "attention.json"
     assert choice.choose(SHAPE, ("xla", "cudnn", "pallas"), file) == "xla"
     [found] = json.loads(file.read_text()).values()
@@ -140,6 +137,9 @@ def test_candidates():
     half = dataclasses.replace(SHAPE, dtype="bfloat16", length=100)
     assert choice.candidates("gpu", half, False) == ["xla", "cudnn"]
     assert choice.candidates("gpu", dataclasses.replace(half, length=128), True) == ["xla", "cudnn"]
+    assert choice.candidates("tpu", SHAPE, True) == ["xla", "pallas"]
+    for unfit in (dict(length=8192 + 128), dict(heads=3), dict(head_width=80)):
+        assert choice.candidates("tpu", dataclasses.replace(SHAPE, **unfit), False) == ["xla"]
 
 
 def test_each_phase_takes_the_fastest_at_its_own_shape(small_config, monkeypatch):
@@ -161,7 +161,6 @@ def test_each_phase_takes_the_fastest_at_its_own_shape(small_config, monkeypatch
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(model__attention="pallas", data__seq_len=128), "cannot drop weights of the attention"),
         (dict(model__attention="cudnn"), "cannot drop weights of the attention"),
         (dict(model__attention="pallas", model__dropout=0.0), "needs rows of a multiple of 128 positions, not 32"),
         (dict(model__attention="fast"), "attention='fast'"),
@@ -183,13 +182,34 @@ def test_kernels_are_refused_where_an_order_keeps_them_from_all(names, small_con
         check_config(config)
 
 
-def test_the_kernels_for_a_tpu_see_documents_and_direction():
-    """Mosaic's, interpreted: output and gradients, packed rows, within float32's rounding."""
-    shape = dataclasses.replace(SHAPE, batch=1, heads=1, head_width=128)
-    given = choice._packed(shape)
-    of_tpu = lambda query, key, value: attention._mosaic(True, query, key, value, given[-1])
-    with pltpu.force_tpu_interpret_mode():
-        output, pull = jax.vjp(of_tpu, *given[:3])
-        found = (output, *pull(given[3]))
-    for mine, expected in zip(found, both(shape, given)[0], strict=True):
-        np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=2e-5)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_the_kernels_for_a_gpu_see_documents_and_direction(direction):
+    """Triton's, interpreted: output and gradients, packed rows, within float32's rounding."""
+    shape = dataclasses.replace(SHAPE, direction=direction, head_width=16)
+    *qkv, of_output, documents = choice._packed(shape)
+    of_gpu = lambda *given: attention._triton(direction, jnp.stack(given, axis=2), documents, interpret=True)
+    output, pull = jax.vjp(of_gpu, *qkv)
+    expected = jax.jit(lambda *x: choice._output_and_gradients("xla", shape, *x))(*qkv, of_output, documents)
+    for mine, right in zip((output, *pull(of_output)), expected, strict=True):
+        np.testing.assert_allclose(mine, right, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_blocks_of_a_window_give_what_all_scores_give(direction):
+    """A body's local layers, in rows of several documents whose length is no multiple of a block."""
+    documents = np.asarray(choice._packed(dataclasses.replace(SHAPE, length=500))[-1])
+    documents = np.where(documents == 0, 4, documents)
+    qkv = jnp.asarray(np.random.default_rng(1).normal(size=(2, 500, 3, 2, 16)), jnp.float32)
+    distance = np.abs(np.arange(500) - np.arange(500)[:, None])
+    for here in (True, False):
+        mask = attention_mask(jnp.asarray(documents), direction) & jnp.asarray(distance <= (40 if here else 500))
+        sight = attention.Sight(mask, jnp.asarray(documents), direction, window=attention.Window(40, jnp.bool_(here), 2, 3))
+        plain = attention.Sight(mask, jnp.asarray(documents), direction)
+        both = lambda x, sight: jax.vjp(lambda x: attention.attend("xla", x, sight), x)
+        values_and_gradients = lambda x, sight: (both(x, sight)[0], both(x, sight)[1](x[:, :, 0])[0])
+        found, expected = (jax.jit(lambda x, s=s: values_and_gradients(x, s))(qkv) for s in (sight, plain))
+        for mine, right in zip(found, expected, strict=True):
+            np.testing.assert_allclose(mine, right, rtol=1e-5, atol=1e-5)
+    computed = jax.jit(lambda x: attention._in_bands(x, sight, None, jnp.float32)).lower(qkv).cost_analysis()["flops"]
+    width = 3 if direction == "bidirectional" else 2
+    assert computed < 1.5 * 2 * 2 * 2 * 2 * 512 * width * 64 * 16, "products of 8 blocks, not of [500, 500]"

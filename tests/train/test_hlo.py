@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertlab.train.hlo import Collectives, read_work
+from bertlab.train.hlo import Collectives, Kernel, read_work
 
 LAYERS, ROWS, WIDTH = 6, 32, 48
 
@@ -191,3 +191,62 @@ def test_traffic_is_of_the_parts_that_are_read_and_written_and_not_of_memory_on_
     off_chip = SLICES.replace("S(1)", "")
     assert read_work(off_chip).bytes == 4 * row
     assert np.isclose(read_work(SLICES.replace("dynamic-slice(%view, %i, %i)", "negate(%view)")).bytes, 25 * row)
+
+
+WITH_KERNEL = """HloModule step, is_scheduled=true
+
+FileNames
+1 "/somewhere/bertlab/models/base.py"
+2 "/somewhere/site-packages/flax/module.py"
+3 "/somewhere/bertlab/models/attention.py"
+
+FunctionNames
+1 "f"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=149 end_line=149 column=14 end_column=14}
+2 {file_name_id=2 function_name_id=1 line=7 end_line=7 column=14 end_column=14}
+3 {file_name_id=3 function_name_id=1 line=69 end_line=69 column=14 end_column=14}
+
+StackFrames
+1 {file_location_id=3 parent_frame_id=1}
+2 {file_location_id=2 parent_frame_id=2}
+3 {file_location_id=1 parent_frame_id=3}
+
+%local (a: f32[4,8]) -> f32[4,8] {
+  %a = f32[4,8]{1,0} parameter(0)
+  ROOT %half = f32[4,8]{1,0} negate(%a), metadata={op_name="jit(step)/cond/branch_1_fun/jvp(runs_2_of_3)/neg" stack_frame_id=3}
+}
+
+%full (b: f32[4,8]) -> f32[4,8] {
+  %b = f32[4,8]{1,0} parameter(0)
+  %k = f32[8,8]{1,0} constant({...})
+  ROOT %whole = f32[4,8]{1,0} convolution(%b, %k), dim_labels=bf_io->bf, metadata={op_name="runs_1_of_3/dot"}
+}
+
+ENTRY %main (x: f32[4,8], here: s32[]) -> f32[4,8] {
+  %x = f32[4,8]{1,0} parameter(0)
+  %here = s32[] parameter(1)
+  %near = f32[4,8]{1,0:T(8,128)S(1)} copy(%x)
+  %once = f32[4,8]{1,0} custom-call(%x, %x, %near), custom_call_target="tpu_custom_call", metadata={op_name="jit(step)/transpose(jvp(attention_backward))/pallas_call" stack_frame_id=1}, backend_config={"custom_call_config":{"body":"x","cost_estimate":{"flops":"640","transcendentals":"1","bytes_accessed":"384"}}}
+  %more = f32[4,8]{1,0} custom-call(%x), custom_call_target="tpu_custom_call", metadata={op_name="jit(step)/jvp(flash)/pallas_call"}, backend_config={"custom_call_config":{"cost_estimate":{"flops":"64","bytes_accessed":"1256"}}}
+  %other = f32[4,8]{1,0} custom-call(%x), custom_call_target="Sharding"
+  ROOT %c = f32[4,8]{1,0} conditional(%here, %once, %more), branch_computations={%full, %local}
+}
+"""  # noqa: E501
+
+
+def test_kernels_count_what_they_say_and_arrays_once_and_branches_as_often_as_they_are_named():
+    work, array = read_work(WITH_KERNEL), 4 * 4 * 8
+    assert work.kernels["attention_backward"] == Kernel(1, 640, 2 * array), "on-chip memory is no traffic"
+    assert work.kernels["flash"] == Kernel(1, 64, 1256), "it reads again what it has read"
+    assert work.flops == pytest.approx(640 + 64 + 2 * 4 * 8 * 8 / 3)
+    branches = 2 / 3 * 2 * array + 1 / 3 * (2 * array + 4 * 64)
+    assert work.bytes == pytest.approx(2 * array + 1256 + array + 2 * array + branches)
+
+
+def test_bytes_have_the_line_that_asks_for_them_and_its_caller():
+    sources, array = read_work(WITH_KERNEL).sources, 4 * 4 * 8
+    assert sources["models/base.py:149 < models/attention.py:69"] == pytest.approx(2 / 3 * 2 * array)
+    assert sources["models/attention.py:69 backward"] == 2 * array
+    assert [*sources.values()] == sorted(sources.values(), reverse=True)

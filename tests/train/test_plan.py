@@ -6,7 +6,7 @@ import pytest
 
 from bertlab.errors import UserError
 from bertlab.train import plan as planning
-from bertlab.train.hlo import Collectives, Work
+from bertlab.train.hlo import Collectives, Kernel, Work
 from bertlab.train.plan import Plan, plan, print_plan
 from tests.conftest import ROOT
 
@@ -135,7 +135,9 @@ def test_topologies_that_there_are_not(topology, message, small_config):
 
 
 def test_the_roofline_is_the_slowest_of_products_memory_and_exchanges(monkeypatch, tmp_path, capsys):
-    work = Work(197e12, 2 * 0.819e12, {"all-reduce": Collectives(1, 2e11, 3e11, "f32[5]")})
+    kernels = {"attention": Kernel(24, 19.7e12, 0.819e12)}
+    lines = {f"models/base.py:{line}": 1e9 * (20 - line) for line in range(15)}
+    work = Work(197e12, 2 * 0.819e12, {"all-reduce": Collectives(1, 2e11, 3e11, "f32[5]")}, lines, kernels)
     chip = planning.CHIPS["v5e"]
     found = Plan("v5e:2x2", {"data": 4}, 8, 80, 1, 5, 98.5e12, work, 2**30, 2**32, chip)
     assert found.seconds() == pytest.approx({"products": 1.0, "memory": 2.0, "exchanges": 1.5})
@@ -143,8 +145,11 @@ def test_the_roofline_is_the_slowest_of_products_memory_and_exchanges(monkeypatc
     monkeypatch.setattr(planning, "plan", lambda config, topology: found)
     print_plan(None, "v5e:2x2", out=tmp_path / "plan.json")
     assert "2000.00 ms" in (shown := capsys.readouterr().out) and "f32[5]" in shown
+    assert "0.250" in shown and "attention, 24 times" in shown and "at least 1000.00 ms" in shown
+    assert "models/base.py:0" in shown and "models/base.py:9" in shown and "models/base.py:10" not in shown
     record = json.loads((tmp_path / "plan.json").read_text())
     assert record["bound"] == "memory" and record["work"]["collectives"]["all-reduce"]["sent"] == 3e11
+    assert len(record["work"]["sources"]) == 10 and record["work"]["kernels"]["attention"]["flops"] == 19.7e12
     assert record["model_flops_share"] == pytest.approx(0.25) and record["memory"] == 2**32
 
 
