@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow soak damage fuzz planted studies test-lowest test-locked lock audit parity lint types package clean
+.PHONY: demo docs docs-serve test test-slow soak damage fuzz planted studies test-lowest test-locked lock audit parity lint types package clean
 
 demo: $(VENV)/.installed
 	@echo "Pretraining and probing three variants with four seeds on two cores; this takes about eight minutes."
@@ -35,6 +35,21 @@ READER ?=
 fuzz: MINUTES = 1
 fuzz: $(VENV)-fuzz/.installed
 	JAX_PLATFORMS=cpu JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(VENV)-fuzz/bin/python -m tests.faults.fuzz --reader='$(READER)' --minutes=$(MINUTES)
+
+# Builds the site into build/site, in a separate environment; a warning, such as a link that leads nowhere, is an error.
+docs: $(VENV)-docs/.installed
+	$(VENV)-docs/bin/python docs/assemble.py build/site-source
+	$(VENV)-docs/bin/python -m sphinx -b html -c docs --fail-on-warning --keep-going --quiet build/site-source build/site
+	@echo "The site is build/site/index.html."
+
+# Builds the site and serves it at http://localhost:8000 until Ctrl-C.
+docs-serve: docs
+	$(VENV)-docs/bin/python -m http.server --directory build/site --bind localhost 8000
+
+$(VENV)-docs/.installed: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	touch $@
 
 $(VENV)-fuzz/.installed: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m venv $(VENV)-fuzz
@@ -83,7 +98,7 @@ $(VENV)/.installed-types: $(VENV)/.installed-test
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-lowest $(VENV)-locked $(VENV)-fuzz $(VENV)-parity build dist bertlab.egg-info .mypy_cache
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-locked $(VENV)-docs $(VENV)-fuzz $(VENV)-parity build dist bertlab.egg-info .mypy_cache
 
 # Compares bertlab with PyTorch, transformers, gensim and TensorFlow on the same weights, in a separate environment. That
 # environment has the TPU compiler for `bertlab plan`; JAX_PLATFORMS keeps JAX from looking for a TPU. ELMo has no rival there,
