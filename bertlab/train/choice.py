@@ -104,7 +104,8 @@ def candidates(platform: str, shape: Shape, local_window: bool) -> list[str]:
     able = {
         "xla": True,
         "cudnn": platform == "gpu" and shape.dtype == "bfloat16",
-        "pallas": platform == "tpu" and applies(shape.length, shape.heads, shape.head_width)
+        "pallas": platform == "tpu"
+        and applies(shape.length, shape.heads, shape.head_width)
         or (platform == "gpu" and tiles(shape.length) and not local_window),
     }
     return [backend for backend in BACKENDS if able[backend]]
