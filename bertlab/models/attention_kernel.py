@@ -2,8 +2,8 @@
 
 A program of the grid holds the queries, keys and values of one row and of as many heads as fill a TPU's 128 lanes. It walks
 over tiles of scores with a running softmax and skips tiles that direction or window hide; the backward pass computes the
-weights again from the stored log-sums (Dao et al. 2022, "FlashAttention", algorithms 1 and 4). Tiles are transposed, keys first,
-so that each query's sums are rows.
+weights again from the stored log-sums (Dao et al. 2022, "FlashAttention", algorithms 1 and 4). Tiles are transposed (keys come
+first), so that each query's sums are rows.
 
 Dropout's bits are a function of a key for each row and head and of the positions of query and key. So both passes, the
 interpreter on a CPU and `keep` itself, which makes the mask of the written-out attention, draw the same, however tiles and
@@ -195,7 +195,9 @@ def _options(qkv, head_width: int, spec: Spec, products: int, arrays: int) -> di
     heads = packed * programs
     scores = batch * heads * length**2 * spec.visible
     moved = arrays * qkv.size // 3 * qkv.dtype.itemsize + 4 * batch * (heads + 2) * length
-    limit = pltpu.CompilerParams(vmem_limit_bytes=100 * 2**20 if length > 1024 else 32 * 2**20)
+    # Six arrays of a program in two buffers each, two sums in float32, documents and log-sums; and tiles of scores.
+    kept = length * (packed * head_width * (12 * qkv.dtype.itemsize + 8) + 1500)
+    limit = pltpu.CompilerParams(vmem_limit_bytes=16 * 2**20 + kept)
     cost = pl.CostEstimate(flops=int(2 * products * scores * head_width), transcendentals=int(scores), bytes_accessed=moved)
     return dict(cost_estimate=cost, compiler_params=limit)
 

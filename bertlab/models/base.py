@@ -30,9 +30,10 @@ SIDES = ("forward", "backward", "both")
 View = Mapping[str, Array]
 """What the model is shown: `tokens`, `segments`, `documents`, `positions`, each int32 [B, L], and an objective's own fields.
 
-A view may also hold `order` and `shown_at`, int32 [B, L] (default: the same as `order`): in a bidirectional transformer
-position i then sees of its own document only itself and each j with shown_at[j] ≤ order[i]. Its states are still called
-`both`, and a view may be longer than the batch's rows.
+A document's positions are neighbours in the row and count up by one, which fused and local attention rely on; not in a view
+with an order. A view may also hold `order` and `shown_at`, int32 [B, L] (default: the same as `order`): in a bidirectional
+transformer position i then sees of its own document only itself and each j with shown_at[j] ≤ order[i]. Its states are still
+called `both`, and a view may be longer than the batch's rows.
 """
 
 Carry = Mapping[str, Any]

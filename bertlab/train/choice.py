@@ -104,8 +104,10 @@ def candidates(platform: str, shape: Shape, local_window: bool) -> list[str]:
     able = {
         "xla": True,
         "cudnn": platform == "gpu" and shape.dtype == "bfloat16",
-        "pallas": platform == "tpu" and applies(shape.length, shape.heads, shape.head_width)
-        or (platform == "gpu" and tiles(shape.length) and not local_window),
+        "pallas": {
+            "tpu": applies(shape.length, shape.heads, shape.head_width),
+            "gpu": tiles(shape.length) and not local_window,
+        }.get(platform, False),
     }
     return [backend for backend in BACKENDS if able[backend]]
 

@@ -1,6 +1,7 @@
 """Fused attention gives what the written-out one gives, on packed rows; and the fastest is chosen among those that do."""
 
 import dataclasses
+import functools
 import json
 
 import jax
@@ -194,6 +195,11 @@ def test_the_kernels_for_a_gpu_see_documents_and_direction(direction):
         np.testing.assert_allclose(mine, right, rtol=1e-4, atol=2e-5)
 
 
+def value_and_gradient(qkv, sight):
+    output, pull = jax.vjp(lambda qkv: attention.attend("xla", qkv, sight), qkv)
+    return output, pull(qkv[:, :, 0])[0]
+
+
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_blocks_of_a_window_give_what_all_scores_give(direction):
     """A body's local layers, in rows of several documents whose length is no multiple of a block."""
@@ -205,9 +211,7 @@ def test_blocks_of_a_window_give_what_all_scores_give(direction):
         mask = attention_mask(jnp.asarray(documents), direction) & jnp.asarray(distance <= (40 if here else 500))
         sight = attention.Sight(mask, jnp.asarray(documents), direction, window=attention.Window(40, jnp.bool_(here), 2, 3))
         plain = attention.Sight(mask, jnp.asarray(documents), direction)
-        both = lambda x, sight: jax.vjp(lambda x: attention.attend("xla", x, sight), x)
-        values_and_gradients = lambda x, sight: (both(x, sight)[0], both(x, sight)[1](x[:, :, 0])[0])
-        found, expected = (jax.jit(lambda x, s=s: values_and_gradients(x, s))(qkv) for s in (sight, plain))
+        found, expected = (jax.jit(functools.partial(value_and_gradient, sight=of))(qkv) for of in (sight, plain))
         for mine, right in zip(found, expected, strict=True):
             np.testing.assert_allclose(mine, right, rtol=1e-5, atol=1e-5)
     computed = jax.jit(lambda x: attention._in_bands(x, sight, None, jnp.float32)).lower(qkv).cost_analysis()["flops"]
