@@ -27,12 +27,14 @@ from tests.conftest import ROOT
 
 PAGES = {str(page.relative_to(ROOT)): page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
 LINKED = [*PAGES.values(), ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "experiments/README.md"]
-BLOCK = re.compile(r"(?:^<!-- not run: (?P<why>[^\n]*?) -->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(
+    r"(?:^<!-- not run: (?P<why>[^\n]*?) -->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+)
 LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
 # What makes a command small, by its name.
 SMALL = {
-    "train": "train.steps=4 train.eval_batches=1 evaluate.sentences=2 data.seq_len=32 data.batch_size=8 model.width=16 model.hidden=24"
-    " model.heads=2 model.layers=1 data.tokenizer.vocab_size=400 data.valid_fraction=0.1 data.test_fraction=0.1 mesh.data=1"
+    "train": "train.steps=4 train.eval_batches=1 evaluate.sentences=2 data.seq_len=32 data.batch_size=8 model.width=16"
+    " model.hidden=24 model.heads=2 model.layers=1 data.tokenizer.vocab_size=400 data.valid_fraction=0.1 data.test_fraction=0.1 mesh.data=1"
     " optimizer.warmup_steps=2 data.workers=1",
     "finetune": "train.steps=4 mesh.data=1",
 }
@@ -47,7 +49,9 @@ def commands(text: str, names: dict[str, str]) -> list[list[str]]:
     """The words of each command of a shell block; `names` collects its variables."""
     found = []
     for line in re.sub(r"\\\n", " ", text).splitlines():
-        for part in " ".join(shlex.quote(word) if word != "&&" else word for word in shlex.split(line, comments=True)).split(" && "):
+        for part in " ".join(shlex.quote(word) if word != "&&" else word for word in shlex.split(line, comments=True)).split(
+            " && "
+        ):
             words = [string.Template(word).safe_substitute(names) for word in shlex.split(part)]
             if len(words) == 1 and (assigned := re.fullmatch(r"(\w+)=(.*)", words[0])):
                 names[assigned.group(1)] = assigned.group(2)
@@ -58,7 +62,9 @@ def commands(text: str, names: dict[str, str]) -> list[list[str]]:
 
 def example(page: str, file: str) -> str:
     """The Python block of a page that begins with the file's name."""
-    [text] = [block["text"] for block in blocks(page) if block["language"] == "python" and block["text"].startswith(f'"""{file}')]
+    [text] = [
+        block["text"] for block in blocks(page) if block["language"] == "python" and block["text"].startswith(f'"""{file}')
+    ]
     return text
 
 
@@ -146,7 +152,9 @@ def reader(tmp_path, monkeypatch, bert_run, small_overrides):
         words = [word.replace("books/*.txt", "books/*.txt.gz") for word in words]
         if words[0] == "sweep":
             words = [re.sub(r"(--study=\S+)", r"\1,seeds=2,steps=4,task_steps=2,select=off,labels=50", word) for word in words]
-        given = [word for word in words if word.startswith(("--run=", "--config.init_from=")) or "/" in word and "=" not in word]
+        given = [
+            word for word in words if word.startswith(("--run=", "--config.init_from=")) or ("/" in word and "=" not in word)
+        ]
         for place in (Path(word.rpartition("=")[2]) for word in given):
             if place.parts[0] == "runs" and not place.exists() and words[0] not in ("report", "sweep"):
                 shutil.copytree(bert_run, place)
@@ -191,13 +199,29 @@ def test_objective_of_the_readme_trains_from_a_file_of_ones_own(small_config, tm
     shared = {"data.corpus": config.data.corpus, "data.directory": config.data.directory, "data.workers": 1, "mesh.data": 1}
     shared |= {"data.tokenizer.vocab_size": 400, "data.seq_len": 32, "data.batch_size": 8, "data.valid_fraction": 0.1}
     shared |= {"data.test_fraction": 0.1, "model.width": 16, "model.hidden": 24, "train.steps": 30, "train.log_every": 10}
-    shared |= {"optimizer.warmup_steps": 2, "train.eval_batches": 2, "evaluate.sentences": 2, "objectives.MyObjective.rate": 0.3}
-    [command] = re.findall(r"^bertlab (train .*objectives=my_module:MyObjective.*)$", PAGES["README.md"].read_text(), re.MULTILINE)
+    shared |= {
+        "optimizer.warmup_steps": 2,
+        "train.eval_batches": 2,
+        "evaluate.sentences": 2,
+        "objectives.MyObjective.rate": 0.3,
+    }
+    [command] = re.findall(
+        r"^bertlab (train .*objectives=my_module:MyObjective.*)$", PAGES["README.md"].read_text(), re.MULTILINE
+    )
     command = command.replace("experiments/", f"{ROOT}/experiments/").split()
     assert main([*command, *(f"--config.{key}={value}" for key, value in shared.items())]) == 0
     shown = capsys.readouterr().out
     assert "step 30/30  train" in shown and "runs/mine/result.json" in shown.splitlines()[-1]
-    names = {"config.json", "environment.json", "data.json", "metrics.jsonl", "checkpoints", "costs.json", "result.json", "tokenizer"}
+    names = {
+        "config.json",
+        "environment.json",
+        "data.json",
+        "metrics.jsonl",
+        "checkpoints",
+        "costs.json",
+        "result.json",
+        "tokenizer",
+    }
     assert {path.name for path in Path("runs/mine").iterdir()} == names | {"measured.json", "files.json"}
     lines = [json.loads(line) for line in Path("runs/mine/metrics.jsonl").read_text().splitlines()]
     train = [line for line in lines if line["split"] == "train"]
