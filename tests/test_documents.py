@@ -33,9 +33,9 @@ BLOCK = re.compile(
 LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
 # What makes a command small, by its name.
 SMALL = {
-    "train": "train.steps=4 train.eval_batches=1 evaluate.sentences=2 data.seq_len=32 data.batch_size=8 model.width=16"
-    " model.hidden=24 model.heads=2 model.layers=1 data.tokenizer.vocab_size=400 data.valid_fraction=0.1 data.test_fraction=0.1 mesh.data=1"
-    " optimizer.warmup_steps=2 data.workers=1",
+    "train": "train.steps=4 train.eval_batches=1 evaluate.sentences=2 data.seq_len=32 data.batch_size=8 data.workers=1"
+    " data.tokenizer.vocab_size=400 data.valid_fraction=0.1 data.test_fraction=0.1 model.width=16 model.hidden=24 model.heads=2"
+    " model.layers=1 optimizer.warmup_steps=2 mesh.data=1",
     "finetune": "train.steps=4 mesh.data=1",
 }
 REVIEWS = "review\tstars\n" + "".join(f"a {'fine' if i % 2 else 'dull'} book about number {i}\t{i % 2}\n" for i in range(200))
