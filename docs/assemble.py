@@ -19,7 +19,9 @@ LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 FENCE = re.compile(r"(^```.*?^```[^\n]*$)", re.DOTALL | re.MULTILINE)
 # What the side bar lists, part by part; a name is a page of docs/, and `*` lists the pages that are made from the code.
 NAVIGATION = {
-    "Tutorials": [f"tutorials/{name}" for name in ("first-run", "first-study", "own-objective", "own-task", "own-corpus", "notebooks")],
+    "Tutorials": [
+        f"tutorials/{name}" for name in ("first-run", "first-study", "own-objective", "own-task", "own-corpus", "notebooks")
+    ],
     "How to": [
         f"how-to/{name}"
         for name in (
@@ -37,7 +39,10 @@ NAVIGATION = {
     "Reference": [
         *(f"reference/{name}" for name in ("commands", "help", "most-used-keys")),
         "keys",
-        *(f"reference/{name}" for name in ("text", "objectives", "models", "tasks", "studies", "run-directory", "speed", "names")),
+        *(
+            f"reference/{name}"
+            for name in ("text", "objectives", "models", "tasks", "studies", "run-directory", "speed", "names")
+        ),
         "python/*",
     ],
     "Explanation": [
@@ -90,7 +95,9 @@ def _write(source: Path, target: Path) -> list[Path]:
         text = source.read_text(encoding="utf-8")
         fence = "`" * 6
         language = SHOWN.get(source.suffix, "make" if source.name == "Makefile" else "text")
-        place.write_text(f"---\norphan: true\n---\n\n# {source.name}\n\n`{name}`\n\n{fence}{language}\n{text}\n{fence}\n", encoding="utf-8")
+        place.write_text(
+            f"---\norphan: true\n---\n\n# {source.name}\n\n`{name}`\n\n{fence}{language}\n{text}\n{fence}\n", encoding="utf-8"
+        )
         return []
     if source.suffix != ".md":
         shutil.copyfile(source, place)
@@ -133,7 +140,9 @@ def _write_help(place: Path) -> None:
 def _write_names(target: Path) -> None:
     """Writes a page for each module of docs/reference/names.md, with the docstrings of its names."""
     (target / "python").mkdir()
-    for module, names in re.findall(r"^\| `(bertlab[\w.]*)` \| (.*?) \|$", (ROOT / "docs/reference/names.md").read_text(), re.MULTILINE):
+    for module, names in re.findall(
+        r"^\| `(bertlab[\w.]*)` \| (.*?) \|$", (ROOT / "docs/reference/names.md").read_text(), re.MULTILINE
+    ):
         lines = [f"{module}\n{'=' * len(module)}\n"]
         for name in re.findall(r"`(\w+)`", names):
             kind = "class" if name[0].isupper() else "function"

@@ -118,9 +118,9 @@ def test_keeps_the_outputs_of_a_real_run(path: Path):
 
 
 def public_names() -> set[str]:
-    """The stable names in README.md, "From Python": "bertlab.results.load", ..."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(bertlab[\w.]*)` \| (.*?) \|$", readme[readme.index("**From Python**") :], flags=re.MULTILINE)
+    """The stable names of docs/reference/names.md: "bertlab.results.load", ..."""
+    page = (ROOT / "docs/reference/names.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(bertlab[\w.]*)` \| (.*?) \|$", page, flags=re.MULTILINE)
     return {f"{module}.{name}" for module, names in rows for name in re.findall(r"`(\w+)`", names)}
 
 
@@ -144,7 +144,7 @@ def test_uses_the_public_interface_alone(path: Path):
                 assert not node.attr.startswith("_"), f"{node.attr} in: {source_of(cell)}"
             public = {*public_names(), "bertlab", "bertlab.results"}
             unknown = [name for name in names if name.split(".")[0] == "bertlab" and name not in public]
-            assert not unknown, f"{unknown[0]} is not in README.md's table: {source_of(cell)}"
+            assert not unknown, f"{unknown[0]} is not in docs/reference/names.md: {source_of(cell)}"
 
 
 def test_they_are_all_there_and_small():
