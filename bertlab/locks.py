@@ -63,20 +63,23 @@ def alone(
         return
     made = [folder for folder in file.parents if not folder.exists()]
     handle = _acquire(Path(place), file, wait, required, say)
-    if handle is None:
-        yield None
-        return
-    with handle:
-        _held[own] = handle.fileno()
-        try:
-            _sign(handle)
-            yield handle.fileno()
-        finally:
-            del _held[own]
-            with contextlib.suppress(OSError):  # a file that stays is free
-                file.unlink()
-                for folder in made:  # if nothing has been written
-                    folder.rmdir()
+    try:
+        if handle is None:
+            yield None
+            return
+        with handle:
+            _held[own] = handle.fileno()
+            try:
+                _sign(handle)
+                yield handle.fileno()
+            finally:
+                del _held[own]
+                with contextlib.suppress(OSError):  # a file that stays is free
+                    file.unlink()
+    finally:
+        with contextlib.suppress(OSError):
+            for folder in made:  # if nothing has been written
+                folder.rmdir()
 
 
 def _acquire(place: Path, file: Path, wait: bool, required: bool, say: Callable[[str], None]) -> IO | None:

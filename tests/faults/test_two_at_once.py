@@ -204,6 +204,7 @@ def test_a_file_system_without_locks_is_said_and_one_writer_goes_on(code, monkey
     with alone(tmp_path / "x"), alone(tmp_path / "y", Run(tmp_path / "y").lock):
         said = capsys.readouterr().out.splitlines()
     assert len(said) == 2 and all(f"cannot be locked ({os.strerror(code)})" in line for line in said)
+    assert not (tmp_path / "y").exists(), "nothing was written"
     with pytest.raises(UserError, match="file system with flock"), alone(tmp_path / "x", required=True):
         pass
     assert not list(tmp_path.rglob("*.lock"))
