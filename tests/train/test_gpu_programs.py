@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bertlab.config import base_config
+from bertlab.models import attention
 from bertlab.models.presets import DIRECTIONS, FAMILIES
 from bertlab.objectives import REGISTRY
 from bertlab.train.optimizers import build_optimizer
@@ -46,6 +47,7 @@ def test_a_training_step_of_all_objectives_lowers(family, direction, dtype, pack
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_attention_in_one_kernel_lowers(direction, dtype, packed_batch):
+def test_attention_in_one_kernel_lowers(direction, dtype, packed_batch, monkeypatch):
+    monkeypatch.setattr(attention, "_platform", lambda: "gpu")
     names = "mlm" if direction == "bidirectional" else "ltr" if direction == "left-to-right" else "rtl"
     assert "triton" in lowered("bert", names, packed_batch, direction=direction, dtype=dtype, **ONE_KERNEL)
