@@ -1,8 +1,8 @@
 """What a preparation will need of disk and memory, estimated before it starts from the corpus's first documents.
 
 The factors were measured (`tests/bench/large_corpus.py`, docs/reference/text.md): records take 0.4 to 0.5 bytes for each byte
-of text, and up to 500 for each document, since documents are compressed one by one. Training a unigram vocabulary takes about 20
-bytes for each byte of its sample.
+of text, and up to 500 for each document, since documents are compressed one by one. Training a unigram vocabulary takes about
+20 bytes for each byte of its sample.
 """
 
 import shutil
