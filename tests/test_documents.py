@@ -38,6 +38,7 @@ SMALL = {
     " data.tokenizer.vocab_size=400 data.valid_fraction=0.1 data.test_fraction=0.1 model.width=16 model.hidden=24 model.heads=2"
     " model.layers=1 optimizer.warmup_steps=2 mesh.data=1",
     "finetune": "train.steps=4 mesh.data=1",
+    "floor": "data.synthetic.documents=40",
 }
 REVIEWS = "review\tstars\n" + "".join(f"a {'fine' if i % 2 else 'dull'} book about number {i}\t{i % 2}\n" for i in range(200))
 
@@ -146,7 +147,7 @@ def reader(tmp_path, monkeypatch, bert_run, small_overrides):
         Path(name).write_text(REVIEWS)
     Path("books").mkdir()
     shutil.copy(small_overrides["data.corpus"].removeprefix("text:").replace("*.txt.gz", "topics.txt.gz"), "books/one.txt.gz")
-    Path("lines.txt").write_text("A whole sentence.\nAnother one is here.\n")
+    shutil.copytree(bert_run, "runs/bert")
 
     def command(words: list[str]) -> None:
         assert words[0] == "bertlab", f"mark it as not run, and say why: {' '.join(words)}"
