@@ -127,7 +127,11 @@ def test_the_site_lists_every_page_and_no_other():
     spec.loader.exec_module(assemble)
     listed = [name for names in assemble.NAVIGATION.values() for name in names]
     pages = {name.removeprefix("docs/").removesuffix(".md") for name in PAGES if name.startswith("docs/")}
-    pages = {re.sub(r"^decisions/.*", "decisions/*", name) for name in pages} | {"reference/help", "python/*", "repository/notebooks/*"}
+    pages = {re.sub(r"^decisions/.*", "decisions/*", name) for name in pages} | {
+        "reference/help",
+        "python/*",
+        "repository/notebooks/*",
+    }
     assert len(listed) == len(set(listed)) and set(listed) | {"index"} == pages
 
 
