@@ -22,6 +22,7 @@ NAVIGATION = {
     "Tutorials": [
         f"tutorials/{name}" for name in ("first-run", "first-study", "own-objective", "own-task", "own-corpus", "notebooks")
     ],
+    "Notebooks": ["repository/notebooks/*"],
     "How to": [
         f"how-to/{name}"
         for name in (

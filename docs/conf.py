@@ -19,6 +19,8 @@ autodoc_default_options = {"members": True, "show-inheritance": False}
 autodoc_preserve_defaults = True
 python_display_short_literal_types = True
 napoleon_use_ivar = True
+napoleon_custom_sections = [("Class attributes", "params_style")]
+default_role = "code"  # of docstrings: `name` is code
 
 html_theme = "furo"
 html_show_sphinx = False

@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import string
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ SMALL = {
     " data.tokenizer.vocab_size=400 data.valid_fraction=0.1 data.test_fraction=0.1 model.width=16 model.hidden=24 model.heads=2"
     " model.layers=1 optimizer.warmup_steps=2 mesh.data=1",
     "finetune": "train.steps=4 mesh.data=1",
+    "floor": "data.synthetic.documents=40",
 }
 REVIEWS = "review\tstars\n" + "".join(f"a {'fine' if i % 2 else 'dull'} book about number {i}\t{i % 2}\n" for i in range(200))
 
@@ -119,13 +121,17 @@ def test_every_link_inside_the_repository_leads_somewhere(page):
             assert anchor in {slug(heading) for heading in headings}, address
 
 
-def test_the_site_lists_every_page_and_no_other(monkeypatch):
+def test_the_site_lists_every_page_and_no_other():
     spec = importlib.util.spec_from_file_location("assemble", ROOT / "docs/assemble.py")
     assemble = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(assemble)
     listed = [name for names in assemble.NAVIGATION.values() for name in names]
     pages = {name.removeprefix("docs/").removesuffix(".md") for name in PAGES if name.startswith("docs/")}
-    pages = {re.sub(r"^decisions/.*", "decisions/*", name) for name in pages} | {"reference/help", "python/*"}
+    pages = {re.sub(r"^decisions/.*", "decisions/*", name) for name in pages} | {
+        "reference/help",
+        "python/*",
+        "repository/notebooks/*",
+    }
     assert len(listed) == len(set(listed)) and set(listed) | {"index"} == pages
 
 
@@ -139,19 +145,23 @@ def reader(tmp_path, monkeypatch, bert_run, small_overrides):
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_module", raising=False)
     monkeypatch.setenv("BERTLAB_CACHE", small_overrides["data.directory"])
     for name in ("train.tsv", "dev.tsv"):
         Path(name).write_text(REVIEWS)
     Path("books").mkdir()
     shutil.copy(small_overrides["data.corpus"].removeprefix("text:").replace("*.txt.gz", "topics.txt.gz"), "books/one.txt.gz")
-    Path("lines.txt").write_text("A whole sentence.\nAnother one is here.\n")
+    shutil.copytree(bert_run, "runs/bert")
 
     def command(words: list[str]) -> None:
         assert words[0] == "bertlab", f"mark it as not run, and say why: {' '.join(words)}"
-        words = [word.replace("corpus=pydocs", f"corpus={small_overrides['data.corpus']}") for word in words[1:]]
+        words = words[1:]
+        if words[0] == "train":
+            words = [word.replace("corpus=pydocs", f"corpus={small_overrides['data.corpus']}") for word in words]
         words = [word.replace("books/*.txt", "books/*.txt.gz") for word in words]
         if words[0] == "sweep":
-            words = [re.sub(r"(--study=\S+)", r"\1,seeds=2,steps=4,task_steps=2,select=off,labels=50", word) for word in words]
+            words = [word.replace(",seeds=3", "") for word in words]
+            words = [re.sub(r"(--study=\S+)", r"\1,seeds=2,steps=4,task_steps=2,select=off", word) for word in words]
         given = [
             word for word in words if word.startswith(("--run=", "--config.init_from=")) or ("/" in word and "=" not in word)
         ]
@@ -161,7 +171,7 @@ def reader(tmp_path, monkeypatch, bert_run, small_overrides):
         small = [f"--config.{setting}" for setting in SMALL.get(words[0], "").split()]
         is_tokenizer_given = any("tokenizer.path" in word for word in words)
         small = [word for word in small if not (is_tokenizer_given and "vocab_size" in word)]
-        assert main([*words, *small]) == 0, " ".join(words)
+        assert main([*words, *small]) <= (words[0] == "doctor"), " ".join(words)  # the doctor's 1: it found something to say
 
     def follow(page: str) -> None:
         names, values = {}, {"__name__": "page"}
@@ -195,6 +205,7 @@ def test_objective_of_the_readme_trains_from_a_file_of_ones_own(small_config, tm
     (tmp_path / "my_module.py").write_text(example("README.md", "my_module.py"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_module", raising=False)
     config = small_config("bert")
     shared = {"data.corpus": config.data.corpus, "data.directory": config.data.directory, "data.workers": 1, "mesh.data": 1}
     shared |= {"data.tokenizer.vocab_size": 400, "data.seq_len": 32, "data.batch_size": 8, "data.valid_fraction": 0.1}

@@ -30,8 +30,8 @@ def word_in_context(
     """A word_pair task with classes F and T.
 
     Args:
-        name, train, valid, test, metrics, folder: as in `bertlab.transfer.tasks.table`; name the *.data.txt files, or .jsonl
-            files in SuperGLUE's form. A test file without its *.gold.txt has no labels.
+        name, train, valid, test, metrics, folder: as in `bertlab.transfer.tasks.table`; name the `*.data.txt` files, or
+            `.jsonl` files in SuperGLUE's form. A test file without its `*.gold.txt` has no labels.
 
     Raises:
         UserError: when loading: the gold file is missing or has another number of lines, a line is not in this format, or a
