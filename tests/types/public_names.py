@@ -65,7 +65,7 @@ class Own(Objective):
         return Dense(2, axes=("embed", None))
 
     def loss(self, model: Bound, view: View) -> Mapping[str, tuple[jax.Array, jax.Array]]:
-        assert model.head is not None
+        assert model.head is not None and model.encoded.both is not None
         return cross_entropy(model.encoded.both[-1].astype(jnp.float32), view["even"], view["asked"])
 
     def scoring(self) -> Scoring:

@@ -74,6 +74,7 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """Releases the engine and idle workers; called when no run is left."""
+        return None
 
 
 def start_worker(command: Sequence[str], directory: Path, **options: Any) -> subprocess.Popen:
