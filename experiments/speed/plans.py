@@ -23,23 +23,28 @@ SLICES = {
     "v6e": ("2x2", "16x16"),
     "v5p": ("2x2x1", "4x8x8"),
 }
+WRITTEN_OUT = {"model.attention": "xla"}
 # Model -> recipe, settings, and rows per chip.
 MODELS = {
-    "BERT-Large": ("bert.py:size=large", {"train.phases": "", "model.attention": "xla"}, 16),
-    "GPT-2 124M": ("gpt.py:size=gpt2", {"model.attention": "xla"}, 8),
+    "BERT-Large": ("bert.py:size=large", {"train.phases": ""} | WRITTEN_OUT, 16),
+    "GPT-2 124M": ("gpt.py:size=gpt2", WRITTEN_OUT, 8),
     "ModernBERT-base": ("modern.py:size=base", {"data.seq_len": 8192, "data.tokenizer.vocab_size": 50_368}, 1),
     "ELMo": ("elmo.py:size=original", {"data.seq_len": 128, "data.tokenizer.vocab_size": 30_522}, 32),
 }
 MESHES = {"data": 1, "fsdp": 16}  # the most chips that share a parameter
 WITHOUT_DROPOUT = {"model.dropout": 0.0}
-# The kernel needs so little memory that one micro-batch fits: weights and gradients pass through memory once.
-IN_A_KERNEL = {"model.attention": "pallas", "model.remat": "dots", "train.micro_batches": 1}
+IN_A_KERNEL = {"model.attention": "pallas", "model.remat": "dots"}
+# Weights and gradients then pass through memory once a step.
+AT_ONCE = IN_A_KERNEL | {"train.micro_batches": 1}
 # Rows on one slice only: (model, slice, mesh or variant) -> settings that override those of the mesh before the comma.
 VARIANTS = {
+    ("BERT-Large", "v5e:2x2", "data, in a kernel"): IN_A_KERNEL,
     ("BERT-Large", "v5e:16x16", "data, in a kernel"): IN_A_KERNEL,
+    ("BERT-Large", "v5e:16x16", "data, in a kernel, at once"): AT_ONCE,
     ("BERT-Large", "v5e:16x16", "data, without dropout"): WITHOUT_DROPOUT,
     ("BERT-Large", "v5e:16x16", "fsdp, over 256 chips"): {"mesh.fsdp": 256, "train.micro_batches": 2},
-    ("GPT-2 124M", "v5e:16x16", "data, in a kernel"): IN_A_KERNEL,
+    ("GPT-2 124M", "v5e:2x2", "data, in a kernel, at once"): AT_ONCE,
+    ("GPT-2 124M", "v5e:16x16", "data, in a kernel, at once"): AT_ONCE,
     ("ModernBERT-base", "v5e:16x16", "data, in a kernel"): IN_A_KERNEL,
 }
 MICRO_BATCHES = {"BERT-Large": 4, "GPT-2 124M": 4, "ELMo": 1, "ModernBERT-base": 1}

@@ -53,7 +53,7 @@ def test_kernels_see_documents_and_direction(direction):
 
 def test_kernels_run_on_each_device_of_a_mesh():
     """Rows over data and fsdp, heads over tensor; what is computed stays, and nothing is gathered."""
-    shape = dataclasses.replace(SHAPE, batch=4)
+    shape = dataclasses.replace(SHAPE, batch=4, heads=4)
     given = choice._packed(shape)
     alone = both(shape, given)[1]
     with jax.set_mesh(build_mesh(ConfigDict(dict(data=2, fsdp=2, tensor=2)))):

@@ -77,12 +77,12 @@ def test_the_kernel_compiles_for_a_tpu_with_dropout_and_spares_it_the_attention_
 
 @pytest.mark.parametrize("backend", ["xla", "pallas"])
 def test_local_layers_compute_little_more_than_the_mask_leaves(backend):
-    """Three layers, one of which sees all; rows of 2,048 and windows of 128."""
-    settings = SMALL | {"model.layers": 3, "model.heads": 2, "data.seq_len": 2048, "data.batch_size": 4}
-    recipe = str(ROOT / "experiments/pretrain/modern.py")
-    found = plan(load_config(recipe, settings | {"model.attention": backend}), "v5e:2x2")
-    layer = 12 * 128 * 2048**2  # one row a chip
-    left_by_the_mask = found.model_flops - 2 * layer * (1 - 129 / 2048)
+    """Three layers of ModernBERT-base, one of which sees all; rows of 4,096 and windows of 128."""
+    settings = {"model.layers": 3, "model.dtype": "bfloat16", "data.tokenizer.vocab_size": 1024}
+    settings |= {"data.seq_len": 4096, "data.batch_size": 4, "mesh.data": -1, "model.attention": backend}
+    found = plan(load_config(str(ROOT / "experiments/pretrain/modern.py:size=base"), settings), "v5e:2x2")
+    layer = 12 * 768 * 4096**2  # the formula's attention in full, of the one row of a chip
+    left_by_the_mask = found.model_flops - 2 * layer * (1 - 129 / 4096)
     assert left_by_the_mask < found.work.flops < 1.2 * left_by_the_mask
 
 
