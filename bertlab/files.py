@@ -1,6 +1,7 @@
 """Text and JSON files, written whole or not at all; temporary folders that are removed even after a kill."""
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -149,11 +150,17 @@ def misfit(value: Any, form: Any, where: str = "") -> str:
         if not isinstance(value, list):
             return f"{where or 'it'} must be a list, not {_shown(value)}"
         return next(filter(None, (misfit(one, form[0], f"{inside}{number}") for number, one in enumerate(value))), "")
-    kinds = tuple(type(None) if kind is None else kind for kind in (form if isinstance(form, tuple) else (form,)))
+    kinds = _kinds(form)
     if isinstance(value, kinds) and (not isinstance(value, bool) or {bool, object} & {*kinds}):
         return ""
     names = " or ".join(_KINDS[kind] for kind in kinds)
     return f"{where or 'it'} must be {names}, not {_shown(value)}"
+
+
+@functools.cache
+def _kinds(form: Any) -> tuple[type, ...]:
+    """The types of a form: the report of a study asks for them of every number in it."""
+    return tuple(type(None) if kind is None else kind for kind in (form if isinstance(form, tuple) else (form,)))
 
 
 _KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "an object", list: "a list"}

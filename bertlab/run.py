@@ -152,9 +152,10 @@ class ConfigFile(VersionedFile):
 
 def _keys_of(value: Any) -> Iterator[str]:
     """The keys of an object and of the objects in it."""
-    for key, one in value.items() if isinstance(value, dict) else ():
-        yield key
-        yield from _keys_of(one)
+    objects = [value]
+    for one in objects:
+        yield from one
+        objects += [inner for inner in one.values() if isinstance(inner, dict)]
 
 
 class MetricsFile(TextFile):

@@ -165,11 +165,8 @@ class Layer:
             written = _write_half(process, name, arguments)
             if self.fault == "short":
                 return go_on if written is None else (identity, written, 0, 0)
-        if self.fault == LOST:
-            os.kill(_group(process), signal.SIGKILL)
-            return go_on
-        if self.fault in KILLS:
-            _kill(self._child)
+        if self.fault in (*KILLS, LOST):
+            _kill(self._child) if self.fault in KILLS else os.kill(_group(process), signal.SIGKILL)
             return identity, 0, -errno.EIO, 0  # nobody is left to see it
         return identity, 0, -getattr(errno, self.fault), 0
 

@@ -51,6 +51,43 @@ def test_each_call_of_a_write_fails_once_and_leaves_no_half_of_a_file(tmp_path):
         assert met == "True" and (status, whole) == expected, (point, fault)
 
 
+TWO = """
+import os
+import sys
+from pathlib import Path
+from bertlab.files import write_text
+from tests.faults.layer import LOST, Layer
+
+def work():
+    children = []
+    for name in ("a", "b"):
+        children.append(os.fork())
+        if children[-1] == 0:
+            write_text(root / name, "text")
+            os._exit(0)
+    statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    return [[0, 0], [-9, 0], [0, -9]].index(statuses)
+
+root = Path(sys.argv[1])
+layer = Layer([root])
+assert layer.run(work) == 0
+for point in [point for point in layer.points if point.operation != "mkdir"]:  # both ask for the directory
+    for file in root.iterdir():
+        file.unlink()
+    layer = Layer([root], point, LOST)
+    status = layer.run(work)
+    print(point.operation, point.path.partition("/")[2][0], status, layer.met, *sorted(path.name[0] for path in root.iterdir()))
+"""
+
+
+def test_of_two_processes_only_the_one_that_makes_the_call_is_lost(tmp_path):
+    found = [line.split() for line in run("-c", TWO, str(tmp_path)).splitlines()]
+    assert sorted(row[:2] for row in found) == sorted([call, name] for call in ("open", "write", "rename") for name in "ab")
+    for call, name, status, met, *left in found:
+        half = [name] if call != "open" else []  # its file under another name
+        assert (status, met, left) == (str(1 + (name == "b")), "True", sorted([*half, {"a": "b", "b": "a"}[name]]))
+
+
 # The disk is full in the middle of a checkpoint; the removal of an old one stops half-way; one has no costs; the process is
 # killed after half of a checkpoint's file, and before a checkpoint gets its name.
 FULL = {r"train/write:a/checkpoints/4[^=]*state[^/]*/d/\*#1=ENOSPC": "write"}
