@@ -178,7 +178,7 @@ def read_json(path: Path) -> Any:
         UserError: The file is missing, empty or damaged.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         if not text.strip():
             raise UserError(f"{path} is empty; restore it, or delete it if you can regenerate it")
         return parse_json(text)

@@ -21,6 +21,8 @@ BERT: Mapping[str, Any] = {
     "optimizer.learning_rate": 1e-4,
     "optimizer.warmup_steps": 10_000,
 }
+# For names (ibid., section 5.3); the vocabulary is google-research/bert's.
+BERT_CASED: Mapping[str, Any] = {**BERT, "data.tokenizer.lowercase": False, "data.tokenizer.vocab_size": 28_996}
 # Radford et al. 2018, section 4.1. Its number of tokens is not printed, so its 100 passes over BooksCorpus are counted in that
 # corpus's 800 million words (Devlin et al. 2018): 100 · 800e6 / (64 · 512) steps.
 GPT: Mapping[str, Any] = {
@@ -40,25 +42,30 @@ GPT2: Mapping[str, Any] = {
     "data.tokenizer.kind": "bpe",
     "data.tokenizer.vocab_size": 50_257,
 }
-# allenai/bilm-tf train_elmo.py: ten passes over 768,648,884 tokens in batches of three times 128 rows of 20.
+# allenai/bilm-tf train_elmo.py: ten passes over 768,648,884 tokens in batches of three times 128 rows of 20. Words are what
+# spaces separate (bilm/data.py).
 ELMO: Mapping[str, Any] = {
     "train.steps": 1_000_840,
     "data.seq_len": 20,
     "data.batch_size": 384,
     "data.tokenizer.kind": "words",
+    "data.tokenizer.split": "whitespace",
     "data.tokenizer.vocab_size": 793_471,
     "optimizer.name": "adagrad",
     "optimizer.learning_rate": 0.2,
     "optimizer.warmup_steps": 0,
 }
 # salesforce/awd-lstm-lm README, on WikiText-2: 750 passes over two million tokens, 373 steps each; `valid` after each pass.
+# Words are what spaces separate, and each line's end is one (data.py); the vocabulary has 33,278 and the five special pieces.
 AWD_LSTM: Mapping[str, Any] = {
     "train.steps": 280_000,
     "train.eval_every": 373,
     "data.seq_len": 70,
     "data.batch_size": 80,
+    "data.stream.wrap": "none",
     "data.tokenizer.kind": "words",
-    "data.tokenizer.vocab_size": 33_278,
+    "data.tokenizer.split": "whitespace",
+    "data.tokenizer.vocab_size": 33_283,
     "model.hidden_dropout": 0.2,
     "optimizer.name": "sgd",
     "optimizer.learning_rate": 30.0,
@@ -67,8 +74,7 @@ AWD_LSTM: Mapping[str, Any] = {
 # How long AWD-LSTM's gradients flow back: normal about a length, with a deviation and at least as long, or now and then about
 # its half (Merity et al. 2017, section 5; salesforce/awd-lstm-lm, main.py).
 VARIED_LENGTHS: Mapping[str, float] = {"half_probability": 0.05, "stddev": 5.0, "shortest": 5}
-# The same README, on the Penn Treebank: 500 passes over 929,589 words (line ends included), 664 steps each. The vocabulary has
-# its 10,000 words and the five special pieces.
+# The same README, on the Penn Treebank: 500 passes over 929,589 words (line ends included), 664 steps each; 10,000 words.
 AWD_LSTM_PENN_TREEBANK: Mapping[str, Any] = {
     **AWD_LSTM,
     "train.steps": 332_000,

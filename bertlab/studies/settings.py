@@ -190,6 +190,10 @@ TASKS: Mapping[str, tuple[str, int, Mapping[str, Any]]] = {
     "story_cloze": ("story_cloze", 64, {}),
     "dprd": ("dprd", 48, {}),
 }
+# Tasks whose texts are longer than the recipes' rows of 128, and BERT's longest rows: RACE's published numbers were obtained
+# with 512 positions (fairseq, examples/roberta/README.race.md), and the others are read as it is. SQuAD has windows.
+LONG = ("boolq", "multirc", "record", "babylm_boolq", "babylm_multirc", "imdb", "yelp_polarity", "yelp_full", "race")
+LONG_ROWS = 512
 
 
 @dataclass(frozen=True)
@@ -267,8 +271,11 @@ class Setting:
         return self.task_rates or (rates if self.scale == "paper" else ())
 
     def at_rates(self, points: Sequence[Point], rates: Sequence[float]) -> list[Point]:
-        """At scale=paper the points at each of these rates, where not all of a study are (`Study.select` has the axis)."""
-        return list(points) if self.task_rates or self.scale != "paper" else product(points, rate_axis(rates))
+        """At scale=paper the points at each of these rates, where not all of a study are (`Study.select` has the axis).
+
+        Without rates, the points themselves.
+        """
+        return list(points) if self.task_rates or self.scale != "paper" or not rates else product(points, rate_axis(rates))
 
     def restarts(self) -> list[Point]:
         """The seeds; at scale=paper of fine-tuning alone, on one pretraining."""
@@ -302,10 +309,14 @@ class Setting:
             rows = {} if "transfer.epochs" in RECIPES[recipe] else _LARGE_ROWS
         return {**{f"finetune.{key}": value for key, value in rows.items()}, **self.finetune, "finetune.recipe": recipe}
 
-    def downstream(self, suits: Callable[[Kind], bool] | None = None) -> dict[str, dict[str, Any]]:
+    def downstream(self, suits: Callable[[Kind], bool] | None = None, long_rows: int = LONG_ROWS) -> dict[str, dict[str, Any]]:
         """`Study.downstream` of the requested tasks, perhaps none; with `suits`, only of tasks whose kind suits the study.
 
         A task is there once for each number of `labels` and each of `uses`: "package_100", "package_100_probe".
+
+        Args:
+            suits: Whether the study can use a kind of task.
+            long_rows: Pieces of a row of the tasks in LONG at scale=base and paper; 0: the recipe's.
 
         Raises:
             UserError: No task suits.
@@ -317,7 +328,7 @@ class Setting:
         found = {}
         for name, count, use in itertools.product(names, self.labels or [0], self.uses):
             parts = [name, *([str(count or "all")] if self.labels else []), *(["probe"] if use == "probe" else [])]
-            settings = (self._probe() if use == "probe" else {}) | self._settings(name) | self._few(count)
+            settings = (self._probe() if use == "probe" else {}) | self._settings(name, long_rows) | self._few(count)
             found["_".join(parts)] = settings | ({"task": name} if len(parts) > 1 else {})
         return found
 
@@ -341,10 +352,10 @@ class Setting:
         given = {key.removeprefix("finetune."): value for key, value in self.finetuning("probe").items()}
         return {key: PROBE_RESETS[key] for key in PROBE_RESETS if key not in given} | given
 
-    def _settings(self, name: str) -> dict[str, Any]:
+    def _settings(self, name: str, long_rows: int) -> dict[str, Any]:
         folder, length, more = TASKS.get(name) or ("", OWN_TASKS[name], {})
-        if self.scale in ("base", "paper"):  # the recipe's lengths, as published
-            length, more = 0, {}
+        if self.scale in ("base", "paper"):  # the recipe's lengths
+            length, more = long_rows if name in LONG else 0, {}
         data = {"task_data.directory": f"{self.data}/{folder}"} if folder else {}
         return data | ({"data.seq_len": length} if length else {}) | dict(more)
 

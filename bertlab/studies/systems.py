@@ -12,8 +12,10 @@ from bertlab.errors import UserError
 from bertlab.studies import ulmfit
 from bertlab.studies.settings import Setting
 from bertlab.studies.study import Claim
+from bertlab.transfer.recipes import RECIPES
 
 STATIC = ("skip_gram", "cbow", "glove")
+ELMO = ("subwords", "characters")
 SOURCE = "Devlin et al. 2019, tables 1 (GLUE, test) and 7 (CoNLL-2003, test)"
 CLAIMS = (
     Claim("BERT", "GPT", "GLUE 79.6 and 75.1, on average", SOURCE),
@@ -41,26 +43,45 @@ def as_used(setting: Setting, static: str = "skip_gram", elmo_reads: str = "subw
         elmo_reads: "subwords", as the others, or "characters", as published.
 
     Raises:
-        UserError: `static` is not one of STATIC, or `elmo_reads` is something else.
+        UserError: `static` is not one of STATIC, or as for `check_elmo`.
     """
-    for name, value, known in (("static", static, STATIC), ("elmo", elmo_reads, ("subwords", "characters"))):
-        if value not in known:
-            raise UserError(f"{name}={value}: choose one of {', '.join(known)}")
+    if static not in STATIC:
+        raise UserError(f"static={static}: choose one of {', '.join(STATIC)}")
+    check_elmo(setting, elmo_reads)
     transformer = {**setting.adam, **setting.transformer}
     own = setting.task_rates or setting.scale in ("base", "paper")
     rate = {} if own else {"finetune.optimizer.learning_rate": 5e-4}
     features = setting.finetuning("elmo")
     stages = {key: value for key, value in ulmfit.stages(setting).items() if key.startswith(("adapt.", "finetune."))}
     published = {key: value for key, value in ulmfit.PAPER.items() if key.startswith(("model.", "optimizer."))}
+    lstm = ulmfit.prose(setting) | (published if setting.scale == "paper" else {})
     elmo = {"tokens": elmo_reads} if elmo_reads != "subwords" else {}
     bert = (setting.recipe("bert", objectives="mlm+nsp"), {**transformer, "data.format": "segment_pair"})
+    # Long texts and documents have rows for BERT; the others keep their own.
+    own_rows = _recipe_rows if setting.scale in ("base", "paper") else dict
     return {
         "BERT": (*bert, {**setting.finetuning("bert_paper" if setting.scale == "paper" else "bert"), **rate}),
-        "GPT": (setting.recipe("gpt"), transformer, {**setting.finetuning("gpt"), **rate}),
-        "ELMo": (setting.recipe("elmo", **elmo), setting.adam, features),
-        "ULMFiT": (setting.recipe("awd_lstm"), published if setting.scale == "paper" else {}, stages),
-        "static": (setting.recipe("static", objectives=static), {}, features),
+        "GPT": (setting.recipe("gpt"), transformer, own_rows({**setting.finetuning("gpt"), **rate})),
+        "ELMo": (setting.recipe("elmo", **elmo), setting.adam, own_rows(features)),
+        "ULMFiT": (setting.recipe("awd_lstm"), lstm, own_rows(stages)),
+        "static": (setting.recipe("static", objectives=static), {}, own_rows(features)),
     }
+
+
+def _recipe_rows(use: Mapping[str, Any]) -> dict[str, Any]:
+    """A use, whose rows no task replaces."""
+    recipe = RECIPES[use["finetune.recipe"]]
+    rows = {"data.seq_len": recipe["data.seq_len"], "data.buckets": list(recipe.get("data.buckets", ()))}
+    rows["transfer.document_context"] = False
+    return {**{f"finetune.{key}": value for key, value in rows.items()}, **use}
+
+
+def check_elmo(setting: Setting, reads: str) -> None:
+    """Raises: UserError: `reads`, what ELMo reads, is unknown, or the scale has no model of characters."""
+    if reads not in ELMO:
+        raise UserError(f"elmo={reads}: choose one of {', '.join(ELMO)}")
+    if reads == "characters" and setting.scale != "paper":
+        raise UserError(f"elmo=characters needs scale=paper: at scale={setting.scale} all systems read the same pieces")
 
 
 def static_and_contextual(setting: Setting) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:

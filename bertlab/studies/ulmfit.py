@@ -38,7 +38,7 @@ CLASSIFIER: Mapping[str, Mapping[str, Any]] = {
     "mini": {"data.seq_len": 128, "data.batch_size": 32, "head.chunk": 32, "train.steps": 1000},
     "small": {"transfer.epochs": 10.0},
     "base": {"transfer.epochs": 10.0},
-    "paper": {"transfer.epochs": 50.0, "recipe": "ulmfit_paper"},
+    "paper": {"recipe": "ulmfit_paper"},
 }
 # Passes of the adaptation over the text: the paper selects by `valid`, the released script has 25.
 READINGS = {"tiny": 2.0, "mini": 5.0, "small": 10.0, "base": 10.0, "paper": 25.0}
@@ -58,7 +58,13 @@ def stages(setting: Setting, steps: int = 0) -> dict[str, Any]:
         setting: The study's.
         steps: Steps of the classifier, at scales that count epochs.
     """
-    return {**setting.pretraining, **adaptation(setting), **classifier(setting, steps)}
+    return {**setting.pretraining, **prose(setting), **adaptation(setting), **classifier(setting, steps)}
+
+
+def prose(setting: Setting) -> dict[str, str]:
+    """Overrides for text of sentences, not of published tokens as AWD-LSTM's own, whose size the larger scales have."""
+    tokens = setting.size("awd_lstm") == "original"
+    return {"data.tokenizer.split": "punctuation", "data.stream.wrap": "document"} if tokens else {}
 
 
 def adaptation(setting: Setting) -> dict[str, Any]:

@@ -1,7 +1,11 @@
 """How the papers use a pretrained model: named sets of overrides of `finetune_config`'s keys.
 
-`small` is for small models that you train on a laptop; the others have published numbers. A recipe's `head.` keys set the
-task's own objective if it has that setting.
+`small` is for small models that you train on a laptop. `bert`, `bert_paper`, `electra_paper`, `gpt` and `ulmfit_paper` have
+published numbers; so have `ulmfit` and `fitlam`, but for their passes and heads. `probe`, `stored`, `elmo`, `taglm`,
+`taglm_paper` and `bert_features` have a published model or use, but the rows, batches, steps and rates of small models. Set
+`data.seq_len`, `data.batch_size` and `transfer.epochs` for larger ones, as studies do.
+
+A recipe's `head.` keys set the task's own objective if it has that setting.
 """
 
 from collections.abc import Mapping
@@ -49,6 +53,16 @@ _ULMFIT = SLANTED_ADAM | {
     "head.chunk": 70,
     "head.dropout": 0.4,
 }
+# Peters et al. 2017: a tagger with character features and a CRF; language model states join after its first layer.
+_TAGLM = _FROZEN | {
+    "head.bilstm": 2,
+    "head.hidden": 300,
+    "head.place": "after_first",
+    "head.spelling": True,
+    "head.word_width": 50,
+    "head.crf": True,
+    "head.dropout": 0.25,
+}
 
 # google-research/bert run_classifier.py; Devlin et al. 2018, A.3: batch 16 or 32, rate 5e-5, 3e-5 or 2e-5, 2 to 4 epochs.
 _BERT = {
@@ -89,9 +103,10 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "ulmfit": _ULMFIT,
     # The paper's head, and long texts as the released classifier reads them, in chunks up to 20 · 70 positions. (It reads on in
     # longer ones, and pools the last of them.) In `ulmfit` the head has layer norm, with which the results of the small scales
-    # were published.
+    # were published. Passes as in section 4.1.
     "ulmfit_paper": _ULMFIT
     | {
+        "transfer.epochs": 50.0,
         "data.seq_len": 1400,
         "data.buckets": (70, 140, 280, 560),
         "head.norm": "batch_norm",
@@ -105,17 +120,10 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "zero_shot": {"transfer.zero_shot": True, "train.steps": 0},
     # Peters et al. 2018, section 3.3: all layers, mixed with weights that the task learns.
     "elmo": _FROZEN | {"head.layers": "scalar_mix", "head.mix_penalty": 0.001, "head.mix_dropout": 0.5, "head.bilstm": 2},
-    # Peters et al. 2017: a tagger with character features and a CRF; language model states join after its first layer.
-    "taglm": _FROZEN
-    | {
-        "head.bilstm": 2,
-        "head.hidden": 300,
-        "head.place": "after_first",
-        "head.spelling": True,
-        "head.word_width": 50,
-        "head.crf": True,
-        "head.dropout": 0.25,
-    },
+    "taglm": _TAGLM,
+    # Its tagger of names: GRUs as layers and for the characters. Their form is not verified, nor whether the 80 units for
+    # characters are of each direction.
+    "taglm_paper": _TAGLM | {"head.cell": "gru", "head.speller": "gru"},
     # Devlin et al. 2018, section 5.3: the last four layers side by side under a biLSTM.
     "bert_features": _FROZEN | {"head.layers": "concat_last_4", "head.bilstm": 2, "head.hidden": 384},
 }

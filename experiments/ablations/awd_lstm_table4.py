@@ -56,12 +56,7 @@ PUBLISHED = Published(
     },
     note="Perplexities of words; ours are losses of tokens. Lower is better.",
 )
-# Words are what spaces separate, and each line's end is one.
-_WORDS = {"data.tokenizer.split": "whitespace", "data.stream.wrap": "none"}
-TEXTS = {
-    "wikitext_2": papers.AWD_LSTM | _WORDS | {"data.tokenizer.vocab_size": 33_283},  # its 33,278 words and five special pieces
-    "penn_treebank": papers.AWD_LSTM_PENN_TREEBANK | _WORDS,
-}
+TEXTS = {"wikitext_2": papers.AWD_LSTM, "penn_treebank": papers.AWD_LSTM_PENN_TREEBANK}
 
 
 def get_study(arguments=None):

@@ -30,8 +30,6 @@ from bertlab.studies.settings import read_setting
 from bertlab.studies.study import TASK_RATES, Claim, Published, Study
 from bertlab.transfer.recipes import BERT_RATES
 
-# A model that keeps the case of letters.
-PAPER = {**papers.BERT, "data.tokenizer.lowercase": False, "data.tokenizer.vocab_size": 28_996}
 PUBLISHED = Published(
     source="Devlin et al. 2019, table 7 (CoNLL-2003, BERT-Base)",
     columns=("NER F1, dev", "NER F1, test"),
@@ -57,7 +55,7 @@ CLAIMS = (
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER, tasks=("code_spans",))
+    setting = read_setting(arguments, paper=papers.BERT_CASED, tasks=("code_spans",))
     layers = setting.numbers("bert")["layers"]
     last = min(4, layers)
     all_layers, mix = f"all {layers}", f"weighted_sum_last_{layers}"

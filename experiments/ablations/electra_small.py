@@ -13,7 +13,7 @@ steps, as in the paper. The generator makes a step more expensive: see FLOPs and
 The paper's scores are means over GLUE (`tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`). scale=paper is ELECTRA-Base
 (appendix A): BERT-Base's size, rows of 512, batches of 256, a rate of 2e-4, and 766,000 steps, the number at BERT-Base's
 compute. The paper gives two numbers of steps and does not say which one table 5 uses. base and paper are fine-tuned as ELECTRA
-(recipe electra): a rate of 1e-4 that falls by 0.8 per layer, on [CLS] without a pooler, ten epochs for RTE and STS-B. The
+(recipe electra_paper): a rate of 1e-4 that falls by 0.8 per layer, on [CLS] without a pooler, ten epochs for RTE and STS-B. The
 released code also trains on both orders of MRPC's and STS-B's pairs and gives the top layer 0.8² of the head's rate; ours does
 neither.
 

@@ -10,8 +10,9 @@ ELMo the same biLSTM reads embeddings that start at random and are trained with 
 
 The paper's tasks are SQuAD, SNLI and SRL, each with a model of its own. The paper also joins ELMo to the task's own word
 vectors. This study has neither: one model serves texts and words. `tasks=squad1+snli+ner,data=DIR` come closest. The paper's
-biLM reads characters, as at scale=paper; smaller scales read the transformers' subwords. No scale trains the tasks as the paper
-does.
+biLM reads characters, as at scale=paper; smaller scales read the transformers' subwords. A model of characters cannot mark
+spans of pieces: for `squad1` name `elmo=subwords`, which gives it the pieces, rows and steps of `static_contextual.py`. No
+scale trains the tasks as the paper does.
 
 Expect: any layer far above none; all layers above the last, and λ=0.001 a little above λ=1. After little text, a biLM's top
 layer may know less than its embeddings.
@@ -21,7 +22,8 @@ Cost at scale=tiny with seeds=1,select=off: 168 TFLOP, as `--dry_run` counts the
 """
 
 from bertlab import papers
-from bertlab.studies.settings import FRESH_EMBEDDINGS, read_setting
+from bertlab.studies import systems
+from bertlab.studies.settings import FRESH_EMBEDDINGS, SAME_ROWS, read_setting
 from bertlab.studies.study import Claim, Published, Study
 
 PUBLISHED = Published(
@@ -44,8 +46,11 @@ CLAIMS = (
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.ELMO)
-    tokens = "characters" if setting.scale == "paper" else "subwords"
+    setting = read_setting(arguments, paper=papers.ELMO, elmo="")
+    tokens = setting.others["elmo"] or ("characters" if setting.scale == "paper" else "subwords")
+    systems.check_elmo(setting, tokens)
+    if setting.scale == "paper" and tokens == "subwords":
+        setting = read_setting(arguments, paper=SAME_ROWS, elmo="")
     all_layers = lambda penalty: {"finetune.head.layers": "scalar_mix", "finetune.head.mix_penalty": penalty}
     return Study(
         name="elmo_layers",

@@ -12,7 +12,7 @@ Its width gives it about as many weights as the transformer; at the paper's scal
 fine-tuned at a rate of 5e-4, the paper's at 6.25e-5.
 
 The paper's tasks are GLUE's: `tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`. It reports scores from the test server.
-scale=paper makes about 100 passes over BooksCorpus, as in the paper: 2,441,406 steps, counted in its words (settings.py).
+scale=paper makes about 100 passes over BooksCorpus, as in the paper: 2,441,406 steps, counted in its words (papers.py).
 
 Expect: pretraining matters most. The auxiliary objective helps if the task has much labelled text and hurts if it has little.
 The LSTM is below the transformer on all tasks but MRPC. On little text, a small transformer may not beat an LSTM.

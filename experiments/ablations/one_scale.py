@@ -26,6 +26,7 @@ Cost at scale=tiny with seeds=1,select=off: 972 TFLOP, as `--dry_run` counts the
 cores that had other work too.
 """
 
+from bertlab.studies import ulmfit
 from bertlab.studies.equal import WIDTHS, parameters, sized
 from bertlab.studies.settings import LAST_PIECE, SAME_ROWS, read_setting
 from bertlab.studies.study import Study
@@ -54,7 +55,7 @@ def variants(setting):
     recipe, own = found["left to right"]
     target = parameters(recipe, {**pieces, **own})
     for name, family in LSTMS.items():
-        recipe, own = setting.recipe(family), setting.adam if family == "elmo" else {}
+        recipe, own = setting.recipe(family), setting.adam if family == "elmo" else ulmfit.prose(setting)
         size, begin = WIDTHS[family](setting)
         found[name] = recipe, own | sized(recipe, {**pieces, **own}, size, target, begin)
     return {name: {"config": recipe, **pieces, **own} for name, (recipe, own) in found.items()}

@@ -5,7 +5,8 @@
     bertlab report runs/roberta_batches
 
 MLM without NSP on packed sentences, with 256, 2,048 and 8,192 rows a batch and as many readings of the text: 1,000,000,
-125,000 and 31,250 steps. The paper tuned the rate of each: 1e-4, 7e-4 and 1e-3. Below scale=paper the batches are the scale's,
+125,000 and 31,250 steps. The paper tuned the rate of each: 1e-4, 7e-4 and 1e-3. It tuned their warm-ups too, but does not print
+them: ours are BERT's 10,000 steps and an 8th and a 32nd of them (not verified). Below scale=paper the batches are the scale's,
 8 times and 32 times as large, and `select=on` selects the rate of each. scale=paper needs the memory for 8,192 rows of 512. The
 paper's tasks: `tasks=mnli+sst2,data=DIR`.
 

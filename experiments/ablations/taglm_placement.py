@@ -45,7 +45,7 @@ CLAIMS = (
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=PAPER, tasks=("code_spans",))
     tokens = "characters" if setting.scale == "paper" else "subwords"
-    cells = {"finetune.head.cell": "gru", "finetune.head.speller": "gru"} if setting.scale == "paper" else {}
+    recipe = "taglm_paper" if setting.scale == "paper" else "taglm"
     forward = {"config": setting.recipe("elmo", tokens=tokens, objectives="ltr"), "model.direction": "left-to-right"}
     return Study(
         name="taglm_placement",
@@ -62,7 +62,7 @@ def get_study(arguments=None):
             },
             "seed": setting.seeds,
         },
-        overrides={**setting.overrides, **setting.finetuning("taglm"), **cells, **LAST_PIECE},
+        overrides={**setting.overrides, **setting.finetuning(recipe), **LAST_PIECE},
         rates=setting.rates,
         task_rates=setting.task_rates,
         downstream=setting.downstream(lambda kind: kind.of_words),

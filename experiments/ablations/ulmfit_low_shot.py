@@ -75,7 +75,7 @@ def get_study(arguments=None):
         },
         rates=setting.rates,
         task_rates=setting.task_rates,
-        downstream=dataclasses.replace(setting, labels=()).downstream(ulmfit.classifies),
+        downstream=dataclasses.replace(setting, labels=()).downstream(ulmfit.classifies, long_rows=0),
         claims=[
             Claim(f"{few}, {a}", f"{int(few) * times}, {b}", of, "Howard and Ruder 2018, section 5")
             for a, b, times, of in CLAIMS

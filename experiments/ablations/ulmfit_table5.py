@@ -40,7 +40,7 @@ def get_study(arguments=None):
         overrides=ulmfit.stages(setting),
         rates=setting.rates,
         task_rates=setting.task_rates,
-        downstream=setting.downstream(ulmfit.classifies),
+        downstream=setting.downstream(ulmfit.classifies, long_rows=0),
         published=PUBLISHED,
         claims=CLAIMS,
     )

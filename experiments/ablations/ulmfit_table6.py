@@ -62,10 +62,10 @@ def get_study(arguments=None):
             },
             "seed": setting.seeds,
         },
-        overrides={**setting.pretraining, **ulmfit.classifier(setting)},
+        overrides={**setting.pretraining, **ulmfit.prose(setting), **ulmfit.classifier(setting)},
         rates=setting.rates,
         task_rates=setting.task_rates,
-        downstream=setting.downstream(ulmfit.classifies),
+        downstream=setting.downstream(ulmfit.classifies, long_rows=0),
         published=PUBLISHED,
         claims=CLAIMS,
     )

@@ -6,9 +6,10 @@
 As in salesforce/awd-lstm-lm: weight-drop, locked and embedding dropout, activation penalties (`ar` with weight 2, `tar` with
 1), truncated backpropagation of varying length with the rate in proportion, and SGD that starts averaging when the held-out
 loss stops falling (checked every `train.eval_every` steps; in the original once per epoch). Size original has that repository's
-settings for WikiText-2 (`bertlab.papers.AWD_LSTM`). A small model on little text needs less dropout, as set here for tiny and
-mini. The rate is the published 30 at all sizes. At tiny it has the lowest loss of 10, 30, 60 and 120 on Wikipedia after
-1.6 M tokens (5.80, 5.40, 6.22 and 12.02 nats; one seed).
+settings for WikiText-2, a text in tokens: words are what spaces separate, and nothing is put between documents
+(`bertlab.papers.AWD_LSTM`). For prose add `--config.data.tokenizer.split=punctuation`. A small model on little text needs less
+dropout, as set here for tiny and mini. The rate is the published 30 at all sizes. At tiny it has the lowest loss of 10, 30, 60
+and 120 on Wikipedia after 1.6 M tokens (5.80, 5.40, 6.22 and 12.02 nats; one seed).
 """
 
 from bertlab.config import base_config, parse_arguments, take_published, train_on

@@ -7,8 +7,8 @@
 With tokens=subwords (the default) it has the transformers' subword ids, packed rows and optimiser, so an ablation changes only
 the model. With tokens=characters it is ELMo as published (allenai/bilm-tf): a character CNN reads words, each direction reads
 its own stream of sentences, states are carried along the stream, backpropagation goes through 20 words, training uses a sampled
-softmax, and the optimiser is Adagrad. The published sizes then also have its vocabulary, batch and steps
-(`bertlab.papers.ELMO`).
+softmax, and the optimiser is Adagrad. The published sizes then also have its vocabulary, batch and steps, and as words what
+spaces separate (`bertlab.papers.ELMO`): give them text in tokens, or add `--config.data.tokenizer.split=punctuation`.
 """
 
 from bertlab.config import base_config, parse_arguments, take_published, train_on

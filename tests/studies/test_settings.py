@@ -5,11 +5,12 @@ import json
 import pytest
 
 from bertlab.config import load_config
-from bertlab.studies import settings
+from bertlab.studies import settings, worker
 from bertlab.studies.settings import read_setting
 from bertlab.studies.study import load_study
 from bertlab.transfer.finetune import finetune_config, overridden
-from bertlab.transfer.tasks import TASKS
+from bertlab.transfer.recipes import find_recipe
+from bertlab.transfer.tasks import TASKS, find_task
 from tests.conftest import ROOT
 
 
@@ -30,9 +31,30 @@ def test_a_task_is_read_from_its_folder_in_rows_that_a_small_body_has_positions_
     assert set(TASKS) - {name for name, of in found.items() if "task_data.directory" in of} == set(settings.OWN_TASKS)
 
 
-def test_at_published_sizes_rows_are_the_recipes():
-    found = read_setting(f"scale=paper,tasks={'+'.join(settings.TASKS)},data=here").downstream()
-    assert {key for of in found.values() for key in of} == {"task_data.directory"}
+@pytest.mark.parametrize("scale", ["base", "paper"])
+def test_at_published_sizes_rows_are_the_recipes_but_for_long_texts(scale):
+    setting = read_setting(f"scale={scale},tasks={'+'.join(settings.TASKS)},data=here")
+    found = setting.downstream()
+    assert {key for of in found.values() for key in of} == {"task_data.directory", "data.seq_len"}
+    long = {name: of["data.seq_len"] for name, of in found.items() if "data.seq_len" in of}
+    assert long == dict.fromkeys(settings.LONG, 512) and {"race", "imdb", "boolq", "multirc", "record"} <= {*long}
+    assert not any("data.seq_len" in of for of in setting.downstream(long_rows=0).values())
+
+
+@pytest.mark.parametrize(
+    ("study", "task", "rows"),
+    [
+        ("xlnet_table6", "race", 512),
+        ("albert_sop", "race", 512),
+        ("roberta_formats", "race", 512),
+        ("ulmfit_table4", "imdb", 1400),
+    ],
+)
+def test_articles_are_read_in_rows_as_long_as_the_papers(study, task, rows):
+    of = load_study(f"{ROOT}/experiments/ablations/{study}.py:scale=paper,seeds=1,tasks={task},data=here")
+    for arguments in (worker.finetuning(run, task) for run in of.runs() if not run.averages):
+        recipe = find_recipe(arguments["recipe"], find_task(task).kind)
+        assert {**recipe, **arguments["overrides"]}["data.seq_len"] == rows
 
 
 @pytest.mark.parametrize("study", ["bert_table7", "bert_table8"])

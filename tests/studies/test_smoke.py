@@ -40,18 +40,20 @@ SLOW += (
     "taglm_placement",
 )
 SLOW += ("ulmfit_bidirectional", "awd_lstm_table4", "elmo_senses", "headline", "edge_probing")
+SLOW += ("gpt_bert", "roberta_batches", "words_from_context", "xlnet_table6")
 # Kinds that no study's last run is of: label of the run, task.
 MORE = {
     "bert_table5": [("+ BiLSTM", "code_spans")],
     "clm_then_mlm": [("25% CLM then MLM", "code_spans")],  # phases
     "elmo_layers": [("baseline", "code_spans")],  # embeddings of its own
+    "elmo_senses": [("biLM, second layer", "code_spans")],  # beside the senses, which train nothing
     "four_systems": [("ULMFiT", "code_spans"), ("BERT", "package")],  # an adapted tagger; a pooler
     "gpt_layers": [("none", "package")],  # random parameters, and a language model beside the classifier
     "gpt_zero_shot": [("LSTM, 2", "sentence_order")],  # answers without training
     "static_contextual": [("GloVe, features", "package")],
 }
 # Arguments of studies whose own tasks need files.
-ARGUMENTS = {"edge_probing": ",tasks=edges_srl,data=tasks"}
+ARGUMENTS = {"edge_probing": ",tasks=edges_srl,data=tasks", "elmo_senses": ",tasks=code_spans+coarse_wsd,data=tasks"}
 SMALL = {"data.batch_size": 4, "data.workers": 1, "train.eval_batches": 1, "evaluate.sentences": 0, "mesh.data": 1}
 
 
@@ -66,11 +68,19 @@ def tasks(tmp_path_factory):
     targets = [[{"span1": [0, 1], "span2": [i % 2, 2], "label": f"A{i % 2}"}] for i in range(40)]
     edges = [json.dumps({"text": f"the value {i}", "targets": of}) for i, of in enumerate(targets)]
     (directory / "edges.json").write_text("\n".join(edges))
-    own = "from bertlab.transfer.tasks import conll, edge_probing, table\n\n"
+    (directory / "value").mkdir()
+    (directory / "value/classes_map.txt").write_text('{"0": "value_number", "1": "value_worth"}')
+    for split, count in (("train", 8), ("test", 4)):
+        sentences = [f"1\tthe value {i} of it" if i % 2 else f"2\tnot a value {i}" for i in range(count)]
+        (directory / f"value/{split}.data.txt").write_text("\n".join(sentences) + "\n")
+        (directory / f"value/{split}.gold.txt").write_text("0\n1\n" * (count // 2))
+    own = "from bertlab.transfer.tasks import conll, edge_probing, table\n"
+    own += "from bertlab.transfer.tasks.senses import coarse_senses\n\n"
     (directory / "texts.py").write_text(f'{own}TASK = table("texts", train="table.tsv", text="text", label="label")\n')
     (directory / "words.py").write_text(f'{own}TASK = conll("words", train="words.conll")\n')
     (directory / "edges.py").write_text(f'{own}TASK = edge_probing("edges", train="edges.json")\n')
-    files = {"classification": "texts.py", "tagging": "words.py", "span_pair": "edges.py"}
+    (directory / "senses.py").write_text(f'{own}TASK = coarse_senses("senses")\n')
+    files = {"classification": "texts.py", "tagging": "words.py", "span_pair": "edges.py", "sense": "senses.py"}
     return {kind: str(directory / name) for kind, name in files.items()}
 
 

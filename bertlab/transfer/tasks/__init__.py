@@ -156,4 +156,5 @@ def load_task(task: Task, options: Mapping) -> TaskData:
     data = task.load(directory, options)
     check_labels(task, data.labels)
     train = draw(data.examples["train"], options["limit"], options["seed"])
-    return dataclasses.replace(data, examples={**data.examples, "train": train})
+    drawn = {"train": train} if task.kind.is_trained else {"train": train, "valid": train}
+    return dataclasses.replace(data, examples={**data.examples, **drawn})

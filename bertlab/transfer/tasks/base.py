@@ -51,7 +51,8 @@ class Task:
         kind: the task's kind.
         metrics: some of `kind.metrics`; the first selects and is reported.
         load: (directory or None, options) -> TaskData; the directory holds the files in their published layout. Options are
-            `config.task_data` with all keys of `OPTIONS` (`load_task` completes them, and applies `limit`).
+            `config.task_data` with all keys of `OPTIONS`. `load_task` completes them and applies `limit`; for a kind that
+            trains nothing, what it draws is `valid` too.
         is_in: whether a directory holds the files of all its splits.
     """
 

@@ -18,8 +18,8 @@ def definite_pronouns(name: str, *, train: str, test: str) -> Task:
     """A choice between a sentence's two readings, with either noun in the pronoun's place.
 
     Of each sentence the file has five lines: the sentence, its pronoun, both nouns with a comma between them, the right noun,
-    and an empty line. It does not say which word is meant if the pronoun occurs twice; the first is taken, as by
-    vid-koci/bert-commonsense (data_reader.py).
+    and an empty line. If the pronoun occurs twice, the first is meant (the published description, which TensorFlow Datasets
+    quotes at definite_pronoun_resolution).
 
     Args:
         name: the task's name.

@@ -48,7 +48,7 @@ def all_words(name: str, *, train: tuple[str, ...], test: tuple[str, ...]) -> Ta
         if index is None:
             raise UserError(f"{directory}: task '{name}' found no {_INDEX[0]}; put WordNet 3.0's dict/index.sense there")
         first = read_first_senses(index[-1][0])
-        return _data({split: list(read_instances(path, first)) for split, path in paths.items()})
+        return TaskData((), {split: list(read_instances(path, first)) for split, path in paths.items()})
 
     is_in = lambda directory: all(any(matches([directory], names)) for names in (*wanted.values(), _INDEX))
     return check_task(Task(name, Sense(), Sense.default_metrics, load, is_in))
@@ -66,7 +66,7 @@ def coarse_senses(name: str) -> Task:
         if not (words := folders(_required(name, directory))):
             raise UserError(f"{directory}: task '{name}' found no WORD/classes_map.txt; give the folder CoarseWSD-20")
         read = lambda split: [example for word in words for example in read_word(word, split)]
-        return _data({split: read(split) for split in ("train", "test")})
+        return TaskData((), {split: read(split) for split in ("train", "test")})
 
     return check_task(Task(name, Sense(), Sense.default_metrics, load, lambda directory: bool(folders(directory))))
 
@@ -75,11 +75,6 @@ def _required(name: str, directory: Path | None) -> Path:
     if directory is None:
         raise UserError(f"task '{name}' is read from files: config.task_data.directory is empty or tfds; give their folder")
     return directory
-
-
-def _data(examples: Mapping[str, list[Example]]) -> TaskData:
-    """With the training data as `valid`: see `Sense`."""
-    return TaskData((), {"train": examples["train"], "valid": examples["train"], "test": examples["test"]})
 
 
 def read_instances(path: Path, first: Mapping[str, str]) -> Iterator[Example]:
@@ -149,7 +144,8 @@ def read_first_senses(path: Path) -> dict[str, str]:
     """
     found = {}
     for number, line in read_lines(path):
-        fields = line.split()
+        if not (fields := line.split()):
+            continue
         key = re.fullmatch(r"(\S+)%([1-5]):\S*", fields[0]) if len(fields) == 4 else None
         if not key or not fields[2].isdigit():
             raise UserError(f"{path}:{number}: expected WordNet's 'lemma%1:00:00:: offset number count', found {line[:60]!r}")
@@ -172,18 +168,18 @@ def read_word(folder: Path, split: str) -> Iterator[Example]:
     classes = read_json(folder / "classes_map.txt")
     if wrong := misfit(classes, {str: str}):
         raise UserError(f"{folder / 'classes_map.txt'}: {wrong}; give the file as published")
-    answers = [line.strip() for _, line in read_lines(gold)]
-    lines = list(read_lines(data))
+    answers = [(number, line.strip()) for number, line in read_lines(gold) if line.strip()]
+    lines = [(number, line) for number, line in read_lines(data) if line.strip()]
     if len(answers) != len(lines):
         raise UserError(f"{gold}: {len(answers)} classes for the {len(lines)} sentences of {data.name}; give one per line")
-    for (number, line), answer in zip(lines, answers):
+    for (number, line), (asked, answer) in zip(lines, answers):
         where = f"{data}:{number}"
         place, _, sentence = line.partition("\t")
         words = sentence.split()
         if not re.fullmatch(r"[0-9]{1,9}", place.strip()) or int(place) >= len(words):
             raise UserError(f"{where}: expected a word's number, a tab and the sentence, found {line[:60]!r}")
         if answer not in classes:
-            raise UserError(f"{gold}:{number}: {answer!r} is not one of the classes {', '.join(classes)}")
+            raise UserError(f"{gold}:{asked}: {answer!r} is not one of the classes {', '.join(classes)}")
         at = int(place)
         of = {"label": (classes[answer],), "group": folder.name}
         yield Example(id=f"{folder.name}.{number}", where=where, words=tuple(words), targets=((at, at + 1),), **of)

@@ -36,7 +36,12 @@ def _copa(path: Path, split: str) -> Iterator[Example]:
 
 
 def _multirc(path: Path, split: str) -> Iterator[Example]:
-    """A paragraph with a question and one of its answers. The question stays with the answer: the paragraph may be cut."""
+    """A paragraph with a question and one of its answers. The question stays with the answer: the paragraph may be cut.
+
+    Some published paragraphs have numbered sentences, "<b>Sent 1: </b>...<br>"; the marks of HTML go, the words stay, as in
+    T5's preprocessor of SuperGLUE.
+    """
+    read = lambda record, key, where: field(record, key, str, where).replace("<br>", " ").replace("<b>", "").replace("</b>", "")
     for where, record in read_records(path):
         passage, number = field(record, "passage", dict, where), field(record, "idx", int, where)
         for question in field(passage, "questions", list, where):
@@ -46,8 +51,8 @@ def _multirc(path: Path, split: str) -> Iterator[Example]:
                     id=f"{group}-{field(answer, 'idx', int, where)}",
                     where=where,
                     texts=(
-                        field(passage, "text", str, where),
-                        f"{field(question, 'question', str, where)} {field(answer, 'text', str, where)}",
+                        read(passage, "text", where),
+                        f"{read(question, 'question', where)} {read(answer, 'text', where)}",
                     ),
                     label=str(field(answer, "label", int, where)),
                     group=group,

@@ -75,8 +75,14 @@ def test_the_framework_s_files(data):
     assert found["test"][2].group == "ship#NOUN" and find_task("wsd").is_in(data) and not find_task("wsd").is_in(data.parent)
 
 
+def test_few_labels_are_few_in_valid_too(data):
+    """`valid` decides the senses, so a limit of `train` alone would change nothing."""
+    few = load_task(find_task("wsd"), {**OPTIONS, "directory": str(data), "limit": 2}).examples
+    assert len(few["train"]) == 2 and few["valid"] == few["train"] and len(few["test"]) == 4
+
+
 def test_first_senses_are_wordnets(tmp_path):
-    (tmp_path / "index.sense").write_text(INDEX)
+    (tmp_path / "index.sense").write_text(f"{INDEX}\n\n")
     found = read_first_senses(tmp_path / "index.sense")
     assert found["bank#NOUN"] == "bank%1:14:00::" and found["look_up#VERB"] == "look_up%2:32:00::"
     assert found["good#ADJ"] == "good%5:00:00:near:00", "a satellite is an adjective"
@@ -88,7 +94,11 @@ def test_the_folders_of_coarse_wsd_20(tmp_path):
         (tmp_path / word / "classes_map.txt").write_text(json.dumps(dict(zip("01", classes))))
         for split in ("train", "test"):
             (tmp_path / word / f"{split}.data.txt").write_text(f"1\tthe {word} here\n0\t{word} there\n")
-            (tmp_path / word / f"{split}.gold.txt").write_text("0\n1\n")
+            (tmp_path / word / f"{split}.gold.txt").write_text("0\n1\n\n")
+    marked = tmp_path / "bank/classes_map.txt"
+    marked.write_text(f"\ufeff{marked.read_text()}", encoding="utf-8")
+    with (tmp_path / "apple/test.data.txt").open("a") as lines:
+        lines.write("\n\n")
     found = loaded("coarse_wsd", tmp_path)
     assert [example.label for example in found["train"]] == [
         ("apple_inc",),

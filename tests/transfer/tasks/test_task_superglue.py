@@ -189,6 +189,17 @@ def test_metrics_are_the_benchmarks():
     assert set(metrics.values()) == {("accuracy",)}
 
 
+def test_marks_of_html_in_a_paragraph_are_not_read(tmp_path):
+    """What is expected is what T5's two replacements give: <br> is a space, <b> and </b> are nothing."""
+    text = json.dumps(MULTIRC[0]).replace("Two ", "<b>Sent 1: </b>Two ").replace("men.", "men.<br><b>Sent 2: </b>All left.")
+    (tmp_path / "MultiRC").mkdir()
+    for file in ("train", "val"):
+        records = [text.replace('"idx": 7', f'"idx": {i}').replace("225 men", f"{i} men") for i in range(20)]
+        (tmp_path / "MultiRC" / f"{file}.jsonl").write_text("\n".join(records) + "\n")
+    read = load_task(find_task("multirc"), {"directory": str(tmp_path)}).examples["test"][0].texts
+    assert read[0] == 'Sent 1: Two "companies" numbered 0 men. Sent 2: All left.'
+
+
 def test_answers_to_one_question_are_a_group_and_a_paragraph_is_in_one_split(tmp_path):
     records = [
         json.loads(json.dumps(MULTIRC[0]).replace('"idx": 7', f'"idx": {i}').replace("225 men", f"{i} men")) for i in range(20)
