@@ -156,17 +156,3 @@ def test_the_roofline_is_the_slowest_of_products_memory_and_exchanges(monkeypatc
 def test_a_batch_that_the_mesh_does_not_divide(small_config):
     with pytest.raises(UserError, match=r"config\.data\.batch_size=9 is not a multiple of config\.mesh"):
         plan(small_config("bert", data__batch_size=9, mesh__data=-1), "cpu:8")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["elmo", "awd_lstm"])
-def test_fsdp_gathers_an_lstm_s_weights_once_and_not_at_each_position(family, small_config):
-    """Bytes for rows of twice the length are the same; a gather in the loop over time would double them."""
-    planned = lambda length: plan(
-        small_config(family, data__batch_size=16, data__seq_len=length, mesh__data=2, mesh__fsdp=4), "cpu:8"
-    )
-    short, long = planned(16), planned(32)
-    assert long.work.flops > 1.9 * short.work.flops
-    moved = lambda found: sum(of.bytes for of in found.work.collectives.values())
-    assert moved(long) == pytest.approx(moved(short), rel=0.05)
-    assert moved(short) < 4 * 6 * short.parameters  # float32; forward, backward and both halves of the sums
