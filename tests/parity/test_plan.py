@@ -95,3 +95,13 @@ def test_slices_that_there_are_not():
     with pytest.raises(UserError, match="--topology=v5e:3x5 is not known to libtpu"):
         topology_devices("v5e:3x5")
     assert [len(topology_devices(name)[0]) for name in ("v5e:2x2", "v6e:4x4", "v5p:2x2x4")] == [4, 16, 16]
+
+
+@pytest.mark.parametrize("recipe", ["elmo.py:size=original", "awd_lstm.py"])
+def test_fsdp_gathers_an_lstm_s_weights_once_and_not_at_each_position(recipe):
+    """64 gathers of each kernel would be ten times the bound."""
+    settings = {"model.width": 128, "model.hidden": 512, "model.dtype": "bfloat16", "data.tokenizer.vocab_size": 1024}
+    settings |= {"data.seq_len": 64, "data.batch_size": 64, "mesh.data": 4, "mesh.fsdp": 4}
+    found = plan(load_config(str(ROOT / "experiments/pretrain" / recipe), settings), "v5e:4x4")
+    sent = sum(of.bytes for of in found.work.collectives.values())
+    assert sent < 6 * 2 * (found.parameters + TABLE)
