@@ -62,7 +62,6 @@ AWD_LSTM: Mapping[str, Any] = {
     "train.eval_every": 373,
     "data.seq_len": 70,
     "data.batch_size": 80,
-    "data.stream.wrap": "none",
     "data.tokenizer.kind": "words",
     "data.tokenizer.split": "whitespace",
     "data.tokenizer.vocab_size": 33_283,

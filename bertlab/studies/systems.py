@@ -5,7 +5,7 @@ read = pretrainings(used, dict.fromkeys(used, setting.pretraining))
 Study(axes={"system": variants(used, read), "seed": setting.seeds}, claims=CLAIMS, ...)
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from bertlab.errors import UserError
@@ -45,8 +45,7 @@ def as_used(setting: Setting, static: str = "skip_gram", elmo_reads: str = "subw
     Raises:
         UserError: `static` is not one of STATIC, or as for `check_elmo`.
     """
-    if static not in STATIC:
-        raise UserError(f"static={static}: choose one of {', '.join(STATIC)}")
+    _check("static", static, STATIC)
     check_elmo(setting, elmo_reads)
     transformer = {**setting.adam, **setting.transformer}
     own = setting.task_rates or setting.scale in ("base", "paper")
@@ -78,10 +77,14 @@ def _recipe_rows(use: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_elmo(setting: Setting, reads: str) -> None:
     """Raises: UserError: `reads`, what ELMo reads, is unknown, or the scale has no model of characters."""
-    if reads not in ELMO:
-        raise UserError(f"elmo={reads}: choose one of {', '.join(ELMO)}")
+    _check("elmo", reads, ELMO)
     if reads == "characters" and setting.scale != "paper":
         raise UserError(f"elmo=characters needs scale=paper: at scale={setting.scale} all systems read the same pieces")
+
+
+def _check(argument: str, value: str, known: Collection[str]) -> None:
+    if value not in known:
+        raise UserError(f"{argument}={value}: choose one of {', '.join(known)}")
 
 
 def static_and_contextual(setting: Setting) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:

@@ -20,8 +20,8 @@ prefix LM (Raffel et al. 2020); ELMo (Peters et al. 2018); AWD-LSTM (Merity et a
 has BERT-Base's body and recipe.
 
 Select the rates (`select=1/3+1` is cheap): at the transformers' own, 6e-3, diffusion still predicts words by their frequencies
-after 2,000 steps on Wikipedia (`results/one_scale_tiny_wikipedia`), and at a third of it no longer. Give ELECTRA more steps: two
-of three generators had not begun.
+after 2,000 steps on Wikipedia (`results/one_scale_tiny_wikipedia`), and at a third of it no longer. Give ELECTRA more steps:
+two of three generators had not begun.
 
 Cost at scale=tiny with seeds=1,select=off: 972 TFLOP, as `--dry_run` counts them. 30 runs of 2,000 steps took two hours on two
 cores that had other work too.

@@ -27,7 +27,8 @@ def get_config(arguments=None):
     config.model.direction, objective = names[values["direction"]]
     config.model.stateful = True
     config.data.format = "stream"
-    config.data.stream.update(wrap="document", backward=values["direction"] == "backward", vary_length=True)
+    wrap = "none" if values["size"] == "original" else "document"
+    config.data.stream.update(wrap=wrap, backward=values["direction"] == "backward", vary_length=True)
     config.data.seq_len = 70
     config.train.steps = values["steps"] or 1000
     config.optimizer.update(
