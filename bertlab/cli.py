@@ -331,6 +331,10 @@ def _add_measuring(add) -> None:
     )  # fmt: skip
     evaluate("--kinds", default="", help="left-to-right, pseudo, ..., joined by commas (default: all that the model supports)")
     evaluate("--orders", type=int, default=4, help="random orders of each text for the kind any-order (default 4)")
+    evaluate(
+        "--noclosing", action="store_true",
+        help="do not score where a text ends: neither its closing token nor, for the kind any-order, its number of pieces",
+    )  # fmt: skip
     evaluate("--limit", type=int, default=0, help="most texts, or pairs per paradigm (default: a whole file, or 200 sentences)")
     _add_out_and_step(evaluate, "evaluation")
 
@@ -680,13 +684,16 @@ def _evaluate(given, _) -> Found:
 
     kinds = [kind.strip() for kind in given.kinds.split(",") if kind.strip()]
     if given.suite or given.data:
-        if not (given.suite and given.data) or given.text or given.minimal_pairs:
-            raise UserError("--suite=babylm goes with --data=DIR, without --text and --minimal_pairs")
+        if not (given.suite and given.data) or given.text or given.minimal_pairs or given.noclosing:
+            raise UserError(
+                "--suite=babylm goes with --data=DIR, without --text, --minimal_pairs and --noclosing (--special_tokens says"
+                " what is scored)"
+            )
         from bertlab.transfer.babylm import evaluate_babylm
 
         how = (kinds, given.limit, given.out, given.step, given.orders, given.special_tokens)
         return Found({"babylm": evaluate_babylm(given.run, given.data, *how)})
-    how = (kinds, given.limit, given.out, given.step, given.orders)
+    how = (kinds, given.limit, given.out, given.step, given.orders, not given.noclosing)
     return Found(evaluate(given.run, given.text, given.minimal_pairs, *how))
 
 
