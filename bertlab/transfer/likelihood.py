@@ -23,8 +23,9 @@ the kinds of score:
   text, and of each at most `STEPS` evenly spaced steps from a random start stand for all. Their mean is unbiased for the bound
   with one piece at a time, at ORDERS · STEPS = 32 passes a text at most (pseudo needs T). If no more sets of pieces can be
   shown (2^T − 1, or as many as there are beginnings of orders if what is shown has an order too), all are computed, and the
-  score is exact. Orders depend on the text alone. A frame tells where a text ends, which left-to-right models must
-  predict; then log T(T + 1) nats are added for the number of pieces. `electra` is scored by its generator.
+  score is exact: with 4 orders for T ≤ 4, or for T ≤ 3 if the order counts. Orders depend on the text alone. A frame tells
+  where a text ends, which left-to-right models must predict; then log T(T + 1) nats are added for the number of pieces.
+  `electra` is scored by its generator.
 
 Compare left-to-right with right-to-left and with the bound "any-order", and pseudo only with pseudo. Objectives with weight 0
 do not count.
@@ -261,7 +262,8 @@ class Scorer:
         way, name = way_of(self.learned, "any-order")
         # A token is predicted from the position before it: without [CLS] the first is always shown.
         places = [row.first[row.first >= (way == "before the mask")] for row in rows]
-        steps = [steps_of(row.tokens, len(of), orders, way == "in any order") for row, of in zip(rows, places)]
+        ordered = way == "in any order" and scoring_of(name, self.inference.program.objectives[name]).shown_in_order
+        steps = [steps_of(row.tokens, len(of), orders, ordered) for row, of in zip(rows, places)]
         copies = [(index, order, shown, weight) for index, of in enumerate(steps) for order, shown, weight in of]
         sums = [np.zeros(1 + max((order for order, *_ in of), default=0)) for of in steps]
         each = self._copied(rows, [index for index, *_ in copies])
