@@ -302,6 +302,11 @@ def _add_studies(add) -> None:
         "--along", default="size,budget", metavar="AXIS,AXIS", help="the study's axes that change them (default size,budget)"
     )
 
+    scaling(
+        "--measure", choices=("loss", "bits_per_byte"), default="loss",
+        help="what is fitted: each objective's own test loss, or bits per byte, code length or bound (default loss)",
+    )  # fmt: skip
+
     compare = add(
         "compare", _compare, "show how two runs differ in config and results", "bertlab compare runs/x runs/y", finds=True
     )
@@ -794,7 +799,7 @@ def _report(given, _) -> Found:
 def _scaling(given, _) -> Found:
     from bertlab.studies.scaling import scaling
 
-    return Found({"folder": scaling(given.path, given.along.split(","))})
+    return Found({"folder": scaling(given.path, given.along.split(","), given.measure)})
 
 
 def _compare(given, _) -> Found:
