@@ -302,6 +302,11 @@ def _add_studies(add) -> None:
         "--along", default="size,budget", metavar="AXIS,AXIS", help="the study's axes that change them (default size,budget)"
     )
 
+    scaling(
+        "--measure", choices=("loss", "bits_per_byte"), default="loss",
+        help="what is fitted: each objective's own test loss, or bits per byte, code length or bound (default loss)",
+    )  # fmt: skip
+
     compare = add(
         "compare", _compare, "show how two runs differ in config and results", "bertlab compare runs/x runs/y", finds=True
     )
@@ -331,6 +336,10 @@ def _add_measuring(add) -> None:
     )  # fmt: skip
     evaluate("--kinds", default="", help="left-to-right, pseudo, ..., joined by commas (default: all that the model supports)")
     evaluate("--orders", type=int, default=4, help="random orders of each text for the kind any-order (default 4)")
+    evaluate(
+        "--noclosing", action="store_true",
+        help="do not score where a text ends: neither its closing token nor, for the kind any-order, its number of pieces",
+    )  # fmt: skip
     evaluate("--limit", type=int, default=0, help="most texts, or pairs per paradigm (default: a whole file, or 200 sentences)")
     _add_out_and_step(evaluate, "evaluation")
 
@@ -680,13 +689,16 @@ def _evaluate(given, _) -> Found:
 
     kinds = [kind.strip() for kind in given.kinds.split(",") if kind.strip()]
     if given.suite or given.data:
-        if not (given.suite and given.data) or given.text or given.minimal_pairs:
-            raise UserError("--suite=babylm goes with --data=DIR, without --text and --minimal_pairs")
+        if not (given.suite and given.data) or given.text or given.minimal_pairs or given.noclosing:
+            raise UserError(
+                "--suite=babylm goes with --data=DIR, without --text, --minimal_pairs and --noclosing (--special_tokens says"
+                " what is scored)"
+            )
         from bertlab.transfer.babylm import evaluate_babylm
 
         how = (kinds, given.limit, given.out, given.step, given.orders, given.special_tokens)
         return Found({"babylm": evaluate_babylm(given.run, given.data, *how)})
-    how = (kinds, given.limit, given.out, given.step, given.orders)
+    how = (kinds, given.limit, given.out, given.step, given.orders, not given.noclosing)
     return Found(evaluate(given.run, given.text, given.minimal_pairs, *how))
 
 
@@ -787,7 +799,7 @@ def _report(given, _) -> Found:
 def _scaling(given, _) -> Found:
     from bertlab.studies.scaling import scaling
 
-    return Found({"folder": scaling(given.path, given.along.split(","))})
+    return Found({"folder": scaling(given.path, given.along.split(","), given.measure)})
 
 
 def _compare(given, _) -> Found:

@@ -121,10 +121,13 @@ class Scoring:
     Attributes:
         ways: some of WAYS; () if the model predicts no tokens of a text.
         lacks: why the settings rule out a way ("this model cannot be scored: ..."); "" if every way is possible.
+        shown_in_order: for the way "in any order": `hidden_logits` depend on the order of the shown tokens too; False: only on
+            which ones are shown. Then sets of them are enough, and fewer cases give an exact score.
     """
 
     ways: tuple[str, ...] = ()
     lacks: str = ""
+    shown_in_order: bool = True
 
     def __post_init__(self):
         if not isinstance(self.ways, tuple) or not set(self.ways) <= set(WAYS):

@@ -26,9 +26,10 @@ class MaskedDiffusion(Objective):
         linear   m = t                      w = 1 / t
         cosine   m = cos(π/2 · (1 − t))     w = π/2 · tan(π/2 · (1 − t))
 
-    The loss is this sum divided by the number of the row's tokens, masked or not. Its expectation over t and the masks is the
-    same for all schedules: the mean over all orders of the chain-rule code length in nats per token, an upper bound of
-    −log p(x). `bertlab evaluate` measures the same bound as "any-order".
+    The loss is this sum divided by the number of the row's tokens, masked or not. Up to the shares below `least_share`, which
+    are not drawn, its expectation over t and the masks is the same for all schedules: the mean over all orders of the
+    chain-rule code length in nats per token, an upper bound of −log p(x). `bertlab evaluate` measures the same bound as
+    "any-order".
 
     The model never predicts [MASK], and shown tokens are not predicted: they are what they are (MDLM's zero masking
     probabilities and carry-over unmasking). Times of a batch are (u + b / B) mod 1 for row b of B and one uniform u, so every

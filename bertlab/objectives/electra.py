@@ -130,7 +130,7 @@ class ReplacedTokenDetection(Objective):
 
     def scoring(self) -> Scoring:
         """By the generator, in any order; the body is not asked."""
-        return Scoring(("in any order",)) if self.trains_generator else Scoring()
+        return Scoring(("in any order",), shown_in_order=False) if self.trains_generator else Scoring()
 
     def hidden_logits(self, model: Bound, view: View, ranks: Int[Array, "B L"]) -> Float[Array, "B L V"]:
         """The generator's, with [MASK] at all hidden tokens."""

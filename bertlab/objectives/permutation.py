@@ -93,7 +93,7 @@ class PermutationLanguageModel(Objective):
 
     def scoring(self) -> Scoring:
         """By the query stream, in any order."""
-        return Scoring(("in any order",))
+        return Scoring(("in any order",), shown_in_order=self.context_in_order)
 
     def hidden_logits(self, model: Bound, view: View, ranks: Int[Array, "B L"]) -> Float[Array, "B L V"]:
         """Of a query at each hidden position that sees all shown tokens; these see each other as in training."""

@@ -37,7 +37,7 @@ from bertlab.train.record import Progress, Record
 from bertlab.train.schedules import warmup_steps
 from bertlab.train.sharding import build_mesh, on_host, put_batch, replicated
 from bertlab.train.state import build_eval_step, compile_lowered, init_state, lower_train_step, state_shardings
-from bertlab.train.width import update_factors
+from bertlab.train.width import heads_note, update_factors
 
 
 def train(config, workdir) -> dict:
@@ -59,6 +59,8 @@ def train(config, workdir) -> dict:
         if (result := finished(config, workdir)) is not None:
             return result
         experiment = build_pretraining(config)
+        if said := heads_note(config.model):
+            print(said, flush=True)
         if config.train.budget:
             experiment = within_budget(experiment, workdir)
         return run(experiment, workdir)

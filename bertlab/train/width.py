@@ -18,9 +18,26 @@ from typing import Any
 
 import jax
 
+from bertlab.models.presets import family_of, model_shape
 from bertlab.objectives.program import Program
 
 _KEPT = (1.0, 1.0)
+
+
+def heads_note(model) -> str:
+    """A warning if heads are not as wide as in the size that `config.model` names: then μP carries no rate over. "" otherwise.
+
+    The base model itself is not known; the size stands for it, because a wider model keeps its `heads` unless you set them.
+    """
+    shape, named = model_shape(model, 1), family_of(model).sizes[model.size]
+    if getattr(shape, "times_base", 1) == 1 or shape.width * named["heads"] == shape.heads * named["width"]:
+        return ""
+    ours, its = (sizes["width"] / sizes["heads"] for sizes in (vars(shape), named))
+    return (
+        f"warning: config.model.base_width={shape.base_width} carries rates over only between heads of one width, but these are"
+        f" {ours:g} wide and those of config.model.size={model.size!r} {its:g}; set config.model.heads"
+        f" (here {shape.width / its:g}), unless you found the rates with such heads"
+    )
 
 
 def initial_values(program: Program, batch, params) -> Any:

@@ -66,6 +66,7 @@ def evaluate(
     out: Path | None = None,
     step: int | None = None,
     orders: int = ORDERS,
+    closing: bool = True,
 ) -> dict[str, Any]:
     """Scores texts or minimal pairs by a run's own likelihood, prints tables and writes the results to a file.
 
@@ -82,6 +83,7 @@ def evaluate(
             than the last. Entries for other kinds and other texts stay.
         step: of the checkpoint; None: the last one.
         orders: random orders of each text, for the kind "any-order".
+        closing: score where each text ends too, as for `Pretrained.score`. Without it the entries' `text_hash` is another one.
 
     Returns:
         {"bits_per_byte": {source: {kind: {"value", "standard_error", ...}}}, "minimal_pairs": {source: {kind: {"accuracy",
@@ -103,9 +105,11 @@ def evaluate(
         texts = held_out_sentences(run, limit or SAMPLE)
     found: dict[str, Any] = {}
     if texts:
-        found["bits_per_byte"] = {source: _bits_per_byte(model, texts, source, kinds, orders)}
+        found["bits_per_byte"] = {source: _bits_per_byte(model, texts, source, kinds, orders, closing)}
     if pairs:
-        found["minimal_pairs"] = {str(minimal_pairs): _minimal_pairs(model, pairs, str(minimal_pairs), of_pairs, orders)}
+        found["minimal_pairs"] = {
+            str(minimal_pairs): _minimal_pairs(model, pairs, str(minimal_pairs), of_pairs, orders, closing)
+        }
     write_merged(out, found)
     print(f"{out}: {', '.join(found)} of {', '.join(kinds if texts else of_pairs)}")
     return found
@@ -296,10 +300,12 @@ def mean_accuracy(
     }
 
 
-def _bits_per_byte(model: Pretrained, texts: list[str], source: str, kinds: Sequence[str], orders: int) -> dict[str, Any]:
+def _bits_per_byte(
+    model: Pretrained, texts: list[str], source: str, kinds: Sequence[str], orders: int, closing: bool
+) -> dict[str, Any]:
     """Measures; prints a table that explains each number and its biases."""
-    found = {kind: dataclasses.asdict(model.bits_per_byte(texts, kind, orders)) for kind in kinds}
-    some, hashed = found[kinds[0]], text_hash(texts)
+    found = {kind: dataclasses.asdict(model.bits_per_byte(texts, kind, orders, closing)) for kind in kinds}
+    some, hashed = found[kinds[0]], text_hash(_marked(texts, closing))
     print(
         f"{source}: {len(texts):,} texts, {some['bytes']:,} bytes, {some['pieces']:,} pieces; {some['unknown']:.2%} are [UNK]"
     )
@@ -308,14 +314,23 @@ def _bits_per_byte(model: Pretrained, texts: list[str], source: str, kinds: Sequ
         value = f"{'≤ ' if kind in BOUNDS else ''}{bits['value']:.4f}"
         meaning = _MEANING[kind].format(bits["order_error"])
         print(f"{kind:<20}{value:>10}{_error(bits['standard_error'])}{bits['tokens']:>10,}  {meaning}")
+    if ends := [f"{kind} {bits['closing']:.4f}" for kind, bits in found.items() if bits["closing"]]:
+        print(f"of which bits per byte for where each text ends: {', '.join(ends)} (--noclosing leaves them out)")
     for name in biases_of(found.values()):
         print(BIASES[name])
     return {kind: {k: v for k, v in bits.items() if k != "kind"} | {"text_hash": hashed} for kind, bits in found.items()}
 
 
-def _minimal_pairs(model: Pretrained, pairs: Sequence[Pair], source: str, kinds: Sequence[str], orders: int) -> dict[str, Any]:
+def _marked(texts: Sequence[Any], closing: bool) -> list[Any]:
+    """What the hash is of: numbers without the ends of texts do not compare with numbers that have them."""
+    return [*texts] if closing else ["closing=False", *texts]
+
+
+def _minimal_pairs(
+    model: Pretrained, pairs: Sequence[Pair], source: str, kinds: Sequence[str], orders: int, closing: bool
+) -> dict[str, Any]:
     """Measures; prints accuracy and standard error in percent by kind: of each paradigm, each phenomenon and all."""
-    found = {kind: judge_pairs(pairs, lambda texts, kind=kind: model.score(texts, kind, orders)) for kind in kinds}
+    found = {kind: judge_pairs(pairs, lambda texts, kind=kind: model.score(texts, kind, orders, closing)) for kind in kinds}
     of_first = found[kinds[0]]
     rows = [("paradigms", name) for name in of_first["paradigms"]] + [("phenomena", name) for name in of_first["phenomena"]]
     label = lambda group, name: f"all {name}" if group == "phenomena" else name

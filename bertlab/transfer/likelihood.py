@@ -23,8 +23,9 @@ the kinds of score:
   text, and of each at most `STEPS` evenly spaced steps from a random start stand for all. Their mean is unbiased for the bound
   with one piece at a time, at ORDERS · STEPS = 32 passes a text at most (pseudo needs T). If no more sets of pieces can be
   shown (2^T − 1, or as many as there are beginnings of orders if what is shown has an order too), all are computed, and the
-  score is exact. Orders depend on the text alone. A frame tells where a text ends, which left-to-right models must
-  predict; then log T(T + 1) nats are added for the number of pieces. `electra` is scored by its generator.
+  score is exact: with 4 orders for T ≤ 4, or for T ≤ 3 if the order counts. Orders depend on the text alone. A frame tells
+  where a text ends, which left-to-right models must predict; then log T(T + 1) nats are added for the number of pieces.
+  `electra` is scored by its generator.
 
 Compare left-to-right with right-to-left and with the bound "any-order", and pseudo only with pseudo. Objectives with weight 0
 do not count.
@@ -59,6 +60,8 @@ KINDS = ("both directions", "left-to-right", "right-to-left", "pseudo", "pseudo-
 
 ORDERS, STEPS = 4, 8  # of "any-order"; steps of each order
 
+_CLOSING = 2  # a predicted token that tells where a text ends; the text's own are 1
+
 _POSITIONS = 4096  # of masked copies, worked through at a time
 
 
@@ -71,12 +74,15 @@ class Score:
         tokens: how many tokens were scored.
         kind: one of KINDS: see `bertlab.transfer.likelihood`. The pseudo kinds are not the probability of the text.
         standard_error: of `log_probability` over random orders, 0 if it is exact; None for kinds without.
+        closing: the part of `log_probability` that says where the text ends: its special tokens, or for "any-order" its number
+            of pieces; 0 if this is not scored.
     """
 
     log_probability: float
     tokens: int
     kind: str
     standard_error: float | None = None
+    closing: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +104,8 @@ class BitsPerByte:
         lowercase: the tokenizer drops capitals.
         order_error: the part of `standard_error` that more random orders would remove; 0 if the score is exact, None for kinds
             without.
+        closing: the part of `value` that says where the texts end (`Score.closing`). Code lengths pay for [SEP], bounds for the
+            number of pieces; without this part the two compare on texts of known length.
     """
 
     value: float
@@ -110,6 +118,7 @@ class BitsPerByte:
     unknown: float
     lowercase: bool
     order_error: float | None = None
+    closing: float = 0.0
 
 
 def ways_of(objectives: Mapping[str, Objective]) -> dict[str, str]:
@@ -211,10 +220,11 @@ class Scorer:
             for places, index in zip(view["predicted"], indices):
                 places[rows[index].first] = 1
                 if closing:
-                    places[: len(self.tokenizer.prefix_ids)] = 1
-                    places[len(rows[index].tokens) - len(self.tokenizer.suffix_ids) :] = 1
+                    places[: len(self.tokenizer.prefix_ids)] = _CLOSING
+                    places[len(rows[index].tokens) - len(self.tokenizer.suffix_ids) :] = _CLOSING
             sums = np.mean([self.inference(_score_neighbours, view, self.learned[way], way) for way in ways], axis=0)
-            scores |= {index: Score(float(total), round(float(n)), kind) for index, total, n in zip(indices, *sums)}
+            of_rows = zip(indices, *np.asarray(sums, np.float64).tolist())
+            scores |= {index: Score(total, round(n), kind, closing=end) for index, total, n, end in of_rows}
         return [scores[index] for index in range(len(rows))]
 
     def _masked(self, rows: Sequence[TextRow], kind: str) -> list[Score]:
@@ -252,7 +262,8 @@ class Scorer:
         way, name = way_of(self.learned, "any-order")
         # A token is predicted from the position before it: without [CLS] the first is always shown.
         places = [row.first[row.first >= (way == "before the mask")] for row in rows]
-        steps = [steps_of(row.tokens, len(of), orders, way == "in any order") for row, of in zip(rows, places)]
+        ordered = way == "in any order" and scoring_of(name, self.inference.program.objectives[name]).shown_in_order
+        steps = [steps_of(row.tokens, len(of), orders, ordered) for row, of in zip(rows, places)]
         copies = [(index, order, shown, weight) for index, of in enumerate(steps) for order, shown, weight in of]
         sums = [np.zeros(1 + max((order for order, *_ in of), default=0)) for of in steps]
         each = self._copied(rows, [index for index, *_ in copies])
@@ -270,7 +281,7 @@ class Scorer:
         for of, by_order in zip(places, sums):
             end = math.log(len(of) * (len(of) + 1)) if len(of) and closing and self.tokenizer.suffix_ids else 0.0
             error = by_order.std(ddof=1) / math.sqrt(len(by_order)) if len(by_order) > 1 else 0.0
-            scores.append(Score(float(by_order.mean()) - end, len(of), "any-order", float(error)))
+            scores.append(Score(float(by_order.mean()) - end, len(of), "any-order", float(error), -end))
         return scores
 
     def _at(
@@ -357,16 +368,20 @@ def bits_per_byte(texts: Sequence[str], rows: Sequence[TextRow], scores: Sequenc
         unknown=float(np.mean(pieces == tokenizer.unk_id)),
         lowercase=tokenizer.lowercase,
         order_error=None if of_orders is None else of_orders / math.log(2) / float(sizes.sum()),
+        closing=abs(sum(score.closing for score in scores)) / math.log(2) / float(sizes.sum()),
     )
 
 
-def _score_neighbours(program: Program, name: str, way: str, params, view: View) -> Float[Array, "2 B"]:
-    """Σ log p of each row's predicted neighbouring tokens in one way, by the logits of one objective, and their number."""
+def _score_neighbours(program: Program, name: str, way: str, params, view: View) -> Float[Array, "3 B"]:
+    """Σ log p of each row's predicted neighbouring tokens in one way, by the logits of one objective, their number, and the
+    part of the sum that is of special tokens."""
     predicted, view = view["predicted"], {name: values for name, values in view.items() if name != "predicted"}
     labels = neighbours(view, "backward" if way == "backward" else "forward")
-    asked = (labels >= 0) & (jnp.roll(predicted, 1 if way == "backward" else -1, axis=1) > 0)
+    predicted = jnp.where(labels >= 0, jnp.roll(predicted, 1 if way == "backward" else -1, axis=1), 0)
     chosen = _log_probability(program.token_logits(params, view, name, WAYS[way]), jnp.maximum(labels, 0))
-    return jnp.stack([jnp.where(asked, chosen, 0.0).sum(axis=1), asked.sum(axis=1).astype(jnp.float32)])
+    total = lambda where: jnp.where(where, chosen, 0.0).sum(axis=1)
+    count = (predicted > 0).sum(axis=1).astype(jnp.float32)
+    return jnp.stack([total(predicted > 0), count, total(predicted == _CLOSING)])
 
 
 def _score_at(program: Program, name: str, params, view: View) -> Float[Array, "B"]:

@@ -250,18 +250,20 @@ class Pretrained:
         kind = self.check_kind(kind)
         return self.scorer.score(self.rows(texts, pretokenized=False), kind, orders, closing)
 
-    def bits_per_byte(self, texts: Sequence[str], kind: str | None = None, orders: int = ORDERS) -> BitsPerByte:
+    def bits_per_byte(
+        self, texts: Sequence[str], kind: str | None = None, orders: int = ORDERS, closing: bool = True
+    ) -> BitsPerByte:
         """Bits per byte of texts: within one kind of score, you can compare models with different tokenizers.
 
         Args:
-            texts, kind, orders: as for `score`.
+            texts, kind, orders, closing: as for `score`.
 
         Raises:
             UserError: as for `score`, or the texts are empty.
         """
         kind = self.check_kind(kind)
         rows = self.rows(texts, pretokenized=False)
-        return bits_per_byte(texts, rows, self.scorer.score(rows, kind, orders), self.tokenizer)
+        return bits_per_byte(texts, rows, self.scorer.score(rows, kind, orders, closing), self.tokenizer)
 
     def _states(
         self, rows: list[TextRow], layers, carried: bool = False

@@ -39,8 +39,8 @@ def sample(
     "left-to-right" draws one piece after the other, until the frame's end is drawn (in models with one) or the text is full.
     "any-order" begins with all pieces hidden and reveals them in a random order, in `steps` steps of about as many pieces. The
     pieces of one step do not see each other: with as many steps as pieces this draws from the model that the score "any-order"
-    bounds. For `diffusion` it is the sampler of the papers, with a fixed number of pieces a step. Every step is a pass over
-    whole rows.
+    bounds. The samplers of the diffusion papers reveal each piece with a chance instead, so a random number a step. Every
+    step is a pass over whole rows.
 
     Args:
         model: from `bertlab.load`.

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from bertlab.errors import UserError
 from bertlab.run import Run, StudyDirectory
-from bertlab.studies.scaling import Fit, fit, isoflop, scaling
+from bertlab.studies.scaling import Fit, fit, fitted, isoflop, scaling, sentence
 
 LAWS = {"MLM": Fit(1.69, 406.4, 0.34, 410.7, 0.28), "LTR": Fit(2.5, 60.0, 0.25, 900.0, 0.40)}  # the first: Hoffmann et al. 2022
 SIZES, TOKENS = (3e5, 7e5, 2e6, 5e6), (2e6, 8e6, 4e7)
@@ -110,3 +110,32 @@ def test_text_that_is_read_again_and_again_is_noticed(tmp_path):
 def test_what_cannot_be_fitted_is_refused(given, along, message, tmp_path):
     with pytest.raises(UserError, match=message):
         scaling(write_study(tmp_path, **given), along, console=Console(quiet=True))
+
+
+def test_bits_per_byte_are_fitted_by_kind(tmp_path):
+    """LTR's code lengths and MLM's bounds, whose laws are not those of their losses."""
+    directory, laws = write_study(tmp_path), {"MLM": Fit(1.2, 90.0, 0.3, 80.0, 0.35), "LTR": Fit(0.9, 30.0, 0.2, 50.0, 0.3)}
+    for described in StudyDirectory(directory).study.read()["runs"]:
+        name, run = described["labels"]["objective"], Run(directory / described["name"])
+        costs = run.result.read()
+        entry = {"value": float(laws[name].loss(costs["parameters"], costs["tokens"])), "standard_error": 0.1}
+        entry |= {"text_hash": "x", "tokens": 9, "pieces": 9, "unknown": 0.0, "lowercase": False}
+        run.evaluation.write({"bits_per_byte": {"test split": {{"MLM": "any-order", "LTR": "left-to-right"}[name]: entry}}})
+    folder = scaling(directory, measure="bits_per_byte", console=Console(quiet=True))
+    fits = pd.read_csv(folder / "fits.csv").set_index("variant")
+    assert set(fits.index) == {"MLM: any-order", "LTR: left-to-right"}
+    for name, kind in (("MLM", "any-order"), ("LTR", "left-to-right")):
+        found = fits.loc[f"{name}: {kind}"]
+        assert (found["E"], found["alpha"]) == pytest.approx((laws[name].E, laws[name].alpha), rel=1e-2)
+    with pytest.raises(UserError, match="--measure=nats is not known"):
+        scaling(directory, measure="nats")
+
+
+def test_a_power_that_the_runs_do_not_determine_is_said(tmp_path):
+    """Losses that do not fall with size or text: no power, and no division by zero."""
+    assert math.isnan(Fit(1.0, 1.0, 0.0, 1.0, 0.0).exponent)
+    runs = pd.DataFrame(itertools.product(SIZES, TOKENS), columns=["parameters", "tokens"])
+    for loss, named in ((lambda of: 2 + 60 / of["parameters"] ** 0.3 + of["tokens"] * 1e-9, ["beta"]), (LAWS["LTR"].loss, [])):
+        given = loss(runs) if named else loss(runs["parameters"], runs["tokens"])
+        said = sentence({"variant": "x", **fitted("x", runs.assign(loss=given))})
+        assert [key for key in ("alpha", "beta") if f" {key} lies at an end" in said] == named

@@ -14,7 +14,7 @@ from bertlab.train.build import build_pretraining
 from bertlab.train.checkpoint import load_params
 from bertlab.train.lora import Lora
 from bertlab.train.optimizers import build_optimizer, parameter_names
-from bertlab.train.width import initial_values, update_factors
+from bertlab.train.width import heads_note, initial_values, update_factors
 from tests.references import VOCABULARY, initial, quick_jit, tiny_program
 
 WIDTHS = (64, 512)
@@ -168,3 +168,19 @@ def test_only_adam_s_rates_are_carried_over(small_config):
     config = small_config("gpt", model__base_width=64, optimizer__name="sgd", optimizer__bias_correction="none")
     with pytest.raises(UserError, match=r"config\.model\.base_width=64.*optimizer\.name='sgd'"):
         build_pretraining(config)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "heads"),
+    [
+        ({"width": 256, "base_width": 128}, 4),  # the size's two heads, each twice as wide
+        ({"width": 256, "base_width": 128, "heads": 4}, None),
+        ({"width": 256}, None),
+        ({"base_width": 128}, None),
+    ],
+)
+def test_heads_of_another_width_are_noticed(sizes, heads):
+    model = base_config().model
+    model.update({"family": "bert", "size": "tiny", **sizes})
+    said = heads_note(model)
+    assert (f"(here {heads})" in said and "128 wide" in said) if heads else not said

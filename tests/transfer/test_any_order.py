@@ -168,3 +168,24 @@ def test_without_a_frame_no_end_is_coded_and_a_first_token_that_nothing_predicts
     assert [of.score(["a b h"], "any-order")[0].tokens for of in (model, other)] == [3, 2]
     (free,) = other.score(["a"], "any-order")
     assert (free.tokens, free.log_probability) == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("objective", "exact"),
+    [
+        (ReplacedTokenDetection(), True),
+        (PermutationLanguageModel(context_in_order=False), True),
+        (PermutationLanguageModel(), False),  # four pieces have 41 beginnings of orders, more than 4 orders of 4 steps
+    ],
+)
+def test_sets_are_enough_if_the_order_of_what_is_shown_does_not_count(objective, exact):
+    """The 15 sets of four pieces are no more than random orders would be."""
+    (score,) = model_of(objective).score(["a b h c"], "any-order")
+    assert (score.standard_error == 0) == exact
+
+
+def test_the_part_for_the_number_of_pieces_stands_beside_the_bound():
+    model, text = model_of(MaskedLanguageModel()), "a b h"
+    whole, without = (model.bits_per_byte([text], "any-order", closing=closing) for closing in (True, False))
+    assert whole.closing == pytest.approx(math.log2(3 * 4) / len(text)) and without.closing == 0
+    assert whole.value - whole.closing == pytest.approx(without.value, rel=1e-6)

@@ -170,7 +170,7 @@ def test_evaluate_prints_tables_and_merges_what_it_writes(run, tmp_path, monkeyp
     assert f"{expected.value:.4f}" in printed and "costs only one [UNK]" in printed and "drops capitals" not in printed
 
     (tmp_path / "pairs.jsonl").write_text("\n".join([line("x", "y", "u"), line("y", "x", "u"), line("x", "z", "v")]))
-    monkeypatch.setattr(Pretrained, "score", lambda self, texts, kind, orders: planted(texts, kind))
+    monkeypatch.setattr(Pretrained, "score", lambda self, texts, kind, orders, closing: planted(texts, kind))
     assert main(["evaluate", f"--run={run}", f"--minimal_pairs={tmp_path / 'pairs.jsonl'}"]) == 0
     assert "75.0" in capsys.readouterr().out
     both = json.loads((run / "evaluation.json").read_text())
@@ -182,6 +182,17 @@ def test_evaluate_prints_tables_and_merges_what_it_writes(run, tmp_path, monkeyp
     assert main(["evaluate", f"--run={run}", f"--minimal_pairs={tmp_path / 'pairs.jsonl'}", "--limit=1"]) == 0
     fewer = json.loads((run / "evaluation.json").read_text())["minimal_pairs"][str(tmp_path / "pairs.jsonl")]["pseudo"]
     assert fewer["pairs"] == 2 and fewer["text_hash"] != judged["pseudo"]["text_hash"], "another limit is another question"
+
+
+def test_the_ends_of_texts_stand_beside_the_value_and_can_be_left_out(run, capsys):
+    entries = []
+    for more in ([], ["--noclosing"]):
+        assert main(["evaluate", f"--run={run}", "--limit=2", "--kinds=any-order", *more]) == 0
+        entries.append(json.loads((run / "evaluation.json").read_text())["bits_per_byte"]["test split"]["any-order"])
+    whole, without = entries
+    assert whole["closing"] > 0 == without["closing"] and whole["text_hash"] != without["text_hash"]
+    assert whole["value"] - whole["closing"] == pytest.approx(without["value"], rel=1e-6)
+    assert capsys.readouterr().out.count(f"any-order {whole['closing']:.4f}") == 1
 
 
 def test_bounds_are_marked_and_left_out_of_minimal_pairs(run, tmp_path, capsys):

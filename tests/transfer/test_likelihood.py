@@ -205,6 +205,15 @@ def test_without_a_frame_the_first_token_is_free_and_its_bytes_count():
     assert score.log_probability == pytest.approx(expected, rel=1e-5) and score.tokens == 1
 
 
+def test_the_part_for_the_closing_token_stands_beside_the_code_length():
+    model = model_of("ltr", "gpt", direction="left-to-right")
+    whole, without = (model.bits_per_byte(TEXTS, closing=closing) for closing in (True, False))
+    assert whole.value - whole.closing == pytest.approx(without.value, rel=1e-6) and without.closing == 0
+    (score,) = model.score(["a b"])
+    ids = [2, *model.tokenizer.encode("a b"), 3]
+    assert score.closing == pytest.approx(log_probabilities(model, [ids], "forward")[0, len(ids) - 2, 3], rel=1e-5)
+
+
 UNTAUGHT = {"prefix": PrefixLanguageModel(min_share=0.5), "mlm": MaskedLanguageModel()}
 
 
