@@ -2,7 +2,7 @@
 
     AutoModelForMaskedLM.from_pretrained(directory, trust_remote_code=True)
 
-It needs torch and transformers and nothing of bertlab. Config keys have the names of bertlab's `config.model`.
+It needs torch and transformers, from 4.51 on, and nothing of bertlab. Config keys have the names of bertlab's `config.model`.
 Letters: B batch, L length, D model width, H heads, K head width.
 """
 
@@ -11,7 +11,7 @@ import math
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import (
     BaseModelOutputWithPooling,
     CausalLMOutput,
@@ -20,6 +20,11 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 from transformers.utils.generic import can_return_tuple
+
+try:
+    from transformers import PreTrainedConfig
+except ImportError:  # transformers 4
+    from transformers import PretrainedConfig as PreTrainedConfig
 
 BUCKETS, DISTANCE = 32, 128  # of relative positions
 ACTIVATIONS = {
