@@ -98,18 +98,23 @@ $(VENV)/.installed-types: $(VENV)/.installed-test
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-lowest $(VENV)-locked $(VENV)-docs $(VENV)-fuzz $(VENV)-parity build dist bertlab.egg-info .mypy_cache
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-locked $(VENV)-docs $(VENV)-fuzz $(VENV)-parity $(VENV)-transformers4 build dist bertlab.egg-info .mypy_cache
 
 # Compares bertlab with PyTorch, transformers, gensim and TensorFlow on the same weights, in a separate environment. That
 # environment has the TPU compiler for `bertlab plan`; JAX_PLATFORMS keeps JAX from looking for a TPU. ELMo has no rival there,
 # only a NumPy reference: its test runs here to be compiled as your own runs are.
-parity: $(VENV)-parity/.installed
+parity: $(VENV)-parity/.installed $(VENV)-transformers4
 	JAX_PLATFORMS=cpu $(VENV)-parity/bin/python -m pytest -n 2 --dist worksteal tests/parity tests/interop/test_elmo.py tests/train/test_dashboards.py
 
 $(VENV)-parity/.installed: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m venv $(VENV)-parity
 	$(VENV)-parity/bin/python -m pip install --quiet --disable-pip-version-check -e '.[parity]'
 	touch $@
+
+# The versions that BabyLM's evaluation pipeline of 2025 pins; tests/parity/test_transformers4.py opens exports with them.
+$(VENV)-transformers4: | $(VENV)-parity/.installed
+	$(VENV)-parity/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ \
+	  transformers==4.51.3 tokenizers==0.21.1 huggingface-hub==0.31.0
 
 # Tests the oldest versions that pyproject.toml allows, in a separate environment.
 test-lowest: $(VENV)/.installed-test

@@ -50,7 +50,8 @@ def _use(directory: Path) -> str:
     if not (directory / "tokenizer_config.json").exists():
         return ""
     trust = ", trust_remote_code=True" if (directory / "modeling_bertlab.py").exists() else ""
-    remark = "\n\n`modeling_bertlab.py` in this directory is the model's code; read it before you trust it." if trust else ""
+    of_code = "`modeling_bertlab.py` in this directory is the model's code, for transformers 4.51 or newer"
+    remark = f"\n\n{of_code}; read it before you trust it." if trust else ""
     code = f'AutoTokenizer.from_pretrained("DIRECTORY"{trust})\nmodel = AutoModel.from_pretrained("DIRECTORY"{trust})'
     return f"## Use\n\n```python\nfrom transformers import AutoModel, AutoTokenizer\n\ntokenizer = {code}\n```{remark}"
 

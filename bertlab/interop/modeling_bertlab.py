@@ -2,7 +2,7 @@
 
     AutoModelForMaskedLM.from_pretrained(directory, trust_remote_code=True)
 
-It needs torch and transformers and nothing of bertlab. Config keys have the names of bertlab's `config.model`.
+It needs torch and transformers, from 4.51 on, and nothing of bertlab. Config keys have the names of bertlab's `config.model`.
 Letters: B batch, L length, D model width, H heads, K head width.
 """
 
@@ -11,7 +11,7 @@ import math
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import (
     BaseModelOutputWithPooling,
     CausalLMOutput,
@@ -20,6 +20,11 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 from transformers.utils.generic import can_return_tuple
+
+try:
+    from transformers import PreTrainedConfig
+except ImportError:  # transformers 4
+    from transformers import PretrainedConfig as PreTrainedConfig
 
 BUCKETS, DISTANCE = 32, 128  # of relative positions
 ACTIVATIONS = {
@@ -204,6 +209,7 @@ class BertlabModel(BertlabPreTrainedModel):
         position_ids=None,
         inputs_embeds=None,
         output_hidden_states=None,
+        causal=False,
         **_,
     ):
         """Encodes rows.
@@ -214,6 +220,7 @@ class BertlabModel(BertlabPreTrainedModel):
             token_type_ids: [B, L], segments; none are zeros.
             position_ids: [B, L]; none count from 0.
             output_hidden_states: whether to return every layer's states.
+            causal: whether a bidirectional body is read from left to right, so that no position sees a later one.
         """
         c = self.config
         x = self.token_embedding(input_ids) if inputs_embeds is None else inputs_embeds
@@ -230,7 +237,7 @@ class BertlabModel(BertlabPreTrainedModel):
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         states = [self.dropout(x)]
-        everything, window = self.sights(mask, positions, x.dtype)
+        everything, window = self.sights(mask, positions, x.dtype, causal)
         for number, block in enumerate(self.blocks):
             states.append(block(states[-1], *(everything if number % c.global_every == 0 or not c.local_window else window)))
         if self.final_norm is not None:
@@ -239,11 +246,11 @@ class BertlabModel(BertlabPreTrainedModel):
         asked = c.output_hidden_states if output_hidden_states is None else output_hidden_states
         return BaseModelOutputWithPooling(states[-1], pooled, tuple(states) if asked else None)
 
-    def sights(self, mask, positions, dtype):
+    def sights(self, mask, positions, dtype, causal):
         """(visible positions, rotation) of layers that see everything, and of those that see a window."""
         c, index = self.config, torch.arange(positions.shape[1], device=positions.device)
         visible = (mask if mask.dim() == 3 else mask[:, None, :].expand(-1, len(index), -1)).bool()
-        if c.direction == "left-to-right":
+        if c.direction == "left-to-right" or causal:
             visible = visible & (index[None, :] <= index[:, None])
         elif c.direction == "right-to-left":
             visible = visible & (index[None, :] >= index[:, None])
@@ -322,12 +329,17 @@ class BertlabForMaskedLM(_WithOutput):
 
 
 class BertlabForCausalLM(_WithOutput, GenerationMixin):
-    """Logits at each position for the next token, or right to left for the previous one."""
+    """Logits at each position for the next token, from those before it; right to left for the previous one, from those after.
+
+    A bidirectional body is read from left to right here, as bertlab scores one that was trained to predict in order (`prefix`,
+    `masked_next_token`).
+    """
 
     @can_return_tuple
     def forward(self, input_ids=None, attention_mask=None, labels=None, num_items_in_batch=None, **given):
         """As `BertlabModel`; labels [B, L] are the tokens themselves, −100 for those that do not count."""
-        encoded = self.model(input_ids, attention_mask, **given)
+        causal = self.config.direction != "right-to-left"
+        encoded = self.model(input_ids, attention_mask, causal=causal, **given)
         logits, loss = self.output(encoded.last_hidden_state), None
         if labels is not None:
             turn = (lambda x: x.flip(1)) if self.config.direction == "right-to-left" else lambda x: x

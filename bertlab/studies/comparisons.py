@@ -12,15 +12,17 @@ from bertlab.errors import UserError
 from bertlab.run import StudyDirectory
 from bertlab.studies import statistics
 from bertlab.studies.curves import at_last_steps
-from bertlab.studies.measurements import Measure, Results, bounds, scores
+from bertlab.studies.measurements import Measure, Results, bits_per_byte, bounds, scores
 from bertlab.studies.seeds import mean_scores, seed_tables
 from bertlab.studies.selection import at_selected_labels
 from bertlab.studies.statistics import TTest
+from bertlab.transfer.evaluations import CODE_LENGTHS
 
 # Families of comparisons, each corrected for its own number.
 ALL_PAIRS, FIRST_VARIANT, MOST_FREQUENT = "all pairs", "first variant", "most frequent answer"
 # The study names these pairs, so they are not searched for among all.
 PUBLISHED, CONTRASTS = "published findings", "contrasts"
+SHORTEST = "shortest code"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +38,8 @@ class Comparison(TTest):
         variant, other: Their names; `other` is "" for the most frequent answer.
         seeds: How many seeds of each have a value.
         family: What it is corrected with: every two variants, the published findings, the study's contrasts, every variant
-            against the first, or every variant against the most frequent answer. "" if it belongs to no family.
+            against the first, every variant against the most frequent answer, or against the shortest code. "" if it belongs
+            to no family.
         corrections: The comparisons in the family, times the looks of a sweep that may stop early (Bonferroni).
         flips: p of the pairs by sign flips, uncorrected; None except against the first variant.
     """
@@ -69,13 +72,16 @@ def compare_all(results: Results) -> list[Comparison]:
     """The comparisons that a study's seeds allow, in all families, score by score.
 
     Steps of a pretraining are compared only at the last, but for contrasts. In a study that selects labels, each variant has
-    its selected ones.
+    its selected ones. A study without tasks compares code lengths and bounds, each kind with its shortest.
     """
     results = at_selected_labels(results)
     last = at_last_steps(results)
-    return [
+    of_scores = [
         found for measure in scores(results) for found in (*_of_measure(last, measure), *_named(results, measure, CONTRASTS))
     ]
+    if results.study["downstream"]:
+        return of_scores
+    return [found for kind in CODE_LENGTHS for found in _beside_shortest(last, bits_per_byte(kind))]
 
 
 def find(
@@ -153,6 +159,17 @@ def _of_measure(results: Results, measure: Measure) -> list[Comparison]:
             beside = {name: ours.to_frame(), "": theirs.to_frame()}
             found.append(_compare(beside, measure, name, "", **family))
     return found
+
+
+def _beside_shortest(results: Results, measure: Measure) -> list[Comparison]:
+    """Every other variant minus the one with the lowest mean. The results choose that one, so all pairs count (Bonferroni)."""
+    tables = {name: table for name, table in _scored_seeds(results, measure).items() if len(table)}
+    if len(tables) < 2:
+        return []
+    best = min(tables, key=lambda name: tables[name].mean(axis=1).mean())
+    corrections = looks_of(results) * (len(tables) * (len(tables) - 1) // 2)
+    others = [name for name in tables if name != best and _comparable(tables, name, best)]
+    return [_compare(tables, measure, name, best, family=SHORTEST, corrections=corrections) for name in others]
 
 
 def _named(results: Results, measure: Measure, family: str) -> list[Comparison]:

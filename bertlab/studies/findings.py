@@ -39,12 +39,12 @@ def findings(results: Results, compared: Sequence[Comparison]) -> list[str]:
         ]
     seeds = f"{least}" if least == most else f"{least} to {most}"
     head = f"{variants} with {seeds} seeds{' each' if len(counts) > 1 else ''}{along}; ± is the standard deviation over seeds."
-    if len(counts) > 1:
+    said = [said for measure in scores(results) for said in of_score(results, compared, measure) if said]
+    if len(counts) > 1 and said:
         head += (
             " Parentheses hold the interval of a difference, paired by seed; the intervals of all pairs of variants hold"
             " together with 95 % (Bonferroni)."
         )
-    said = [said for measure in scores(results) for said in of_score(results, compared, measure) if said]
     return [*claimed(results, compared), *scale(results), *said, head] if results.study.get("claims") else [head, *said]
 
 

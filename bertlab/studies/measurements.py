@@ -358,6 +358,11 @@ def scores(results: Results) -> list[Measure]:
     return [measure for measure in found if measure]
 
 
+def bits_per_byte(kind: str) -> Measure:
+    """Bits per byte of the test split by one kind of score."""
+    return Measure("evaluate", "", "test", f"bits_per_byte/{kind}")
+
+
 def bounds(metric: str) -> tuple[float, float]:
     """The lowest and highest value a score can have: shares and correlations have both, others neither."""
     name = metric.rsplit("/", 1)[-1]

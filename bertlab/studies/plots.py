@@ -19,7 +19,7 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullLocator
 
 from bertlab.studies.curves import along_trajectories, untrained
-from bertlab.studies.measurements import Measure, Results, bounds
+from bertlab.studies.measurements import Measure, Results, bits_per_byte, bounds
 from bertlab.studies.seeds import mean_scores, seed_tables
 from bertlab.transfer.evaluations import BOUNDS, CODE_LENGTHS
 
@@ -462,7 +462,7 @@ def known_lengths(results: Results) -> list[tuple[str, bool, pd.Series]]:
     """(variant, whether it is an upper bound, bits per byte by seed) of each code length and bound, in the variants' order."""
     known = []
     for kind in CODE_LENGTHS:
-        tables = seed_tables(results, _bits_per_byte(kind))
+        tables = seed_tables(results, bits_per_byte(kind))
         values = {variant: table.mean(axis=1).dropna() for variant, table in tables.items()}
         known += [(variant, kind in BOUNDS, of) for variant, of in values.items() if len(of)]
     return sorted(known, key=lambda row: results.variants.index(row[0]))
@@ -471,11 +471,7 @@ def known_lengths(results: Results) -> list[tuple[str, bool, pd.Series]]:
 def has_code_lengths(results: Results) -> bool:
     """Whether some variants have a code length, and others a bound of one."""
     measured = results.measures(stage="evaluate")
-    return all(_bits_per_byte(kind) in measured for kind in CODE_LENGTHS)
-
-
-def _bits_per_byte(kind: str) -> Measure:
-    return Measure("evaluate", "", "test", f"bits_per_byte/{kind}")
+    return all(bits_per_byte(kind) in measured for kind in CODE_LENGTHS)
 
 
 NARROWEST = 0.05  # of a share's scale of colours

@@ -8,7 +8,7 @@ import pandas as pd
 import scipy.stats
 
 from bertlab.studies import plots, statistics
-from bertlab.studies.comparisons import CONTRASTS, FIRST_VARIANT, Comparison, looks_of, of_family
+from bertlab.studies.comparisons import CONTRASTS, FIRST_VARIANT, SHORTEST, Comparison, looks_of, of_family
 from bertlab.studies.measurements import TRANSFER_COSTS, Measure, Results, cost, scores
 from bertlab.studies.seeds import seed_counts, summarise
 from bertlab.studies.selection import at_selected_labels, loss_text, searches_of, selections
@@ -37,7 +37,9 @@ COST_NOTE = (
 SCALES_NOTE = (
     "Bits per byte: left-to-right and right-to-left are code lengths of the text, and ≤ marks an upper bound of one, the mean"
     " over random orders; all these compare with each other. Pseudo ones mask each token in turn and see both sides of it; they"
-    " are not code lengths and compare only with each other (within-word: later pieces of the word are masked too)."
+    " are not code lengths and compare only with each other (within-word: later pieces of the word are masked too). Of a"
+    " tokenizer with special tokens, both say where a text ends, in their own way: a left-to-right model predicts [SEP], and a"
+    " bound holds log2 T(T + 1) bits for the number T of a text's pieces."
 )
 # Heads the column of all CODE_LENGTHS.
 CODE_LENGTH = "code length"
@@ -87,6 +89,12 @@ SETTLED_NOTE = (
 NAMED = "Differences that the study asks for (test)"
 NAMED_NOTE = (
     "They are not counted as findings. Paired by seed; the intervals of a task's rows hold together with 95 % (Bonferroni)."
+)
+LENGTHS = "Bits per byte above the shortest (test)"
+LENGTHS_NOTE = (
+    "Each variant minus the one with the lowest mean of the same kind, paired by seed: code lengths with code lengths, bounds"
+    " with bounds. The results choose the lowest one, so intervals are corrected for all pairs of the kind and hold together"
+    " with 95 % (Bonferroni). An interval that holds 0 does not tell which of the two is shorter."
 )
 PUBLISHED = "As published"
 PUBLISHED_NOTE = (
@@ -278,6 +286,18 @@ def contrast_table(compared: Sequence[Comparison]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
+def length_table(compared: Sequence[Comparison]) -> pd.DataFrame:
+    """A row for each code length or bound and the shortest of its kind, as text; empty without two seeds to pair."""
+    rows = {}
+    for found in of_family(compared, SHORTEST):
+        bound = "bounds" if found.measure.metric.removeprefix("bits_per_byte/") in BOUNDS else "code lengths"
+        cells = difference_cells(found, LENGTHS)
+        cells[LENGTHS, "above the shortest"] = cells.pop((LENGTHS, "difference"))
+        order = [("", "seeds"), (LENGTHS, "above the shortest"), (LENGTHS, "95 % interval")]
+        rows[f"{bound}: {found.variant} − {found.other}"] = {key: cells[key] for key in order}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
 def difference_label(found: Comparison) -> str:
     """ "package accuracy (%): LTR − MLM"."""
     return f"{score_label(found.measure)}: {found.variant} − {found.other}"
@@ -337,7 +357,8 @@ def grouped_tables(results: Results, compared: Sequence[Comparison]) -> list[pd.
     apart = (published_table(chosen), contrast_table(compared), difference_table(compared))
     apart += (selection_table(results), rate_table(results), floor_table(chosen))
     whole = lambda wanted: [frame[[("", "seeds"), *columns]] for columns in side_by_side(frame, wanted)]
-    parts = [*whole((SCORES, LOSSES)), *apart, *whole((SCALES,)), phenomenon_table(chosen), *whole((COST,))]
+    scales = (*whole((SCALES,)), length_table(compared), phenomenon_table(chosen))
+    parts = [*whole((SCORES, LOSSES)), *apart, *scales, *whole((COST,))]
     return [part for part in parts if not part.empty]
 
 
@@ -374,6 +395,7 @@ def notes(results: Results) -> dict[str, str]:
         SEEDS: of_seeds,
         DIFFERENCES: of_differences,
         NAMED: [NAMED_NOTE],
+        LENGTHS: [LENGTHS_NOTE],
         RATES: [RATES_NOTE],
     }
     if published := results.study.get("published"):

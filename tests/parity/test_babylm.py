@@ -21,7 +21,7 @@ from bertlab.transfer.babylm import EYE_TRACKING, TASKS, answer_scores, evaluate
 from tests.interop import published
 
 BACKENDS = {"mlm": "pseudo", "mntp": "pseudo", "causal": "left-to-right", "causal byte-level": "left-to-right"}
-BACKENDS |= {"mlm unigram": "pseudo"}
+BACKENDS |= {"mlm unigram": "pseudo", "causal masked_next_token": "left-to-right"}
 WORDS = ["a", "bad", "cab", "ab", "face", "d", "deed", "aa", "bee"]
 
 
@@ -84,9 +84,12 @@ def model(request, tmp_path):
         tokenizer = load_tokenizer(published.write_directory_with_text(kind, tmp_path / "tokenizer"))
     config = base_config()
     config.model.update({"width": 16, "heads": 2, "hidden": 24, "layers": 1, "max_positions": 80})
-    if backend == "causal":
+    if pieces == "masked_next_token":  # a bidirectional body, read in order
+        config.model.norm_placement = "pre"
+    elif backend == "causal":
         config.model.direction = "left-to-right"
-    add_objectives(config, {"mlm": "mlm", "mntp": "masked_next_token"}.get(backend, "ltr"))
+    objective = {"mlm": "mlm", "mntp": "masked_next_token", "causal": "ltr"}[backend]
+    add_objectives(config, "masked_next_token" if pieces == "masked_next_token" else objective)
     shapes, rng = body_shapes(config, tokenizer.vocab_size), np.random.default_rng(1)
     draw = lambda path, leaf: np.float32(0.3 * rng.standard_normal(leaf.shape) + (path[-1].key == "scale"))
     run = Imported(config, jax.tree.map_with_path(draw, shapes), tokenizer)

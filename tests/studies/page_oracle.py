@@ -116,6 +116,12 @@ class Published:
                 found.setdefault(variant, []).append(of[kind]["value"])
         return found
 
+    def lengths_by_seed(self, kind):
+        """Variant -> seed -> bits per byte, of the variants that a page compares."""
+        seeds = {variant: [seed for of, seed in self.first_runs() if of == variant] for variant in at_last(self)}
+        values = self.code_lengths(kind)
+        return {name: dict(zip(seeds[name], values[name], strict=True)) for name in seeds if name in values}
+
     def cost(self, run, key):
         """What a run's pretraining has cost; an average has the costs of what it averages."""
         if run["averages"]:
@@ -131,9 +137,9 @@ class Published:
         return sum(read(file / "result.json").get(key, 0) for file in files)
 
 
-def interval_of(scores, higher, lower, corrections):
+def interval_of(scores, higher, lower, corrections, factor=100):
     """The difference of two variants in points, paired by seed: mean, ends of its interval, number of seeds."""
-    differences = differences_of(scores, higher, lower)
+    differences = differences_of(scores, higher, lower) * (factor / 100)
     ends = scipy.stats.ttest_1samp(differences, 0).confidence_interval(1 - 0.05 / corrections)
     low, high = np.clip(ends, -100, 100)
     return differences.mean(), low, high, len(differences)
@@ -170,6 +176,7 @@ def check_page(place, page):
     published, tables = Published(place), tables_of(page)
     scored = check_scores(published, tables)
     check_scales(published, tables)
+    check_shortest(published, tables)
     check_costs(published, tables)
     check_differences(published, tables, scored)
     check_seeds(published, tables, scored)
@@ -208,6 +215,24 @@ def check_scales(published, tables):
     for row, head in cells:
         kind = head.removeprefix("bits/byte, ")
         check_lengths(row[head], published, row["Variant"], CODE_LENGTHS if kind == "code length" else [kind])
+
+
+def check_shortest(published, tables):
+    """Every code length and bound beside the lowest mean of its kind, paired by seed, with Bonferroni over all pairs."""
+    found = {row["Variant"]: row for table in tables for row in table if "above the shortest" in row}
+    expected = set()
+    for kind, name in zip(CODE_LENGTHS, ("code lengths", "bounds"), strict=True):
+        lengths = published.lengths_by_seed(kind)
+        if published.study["downstream"] or len(lengths) < 2 or min(map(len, lengths.values())) < 2:
+            continue
+        best = min(lengths, key=lambda of, lengths=lengths: np.mean(list(lengths[of].values())))
+        for variant in lengths.keys() - {best}:
+            row = found[f"{name}: {variant} − {best}"]
+            expected.add(row["Variant"])
+            mean, low, high, seeds = interval_of(lengths, variant, best, len(lengths) * (len(lengths) - 1) // 2, 1)
+            assert close(f"{row['above the shortest']} {row['95 % interval']}", [mean, low, high], 3), row
+            assert row["seeds"] == str(seeds), row
+    assert found.keys() == expected
 
 
 def check_lengths(cell, published, variant, kinds):

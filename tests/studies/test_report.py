@@ -37,6 +37,7 @@ from bertlab.studies.tables import (
     SCORES,
     difference_table,
     floor_table,
+    length_table,
     notes,
     phenomenon_table,
     published_table,
@@ -133,6 +134,36 @@ def test_an_interval_of_mlm_above_ltr_is_of_all_pairs_like_the_others(tmp_path):
     assert sentence(load(directory)).startswith(f"{ABOVE}{ends(3)}")
     (directory / "until_decided.json").write_text(json.dumps({"task": "all", "max_seeds": 10}))
     assert sentence(load(directory)).startswith(f"{ABOVE}{ends(3 * 8)}")
+
+
+def test_intervals_are_explained_only_where_a_difference_follows(study_directory):
+    results = load(study_directory)
+    assert "Bonferroni" in findings_of(results)[0]
+    without = dataclasses.replace(results, study={**results.study, "downstream": []})
+    assert len(said := findings_of(without)) == 1 and "Bonferroni" not in said[0]
+
+
+def test_code_lengths_and_bounds_stand_beside_the_shortest_of_their_kind(study_directory):
+    """Bonferroni over all pairs of a kind, because the results choose the shortest."""
+    results = load(study_directory)
+    lengths = {("MLM", "any-order"): (2.1, 2.2), ("MLM+NSP", "any-order"): (2.4, 2.6), ("biLM", "any-order"): (2.3, 2.3)}
+    lengths[("LTR", "left-to-right")] = (2.0, 2.0)
+    rows = [
+        {"run": run, "stage": "evaluate", "task": "", "split": "test", "metric": f"bits_per_byte/{kind}", "value": value}
+        for (variant, kind), values in lengths.items()
+        for run, value in zip(results.finished.loc[results.finished["variant"] == variant, "run"], values, strict=True)
+    ]
+    given = dataclasses.replace(
+        results,
+        measurements=pd.concat([results.measurements, pd.DataFrame(rows)]),
+        study={**results.study, "downstream": []},
+    )
+    shown = length_table(compare_all(given))
+    assert list(shown.index) == ["bounds: MLM+NSP − MLM", "bounds: biLM − MLM"]
+    half = scipy.stats.t.ppf(1 - 0.05 / 3 / 2, 1) * 0.05
+    cells = list(shown.loc["bounds: MLM+NSP − MLM"])
+    assert cells == ["2", "+0.350", f"{0.35 - half:.3f} to {0.35 + half:.3f}"]
+    assert length_table(compare_all(results)).empty
 
 
 def test_findings_name_the_best_and_the_reference(study_directory):
