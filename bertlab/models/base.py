@@ -135,21 +135,24 @@ def whole(weights: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return weights
-
-    def divided(x, by):
-        spec = [jax.sharding.PartitionSpec.UNCONSTRAINED] * x.ndim
-        spec[axis] = by
-        return jax.lax.with_sharding_constraint(x, jax.sharding.PartitionSpec(*spec))
-
-    gather = jax.custom_vjp(lambda x: divided(x, None))
     by = None if weights.shape[axis] % mesh.shape["fsdp"] else "fsdp"
-    gather.defvjp(lambda x: (divided(x, None), None), lambda _, gradient: (divided(gradient, by),))
+    gather = jax.custom_vjp(lambda x: _along(axis, None, x))
+    gather.defvjp(lambda x: (_along(axis, None, x), None), lambda _, gradient: (_along(axis, by, gradient),))
     return gather(weights)
 
 
 def lookup(table: Float[Array, "V D"], ids: Int[Array, "..."]) -> Float[Array, "... D"]:
-    """Rows of an embedding table, gathered along its width first, so that the rows have the sharding of their ids."""
-    return whole(table, 1)[ids]
+    """Rows of an embedding table. It gathers the table along its width first, so the rows have the sharding of their ids."""
+    if not jax.sharding.get_abstract_mesh().empty:
+        table = _along(1, None, table)  # its gradient stays free: to divide it, all devices' rows would be exchanged
+    return table[ids]
+
+
+def _along(axis: int, by: str | None, x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Divides one axis of an array by a mesh axis, or not at all; the compiler decides on the others."""
+    spec = [jax.sharding.PartitionSpec.UNCONSTRAINED] * x.ndim
+    spec[axis] = by
+    return jax.lax.with_sharding_constraint(x, jax.sharding.PartitionSpec(*spec))
 
 
 def between_products(dtype: jnp.dtype) -> jnp.dtype:

@@ -65,7 +65,7 @@ def test_a_corpus_of_one_huge_line_is_refused_in_seconds(kind, tmp_path, capsys)
     assert cli.main(["prepare", f"--corpus=text:{tmp_path}/text.txt", "--config.data.workers=1", *held_out]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and ("vocab_size=4096" if kind == "wordpiece" else "65536 bytes") in said
-    assert list((tmp_path / "cache").iterdir()) == []
+    assert not (tmp_path / "cache").exists()
 
 
 def test_short_sentences_among_huge_ones_train_a_tokenizer():

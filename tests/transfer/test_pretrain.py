@@ -112,7 +112,7 @@ def test_mistakes_of_floors_are_recorded_with_their_traceback_and_failures_of_th
     assert not (tmp_path / "measured.json").exists()
     fails(TypeError("operands could not be broadcast\ntogether"))
     measure(tmp_path)
-    reason = "TypeError: operands could not be broadcast\ntogether"
+    reason = "TypeError: operands could not be broadcast together"
     assert json.loads((tmp_path / "measured.json").read_text()) == {"evaluation": None, "floor": reason}
     printed = capsys.readouterr()
     assert f"no floor: {reason}" in printed.out and "Traceback" in printed.err and "in floors" in printed.err
