@@ -95,7 +95,8 @@ OTHERS = {r"train/remove:a/checkpoints/2/state#1=EIO": "remove", r"train/rename:
 KILLED = {r"train/write:a/checkpoints/4[^=]*state[^/]*/d/\*#1=torn": "write", "train/rename:a/checkpoints/4#1=killed": "rename"}
 
 
-@pytest.mark.parametrize("points", [FULL, *(pytest.param(of, marks=pytest.mark.slow) for of in (OTHERS, KILLED))])
+@pytest.mark.slow
+@pytest.mark.parametrize("points", [FULL, OTHERS, KILLED])
 def test_a_run_that_meets_a_fault_ends_as_an_undisturbed_one(points):
     said = run("-m", "tests.faults.soak", f"--only={'|'.join(points)}", "--stages=prepare,train")
     rows = dict(re.findall(r"^(\w+) +\w+ +(\d+ +\d+ +\d+)$", said, re.MULTILINE))

@@ -96,6 +96,7 @@ def test_a_finding_against_no_pretraining_is_of_a_group_of_its_own(folder):
     assert counts["Between pretrained models, their parts and their uses"]["disagrees"] == "2", "MLM is the higher one there"
 
 
+@pytest.mark.slow
 def test_a_row_whose_models_are_all_in_another_is_not_counted(folder):
     """A copy of a study that has two of its seeds; and one that differs in the last digit of one score."""
     for name in ("part", "other"):

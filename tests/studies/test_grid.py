@@ -22,6 +22,7 @@ def in_this_process(monkeypatch):
     monkeypatch.setattr(module, "Local", InThisProcess)
 
 
+@pytest.mark.slow
 def test_seeds_and_rates_of_a_pretraining_are_a_study(in_this_process, small_config, tmp_path):
     """Each seed sets initial values and the order of the text."""
     config = small_config("bert", train__steps=4, evaluate__sentences=0, model__layers=1)

@@ -174,7 +174,7 @@ def in_the_background(name):
     signal.signal(signal.SIGINT, handler)
 
 
-@pytest.mark.parametrize("name", ["local", "slurm", pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["local", *(pytest.param(of, marks=pytest.mark.slow) for of in ("slurm", "ray"))])
 def test_a_launcher_keeps_the_contract(in_the_background, make_launcher, start, name, tmp_path):
     engine = make_launcher(name, jobs=2)
     queues = name == "ray" or (name == "slurm" and engine.cluster == "slurm")

@@ -76,9 +76,8 @@ def in_fast_mode(cache, tmp_path, monkeypatch):
     plt.switch_backend(before)
 
 
-@pytest.mark.parametrize(
-    "path", [pytest.param(p, marks=[] if p.stem == "first_look" else pytest.mark.slow, id=p.stem) for p in NOTEBOOKS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in NOTEBOOKS])
 def test_runs_from_top_to_bottom(path: Path, in_fast_mode, capsys):
     names = {"__name__": "__main__"}
     for number, cell in enumerate(code_of(path)):

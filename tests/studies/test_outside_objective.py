@@ -30,6 +30,7 @@ def get_study(arguments=None):
 """
 
 
+@pytest.mark.slow
 def test_it_trains_in_a_worker_beside_one_that_is_mistaken_and_is_reported(small_config, tmp_path, monkeypatch, capsys):
     (tmp_path / "outside.py").write_text(SOURCE)
     (tmp_path / "mistaken.py").write_text(SOURCE.replace('view["even"], view', 'view["odd"], view'))

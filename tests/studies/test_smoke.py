@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 STUDIES = sorted(path for path in (ROOT / "experiments/ablations").glob("*.py") if path.stem not in ("floors", "objectives"))
 WHOLE = os.environ.get("BERTLAB_WHOLE_STUDIES") == "1"
 # Studies whose last run, on its last task, is of a kind of its own: those of `make test`, and of `make test-slow`.
-QUICK = ("elmo_layers", "fitlam", "layers_by_task")
+QUICK = ("elmo_layers",)
 SLOW = ("albert_sop", "bert_table5", "bert_table7", "bert_table8", "clm_then_mlm", "electra_small", "elmo_placement")
 SLOW += (
     "four_systems",
@@ -40,7 +40,7 @@ SLOW += (
     "taglm_placement",
 )
 SLOW += ("ulmfit_bidirectional", "awd_lstm_table4", "elmo_senses", "headline", "edge_probing")
-SLOW += ("gpt_bert", "roberta_batches", "words_from_context", "xlnet_table6")
+SLOW += ("fitlam", "gpt_bert", "layers_by_task", "roberta_batches", "words_from_context", "xlnet_table6")
 # Kinds that no study's last run is of: label of the run, task.
 MORE = {
     "bert_table5": [("+ BiLSTM", "code_spans")],

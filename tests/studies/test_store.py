@@ -114,6 +114,7 @@ def test_a_run_is_stored_under_what_it_began_with_and_an_outside_objective_under
     assert store.put(trained.directory) and (store.folder / "abc" / "result.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_a_store_gains_checkpoints_heals_and_survives_a_kill_between_two_files(study, tmp_path, monkeypatch):
     store, run = Store(tmp_path / "store"), of(study)

@@ -382,9 +382,8 @@ def start_waiting_sweep(workdir, before=(), mode="wait"):
     return process
 
 
-@pytest.mark.parametrize(
-    ("number", "before"), [(signal.SIGINT, ("X",)), pytest.param(signal.SIGTERM, (), marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "before"), [(signal.SIGINT, ("X",)), (signal.SIGTERM, ())])
 def test_interrupt_lets_the_run_save_and_exits_130(tmp_path, number, before):
     process = start_waiting_sweep(tmp_path, before)
     with pytest.raises(UserError, match=re.escape(str(tmp_path))):
@@ -413,6 +412,7 @@ def test_a_second_interrupt_kills_the_run_and_exits_at_once(tmp_path):
     worker.wait(timeout=5)
 
 
+@pytest.mark.slow
 def test_workers_save_and_end_when_the_sweep_is_killed(tmp_path):
     process = start_waiting_sweep(tmp_path, ("X",))
     with open(tmp_path / "sweep.lock") as lock:

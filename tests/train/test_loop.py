@@ -128,6 +128,7 @@ def test_flops_are_those_of_the_directions_that_are_read(small_config):
 # What a config asks for reaches the loss.
 
 
+@pytest.mark.slow
 def test_logits_in_parts_or_all_at_once_train_the_same(small_config, tmp_path):
     found, shapes = {}, {}
     for rows in (0, 8):

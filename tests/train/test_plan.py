@@ -57,7 +57,8 @@ def test_fsdp_divides_the_state_and_moves_parameters_and_never_activations(of_ei
     assert twice.work.collectives == found.work.collectives, "what a batch makes stays where it is"
 
 
-@pytest.mark.parametrize(("recipe", "axis"), [("bert", "fsdp"), pytest.param("elmo", "data", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("recipe", "axis"), [("bert", "fsdp"), ("elmo", "data")])
 def test_more_devices_have_no_more_work_each(recipe, axis, small_config):
     """Weak scaling: two rows for each device, and what it multiplies, moves and exchanges stays the same."""
     made = lambda n: small_config(
@@ -72,6 +73,7 @@ def test_more_devices_have_no_more_work_each(recipe, axis, small_config):
     assert max(work.bytes for work in several) < 1.15 * alone.bytes, "with what is exchanged"
 
 
+@pytest.mark.slow
 def test_products_are_those_of_the_formula_and_what_is_computed_again(small_config):
     plain, dots, again = (plan(small_config("gpt", model__remat=remat), "cpu:1") for remat in ("none", "dots", "full"))
     assert plain.work.flops == pytest.approx(plain.model_flops, rel=0.02)

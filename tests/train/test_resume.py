@@ -114,9 +114,7 @@ RESUMED = {
 }
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[pytest.mark.slow] * (case not in ("bert", "awd_lstm"))) for case in RESUMED]
-)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.slow] * (case != "bert")) for case in RESUMED])
 def test_killed_run_resumes_bit_for_bit(case, small_config, tmp_path):
     recipe, overrides = RESUMED[case]
     config = small_config(recipe, **overrides)
@@ -239,6 +237,7 @@ def damage(run, step):
     return file
 
 
+@pytest.mark.slow
 def test_a_run_with_a_damaged_checkpoint_ends_as_an_undisturbed_one(of_gpt, tmp_path, capsys):
     config, straight = of_gpt
     break_at(config, tmp_path, 11)
@@ -299,6 +298,7 @@ def test_what_is_not_finite_is_named_by_step_and_examples_and_never_saved(small_
     assert "NaN" not in text and "Infinity" not in text
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_mesh_and_other_writers(small_config, tmp_path):
     """What the optimiser observes is placed on the mesh as its compiled step expects."""
     common = {"train__steps": 8, "train__eval_every": 3, "train__eval_batches": 1}

@@ -39,6 +39,7 @@ def synthetic_config(small_config):
     return make
 
 
+@pytest.mark.slow
 def test_bits_per_byte_and_nats_above_the_floor_are_written_once_and_reported(synthetic_config, tmp_path, capsys):
     config, run = synthetic_config("mlm+nsp", data__format="sentence_pair", data__seq_len=19), tmp_path / "run"
     result = pretrain(config, run)
