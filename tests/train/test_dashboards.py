@@ -3,6 +3,7 @@
 import json
 import struct
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,18 +100,27 @@ def records_of(content: bytes) -> Iterator[bytes]:
             whole = b""
 
 
-def test_wandb_has_every_line_once_and_the_config(tmp_path):
-    pytest.importorskip("wandb")
+def records_until_exit(file: Path) -> list:
+    """All records of a .wandb file; its own process writes the last ones some time after `finish` has returned."""
     from wandb.proto import wandb_internal_pb2
 
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        found = [wandb_internal_pb2.Record.FromString(record) for record in records_of(file.read_bytes())]
+        if any(record.HasField("exit") for record in found):
+            return found
+        time.sleep(0.1)
+    raise TimeoutError(f"{file} has no record of its run's end")
+
+
+def test_wandb_has_every_line_once_and_the_config(tmp_path):
+    pytest.importorskip("wandb")
     write("wandb", tmp_path / "run")
-    files = sorted((tmp_path / "run/wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
+    files = sorted((tmp_path / "run/wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.parent.name)
     assert len(files) == 2, "one for each process; `wandb sync` joins them, as their run has one name"
     names, configs, rows = set(), [], []
     for file in files:
-        for data in records_of(file.read_bytes()):
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(data)
+        for record in records_until_exit(file):
             if record.HasField("run"):
                 names.add(record.run.run_id)
                 configs.append({of.key: json.loads(of.value_json) for of in record.run.config.update})
