@@ -13,6 +13,7 @@ from bertlab.data import vocabularies
 from bertlab.errors import UserError, failure_of_machine
 from bertlab.files import write_text
 from bertlab.train import sharding
+from bertlab.train.metrics import JsonlWriter
 from bertlab.train.sharding import build_mesh, check_memory, replicated
 from tests.conftest import ROOT
 
@@ -56,6 +57,19 @@ def test_an_empty_config_of_a_run_is_named(tmp_path, capsys):
     assert cli.main(["train", CONFIG, "--config.mesh.data=1", f"--workdir={tmp_path}"]) == 2
     assert f"{tmp_path / 'config.json'} is empty" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize("unfinished", [b"", b'{"step": 4, "spl', b'{"step": 4, "split": "\xff'])
+def test_a_resumed_run_passes_over_blank_lines_and_an_unfinished_last_one(unfinished, tmp_path):
+    log = tmp_path / "metrics.jsonl"
+    lines = [b'{"step": 2, "split": "train"}\n', b'{"step": 2, "split": "valid"}\n', b'{"step": 3, "split": "train"}\n']
+    log.write_bytes(b"\n" + lines[0] + b"  \n" + b"".join(lines[1:]) + unfinished)
+    writer = JsonlWriter(log, resumed_step=2, last_step=9)
+    writer.close()
+    assert log.read_bytes() == lines[0] + lines[1] and writer.dropped == {(3, "train")}
+    log.write_bytes(b"\n{}\n")
+    with pytest.raises(UserError, match=r"metrics\.jsonl:2"):
+        JsonlWriter(log, resumed_step=2, last_step=9)
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "wordpiece"])
