@@ -48,6 +48,25 @@ def test_one_sentence_and_status_2_before_anything_is_made(arguments, named, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "named"),
+    [
+        ("own.py", "def get_config(:", "own.py:1: the config cannot be read (SyntaxError"),
+        ("own.py", "def other(): pass", "does not define get_config"),
+        ("own.py", "def get_config():\n    return 1 / 0", "own.py:2: the config cannot be read (ZeroDivisionError"),
+        ("own.py", "import no_such_module", "own.py:1: the config cannot be read (ModuleNotFoundError"),
+        ("own.py", "def get_config():\n    return 5", "returned int"),
+        ("own.py", b"\xff\x00", "own.py"),
+        ("own.txt", "a text", "not a Python file"),
+    ],
+)
+def test_a_config_that_cannot_be_run_is_one_sentence(name, content, named, tmp_path, capsys):
+    (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    assert cli.main(["train", f"--config={tmp_path / name}", f"--workdir={tmp_path / 'run'}"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and named in said and not (tmp_path / "run").exists()
+
+
 def test_line_ends_and_codes_for_terminals_that_a_file_holds_are_shown_as_text():
     assert str(UserError("the label 'a\nb', é, \x1b[31m and \ud800")) == r"the label 'a\nb', é, \x1b[31m and \ud800"
 
