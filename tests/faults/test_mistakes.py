@@ -1,7 +1,9 @@
 """A mistake of the user is one sentence and status 2, a failure of the machine one sentence and status 1; nothing is left."""
 
+import argparse
 import errno
 import os
+import re
 import sys
 
 import jax
@@ -65,6 +67,65 @@ def test_a_config_that_cannot_be_run_is_one_sentence(name, content, named, tmp_p
     assert cli.main(["train", f"--config={tmp_path / name}", f"--workdir={tmp_path / 'run'}"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and named in said and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("embed --run=run --text=text --out=file/x.npz", "file is a file"),
+        ("evaluate --run=run --out=file/x.json", "file is a file"),
+        ("evaluate --run=run --out=folder", "folder is a directory"),
+        ("evaluate --run=run --out=loop", "leads nowhere"),
+        ("publish run file", "file is a file"),
+        ("publish run file/x", "file is a file"),
+        ("tokenizer train --corpus=pydocs --out=file", "file is a file"),
+        ("tokenizer train --corpus=pydocs --out=loop/x", "leads nowhere"),
+        ("train --config=own.py --workdir=loop", "leads nowhere"),
+        ("train --config=own.py --workdir=dangling", "leads nowhere"),
+        ("init dangling", "leads nowhere"),
+        ("export run --to=huggingface file/x", "file is a file"),
+        ("embed --run=run --text=pipe --out=x.npz", "pipe is a pipe"),
+        ("evaluate --run=run --minimal_pairs=pipe", "pipe is a pipe"),
+    ],
+)
+def test_places_that_cannot_be_written_or_read_are_refused_first(words, named, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("nothing")
+    os.mkfifo(tmp_path / "pipe")
+    there = sorted(tmp_path.iterdir())
+    assert cli.main(words.split()) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and named in said and sorted(tmp_path.iterdir()) == there
+
+
+def numbers_of(parser, words=()):
+    """(Words of a command, option, type) of every option that takes a number."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, command in action.choices.items():
+                yield from numbers_of(command, (*words, name))
+        elif action.type in (int, float):
+            yield words, action.option_strings[0], action.type
+
+
+NUMBERS = list(numbers_of(cli.build_parser()))
+
+
+@pytest.mark.parametrize(("words", "option", "kind"), NUMBERS, ids=str)
+def test_a_number_that_an_option_cannot_have_is_refused(words, option, kind):
+    wrong = [-5, 10**20] if kind is int else [-5.0, float("nan"), float("inf"), 1e20]
+    for value in wrong:
+        given = argparse.Namespace(command=words[0], **{option.removeprefix("--"): value})
+        with pytest.raises(UserError, match=rf"{option}={re.escape(repr(value))} must be"):
+            cli._check_numbers(given)
+
+
+def test_numbers_of_options_are_checked(capsys):
+    assert cli.main(["sample", "--run=run", "--number=100000000000"]) == 2
+    assert "--number=100000000000 must be" in capsys.readouterr().err
 
 
 def test_line_ends_and_codes_for_terminals_that_a_file_holds_are_shown_as_text():
