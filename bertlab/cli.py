@@ -180,7 +180,7 @@ _LIMITS = {
     "steps": {"least": 0},
     "temperature": {"least": 0, "most": 1e6},
     "top_p": {"above": 0, "most": 1},
-    "vocab_size": {"least": 6},
+    "vocab_size": {"least": 6, "most": 10_000_000},
     "vocabulary": {"least": 0},
     "words": {"least": 1},
 }
