@@ -76,6 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
     with interruptible() as signals:
         try:
             _check_places(given)
+            _check_numbers(given)
             with _output(given) as out:
                 found = given.function(given, rest)
                 if isinstance(found, Found):
@@ -137,16 +138,63 @@ def _print_json(value: dict[str, Any], out: TextIO) -> None:
 
 
 def _check_places(given: argparse.Namespace) -> None:
-    """Refuses a directory to write to that cannot be made; a finished run is only read."""
-    places = [(getattr(given, name, None), shown) for name, shown in (("workdir", "--workdir="), ("directory", ""))]
+    """Refuses a place to write to that cannot be made, and a pipe that would wait for its writer, before anything is computed.
+
+    A finished run is only read. What the shell opened is below /dev.
+    """
+    for path in vars(given).values():
+        if isinstance(path, Path) and path.is_fifo() and path.parts[:2] != ("/", "dev"):
+            raise UserError(f"{path} is a pipe, which may never end; give a file")
+    places = [(getattr(given, name, None), shown) for name, shown in _PLACES.items()]
     if not any(path for path, _ in places):
         return
     from bertlab.files import refuse_unwritable
     from bertlab.run import Run
 
     for path, shown in places:
-        if path and not Run(path).result.exists():
+        if not path or Run(path).result.exists():
+            continue
+        if shown != "--out=" or given.command == "tokenizer":
             refuse_unwritable(path, f"{shown}{path}")
+        elif path.is_dir():
+            raise UserError(f"{shown}{path} is a directory; give a file")
+        else:
+            refuse_unwritable(path.parent if not path.is_symlink() else path, f"{shown}{path}")
+
+
+_PLACES = {"workdir": "--workdir=", "directory": "", "folder": "", "out": "--out="}
+# Option -> the limits (`bertlab.keys.Key`) of a number.
+_LIMITS = {
+    "contexts": {"least": 1},
+    "epochs": {"above": 0, "most": 1e6},
+    "jobs": {"least": 1, "most": 100_000},
+    "length": {"least": 1, "most": 1_000_000},
+    "limit": {"least": 0},
+    "number": {"least": 1, "most": 1_000_000},
+    "orders": {"least": 1, "most": 1_000_000},
+    "rounds": {"least": 1, "most": 1_000_000},
+    "sample_sentences": {"least": 1},
+    "seconds": {"above": 0, "most": 1e6},
+    "seed": {"least": 0},
+    "step": {"least": 0},
+    "steps": {"least": 0},
+    "temperature": {"least": 0, "most": 1e6},
+    "top_p": {"above": 0, "most": 1},
+    "vocab_size": {"least": 6, "most": 10_000_000},
+    "vocabulary": {"least": 0},
+    "words": {"least": 1},
+}
+
+
+def _check_numbers(given: argparse.Namespace) -> None:
+    """Refuses a number that an option cannot have."""
+    numbers = {name: value for name, value in vars(given).items() if type(value) in (int, float)}
+    if not numbers:
+        return
+    from bertlab.keys import Key
+
+    for name, value in numbers.items():
+        Key(name, value, "", **_LIMITS[name]).check(value, {}, "--")
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -9,15 +9,18 @@ import contextlib
 import copy
 import difflib
 import functools
+import importlib.util
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import flags
-from ml_collections import ConfigDict, config_dict, config_flags
+from ml_collections import ConfigDict, config_dict
 
 from bertlab import keys
 from bertlab.errors import UserError
@@ -247,21 +250,54 @@ def is_finetuning(config: Mapping[str, Any]) -> bool:
 
 def _read(spec: str) -> ConfigDict:
     """Runs a config file with the arguments after its colon."""
-    path, colon, own = spec.partition(":")
-    arguments = ["bertlab", f"--config={find_file(path, f'--config={spec}')}{colon}{own}"]
-    values = flags.FlagValues()
-    holder = config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=arguments)
+    config = run_file(spec, "config", "get_config")
+    if not isinstance(config, ConfigDict):
+        raise UserError(
+            f"--config={spec}: get_config() returned {type(config).__name__}, expected an ml_collections.ConfigDict"
+        )
+    return config
+
+
+def run_file(spec: str, option: str, function: str, *without_colon: Any) -> Any:
+    """What a function of the user's Python file returns for the text after the colon.
+
+    Args:
+        spec: "path.py" or "path.py:arguments"; the path as for `find_file`.
+        option: "config" or "study", for messages.
+        function: its name in the file.
+        *without_colon: what it is called with if there is none.
+
+    Raises:
+        UserError: the file is missing, is not Python, or does not define the function; or it raises an error, which is named
+            with its line.
+    """
+    name, colon, arguments = spec.partition(":")
+    path = find_file(name, f"--{option}={spec}")
+    found = importlib.util.spec_from_file_location(f"{option}_{Path(path).stem}", path)
+    if found is None:
+        raise UserError(f"--{option}={spec}: {name} is not a Python file (.py)")
+    module = importlib.util.module_from_spec(found)
+    with _blaming(path, found.origin, option):
+        sys.modules[found.name] = module  # dataclasses look up annotations here
+        found.loader.exec_module(module)
+        if not callable(getattr(module, function, None)):
+            raise UserError(f"--{option}={spec}: {name} does not define {function}(arguments)")
+        return getattr(module, function)(*([arguments] if colon else without_colon))
+
+
+@contextlib.contextmanager
+def _blaming(path: str, origin: str, what: str) -> Iterator[None]:
+    """Turns whatever a user's file raises into one sentence that names its line."""
     try:
-        values(arguments)
-    except flags.IllegalFlagValueError as error:
-        # config_flags rewords what a config file raises, and adds a traceback.
-        chain = [error]
-        while chain[-1].__context__ is not None:
-            chain.append(chain[-1].__context__)
-        if own := [link for link in chain if isinstance(link, UserError)]:
-            raise own[-1] from None
-        raise UserError(f"{error}".replace("flag --", "--", 1)) from None
-    return holder.value
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # the file is the user's code
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == origin]
+        line = error.lineno if isinstance(error, SyntaxError) and error.filename == origin else None
+        where = next((f":{number}" for number in (line, frames[-1].lineno if frames else None) if number), "")
+        said = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
+        raise UserError(f"{path}{where}: the {what} cannot be read ({type(error).__name__}: {said}); correct it") from error
 
 
 def brought(spec: str, config: ConfigDict, argv: Sequence[str] = ()) -> dict[str, Any]:

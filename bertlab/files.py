@@ -62,6 +62,8 @@ def refuse_unwritable(path: Path, named: str) -> None:
     try:
         place = path
         while not place.exists():
+            if place.is_symlink():
+                raise UserError(f"{named}: {place} is a link that leads nowhere; choose another path")
             place = place.parent
         if not place.is_dir():
             raise UserError(f"{named}: {place} is a file, not a directory; choose another path")

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Seconds after which a command that holds no signal ends, if its main thread has not noticed: it can be killed at any moment.
+# Seconds in which a command that holds no signal is to notice the first one, and then again to end: it can be killed at any
+# moment. What Python raises in `__del__` or while it collects garbage never arrives.
 PATIENCE = 5.0
 # Seconds in which a signal is the first one again: `timeout` and schedulers send theirs to the process and to its group.
 TOGETHER = 1.0
@@ -29,23 +30,29 @@ class Signals:
     def __init__(self):
         self.received: int | None = None
         self._noticed, self._holders, self._at_once = False, [], []
+        self._saving = False  # it ends by itself, however long it takes
 
     @property
     def status(self) -> int:
         """The exit status of what the signal ended: 130 for Ctrl-C, 143 for SIGTERM."""
         return 128 + (self.received or 0)
 
+    def saving(self) -> None:
+        """Says that KeyboardInterrupt has arrived, and that what follows may take long."""
+        self._saving = True
+
     def _receive(self, number, frame) -> None:
         """In the main thread, between two lines of Python."""
         first, self._noticed = not self._noticed, True
         self.received = self.received or number
         if first and self._holders:
+            self.saving()
             self._holders[-1]()
         elif first:
             raise KeyboardInterrupt
 
     def _watch(self, wakeups: int) -> None:
-        """In a thread: ends the process at the second signal, or if the first finds the main thread busy and nothing held."""
+        """In a thread: ends the process at the second signal, or if the first does not end what holds none."""
         while not self.received:
             if (number := os.read(wakeups, 1)[0]) == 0:  # the block has ended
                 return
@@ -54,13 +61,15 @@ class Signals:
         if self._holders:
             os.write(2, b"interrupted: saving; press Ctrl-C again to end at once\n")
         while True:
-            waits = None if self._holders or self._noticed else PATIENCE
+            noticed, waits = self._noticed, None if self._holders or self._saving else PATIENCE
             number = os.read(wakeups, 1)[0] if select.select([wakeups], [], [], waits)[0] else None
             if number == 0:
                 return
             if number in SIGNALS and time.monotonic() - first < TOGETHER:
                 continue
-            if number in SIGNALS or (number is None and not self._noticed):
+            if number is None and (self._noticed != noticed or self._saving):
+                continue
+            if number is None or number in SIGNALS:
                 for act in self._at_once:
                     with contextlib.suppress(Exception):
                         act()

@@ -17,6 +17,9 @@ from typing import Any
 
 from bertlab.errors import UserError
 
+MOST = 2**31 - 1
+"""Largest whole number of a key that has no `most` of its own: libraries and devices count in 32 bits."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Key:
@@ -122,6 +125,8 @@ class Key:
         within = all(bound is None or holds(value, bound) for bound, holds in self._bounds().values())
         if not within and value not in self.besides:
             raise UserError(f"{shown} must be {self.bounds()}")
+        if kind is int and self.most is None and abs(value) > MOST:
+            raise UserError(f"{shown} must be at most {MOST}")
         if missing := self.without_effect(value, values):
             default = "unset" if self.unset else f"at {self.default!r}"
             raise UserError(f"{shown} has no effect without {prefix}{missing}; leave it {default}")
@@ -161,7 +166,8 @@ KEYS = (
     Key("data.batch_size", 32, "rows per batch", least=1, in_phases=True),
     Key("data.seed", 0, "seed of the order of documents, apart from `seed`: a study's seeds can read the same tokens", least=0),
     Key("data.dupe_factor", 0, "readings of a document after which its random choices repeat (BERT: 10); 0: never", least=0),
-    Key("data.unique_tokens", 0, "train on so many tokens of the text, in whole documents, again and again; 0: all", least=0),
+    Key("data.unique_tokens", 0, "train on so many tokens of the text, in whole documents, again and again; 0: all",
+        least=0, most=10**15),
     Key("data.directory", "", "directory of prepared corpora; empty: $BERTLAB_CACHE or ~/.cache/bertlab", on_resume=True),
     Key("data.workers", 0, "processes for preparation; 0: one per core", on_resume=True, least=0),
     Key("data.valid_fraction", 0.05, "share of documents (for long ones, of their sections) held out as valid", **_SHARE),
@@ -173,7 +179,7 @@ KEYS = (
     Key("data.buckets", (), "lengths such as (32, 64): each batch has rows of similar length, cut to one of these or seq_len",
         in_phases=True),
     Key("data.tokenizer.kind", "unigram", "kind of tokenizer to train", ("unigram", "bpe", "wordpiece", "words")),
-    Key("data.tokenizer.vocab_size", 4096, "vocabulary size, including special tokens", least=6),
+    Key("data.tokenizer.vocab_size", 4096, "vocabulary size, including special tokens", least=6, most=10_000_000),
     Key("data.tokenizer.path", "", "a saved tokenizer or a vocab.txt, instead of training one"),
     Key("data.tokenizer.lowercase", False, "lowercase the text"),
     Key("data.tokenizer.split", "punctuation", "where words end; whitespace: only there, for text in tokens",

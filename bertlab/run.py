@@ -169,26 +169,33 @@ class MetricsFile(TextFile):
         Raises:
             UserError: Another line is not a JSON object with "step" and "split".
         """
-        if not self.exists():
-            return []
-        lines = {}
-        raw_lines = self.path.read_bytes().split(b"\n")
-        for number, raw in enumerate(raw_lines, 1):
-            if not raw.strip():
-                continue
-            try:
-                line = parse_json(raw.decode("utf-8"))
-                if wrong := misfit(line, {"step": int, "split": str, "data_hash?": str}) or _not_flat(line):
-                    raise ValueError(wrong)
-                lines[line["step"], line["split"]] = line
-            except ValueError as error:
-                if number == len(raw_lines):  # no newline follows
-                    break
-                raise UserError(
-                    f'{self.path}:{number}: not a JSON object with "step" and "split" ({error}); delete the line, '
-                    "or delete the run's directory and run it again"
-                ) from error
+        lines = {(line["step"], line["split"]): line for _, line in self.lines()}
         return sorted(lines.values(), key=lambda line: line["step"])
+
+    def lines(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        """Yields each line as it stands, with its end, and its object, in the file's order; without blank lines.
+
+        Raises:
+            UserError: As `read`.
+        """
+        if not self.exists():
+            return
+        with open(self.path, "rb") as file:
+            for number, raw in enumerate(file, 1):
+                if not raw.strip():
+                    continue
+                try:
+                    line = parse_json(raw.decode("utf-8"))
+                    if wrong := misfit(line, {"step": int, "split": str, "data_hash?": str}) or _not_flat(line):
+                        raise ValueError(wrong)
+                except ValueError as error:
+                    if not raw.endswith(b"\n"):
+                        return
+                    raise UserError(
+                        f'{self.path}:{number}: not a JSON object with "step" and "split" ({error}); delete the line, '
+                        "or delete the run's directory and run it again"
+                    ) from error
+                yield raw, line
 
     def last_step(self) -> int:
         """The step of the last whole line, from the end of the file only; 0 without one."""

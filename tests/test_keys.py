@@ -62,6 +62,7 @@ def outside(key):
     found = [key.least - 1] if key.least is not None else []
     found += [key.most + 1] if key.most is not None else []
     found += [bound for bound in (key.above, key.below) if bound is not None]
+    found += [10**20] if (key.default if key.unset else type(key.default)) is int else []
     found += ["no such thing"] if key.choices else []
     return [value for value in found if value not in key.besides]
 

@@ -2,20 +2,18 @@
 
 import contextlib
 import functools
-import importlib.util
 import itertools
 import json
 import math
 import re
 import sys
-import traceback
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bertlab.config import find_file
+from bertlab.config import find_file, run_file
 from bertlab.errors import UserError
 from bertlab.keys import BY_NAME
 from bertlab.run import StudyDirectory
@@ -389,18 +387,9 @@ def load_study(spec: str) -> Study:
     Raises:
         UserError: The file is missing, cannot be run, or does not define a study.
     """
-    name, colon, arguments = spec.partition(":")
-    path = Path(find_file(name, f"--study={spec}"))
-    module_spec = importlib.util.spec_from_file_location(f"study_{path.stem}", path)
-    if module_spec is None:
-        raise UserError(f"--study={spec}: {name} is not a Python file (.py)")
-    module = importlib.util.module_from_spec(module_spec)
-    with _importable(path.resolve().parent), _blaming(path, module_spec.origin):
-        sys.modules[module_spec.name] = module  # dataclasses look up annotations here
-        module_spec.loader.exec_module(module)
-        if not callable(getattr(module, "get_study", None)):
-            raise UserError(f"--study={spec}: {name} does not define get_study(arguments)")
-        study = module.get_study(arguments if colon else None)
+    name = spec.partition(":")[0]
+    with _importable(Path(find_file(name, f"--study={spec}")).resolve().parent):
+        study = run_file(spec, "study", "get_study", None)
     if not isinstance(study, Study):
         raise UserError(
             f"--study={spec}: get_study() in {name} returned {type(study).__name__}, expected a bertlab.studies.study.Study"
@@ -416,18 +405,3 @@ def _importable(folder: Path) -> Iterator[None]:
         yield
     finally:
         sys.path.remove(str(folder))
-
-
-@contextlib.contextmanager
-def _blaming(path: Path, origin: str) -> Iterator[None]:
-    """Turns whatever a study's file raises into one sentence that names its line."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:  # the file is the user's code
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == origin]
-        line = error.lineno if isinstance(error, SyntaxError) and error.filename == origin else None
-        where = next((f":{number}" for number in (line, frames[-1].lineno if frames else None) if number), "")
-        said = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
-        raise UserError(f"{path}{where}: the study cannot be read ({type(error).__name__}: {said}); correct it") from error

@@ -116,7 +116,7 @@ def sweep(
     workdir.mkdir(parents=True, exist_ok=True)
     running: list[Job] = []
     only = alone(workdir, StudyDirectory(workdir).lock, required=True, say=functools.partial(print_line, console))
-    with only as descriptor, interruptible(lambda: kill(running)):
+    with only as descriptor, interruptible(lambda: kill(running)) as signals:
         names = {run.name for run in [*tried, *runs]}
         there = [run.directory for run in StudyDirectory(workdir).runs() if run.directory.is_dir()]
         if left := [directory.name for directory in there if directory.name not in names]:
@@ -159,6 +159,7 @@ def sweep(
             failed, unbegun = work_on(free, lambda run: is_finished(run, workdir / run.name), f"{len(runs)} runs", settled)
             failures |= failed
         except KeyboardInterrupt:
+            signals.saving()
             print_line(
                 console, f"interrupted: waiting until running runs have saved ({len(running)}); press Ctrl-C again to kill them"
             )

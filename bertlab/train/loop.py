@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,9 @@ def run(experiment: Experiment, workdir: Path) -> dict:
         eval_step = session.compile_evaluation()
         if session.step == 0 and steps > 0:
             session.evaluate("valid", eval_step)
+        elif session.record.progress.evaluates:
+            session.observe(session.evaluate("valid", eval_step))
+            session.record.progress.evaluates = False
         train_steps = session.compile_training() if session.step < steps else None
 
         # 3. Train. The host waits for the device only when something is due.
@@ -133,7 +136,11 @@ def run(experiment: Experiment, workdir: Path) -> dict:
                 if next_phase:
                     session.enter(experiment.phase(session.step))
                 if evaluate and session.step < steps:
-                    session.observe(session.evaluate("valid", eval_step))
+                    means = None if stopping else session.evaluate("valid", eval_step, stop.is_here)
+                    if means is not None:
+                        session.observe(means)
+                    session.record.progress.evaluates = means is None
+                    stopping = stopping or stop.is_here()
                 if save or stopping:
                     session.save()
                 if stopping:
@@ -307,16 +314,19 @@ class Session:
         """Writes the mean metrics since the last log line."""
         self.record.log(self.step, data_hash(self.iterator))
 
-    def evaluate(self, split: str, eval_step) -> dict[str, float]:
-        """Mean metrics over a held-out split, with averaged parameters if the optimiser keeps them."""
+    def evaluate(self, split: str, eval_step, stopped: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
+        """Mean metrics over a held-out split, with averaged parameters if the optimiser keeps them; None if it is stopped."""
         batches, carry, results = self.experiment.evaluations[split], self.fresh_carry(), []
         params = evaluation_params(self.state.opt_state, self.state.params)
         for i, batch in enumerate(over(batches, "evaluating", len(batches))):
+            if stopped():
+                return None
             metrics, carry, outputs = eval_step(params, put_batch(self.mesh, batch, whole=True), np.int32(i), carry)
             results.append((metrics, outputs))
-        for of_batch in results:
-            jax.block_until_ready(of_batch)
+            jax.block_until_ready(results[-2:-1])  # while this batch is computed
             alive.step_done()
+        jax.block_until_ready(results)
+        alive.step_done()
         return self.record.evaluated(self.step, split, jax.device_get(results))
 
     def observe(self, means: dict[str, float]) -> None:
@@ -368,6 +378,10 @@ class StopSignal:
     def wanted(self, step: int) -> bool:
         """Whether to stop after this many steps."""
         return multihost_utils.reached_preemption_sync_point(step) if self._several else self._signals.received is not None
+
+    def is_here(self) -> bool:
+        """Whether it has come; False with several processes, which can only stop after the same step."""
+        return not self._several and self._signals.received is not None
 
     @property
     def name(self) -> str:

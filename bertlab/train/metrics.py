@@ -6,7 +6,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from bertlab.errors import require
-from bertlab.files import write_text
+from bertlab.files import write_bytes
 from bertlab.run import MetricsFile, Run
 from bertlab.train.dashboards import DASHBOARDS
 
@@ -42,13 +42,12 @@ class JsonlWriter:
     def __init__(self, path: Path, resumed_step: int | None, last_step: int):
         self.dropped: set[tuple[int, str]] = set()
         if path.exists():
-            MetricsFile(path).read()  # names a damaged line
             # A process killed while writing leaves at most one unfinished line, the last.
-            whole = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-            read = {line: json.loads(line) for line in whole}
-            stay = [line for line in whole if self._stays(read[line], resumed_step, last_step)]
-            self.dropped = {(read[line]["step"], read[line]["split"]) for line in {*whole} - {*stay}}
-            write_text(path, "".join(stay))
+            whole = [(raw, line) for raw, line in MetricsFile(path).lines() if raw.endswith(b"\n")]
+            stay = [raw for raw, line in whole if self._stays(line, resumed_step, last_step)]
+            of_all = {(line["step"], line["split"]): line for _, line in whole}
+            self.dropped = {of for of, line in of_all.items() if not self._stays(line, resumed_step, last_step)}
+            write_bytes(path, b"".join(stay))
         self._file = path.open("a")
 
     @staticmethod

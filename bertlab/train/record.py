@@ -29,6 +29,7 @@ class Progress:
         seconds: training time without compilation, evaluation and saving.
         sums: metric sums since the last log line.
         logged_tokens, logged_seconds: the totals at the last log line.
+        evaluates: a signal came before the evaluation of this step had ended; the run that goes on begins with it.
     """
 
     tokens: int = 0
@@ -38,6 +39,7 @@ class Progress:
     sums: dict = dataclasses.field(default_factory=dict)
     logged_tokens: int = 0
     logged_seconds: float = 0.0
+    evaluates: bool = False
 
     def axes(self) -> dict:
         """The values for the curves' horizontal axes."""

@@ -15,7 +15,7 @@ from tests.test_cli import COMMANDS
 
 # What a process does when it has printed "ready". `busy` is outside Python for minutes, as XLA is when it compiles.
 SCRIPT = """
-import hashlib, sys, time
+import contextlib, hashlib, sys, time
 from bertlab import interrupts
 interrupts.PATIENCE, interrupts.TOGETHER = {patience}, {together}
 busy = lambda: hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)
@@ -28,6 +28,25 @@ with interrupts.interruptible(lambda: print("killed the others", flush=True)) as
     except KeyboardInterrupt:
         sys.exit(signals.status)
 """
+# As Python forgets what is raised in `__del__` and while it collects garbage.
+FORGETS = UNHELD.format(
+    work="""
+        while True:
+            try:
+                time.sleep(600)
+            except BaseException:
+                pass
+"""
+)
+SAVES = """
+with interrupts.interruptible() as signals:
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        signals.saving()
+        time.sleep(1)
+        sys.exit(7)
+"""
 HELD = """
 with interrupts.interruptible(lambda: print("killed the others", flush=True)):
     with interrupts.held() as signals:
@@ -35,6 +54,16 @@ with interrupts.interruptible(lambda: print("killed the others", flush=True)):
             time.sleep(0.01)
         print("saving", flush=True)
         {work}
+        sys.exit(7)
+"""
+# What closes after it has saved, such as a checkpoint that is written in the background, takes its time.
+CLOSES = """
+with interrupts.interruptible(), contextlib.ExitStack() as afterwards:
+    with interrupts.held() as signals:
+        afterwards.callback(time.sleep, 1)
+        while not signals.received:
+            time.sleep(0.01)
+        print("saving", flush=True)
         sys.exit(7)
 """
 
@@ -53,7 +82,10 @@ def started(script, together):
         (UNHELD.format(work="time.sleep(600)"), [signal.SIGINT], 130, []),
         (UNHELD.format(work="time.sleep(600)"), [signal.SIGTERM], 143, []),
         (UNHELD.format(work="busy()"), [signal.SIGINT], 130, ["killed the others"]),
+        (FORGETS, [signal.SIGINT], 130, ["killed the others"]),
+        (SAVES, [signal.SIGINT], 7, []),
         (HELD.format(work="time.sleep(0.2)"), [signal.SIGINT], 7, ["saving"]),
+        (CLOSES, [signal.SIGINT], 7, ["saving"]),
         (HELD.format(work="busy()"), [signal.SIGTERM, signal.SIGINT], 143, ["saving", "killed the others"]),
         (HELD.format(work="time.sleep(600)"), [signal.SIGINT, signal.SIGINT], 130, ["saving", "killed the others"]),
     ],

@@ -1,7 +1,9 @@
 """A mistake of the user is one sentence and status 2, a failure of the machine one sentence and status 1; nothing is left."""
 
+import argparse
 import errno
 import os
+import re
 import sys
 
 import jax
@@ -13,6 +15,7 @@ from bertlab.data import vocabularies
 from bertlab.errors import UserError, failure_of_machine
 from bertlab.files import write_text
 from bertlab.train import sharding
+from bertlab.train.metrics import JsonlWriter
 from bertlab.train.sharding import build_mesh, check_memory, replicated
 from tests.conftest import ROOT
 
@@ -47,6 +50,84 @@ def test_one_sentence_and_status_2_before_anything_is_made(arguments, named, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "named"),
+    [
+        ("own.py", "def get_config(:", "own.py:1: the config cannot be read (SyntaxError"),
+        ("own.py", "def other(): pass", "does not define get_config"),
+        ("own.py", "def get_config():\n    return 1 / 0", "own.py:2: the config cannot be read (ZeroDivisionError"),
+        ("own.py", "import no_such_module", "own.py:1: the config cannot be read (ModuleNotFoundError"),
+        ("own.py", "def get_config():\n    return 5", "returned int"),
+        ("own.py", b"\xff\x00", "own.py"),
+        ("own.txt", "a text", "not a Python file"),
+    ],
+)
+def test_a_config_that_cannot_be_run_is_one_sentence(name, content, named, tmp_path, capsys):
+    (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    assert cli.main(["train", f"--config={tmp_path / name}", f"--workdir={tmp_path / 'run'}"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and named in said and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("embed --run=run --text=text --out=file/x.npz", "file is a file"),
+        ("evaluate --run=run --out=file/x.json", "file is a file"),
+        ("evaluate --run=run --out=folder", "folder is a directory"),
+        ("evaluate --run=run --out=loop", "leads nowhere"),
+        ("publish run file", "file is a file"),
+        ("publish run file/x", "file is a file"),
+        ("tokenizer train --corpus=pydocs --out=file", "file is a file"),
+        ("tokenizer train --corpus=pydocs --out=loop/x", "leads nowhere"),
+        ("train --config=own.py --workdir=loop", "leads nowhere"),
+        ("train --config=own.py --workdir=dangling", "leads nowhere"),
+        ("init dangling", "leads nowhere"),
+        ("export run --to=huggingface file/x", "file is a file"),
+        ("embed --run=run --text=pipe --out=x.npz", "pipe is a pipe"),
+        ("evaluate --run=run --minimal_pairs=pipe", "pipe is a pipe"),
+    ],
+)
+def test_places_that_cannot_be_written_or_read_are_refused_first(words, named, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("nothing")
+    os.mkfifo(tmp_path / "pipe")
+    there = sorted(tmp_path.iterdir())
+    assert cli.main(words.split()) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and named in said and sorted(tmp_path.iterdir()) == there
+
+
+def numbers_of(parser, words=()):
+    """(Words of a command, option, type) of every option that takes a number."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, command in action.choices.items():
+                yield from numbers_of(command, (*words, name))
+        elif action.type in (int, float):
+            yield words, action.option_strings[0], action.type
+
+
+NUMBERS = list(numbers_of(cli.build_parser()))
+
+
+@pytest.mark.parametrize(("words", "option", "kind"), NUMBERS, ids=str)
+def test_a_number_that_an_option_cannot_have_is_refused(words, option, kind):
+    wrong = [-5, 10**20] if kind is int else [-5.0, float("nan"), float("inf"), 1e20]
+    for value in wrong:
+        given = argparse.Namespace(command=words[0], **{option.removeprefix("--"): value})
+        with pytest.raises(UserError, match=rf"{option}={re.escape(repr(value))} must be"):
+            cli._check_numbers(given)
+
+
+def test_numbers_of_options_are_checked(capsys):
+    assert cli.main(["sample", "--run=run", "--number=100000000000"]) == 2
+    assert "--number=100000000000 must be" in capsys.readouterr().err
+
+
 def test_line_ends_and_codes_for_terminals_that_a_file_holds_are_shown_as_text():
     assert str(UserError("the label 'a\nb', é, \x1b[31m and \ud800")) == r"the label 'a\nb', é, \x1b[31m and \ud800"
 
@@ -56,6 +137,19 @@ def test_an_empty_config_of_a_run_is_named(tmp_path, capsys):
     assert cli.main(["train", CONFIG, "--config.mesh.data=1", f"--workdir={tmp_path}"]) == 2
     assert f"{tmp_path / 'config.json'} is empty" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize("unfinished", [b"", b'{"step": 4, "spl', b'{"step": 4, "split": "\xff'])
+def test_a_resumed_run_passes_over_blank_lines_and_an_unfinished_last_one(unfinished, tmp_path):
+    log = tmp_path / "metrics.jsonl"
+    lines = [b'{"step": 2, "split": "train"}\n', b'{"step": 2, "split": "valid"}\n', b'{"step": 3, "split": "train"}\n']
+    log.write_bytes(b"\n" + lines[0] + b"  \n" + b"".join(lines[1:]) + unfinished)
+    writer = JsonlWriter(log, resumed_step=2, last_step=9)
+    writer.close()
+    assert log.read_bytes() == lines[0] + lines[1] and writer.dropped == {(3, "train")}
+    log.write_bytes(b"\n{}\n")
+    with pytest.raises(UserError, match=r"metrics\.jsonl:2"):
+        JsonlWriter(log, resumed_step=2, last_step=9)
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "wordpiece"])

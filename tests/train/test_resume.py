@@ -1,6 +1,7 @@
 """A killed and resumed run equals one that was never stopped, bit for bit."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -177,6 +178,40 @@ def test_a_signal_saves_where_it_stands(kind, name, status, of_gpt, tmp_path):
     assert (tmp_path / "checkpoints" / "7").is_dir()
     loop.train(config, tmp_path)
     assert lines_of(tmp_path) == lines_of(straight)
+
+
+@pytest.mark.parametrize("batches", [0, 1], ids=["before an evaluation", "in an evaluation"])
+def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(batches, of_gpt, tmp_path, monkeypatch):
+    config, straight = of_gpt
+    advance, put_batch, step, put = loop.Session.advance, loop.put_batch, [0], []
+    press = lambda: os.kill(os.getpid(), signal.SIGINT)
+
+    def advance_to(session, steps):
+        advance(session, steps)
+        step[0] = session.step
+        if session.step == 10 and not batches:
+            press()
+
+    def in_evaluation(mesh, batch, whole=False):
+        if whole and step[0] == 10:
+            put.append(1)
+            if len(put) == batches:
+                press()
+        return put_batch(mesh, batch, whole=whole)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as end:
+        patch.setattr(loop.Session, "advance", advance_to)
+        patch.setattr(loop, "put_batch", in_evaluation)
+        loop.train(config, tmp_path)
+    assert end.value.code == 130 and len(put) == batches and config.train.eval_batches > 1
+    assert (tmp_path / "checkpoints" / "10").is_dir() and (10, "valid") not in steps_of(tmp_path)
+    loop.train(config, tmp_path)
+    assert steps_of(tmp_path).count((10, "valid")) == 1
+    assert_same_run(straight, tmp_path, 20)
+
+
+def steps_of(workdir):
+    return [(line["step"], line["split"]) for line in lines_of(workdir)]
 
 
 def test_no_line_is_written_twice(of_gpt, tmp_path):
