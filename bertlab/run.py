@@ -14,7 +14,9 @@ config.json and study.json the version of the format of all files of their direc
 import contextlib
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,9 @@ from bertlab.files import misfit, parse_json, read_json, write_json, write_text
 
 FORMAT = 1
 """Of the directories that this version writes. Those without a number were written before it existed and are read as well."""
+
+
+_OF_RESULTS = ("config.json", "study.json", "job.json")  # a directory with one of them is a run's or a study's
 
 
 class TextFile:
@@ -147,7 +152,40 @@ class ConfigFile(VersionedFile):
         config = super().read()
         if dotted := [key for key in _keys_of(config) if "." in key]:
             raise UserError(f"{self.path} is damaged: the key {dotted[0]!r} has a dot; restore it")
+        for name in _own_objectives(config):
+            if brought := _brought(name.partition(":")[0], self.path.parent):
+                raise UserError(
+                    f"{self.path} names the objective '{name}', whose code is {brought}, in the directory of results; results"
+                    " run no code: move the file out of there if it is yours"
+                )
         return as_saved(config)
+
+
+def _own_objectives(config: Mapping[str, Any]) -> list[str]:
+    """The objectives of a config that are not bertlab's, as module:Class."""
+    names = [entry.get("implementation") or name for name, entry in config.get("objectives", {}).items()]
+    return [name for name in names if ":" in name]
+
+
+def _brought(module: str, directory: Path) -> str:
+    """The file in a run's directory, or its study's, that would be imported as this module; "" if there is none.
+
+    Nothing is imported to find out.
+    """
+    results = {
+        directory,
+        *(place for place in [*directory.parents][:3] if any((place / name).exists() for name in _OF_RESULTS)),
+    }
+    folders = [os.path.abspath(folder or ".") for folder in sys.path]
+    for part in module.split("."):
+        spec = PathFinder.find_spec(part, folders)
+        if spec is None:
+            return ""
+        folders = [*(spec.submodule_search_locations or ())]
+        # A folder without __init__.py has no origin, and no code of its own.
+        if spec.origin and any(Path(spec.origin).resolve().is_relative_to(of.resolve()) for of in results):
+            return spec.origin
+    return ""
 
 
 def _keys_of(value: Any) -> Iterator[str]:
