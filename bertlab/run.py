@@ -23,7 +23,7 @@ from typing import Any
 from bertlab import checksums, keys
 from bertlab.config import as_saved
 from bertlab.errors import UserError
-from bertlab.files import misfit, parse_json, read_json, write_json, write_text
+from bertlab.files import is_plain_name, misfit, parse_json, read_json, write_json, write_text
 
 FORMAT = 1
 """Of the directories that this version writes. Those without a number were written before it existed and are read as well."""
@@ -133,6 +133,16 @@ class VersionedFile(JsonFile):
 
 class StudyFile(VersionedFile):
     """study.json; its directory has files.json from the start."""
+
+    def read(self) -> dict[str, Any]:
+        """The study; raises as `JsonFile.read`, and for a run or task whose name could lead out of the study's directory."""
+        study = super().read()
+        names = [name for search in study.get("searches", ()) for name in search["candidates"]]
+        for run in study["runs"]:
+            names += [run["name"], *run.get("downstream", ()), *run.get("shares", {}).values(), *run.get("averages", ())]
+        if wrong := [name for name in names if not is_plain_name(name)]:
+            raise UserError(f"{self.path} is damaged: {str(wrong[0])[:80]!r} is not the name of a run or a task; restore it")
+        return study
 
     def write(self, value: Any) -> None:
         """As `JsonFile.write`."""
@@ -276,7 +286,15 @@ _SCORES = {str: {str: _NUMBER}}  # split -> metric -> number
 _RUN = {"name": str, "labels?": {str: str}, "downstream?": (dict, list), "shares?": {str: str}, "averages?": list}
 _RESULT = {"step?": int, "metrics?": _SCORES, "data_hash?": (str, None), **_COSTS}
 _FLOOR = {"value": _NUMBER, "exact": bool, "above": _NUMBER, "above_standard_error": _NUMBER, "standard_error?": _NUMBER}
-_STUDY = {"name": str, "title?": str, "question?": str, "command?": str, "axes?": {str: [str]}, "downstream?": [str]}
+_STUDY = {
+    "name": str,
+    "searches?": [{"candidates": [str]}],
+    "title?": str,
+    "question?": str,
+    "command?": str,
+    "axes?": {str: [str]},
+    "downstream?": [str],
+}
 
 
 class Run:
