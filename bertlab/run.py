@@ -288,7 +288,7 @@ _RESULT = {"step?": int, "metrics?": _SCORES, "data_hash?": (str, None), **_COST
 _FLOOR = {"value": _NUMBER, "exact": bool, "above": _NUMBER, "above_standard_error": _NUMBER, "standard_error?": _NUMBER}
 _STUDY = {
     "name": str,
-    "searches?": [{"candidates": [str]}],
+    "searches?": [{"candidates": {str: object}}],
     "title?": str,
     "question?": str,
     "command?": str,
