@@ -272,6 +272,7 @@ def _add_training(add) -> None:
     )  # fmt: skip
     average("runs", nargs="+", type=Path, help="directories of finished fine-tunings")
     average("--split", default="test", choices=("valid", "test"), help="default test")
+    average("--task", default="", help="FILE.py of the runs' task, if it is your own; runs that name one are refused without")
 
 
 def _add_out_and_step(argument, name: str) -> None:
@@ -709,7 +710,7 @@ def _adapt(given, overrides: list[str]) -> Found:
 def _average(given, _) -> Found:
     from bertlab.transfer.average import average
 
-    found = average(given.runs, given.split)
+    found = average(given.runs, given.split, given.task)
     for name, scores in found.items():
         print(f"{name}: " + ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items()))
     return Found(found)

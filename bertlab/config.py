@@ -5,7 +5,6 @@ A config file is Python with `get_config(arguments: str | None) -> ConfigDict`. 
 """
 
 import ast
-import contextlib
 import copy
 import difflib
 import functools
@@ -216,15 +215,16 @@ def as_saved(config: Mapping[str, Any]) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1024)
 def _as_saved(text: str) -> str:
-    from bertlab.objectives import find
+    from bertlab.objectives import REGISTRY
 
     config = json.loads(text)
     keys.drop_without_effect(config, ())
     for name, entry in config.get("objectives", {}).items() if not is_finetuning(config) else ():
-        with contextlib.suppress(UserError):  # an unknown objective is refused where it is built
-            for key in keys.settings_of(find(entry.get("implementation") or name)):
-                if key.without_effect(entry.get(key.name), entry):
-                    entry[key.name] = key.default
+        # A file of data imports nothing: objectives from outside are found where they are built.
+        kind = REGISTRY.get(entry.get("implementation") or name)
+        for key in keys.settings_of(kind) if kind else ():
+            if key.without_effect(entry.get(key.name), entry):
+                entry[key.name] = key.default
     return json.dumps(config)
 
 

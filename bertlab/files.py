@@ -173,6 +173,11 @@ def _shown(value: Any) -> str:
     return f"{str(value)[:40]!r}"
 
 
+def is_plain_name(name: Any) -> bool:
+    """Whether a name from a file is one part of a path, so that it cannot lead out of its folder."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not {*"/\0"} & {*name}
+
+
 def read_json(path: Path) -> Any:
     """Reads a JSON file.
 

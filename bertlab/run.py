@@ -14,17 +14,22 @@ config.json and study.json the version of the format of all files of their direc
 import contextlib
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from bertlab import checksums, keys
 from bertlab.config import as_saved
 from bertlab.errors import UserError
-from bertlab.files import misfit, parse_json, read_json, write_json, write_text
+from bertlab.files import is_plain_name, misfit, parse_json, read_json, write_json, write_text
 
 FORMAT = 1
 """Of the directories that this version writes. Those without a number were written before it existed and are read as well."""
+
+
+_OF_RESULTS = ("config.json", "study.json", "job.json")  # a directory with one of them is a run's or a study's
 
 
 class TextFile:
@@ -129,6 +134,16 @@ class VersionedFile(JsonFile):
 class StudyFile(VersionedFile):
     """study.json; its directory has files.json from the start."""
 
+    def read(self) -> dict[str, Any]:
+        """The study; raises as `JsonFile.read`, and for a run or task whose name could lead out of the study's directory."""
+        study = super().read()
+        names = [name for search in study.get("searches", ()) for name in search["candidates"]]
+        for run in study["runs"]:
+            names += [run["name"], *run.get("downstream", ()), *run.get("shares", {}).values(), *run.get("averages", ())]
+        if wrong := [name for name in names if not is_plain_name(name)]:
+            raise UserError(f"{self.path} is damaged: {str(wrong[0])[:80]!r} is not the name of a run or a task; restore it")
+        return study
+
     def write(self, value: Any) -> None:
         """As `JsonFile.write`."""
         if not (self.path.parent / checksums.LIST).exists():
@@ -147,7 +162,40 @@ class ConfigFile(VersionedFile):
         config = super().read()
         if dotted := [key for key in _keys_of(config) if "." in key]:
             raise UserError(f"{self.path} is damaged: the key {dotted[0]!r} has a dot; restore it")
+        for name in _own_objectives(config):
+            if brought := _brought(name.partition(":")[0], self.path.parent):
+                raise UserError(
+                    f"{self.path} names the objective '{name}', whose code is {brought}, in the directory of results; results"
+                    " run no code: move the file out of there if it is yours"
+                )
         return as_saved(config)
+
+
+def _own_objectives(config: Mapping[str, Any]) -> list[str]:
+    """The objectives of a config that are not bertlab's, as module:Class."""
+    names = [entry.get("implementation") or name for name, entry in config.get("objectives", {}).items()]
+    return [name for name in names if ":" in name]
+
+
+def _brought(module: str, directory: Path) -> str:
+    """The file in a run's directory, or its study's, that would be imported as this module; "" if there is none.
+
+    Nothing is imported to find out.
+    """
+    results = {
+        directory,
+        *(place for place in [*directory.parents][:3] if any((place / name).exists() for name in _OF_RESULTS)),
+    }
+    folders = [os.path.abspath(folder or ".") for folder in sys.path]
+    for part in module.split("."):
+        spec = PathFinder.find_spec(part, folders)
+        if spec is None:
+            return ""
+        folders = [*(spec.submodule_search_locations or ())]
+        # A folder without __init__.py has no origin, and no code of its own.
+        if spec.origin and any(Path(spec.origin).resolve().is_relative_to(of.resolve()) for of in results):
+            return spec.origin
+    return ""
 
 
 def _keys_of(value: Any) -> Iterator[str]:
@@ -245,7 +293,15 @@ _SCORES = {str: {str: _NUMBER}}  # split -> metric -> number
 _RUN = {"name": str, "labels?": {str: str}, "downstream?": (dict, list), "shares?": {str: str}, "averages?": list}
 _RESULT = {"step?": int, "metrics?": _SCORES, "data_hash?": (str, None), **_COSTS}
 _FLOOR = {"value": _NUMBER, "exact": bool, "above": _NUMBER, "above_standard_error": _NUMBER, "standard_error?": _NUMBER}
-_STUDY = {"name": str, "title?": str, "question?": str, "command?": str, "axes?": {str: [str]}, "downstream?": [str]}
+_STUDY = {
+    "name": str,
+    "searches?": [{"candidates": {str: object}}],
+    "title?": str,
+    "question?": str,
+    "command?": str,
+    "axes?": {str: [str]},
+    "downstream?": [str],
+}
 
 
 class Run:

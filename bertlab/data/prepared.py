@@ -14,6 +14,7 @@ import tensorflow_datasets as tfds
 
 from bertlab import checksums
 from bertlab.data.arrays import read_array
+from bertlab.data.features import require_own_classes
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError, reason_of
 from bertlab.files import parse_json
@@ -119,7 +120,9 @@ class PreparedSource:
 
     @functools.cached_property
     def _source(self):
-        return tfds.builder_from_directory(os.path.join(self._directory, "dataset")).as_data_source(self._split)
+        folder = os.path.join(self._directory, "dataset")
+        require_own_classes(Path(folder))
+        return tfds.builder_from_directory(folder).as_data_source(self._split)
 
     @contextlib.contextmanager
     def _whole(self, what: str) -> Iterator[None]:

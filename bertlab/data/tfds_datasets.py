@@ -9,6 +9,7 @@ from pathlib import Path
 import tensorflow_datasets as tfds
 
 from bertlab.data.documents import LONGEST_DOCUMENT, SECTION, Document, PartedCorpus, make_documents
+from bertlab.data.features import FEATURES, require_own_classes
 from bertlab.errors import UserError
 
 _EXAMPLES_PER_PART = 1 << 14
@@ -17,6 +18,8 @@ _EXAMPLES_PER_PART = 1 << 14
 def _find_builder(asked: str, name: str) -> tfds.core.DatasetBuilder:
     """The builder of a dataset in $TFDS_DATA_DIR, or at an absolute path; `asked` is the key and value that errors name."""
     try:
+        for folder in _folders(name):
+            require_own_classes(folder)
         if os.path.isabs(name):
             builder = tfds.builder_from_directory(name)
         else:
@@ -25,12 +28,24 @@ def _find_builder(asked: str, name: str) -> tfds.core.DatasetBuilder:
         raise UserError(
             f'{asked}: TFDS finds no dataset "{name}"; check its name and version, or set TFDS_DATA_DIR to its folder.'
         ) from error
+    except ValueError as error:
+        raise UserError(f'{asked}: dataset "{name}": {error}; use it only through a copy that you trust') from None
     if not builder.info.splits:
         raise UserError(
             f'{asked}: dataset "{name}" is not prepared on disk in {builder.data_dir}; run tfds.builder("{name}", '
             'file_format="array_record").download_and_prepare() first (many datasets need TensorFlow for this step only).'
         )
     return builder
+
+
+def _folders(name: str) -> list[Path]:
+    """Where TFDS may read a dataset's features: the folder at an absolute path, or those of its configs and versions."""
+    if os.path.isabs(name):
+        return [Path(name)]
+    root = (
+        Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser() / name.partition("/")[0].partition(":")[0]
+    )
+    return [file.parent for file in root.glob(f"**/{FEATURES}")]
 
 
 def _open_split(asked: str, builder: tfds.core.DatasetBuilder, split: str) -> Sequence[dict]:

@@ -326,7 +326,7 @@ def _with_specials(words: Sequence[str]) -> list[str]:
 
 
 def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
-    """All datasets by path."""
+    """All datasets by path; `visit` follows no link to another place or file."""
     h5py = require("h5py", "elmo", "ELMo's weights.hdf5")
     names = []
     try:
@@ -334,6 +334,8 @@ def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
             file.visit(names.append)
             found = {name: file[name] for name in names if isinstance(file[name], h5py.Dataset)}
             for name, dataset in found.items():
+                if dataset.external or dataset.is_virtual:  # of any file of this machine
+                    raise UserError(f"{path}: the numbers of {name} lie in another file; give a file that holds its own")
                 # A header may name any shape; zeros that are not stored, or compressed, would be made up to fill it.
                 if dataset.nbytes > _MOST_TIMES * dataset.id.get_storage_size():
                     raise UserError(f"{path}: {name} has the shape {dataset.shape}, but few of its numbers are in the file")

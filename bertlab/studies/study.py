@@ -15,6 +15,7 @@ from typing import Any
 
 from bertlab.config import find_file, run_file
 from bertlab.errors import UserError
+from bertlab.files import is_plain_name
 from bertlab.keys import BY_NAME
 from bertlab.run import StudyDirectory
 from bertlab.studies.axes import Point, axis, product, settings
@@ -116,6 +117,11 @@ class Study:
             raise UserError(f"study {self.name}: downstream is {given!r}; give a list of tasks, or a dict of task -> settings")
         if wrong := [name for name in given if isinstance(given, Mapping) and not isinstance(given[name], Mapping)]:
             raise UserError(f"study {self.name}: downstream {wrong[0]} is {given[wrong[0]]!r}; give a dict of settings")
+        if wrong := [name for name in given if not is_plain_name(name)]:
+            raise UserError(
+                f"study {self.name}: downstream {wrong[0]!r} names no folder; for a task in a Python file give a name of yours,"
+                ' {"mine": {"task": "FILE.py"}}'
+            )
         return {name: dict(given[name]) if isinstance(given, Mapping) else {} for name in given}
 
     @functools.cached_property

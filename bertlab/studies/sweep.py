@@ -93,30 +93,41 @@ def sweep(
     configs, transfers = check_configs(own, runner)
     searches = find_searches(study, own, configs)
     tried = candidates(searches, own)
-    if published:
-        adopt(Path(published), workdir)
     for search in searches:  # neither text nor cost depends on the rate
         configs |= dict.fromkeys(search.candidates, configs[search.runs[0]])
 
-    def arranged() -> tuple[list[RunSpec], dict[str, Any]]:
+    def arranged(place: Path = workdir) -> tuple[list[RunSpec], dict[str, Any]]:
         """The runs at the rates that are selected by now, in the order to run them in, and the content of study.json."""
-        everything = with_owners([*tried, *at_selected_rates(own, searches, workdir)], workdir)
+        everything = with_owners([*tried, *at_selected_rates(own, searches, place)], place)
         runs = everything[len(tried) :]
         description = describe(study, runs, searches)
         description["trained"] = {run.name: trained_objectives(configs[run.name]) for run in own}
-        check_same_study(workdir, description, everything)
-        check_steps(workdir, everything)
+        check_same_study(place, description, everything)
+        if place == workdir:  # published results have no checkpoints
+            check_steps(workdir, everything)
         return (seed_by_seed(runs, study) if until_decided else runs), description
 
-    runs, description = arranged()
+    if published:  # it must fit before any of its files is copied
+        StudyDirectory(published).require_whole()
+        StudyDirectory(published).study.read()
+        arranged(Path(published))
+    place = workdir  # a dry run copies nothing
+    if dry_run and published:
+        place = workdir if StudyDirectory(workdir).study.exists() else Path(published)
+        known = "it counts as finished" if place != workdir else f"what {workdir} lacks of it still counts as to do"
+        print_line(console, f"--published={published}: nothing is copied in a dry run; {known}")
+    runs, description = arranged(place)
     if dry_run:
-        print_plan(study, tried, runs, configs, transfers, workdir, launcher, console)
+        print_plan(study, tried, runs, configs, transfers, place, launcher, console)
         return 0
 
     workdir.mkdir(parents=True, exist_ok=True)
     running: list[Job] = []
     only = alone(workdir, StudyDirectory(workdir).lock, required=True, say=functools.partial(print_line, console))
     with only as descriptor, interruptible(lambda: kill(running)) as signals:
+        if published:
+            adopt(Path(published), workdir)
+            runs, description = arranged()
         names = {run.name for run in [*tried, *runs]}
         there = [run.directory for run in StudyDirectory(workdir).runs() if run.directory.is_dir()]
         if left := [directory.name for directory in there if directory.name not in names]:

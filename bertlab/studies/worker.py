@@ -135,7 +135,7 @@ def execute(run: RunSpec, directory: Path) -> None:
             finetune(pretrained(run, directory, stage.task), workdir=stage.directory, **finetuning(run, stage.task))
         else:
             fellows = [Run(directory).beside(name).stage("finetune", stage.task).directory for name in run.averages]
-            average_predictions(fellows, stage.directory)
+            average_predictions(fellows, stage.directory, finetuning(run, stage.task)["task"])
         if not stage.finished:
             return  # stopped by SIGTERM after saving; the next sweep resumes here
 
@@ -229,14 +229,14 @@ def from_scratch(at_random: Iterable[bool]) -> bool:
     return set(at_random) == {True}
 
 
-def average_predictions(finetunings: Sequence[Path], directory: Path) -> None:
-    """Averages the predictions of fine-tunings, such as a forward and a backward model's, and writes the scores."""
+def average_predictions(finetunings: Sequence[Path], directory: Path, task: str) -> None:
+    """Averages fine-tunings' predictions, such as a forward and a backward model's, on the study's task; writes the scores."""
     from bertlab.transfer.average import average
     from bertlab.transfer.tasks import find_task
 
-    name = find_task(Run(finetunings[0]).config.read()["task"]).name  # its metrics are named as a fine-tuning's
+    name = find_task(task).name  # its metrics are named as a fine-tuning's
     scores = {
-        split: {f"{name}/{metric}": value for metric, value in average(finetunings, split)["average"].items()}
+        split: {f"{name}/{metric}": value for metric, value in average(finetunings, split, task)["average"].items()}
         for split in ("valid", "test")
     }
     run, answered = Run(directory), Run(finetunings[0]).most_frequent  # of the same examples

@@ -14,7 +14,7 @@ from bertlab.transfer.scoring import scores_of
 from bertlab.transfer.tasks import find_task, load_task
 
 
-def average(runs: Sequence[Path], split: str = "test") -> dict[str, dict[str, float]]:
+def average(runs: Sequence[Path], split: str = "test", own_task: str = "") -> dict[str, dict[str, float]]:
     """Metrics of each run and of their average, which has the mean of what the runs say of each example.
 
     This is the mean probability of each class, choice, tag of a word or slice of a context, or the mean of numbers
@@ -23,6 +23,7 @@ def average(runs: Sequence[Path], split: str = "test") -> dict[str, dict[str, fl
     Args:
         runs: directories of finished fine-tunings on one task; models and tokenizers may differ.
         split: "valid" or "test".
+        own_task: the Python file of the runs' task, if it is your own. A config.json is data, so its word does not run a file.
 
     Returns:
         The task's metrics by run directory, and for the "average".
@@ -39,7 +40,10 @@ def average(runs: Sequence[Path], split: str = "test") -> dict[str, dict[str, fl
         raise UserError(f"{Run(runs[0]).config}: {wrong}; give the --workdir of a `bertlab finetune`")
     if "+" in config["task"]:
         raise UserError(f"{runs[0]} was trained on several tasks ({config['task']}); average runs on one")
-    task = find_task(config["task"])
+    name = config["task"]
+    if name.endswith(".py") and Path(name).expanduser().resolve() != Path(own_task).expanduser().resolve():
+        raise UserError(f"{Run(runs[0]).config} names the task {name}, a Python file; give it, if you trust it: --task={name}")
+    task = find_task(name)
     labels = load_task(task, config["task_data"]).labels
     together = lambda lines: [task.kind.average(of_example, labels) for of_example in zip(*lines.values(), strict=True)]
     has_valid = all(Run(run).predictions("valid").exists() for run in runs)

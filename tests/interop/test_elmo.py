@@ -223,6 +223,18 @@ def test_refusals_name_the_file_and_write_nothing(tmp_path):
     with h5py.File(source / "tiny_weights.hdf5", "a") as file:
         del file["embedding"]
     refused(r"options\.json .*char_cnn.* tiny_weights\.hdf5")
+    (tmp_path / "secret").write_bytes(bytes(64))
+    for dataset in ("external", "virtual"):
+        with h5py.File(source / "tiny_weights.hdf5", "w") as file:
+            if dataset == "external":
+                file.create_dataset("embedding", shape=(64,), dtype="u1", external=[(str(tmp_path / "secret"), 0, 64)])
+            else:
+                layout = h5py.VirtualLayout(shape=(64,), dtype="u1")
+                layout[:] = h5py.VirtualSource(str(tmp_path / "secret"), "x", shape=(64,))
+                file.create_virtual_dataset("embedding", layout)
+            file["linked"] = h5py.ExternalLink(str(tmp_path / "secret"), "x")  # is not followed
+        refused(r"tiny_weights\.hdf5: the numbers of embedding lie in another file")
+    (tmp_path / "secret").unlink()
     (source / "tiny_weights.hdf5").write_bytes(b"no HDF5")
     refused(r"tiny_weights\.hdf5 .*HDF5")
     (source / "b_options.json").write_text("{}")

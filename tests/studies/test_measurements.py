@@ -298,7 +298,7 @@ def test_a_directory_without_runs_is_refused(tmp_path):
 
 
 def test_an_average_is_scored_beside_the_same_most_frequent_answer_and_costs_what_its_parts_cost(tmp_path, monkeypatch):
-    monkeypatch.setattr("bertlab.transfer.average.average", lambda finetunings, split: {"average": {"accuracy": 0.7}})
+    monkeypatch.setattr("bertlab.transfer.average.average", lambda finetunings, split, task: {"average": {"accuracy": 0.7}})
     directory = small_study(tmp_path / "s")
     study = json.loads((directory / "study.json").read_text())
     names = [run["name"] for run in study["runs"]]
@@ -307,7 +307,7 @@ def test_an_average_is_scored_beside_the_same_most_frequent_answer_and_costs_wha
         write_json(part / "most_frequent.json", {"test": {"package/accuracy": 0.25}})
         write_json(part / "config.json", {"task": "package"})  # the directory may have another name: package_1000
     shutil.rmtree(directory / names[2])
-    average_predictions(parts, directory / names[2] / "finetune" / "package")
+    average_predictions(parts, directory / names[2] / "finetune" / "package", "package")
     result = json.loads((directory / names[2] / "finetune" / "package" / "result.json").read_text())
     assert result["metrics"]["test"] == {"package/accuracy": 0.7}
     study["runs"][2] |= {"averages": names[:2], "downstream": {"package": {}}}

@@ -10,7 +10,7 @@ from bertlab.errors import UserError
 from bertlab.run import StudyDirectory
 from bertlab.studies.comparisons import looks_of
 from bertlab.studies.measurements import load
-from bertlab.studies.published import LINES, publish, thinned
+from bertlab.studies.published import LINES, adopt, publish, thinned
 from bertlab.studies.study import Study
 
 pytestmark = pytest.mark.usefixtures("fake_runs")
@@ -105,6 +105,57 @@ def test_a_new_task_of_published_runs_trains_their_pretraining_once(tmp_path):
     assert status == 0 and called(there) == ["all-seed=1", "other-seed=1", "top-seed=1"]
     assert printed.partition("pretrained again")[2].split("\n")[0].endswith(": top-seed=1, other-seed=1")
     assert [(there / f"{name}-seed=1" / "checkpoints").exists() for name in ("top", "all", "other")] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda study: study["runs"][0].update(name="../victim"),
+        lambda study: study["runs"][0].update(name=".."),
+        lambda study: study["runs"][0].update(name="/victim"),
+        lambda study: study["runs"][0].update(shares={"pretrain": "../victim"}),
+        lambda study: study["runs"][0].update(averages=["../victim"]),
+        lambda study: study["runs"][0].update(downstream={"../victim": {}}),
+        lambda study: study.update(searches=[{"candidates": {"../victim": 0.1}}]),
+    ],
+)
+def test_a_name_that_leads_out_of_a_study_is_refused_and_nothing_written_there(tmp_path, change):
+    (tmp_path / "victim").mkdir()
+    own = {"name": "s", "axes": {}, "searches": [], "runs": [{"name": "a", "downstream": {}, "shares": {}, "averages": []}]}
+    change(own)
+    archive = tmp_path / "archives" / "study"
+    archive.mkdir(parents=True)
+    (archive / "study.json").write_text(json.dumps(own))
+    (archive.parent / "victim").mkdir()
+    (archive.parent / "victim" / "job.json").write_text("{}")
+    for use in (adopt, publish):
+        with pytest.raises(UserError, match=r"study\.json is damaged: '(/|\.\.)(victim|/victim)?' is not the name of a run"):
+            use(archive, tmp_path / "workdir")
+    assert not [*(tmp_path / "victim").iterdir()] and not (tmp_path / "workdir").exists()
+
+
+def test_a_dry_run_and_a_refused_sweep_copy_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("bertlab.studies.sweep.print_plan", lambda *_: None)
+    here, folder, there = tmp_path / "here", tmp_path / "folder", tmp_path / "there"
+    assert run_sweep(study(), here)[0] == 0
+    publish(here, folder)
+    status, printed = run_sweep(study((1, 2)), there, published=folder, dry_run=True)
+    assert status == 0 and "nothing is copied in a dry run; it counts as finished" in printed
+    for other in (study(name="t"), study(**{"train.steps": 20})):
+        with pytest.raises(UserError, match=r"folder.*holds another study"):
+            run_sweep(other, there, published=folder)
+    assert not there.exists(), "so another study may still use it"
+    assert run_sweep(study(name="t"), there)[0] == 0
+
+
+def test_nothing_is_copied_to_a_study_at_which_another_sweep_is_at_work(tmp_path, monkeypatch):
+    assert run_sweep(study(), tmp_path / "here")[0] == 0
+    publish(tmp_path / "here", tmp_path / "folder")
+    locked = []
+    copied = lambda folder, workdir: locked.append(StudyDirectory(workdir).lock.exists()) or adopt(folder, workdir)
+    monkeypatch.setattr("bertlab.studies.sweep.adopt", copied)
+    assert run_sweep(study(), tmp_path / "there", published=tmp_path / "folder")[0] == 0
+    assert locked == [True]
 
 
 def test_what_cannot_be_published_or_adopted_is_refused(tmp_path):
