@@ -5,6 +5,7 @@ A config file is Python with `get_config(arguments: str | None) -> ConfigDict`. 
 """
 
 import ast
+import contextlib
 import copy
 import difflib
 import functools

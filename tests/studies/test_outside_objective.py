@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from bertlab.cli import main
 from bertlab.config import flatten
 from tests.conftest import ROOT
