@@ -5,10 +5,12 @@ import io
 import itertools
 import json
 import math
+import os
 import re
 import shutil
 import statistics
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -133,6 +135,15 @@ def test_an_interval_of_mlm_above_ltr_is_of_all_pairs_like_the_others(tmp_path):
     assert sentence(load(directory)).startswith(f"{ABOVE}{ends(3)}")
     (directory / "until_decided.json").write_text(json.dumps({"task": "all", "max_seeds": 10}))
     assert sentence(load(directory)).startswith(f"{ABOVE}{ends(3 * 8)}")
+
+
+def test_every_file_of_a_report_appears_in_one_move(study_directory, tmp_path, monkeypatch):
+    shutil.copytree(study_directory, tmp_path / "s", ignore=shutil.ignore_patterns("report", "report.html"))
+    replace, moved = os.replace, set()
+    monkeypatch.setattr("os.replace", lambda source, target: moved.add(Path(target)) or replace(source, target))
+    page = report(tmp_path / "s", console=Console(file=io.StringIO()))
+    files = {path for path in (tmp_path / "s" / "report").rglob("*") if path.is_file()} | {page}
+    assert {".png", ".svg", ".csv", ".tex", ".html"} == {path.suffix for path in files} and files <= moved
 
 
 def test_findings_name_the_best_and_the_reference(study_directory):
