@@ -39,6 +39,8 @@ def publish(workdir: Path, folder: Path) -> list[str]:
         UserError: The workdir holds no study, the folder holds another one or another process publishes there, or a file in one
             of them is damaged.
     """
+    if folder.resolve().is_relative_to(workdir.resolve()):
+        raise UserError(f"{folder} lies in the study's own directory; give a folder outside {workdir}")
     source, target = StudyDirectory(workdir), StudyDirectory(folder)
     source.require_whole()
     study = source.study.read()
