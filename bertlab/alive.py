@@ -8,11 +8,22 @@ watches it.
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 
-PATIENCE = float(os.environ.get("BERTLAB_PATIENCE") or 45)
+
+def _seconds(text: str) -> float:
+    """BERTLAB_PATIENCE; raises SystemExit, as it is read before any command that could say so."""
+    with contextlib.suppress(ValueError):
+        if 0 < (seconds := float(text)) < float("inf"):
+            return seconds
+    print(f"bertlab: BERTLAB_PATIENCE={text}: expected seconds above 0, such as 45", file=sys.stderr)
+    raise SystemExit(2)
+
+
+PATIENCE = _seconds(os.environ.get("BERTLAB_PATIENCE") or "45")
 """Seconds without a step, or without a sign of life, after which one is told of it."""
 
 _last: float | None = None  # time.monotonic() of the last step; None while no step is awaited

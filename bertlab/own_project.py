@@ -24,8 +24,13 @@ def write_project(directory: Path) -> list[Path]:
     directory.mkdir(parents=True, exist_ok=True)
     source = SHIPPED / "experiments" / "own_project"
     files = [directory / path.name for path in sorted(source.iterdir()) if path.is_file()]
-    for file in files:
-        shutil.copyfile(source / file.name, file)
-        print(file)
+    try:
+        for file in files:
+            shutil.copyfile(source / file.name, file)
+            print(file)
+    except BaseException:  # Ctrl-C too: half a project would be refused by the next try
+        for file in files:
+            file.unlink(missing_ok=True)
+        raise
     print(f"next: cd {directory}; README.md has the commands")
     return files

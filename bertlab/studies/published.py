@@ -42,6 +42,8 @@ def publish(workdir: Path, folder: Path) -> list[str]:
     source, target = StudyDirectory(workdir), StudyDirectory(folder)
     source.require_whole()
     study = source.study.read()
+    if folder.resolve().is_relative_to(workdir.resolve()):
+        raise UserError(f"{folder} lies in the study's own directory; give a folder outside {workdir}")
     with alone(folder):
         target.require_whole()
         return _publish(study, source, target)

@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
+from bertlab.files import whole_file, write_text
 from bertlab.locks import alone
 from bertlab.run import StudyDirectory
 from bertlab.studies import plots
@@ -85,12 +86,14 @@ def _write(results: Results, compared: Sequence[Comparison], place: StudyDirecto
         if frame.empty:
             (directory / f"{name}.csv").unlink(missing_ok=True)  # of an earlier report
         else:
-            frame.to_csv(directory / f"{name}.csv", index=False)
-    (directory / "table.tex").write_text(latex(results, compared), encoding="utf-8")
+            write_text(directory / f"{name}.csv", frame.to_csv(index=False))
+    write_text(directory / "table.tex", latex(results, compared))
     for name, figure in figures(results).items():
-        figure_svg(figure, directory / "figures" / f"{name}.svg")
-        figure.savefig(directory / "figures" / f"{name}.png", dpi=160, facecolor="white")
-    place.page.write_text(html_page(results, compared), encoding="utf-8")
+        with whole_file(directory / "figures" / f"{name}.svg") as partial:
+            figure_svg(figure, partial)
+        with whole_file(directory / "figures" / f"{name}.png") as partial:
+            figure.savefig(partial, format="png", dpi=160, facecolor="white")
+    write_text(place.page, html_page(results, compared))
 
 
 def csv_tables(results: Results, compared: Sequence[Comparison]) -> dict[str, pd.DataFrame]:

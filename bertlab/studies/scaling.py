@@ -30,6 +30,7 @@ from rich.console import Console
 
 from bertlab.data.facts import unique_tokens
 from bertlab.errors import UserError
+from bertlab.files import whole_file, write_text
 from bertlab.locks import alone
 from bertlab.run import Run
 from bertlab.studies import plots
@@ -104,11 +105,13 @@ def scaling(
     rows = [{"variant": name, **{key: value for key, value in of.items() if key != "fit"}} for name, of in fits.items()]
     with alone(folder, wait=True), matplotlib.rc_context(plots.STYLE):
         folder.mkdir(exist_ok=True)
-        runs.to_csv(folder / "runs.csv", index=False)
-        pd.DataFrame(rows).to_csv(folder / "fits.csv", index=False)
+        write_text(folder / "runs.csv", runs.to_csv(index=False))
+        write_text(folder / "fits.csv", pd.DataFrame(rows).to_csv(index=False))
         figure = isoflop(runs, {name: of["fit"] for name, of in fits.items()}, measure)
-        figure_svg(figure, folder / "isoflop.svg", background="white")
-        figure.savefig(folder / "isoflop.png", dpi=160, facecolor="white")
+        with whole_file(folder / "isoflop.svg") as partial:
+            figure_svg(figure, partial, background="white")
+        with whole_file(folder / "isoflop.png") as partial:
+            figure.savefig(partial, format="png", dpi=160, facecolor="white")
     if repeated := repeated_text(results):
         console.print(repeated, markup=False, highlight=False)
     for row in rows:

@@ -237,7 +237,15 @@ class Soak:
                         json.loads(path.read_text())
                     except ValueError:
                         return f"{path} is not whole"
+        for suffix, end in ENDS.items():
+            for path in sorted(top.rglob(f"*{suffix}")):
+                if not path.read_bytes().rstrip().endswith(end):
+                    return f"{path} is not whole"
         return ""
+
+
+# How a whole file ends.
+ENDS = {".html": b"</html>", ".svg": b"</svg>", ".png": b"IEND\xaeB`\x82"}
 
 
 def digest(path: Path) -> str:

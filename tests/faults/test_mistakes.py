@@ -4,6 +4,7 @@ import argparse
 import errno
 import os
 import re
+import subprocess
 import sys
 
 import jax
@@ -14,6 +15,7 @@ from bertlab import cli
 from bertlab.data import vocabularies
 from bertlab.errors import UserError, failure_of_machine
 from bertlab.files import write_text
+from bertlab.own_project import write_project
 from bertlab.train import sharding
 from bertlab.train.metrics import JsonlWriter
 from bertlab.train.sharding import build_mesh, check_memory, replicated
@@ -209,3 +211,22 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     with pytest.raises(OSError) as end:
         write_text(file, "afterwards")
     assert end.value.filename == str(file) and file.read_text() == "before" and list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("seconds", ["x", "nan", "-1", "inf"])
+def test_a_patience_that_is_no_time_is_one_sentence(seconds):
+    environment = os.environ | {"BERTLAB_PATIENCE": seconds}
+    ended = subprocess.run([sys.executable, "-c", "import bertlab.alive"], env=environment, capture_output=True, text=True)
+    assert ended.returncode == 2 and ended.stderr.splitlines()[-1].startswith(f"bertlab: BERTLAB_PATIENCE={seconds}: expected")
+
+
+def test_an_interrupted_init_can_be_tried_again(tmp_path, monkeypatch):
+    def interrupted(source, target):
+        target.touch()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bertlab.own_project.shutil.copyfile", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write_project(tmp_path / "new")
+    assert write_project(tmp_path / "new")

@@ -162,6 +162,9 @@ def test_what_cannot_be_published_or_adopted_is_refused(tmp_path):
     assert run_sweep(study(), tmp_path / "here")[0] == 0
     publish(tmp_path / "here", tmp_path / "folder")
     assert run_sweep(study(name="t"), tmp_path / "t")[0] == 0
+    for own in ("here", "here/published"):
+        with pytest.raises(UserError, match=r"lies in the study's own directory"):
+            publish(tmp_path / "here", tmp_path / own)
     with pytest.raises(UserError, match='"s", not "t"'):
         publish(tmp_path / "t", tmp_path / "folder")
     with pytest.raises(UserError, match=r"study\.json"):

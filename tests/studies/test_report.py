@@ -5,10 +5,12 @@ import io
 import itertools
 import json
 import math
+import os
 import re
 import shutil
 import statistics
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -164,6 +166,15 @@ def test_code_lengths_and_bounds_stand_beside_the_shortest_of_their_kind(study_d
     cells = list(shown.loc["bounds: MLM+NSP − MLM"])
     assert cells == ["2", "+0.350", f"{0.35 - half:.3f} to {0.35 + half:.3f}"]
     assert length_table(compare_all(results)).empty
+
+
+def test_every_file_of_a_report_appears_in_one_move(study_directory, tmp_path, monkeypatch):
+    shutil.copytree(study_directory, tmp_path / "s", ignore=shutil.ignore_patterns("report", "report.html"))
+    replace, moved = os.replace, set()
+    monkeypatch.setattr("os.replace", lambda source, target: moved.add(Path(target)) or replace(source, target))
+    page = report(tmp_path / "s", console=Console(file=io.StringIO()))
+    files = {path for path in (tmp_path / "s" / "report").rglob("*") if path.is_file()} | {page}
+    assert {".png", ".svg", ".csv", ".tex", ".html"} == {path.suffix for path in files} and files <= moved
 
 
 def test_findings_name_the_best_and_the_reference(study_directory):
