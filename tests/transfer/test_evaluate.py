@@ -228,7 +228,7 @@ def test_a_text_of_its_own_leaves_the_test_split_alone(run, tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("--limit=-1", "--limit=-1 must be 1 or more"),
+        ("--limit=-1", "--limit=-1 must be at least 0"),
         ("--orders=1", "--orders=1 must be 2 or more"),
         ("--kinds=left-to-right", "kind='left-to-right'"),
         ("--text=nothing.txt", "--text=nothing.txt: "),

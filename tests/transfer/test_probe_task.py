@@ -76,7 +76,7 @@ def test_the_command_probes_every_layer_and_keeps_other_tasks(bert_run, tmp_path
     said = capsys.readouterr().out
     assert "1 of 9 sentences of test are longer than the model's" in said and "selectivity" in said
     for more, message in (
-        (["--words=0"], "--words=0 must be 1 or more"),
+        (["--words=0"], "--words=0 must be at least 1"),
         (["--config.seed=1"], "--config.seed=1: bertlab probe has no such setting; it takes only --config.task_data.KEY"),
         (["--out=probes.txt"], "--out=probes.txt: the output is JSON"),
     ):

@@ -282,7 +282,7 @@ def test_entries_of_other_files_and_ways_stay(tmp_path):
     ("arguments", "said"),
     [
         ([], "nothing to measure; give --words=FILE"),
-        (["--words=w.txt", "--contexts=0"], "--contexts=0 must be 1 or more"),
+        (["--words=w.txt", "--contexts=0"], "--contexts=0 must be at least 1"),
         (["--words=no.txt"], "--words=no.txt: "),
         (["--words=w.txt", "--out=w.txt"], "--out=w.txt: the output is JSON"),
         (["--words=w.txt", "--out=other.json"], "other.json: this file does not hold similarities"),
