@@ -38,7 +38,7 @@ SMALL = {
     " data.tokenizer.vocab_size=400 data.valid_fraction=0.1 data.test_fraction=0.1 model.width=16 model.hidden=24 model.heads=2"
     " model.layers=1 optimizer.warmup_steps=2 mesh.data=1",
     "finetune": "train.steps=4 mesh.data=1",
-    "floor": "data.synthetic.documents=40",
+    "floor": "data.synthetic.documents=200",
 }
 REVIEWS = "review\tstars\n" + "".join(f"a {'fine' if i % 2 else 'dull'} book about number {i}\t{i % 2}\n" for i in range(200))
 

@@ -224,12 +224,10 @@ def company() -> Iterator[None]:
             line = f"{who()}: {error}"
         elif isinstance(error, KeyboardInterrupt):
             status, line = 130, f"{who()} was interrupted; the others end with it"
+        elif isinstance(error, (RuntimeError, ValueError)) and _LOST.search(cause := str(error).partition("\n")[0][:200]):
+            line = f"{who()} lost another process; it was killed or failed (see its output); {_AGAIN}. ({cause})"
         elif said := failure_of_machine(error):
             status, line = 1, f"{who()}: {said}"
         else:
-            cause = str(error).partition("\n")[0][:200]
-            if isinstance(error, (RuntimeError, ValueError)) and _LOST.search(cause):
-                line = f"{who()} lost another process; it was killed or failed (see its output); {_AGAIN}. ({cause})"
-            else:
-                traceback.print_exc()
+            traceback.print_exc()
         leave(status, line)

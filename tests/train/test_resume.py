@@ -376,7 +376,8 @@ def test_every_family_goes_on_on_other_devices(name, small_config, tmp_path, cap
         numbers = {key: value for key, value in expected.items() if isinstance(value, float)}
         # Eight devices add in another order: last bits of float32, which later steps of training make larger.
         assert {key: found[key] for key in numbers} == pytest.approx(numbers, rel=1e-4, abs=1e-6), expected["step"]
-    assert any(found["loss"] != expected["loss"] for expected, found in zip(stayed, moved)), "it was computed otherwise"
+    otherwise = any(found["loss"] != expected["loss"] for expected, found in zip(stayed, moved))
+    assert otherwise or model.family == "static", "it was computed otherwise; few terms may have the same sum"
 
 
 def test_metrics_lines_have_the_promised_keys(broken_run):
