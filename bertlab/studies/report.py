@@ -89,10 +89,7 @@ def _write(results: Results, compared: Sequence[Comparison], place: StudyDirecto
             write_text(directory / f"{name}.csv", frame.to_csv(index=False))
     write_text(directory / "table.tex", latex(results, compared))
     for name, figure in figures(results).items():
-        with whole_file(directory / "figures" / f"{name}.svg") as partial:
-            figure_svg(figure, partial)
-        with whole_file(directory / "figures" / f"{name}.png") as partial:
-            figure.savefig(partial, format="png", dpi=160, facecolor="white")
+        write_figure(figure, directory / "figures" / name)
     write_text(place.page, html_page(results, compared))
 
 
@@ -176,6 +173,14 @@ def figure_svg(figure: Figure, file: Path | io.StringIO, background: str = "none
     """Saves a figure as SVG with text as text, the same bytes each time."""
     with matplotlib.rc_context(plots.STYLE):
         figure.savefig(file, format="svg", facecolor=background, metadata={"Date": None, "Creator": None})
+
+
+def write_figure(figure: Figure, path: Path, background: str = "none") -> None:
+    """Saves a figure as `path`.svg, with this background, and as `path`.png, each in one move."""
+    with whole_file(path.with_name(f"{path.name}.svg")) as partial:
+        figure_svg(figure, partial, background)
+    with whole_file(path.with_name(f"{path.name}.png")) as partial:
+        figure.savefig(partial, format="png", dpi=160, facecolor="white")
 
 
 def inline_svg(figure: Figure, prefix: str, description: str) -> str:

@@ -30,12 +30,12 @@ from rich.console import Console
 
 from bertlab.data.facts import unique_tokens
 from bertlab.errors import UserError
-from bertlab.files import whole_file, write_text
+from bertlab.files import write_text
 from bertlab.locks import alone
 from bertlab.run import Run
 from bertlab.studies import plots
 from bertlab.studies.measurements import Results, bits_per_byte, cost, load, variant_name
-from bertlab.studies.report import figure_svg
+from bertlab.studies.report import write_figure
 from bertlab.studies.text import count_text
 from bertlab.transfer.evaluations import CODE_LENGTHS
 
@@ -108,10 +108,7 @@ def scaling(
         write_text(folder / "runs.csv", runs.to_csv(index=False))
         write_text(folder / "fits.csv", pd.DataFrame(rows).to_csv(index=False))
         figure = isoflop(runs, {name: of["fit"] for name, of in fits.items()}, measure)
-        with whole_file(folder / "isoflop.svg") as partial:
-            figure_svg(figure, partial, background="white")
-        with whole_file(folder / "isoflop.png") as partial:
-            figure.savefig(partial, format="png", dpi=160, facecolor="white")
+        write_figure(figure, folder / "isoflop", background="white")
     if repeated := repeated_text(results):
         console.print(repeated, markup=False, highlight=False)
     for row in rows:
