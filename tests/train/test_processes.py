@@ -84,12 +84,17 @@ def wait_for_step(process, step: int) -> None:
         time.sleep(0.05)
 
 
+def last_line(process, start: str) -> str:
+    """The last line of an ended process, as soon as it begins with `start`: its witness speaks after it."""
+    deadline = time.monotonic() + 10
+    while not (last := said(process).strip().splitlines()[-1]).startswith(start) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return last
+
+
 def assert_it_says_why_it_ended(process, name: str) -> None:
     """In its last line. Either an operation that all had together fails, or JAX misses one's heartbeat and aborts."""
-    status = process.wait(timeout=60)
-    deadline = time.monotonic() + 10
-    while not (last := said(process).strip().splitlines()[-1]).startswith(f"bertlab: {name} ") and time.monotonic() < deadline:
-        time.sleep(0.05)  # its witness speaks after it
+    status, last = process.wait(timeout=60), last_line(process, f"bertlab: {name} ")
     lost, aborted = "lost another process; it was killed", "ended without a message: it was killed, or JAX"
     words = {2: [lost], -signal.SIGABRT: [lost, aborted]}  # JAX may abort while the process is ending for the same reason
     assert any(f"{name} {why}" in last for why in words[status]), said(process)
@@ -161,7 +166,7 @@ def test_a_run_in_use_is_refused_by_each_of_them(start, tmp_path):
         assert end(two) == [2, 2]
     for i, process in enumerate(two):
         words = f"bertlab: process {i} of 2: {tmp_path / 'run'} is in use by process {os.getpid()} on {socket.gethostname()} "
-        assert said(process).splitlines()[-1].startswith(words), said(process)
+        assert last_line(process, words).startswith(words), said(process)
     assert not (tmp_path / "run").exists()
 
 
@@ -171,7 +176,9 @@ def test_an_interrupted_process_takes_the_others_with_it(start, tmp_path):
         assert two[1].poll() is None, said(two[1])
         time.sleep(0.05)
     two[1].send_signal(signal.SIGINT)
-    assert two[1].wait(timeout=30) == 130 and "process 1 of 2 was interrupted" in said(two[1])
+    assert two[1].wait(timeout=30) == 130
+    words = "bertlab: process 1 of 2 was interrupted"
+    assert last_line(two[1], words).startswith(words), said(two[1])
     assert_it_says_why_it_ended(two[0], "process 0 of 2")
 
 
