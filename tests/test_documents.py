@@ -40,6 +40,21 @@ SMALL = {
     "finetune": "train.steps=4 mesh.data=1",
     "floor": "data.synthetic.documents=200",
 }
+SMALL_STUDY = """
+
+def _small(get=get_study):
+    import dataclasses
+
+    def get_small(arguments=None):
+        study = get(arguments)
+        small = {"evaluate.sentences": 2, "model.layers": 1, "model.width": 16, "model.hidden": 24, "model.heads": 2}
+        return dataclasses.replace(study, overrides={**study.overrides, **small, "data.workers": 1})
+
+    return get_small
+
+
+get_study = _small()
+"""
 REVIEWS = "review\tstars\n" + "".join(f"a {'fine' if i % 2 else 'dull'} book about number {i}\t{i % 2}\n" for i in range(200))
 
 
@@ -156,12 +171,12 @@ def reader(tmp_path, monkeypatch, bert_run, small_overrides):
     def command(words: list[str]) -> None:
         assert words[0] == "bertlab", f"mark it as not run, and say why: {' '.join(words)}"
         words = words[1:]
-        if words[0] == "train":
+        if words[0] in ("train", "sweep"):
             words = [word.replace("corpus=pydocs", f"corpus={small_overrides['data.corpus']}") for word in words]
         words = [word.replace("books/*.txt", "books/*.txt.gz") for word in words]
         if words[0] == "sweep":
             words = [word.replace(",seeds=3", "") for word in words]
-            words = [re.sub(r"(--study=\S+)", r"\1,seeds=2,steps=4,task_steps=2,select=off", word) for word in words]
+            words = [re.sub(r"(--study=\S+)", r"\1,seeds=1,steps=4,task_steps=2,select=off", word) for word in words]
         given = [
             word for word in words if word.startswith(("--run=", "--config.init_from=")) or ("/" in word and "=" not in word)
         ]
@@ -183,7 +198,7 @@ def reader(tmp_path, monkeypatch, bert_run, small_overrides):
                     command(words)
             elif block["language"] == "python":
                 if named := re.match(r'"""(\w+\.py)', block["text"]):
-                    Path(named[1]).write_text(block["text"])
+                    Path(named[1]).write_text(block["text"] + (SMALL_STUDY if "def get_study" in block["text"] else ""))
                     importlib.invalidate_caches()
                 else:
                     exec(compile(block["text"], page, "exec"), values)

@@ -476,8 +476,6 @@ def read_lines(path: Path, flag: str) -> list[str]:
     try:
         lines = read_whole(path, f"{flag}={path}").decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError, MemoryError) as error:
-        raise UserError(
-            f"{flag}={path}: {str(error) or 'too large for the memory'}; give a UTF-8 file, plain or compressed (.gz, .xz or"
-            " .zst)"
-        ) from None
+        said = getattr(error, "strerror", None) or str(error) or "too large for the memory"
+        raise UserError(f"{flag}={path}: {said}; give a UTF-8 file, plain or compressed (.gz, .xz or .zst)") from None
     return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]

@@ -106,7 +106,7 @@ def test_pairs_are_read_from_plain_and_compressed_lines(suffix, opened, tmp_path
         (b"{", r"pairs.jsonl, line 1: not valid JSON"),
         (b"\n", r"--minimal_pairs=.*pairs.jsonl has no pairs"),
         (b"\xff", r"--minimal_pairs=.*pairs.jsonl: .*; give a UTF-8 file"),
-        (None, r"--minimal_pairs=.*pairs.jsonl: .*No such file"),
+        (None, r"--minimal_pairs=.*pairs.jsonl: No such file or directory; give a UTF-8 file"),
     ],
 )
 def test_what_is_no_pair_is_refused_with_file_and_line(contents, message, tmp_path):
