@@ -568,7 +568,8 @@ def _add_weights(add) -> None:
     embed("--layers", default=None, help="all, or numbers such as 0,-1; 0 is the embeddings (default all; with --pooling, -1)")
     embed(
         "--pooling", default=None,
-        help="one vector per line: mean, first ([CLS]), last, max or pooler; special tokens are included",
+        help="one vector per line: mean, first ([CLS]), last, max or pooler; special tokens are included. paragraph, for runs"
+        " of skip_gram and cbow: the vector that best predicts the line's words (Le and Mikolov 2014)",
     )  # fmt: skip
     _add_step(embed)
     embed("--special_tokens", action="store_true", help="keep [CLS], [SEP] and other special tokens")

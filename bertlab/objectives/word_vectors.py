@@ -22,7 +22,7 @@ from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
-class _NegativeSampling(Objective):
+class NegativeSampling(Objective):
     """Shared by skip-gram and CBOW: the view, and the loss of one correct word against a few drawn ones.
 
     Attributes:
@@ -99,7 +99,7 @@ class _NegativeSampling(Objective):
 
 
 @dataclasses.dataclass(frozen=True)
-class SkipGram(_NegativeSampling):
+class SkipGram(NegativeSampling):
     """Each context word's vector predicts the centre: −log σ(u_centre · v_context) − Σ_k log σ(−u_k · v_context).
 
     Every pair has its own k negatives. The direction is that of word2vec.c; the paper's is the opposite, with the same pairs.
@@ -129,7 +129,7 @@ class SkipGram(_NegativeSampling):
 
 
 @dataclasses.dataclass(frozen=True)
-class ContinuousBagOfWords(_NegativeSampling):
+class ContinuousBagOfWords(NegativeSampling):
     """The mean of the context words' vectors predicts the centre: −log σ(u_centre · h) − Σ_k log σ(−u_k · h).
 
     As in word2vec.c, each context word gets the whole gradient of h, not its n-th part.

@@ -37,12 +37,13 @@ from bertlab.train.checks import vocabulary_of
 from bertlab.train.phases import phase_configs, weights_of
 from bertlab.transfer.inputs import vocabulary_size
 from bertlab.transfer.likelihood import ORDERS, BitsPerByte, Score, Scorer, bits_per_byte, check_kind, kinds_of, ways_of
+from bertlab.transfer.paragraphs import check_predicts_words, counted_vocabulary, paragraph_vectors
 from bertlab.transfer.rows import Inference, batches
 
 if TYPE_CHECKING:
     import pandas
 
-POOLINGS = ("mean", "first", "last", "max", "pooler")
+POOLINGS = ("mean", "first", "last", "max", "pooler", "paragraph")
 SUFFIXES = (".npz", ".safetensors", ".csv")
 
 
@@ -80,7 +81,7 @@ class Pretrained:
     """A trained model, ready to use.
 
     Attributes:
-        config: the run's whole config.
+        config: the run's model, objectives, seed, steps and, of a pretraining, data; other keys have their defaults.
         tokenizer: turns text into ids and back.
         program: body and objectives as pure functions: `program.views` and `program.metrics` help you write your own loss.
         params: tree of float32 NumPy arrays.
@@ -160,27 +161,36 @@ class Pretrained:
             pooling: "mean" or "max" over the text's positions; "first" or "last" position; "pooler", the input of next-sentence
                 prediction: a dense layer and tanh on the last layer (BERT, section 3.1). Special tokens count, as in
                 Sentence-BERT (Reimers and Gurevych 2019, section 3). In a model that reads left to right, "first" has seen only
-                itself; right to left, "last".
+                itself; right to left, "last". "paragraph": the vector that predicts the text's words (Le and Mikolov 2014),
+                for word vectors of skip_gram and cbow (`bertlab.transfer.paragraphs`); it counts words in the run's training
+                text, which is prepared again if it is not in the cache.
             pretokenized: texts are lists of words.
 
         Raises:
-            UserError: the layer or pooling does not exist; the pooler was not trained; or a text has no tokens, or too many.
+            UserError: the layer or pooling does not exist; what the pooling needs was not trained; or a text has no tokens, or
+                too many.
         """
         if pooling not in POOLINGS:
             raise UserError(f"pooling={pooling!r} is not known; choose one of {', '.join(POOLINGS)}")
         readers = [name for name, objective in self.program.objectives.items() if objective.asks == "pairs"]
         untrained = readers and not any(name in self._trained for name in readers)
         if pooling == "pooler" and ("pooler" not in self.params["body"] or untrained):
-            others = " or ".join(name for name in POOLINGS if name != "pooler")
+            others = " or ".join(name for name in POOLINGS if name not in ("pooler", "paragraph"))
             train_it = " and ".join(objectives.asking("pairs"))
             raise UserError(f"pooling='pooler': this model's pooler is untrained ({train_it} train it); choose {others}")
         if pooling == "pooler" and layer != -1:
             raise UserError(f"layer={layer}: the pooler reads only the last layer; leave layer at -1")
+        words = check_predicts_words(self._trained) if pooling == "paragraph" else ""
         rows = self.rows(texts, pretokenized)
         if empty := [number for number, row in enumerate(rows) if not len(row.tokens)]:
             raise UserError(f"text {empty[0]} has no tokens and so no vector; remove it")
         vectors = {}
-        for indices, view, _, (states,) in self._states(rows, [layer]):
+        if pooling == "paragraph":
+            vocabulary = counted_vocabulary(self.tokenizer, self.config.data)
+            each = over(batches(rows, self.longest, self.tokenizer.pad_id), "inferring", len(rows), lambda batch: len(batch[0]))
+            for indices, view in each:
+                vectors.update(zip(indices, np.asarray(self.inference(paragraph_vectors, (view, 0), words, vocabulary))))
+        for indices, view, _, (states,) in self._states(rows, [layer]) if pooling != "paragraph" else ():
             if pooling == "pooler":
                 pooled = np.asarray(self.inference(_pooler, view), np.float32)
             else:
@@ -367,6 +377,8 @@ def load(path: str | os.PathLike, step: int | None = None, with_objectives: bool
     tokenizer = load_tokenizer(Run(run).tokenizer)
     asked = objectives.build(config.objectives) if with_objectives and config.objectives and not is_finetuning(saved) else {}
     config.train.update({key: saved["train"][key] for key in ("steps", "phases")})
+    if not is_finetuning(saved):
+        config.update({"data": saved["data"]})
     body = build_body(model_shape(config.model, vocabulary_size(saved, tokenizer)))
     program = Program(body, asked, vocabulary_of(tokenizer))
     return Pretrained(config, tokenizer, program, load_params(run, step), step)
@@ -444,7 +456,7 @@ def embed_file(
     out.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(out.parent, os.W_OK):
         raise UserError(f"--out={out}: bertlab cannot write to {out.parent}; choose another directory")
-    model = load(run, step, with_objectives=pooling == "pooler")  # the pooler may be untrained
+    model = load(run, step, with_objectives=pooling in ("pooler", "paragraph"))  # what they read may be untrained
     if pooling is None:
         embeddings = model.encode(texts, layers, pretokenized, special_tokens, carry)
         arrays = {str(number): embedding.states for number, embedding in enumerate(embeddings)}
