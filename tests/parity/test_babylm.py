@@ -73,15 +73,14 @@ class Reference:
         return total
 
 
-@pytest.fixture(params=BACKENDS)
-def model(request, tmp_path):
-    """(kind of score, run, reference) of a random model."""
-    backend, _, pieces = request.param.partition(" ")
+def random_model(name: str, directory) -> str:
+    """Writes a random model of BACKENDS as a run, `run`, and exported, `out`; returns its back end."""
+    backend, _, pieces = name.partition(" ")
     if pieces == "unigram":  # few pieces: the space before a word is often one of its own
         tokenizer = train_tokenizer("unigram", ["a bad cab ab face d deed aa bee."] * 50, 272, seed=0)
     else:
         kind = "gpt2" if pieces == "byte-level" else "bert"
-        tokenizer = load_tokenizer(published.write_directory_with_text(kind, tmp_path / "tokenizer"))
+        tokenizer = load_tokenizer(published.write_directory_with_text(kind, directory / "tokenizer"))
     config = base_config()
     config.model.update({"width": 16, "heads": 2, "hidden": 24, "layers": 1, "max_positions": 80})
     if pieces == "masked_next_token":  # a bidirectional body, read in order
@@ -93,9 +92,16 @@ def model(request, tmp_path):
     shapes, rng = body_shapes(config, tokenizer.vocab_size), np.random.default_rng(1)
     draw = lambda path, leaf: np.float32(0.3 * rng.standard_normal(leaf.shape) + (path[-1].key == "scale"))
     run = Imported(config, jax.tree.map_with_path(draw, shapes), tokenizer)
-    save_imported(run, tmp_path / "run", "huggingface", "there")
-    (tmp_path / "out").mkdir()
-    huggingface.save(run, tmp_path / "out")
+    save_imported(run, directory / "run", "huggingface", "there")
+    (directory / "out").mkdir()
+    huggingface.save(run, directory / "out")
+    return backend
+
+
+@pytest.fixture(params=BACKENDS)
+def model(request, tmp_path):
+    """(kind of score, run, reference) of a random model."""
+    backend = random_model(request.param, tmp_path)
     return BACKENDS[request.param], tmp_path / "run", Reference(tmp_path / "out", backend)
 
 
@@ -105,34 +111,42 @@ def write(folder, files) -> None:
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
 
 
-@pytest.fixture
-def data(tmp_path):
-    """The evaluation files, with questions drawn from WORDS."""
-    rng, folder = np.random.default_rng(0), tmp_path / "full_eval"
+def write_questions(folder, times: int = 1, read=WORDS):
+    """Writes the evaluation files, with questions drawn from WORDS, `times` as many as the tests need, and `read` words."""
+    rng = np.random.default_rng(0)
     say = lambda words=3: " ".join(rng.choice(WORDS, words)) + "."
     pair = lambda: {"sentence_good": say(), "sentence_bad": say(4)}
     blimp = lambda uid: {**pair(), "field": "syntax", "UID": uid, "linguistics_term": "x"}
-    write(folder / "blimp_filtered", {uid: [blimp(uid) for _ in range(4)] for uid in ("one", "two")})
-    write(folder / "supplement_filtered", {"hypernym": [pair() for _ in range(3)], "turn": [pair() for _ in range(2)]})
+    write(folder / "blimp_filtered", {uid: [blimp(uid) for _ in range(4 * times)] for uid in ("one", "two")})
+    write(
+        folder / "supplement_filtered",
+        {"hypernym": [pair() for _ in range(3 * times)], "turn": [pair() for _ in range(2 * times)]},
+    )
     contexts = lambda: {"Context1": say(), "Context2": say(), "Target1": say(2), "Target2": say(3)}
     more = {"ContextType": "x", "ContextDiff": "y", "TargetDiff": "z"}
-    write(folder / "ewok_filtered", {name: [{**contexts(), "Domain": name, **more} for _ in range(4)] for name in "pq"})
+    write(folder / "ewok_filtered", {name: [{**contexts(), "Domain": name, **more} for _ in range(4 * times)] for name in "pq"})
     options = lambda: [f" {word} {say(1)}" for word in rng.choice(WORDS, 3, replace=False)]
     boxes = lambda n: {"input_prefix": say()[:-1], "options": options(), "numops": n}
-    write(folder / "entity_tracking", {name: [boxes(n) for n in (0, 0, 1, 2)] for name in ("regular", "move_contents")})
+    write(folder / "entity_tracking", {name: [boxes(n) for n in (0, 0, 1, 2) * times] for name in ("regular", "move_contents")})
     comps = lambda: {"prefix_acceptable": say()[:-1], "prefix_unacceptable": say()[:-1], "property_phrase": say()}
-    write(folder / "comps", {name: [comps() for _ in range(3)] for name in ("comps_base", "comps_wugs_dist-before")})
+    write(folder / "comps", {name: [comps() for _ in range(3 * times)] for name in ("comps_base", "comps_wugs_dist-before")})
     for name in ("wug_adj_nominalization", "wug_past_tense"):
         forms = lambda: {"sentences": f"{say()}\t{say()}", "ratio": str(rng.random())}
-        write(folder / name, {name: [forms() for _ in range(6)]})
+        write(folder / name, {name: [forms() for _ in range(6 * times)]})
     (folder / "reading").mkdir()
-    reading(rng).to_csv(folder / "reading/reading_data.csv", index=False)
-    return folder
+    reading(rng, read).to_csv(folder / "reading/reading_data.csv", index=False)
 
 
-def reading(rng, rows: int = 36) -> pd.DataFrame:
+@pytest.fixture
+def data(tmp_path):
+    """The folder with the evaluation files."""
+    write_questions(tmp_path / "full_eval")
+    return tmp_path / "full_eval"
+
+
+def reading(rng, read, rows: int = 36) -> pd.DataFrame:
     """Sentences word by word; the first word has no previous one, and some numbers are missing."""
-    words = [f" {word}" for word in rng.choice(WORDS, rows)]
+    words = [f" {word}" for word in rng.choice(read, rows)]
     table = pd.DataFrame({"item": [" ".join(rng.choice(WORDS, 2)) for _ in range(rows)], "word": words})
     table.loc[rng.choice(rows, 6, replace=False), "item"] = "None"
     table["prev_item"], table["prev_word"] = table["item"].shift(), table["word"].shift()
@@ -140,6 +154,8 @@ def reading(rng, rows: int = 36) -> pd.DataFrame:
     for name in (*EYE_TRACKING, "self_paced_reading_time", "Subtlex_log10", "length", "context_length", "prev_length"):
         table[name] = 3 + rng.standard_normal(rows)
     table.loc[:1, "RTfirstfix"] = np.nan
+    for name in ("ELAN", "LAN", "N400", "P600", "EPNP", "PNP"):  # the pipeline's score does not need them, its program does
+        table[name] = rng.standard_normal(rows)
     return table
 
 
