@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo docs docs-serve test test-slow soak damage fuzz planted studies test-lowest test-locked lock audit parity lint types package clean
+.PHONY: demo docs docs-serve test test-slow test-nightly soak damage fuzz planted studies test-lowest test-locked lock audit parity lint types package clean
 
 demo: $(VENV)/.installed
 	@echo "Pretraining and probing three variants with four seeds on two cores; this takes about eight minutes."
@@ -15,9 +15,13 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-test
 	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
-# The rest: the remaining resume and smoke runs, and the notebooks.
+# The rest, without what a sibling covers in most changes: see test-nightly.
 test-slow: $(VENV)/.installed-test
-	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not nightly"
+
+# One more study, family or notebook of each kind that `make test-slow` covers with another one.
+test-nightly: $(VENV)/.installed-test
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m nightly
 
 # Makes every call of a short run that changes a file fail once, in random order, for so many minutes, and prints counts by operation.
 SEED ?= 0
