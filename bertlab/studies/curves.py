@@ -6,11 +6,12 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from bertlab.studies.measurements import X_AXES, Measure, Results, bounds, cost, pretraining_step, variant_name
+from bertlab.studies.measurements import X_AXES, Measure, Results, bounds, cost, once, pretraining_step, variant_name
 from bertlab.studies.seeds import by_seed, pretraining_seeds
 from bertlab.studies.statistics import mean_interval
 
 
+@once
 def curves(results: Results) -> pd.DataFrame:
     """`Results.metrics` of finished runs (all runs of a variant without a finished one), each pretraining under one variant.
 
@@ -44,6 +45,7 @@ def mean_curves(metrics: pd.DataFrame) -> pd.DataFrame:
     return lines[[*X_AXES[1:]]].mean().assign(mean=lines["value"].mean(), sd=lines["value"].std()).reset_index()
 
 
+@once
 def shared_curves(results: Results) -> dict[str, str]:
     """Variants whose pretrainings all belong to one other variant that is drawn -> that variant; the curves are the same.
 
@@ -64,6 +66,7 @@ def shared_curves(results: Results) -> dict[str, str]:
     return found
 
 
+@once
 def trajectory_axis(results: Results) -> str | None:
     """The axis whose labels are steps of the pretrainings (`finetune.init_step`); None without one."""
     steps = {run["name"]: pretraining_step(run) for run in results.study["runs"]}
@@ -117,6 +120,7 @@ def over_seeds(runs: pd.DataFrame, values: pd.Series, measure: Measure) -> tuple
     return scores.mean(), low, high, len(scores)
 
 
+@once
 def along_trajectories(results: Results) -> Results:
     """The results with the steps of one pretraining as one variant: "MLM" of "MLM, 1000" and "MLM, 4000"."""
     axis = trajectory_axis(results)
@@ -129,6 +133,7 @@ def along_trajectories(results: Results) -> Results:
     return dataclasses.replace(results, runs=renamed(results.runs), metrics=renamed(results.metrics))
 
 
+@once
 def at_last_steps(results: Results) -> Results:
     """The results without the runs at earlier steps of a pretraining, so that variants are compared at the end of theirs."""
     if trajectory_axis(results) is None:

@@ -2,10 +2,10 @@
 
 import functools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -91,6 +91,7 @@ class Results:
     first_metrics: Mapping[str, str] = field(default_factory=dict)
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     token_objectives: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    _found: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)  # of `once`
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -107,7 +108,7 @@ class Results:
         """What is compared, in the study's order."""
         return list(dict.fromkeys(self.runs["variant"]))
 
-    @property
+    @functools.cached_property
     def finished(self) -> pd.DataFrame:
         """The rows of `runs` that are finished."""
         return self.runs[self.runs["status"] == "finished"]
@@ -154,6 +155,25 @@ class Results:
         rows = self._by_measure.get(measure)
         known = pd.Series(dtype=float) if rows is None else rows[column]
         return known.reindex(self.runs["run"]).astype(float)
+
+
+P, T = ParamSpec("P"), TypeVar("T")
+
+
+def once(work: Callable[Concatenate[Results, P], T]) -> Callable[Concatenate[Results, P], T]:
+    """Makes a function of results one that works once for each `Results`, which keep what it returned; nobody may change it.
+
+    Its further arguments are part of the key, and so hashable.
+    """
+
+    @functools.wraps(work)
+    def found(results: Results, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = (work, args, *kwargs.items())
+        if key not in results._found:
+            results._found[key] = work(results, *args, **kwargs)
+        return results._found[key]
+
+    return found
 
 
 def seed_axes(axes: Iterable[str]) -> tuple[str, ...]:

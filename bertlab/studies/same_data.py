@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 import pandas as pd
 
 from bertlab.studies.curves import trained_runs
-from bertlab.studies.measurements import Results
+from bertlab.studies.measurements import Results, once
 
 BOOKKEEPING = ("directory", "workers")  # keys of `config.data` that do not change what is read
 
 
+@once
 def compare_data(results: Results) -> tuple[dict[str, str], list[str]]:
     """Whether runs with the same seed and the same data settings read the same tokens in the same order.
 

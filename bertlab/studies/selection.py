@@ -23,7 +23,7 @@ import pandas as pd
 
 from bertlab.errors import UserError
 from bertlab.run import Run
-from bertlab.studies.measurements import Measure, Results, bounds, scores, seed_axes, variant_name
+from bertlab.studies.measurements import Measure, Results, bounds, once, scores, seed_axes, variant_name
 from bertlab.studies.seeds import by_seed
 from bertlab.studies.statistics import mean_interval, multi_bootstrap
 from bertlab.studies.study import RATE, RunSpec, Study, unseeded
@@ -181,6 +181,7 @@ def _variant(run: RunSpec, selected: Sequence[str]) -> str:
     return variant_name(label for axis, label in run.labels.items() if axis not in (*seed_axes(run.labels), *selected))
 
 
+@once
 def selections(results: Results) -> pd.DataFrame:
     """One row for each variant and downstream task.
 
@@ -235,6 +236,7 @@ def at_the_ends(results: Results) -> dict[tuple[str, str, str], dict[str, list[s
     return found
 
 
+@once
 def at_selected_labels(results: Results) -> Results:
     """The results as if each variant had run each task at its selected label only; the same results without `select`.
 
