@@ -12,6 +12,7 @@ from typing import Any
 import jinja2
 import matplotlib
 import pandas as pd
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from rich import box
 from rich.cells import cell_len
@@ -192,8 +193,19 @@ def score_maps(results: Results) -> list[Figure]:
     return [plots.heat_map(results, measures)] if enough else []
 
 
+def lay_out(figure: Figure) -> None:
+    """Fixes the places of a figure's parts, as SVG needs them; a file is then drawn once, and not first to find them."""
+    canvas = FigureCanvasSVG(figure)
+    figure.set_dpi(canvas.fixed_dpi)
+    with matplotlib.rc_context(plots.STYLE):
+        figure.get_layout_engine().execute(figure)
+    figure.set_layout_engine(None)
+
+
 def figure_svg(figure: Figure, file: Path | io.StringIO, background: str = "none") -> None:
     """Saves a figure as SVG with text as text, the same bytes each time."""
+    if figure.get_layout_engine() is not None:
+        lay_out(figure)
     with matplotlib.rc_context(plots.STYLE):
         figure.savefig(file, format="svg", facecolor=background, metadata={"Date": None, "Creator": None})
 
