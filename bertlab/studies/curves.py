@@ -52,16 +52,16 @@ def shared_curves(results: Results) -> dict[str, str]:
     Variants are those of `along_trajectories`. Those that start from random values are not among them.
     """
     results = along_trajectories(results)
-    variant_of = results.runs.set_index("run")["variant"]
+    variant_of = dict(zip(results.runs["run"].tolist(), results.runs["variant"].tolist(), strict=True))
     owners = {run["name"]: run.get("shares", {}).get("pretrain", run["name"]) for run in results.study["runs"]}
     stands_for = {owner: name for name, owner in reversed(owners.items())} | {name: name for name in owners}
     owners = {name: stands_for[owner] for name, owner in owners.items()}  # a candidate for a rate is no run of the study
     finished = trained_runs(results)
-    found = {}
+    names, found = set(finished["run"].tolist()), {}
     for variant, runs in finished.groupby("variant", sort=False):
         of = {owners[name] for name in runs["run"]}
-        drawn = set(finished["run"]) & of
-        if drawn == of and not of & set(runs["run"]) and len(others := set(variant_of[list(of)])) == 1:
+        drawn = names & of
+        if drawn == of and not of & set(runs["run"]) and len(others := {variant_of[name] for name in of}) == 1:
             found[variant] = others.pop()
     return found
 

@@ -14,6 +14,7 @@ import matplotlib
 import pandas as pd
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
@@ -395,9 +396,8 @@ def html_curves(
 def legend_sample(style: plots.LineStyle) -> Figure:
     """A short piece of a variant's line for the legend in HTML."""
     figure = Figure(figsize=(0.5, 0.16))
-    panel = figure.add_axes((0, 0, 1, 1), frameon=False, xticks=[], yticks=[], xlim=(0, 1), ylim=(-1, 1))
-    panel.plot([0.02, 0.98], [0, 0], color=style.colour, linestyle=style.dashes, linewidth=1.8)
-    panel.plot([0.5], [0], color=style.colour, marker=style.marker, markersize=4.5)
+    looks = {"color": style.colour, "linestyle": style.dashes, "linewidth": 1.8, "marker": style.marker, "markersize": 4.5}
+    figure.add_artist(Line2D([0.02, 0.5, 0.98], [0.5, 0.5, 0.5], markevery=[1], **looks))
     return figure
 
 

@@ -89,4 +89,6 @@ def pretraining_seeds(columns: Iterable[str]) -> list[str]:
 
 def _labels(runs: pd.DataFrame, axes: list[str]) -> list[str]:
     """One string of labels per run; "" without axes."""
-    return [" ".join(labels) for labels in runs[axes].itertuples(index=False)]
+    if not axes:
+        return [""] * len(runs)
+    return [" ".join(labels) for labels in zip(*(runs[axis].tolist() for axis in axes), strict=True)]

@@ -14,7 +14,7 @@ label's `test` score is reported.
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -254,7 +254,7 @@ def at_selected_labels(results: Results) -> Results:
     firsts, of_tasks = set(one.values()), results.measurements["stage"].isin(TASK_STAGES)
     parts = [results.measurements[results.measurements["run"].isin(firsts) & ~of_tasks]]
     for choice in _choices(results):
-        scored = choice.chosen_runs.query("status == 'finished'")["run"]
+        scored = choice.chosen_runs.loc[choice.chosen_runs["status"] == "finished", "run"]
         of_task = of_tasks & results.measurements["task"].eq(choice.measure.task)
         parts.append(results.measurements[of_task & results.measurements["run"].isin(scored)])
     measurements = pd.concat(parts, ignore_index=True)
@@ -294,14 +294,17 @@ class _Choice:
     chosen_runs: pd.DataFrame
 
 
-def _choices(results: Results) -> Iterator[_Choice]:
+@once
+def _choices(results: Results) -> list[_Choice]:
     """By variant and score, without those that no run has."""
-    select = selected_axes(results)
+    select, found = selected_axes(results), []
     for labels, runs in _groups(results.runs, [a for a in results.axes if a not in (*select, *results.seed_axes)]):
         for measure in scores(results):
             choices, chosen = _choose(runs, select, results.values(measure._replace(split="valid")))
             if chosen is not None:
-                yield _Choice(variant_name(labels) or results.study["name"], measure, runs, chosen, choices[chosen])
+                name = variant_name(labels) or results.study["name"]
+                found.append(_Choice(name, measure, runs, chosen, choices[chosen]))
+    return found
 
 
 def _numbers(labels: Sequence[str]) -> dict[str, float]:
