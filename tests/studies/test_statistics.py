@@ -142,7 +142,7 @@ def test_many_pairs_at_once_are_each_as_alone():
         assert found.p == pytest.approx(test.pvalue) and (found.low, found.high) == pytest.approx(test.confidence_interval())
     paired = [pair for pair in pairs if "elsewhere" not in pair]
     alone = [sign_flips(scores[first], scores[second], (first, second)) for first, second in paired]
-    assert flip_pairs(scores, paired) == alone and len(set(alone)) > 2
+    assert flip_pairs(scores, paired) == alone and len(set(alone)) > 1
 
 
 def test_sign_flips_are_all_sign_flips():
