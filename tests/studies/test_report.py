@@ -25,7 +25,7 @@ from bertlab.studies.comparisons import compare_all
 from bertlab.studies.curves import curves
 from bertlab.studies.findings import findings, notices
 from bertlab.studies.measurements import cost, load
-from bertlab.studies.report import all_metrics, csv_tables, environment_rows, print_columns, print_report, report
+from bertlab.studies.report import all_metrics, csv_tables, environment_rows, print_columns, print_report, report, show
 from bertlab.studies.seeds import summarise
 from bertlab.studies.statistics import seeds_needed
 from bertlab.studies.study import Claim, Published, Study
@@ -71,11 +71,11 @@ def study_of(directory, task="code_spans", published=None, **scores):
 
 
 def html_page(results):
-    return module.html_page(results, compare_all(results))
+    return module.html_page(results, show(results))
 
 
 def latex(results):
-    return module.latex(results, compare_all(results))
+    return module.latex(results.study["name"], show(results))
 
 
 def findings_of(results):
@@ -868,7 +868,7 @@ def test_every_number_is_on_the_terminal_whatever_the_names_and_sizes(tmp_path):
     per_run = {run.name: {"package": 1e-9 * int(run.labels["seed"])} for run in study.runs()}
     results = load(write_study(tmp_path / "s", study, per_run=per_run))
     console = Console(file=io.StringIO(), width=70)
-    print_report(results, compare_all(results), tmp_path / "report.html", console)
+    print_report(show(results), tmp_path / "report.html", console)
     printed = console.file.getvalue()
     assert "1.5e-07 ± 7.1e-08" in printed and "4.39 M" in printed
     assert not re.search(r"(?<!\d)-0\.0*(?![\d.])", printed)
