@@ -139,9 +139,8 @@ class TransformerConfig(Shape):
         """
         products = 3 if self.gated else 2
         distances = 2 * seq_len - 1 if self.position_encoding == "disentangled" else 0
-        return (
-            6 * self.layers * (4 * self.width**2 + products * self.width * self.hidden)
-            + 12 * self.layers * self.width * (seq_len + distances)
+        return 6 * self.layers * (4 * self.width**2 + products * self.width * self.hidden) + 12 * self.layers * self.width * (
+            seq_len + distances
         )
 
     def flops_per_prediction(self) -> float:

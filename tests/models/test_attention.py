@@ -141,7 +141,9 @@ def test_candidates():
     assert choice.candidates("tpu", SHAPE, True) == ["xla", "pallas"]
     tiled = dataclasses.replace(half, length=128)
     assert choice.candidates("gpu", tiled, False, "relative") == ["xla", "cudnn"]
-    assert choice.candidates("gpu", tiled, False, "disentangled") == choice.candidates("tpu", SHAPE, False, "relative") == ["xla"]
+    assert (
+        choice.candidates("gpu", tiled, False, "disentangled") == choice.candidates("tpu", SHAPE, False, "relative") == ["xla"]
+    )
     for unfit in (dict(length=8192 + 128), dict(heads=3), dict(head_width=80)):
         assert choice.candidates("tpu", dataclasses.replace(SHAPE, **unfit), False) == ["xla"]
 

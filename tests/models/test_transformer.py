@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertlab.models import transformer
+from bertlab.models.attention import Sight
 from bertlab.models.base import Norm
 from bertlab.models.presets import FAMILIES
 from bertlab.models.transformer import by_distance, distance_buckets, log_buckets
@@ -95,7 +97,9 @@ def encode_row(body, row, c):
                 scores = scores + body["relative_bias"][buckets, head]
             if c.position_encoding == "disentangled":
                 table, place = norm(np.float64(body["relative_embedding"]), body["relative_norm"]), row["positions"]
-                at_q, at_k = (table @ p["qkv_kernel"][:, i, head] + (p["qkv_bias"][i, head] if c.use_bias else 0) for i in (0, 1))
+                at_q, at_k = (
+                    table @ p["qkv_kernel"][:, i, head] + (p["qkv_bias"][i, head] if c.use_bias else 0) for i in (0, 1)
+                )
                 rows = np.array([[row_of(int(here - there), c.position_buckets) for there in place] for here in place])
                 to_position, to_content = np.einsum("ik,ijk->ij", q, at_k[rows]), np.einsum("jk,ijk->ij", k, at_q[rows])
                 scores = (q @ k.T + to_position + to_content) / np.sqrt(3 * q.shape[1])
@@ -237,6 +241,32 @@ def test_products_with_distances_are_put_where_they_belong():
         found = np.asarray(by_distance(x))
         for a, b in np.ndindex(length, length):
             np.testing.assert_array_equal(found[..., a, b], x[..., a, b - a + length - 1])
+
+
+def test_numbers_of_the_table_are_dropped(monkeypatch):
+    """Each by itself, with projections that change nothing."""
+    config = tiny_program("bert", "", position_encoding="disentangled", dropout=0.25).body.config
+    found, same = [], np.tile(np.eye(8).reshape(8, 1, 2, 4), (1, 3, 1, 1))
+    params = {
+        "qkv_kernel": same,
+        "out_kernel": np.eye(8).reshape(2, 4, 8),
+        "qkv_bias": np.zeros((3, 2, 4)),
+        "out_bias": np.zeros(8),
+    }
+    monkeypatch.setattr(
+        transformer, "position_scores", lambda qkv, places, _: found.append(places) or jnp.zeros((1, 2, 99, 99))
+    )
+    sight, table = Sight(jnp.ones((1, 1, 99, 99), bool), None, "bidirectional"), np.arange(1.0, 4097).reshape(512, 8)
+    given = {"params": params}, jnp.zeros((99, 8)), sight, None, jnp.asarray(table)
+
+    def places(deterministic):
+        transformer.Attention(config, deterministic).apply(*given, rngs={"dropout": jax.random.key(0)})
+        return found.pop()[:, 1].reshape(197, 8)
+
+    shown, dropped = (np.asarray(quick_jit(places, static_argnums=0)(chosen)) for chosen in (True, False))
+    np.testing.assert_array_equal(shown, table[256 - 98 : 256 + 99])
+    np.testing.assert_allclose(dropped[dropped != 0], (shown / 0.75)[dropped != 0], rtol=1e-5)
+    assert 0.2 < (dropped == 0).mean() < 0.3 and not (dropped == 0).all(axis=1).any()
 
 
 SWITCHES = {

@@ -1,4 +1,4 @@
-"""Disentangled positions against transformers' DebertaV2Model: states and gradients with the same weights, and the table's rows."""
+"""Disentangled positions against transformers' DebertaV2Model: states and gradients with the same weights, and the rows."""
 
 import jax
 import jax.numpy as jnp

@@ -116,7 +116,9 @@ DIVIDED = [case for case in CASES if case not in ("elmo", "cbow")]
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(c, marks=[pytest.mark.slow] * (c in ("modern", "diffusion", "disentangled", "elmo on characters, stateful")))
+        pytest.param(
+            c, marks=[pytest.mark.slow] * (c in ("modern", "diffusion", "disentangled", "elmo on characters, stateful"))
+        )
         for c in DIVIDED
     ],
 )
