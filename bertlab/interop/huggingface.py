@@ -496,7 +496,7 @@ def _modern_settings(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
 # config.json has config.model's own names but for this one, which transformers reads itself.
 _OWN_NAMES = {"tied": "tie_word_embeddings"}
 # Keys that earlier exports lack, and what they meant.
-_ADDED = {"base_width": 0}
+_ADDED = {"base_width": 0, "position_buckets": 256}
 
 
 def _own_keys() -> list[Key]:
