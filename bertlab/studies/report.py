@@ -23,6 +23,7 @@ from bertlab.run import StudyDirectory
 from bertlab.studies import plots
 from bertlab.studies.comparisons import Comparison, compare_all, highest_beyond_chance
 from bertlab.studies.curves import curves, mean_curves, score_curves, scores_by_examples, shared_curves, untrained
+from bertlab.studies.explore import explore_page
 from bertlab.studies.findings import findings, notices
 from bertlab.studies.measurements import X_AXES, Measure, Results, cost, load, scores
 from bertlab.studies.same_data import compare_data
@@ -55,8 +56,8 @@ WIDEST_COLUMN = 32  # of a terminal's table; longer texts fold
 def report(path: str | os.PathLike, *, console: Console | None = None) -> Path:
     """Writes the report of a study or of a single run and prints its tables.
 
-    Writes `report.html` (self-contained), `report/table.tex` (booktabs), `report/figures/*.{svg,png}`, and `report/*.csv` in
-    raw units (see `csv_tables`); an empty table has no file.
+    Writes `report.html` and the interactive `explore.html` (both self-contained), `report/table.tex` (booktabs),
+    `report/figures/*.{svg,png}`, and `report/*.csv` in raw units (see `csv_tables`); an empty table has no file.
 
     Args:
         path: The directory of a study or of a run.
@@ -91,6 +92,7 @@ def _write(results: Results, compared: Sequence[Comparison], place: StudyDirecto
     for name, figure in figures(results).items():
         write_figure(figure, directory / "figures" / name)
     write_text(place.page, html_page(results, compared))
+    write_text(place.explore, explore_page(results))
 
 
 def csv_tables(results: Results, compared: Sequence[Comparison]) -> dict[str, pd.DataFrame]:

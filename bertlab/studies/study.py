@@ -174,10 +174,11 @@ class Study:
         grid, specs, beside = self.grid, {}, StudyDirectory("")
         if not grid:
             raise UserError(f"study {self.name}: axes has no points, so the study has no runs; give at least one")
+        # Beside the runs' directories lie study.json, sweep.lock and the report.
+        taken = {"", beside.report.name, beside.page.name, beside.explore.name}
         for point in grid:
             spec = self._run(point)
-            # Beside the runs' directories lie study.json, sweep.lock and the report.
-            if spec.name in {"", beside.report.name, beside.page.name, *specs} or spec.name.endswith((".json", ".lock")):
+            if spec.name in {*taken, *specs} or spec.name.endswith((".json", ".lock")):
                 raise UserError(
                     f"study {self.name}: the labels {list(spec.labels.values())} give the run name "
                     f'"{spec.name}", but that name is taken; rename a label'

@@ -58,6 +58,7 @@ def no_figures(monkeypatch):
     """Reports without their figures, most of a report's time."""
     monkeypatch.setattr(module, "inline_svg", lambda *_: '<svg role="img"></svg>')
     monkeypatch.setattr(module, "figures", lambda _: {})
+    monkeypatch.setattr(module, "explore_page", lambda _: "")
     for name in ("learning_curves", "downstream_bars", "heat_map"):
         monkeypatch.setattr(module.plots, name, lambda *_, **__: Figure())
 
@@ -245,13 +246,13 @@ class Requests(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.fetched, self.ids, self.tags = [], [], []
+        self.fetched, self.links, self.ids, self.tags = [], [], [], []
 
     def handle_starttag(self, tag, attributes):
         self.tags.append(tag)
         for name, value in attributes:
             if name in ("src", "srcset", "href", "xlink:href", "data", "action", "poster"):
-                self.fetched.append(value)
+                (self.links if tag == "a" else self.fetched).append(value)
             if name == "id":
                 self.ids.append(value)
 
@@ -261,6 +262,7 @@ def test_page_is_self_contained(study_directory, study_report):
     page = Requests()
     page.feed(text)
     assert all(value.startswith(("#", "data:")) for value in page.fetched), page.fetched
+    assert page.links == ["explore.html"] and (study_report[0].parent / page.links[0]).exists()
     assert not re.search(r"https?:|file:|@import|url\((?!#)", text)
     assert str(study_directory) not in text
     assert {"script", "img", "iframe"}.isdisjoint(page.tags)
