@@ -174,7 +174,7 @@ def test_every_file_of_a_report_appears_in_one_move(study_directory, tmp_path, m
     replace, moved = os.replace, set()
     monkeypatch.setattr("os.replace", lambda source, target: moved.add(Path(target)) or replace(source, target))
     page = report(tmp_path / "s", console=Console(file=io.StringIO()))
-    files = {path for path in (tmp_path / "s" / "report").rglob("*") if path.is_file()} | {page}
+    files = {path for path in (tmp_path / "s" / "report").rglob("*") if path.is_file()} | {page, page.with_name("explore.html")}
     assert {".png", ".svg", ".csv", ".tex", ".html"} == {path.suffix for path in files} and files <= moved
 
 

@@ -193,6 +193,9 @@ def test_axes_are_chosen_and_can_be_logarithmic(visit):
     assert (lines(page), ticks(page)) == by_tokens
     page.check("#log-x")
     assert lines(page) != by_tokens[0] and "log axis" in page.inner_text("#note"), "step 0 has no place"
+    page.select_option("#axis", "step")
+    assert ticks(page)[:4] == ["200", "300", "500", "1000"]
+    page.select_option("#axis", "tokens")
     page.check("#log-y")
     page.uncheck("#log-x")
     assert lines(page) != by_tokens[0]
