@@ -18,6 +18,7 @@ from tests.studies.conftest import objectives_study, write_study
 api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed here; `make browser` installs it")
 
 HOSTILE = '</script><img src=x onerror="document.title=1">\u2028'
+SAY_VIOLATIONS = "addEventListener('securitypolicyviolation', (event) => console.error('violates', event.violatedDirective))"
 LOSS, SCORE = "curve/ltr/loss", "result/finetune/package/test/accuracy"
 
 
@@ -67,13 +68,10 @@ def visit(browser, file):
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 1000}} | options)
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda message: wrong.append(message.text))
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("request", lambda request: wrong.append(request.url) if request.url.split("#")[0] not in allowed else None)
-        listen = (
-            "addEventListener('securitypolicyviolation', (event) => console.error(event.violatedDirective, event.sourceFile))"
-        )
-        page.add_init_script(listen)
+        page.add_init_script(SAY_VIOLATIONS)
         page.goto(f"{file.as_uri()}#{fragment}")
         return page
 
@@ -119,13 +117,14 @@ def drag(page, start, end):
 def test_a_violation_and_an_error_would_be_seen(browser, file):
     context = browser.new_context()
     page, seen = context.new_page(), []
-    page.on("console", lambda message: seen.append(message.text))
+    page.on("console", lambda message: seen.append(message.text) if message.type == "error" else None)
+    page.add_init_script(SAY_VIOLATIONS)
     page.goto(file.as_uri())
     page.evaluate("document.body.append(Object.assign(document.createElement('img'), {src: 'https://example.invalid/x'}))")
     attribute = "document.body.setAttribute('onclick', 'document.title = 1'); document.body.click()"
     page.evaluate(f"try {{ {attribute} }} catch (error) {{ console.error(error) }}")
     page.wait_for_timeout(200)
-    assert "Content" in " ".join(seen) and page.title() != "1"
+    assert "violates img-src" in seen and page.title() != "1"
     context.close()
 
 
