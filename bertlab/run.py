@@ -473,6 +473,7 @@ class StudyDirectory:
         rule: Its stopping rule; fixed before its first look.
         lock: There while a sweep is at work (`bertlab.locks`).
         page: The report as one HTML page; a single run has one too.
+        explore: The same numbers as an interactive page.
         report: Folder of the report's tables and figures.
     """
 
@@ -481,6 +482,7 @@ class StudyDirectory:
     rule = Named("until_decided.json", JsonFile)
     lock = Named("sweep.lock")
     page = Named("report.html")
+    explore = Named("explore.html")
     report = Named("report")
 
     def __init__(self, directory: str | os.PathLike):

@@ -26,6 +26,7 @@ from bertlab.run import StudyDirectory
 from bertlab.studies import plots
 from bertlab.studies.comparisons import Comparison, compare_all, highest_beyond_chance
 from bertlab.studies.curves import curves, mean_curves, score_curves, scores_by_examples, shared_curves, untrained
+from bertlab.studies.explore import explore_page
 from bertlab.studies.findings import findings, notices
 from bertlab.studies.measurements import X_AXES, Measure, Results, cost, load, scores
 from bertlab.studies.same_data import compare_data
@@ -82,8 +83,8 @@ def show(results: Results) -> Shown:
 def report(path: str | os.PathLike, *, console: Console | None = None) -> Path:
     """Writes the report of a study or of a single run and prints its tables.
 
-    Writes `report.html` (self-contained), `report/table.tex` (booktabs), `report/figures/*.{svg,png}`, and `report/*.csv` in
-    raw units (see `csv_tables`); an empty table has no file.
+    Writes `report.html` and the interactive `explore.html` (both self-contained), `report/table.tex` (booktabs),
+    `report/figures/*.{svg,png}`, and `report/*.csv` in raw units (see `csv_tables`); an empty table has no file.
 
     Args:
         path: The directory of a study or of a run.
@@ -118,6 +119,7 @@ def _write(results: Results, said: Shown, place: StudyDirectory) -> None:
     for name, figure in figures(results).items():
         write_figure(figure, directory / "figures" / name)
     write_text(place.page, html_page(results, said))
+    write_text(place.explore, explore_page(results))
 
 
 def csv_tables(results: Results, compared: Sequence[Comparison]) -> dict[str, pd.DataFrame]:

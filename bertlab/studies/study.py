@@ -173,7 +173,7 @@ class Study:
             raise UserError(f'study {self.name}: select names "{unknown[0]}", and its axes are {", ".join(self.axis_names)}')
         grid, specs, beside = self.grid, {}, StudyDirectory("")
         # Beside the runs' directories lie study.json, sweep.lock and the report.
-        reserved = {"", beside.report.name, beside.page.name}
+        reserved = {"", beside.report.name, beside.page.name, beside.explore.name}
         if not grid:
             raise UserError(f"study {self.name}: axes has no points, so the study has no runs; give at least one")
         for point in grid:
