@@ -11,7 +11,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -112,6 +112,20 @@ objective's own `hidden_logits`. The values are the sides that the ways read."""
 
 HIDDEN = jnp.iinfo(jnp.int32).max
 """The rank of a token that an order has not shown yet."""
+
+
+class WordDraws(NamedTuple):
+    """How words are drawn beside the right one, and how often a word is read at all.
+
+    Attributes:
+        number: k, the drawn words for each right one.
+        weights: [V] float64; a word is drawn in proportion to its own, which is 0 for special tokens.
+        keep: [V] float32 probability that a word of the text is read.
+    """
+
+    number: int
+    weights: Float[np.ndarray, "V"]
+    keep: Float[np.ndarray, "V"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -336,6 +350,11 @@ class Objective(abc.ABC):
         """The word vectors of a static model that it trained, from the rows of its input and of its output layer."""
         del outputs
         return inputs
+
+    def word_draws(self, vocabulary: Vocabulary) -> WordDraws | None:
+        """For a loss that tells a word from a few drawn ones by their products with a vector; None for every other."""
+        del vocabulary
+        return None
 
     def corruption(self, view: View, vocabulary: Vocabulary) -> Corruption:
         """How the view changes the words that it chooses, for floors; `view` has NumPy arrays.

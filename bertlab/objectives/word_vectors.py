@@ -18,11 +18,11 @@ from jaxtyping import Array, Bool, Float, Int
 from bertlab.errors import UserError
 from bertlab.keys import setting
 from bertlab.models.base import View, param
-from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary
+from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary, WordDraws
 
 
 @dataclasses.dataclass(frozen=True)
-class NegativeSampling(Objective):
+class _NegativeSampling(Objective):
     """Shared by skip-gram and CBOW: the view, and the loss of one correct word against a few drawn ones.
 
     Attributes:
@@ -51,11 +51,10 @@ class NegativeSampling(Objective):
         Raises:
             UserError: the vocabulary has no counts of its words.
         """
-        counts = word_counts(vocabulary)
-        weights = np.where(counts > 0, counts**self.power, 0.0)
+        draws = self.word_draws(vocabulary)
         subsample_key, radius_key, negative_key = jax.random.split(key, 3)
         tokens, documents = batch["tokens"], batch["documents"]
-        chance = keep_probability(counts, self.subsample)[tokens]
+        chance = draws.keep[tokens]
         is_word = (documents > 0) & ~jnp.isin(tokens, jnp.array(special_ids(vocabulary)))
         keep = is_word & (jax.random.uniform(subsample_key, tokens.shape) < chance)
         # A number that changes at each document and [SEP].
@@ -69,8 +68,14 @@ class NegativeSampling(Objective):
             "tokens": compact(tokens, vocabulary.pad_id),
             "sentences": compact(sentences, 0),
             "radius": jax.random.randint(radius_key, tokens.shape, 1, self.window + 1),
-            "negative_tokens": draw_words(negative_key, weights, self._draws(tokens.shape)),
+            "negative_tokens": draw_words(negative_key, draws.weights, self._draws(tokens.shape)),
         }
+
+    def word_draws(self, vocabulary: Vocabulary) -> WordDraws:
+        """Negatives by count^power, and subsampling."""
+        counts = word_counts(vocabulary)
+        weights = np.where(counts > 0, counts**self.power, 0.0)
+        return WordDraws(self.negatives, weights, keep_probability(counts, self.subsample))
 
     def flops_per_prediction(self, shape) -> float:
         """The right word's product and those of the negatives, forward and backward."""
@@ -99,7 +104,7 @@ class NegativeSampling(Objective):
 
 
 @dataclasses.dataclass(frozen=True)
-class SkipGram(NegativeSampling):
+class SkipGram(_NegativeSampling):
     """Each context word's vector predicts the centre: −log σ(u_centre · v_context) − Σ_k log σ(−u_k · v_context).
 
     Every pair has its own k negatives. The direction is that of word2vec.c; the paper's is the opposite, with the same pairs.
@@ -129,7 +134,7 @@ class SkipGram(NegativeSampling):
 
 
 @dataclasses.dataclass(frozen=True)
-class ContinuousBagOfWords(NegativeSampling):
+class ContinuousBagOfWords(_NegativeSampling):
     """The mean of the context words' vectors predicts the centre: −log σ(u_centre · h) − Σ_k log σ(−u_k · h).
 
     As in word2vec.c, each context word gets the whole gradient of h, not its n-th part.

@@ -37,7 +37,7 @@ from bertlab.train.checks import vocabulary_of
 from bertlab.train.phases import phase_configs, weights_of
 from bertlab.transfer.inputs import vocabulary_size
 from bertlab.transfer.likelihood import ORDERS, BitsPerByte, Score, Scorer, bits_per_byte, check_kind, kinds_of, ways_of
-from bertlab.transfer.paragraphs import check_predicts_words, counted_vocabulary, paragraph_vectors
+from bertlab.transfer.paragraphs import counted_vocabulary, drawing, paragraph_vectors
 from bertlab.transfer.rows import Inference, batches
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Pretrained:
             raise UserError(f"pooling='pooler': this model's pooler is untrained ({train_it} train it); choose {others}")
         if pooling == "pooler" and layer != -1:
             raise UserError(f"layer={layer}: the pooler reads only the last layer; leave layer at -1")
-        words = check_predicts_words(self._trained) if pooling == "paragraph" else ""
+        words = drawing(self._trained, self.program.vocabulary) if pooling == "paragraph" else ""
         rows = self.rows(texts, pretokenized)
         if empty := [number for number, row in enumerate(rows) if not len(row.tokens)]:
             raise UserError(f"text {empty[0]} has no tokens and so no vector; remove it")

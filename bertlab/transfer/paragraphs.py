@@ -8,11 +8,11 @@ word prediction alone has trained them. PV-DM, where context words and the text'
 Letters: B texts, L length of a row, k negatives, D width.
 """
 
+import dataclasses
 from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
@@ -22,21 +22,22 @@ from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Objective, Vocabulary
 from bertlab.objectives.program import Program
-from bertlab.objectives.word_vectors import NegativeSampling, draw_words, keep_probability, special_ids, word_counts
+from bertlab.objectives.word_vectors import draw_words
 from bertlab.train.checks import vocabulary_of
 
 EPOCHS, RATES = 50, (0.025, 1e-4)
 """Passes over a text, and the first and last learning rate; the rates are gensim's."""
 
 
-def check_predicts_words(trained: Mapping[str, Objective]) -> str:
-    """The name of the trained objective whose output matrix a paragraph vector predicts with.
+def drawing(trained: Mapping[str, Objective], vocabulary: Vocabulary) -> str:
+    """The name of the trained objective that draws words, with whose output matrix a paragraph vector predicts them.
 
     Raises:
-        UserError: no trained objective draws negative words.
+        UserError: there is none.
     """
+    counted = dataclasses.replace(vocabulary, counts=(1,) * vocabulary.size)  # any will do: the real ones need the text
     for name, objective in trained.items():
-        if isinstance(objective, NegativeSampling):
+        if objective.word_draws(counted):
             return name
     raise UserError(
         "pooling='paragraph' predicts words by negative sampling, so it needs a run of skip_gram or cbow; choose another"
@@ -67,24 +68,20 @@ def paragraph_vectors(
 
     Args:
         program: of a static model.
-        name: the objective, as `check_predicts_words` gives it.
+        name: the objective, as `drawing` gives it.
         vocabulary: with the counts of the training text.
         params: the program's.
         given: int32 [B, L] `tokens` and `documents` (0: padding); and the seed of the negatives and of the frequent words that
             are left out in each epoch.
     """
     view, seed = given
-    objective, counts = program.objectives[name], word_counts(vocabulary)
-    weights = np.where(counts > 0, counts**objective.power, 0.0)
-    body = {"params": program.plain(params)["body"]}
+    draws, body = program.objectives[name].word_draws(vocabulary), {"params": program.plain(params)["body"]}
     tokens = view["tokens"]
-    is_word = (
-        (view["documents"] > 0) & ~jnp.isin(tokens, jnp.array(special_ids(vocabulary))) & (jnp.asarray(counts)[tokens] > 0)
-    )
-    chance = keep_probability(counts, objective.subsample)[tokens]
+    is_word = (view["documents"] > 0) & jnp.asarray(draws.weights > 0)[tokens]
+    chance = draws.keep[tokens]
 
     def loss(vectors, words, kept, drawn):
-        drawn = jnp.broadcast_to(drawn, (len(words), objective.negatives))
+        drawn = jnp.broadcast_to(drawn, (len(words), draws.number))
         candidates = jnp.concatenate([words[:, None], drawn], axis=1)
         logits = program.body.apply(body, vectors, "both", candidates, method="predict_tokens")
         wrong = jnp.where(drawn != words[:, None], jax.nn.log_sigmoid(-logits[:, 1:]), 0.0).sum(1)
@@ -97,7 +94,7 @@ def paragraph_vectors(
             keep_key, negative_key = jax.random.split(jax.random.fold_in(key, position))
             words, likely = tokens[:, position], chance[:, position]
             kept = is_word[:, position] & (jax.random.uniform(keep_key) < likely)
-            drawn = draw_words(negative_key, weights, (objective.negatives,))
+            drawn = draw_words(negative_key, draws.weights, (draws.number,))
             return vectors - rate * jax.grad(loss)(vectors, words, kept, drawn), None
 
         return step
