@@ -28,6 +28,8 @@ from bertlab.files import is_plain_name, misfit, parse_json, read_json, write_js
 FORMAT = 1
 """Of the directories that this version writes. Those without a number were written before it existed and are read as well."""
 
+BOUNDS = ("any-order",)
+"""Kinds of score in evaluation.json whose bits per byte are an upper bound of a code length: they are written with ≤."""
 
 _OF_RESULTS = ("config.json", "study.json", "job.json")  # a directory with one of them is a run's or a study's
 

@@ -41,9 +41,10 @@ from jaxtyping import Float
 from bertlab.data.text_rows import RowEncoder, TextRow
 from bertlab.errors import UserError, reason_of
 from bertlab.files import parse_json
+from bertlab.run import BOUNDS
 from bertlab.transfer.completions import completion, fitted
 from bertlab.transfer.evaluate import check_request, credit, mean_accuracy, tied, write_merged
-from bertlab.transfer.evaluations import BOUNDS, read_evaluations, text_hash
+from bertlab.transfer.evaluations import read_evaluations, text_hash
 from bertlab.transfer.likelihood import ORDERS
 from bertlab.transfer.load import Pretrained, load, read_lines
 from bertlab.transfer.scorers import spearman

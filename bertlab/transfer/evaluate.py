@@ -19,8 +19,8 @@ from bertlab.data.splits import Splits, read_in_splits
 from bertlab.errors import UserError
 from bertlab.files import misfit, parse_json, read_json
 from bertlab.locks import alone
-from bertlab.run import JsonFile, Run
-from bertlab.transfer.evaluations import BIASES, BOUNDS, TEST_SPLIT, biases_of, read_evaluations, text_hash
+from bertlab.run import BOUNDS, JsonFile, Run
+from bertlab.transfer.evaluations import BIASES, TEST_SPLIT, biases_of, read_evaluations, text_hash
 from bertlab.transfer.likelihood import ORDERS, Score
 from bertlab.transfer.load import Pretrained, load, read_lines
 

@@ -34,7 +34,7 @@ from bertlab.progress import over
 from bertlab.run import Run
 from bertlab.train.checkpoint import load_params
 from bertlab.train.checks import vocabulary_of
-from bertlab.train.phases import phase_configs, weights_of
+from bertlab.train.phases import trained_objectives
 from bertlab.transfer.inputs import vocabulary_size
 from bertlab.transfer.likelihood import ORDERS, BitsPerByte, Score, Scorer, bits_per_byte, check_kind, kinds_of, ways_of
 from bertlab.transfer.paragraphs import check_predicts_words, counted_vocabulary, paragraph_vectors
@@ -305,11 +305,8 @@ class Pretrained:
     @functools.cached_property
     def _trained(self) -> dict[str, Objective]:
         """The objectives that had a weight before the checkpoint; the parameters of the others are untrained."""
-        phases = phase_configs(self.config)
-        begun = [True, *(self.step is None or end < self.step for end, _ in phases)]
-        entries = [of_phase.objectives for (_, of_phase), has_begun in zip(phases, begun) if has_begun]
-        weighs = lambda name: any(any(weights_of(of[name])) for of in entries)
-        return {name: objective for name, objective in self.program.objectives.items() if weighs(name)}
+        trained = trained_objectives(self.config, self.step)
+        return {name: objective for name, objective in self.program.objectives.items() if name in trained}
 
     @property
     def longest(self) -> int:

@@ -83,9 +83,7 @@ def random_model(name: str, directory) -> str:
         tokenizer = load_tokenizer(published.write_directory_with_text(kind, directory / "tokenizer"))
     config = base_config()
     config.model.update({"width": 16, "heads": 2, "hidden": 24, "layers": 1, "max_positions": 80})
-    if pieces == "masked_next_token":  # a bidirectional body, read in order
-        config.model.norm_placement = "pre"
-    elif backend == "causal":
+    if backend == "causal" and pieces != "masked_next_token":  # which has a bidirectional body, read in order
         config.model.direction = "left-to-right"
     objective = {"mlm": "mlm", "mntp": "masked_next_token", "causal": "ltr"}[backend]
     add_objectives(config, "masked_next_token" if pieces == "masked_next_token" else objective)
