@@ -263,7 +263,7 @@ KEYS = (
     Key("model.position_offset", int, "first row of the position table in use (RoBERTa: 2)", least=0, only_with=(_LEARNED,)),
     Key("model.rotary_base", float, "base of the rotary angles", above=0, only_with=(_ROTARY,)),
     Key("model.rotary_base_local", float, "base of the rotary angles in local layers", above=0, only_with=(_ROTARY, _LOCAL)),
-    Key("model.local_window", int, "transformers: positions that a local layer sees, both sides together; 0: all", least=0),
+    Key("model.local_window", int, "transformers: positions that a local layer sees, both sides together; 1: only itself; 0: all", least=0),
     Key("model.global_every", int, "transformers: every n-th layer, including the first, sees everything",
         least=1, only_with=(_LOCAL,)),
     Key("model.segments", int, "rows of the segment embedding; 0: none", least=0),
