@@ -382,6 +382,24 @@ class Run:
         self.files.unlink(missing_ok=True)
         self.config.write(config)
 
+    def model_config(self) -> dict[str, Any]:
+        """The config of a run or an imported directory, which has a model.
+
+        Raises:
+            UserError: The directory is another one; says what to do if it is one of transformers.
+        """
+        config = self.config.read()
+        if "model" in config and ("data" in config or "transfer" in config):
+            return config
+        if "model_type" in config:
+            raise UserError(
+                f"{self} is a directory of transformers; run `bertlab import --from=huggingface {self} --workdir=RUN` and give"
+                " RUN"
+            )
+        raise UserError(
+            f"{self.config} is not the config of a model; give the --workdir of a `bertlab train` or `bertlab import`"
+        )
+
     def finish(self, result: Mapping[str, Any]) -> None:
         """Writes files.json and, as the last file, the result."""
         self.list_files()

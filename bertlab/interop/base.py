@@ -338,7 +338,7 @@ def load_run(run: Path, step: int | None = None) -> Imported:
     Raises:
         UserError: the directory has no config or no such checkpoint.
     """
-    config = ConfigDict(Run(run).config.read())
+    config = ConfigDict(Run(run).model_config())
     return Imported(config, load_params(run, step), load_tokenizer(Run(run).tokenizer), step=step)
 
 
@@ -359,7 +359,7 @@ def import_weights(kind: str, source: str | Path, workdir: str | Path) -> dict:
     load = _find(kind, IMPORTERS)
     source, workdir = Path(source).expanduser(), Path(workdir)
     if not source.exists():
-        raise UserError(f"{source} does not exist; give the directory or file of a {kind} model")
+        raise UserError(f"{source} does not exist; give the directory or file of the model, in the format {kind}")
     with alone(workdir):
         refuse_occupied(workdir)
         return save_imported(load(source), workdir, kind, source)

@@ -515,7 +515,7 @@ def _own_settings(settings: Mapping[str, Any], path: Path) -> tuple[str, dict[st
         name = _OWN_NAMES.get(key.leaf, key.leaf)
         value, kind = settings.get(name, _ADDED.get(name)), key.default
         if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool) != (kind is bool):
-            raise UserError(f"{path}: {name}={value!r} must be a {key.values()}")
+            raise UserError(f"{path}: {name}={value!r} must be {'one of ' if key.choices else 'a '}{key.values()}")
         values[key.name] = kind(value)
     family, size = settings.get("family"), settings.get("size")
     if family not in FAMILIES or FAMILIES[family].shape is not TransformerConfig or size not in FAMILIES[family].sizes:

@@ -227,7 +227,9 @@ class Pretrained:
         wanted = "a list of words" if pretokenized else "a string; for words split already set pretokenized=True"
         for number, text in enumerate(texts, first):
             if isinstance(text, str) == pretokenized:
-                raise UserError(f"text {number} is a {type(text).__name__} and pretokenized={pretokenized}: expected {wanted}")
+                raise UserError(
+                    f"text {number} is of type {type(text).__name__} and pretokenized={pretokenized}: expected {wanted}"
+                )
         encoder = RowEncoder(self.tokenizer, self.config.model.token_encoder == "characters")
         return [encoder.words(text) if pretokenized else encoder.text(text) for text in texts]
 
@@ -364,9 +366,7 @@ def load(path: str | os.PathLike, step: int | None = None, with_objectives: bool
         UserError: the path is neither, or has no checkpoint of that step.
     """
     run = Path(path).expanduser()
-    saved = Run(run).config.read()
-    if "model" not in saved or "data" not in saved:
-        raise UserError(f"{Run(run).config} is not the config of a bertlab run; bring other weights in with bertlab import")
+    saved = Run(run).model_config()
     config = base_config()
     config.model.update(saved.pop("model"))
     config.update(ConfigDict({key: saved[key] for key in ("objectives",)}))
