@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo docs docs-serve test test-slow soak damage fuzz planted studies test-lowest test-locked lock audit parity lint types package clean
+.PHONY: demo docs docs-serve test test-slow test-nightly browser soak damage fuzz planted studies test-lowest test-locked lock audit parity lint types package clean
 
 demo: $(VENV)/.installed
 	@echo "Pretraining and probing three variants with four seeds on two cores; this takes about eight minutes."
@@ -15,9 +15,13 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-test
 	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
-# The rest: the remaining resume and smoke runs, and the notebooks.
+# The rest, without what a sibling covers in most changes: see test-nightly.
 test-slow: $(VENV)/.installed-test
-	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not nightly"
+
+# One more study, family or notebook of each kind that `make test-slow` covers with another one.
+test-nightly: $(VENV)/.installed-test
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m nightly
 
 # Makes every call of a short run that changes a file fail once, in random order, for so many minutes, and prints counts by operation.
 SEED ?= 0
@@ -54,6 +58,17 @@ $(VENV)-docs/.installed: $(VENV)/.made pyproject.toml
 $(VENV)-fuzz/.installed: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m venv $(VENV)-fuzz
 	$(VENV)-fuzz/bin/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'
+	touch $@
+
+# Tests the interactive page of a report in the browsers that Playwright finds, in a separate environment, and says which it
+# lacks: `.venv-browser/bin/playwright install chromium firefox` brings them, or CHROMIUM=PATH names a Chromium that you have.
+CHROMIUM ?=
+browser: $(VENV)-browser/.installed
+	CHROMIUM='$(CHROMIUM)' $(VENV)-browser/bin/python -m pytest -rs tests/browser
+
+$(VENV)-browser/.installed: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m venv $(VENV)-browser
+	$(VENV)-browser/bin/python -m pip install --quiet --disable-pip-version-check -e '.[browser]'
 	touch $@
 
 # Trains every run of every study for two steps; the tests train one run of each kind.
@@ -98,7 +113,7 @@ $(VENV)/.installed-types: $(VENV)/.installed-test
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-lowest $(VENV)-locked $(VENV)-docs $(VENV)-fuzz $(VENV)-parity $(VENV)-transformers4 build dist bertlab.egg-info .mypy_cache
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-locked $(VENV)-docs $(VENV)-browser $(VENV)-fuzz $(VENV)-parity $(VENV)-transformers4 build dist bertlab.egg-info .mypy_cache
 
 # Compares bertlab with PyTorch, transformers, gensim and TensorFlow on the same weights, in a separate environment. That
 # environment has the TPU compiler for `bertlab plan`; JAX_PLATFORMS keeps JAX from looking for a TPU. ELMo has no rival there,

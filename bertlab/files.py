@@ -128,7 +128,7 @@ def parse_json(text: str, surrogates: bool = False) -> Any:
     return value
 
 
-def misfit(value: Any, form: Any, where: str = "") -> str:
+def misfit(value: Any, form: Any) -> str:
     """Where a JSON value does not have the form that it must have, as "KEY.KEY must be ..., not ..."; "" if it has it.
 
     Args:
@@ -136,27 +136,36 @@ def misfit(value: Any, form: Any, where: str = "") -> str:
         form: a type, or a tuple of types (None for null, object for any); {str: form} for an object with any keys;
             {"key": form, "key?": form} for one with at least these keys, those with a question mark if it has them; [form]
             for a list.
-        where: the key, for messages.
     """
-    inside = f"{where}." if where else ""
+    found = _misfit(value, form)
+    return f"{'.'.join(found[:-1]) or 'it'} {found[-1]}" if found else ""
+
+
+def _misfit(value: Any, form: Any) -> list[str]:
+    """The keys that lead to what does not fit, and what is wrong with it; [] if all fits."""
     if isinstance(form, dict):
         if not isinstance(value, dict):
-            return f"{where or 'it'} must be an object, not {_shown(value)}"
+            return [f"must be an object, not {_shown(value)}"]
         if str in form:
-            return next(filter(None, (misfit(one, form[str], f"{inside}{key}") for key, one in value.items())), "")
-        if missing := [key for key in form if not key.endswith("?") and key not in value]:
-            return f"{inside}{missing[0]} is missing"
-        asked = ((key.removesuffix("?"), of) for key, of in form.items())
-        return next(filter(None, (misfit(value[key], of, f"{inside}{key}") for key, of in asked if key in value)), "")
-    if isinstance(form, list):
+            parts = ((key, one, form[str]) for key, one in value.items())
+        elif missing := [key for key in form if not key.endswith("?") and key not in value]:
+            return [missing[0], "is missing"]
+        else:
+            asked = ((key.removesuffix("?"), of) for key, of in form.items())
+            parts = ((key, value[key], of) for key, of in asked if key in value)
+    elif isinstance(form, list):
         if not isinstance(value, list):
-            return f"{where or 'it'} must be a list, not {_shown(value)}"
-        return next(filter(None, (misfit(one, form[0], f"{inside}{number}") for number, one in enumerate(value))), "")
-    kinds = _kinds(form)
-    if isinstance(value, kinds) and (not isinstance(value, bool) or {bool, object} & {*kinds}):
-        return ""
-    names = " or ".join(_KINDS[kind] for kind in kinds)
-    return f"{where or 'it'} must be {names}, not {_shown(value)}"
+            return [f"must be a list, not {_shown(value)}"]
+        parts = ((str(number), one, form[0]) for number, one in enumerate(value))
+    else:
+        kinds = _kinds(form)
+        if type(value) in kinds or object in kinds:
+            return []
+        return [f"must be {' or '.join(_KINDS[kind] for kind in kinds)}, not {_shown(value)}"]
+    for key, one, of in parts:
+        if found := _misfit(one, of):
+            return [key, *found]
+    return []
 
 
 @functools.cache
@@ -178,11 +187,11 @@ def is_plain_name(name: Any) -> bool:
     return isinstance(name, str) and name not in ("", ".", "..") and not {*"/\0"} & {*name}
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, remedy: str = "") -> Any:
     """Reads a JSON file.
 
     Raises:
-        UserError: The file is missing, empty or damaged.
+        UserError: The file is missing (the error ends with the remedy), empty or damaged.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -192,7 +201,7 @@ def read_json(path: Path) -> Any:
     except UserError:
         raise
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{path.parent} has no {path.name}") from None
+        raise UserError(f"{path.parent} has no {path.name}{remedy}") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a directory; expected a JSON file") from None
     except ValueError as error:

@@ -147,6 +147,7 @@ def _holds(condition: str, values: Mapping[str, Any]) -> bool:
 
 
 _LEARNED, _ROTARY, _LOCAL = "model.position_encoding=learned", "model.position_encoding=rotary", "model.local_window"
+_DISENTANGLED = "model.position_encoding=disentangled"
 _CHARACTERS, _STAGES = "model.token_encoder=characters", "optimizer.thaw=gradual or chain"
 _ADAM, _MUON = dict(only_with=("optimizer.name=adam or lamb or muon",)), dict(only_with=("optimizer.name=muon",))
 _SLANTED, _LORA = dict(only_with=("optimizer.decay=slanted_triangular",)), dict(only_with=("lora.rank",))
@@ -259,7 +260,9 @@ KEYS = (
     Key("model.epsilon", float, "transformers: epsilon of the norms", least=0),
     Key("model.use_bias", bool, "transformers: biases in dense layers and norms"),
     Key("model.position_encoding", str, "transformers: positions",
-        ("learned", "sinusoidal", "rotary", "relative", "none")),
+        ("learned", "sinusoidal", "rotary", "relative", "disentangled", "none")),
+    Key("model.position_buckets", int, "k: the table of distances has 2k rows (DeBERTa-v3: 256)", least=2, most=512,
+        only_with=(_DISENTANGLED,)),
     Key("model.position_offset", int, "first row of the position table in use (RoBERTa: 2)", least=0, only_with=(_LEARNED,)),
     Key("model.rotary_base", float, "base of the rotary angles", above=0, only_with=(_ROTARY,)),
     Key("model.rotary_base_local", float, "base of the rotary angles in local layers", above=0, only_with=(_ROTARY, _LOCAL)),

@@ -87,9 +87,7 @@ class JsonFile(TextFile):
         Raises:
             UserError: The file is missing, empty or damaged, or its object lacks what it must have.
         """
-        if not self.exists():
-            raise UserError(f"{self.path.parent} has no {self.path.name}{self._remedy}")
-        value = read_json(self.path)
+        value = read_json(self.path, self._remedy)
         if not isinstance(value, dict):
             raise UserError(f"{self.path}: expected a JSON object, found {type(value).__name__}; restore it, or delete it")
         if wrong := misfit(value, self._form):
@@ -430,7 +428,9 @@ class Run:
 
     def tasks(self, kind: str) -> list[str]:
         """The tasks that have a directory of an adaptation or a fine-tuning, sorted."""
-        return sorted(path.name for path in (self.directory / kind).glob("*") if path.is_dir())
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.directory / kind) as found:
+            return sorted(entry.name for entry in found if entry.is_dir())
+        return []
 
     def stages(self) -> list[tuple[str, str]]:
         """(kind, task) for `stage` of all adaptations and fine-tunings that there are."""
@@ -493,6 +493,7 @@ class StudyDirectory:
         rule: Its stopping rule; fixed before its first look.
         lock: There while a sweep is at work (`bertlab.locks`).
         page: The report as one HTML page; a single run has one too.
+        explore: The same numbers as an interactive page.
         report: Folder of the report's tables and figures.
     """
 
@@ -501,6 +502,7 @@ class StudyDirectory:
     rule = Named("until_decided.json", JsonFile)
     lock = Named("sweep.lock")
     page = Named("report.html")
+    explore = Named("explore.html")
     report = Named("report")
 
     def __init__(self, directory: str | os.PathLike):

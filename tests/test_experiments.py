@@ -256,9 +256,9 @@ def test_switches_lead_from_one_transformer_to_another(start, goal):
 
 # Keys that have no effect in a shape may not be set there.
 INERT = {
-    "bert": ("rotary_base", "rotary_base_local", "global_every", "first_norm"),
-    "gpt": ("rotary_base", "rotary_base_local", "global_every", "first_norm"),
-    "modern": ("max_positions", "position_offset"),
+    "bert": ("position_buckets", "rotary_base", "rotary_base_local", "global_every", "first_norm"),
+    "gpt": ("position_buckets", "rotary_base", "rotary_base_local", "global_every", "first_norm"),
+    "modern": ("max_positions", "position_buckets", "position_offset"),
 }
 
 

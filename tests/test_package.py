@@ -69,7 +69,8 @@ def test_the_wheel_has_all_that_the_commands_read(built):
         metadata = next(archive.read(name).decode() for name in names if name.endswith("METADATA"))
         entry_points = next(archive.read(name).decode() for name in names if name.endswith("entry_points.txt"))
     assert f"Version: {bertlab.__version__}\n" in metadata and "bertlab = bertlab.cli:command" in entry_points
-    own = {str(path.relative_to(ROOT)) for path in (ROOT / "bertlab").rglob("*") if path.suffix in (".py", ".j2", ".typed")}
+    suffixes = (".py", ".j2", ".js", ".css", ".typed")
+    own = {str(path.relative_to(ROOT)) for path in (ROOT / "bertlab").rglob("*") if path.suffix in suffixes}
     assert own <= names and {f"bertlab/{name}" for name in shipped_files()} <= names
     assert {name.split("/")[0] for name in names} == {"bertlab", f"bertlab-{bertlab.__version__}.dist-info"}
     with tarfile.open(source) as archive:

@@ -158,6 +158,14 @@ class PreparedSource:
         return {name: value for name, value in vars(self).items() if name != "_source"}
 
 
+def check_part(tokens: int, of: int) -> None:
+    """Refuses a part (`config.data.unique_tokens`) that is larger than the train split, which has `of` tokens."""
+    if tokens > of:
+        raise UserError(
+            f"config.data.unique_tokens={tokens}: the train split has only {of:,} tokens; lower it, or set it to 0 to read all"
+        )
+
+
 class PartOfSource:
     """So many tokens of a source, in whole documents, as a source of its own: for studies of how often text may be repeated.
 
@@ -173,10 +181,7 @@ class PartOfSource:
                 break
             chosen.append(number)
             self.tokens += len(source[number]["tokens"])
-        if self.tokens < tokens:
-            raise UserError(
-                f"config.data.unique_tokens={tokens}: the train split has only {self.tokens:,} tokens; set it to 0 to read all"
-            )
+        check_part(tokens, self.tokens)
         self._numbers = np.sort(chosen)  # in the order of the corpus, so that the whole of it is the source itself
 
     def __len__(self) -> int:

@@ -118,9 +118,9 @@ def _own(heads: int) -> list[Entry]:
     """modeling_bertlab.py's names: our paths, but for the output layer's and torch's names of kernels and scales."""
     theirs, ours = "model.blocks.{i}", "body/blocks"
     entries = _LINEAR.attention([f"{theirs}.attention.qkv"], f"{theirs}.attention.out", f"{ours}/attention", heads)
-    for name in ("token_embedding", "position_embedding", "segment_embedding", "relative_bias"):
+    for name in ("token_embedding", "position_embedding", "segment_embedding", "relative_bias", "relative_embedding"):
         entries += _LINEAR.table(f"model.{name}", f"body/{name}")
-    for name in ("embedding_norm", "final_norm"):
+    for name in ("embedding_norm", "relative_norm", "final_norm"):
         entries += _LINEAR.norm(f"model.{name}", f"body/{name}")
     for name in ("attention_norm", "feed_forward_norm"):
         entries += _LINEAR.norm(f"{theirs}.{name}", f"{ours}/{name}")
@@ -499,7 +499,7 @@ def _modern_settings(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
 # config.json has config.model's own names but for this one, which transformers reads itself.
 _OWN_NAMES = {"tied": "tie_word_embeddings"}
 # Keys that earlier exports lack, and what they meant.
-_ADDED = {"base_width": 0}
+_ADDED = {"base_width": 0, "position_buckets": 256}
 
 
 def _own_keys() -> list[Key]:

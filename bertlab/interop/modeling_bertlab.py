@@ -27,6 +27,7 @@ except ImportError:  # transformers 4
     from transformers import PretrainedConfig as PreTrainedConfig
 
 BUCKETS, DISTANCE = 32, 128  # of relative positions
+FARTHEST = 512  # of disentangled positions
 ACTIVATIONS = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "gelu_erf": F.gelu,
@@ -64,6 +65,7 @@ class BertlabConfig(PreTrainedConfig):
     use_bias: bool = True
     max_positions: int = 512
     position_encoding: str = "learned"
+    position_buckets: int = 256
     position_offset: int = 0
     rotary_base: float = 10_000.0
     rotary_base_local: float = 10_000.0
@@ -109,15 +111,35 @@ class Attention(nn.Module):
         self.heads, self.rate = config.heads, config.dropout
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.use_bias)
         self.out = nn.Linear(config.width, config.width, bias=config.use_bias)
+        self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x, visible, rotation):
-        """x [B, L, D]; visible [B, 1, L, L] bool, or [B, H, L, L] a bias of the scores; rotation (cos, sin) or None."""
-        query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+    def forward(self, x, visible, rotation, table, bucket):
+        """The sums of the visible values, projected.
+
+        Args:
+            x: [B, L, D].
+            visible: [B, 1, L, L] bool, or [B, H, L, L] a bias of the scores.
+            rotation: (cos, sin) or None.
+            table: embeddings [2k, D] of disentangled positions, or None.
+            bucket: [L, L], the table's row of each query and key.
+        """
+        query, key, value = self.split(self.qkv(x))
         if rotation is not None:
             query, key = rotate(query, *rotation), rotate(key, *rotation)
+        if table is not None:
+            there, here, _ = self.split(self.qkv(self.dropout(table))[None])
+            query, there = query / 3**0.5, there / 3**0.5
+            bucket = bucket.expand(*query.shape[:2], -1, -1)
+            scores = (query @ here.mT).gather(-1, bucket) + (key @ there.mT).gather(-1, bucket.mT).mT
+            scores = scores / query.shape[-1] ** 0.5
+            visible = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
         rate = self.rate if self.training else 0.0
         context = F.scaled_dot_product_attention(query, key, value, attn_mask=visible, dropout_p=rate)
         return self.out(context.transpose(1, 2).flatten(2))
+
+    def split(self, x):
+        """Queries, keys and values [3, B, H, L, K] of [B, L, 3D]."""
+        return x.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
 
 
 class Block(nn.Module):
@@ -134,13 +156,13 @@ class Block(nn.Module):
         self.down = nn.Linear(config.hidden, config.width, bias=config.use_bias)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x, visible, rotation):
-        """The next residual stream [B, L, D]."""
+    def forward(self, x, *sight):
+        """The next residual stream [B, L, D]; `sight` is the attention's."""
         if self.pre:
             normed = x if self.bare else self.attention_norm(x)
-            x = x + self.dropout(self.attention(normed, visible, rotation))
+            x = x + self.dropout(self.attention(normed, *sight))
             return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
-        x = self.attention_norm(x + self.dropout(self.attention(x, visible, rotation)))
+        x = self.attention_norm(x + self.dropout(self.attention(x, *sight)))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
     def feed_forward(self, x):
@@ -185,6 +207,9 @@ class BertlabModel(BertlabPreTrainedModel):
         self.position_embedding = nn.Embedding(c.max_positions + c.position_offset, c.width) if learned else None
         self.segment_embedding = nn.Embedding(c.segments, c.width) if c.segments else None
         self.relative_bias = nn.Embedding(BUCKETS, c.heads) if c.position_encoding == "relative" else None
+        disentangled = c.position_encoding == "disentangled"
+        self.relative_embedding = nn.Embedding(2 * c.position_buckets, c.width) if disentangled else None
+        self.relative_norm = norm_of(c) if disentangled else None
         self.embedding_norm = norm_of(c) if c.embedding_norm else None
         self.blocks = nn.ModuleList(Block(c, number == 0) for number in range(c.layers))
         self.final_norm = norm_of(c) if c.final_norm else None
@@ -238,8 +263,11 @@ class BertlabModel(BertlabPreTrainedModel):
             x = self.embedding_norm(x)
         states = [self.dropout(x)]
         everything, window = self.sights(mask, positions, x.dtype, causal)
+        table = None if self.relative_norm is None else self.relative_norm(self.relative_embedding.weight)
+        distances = (table, None if table is None else self.distance_rows(length))
         for number, block in enumerate(self.blocks):
-            states.append(block(states[-1], *(everything if number % c.global_every == 0 or not c.local_window else window)))
+            sight = everything if number % c.global_every == 0 or not c.local_window else window
+            states.append(block(states[-1], *sight, *distances))
         if self.final_norm is not None:
             states[-1] = self.final_norm(states[-1])
         pooled = None if self.pooler is None else torch.tanh(self.pooler(self.summary(states[-1], mask)))
@@ -274,6 +302,16 @@ class BertlabModel(BertlabPreTrainedModel):
         bucket = torch.where(distance < exact, distance, (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1))
         bucket = bucket + buckets * (both_sides & (ahead > 0))
         return self.relative_bias(bucket).permute(2, 0, 1)[None]
+
+    def distance_rows(self, length):
+        """The row of the table of disentangled positions for each query and key, [L, L] (DeBERTa-v2's)."""
+        index = torch.arange(length, device=self.relative_embedding.weight.device)
+        behind = index[:, None] - index[None, :]
+        buckets, distance = self.config.position_buckets, behind.abs()
+        own = buckets // 2
+        share = (distance.clamp(min=own).double() / own).log() / math.log((FARTHEST - 1) / own)
+        bucket = torch.where(distance <= own, distance, own + (share * (own - 1)).ceil().long())
+        return (buckets + behind.sign() * bucket).clamp(0, 2 * buckets - 1)
 
     def sinusoids(self, positions):
         """sin(position / 10000^(2i/D)) in coordinate 2i, the cosine in 2i + 1."""

@@ -1,7 +1,7 @@
 """The inner part of attention, softmax(QKᵀ/√K)·V over the visible positions, in several implementations of one contract.
 
     xla     plain JAX; holds its weights [B, H, L, L]. Every mask, and dropout of the weights
-    cudnn   NVIDIA's fused kernel, through JAX: GPU, bfloat16. Every mask, no dropout of the weights
+    cudnn   NVIDIA's fused kernel, through JAX: GPU, bfloat16. Every mask, no dropout of the weights, no bias of a row's own
     pallas  on a TPU our own fused kernel (`attention_kernel`): documents, direction, windows and dropout of the weights, no
             bias of the scores; on a CPU it is interpreted, for tests. On a GPU JAX's (Triton): documents and direction only
 
@@ -49,14 +49,14 @@ class Sight:
         mask: [B, 1, L, L], the keys that each query sees.
         documents: [B, L], or None if the mask is more than "the same document, not against the direction, in the window".
         direction: the body's direction.
-        bias: [1, H, L, L], added to the scores; None for none.
+        bias: [1, H, L, L], or [B, H, L, L] if each row has its own; added to the scores. None for none.
         window: of a body with local layers; None for others.
     """
 
     mask: Bool[Array, "B 1 L L"]
     documents: Int[Array, "B L"] | None
     direction: str
-    bias: Float[Array, "1 H L L"] | None = None
+    bias: Float[Array, "#B H L L"] | None = None
     window: Window | None = None
 
 
@@ -80,7 +80,7 @@ def attend(
                 return _on_all_devices(functools.partial(_triton, sight.direction), qkv, (sight.documents, _ROWS))
         elif attention_kernel.applies(qkv.shape[1], heads, qkv.shape[-1]):
             return _kernel(qkv.astype(dtype), sight, drop).astype(qkv.dtype)
-    if backend == "cudnn" and drop is None:
+    if backend == "cudnn" and drop is None and (sight.bias is None or sight.bias.shape[0] == 1):
         bias = None if sight.bias is None else sight.bias.astype(qkv.dtype)
         return jax.nn.dot_product_attention(*jnp.moveaxis(qkv, 2, 0), bias, mask=sight.mask, implementation="cudnn")
     dropout = None if drop is None else functools.partial(dropped, rate=drop.rate, key=drop.key())

@@ -82,6 +82,7 @@ _TRANSFORMER = dict(
     final_norm=False,
     use_bias=True,
     position_encoding="learned",
+    position_buckets=256,
     position_offset=0,
     rotary_base=10_000.0,
     rotary_base_local=10_000.0,

@@ -1,7 +1,7 @@
 """The transformer body of BERT, GPT and their successors: one stack of blocks in which every part is a config value.
 
-Letters: B batch, L length, N = B·L rows, D model width, H heads, K head width, F feed-forward width, V vocabulary. Parameters
-of the blocks are stacked along a first axis `layers`, both for a loop and for unrolled blocks.
+Letters: B batch, L length, N = B·L rows, D model width, H heads, K head width, F feed-forward width, V vocabulary, k buckets on
+either side. Parameters of the blocks are stacked along a first axis `layers`, both for a loop and for unrolled blocks.
 
 A view can set its own order in which positions see each other, row by row: `order` and `shown_at`, int32 [B, L] (`order_mask`).
 All zeros give BERT's attention, each position's own number left-to-right attention; rows of both kinds can share a batch.
@@ -30,6 +30,7 @@ from bertlab.models.base import (
     TokenPrediction,
     View,
     between_products,
+    einsum,
     lookup,
     normal,
     param,
@@ -37,9 +38,11 @@ from bertlab.models.base import (
     rows_apart,
     stacked,
     truncated_normal,
+    whole,
 )
 
-BUCKETS, DISTANCE = 32, 128  # of relative positions
+BUCKETS, DISTANCE = 32, 128  # of T5's relative positions
+FARTHEST = 512  # of DeBERTa's: distances from this one on share the last bucket
 _SIDE = {"bidirectional": "both", "left-to-right": "forward", "right-to-left": "backward"}
 
 
@@ -58,7 +61,9 @@ class TransformerConfig(Shape):
         embedding_norm: a norm after the summed embeddings.
         position_encoding: "learned"; "sinusoidal", added to the embeddings (Vaswani et al. 2017, section 3.5); "rotary" (Su et
             al. 2021); "relative", a bias of each head's scores by the distance's bucket, the same in all layers (Raffel et al.
-            2020, section 2.1); or "none".
+            2020, section 2.1); "disentangled", scores of each layer's queries and keys with those of a table of distances
+            (`Attention`; He et al. 2021); or "none".
+        position_buckets: k, disentangled: the table has 2k rows (DeBERTa-v3: 256; GPT-BERT: 32).
         position_offset: added to learned positions (RoBERTa: 2).
         rotary_base, rotary_base_local: θ of layers that see everything and of layers that see a window.
         local_window: a position of a local layer sees half of it to either side; 0: no layer is local.
@@ -92,6 +97,7 @@ class TransformerConfig(Shape):
     epsilon: float
     use_bias: bool
     position_encoding: str
+    position_buckets: int
     position_offset: int
     rotary_base: float
     rotary_base_local: float
@@ -126,11 +132,15 @@ class TransformerConfig(Shape):
         return (truncated_normal if self.truncated_init else normal)(self.init_stddev * scale)
 
     def flops_per_token(self, seq_len: int, sides: Iterable[str] = ("both",)) -> float:
-        """Forward and backward FLOPs of the body per position, attention in full: 6·layers·(4D² + 2·D·F) + 12·layers·D·L."""
+        """Forward and backward FLOPs of the body per position, attention in full: 6·layers·(4D² + 2·D·F) + 12·layers·D·L.
+
+        Disentangled positions add 12·layers·D·(2L − 1): a query and a key of each token with every distance. Not counted is
+        what is done once for a whole batch, the table's own queries and keys.
+        """
         products = 3 if self.gated else 2
-        return (
-            6 * self.layers * (4 * self.width**2 + products * self.width * self.hidden)
-            + 12 * self.layers * self.width * seq_len
+        distances = 2 * seq_len - 1 if self.position_encoding == "disentangled" else 0
+        return 6 * self.layers * (4 * self.width**2 + products * self.width * self.hidden) + 12 * self.layers * self.width * (
+            seq_len + distances
         )
 
     def flops_per_prediction(self) -> float:
@@ -204,26 +214,70 @@ def distance_buckets(length: int, both_sides: bool) -> Int[np.ndarray, "L L"]:
     return np.where(distance < exact, distance, far) + np.where(both_sides & (ahead > 0), buckets, 0)
 
 
+def log_buckets(length: int, buckets: int) -> Int[np.ndarray, "2*L-1"]:
+    """The row of DeBERTa-v2's table [2k, D] of each distance, query minus key, from 1 − L to L − 1.
+
+    Row k is distance 0. Distances up to k/2 have their own rows; longer ones share, in steps that grow up to FARTHEST.
+    """
+    distance = np.arange(1 - length, length)
+    own, far = buckets // 2, np.abs(distance)
+    share = np.log(np.maximum(far, own) / own) / np.log((FARTHEST - 1) / own)
+    bucket = np.where(far <= own, far, own + np.ceil(share * (own - 1)).astype(np.int64))
+    return np.clip(buckets + np.sign(distance) * bucket, 0, 2 * buckets - 1)
+
+
+def by_distance(x: Float[Array, "... L 2*L-1"]) -> Float[Array, "... L L"]:
+    """Column b of row a is x[a, b − a + L − 1]: each row begins one further to the left, which needs no gathering."""
+    length = x.shape[-2]
+    rows = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)]).reshape(*x.shape[:-2], -1)
+    return rows[..., length - 1 : -1].reshape(*x.shape[:-2], length, -1)[..., :length]
+
+
 class Attention(nn.Module):
-    """Multi-head self-attention (Vaswani et al. 2017, section 3.2) over flattened rows."""
+    """Multi-head self-attention (Vaswani et al. 2017, section 3.2) over flattened rows.
+
+    With disentangled positions (He et al. 2021, equation 4) the score of query i and key j is
+
+        (q_i·k_j + q_i·k(δ) + q(δ)·k_j) / √(3K)
+
+    where q(δ) and k(δ) are made of row δ = δ(i, j) of a table of distances by the layer's own projections, with dropout of
+    the row. It is the variant of DeBERTa-v2 and v3, in the switches of their released configs: share_att_key=True (v1 has
+    projections of its own for the table), pos_att_type=c2p|p2c (v1 too), position_buckets=k (`log_buckets`; v1 cuts
+    distances at k) and norm_rel_ebd=layer_norm (v1 has no norm of the table). As in the released code of all versions, the
+    last term has δ(i, j), where the paper has δ(j, i). Tokens have no absolute positions (position_biased_input=False).
+    DeBERTa's enhanced mask decoder, which adds them before the output layer, is not part of it, nor v2's convolution.
+    """
 
     config: TransformerConfig
     deterministic: bool
 
     @nn.compact
-    def __call__(self, x: Float[Array, "N D"], sight: Sight, angles: Float[Array, "B L 1 K/2"] | None) -> Float[Array, "N D"]:
-        """Projected sums of the visible values; `angles` rotate queries and keys."""
+    def __call__(
+        self,
+        x: Float[Array, "N D"],
+        sight: Sight,
+        angles: Float[Array, "B L 1 K/2"] | None,
+        table: Float[Array, "2*k D"] | None = None,
+    ) -> Float[Array, "N D"]:
+        """Projected sums of the visible values; `angles` rotate queries and keys, and `table` has the distances."""
         c = self.config
         batch, length, head_width = sight.mask.shape[0], sight.mask.shape[-1], c.width // c.heads
         kernel = self.param("qkv_kernel", param(c.init, "embed", None, "heads", None), (c.width, 3, c.heads, head_width))
-        qkv = product(x, kernel, c.dtype)
+        bias = None
         if c.use_bias:
             bias = self.param("qkv_bias", param(nn.initializers.zeros, None, "heads", None), (3, c.heads, head_width))
-            qkv = qkv + bias.astype(qkv.dtype)
-        qkv = qkv.reshape(batch, length, 3, c.heads, head_width)
+        biased = lambda y: y if bias is None else y + bias[: y.shape[1]].astype(y.dtype)
+        qkv = biased(product(x, kernel, c.dtype)).reshape(batch, length, 3, c.heads, head_width)
         if angles is not None:
             turned = rotate(qkv[:, :, :2], angles[:, :, None])
             qkv = jnp.concatenate([turned, qkv[:, :, 2:]], axis=2)
+        if table is not None:
+            rows = log_buckets(length, c.position_buckets)
+            seen = Dropout(c.dropout, deterministic=self.deterministic, name="table_dropout")(table[rows[0] : rows[-1] + 1])
+            places = biased(product(seen, kernel[:, :2], c.dtype))[rows - rows[0]]
+            of_queries = jnp.array([3**-0.5, 1, 1], qkv.dtype)[:, None, None]
+            qkv, places = qkv * of_queries, places * of_queries[:2]
+            sight = dataclasses.replace(sight, bias=position_scores(qkv, places, c.dtype))
         drop = Dropout(c.dropout, deterministic=False) if c.dropout and not self.deterministic else None
         context = attend(c.attention, qkv, sight, drop, c.dtype).reshape(batch * length, c.heads, head_width)
         out_kernel = self.param("out_kernel", param(c.residual_init, "heads", None, "embed"), (c.heads, head_width, c.width))
@@ -231,6 +285,22 @@ class Attention(nn.Module):
         if c.use_bias:
             out = out + self.param("out_bias", param(nn.initializers.zeros, "embed"), (c.width,)).astype(out.dtype)
         return out
+
+
+def position_scores(
+    qkv: Float[Array, "B L 3 H K"], places: Float[Array, "2*L-1 2 H K"], dtype: jnp.dtype
+) -> Float[Array, "B H L L"]:
+    """Scores of queries with distances' keys and of distances' queries with keys, over √K.
+
+    Args:
+        qkv: of the tokens.
+        places: queries and keys of the distances, query minus key, from 1 − L to L − 1.
+        dtype: of the products; they are summed in float32.
+    """
+    scores = lambda tokens, of: by_distance(einsum("blhk,dhk->bhld", tokens, of, dtype, jnp.float32))
+    to_position = scores(qkv[:, :, 0], places[::-1, 1])
+    to_content = scores(qkv[:, :, 1], places[:, 0])
+    return (to_position + to_content.swapaxes(2, 3)) / qkv.shape[-1] ** 0.5
 
 
 class Block(nn.Module):
@@ -246,8 +316,8 @@ class Block(nn.Module):
         Args:
             x: the residual stream.
             layer: whether it is the first, and whether it attends to all visible positions or to a window.
-            views: (mask, angles) for a layer that sees all, and for one that sees a window (or None); `Sight.documents` and
-                `Sight.bias`.
+            views: (mask, angles) for a layer that sees all, and for one that sees a window (or None); `Sight.documents`,
+                `Sight.bias` and the table of distances (or None).
 
         Returns:
             The new residual stream, twice: as the scan's carry and as its output.
@@ -256,20 +326,22 @@ class Block(nn.Module):
         norm = lambda name: Norm(c.epsilon, c.norm, c.use_bias, name=name)
         dropout = Dropout(c.dropout, deterministic=self.deterministic)
         is_first, sees_all = layer
-        everything, window, documents, bias = views
+        everything, window, documents, bias, table = views
         mask, angles = (
             everything if window is None else jax.tree.map(lambda a, b: jnp.where(sees_all, a, b), everything, window)
         )
         local = c.layers - len(range(0, c.layers, c.global_every))
         seen = None if window is None else Window(c.local_window // 2, ~sees_all, local, c.layers)
-        sight, attention = Sight(mask, documents, c.direction, bias, seen), Attention(c, self.deterministic, name="attention")
+        sight = Sight(mask, documents, c.direction, bias, seen)
+        attend_to = Attention(c, self.deterministic, name="attention")
+        attention = lambda x: attend_to(x, sight, angles, table)
         if c.norm_placement == "pre":
             normed = norm("attention_norm")(x)
             normed = normed if c.first_norm else jnp.where(is_first, x, normed)
-            x = x + dropout(attention(normed, sight, angles))
+            x = x + dropout(attention(normed))
             x = x + dropout(self._feed_forward(norm("feed_forward_norm")(x)))
         else:
-            x = norm("attention_norm")(x + dropout(attention(x, sight, angles)))
+            x = norm("attention_norm")(x + dropout(attention(x)))
             x = norm("feed_forward_norm")(x + dropout(self._feed_forward(x)))
         x = rows_apart(x)
         return x, x
@@ -295,8 +367,7 @@ class Transformer(Body):
         self.token_embedding = self.param("token_embedding", *table(c.vocab_size, "vocab"))
         if c.position_encoding == "learned":
             self.position_embedding = self.param("position_embedding", *table(c.max_positions + c.position_offset, None))
-        if c.position_encoding == "relative":
-            self.relative_bias = self.param("relative_bias", param(c.init, None, "heads"), (BUCKETS, c.heads))
+        self._setup_distances()
         if c.segments:
             self.segment_embedding = self.param("segment_embedding", *table(c.segments, None))
         if c.embedding_norm:
@@ -308,6 +379,16 @@ class Transformer(Body):
         self.output = TokenPrediction(
             c.output, c.vocab_size, c.width, c.epsilon, c.init, c.dtype, c.norm, c.use_bias, c.activation, c.times_base
         )
+
+    def _setup_distances(self):
+        """What all blocks know of distances."""
+        c = self.config
+        if c.position_encoding == "relative":
+            self.relative_bias = self.param("relative_bias", param(c.init, None, "heads"), (BUCKETS, c.heads))
+        if c.position_encoding == "disentangled":
+            shape = (2 * c.position_buckets, c.width)
+            self.relative_embedding = self.param("relative_embedding", param(c.init, None, "embed"), shape)
+            self.relative_norm = Norm(c.epsilon, c.norm, c.use_bias)
 
     def encode(self, view: View, deterministic: bool, carry: Carry) -> tuple[Encoded, Carry]:
         """Hidden states of every layer, on the direction's only side; nothing is carried."""
@@ -352,9 +433,12 @@ class Transformer(Body):
         blocks = stacked(Block, c.layers, c.remat, c.scan_layers)(c, deterministic, name="blocks")
         number = jnp.arange(c.layers)
         documents = None if "order" in view else view["documents"]
-        bias = None
-        if c.position_encoding == "relative":  # a document's tokens are neighbours in its row, so indices serve as positions
+        bias = table = None
+        # A document's tokens are neighbours in its row, so indices serve as positions.
+        if c.position_encoding == "relative":
             buckets = distance_buckets(mask.shape[-1], c.direction == "bidirectional")
             bias = jnp.moveaxis(self.relative_bias[buckets], -1, 0)[None]
-        _, outputs = blocks(x, (number == 0, number % c.global_every == 0), (everything, window, documents, bias))
+        if c.position_encoding == "disentangled":
+            table = self.relative_norm(whole(self.relative_embedding, 1))
+        _, outputs = blocks(x, (number == 0, number % c.global_every == 0), (everything, window, documents, bias, table))
         return list(outputs)

@@ -269,6 +269,7 @@ class _Generator(Transformer):
     def setup(self):
         c, wide = self.config, self.body.config
         self.projection = Dense(c.width, ("embed", None), c.init, c.use_bias, c.dtype)
+        self._setup_distances()
         if c.final_norm:
             self.final_norm = Norm(c.epsilon, c.norm, c.use_bias)
         self.output = TokenPrediction(

@@ -43,7 +43,7 @@ class SpanCorruption(Objective):
     T5 numbers its sentinels, with 100 more ids. Here all are [MASK], so all objectives share one vocabulary, and positions
     say which span a sentinel means. Shown tokens are counted without the masked ones, so positions do not tell how long a span
     is; a span's own tokens count on from its sentinel's position in the text, and its second sentinel is one before that. A
-    body with position_encoding=relative counts indices instead, so there the sentinels' distances are not those.
+    body with position_encoding=relative or disentangled counts indices, so there the sentinels' distances are not those.
 
     A row of L tokens becomes one of L + 2 S, S = `slots(L)`: the tokens in their places, the sentinels of the first part, and
     those of the second. `order` says who sees whom. With more spans than S in a row, S of them are masked, any with the same

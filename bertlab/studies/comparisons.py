@@ -127,7 +127,7 @@ def difference(results: Results, metric: str, variant: str, other: str, level: f
     measure = results.find(metric)
     if unknown := [name for name in (variant, other) if name not in results.variants]:
         raise UserError(f"{results.path} has no variant '{unknown[0]}'; it has {', '.join(results.variants)}")
-    return _compare(_scored_seeds(results, measure), measure, variant, other, level)
+    return _compare(_scored_seeds(results, measure), measure, [(variant, other)], level)[0]
 
 
 def looks_of(results: Results) -> int:
@@ -140,24 +140,23 @@ def _of_measure(results: Results, measure: Measure) -> list[Comparison]:
     tables, looks = _scored_seeds(results, measure), looks_of(results)
     scored = [name for name in results.variants if len(tables[name])]
     corrections = looks * max(1, len(scored) * (len(scored) - 1) // 2)
-    every = [(a, b) for a, b in itertools.combinations(scored, 2) if _comparable(tables, a, b)]
-    found = [_compare(tables, measure, a, b, family=ALL_PAIRS, corrections=corrections) for a, b in every]
+    every = [pair for pair in itertools.combinations(scored, 2) if _comparable(tables, *pair)]
+    found = _compare(tables, measure, every, family=ALL_PAIRS, corrections=corrections)
     found += _named(results, measure, PUBLISHED)
     reference, *others = results.variants
-    others = [name for name in others if _comparable(tables, name, reference)]
-    first = {"family": FIRST_VARIANT, "corrections": looks * max(len(others), 1)}
-    for name in others:
-        of = _compare(tables, measure, name, reference, **first)
-        means = [tables[variant].mean(axis=1) for variant in (name, reference)]
-        flips = statistics.sign_flips(*means, (name, reference)) if of.pairs else None
-        found.append(dataclasses.replace(of, flips=flips))
+    beside_first = [(name, reference) for name in others if _comparable(tables, name, reference)]
+    corrections = looks * max(len(beside_first), 1)
+    of_first = _compare(tables, measure, beside_first, family=FIRST_VARIANT, corrections=corrections)
+    means = {name: table.mean(axis=1) for name, table in tables.items()}
+    flips = iter(statistics.flip_pairs(means, [(of.variant, of.other) for of in of_first if of.pairs]))
+    found += [dataclasses.replace(of, flips=next(flips)) if of.pairs else of for of in of_first]
     answered = seed_tables(results, measure._replace(stage="most_frequent"))
     for name in scored:
         ours, theirs = (table[name].mean(axis=1).dropna() for table in (tables, answered))
         if min(len(ours), len(theirs)) > 1:
             family = {"family": MOST_FREQUENT, "corrections": looks * len(scored)}
             beside = {name: ours.to_frame(), "": theirs.to_frame()}
-            found.append(_compare(beside, measure, name, "", **family))
+            found += _compare(beside, measure, [(name, "")], **family)
     return found
 
 
@@ -168,8 +167,8 @@ def _beside_shortest(results: Results, measure: Measure) -> list[Comparison]:
         return []
     best = min(tables, key=lambda name: tables[name].mean(axis=1).mean())
     corrections = looks_of(results) * (len(tables) * (len(tables) - 1) // 2)
-    others = [name for name in tables if name != best and _comparable(tables, name, best)]
-    return [_compare(tables, measure, name, best, family=SHORTEST, corrections=corrections) for name in others]
+    pairs = [(name, best) for name in tables if name != best and _comparable(tables, name, best)]
+    return _compare(tables, measure, pairs, family=SHORTEST, corrections=corrections)
 
 
 def _named(results: Results, measure: Measure, family: str) -> list[Comparison]:
@@ -180,35 +179,39 @@ def _named(results: Results, measure: Measure, family: str) -> list[Comparison]:
     if not pairs:
         return []
     tables, corrections = _scored_seeds(results, measure), looks_of(results) * len(pairs)
-    return [
-        _compare(tables, measure, *pair, family=family, corrections=corrections)
-        for pair in pairs
-        if {*pair} <= {*tables} and _comparable(tables, *pair)
-    ]
+    known = [pair for pair in pairs if {*pair} <= {*tables} and _comparable(tables, *pair)]
+    return _compare(tables, measure, known, family=family, corrections=corrections)
 
 
 def _compare(
     tables: Mapping[str, pd.DataFrame],
     measure: Measure,
-    variant: str,
-    other: str,
+    pairs: Sequence[tuple[str, str]],
     level: float | None = None,
     family: str = "",
     corrections: int = 1,
-) -> Comparison:
-    ours, theirs, pairs = _in_common(tables, variant, other)
+) -> list[Comparison]:
+    """The comparison of each pair of variants, of their `_scored_seeds`."""
     level = level or 1 - 0.05 / corrections
-    names = (variant, other or MOST_FREQUENT)
-    if max(ours.shape[1], theirs.shape[1]) > 1:
-        found = statistics.multi_bootstrap(ours, theirs, names, level)
-        p, sd = math.nan, (ours.mean(axis=1) - theirs.mean(axis=1)).std()
-    else:
-        found = statistics.compare_variants(ours.iloc[:, 0], theirs.iloc[:, 0], names, level)
-        p, sd = found.p, found.sd
+    single = {name: table.iloc[:, 0] for name, table in tables.items() if table.shape[1] == 1}
+    tests = iter(statistics.compare_pairs(single, [pair for pair in pairs if {*pair} <= {*single}], level))
     lowest, highest = bounds(measure.metric)
-    low, high = max(found.low, lowest - highest), min(found.high, highest - lowest)
-    seeds = (len(tables[variant]), len(tables[other]))
-    return Comparison(found.mean, sd, low, high, p, pairs, measure, variant, other, seeds, family, corrections)
+    found = []
+    for pair in pairs:
+        test = next(tests) if {*pair} <= {*single} else _nested_test(tables, pair, level)
+        low, high = max(test.low, lowest - highest), min(test.high, highest - lowest)
+        seeds = tuple(len(tables[name]) for name in pair)
+        of = (measure, *pair, seeds, family, corrections)
+        found.append(Comparison(test.mean, test.sd, low, high, test.p, test.pairs, *of))
+    return found
+
+
+def _nested_test(tables: Mapping[str, pd.DataFrame], pair: tuple[str, str], level: float) -> TTest:
+    """The multi-bootstrap's interval, without a p."""
+    ours, theirs = (tables[name] for name in pair)
+    found = statistics.multi_bootstrap(ours, theirs, pair, level)
+    sd = (ours.mean(axis=1) - theirs.mean(axis=1)).std()
+    return TTest(found.mean, sd, found.low, found.high, math.nan, _in_common(ours, theirs))
 
 
 def _scored_seeds(results: Results, measure: Measure) -> dict[str, pd.DataFrame]:
@@ -218,14 +221,10 @@ def _scored_seeds(results: Results, measure: Measure) -> dict[str, pd.DataFrame]
 
 def _comparable(tables: Mapping[str, pd.DataFrame], variant: str, other: str) -> bool:
     """Whether two variants have two seeds in common, or two seeds each and none in common."""
-    ours, theirs, _ = _in_common(tables, variant, other)
-    return min(len(ours), len(theirs)) > 1
-
-
-def _in_common(tables: Mapping[str, pd.DataFrame], variant: str, other: str) -> tuple[pd.DataFrame, pd.DataFrame, int]:
-    """Both variants' values of the seeds that they have in common, and how many those are; without any, all values and 0."""
     ours, theirs = tables[variant], tables[other]
-    if ours.index.equals(theirs.index):  # nearly always, and pairs of variants are many
-        return ours, theirs, len(ours)
-    pairs = ours.index.intersection(theirs.index)
-    return (ours.loc[pairs], theirs.loc[pairs], len(pairs)) if len(pairs) else (ours, theirs, 0)
+    return (_in_common(ours, theirs) or min(len(ours), len(theirs))) > 1
+
+
+def _in_common(ours: pd.DataFrame, theirs: pd.DataFrame) -> int:
+    """How many seeds two variants have in common."""
+    return len(ours.index.intersection(theirs.index))

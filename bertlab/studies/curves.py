@@ -6,11 +6,12 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from bertlab.studies.measurements import X_AXES, Measure, Results, bounds, cost, pretraining_step, variant_name
+from bertlab.studies.measurements import X_AXES, Measure, Results, bounds, cost, once, pretraining_step, variant_name
 from bertlab.studies.seeds import by_seed, pretraining_seeds
 from bertlab.studies.statistics import mean_interval
 
 
+@once
 def curves(results: Results) -> pd.DataFrame:
     """`Results.metrics` of finished runs (all runs of a variant without a finished one), each pretraining under one variant.
 
@@ -44,26 +45,28 @@ def mean_curves(metrics: pd.DataFrame) -> pd.DataFrame:
     return lines[[*X_AXES[1:]]].mean().assign(mean=lines["value"].mean(), sd=lines["value"].std()).reset_index()
 
 
+@once
 def shared_curves(results: Results) -> dict[str, str]:
     """Variants whose pretrainings all belong to one other variant that is drawn -> that variant; the curves are the same.
 
     Variants are those of `along_trajectories`. Those that start from random values are not among them.
     """
     results = along_trajectories(results)
-    variant_of = results.runs.set_index("run")["variant"]
+    variant_of = dict(zip(results.runs["run"].tolist(), results.runs["variant"].tolist(), strict=True))
     owners = {run["name"]: run.get("shares", {}).get("pretrain", run["name"]) for run in results.study["runs"]}
     stands_for = {owner: name for name, owner in reversed(owners.items())} | {name: name for name in owners}
     owners = {name: stands_for[owner] for name, owner in owners.items()}  # a candidate for a rate is no run of the study
     finished = trained_runs(results)
-    found = {}
+    names, found = set(finished["run"].tolist()), {}
     for variant, runs in finished.groupby("variant", sort=False):
         of = {owners[name] for name in runs["run"]}
-        drawn = set(finished["run"]) & of
-        if drawn == of and not of & set(runs["run"]) and len(others := set(variant_of[list(of)])) == 1:
+        drawn = names & of
+        if drawn == of and not of & set(runs["run"]) and len(others := {variant_of[name] for name in of}) == 1:
             found[variant] = others.pop()
     return found
 
 
+@once
 def trajectory_axis(results: Results) -> str | None:
     """The axis whose labels are steps of the pretrainings (`finetune.init_step`); None without one."""
     steps = {run["name"]: pretraining_step(run) for run in results.study["runs"]}
@@ -117,6 +120,7 @@ def over_seeds(runs: pd.DataFrame, values: pd.Series, measure: Measure) -> tuple
     return scores.mean(), low, high, len(scores)
 
 
+@once
 def along_trajectories(results: Results) -> Results:
     """The results with the steps of one pretraining as one variant: "MLM" of "MLM, 1000" and "MLM, 4000"."""
     axis = trajectory_axis(results)
@@ -129,6 +133,7 @@ def along_trajectories(results: Results) -> Results:
     return dataclasses.replace(results, runs=renamed(results.runs), metrics=renamed(results.metrics))
 
 
+@once
 def at_last_steps(results: Results) -> Results:
     """The results without the runs at earlier steps of a pretraining, so that variants are compared at the end of theirs."""
     if trajectory_axis(results) is None:

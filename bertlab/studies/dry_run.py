@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bertlab.studies.estimate import Cost, flops_per_second, pretraining_cost, schedule, transfer_cost
 from bertlab.studies.launchers import Launcher
-from bertlab.studies.study import RATE, RunSpec, Study, unseeded
+from bertlab.studies.study import RATE, RunSpec, Study, representatives, unseeded
 from bertlab.studies.text import count_text, seconds_text
 from bertlab.studies.views import print_line
 from bertlab.studies.worker import awaited, is_finished
@@ -43,7 +43,8 @@ def print_plan(
     to_do = {run.name for run in waiting}
     at_a_time = max(1, min(launcher.jobs, len(waiting)))
     rate, source = flops_per_second([workdir / run.name for run in runs], launcher, at_a_time)
-    known: dict[str, Cost] = {}
+    known: dict[Any, Cost] = {}
+    stands_for = representatives(runs)
     printed: set[str] = set()
     total, seconds = Cost(), {}
     trained = [run.overrides.items() for run in runs if run.overrides]
@@ -56,7 +57,10 @@ def print_plan(
         key = json.dumps([run.config, {key: value for key, value in settings.items() if key != RATE}], sort_keys=True)
         if not shared and key not in known:
             known[key] = pretraining_cost(config)
-        cost = (Cost() if shared else known[key]) + transfer_cost(run, transfers.get(run.name, {}))
+        of_tasks = (stands_for[run.name], "adapt" in run.shares)
+        if of_tasks not in known:
+            known[of_tasks] = transfer_cost(run, transfers.get(run.name, {}))
+        cost = (Cost() if shared else known[key]) + known[of_tasks]
         if run.name in to_do:
             total += cost
             seconds[run.name] = cost.flops / rate

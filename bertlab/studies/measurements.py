@@ -2,17 +2,17 @@
 
 import functools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from bertlab.errors import UserError
 from bertlab.files import misfit
-from bertlab.run import Run, StudyDirectory
+from bertlab.run import JsonFile, Run, StudyDirectory
 from bertlab.studies import leaks
 from bertlab.studies.study import COSTS
 from bertlab.studies.worker import NO_COSTS, common_step, from_scratch, result_at
@@ -91,6 +91,7 @@ class Results:
     first_metrics: Mapping[str, str] = field(default_factory=dict)
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     token_objectives: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    _found: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)  # of `once`
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -107,7 +108,7 @@ class Results:
         """What is compared, in the study's order."""
         return list(dict.fromkeys(self.runs["variant"]))
 
-    @property
+    @functools.cached_property
     def finished(self) -> pd.DataFrame:
         """The rows of `runs` that are finished."""
         return self.runs[self.runs["status"] == "finished"]
@@ -118,11 +119,11 @@ class Results:
 
     def values(self, measure: Measure) -> pd.Series:
         """The values of a measure by run name, in the order of `runs`; NaN for runs without one."""
-        return self._column(measure, "value")
+        return _column(self, measure, "value").copy()
 
     def standard_errors(self, measure: Measure) -> pd.Series:
         """The standard errors of the values, as `values`."""
-        return self._column(measure, "standard_error")
+        return _column(self, measure, "standard_error").copy()
 
     def find(self, name: str, split: str = "test") -> Measure:
         """The measure called `name` (`Measure.name`); costs are the same in all splits.
@@ -150,10 +151,31 @@ class Results:
         by_measure = self.measurements.groupby(list(Measure._fields), sort=False)
         return {Measure(*key): rows.set_index("run") for key, rows in by_measure}
 
-    def _column(self, measure: Measure, column: str) -> pd.Series:
-        rows = self._by_measure.get(measure)
-        known = pd.Series(dtype=float) if rows is None else rows[column]
-        return known.reindex(self.runs["run"]).astype(float)
+
+P, T = ParamSpec("P"), TypeVar("T")
+
+
+def once(work: Callable[Concatenate[Results, P], T]) -> Callable[Concatenate[Results, P], T]:
+    """Makes a function of results one that works once for each `Results`, which keep what it returned; nobody may change it.
+
+    Its further arguments are part of the key, and so hashable.
+    """
+
+    @functools.wraps(work)
+    def found(results: Results, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = (work, args, *kwargs.items())
+        if key not in results._found:
+            results._found[key] = work(results, *args, **kwargs)
+        return results._found[key]
+
+    return found
+
+
+@once
+def _column(results: Results, measure: Measure, column: str) -> pd.Series:
+    rows = results._by_measure.get(measure)
+    known = pd.Series(dtype=float) if rows is None else rows[column]
+    return known.reindex(results.runs["run"]).astype(float)
 
 
 def seed_axes(axes: Iterable[str]) -> tuple[str, ...]:
@@ -200,7 +222,8 @@ def _read(path: Path, study: dict[str, Any], directories: Mapping[str, Run], sin
         labels = {axis: run["labels"].get(axis, "") for axis in study["axes"]}
         variant = variant_name(label for axis, label in labels.items() if axis not in seeds)
         identity = {"run": name, "variant": variant or (study["title"] if repetitions else name), **labels}
-        for of in (pretraining, *(directory.stage(*stage) for stage in directory.stages())):
+        stages = directory.stages()
+        for of in (pretraining, *(directory.stage(*stage) for stage in stages)):
             of.require_whole()
         lines = [] if scratch else pretraining.metrics.read()
         step = pretraining_step(run)
@@ -218,7 +241,7 @@ def _read(path: Path, study: dict[str, Any], directories: Mapping[str, Run], sin
             *[(measure, _number(value)) for measure, value, _ in _similarities(words)],
             *_finetunings(directory, run),
         ]
-        measured += [{"run": name, **measure._asdict(), **numbers} for measure, numbers in own]
+        measured += [(name, *measure, *numbers) for measure, numbers in own]
         runs.append(
             {
                 **identity,
@@ -231,15 +254,15 @@ def _read(path: Path, study: dict[str, Any], directories: Mapping[str, Run], sin
         curves += [row for line in lines for row in _curve_rows(identity, line)]
         hashes = {line["step"]: line["data_hash"] for line in lines if "data_hash" in line}
         hashes |= {result["step"]: data_hash} if data_hash and result.get("step") is not None else {}
-        data_hashes += [{"run": name, "step": step, "data_hash": value} for step, value in hashes.items()]
+        data_hashes += [(name, *of) for of in hashes.items()]
         asked_about = [(of.task, of.metric, entry["text_hash"]) for of, entry in _entries(evaluations)]
         asked_about += [(of.task, of.metric, entry["text_hash"]) for of, _, entry in _similarities(words)]
-        text_hashes += [{"run": name, **dict(zip(("task", "metric", "text_hash"), row))} for row in asked_about]
+        text_hashes += [(name, *row) for row in asked_about]
         configs |= {name: config} if config else {}
         if not scratch and (data := pretraining.data.get()):
             asked[name] = leaks.token_objectives(data)
-        stages = (directories[name].stage("finetune", task) for task in directories[name].tasks("finetune"))
-        found = pretraining.environment.get() or next(filter(None, (of.environment.get() for of in stages)), None)
+        places = (pretraining, *(directory.stage(*stage) for stage in stages if stage[0] == "finetune"))
+        found = next(filter(None, (of.environment.get() for of in places)), None)
         environments |= {name: found} if found else {}
     if all(row["status"] == "finished" for row in runs):
         study.pop("settled", None)  # the runs that were left out then were run since
@@ -371,11 +394,11 @@ def bounds(metric: str) -> tuple[float, float]:
     return (-1.0, 1.0) if name.endswith(("correlation", "matthews", "mcc", "pearson", "spearman")) else (-np.inf, np.inf)
 
 
-def _number(value: float | None, standard_error: float | None = None) -> dict[str, Any]:
-    return {"value": value, "standard_error": standard_error}
+def _number(value: float | None, standard_error: float | None = None) -> tuple[float | None, float | None]:
+    return value, standard_error
 
 
-Rows = list[tuple[Measure, dict[str, Any]]]
+Rows = list[tuple[Measure, tuple[float | None, float | None]]]
 
 
 def _pretraining(result: Mapping[str, Any] | None, lines: Sequence[Mapping[str, Any]], scratch: bool) -> Rows:
@@ -441,47 +464,43 @@ def _entries(evaluations: Mapping[str, Any]) -> list[tuple[Measure, Mapping[str,
 def _finetunings(directory: Run, run: Mapping[str, Any]) -> Rows:
     """The scores of a run's fine-tunings, the scores of the most frequent answer, and what transfer has cost."""
     rows: Rows = []
+    spent = []
+    adapted = directory.beside(run.get("shares", {}).get("adapt", directory.directory.name))
     for task in run["downstream"]:
-        place = directory.stage("finetune", task)
-        metrics = place.result.get({}).get("metrics", {})
+        adaptation, place = adapted.stage("adapt", task), directory.stage("finetune", task)
+        result = place.result.get({})
+        spent += [_spent(adaptation.result, adaptation.result.get({})), _spent(place.result, result)]
+        metrics = result.get("metrics", {})
         most_frequent = place.most_frequent.get({}) if metrics else {}
         for stage, by_split in (("finetune", metrics), ("most_frequent", most_frequent)):
             for split, values in by_split.items():
                 # A task's own loss ("package/loss") stands for the total ("loss"), which may hold other objectives.
                 own = {metric.removeprefix(f"{task}/"): value for metric, value in values.items()}
                 rows += [(Measure(stage, task, split, metric), _number(value)) for metric, value in own.items()]
-    if run.get("averages"):
-        return rows
-    adapted = directory.beside(run.get("shares", {}).get("adapt", directory.directory.name))
-    parts = [part for task in run["downstream"] for part in (adapted.stage("adapt", task), directory.stage("finetune", task))]
-    spent = [_spent(part) for part in parts]
     spent = [of for of in spent if of]
-    totals = {key: sum(of[key] for of in spent) for key in TRANSFER_COSTS if spent}
+    totals = {key: sum(of[key] for of in spent) for key in TRANSFER_COSTS if spent and not run.get("averages")}
     return rows + [(cost(key, "transfer"), _number(value)) for key, value in totals.items()]
 
 
-def _spent(part: Run) -> dict[str, float]:
+def _spent(file: JsonFile, result: Mapping[str, Any]) -> dict[str, float]:
     """What an adaptation or a fine-tuning has cost; {} before it is finished, and for one that averages others."""
-    result = part.result.get({})
     if not any(key in result for key in TRANSFER_COSTS):
         return {}
     if wrong := misfit(result, dict.fromkeys(TRANSFER_COSTS, (int, float))):
-        raise UserError(f"{part.result} is damaged: {wrong}; restore it, or delete it and run the sweep again")
+        raise UserError(f"{file} is damaged: {wrong}; restore it, or delete it and run the sweep again")
     return {key: result[key] for key in TRANSFER_COSTS}
 
 
-def _costs_of_averages(runs: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The costs of runs that average others' predictions: the sums of theirs, once all of them have costs."""
+def _costs_of_averages(runs: Sequence[Mapping[str, Any]], measured: Sequence[tuple]) -> list[tuple]:
+    """The costs of runs that average others' predictions: the sums of theirs, once all of them have costs; as `measured`."""
     rows, averages = [], [run for run in runs if run.get("averages")]
-    table = pd.DataFrame([row for row in measured if averages and not row["split"]], columns=COLUMNS)
+    table = pd.DataFrame(measured if averages else (), columns=COLUMNS)
+    table = table[table["split"] == ""]
     for run in averages:
         of = table[table["run"].isin(run["averages"])]
         if len(of) and set(of.loc[of["metric"] == "step", "run"]) == set(run["averages"]):
             sums = of.groupby(["stage", "metric"], sort=False)["value"].sum()
-            rows += [
-                {"run": run["name"], **cost(metric, stage)._asdict(), **_number(value)}
-                for (stage, metric), value in sums.items()
-            ]
+            rows += [(run["name"], *cost(metric, stage), *_number(value)) for (stage, metric), value in sums.items()]
     return rows
 
 

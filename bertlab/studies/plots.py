@@ -177,7 +177,8 @@ def learning_curves(
         legend: Whether to draw one above the panels.
     """
     curve = curve[curve["metric"].isin(names)]
-    draw = lambda panel, name, axis: draw_curves(panel, curve[curve["metric"] == name], axis, styles)
+    lines = {name: dict(list(of.groupby("variant"))) for name, of in curve.groupby("metric")}
+    draw = lambda panel, name, axis: draw_curves(panel, lines.get(name, {}), axis, styles)
     return _panels(names, x_axes, draw, curve["variant"] if legend else (), styles)
 
 
@@ -263,14 +264,14 @@ def _panels(
     return figure
 
 
-def draw_curves(panel: Axes, curve: pd.DataFrame, axis: str, styles: Mapping[str, LineStyle]) -> None:
-    """Draws one metric against one horizontal axis."""
-    divisor, label = x_scale(axis, curve[axis].max())
+def draw_curves(panel: Axes, lines: Mapping[str, pd.DataFrame], axis: str, styles: Mapping[str, LineStyle]) -> None:
+    """Draws one metric against one horizontal axis; `lines` are the variants' rows of `mean_curves`."""
+    divisor, label = x_scale(axis, max((line[axis].max() for line in lines.values()), default=math.nan))
     for variant, style in styles.items():
-        lines = curve[curve["variant"] == variant]
-        if lines.empty:
+        if variant not in lines:
             continue
-        x, mean, sd = lines[axis] / divisor, lines["mean"], lines["sd"]
+        x, mean, sd = (lines[variant][column].to_numpy() for column in (axis, "mean", "sd"))
+        x = x / divisor
         panel.plot(
             x,
             mean,
@@ -282,7 +283,7 @@ def draw_curves(panel: Axes, curve: pd.DataFrame, axis: str, styles: Mapping[str
             linewidth=1.5,
             clip_on=False,
         )
-        if sd.notna().any():
+        if np.isfinite(sd).any():
             panel.fill_between(x, mean - sd, mean + sd, color=style.colour, alpha=0.18, linewidth=0)
     panel.set_xlim(left=0)
     panel.set_xlabel(label)

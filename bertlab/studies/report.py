@@ -1,5 +1,6 @@
 """The report of a study or a run: terminal tables, CSV, LaTeX, figures, and one self-contained HTML page."""
 
+import dataclasses
 import io
 import os
 import re
@@ -11,7 +12,9 @@ from typing import Any
 import jinja2
 import matplotlib
 import pandas as pd
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
@@ -23,6 +26,7 @@ from bertlab.run import StudyDirectory
 from bertlab.studies import plots
 from bertlab.studies.comparisons import Comparison, compare_all, highest_beyond_chance
 from bertlab.studies.curves import curves, mean_curves, score_curves, scores_by_examples, shared_curves, untrained
+from bertlab.studies.explore import explore_page
 from bertlab.studies.findings import findings, notices
 from bertlab.studies.measurements import X_AXES, Measure, Results, cost, load, scores
 from bertlab.studies.same_data import compare_data
@@ -52,11 +56,35 @@ LATEX_NOTES = {
 WIDEST_COLUMN = 32  # of a terminal's table; longer texts fold
 
 
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """What several parts of a report show, from `show`.
+
+    Attributes:
+        compared: From `compare_all`.
+        tables, notes: From `grouped_tables` and `notes` of `bertlab.studies.tables`.
+        notices, findings: From `bertlab.studies.findings`.
+    """
+
+    compared: Sequence[Comparison]
+    tables: Sequence[pd.DataFrame]
+    notes: Mapping[str, str]
+    notices: Sequence[str]
+    findings: Sequence[str]
+
+
+def show(results: Results) -> Shown:
+    """Compares the variants of a study, and works out its tables and sentences."""
+    compared = compare_all(results)
+    texts = grouped_tables(results, compared), notes(results), notices(results), findings(results, compared)
+    return Shown(compared, *texts)
+
+
 def report(path: str | os.PathLike, *, console: Console | None = None) -> Path:
     """Writes the report of a study or of a single run and prints its tables.
 
-    Writes `report.html` (self-contained), `report/table.tex` (booktabs), `report/figures/*.{svg,png}`, and `report/*.csv` in
-    raw units (see `csv_tables`); an empty table has no file.
+    Writes `report.html` and the interactive `explore.html` (both self-contained), `report/table.tex` (booktabs),
+    `report/figures/*.{svg,png}`, and `report/*.csv` in raw units (see `csv_tables`); an empty table has no file.
 
     Args:
         path: The directory of a study or of a run.
@@ -70,27 +98,28 @@ def report(path: str | os.PathLike, *, console: Console | None = None) -> Path:
     """
     console = console or Console()
     results = load(path)
-    compared = compare_all(results)
+    said = show(results)
     place = StudyDirectory(results.path)
     with alone(place.report, wait=True):
-        _write(results, compared, place)
-    print_report(results, compared, place.page, console)
+        _write(results, said, place)
+    print_report(said, place.page, console)
     return place.page
 
 
-def _write(results: Results, compared: Sequence[Comparison], place: StudyDirectory) -> None:
+def _write(results: Results, said: Shown, place: StudyDirectory) -> None:
     """Writes the report's files."""
     directory = place.report
     (directory / "figures").mkdir(parents=True, exist_ok=True)
-    for name, frame in csv_tables(results, compared).items():
+    for name, frame in csv_tables(results, said.compared).items():
         if frame.empty:
             (directory / f"{name}.csv").unlink(missing_ok=True)  # of an earlier report
         else:
             write_text(directory / f"{name}.csv", frame.to_csv(index=False))
-    write_text(directory / "table.tex", latex(results, compared))
+    write_text(directory / "table.tex", latex(results.study["name"], said))
     for name, figure in figures(results).items():
         write_figure(figure, directory / "figures" / name)
-    write_text(place.page, html_page(results, compared))
+    write_text(place.page, html_page(results, said))
+    write_text(place.explore, explore_page(results))
 
 
 def csv_tables(results: Results, compared: Sequence[Comparison]) -> dict[str, pd.DataFrame]:
@@ -120,17 +149,15 @@ def csv_tables(results: Results, compared: Sequence[Comparison]) -> dict[str, pd
     }
 
 
-def latex(results: Results, compared: Sequence[Comparison]) -> str:
-    """The report's tables for a paper, each with its notes below (needs \\usepackage{booktabs})."""
-    texts = [f"% {results.study['name']}: needs \\usepackage{{booktabs}}\n"]
-    said, first = notes(results), notices(results)
-    for frame in grouped_tables(results, compared):
-        frame.index.name = None  # pandas would give it a row of its own
-        style = frame.style.format(escape_latex)
+def latex(name: str, said: Shown) -> str:
+    """The report's tables for a paper, each with its notes below (needs \\usepackage{booktabs}); `name` is the study's."""
+    texts, first = [f"% {name}: needs \\usepackage{{booktabs}}\n"], said.notices
+    for frame in said.tables:
+        style = frame.rename_axis(None).style.format(escape_latex)  # pandas would give a named index a row of its own
         style = style.format_index(escape_latex, axis="index").format_index(escape_latex, axis="columns")
         texts.append(style.to_latex(hrules=True, multicol_align="c", column_format="l" + "r" * frame.shape[1]))
         groups = dict.fromkeys(group for group, _ in frame.columns)
-        below = [notes_of[group] for group in groups for notes_of in (LATEX_NOTES, said) if group in notes_of] + first
+        below = [notes_of[group] for group in groups for notes_of in (LATEX_NOTES, said.notes) if group in notes_of] + first
         if below:
             note = escape_latex(" ".join(" ".join(below).split()))
             texts[-1] += f"\\par\\smallskip\n\\parbox{{\\linewidth}}{{\\footnotesize {note}}}\n"
@@ -169,8 +196,19 @@ def score_maps(results: Results) -> list[Figure]:
     return [plots.heat_map(results, measures)] if enough else []
 
 
+def lay_out(figure: Figure) -> None:
+    """Fixes the places of a figure's parts, as SVG needs them; a file is then drawn once, and not first to find them."""
+    canvas = FigureCanvasSVG(figure)
+    figure.set_dpi(canvas.fixed_dpi)
+    with matplotlib.rc_context(plots.STYLE):
+        figure.get_layout_engine().execute(figure)
+    figure.set_layout_engine(None)
+
+
 def figure_svg(figure: Figure, file: Path | io.StringIO, background: str = "none") -> None:
     """Saves a figure as SVG with text as text, the same bytes each time."""
+    if figure.get_layout_engine() is not None:
+        lay_out(figure)
     with matplotlib.rc_context(plots.STYLE):
         figure.savefig(file, format="svg", facecolor=background, metadata={"Date": None, "Creator": None})
 
@@ -203,10 +241,9 @@ def inline_svg(figure: Figure, prefix: str, description: str) -> str:
     return re.sub(r"<svg [^>]*>", lambda _: opening, svg, count=1)
 
 
-def print_report(results: Results, compared: Sequence[Comparison], html: Path, console: Console) -> None:
+def print_report(said: Shown, html: Path, console: Console) -> None:
     """Prints the tables and findings on the terminal."""
-    said = notes(results)
-    for frame in grouped_tables(results, compared):
+    for frame in said.tables:
         groups = [group for group, _ in frame.columns if group]
         counts = list(frame["", "seeds"]) if ("", "seeds") in frame else []
         for group in dict.fromkeys(groups):
@@ -217,9 +254,9 @@ def print_report(results: Results, compared: Sequence[Comparison], html: Path, c
                 columns = [("", "seeds"), *columns]
             console.print(title, style="bold", markup=False, highlight=False)  # a table's own title wraps at its width
             print_columns(console, list(frame.index), {column[1]: list(frame[column]) for column in columns})
-            if group in said:
-                console.print(f"{said[group]}\n", markup=False, highlight=False)
-    for sentence in [*notices(results), *findings(results, compared)]:
+            if group in said.notes:
+                console.print(f"{said.notes[group]}\n", markup=False, highlight=False)
+    for sentence in [*said.notices, *said.findings]:
         console.print(sentence, markup=False, highlight=False)
     console.print(f"report: {html}", markup=False, highlight=False, soft_wrap=True)
 
@@ -277,7 +314,7 @@ def _of_runs(names: Sequence[str], most: int = 6) -> str:
     return ", ".join(names) if len(names) <= most else f"{len(names)} runs, such as {names[0]} and {names[-1]}"
 
 
-def html_page(results: Results, compared: Sequence[Comparison]) -> str:
+def html_page(results: Results, said: Shown) -> str:
     """The report as one HTML page that loads nothing."""
     everything, results = results, at_selected_labels(results)
     styles = plots.styles_of(results)
@@ -304,10 +341,10 @@ def html_page(results: Results, compared: Sequence[Comparison]) -> str:
     ).from_string(resources.files("bertlab.studies").joinpath("report.html.j2").read_text(encoding="utf-8"))
     return template.render(
         study=results.study,
-        findings=findings(results, compared),
-        notices=notices(everything),
+        findings=said.findings,
+        notices=said.notices,
         data_differ=bool(problems),
-        tables=html_tables(everything, compared),
+        tables=html_tables(results, said),
         losses_note=LOSSES_NOTE,
         cost_note=COST_NOTE,
         curves=html_curves(plots.learning_curves, means, plots.loss_metrics(metrics), styles, "loss"),
@@ -361,18 +398,19 @@ def html_curves(
 def legend_sample(style: plots.LineStyle) -> Figure:
     """A short piece of a variant's line for the legend in HTML."""
     figure = Figure(figsize=(0.5, 0.16))
-    panel = figure.add_axes((0, 0, 1, 1), frameon=False, xticks=[], yticks=[], xlim=(0, 1), ylim=(-1, 1))
-    panel.plot([0.02, 0.98], [0, 0], color=style.colour, linestyle=style.dashes, linewidth=1.8)
-    panel.plot([0.5], [0], color=style.colour, marker=style.marker, markersize=4.5)
+    looks = {"color": style.colour, "linestyle": style.dashes, "linewidth": 1.8, "marker": style.marker, "markersize": 4.5}
+    figure.add_artist(Line2D([0.02, 0.5, 0.98], [0.5, 0.5, 0.5], markevery=[1], **looks))
     return figure
 
 
-def html_tables(results: Results, compared: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """The tables of the page, with a mark on the score that is the highest of its column by more than chance."""
-    chosen = at_selected_labels(results)
-    best = {score_label(measure): highest_beyond_chance(chosen, compared, measure) for measure in scores(chosen)}
-    tables, said = [], notes(results)
-    for frame in grouped_tables(results, compared):
+def html_tables(chosen: Results, said: Shown) -> list[dict[str, Any]]:
+    """The tables of the page, with a mark on the score that is the highest of its column by more than chance.
+
+    `chosen` are the results at the selected labels.
+    """
+    best = {score_label(measure): highest_beyond_chance(chosen, said.compared, measure) for measure in scores(chosen)}
+    tables = []
+    for frame in said.tables:
         groups = [group for group, _ in frame.columns]
         body = [(variant, [(row[c], best.get(c[1]) == variant) for c in frame.columns]) for variant, row in frame.iterrows()]
         tables.append(
@@ -380,7 +418,7 @@ def html_tables(results: Results, compared: Sequence[Comparison]) -> list[dict[s
                 "heads": [(group, groups.count(group)) for group in dict.fromkeys(groups)],
                 "columns": [name for _, name in frame.columns],
                 "rows": body,
-                "note": " ".join(note for group, note in said.items() if group in groups),
+                "note": " ".join(note for group, note in said.notes.items() if group in groups),
             }
         )
     return tables

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 import pandas as pd
 
 from bertlab.studies.curves import trained_runs
-from bertlab.studies.measurements import Results
+from bertlab.studies.measurements import Results, once
 
 BOOKKEEPING = ("directory", "workers")  # keys of `config.data` that do not change what is read
 
 
+@once
 def compare_data(results: Results) -> tuple[dict[str, str], list[str]]:
     """Whether runs with the same seed and the same data settings read the same tokens in the same order.
 
@@ -21,7 +22,7 @@ def compare_data(results: Results) -> tuple[dict[str, str], list[str]]:
         parentheses if data settings differ between variants), and a sentence for each disagreement.
     """
     same, problems, hashes_of = {}, [], {}
-    for name, step, data_hash in results.data_hashes.itertuples(index=False):
+    for name, step, data_hash in zip(*(column.tolist() for _, column in results.data_hashes.items()), strict=True):
         hashes_of.setdefault(name, {})[step] = data_hash
     for where, runs in _reading_alike(results):
         chains = {name: hashes_of[name] for name in runs["run"] if name in hashes_of}

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from bertlab.studies.measurements import Measure, Results, seed_axes
+from bertlab.studies.measurements import Measure, Results, once, seed_axes
 
 
 def summarise(results: Results) -> pd.DataFrame:
@@ -28,12 +28,14 @@ def summarise(results: Results) -> pd.DataFrame:
     return pd.DataFrame(found).reset_index()
 
 
+@once
 def mean_scores(results: Results, measure: Measure) -> pd.Series:
     """Variant -> mean over seeds, of the variants that have a value."""
     means = {variant: table.mean(axis=1).mean() for variant, table in seed_tables(results, measure).items()}
     return pd.Series(means, dtype=float).dropna()
 
 
+@once
 def seed_tables(results: Results, measure: Measure) -> dict[str, pd.DataFrame]:
     """`by_seed` of each variant, in the study's order."""
     values = results.values(measure)
@@ -62,6 +64,7 @@ def by_seed(runs: pd.DataFrame, values: pd.Series) -> pd.DataFrame:
     return pd.DataFrame(table, index=seeds, columns=finetunings)
 
 
+@once
 def seed_counts(results: Results) -> dict[str, tuple[int, int]]:
     """Variant -> its finished seeds (of pretraining, if others are nested in them) and its finished runs."""
     everything = pd.Series(1.0, index=results.runs["run"])
@@ -86,4 +89,6 @@ def pretraining_seeds(columns: Iterable[str]) -> list[str]:
 
 def _labels(runs: pd.DataFrame, axes: list[str]) -> list[str]:
     """One string of labels per run; "" without axes."""
-    return [" ".join(labels) for labels in runs[axes].itertuples(index=False)]
+    if not axes:
+        return [""] * len(runs)
+    return [" ".join(labels) for labels in zip(*(runs[axis].tolist() for axis in axes), strict=True)]

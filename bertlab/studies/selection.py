@@ -14,7 +14,7 @@ label's `test` score is reported.
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import pandas as pd
 
 from bertlab.errors import UserError
 from bertlab.run import Run
-from bertlab.studies.measurements import Measure, Results, bounds, scores, seed_axes, variant_name
+from bertlab.studies.measurements import Measure, Results, bounds, once, scores, seed_axes, variant_name
 from bertlab.studies.seeds import by_seed
 from bertlab.studies.statistics import mean_interval, multi_bootstrap
 from bertlab.studies.study import RATE, RunSpec, Study, unseeded
@@ -181,6 +181,7 @@ def _variant(run: RunSpec, selected: Sequence[str]) -> str:
     return variant_name(label for axis, label in run.labels.items() if axis not in (*seed_axes(run.labels), *selected))
 
 
+@once
 def selections(results: Results) -> pd.DataFrame:
     """One row for each variant and downstream task.
 
@@ -235,6 +236,7 @@ def at_the_ends(results: Results) -> dict[tuple[str, str, str], dict[str, list[s
     return found
 
 
+@once
 def at_selected_labels(results: Results) -> Results:
     """The results as if each variant had run each task at its selected label only; the same results without `select`.
 
@@ -252,7 +254,7 @@ def at_selected_labels(results: Results) -> Results:
     firsts, of_tasks = set(one.values()), results.measurements["stage"].isin(TASK_STAGES)
     parts = [results.measurements[results.measurements["run"].isin(firsts) & ~of_tasks]]
     for choice in _choices(results):
-        scored = choice.chosen_runs.query("status == 'finished'")["run"]
+        scored = choice.chosen_runs.loc[choice.chosen_runs["status"] == "finished", "run"]
         of_task = of_tasks & results.measurements["task"].eq(choice.measure.task)
         parts.append(results.measurements[of_task & results.measurements["run"].isin(scored)])
     measurements = pd.concat(parts, ignore_index=True)
@@ -292,14 +294,17 @@ class _Choice:
     chosen_runs: pd.DataFrame
 
 
-def _choices(results: Results) -> Iterator[_Choice]:
+@once
+def _choices(results: Results) -> list[_Choice]:
     """By variant and score, without those that no run has."""
-    select = selected_axes(results)
+    select, found = selected_axes(results), []
     for labels, runs in _groups(results.runs, [a for a in results.axes if a not in (*select, *results.seed_axes)]):
         for measure in scores(results):
             choices, chosen = _choose(runs, select, results.values(measure._replace(split="valid")))
             if chosen is not None:
-                yield _Choice(variant_name(labels) or results.study["name"], measure, runs, chosen, choices[chosen])
+                name = variant_name(labels) or results.study["name"]
+                found.append(_Choice(name, measure, runs, chosen, choices[chosen]))
+    return found
 
 
 def _numbers(labels: Sequence[str]) -> dict[str, float]:

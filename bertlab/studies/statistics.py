@@ -10,7 +10,7 @@ takes them. `names` are the variants', for errors.
 import bisect
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,7 +117,13 @@ def compare_variants(first: pd.Series, second: pd.Series, names: tuple[str, str]
     Raises:
         UserError: Fewer than two pairs, or fewer than two scores of one of two independent samples.
     """
-    return _t_test(*_aligned(first, second, names), level)
+    return _t_tests([_aligned(_by_label(first, names[0]), _by_label(second, names[1]), names)], level)[0]
+
+
+def compare_pairs(scores: Mapping[str, pd.Series], pairs: Iterable[tuple[str, str]], level: float = 0.95) -> list[TTest]:
+    """`compare_variants` of many pairs of variants, named as in `scores`; raises as there."""
+    known = {name: _by_label(of, name) for name, of in scores.items()}
+    return _t_tests([_aligned(known[first], known[second], (first, second)) for first, second in pairs], level)
 
 
 def paired_p(first: Float[np.ndarray, "... seeds"], second: Float[np.ndarray, "... seeds"]) -> Float[np.ndarray, "..."]:
@@ -139,19 +145,13 @@ def sign_flips(first: pd.Series, second: pd.Series, names: tuple[str, str]) -> f
     Raises:
         UserError: Fewer than two pairs.
     """
-    ours, theirs, paired = _aligned(first, second, names)
-    if not paired:
-        raise UserError(f"{names[0]} and {names[1]} share no seed, and only pairs can be flipped; run the same seeds")
-    differences = ours - theirs
-    if len(differences) <= ALL_FLIPS:
-        options = {"permutation_type": "samples", "n_resamples": 2**ALL_FLIPS}
-        return float(scipy.stats.permutation_test((differences,), np.mean, **options).pvalue)
-    # scipy sorts random numbers for each flip: of a hundred pairs, a product of matrices takes a hundredth of its time.
-    rng, reached, least = np.random.default_rng(0), 0, abs(differences.sum()) - 1e-9 * np.abs(differences).sum()
-    for _ in range(10):
-        signs = 1.0 - 2.0 * rng.integers(0, 2, (10_000, len(differences)), np.int8)
-        reached += int((np.abs(signs @ differences) >= least).sum())
-    return (reached + 1) / (100_000 + 1)
+    return _flips([_differences(_by_label(first, names[0]), _by_label(second, names[1]), names)])[0]
+
+
+def flip_pairs(scores: Mapping[str, pd.Series], pairs: Iterable[tuple[str, str]]) -> list[float]:
+    """`sign_flips` of many pairs of variants, named as in `scores`; raises as there."""
+    known = {name: _by_label(of, name) for name, of in scores.items()}
+    return _flips([_differences(known[first], known[second], (first, second)) for first, second in pairs])
 
 
 def smallest_p(first: int, second: int | None = None) -> float:
@@ -315,8 +315,9 @@ def settled(scores: Mapping[str, pd.DataFrame], max_seeds: int) -> Settlement:
         means = [column.mean() if len(column) else -math.inf for column in known]
         ranking = sorted(range(len(means)), key=lambda column: -means[column])
         rankings[metric] = [table.columns[column] for column in ranking]
-        for (i, better), (j, worse) in itertools.combinations(enumerate(ranking), 2):
-            found = _t_test(*_pairs(values[:, better], values[:, worse]), True, 1 - threshold)
+        ranked = list(itertools.combinations(enumerate(ranking), 2))
+        samples = [(*_pairs(values[:, better], values[:, worse]), True) for (_, better), (_, worse) in ranked]
+        for ((i, better), (j, worse)), found in zip(ranked, _t_tests(samples, 1 - threshold), strict=True):
             decided = found.pairs >= FIRST_LOOK and found.p <= threshold and found.mean > 0
             pairs.append((j - i, PairDecision(metric, table.columns[better], table.columns[worse], found, decided)))
     pairs.sort(key=lambda pair: pair[0])
@@ -330,22 +331,41 @@ def _known(scores: pd.Series | pd.DataFrame) -> np.ndarray:
     return values
 
 
-def _aligned(first: pd.Series, second: pd.Series, names: tuple[str, str]) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Both variants' scores, and whether they are pairs."""
-    first, second = (pd.Series(scores).rename(index=str) for scores in (first, second))  # seed 1 is seed "1"
-    for scores, name in zip((first, second), names):
-        _check_seeds(scores.index, name)
+def _by_label(scores: pd.Series, name: str) -> pd.Series:
+    """A variant's scores as float, NaN for all that are not finite, by the names of seeds: seed 1 is seed "1"."""
+    scores = pd.Series(scores)
+    scores = pd.Series(_known(scores), scores.index).rename(index=str)
+    _check_seeds(scores.index, name)
+    return scores
+
+
+Samples = tuple[np.ndarray, np.ndarray, bool]
+"""Two variants' scores, and whether they are pairs."""
+
+
+def _aligned(first: pd.Series, second: pd.Series, names: tuple[str, str]) -> Samples:
+    """The samples of two variants' scores by label."""
     if paired := _share_seeds(first, second):
-        seeds = first.index.union(second.index, sort=False)
-        ours, theirs = _pairs(_known(first.reindex(seeds)), _known(second.reindex(seeds)))
+        if not first.index.equals(second.index):
+            seeds = first.index.union(second.index, sort=False)
+            first, second = first.reindex(seeds), second.reindex(seeds)
+        ours, theirs = _pairs(first.to_numpy(), second.to_numpy())
     else:
-        ours, theirs = (values[~np.isnan(values)] for values in (_known(first), _known(second)))
+        ours, theirs = first.dropna().to_numpy(), second.dropna().to_numpy()
     _check_sizes((len(ours), len(theirs)), names, "seed", paired)
     return ours, theirs, paired
 
 
+def _differences(first: pd.Series, second: pd.Series, names: tuple[str, str]) -> np.ndarray:
+    """The differences of pairs."""
+    ours, theirs, paired = _aligned(first, second, names)
+    if not paired:
+        raise UserError(f"{names[0]} and {names[1]} share no seed, and only pairs can be flipped; run the same seeds")
+    return ours - theirs
+
+
 def _share_seeds(first: pd.Series | pd.DataFrame, second: pd.Series | pd.DataFrame) -> bool:
-    return bool(first.index.isin(second.index).any())
+    return len(first.index.intersection(second.index)) > 0
 
 
 def _pairs(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -354,18 +374,64 @@ def _pairs(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return first[known], second[known]
 
 
-def _t_test(ours: np.ndarray, theirs: np.ndarray, paired: bool, level: float) -> TTest:
-    if min(len(ours), len(theirs)) == 0:
-        return TTest(*[math.nan] * 5, pairs=0)
-    samples, largest = [ours - theirs] if paired else [ours, theirs], max(_largest(ours), _largest(theirs))
-    mean = float(ours.mean() - theirs.mean())
-    low, high, p = _student(samples, largest, level)
-    if paired and math.isnan(p) and len(ours) > 1:
-        p = float(paired_p(ours[None], theirs[None])[0])
-    elif math.isnan(p) and min(len(ours), len(theirs)) > 1:
+def _of_each_size(work: Callable[[np.ndarray], Iterable], samples: Sequence[np.ndarray]) -> list:
+    """What `work` makes of each sample: it is given all samples of one shape at once, because a study has thousands."""
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for place, sample in enumerate(samples):
+        alike.setdefault(sample.shape, []).append(place)
+    found = {}
+    for places in alike.values():
+        found |= zip(places, work(np.stack([samples[place] for place in places])), strict=True)
+    return [found[place] for place in range(len(samples))]
+
+
+def _t_tests(samples: Sequence[Samples], level: float) -> list[TTest]:
+    pairs = [np.stack([ours, theirs]) for ours, theirs, paired in samples if paired]
+    of_pairs = iter(_of_each_size(lambda alike: _paired_tests(alike, level), pairs))
+    return [next(of_pairs) if paired else _welch(ours, theirs, level) for ours, theirs, paired in samples]
+
+
+def _paired_tests(pairs: Float[np.ndarray, "tests 2 seeds"], level: float) -> list[TTest]:
+    ours, theirs = pairs[:, 0], pairs[:, 1]
+    tests, seeds = ours.shape
+    if seeds < 2:
+        means = (ours - theirs)[:, 0] if seeds else np.full(tests, math.nan)
+        return [TTest(float(mean), *[math.nan] * 4, pairs=seeds) for mean in means]
+    differences = ours - theirs
+    low, high = np.full((2, tests), math.nan)
+    vary = np.ptp(differences, axis=-1) > RESOLUTION * np.abs(pairs).max(axis=(1, 2))
+    if vary.any():
+        low[vary], high[vary] = scipy.stats.ttest_1samp(differences[vary], 0, axis=-1).confidence_interval(level)
+    means = ours.mean(axis=-1) - theirs.mean(axis=-1)
+    columns = (means, differences.std(axis=-1, ddof=1), low, high, paired_p(ours, theirs))
+    return [TTest(*map(float, of), pairs=seeds) for of in zip(*columns, strict=True)]
+
+
+def _welch(ours: np.ndarray, theirs: np.ndarray, level: float) -> TTest:
+    """Of independent samples of two scores or more."""
+    mean, largest = float(ours.mean() - theirs.mean()), max(_largest(ours), _largest(theirs))
+    low, high, p = _student([ours, theirs], largest, level)
+    if math.isnan(p):
         p = smallest_p(len(ours), len(theirs)) if abs(mean) > RESOLUTION * largest else 1.0
-    sd = float(samples[0].std(ddof=1)) if paired and len(ours) > 1 else math.nan
-    return TTest(mean, sd, low, high, p, len(ours) * paired)
+    return TTest(mean, math.nan, low, high, p, 0)
+
+
+def _flips(samples: Sequence[np.ndarray]) -> list[float]:
+    """p by sign flips of each sample of differences."""
+    options = {"permutation_type": "samples", "n_resamples": 2**ALL_FLIPS}
+
+    def of_size(differences: Float[np.ndarray, "tests seeds"]) -> list[float]:
+        if differences.shape[1] <= ALL_FLIPS:
+            return [float(scipy.stats.permutation_test((of,), np.mean, **options).pvalue) for of in differences]
+        # scipy sorts random numbers for each flip: of a hundred pairs, a product of matrices takes a hundredth of its time.
+        rng, reached = np.random.default_rng(0), np.zeros(len(differences), int)
+        least = np.abs(differences.sum(axis=-1)) - 1e-9 * np.abs(differences).sum(axis=-1)
+        for _ in range(10):
+            signs = 1.0 - 2.0 * rng.integers(0, 2, (10_000, differences.shape[1]), np.int8)
+            reached += (np.abs(signs @ differences.T) >= least).sum(axis=0)
+        return ((reached + 1) / (100_000 + 1)).tolist()
+
+    return _of_each_size(of_size, samples)
 
 
 def _student(samples: list[np.ndarray], largest: float, level: float) -> tuple[float, float, float]:

@@ -172,12 +172,13 @@ class Study:
         if unknown := [name for name in self.select if name not in self.axis_names]:
             raise UserError(f'study {self.name}: select names "{unknown[0]}", and its axes are {", ".join(self.axis_names)}')
         grid, specs, beside = self.grid, {}, StudyDirectory("")
+        # Beside the runs' directories lie study.json, sweep.lock and the report.
+        reserved = {"", beside.report.name, beside.page.name, beside.explore.name}
         if not grid:
             raise UserError(f"study {self.name}: axes has no points, so the study has no runs; give at least one")
         for point in grid:
             spec = self._run(point)
-            # Beside the runs' directories lie study.json, sweep.lock and the report.
-            if spec.name in {"", beside.report.name, beside.page.name, *specs} or spec.name.endswith((".json", ".lock")):
+            if spec.name in reserved or spec.name in specs or spec.name.endswith((".json", ".lock")):
                 raise UserError(
                     f"study {self.name}: the labels {list(spec.labels.values())} give the run name "
                     f'"{spec.name}", but that name is taken; rename a label'

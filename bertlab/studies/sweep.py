@@ -21,6 +21,7 @@ from typing import Any
 from rich.console import Console
 
 from bertlab.data.prepare import check_corpus, prepare
+from bertlab.data.prepared import check_part
 from bertlab.interrupts import interruptible
 from bertlab.locks import alone
 from bertlab.progress import hidden
@@ -361,11 +362,15 @@ def text_of(data: Any) -> str:
 
 
 def prepare_data(configs: Sequence[Any], console: Console) -> None:
-    """Prepares each distinct text once, before parallel runs would each start with it."""
+    """Prepares each distinct text once, before parallel runs would each start with it.
+
+    Raises:
+        UserError: as for `prepare`, or a run asks for more of a text than there is.
+    """
     for data in {text_of(config.data): config.data for config in configs}.values():
         if data.corpus:
             print_line(console, f"preparing corpus {data.corpus}")
-            prepare(data)
+            check_part(data.get("unique_tokens", 0), prepare(data).statistics["train"]["tokens"])
 
 
 def describe(study: Study, runs: Sequence[RunSpec], searches: Sequence[Search] = ()) -> dict[str, Any]:

@@ -226,7 +226,8 @@ def result_at(run: Run, step: int | None) -> dict[str, Any] | None:
 
 def from_scratch(at_random: Iterable[bool]) -> bool:
     """Whether a run uses no pretraining: it has fine-tunings, and all start from random values."""
-    return set(at_random) == {True}
+    at_random = iter(at_random)
+    return next(at_random, False) and all(at_random)
 
 
 def average_predictions(finetunings: Sequence[Path], directory: Path, task: str) -> None:

@@ -6,6 +6,7 @@ and model; seconds depend on the machine.
 """
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable
 
@@ -80,7 +81,10 @@ def mean_cost(phase, unit: str, seed: int, share: tuple[float, float], batches: 
         return float(np.mean([np.count_nonzero(batch["documents"]) for batch in batches]))
     shapes = jax.eval_shape(phase.program.init, jax.random.key(0), batches[0])
 
-    @jax.jit
+    # It runs only a few times: LLVM's optimisation would take longer than that.
+    options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+
+    @functools.partial(jax.jit, compiler_options=options)
     def weights(params, batch, key, progress):
         # Weights depend only on the views: the compiler drops the forward pass.
         return {k: (0.0, w) for k, (_, w) in phase.program.metrics(params, phase.program.views(batch, key, progress)).items()}

@@ -29,6 +29,8 @@ from bertlab.train.sharding import build_mesh
 
 # Relative to the largest value: each implementation rounds differently, and bfloat16 keeps 8 bits.
 _TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}
+# Positions that add to the scores what an implementation does not take: cudnn none that depends on the row.
+_NOT_WITH = {"xla": (), "cudnn": ("disentangled",), "pallas": ("relative", "disentangled")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +90,7 @@ def _fastest(config: ConfigDict, shape: TransformerConfig, batch: int, length: i
         dtype=jnp.dtype(shape.dtype).name,
         direction=shape.direction,
     )
-    backends = candidates(jax.default_backend(), measured, bool(shape.local_window))
+    backends = candidates(jax.default_backend(), measured, bool(shape.local_window), shape.position_encoding)
     [chosen, *_] = gather(choose(measured, backends, cache_directory() / "attention.json") if is_first() else None)
     return chosen
 
@@ -99,7 +101,7 @@ def with_backend(program: Program, backend: str) -> Program:
     return dataclasses.replace(program, body=program.body.clone(config=shape))
 
 
-def candidates(platform: str, shape: Shape, local_window: bool) -> list[str]:
+def candidates(platform: str, shape: Shape, local_window: bool, position_encoding: str = "learned") -> list[str]:
     """The implementations to try on a platform; always includes "xla"."""
     able = {
         "xla": True,
@@ -109,7 +111,7 @@ def candidates(platform: str, shape: Shape, local_window: bool) -> list[str]:
             "gpu": tiles(shape.length) and not local_window,
         }.get(platform, False),
     }
-    return [backend for backend in BACKENDS if able[backend]]
+    return [backend for backend in BACKENDS if able[backend] and position_encoding not in _NOT_WITH[backend]]
 
 
 def check_attention(config: ConfigDict, shape) -> None:
@@ -120,6 +122,11 @@ def check_attention(config: ConfigDict, shape) -> None:
     if backend == "cudnn" and shape.dropout:
         raise UserError(
             "config.model.attention='cudnn' cannot drop weights of the attention; set config.model.dropout=0.0, or"
+            " attention='auto'"
+        )
+    if shape.position_encoding in _NOT_WITH[backend]:
+        raise UserError(
+            f"config.model.attention={backend!r} cannot add position_encoding={shape.position_encoding!r} to the scores; set"
             " attention='auto'"
         )
     if backend == "pallas" and not tiles(row_length(config.data)):

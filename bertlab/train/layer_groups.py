@@ -26,7 +26,9 @@ from jaxtyping import Array, Bool, Float, Int
 from bertlab.errors import UserError
 from bertlab.train.schedules import learning_rate
 
-_EMBEDDINGS = re.compile(r"body/((token|position|segment)_embedding$|relative_bias$|embedding_norm/|characters/)")
+_EMBEDDINGS = re.compile(
+    r"body/((token|position|segment|relative)_embedding$|relative_bias$|(embedding|relative)_norm/|characters/)"
+)
 STACKED = re.compile(r"body/(blocks|forward|backward)/")
 LAYER = re.compile(r"body/layer_(\d+)/")
 _HEAD = re.compile(r"(heads_[^/]+|body/(pooler|output|final_norm))/")

@@ -9,12 +9,12 @@ and read a word at its last piece. The report's bits per byte show what each mix
 right, and with one token masked. The paper's evaluation is BabyLM's (`bertlab evaluate --suite=babylm`).
 
 scale=paper is the released training of the base size (ltgoslo/gpt-bert: configs/base.json, pretraining/train_100m.py): LAMB at
-1e-2, 15,625 steps, rows that grow from 128 to 512 positions, masks from 30 to 15 %. Not theirs: attention gates, weighted sums
-of layers, relative positions (rotary here), masks of spans, the z-loss and averaged parameters. Their batch grows fourfold;
-ours has its mean. Their cosine falls to a tenth and then to 0 in the last 1.6 % of the steps. The vocabulary of 16,384 pieces
-is trained on the corpus. **Shares count rows.** In the paper each kind's mean loss has its share, so 1 : 15 gives causal rows 6
-% of the loss. Here the loss is the mean over all predictions, and a causal row has more of them: 1 : 15 gives 18 % at a mask
-rate of 30 %, and 31 % at 15 %.
+1e-2, 15,625 steps, rows that grow from 128 to 512 positions, masks from 30 to 15 %, DeBERTa's positions with 32 buckets
+(pretraining/model_extra.py; smaller scales have rotary ones). Not theirs: attention gates, weighted sums of layers, masks of
+spans, the z-loss and averaged parameters. Their batch grows fourfold; ours has its mean. Their cosine falls to a tenth and then
+to 0 in the last 1.6 % of the steps. The vocabulary of 16,384 pieces is trained on the corpus. **Shares count rows.** In the
+paper each kind's mean loss has its share, so 1 : 15 gives causal rows 6 % of the loss. Here the loss is the mean over all
+predictions, and a causal row has more of them: 1 : 15 gives 18 % at a mask rate of 30 %, and 31 % at 15 %.
 
 Expect: mixtures above both pure kinds; the paper's best share of causal rows is small (1 in 16). A masked model that has never
 seen a causal row cannot score text from left to right.
@@ -37,6 +37,8 @@ PAPER = {
     "model.width": 768,
     "model.heads": 12,
     "model.hidden": 2560,
+    "model.position_encoding": "disentangled",
+    "model.position_buckets": 32,
     "model.dropout": 0.1,
     "objectives.masked_next_token.rate": 0.3,
     "objectives.masked_next_token.final_rate": 0.15,

@@ -12,8 +12,8 @@ and budgets. The paper's models are causal and have 70 million parameters or mor
 Losses of different objectives answer different questions, so compare exponents, not losses. Twelve runs an objective give wide
 intervals: expect to tell two exponents apart only with more sizes, or with a fourth of the budgets or less between them. The
 law is one of new text, and the command above reads pydocs about a hundred times; give a larger `corpus=`. Parameters count
-embeddings, most of a small model. Without the search for rates (`select=off`) all widths have the same rate, which does not
-suit each of them equally well.
+embeddings, most of a small model. Without the search for rates (`select=off`) the scale's rate is carried over to the other
+widths by μP (`model.base_width`).
 
 Cost at scale=tiny with select=off: 2,170 TFLOP, as `--dry_run` counts them; its time is not measured yet.
 """
@@ -41,6 +41,7 @@ def get_study(arguments=None):
         warmup = setting.adam.get("optimizer.warmup_steps")  # a number of steps at the larger scales
         shorter = {"optimizer.warmup_steps": round(warmup * count / steps)} if warmup else {}
         budgets[f"{count:,} steps"] = {"train.steps": count, **shorter}
+    carried = {} if setting.rates else {"model.base_width": bert["width"]}
     return Study(
         name="scaling",
         title="Loss against size and text",
@@ -52,7 +53,7 @@ def get_study(arguments=None):
             axis("budget", budgets),
             axis("seed", setting.seeds),
         ),
-        overrides={**setting.overrides, **setting.transformer},
+        overrides={**setting.overrides, **setting.transformer, **carried},
         rates=setting.rates,
         task_rates=setting.task_rates,
         downstream=setting.downstream(),

@@ -3,6 +3,9 @@
 python -m tests.bench.many_runs DIR                                # 10,000 finished runs of 100 variants
 bertlab sweep --study=tests/bench/many_runs.py --workdir=DIR --dry_run
 bertlab report DIR
+
+On a machine of two cores with other work, of 10,000 runs: the dry run 18.3 CPU seconds and 555 MiB, the report 34.8 s and
+1,137 MiB (of 2,000 runs 18.0 s and 594 MiB).
 """
 
 import json

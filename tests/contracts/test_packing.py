@@ -10,6 +10,7 @@ import pytest
 from bertlab.config import base_config
 from bertlab.data.packing import packed
 from bertlab.data.rows import make_row, pad_batch
+from bertlab.keys import BY_NAME
 from bertlab.models.base import SIDES, sides_of
 from bertlab.models.presets import FAMILIES
 from bertlab.objectives import REGISTRY
@@ -67,24 +68,24 @@ def one_a_row(view: dict) -> dict:
     return {**apart, "documents": (apart["documents"] > 0).astype(np.int32)}
 
 
-def body(family, direction, names=""):
+def body(family, direction, names="", **model):
     # Windows smaller than the examples, in every second layer.
     windows = {"local_window": 4, "global_every": 2} if family == "modern" else {}
     layers = {} if family == "static" else {"layers": 3}
-    return tiny_program(family, names, direction=direction, **layers, **windows)
+    return tiny_program(family, names, direction=direction, **layers, **windows, **model)
 
 
 @functools.cache
-def encoder(family, direction):
+def encoder(family, direction, **model):
     """A body and its compiled function of (params, view), for every test of its states."""
-    program = body(family, direction)
+    program = body(family, direction, **model)
     return program, quick_jit(program.encode)
 
 
-def assert_states_are_those_alone(family, direction, packed_view, alone_view):
+def assert_states_are_those_alone(family, direction, packed_view, alone_view, **model):
     fields = [name for name in (*OF_POSITIONS, "order", "shown_at") if name in packed_view]
     packed_view, alone_view = ({name: view[name] for name in fields} for view in (packed_view, alone_view))
-    program, encode = encoder(family, direction)
+    program, encode = encoder(family, direction, **model)
     params = random_params(program, packed_view)
     together, alone = (jax.device_get(encode(params, view)) for view in (packed_view, alone_view))
     sides = [side for side in SIDES if getattr(together, side) is not None]
@@ -98,6 +99,11 @@ def assert_states_are_those_alone(family, direction, packed_view, alone_view):
 @pytest.mark.parametrize(("family", "direction"), BODIES)
 def test_states_of_a_packed_example_are_those_of_it_alone(family, direction, batches):
     assert_states_are_those_alone(family, direction, *batches)
+
+
+@pytest.mark.parametrize("positions", BY_NAME["model.position_encoding"].choices)
+def test_all_kinds_of_positions_begin_anew_in_each_example(positions, batches):
+    assert_states_are_those_alone("bert", "bidirectional", *batches, position_encoding=positions)
 
 
 def first_body(name) -> tuple[str, str]:

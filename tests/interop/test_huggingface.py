@@ -251,6 +251,7 @@ def test_the_kind_is_the_first_that_computes_the_same(model, kind, tmp_path):
         {"family": "modern", "direction": "right-to-left", "local_window": 4},
         {"family": "gpt", "norm_placement": "pre", "tied": False, "init_stddev": 0.5},
         {"position_offset": 3, "segments": 3, "norm": "rms_norm", "output_transform": False, "output_bias": False},
+        {"position_encoding": "disentangled", "position_buckets": 5},
     ],
 )
 def test_every_transformer_comes_back_bit_for_bit(model, tmp_path):
@@ -293,6 +294,19 @@ def test_a_body_that_learned_to_predict_in_order_opens_as_a_causal_model(
     assert list(returned.config.objectives) == again
     assert returned.ways() == run.ways() != set()
     same(returned.params, run.params)
+
+
+def test_an_export_from_before_a_key_was_there_is_read(tmp_path):
+    run = published.random_run(tmp_path / "bert", layers=1, position_encoding="relative")
+    (tmp_path / "out").mkdir()
+    save(run, tmp_path / "out")
+    path = tmp_path / "out/config.json"
+    config = json.loads(path.read_text())
+    for later in ("base_width", "position_buckets"):
+        del config[later]
+    path.write_text(json.dumps(config))
+    shapes = [model_shape(imported.config.model, published.VOCAB) for imported in (load(tmp_path / "out"), run)]
+    assert shapes[0] == shapes[1]
 
 
 def test_what_sentence_transformers_reads(tmp_path):

@@ -139,6 +139,11 @@ def test_candidates():
     assert choice.candidates("gpu", half, False) == ["xla", "cudnn"]
     assert choice.candidates("gpu", dataclasses.replace(half, length=128), True) == ["xla", "cudnn"]
     assert choice.candidates("tpu", SHAPE, True) == ["xla", "pallas"]
+    tiled = dataclasses.replace(half, length=128)
+    assert choice.candidates("gpu", tiled, False, "relative") == ["xla", "cudnn"]
+    assert (
+        choice.candidates("gpu", tiled, False, "disentangled") == choice.candidates("tpu", SHAPE, False, "relative") == ["xla"]
+    )
     for unfit in (dict(length=8192 + 128), dict(heads=3), dict(head_width=80)):
         assert choice.candidates("tpu", dataclasses.replace(SHAPE, **unfit), False) == ["xla"]
 
@@ -164,6 +169,14 @@ def test_each_phase_takes_the_fastest_at_its_own_shape(small_config, monkeypatch
     [
         (dict(model__attention="cudnn"), "cannot drop weights of the attention"),
         (dict(model__attention="pallas", model__dropout=0.0), "needs rows of a multiple of 128 positions, not 32"),
+        (dict(model__attention="pallas", model__dropout=0.0, model__position_encoding="relative"), "cannot add .*'relative'"),
+        *(
+            (
+                dict(model__attention=backend, model__dropout=0.0, model__position_encoding="disentangled"),
+                f"attention='{backend}' cannot add position_encoding='disentangled' to the scores; set attention='auto'",
+            )
+            for backend in ("cudnn", "pallas")
+        ),
         (dict(model__attention="fast"), "attention='fast'"),
     ],
 )

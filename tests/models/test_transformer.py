@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertlab.models import transformer
+from bertlab.models.attention import Sight
 from bertlab.models.base import Norm
 from bertlab.models.presets import FAMILIES
-from bertlab.models.transformer import distance_buckets
+from bertlab.models.transformer import by_distance, distance_buckets, log_buckets
 from bertlab.objectives import Vocabulary
 from tests.references import (
     gelu,
@@ -59,6 +61,14 @@ def bucket(ahead, both_sides):
     return (distance if distance < own else min(far, buckets - 1)) + (16 if both_sides and ahead > 0 else 0)
 
 
+def row_of(behind, k):
+    """DeBERTa-v2's row of a table of 2k distances: the near ones by themselves, others by their logarithm, up to 511."""
+    own, distance = k // 2, abs(behind)
+    far = math.ceil(math.log(max(distance, own) / own) / math.log(511 / own) * (own - 1)) + own
+    signed = math.copysign(distance if distance <= own else far, behind)
+    return min(max(int(signed) + k, 0), 2 * k - 1)
+
+
 def encode_row(body, row, c):
     """Hidden states [L, D] of every layer of one row, in float64, written from the papers; `c` has the switches."""
 
@@ -85,6 +95,14 @@ def encode_row(body, row, c):
                 both_sides, place = c.direction == "bidirectional", row["positions"]
                 buckets = [[bucket(int(there - here), both_sides) for there in place] for here in place]
                 scores = scores + body["relative_bias"][buckets, head]
+            if c.position_encoding == "disentangled":
+                table, place = norm(np.float64(body["relative_embedding"]), body["relative_norm"]), row["positions"]
+                at_q, at_k = (
+                    table @ p["qkv_kernel"][:, i, head] + (p["qkv_bias"][i, head] if c.use_bias else 0) for i in (0, 1)
+                )
+                rows = np.array([[row_of(int(here - there), c.position_buckets) for there in place] for here in place])
+                to_position, to_content = np.einsum("ik,ijk->ij", q, at_k[rows]), np.einsum("jk,ijk->ij", k, at_q[rows])
+                scores = (q @ k.T + to_position + to_content) / np.sqrt(3 * q.shape[1])
             scores = np.where(mask, scores, -np.inf)
             weights = np.exp(scores - scores.max(1, keepdims=True))
             mixed += weights / weights.sum(1, keepdims=True) @ v @ p["out_kernel"][head]
@@ -132,6 +150,18 @@ SHAPES = {
     "relative, left to right": ("gpt", "left-to-right", dict(position_encoding="relative")),
     "relative, right to left": ("bert", "right-to-left", dict(position_encoding="relative", segments=0)),
     "relative, modern": ("modern", "bidirectional", dict(position_encoding="relative", local_window=4, global_every=2)),
+    "disentangled": ("bert", "bidirectional", dict(position_encoding="disentangled")),
+    "disentangled, few buckets, left to right": (
+        "gpt",
+        "left-to-right",
+        dict(position_encoding="disentangled", position_buckets=3),
+    ),
+    "disentangled, right to left": ("bert", "right-to-left", dict(position_encoding="disentangled", position_buckets=4)),
+    "disentangled, modern": (
+        "modern",
+        "bidirectional",
+        dict(position_encoding="disentangled", position_buckets=4, local_window=4, global_every=2),
+    ),
     "no positions, gated, biases, post": (
         "gpt",
         "left-to-right",
@@ -170,6 +200,7 @@ ORDERED = {
     "two streams": ("bert", "bidirectional", ("order", "shown_at"), {}),
     "local windows on top": ("modern", "bidirectional", ("order", "shown_at"), dict(local_window=4, global_every=2)),
     "with the direction": ("gpt", "left-to-right", ("order", "shown_at"), {}),
+    "disentangled": ("bert", "bidirectional", ("order", "shown_at"), dict(position_encoding="disentangled")),
 }
 
 
@@ -196,19 +227,63 @@ def test_far_relative_positions_share_buckets():
         assert len(np.unique(found[150])) == (31 if both_sides else 32)
 
 
+def test_far_distances_share_rows_of_the_table():
+    for k in (2, 5, 32, 256):
+        expected = [row_of(behind, k) for behind in range(-599, 600)]
+        np.testing.assert_array_equal(log_buckets(600, k), expected)
+    assert {*expected} == {*range(512)}
+    np.testing.assert_array_equal(log_buckets(129, 256), 256 + np.arange(-128, 129))
+
+
+def test_products_with_distances_are_put_where_they_belong():
+    for length in (1, 2, 7):
+        x = np.random.default_rng(0).normal(size=(2, 3, length, 2 * length - 1)).astype(np.float32)
+        found = np.asarray(by_distance(x))
+        for a, b in np.ndindex(length, length):
+            np.testing.assert_array_equal(found[..., a, b], x[..., a, b - a + length - 1])
+
+
+def test_numbers_of_the_table_are_dropped(monkeypatch):
+    """Each by itself, with projections that change nothing."""
+    config = tiny_program("bert", "", position_encoding="disentangled", dropout=0.25).body.config
+    found, same = [], np.tile(np.eye(8).reshape(8, 1, 2, 4), (1, 3, 1, 1))
+    params = {
+        "qkv_kernel": same,
+        "out_kernel": np.eye(8).reshape(2, 4, 8),
+        "qkv_bias": np.zeros((3, 2, 4)),
+        "out_bias": np.zeros(8),
+    }
+    monkeypatch.setattr(
+        transformer, "position_scores", lambda qkv, places, _: found.append(places) or jnp.zeros((1, 2, 99, 99))
+    )
+    sight, table = Sight(jnp.ones((1, 1, 99, 99), bool), None, "bidirectional"), np.arange(1.0, 4097).reshape(512, 8)
+    given = {"params": params}, jnp.zeros((99, 8)), sight, None, jnp.asarray(table)
+
+    def places(deterministic):
+        transformer.Attention(config, deterministic).apply(*given, rngs={"dropout": jax.random.key(0)})
+        return found.pop()[:, 1].reshape(197, 8)
+
+    shown, dropped = (np.asarray(quick_jit(places, static_argnums=0)(chosen)) for chosen in (True, False))
+    np.testing.assert_array_equal(shown, table[256 - 98 : 256 + 99])
+    np.testing.assert_allclose(dropped[dropped != 0], (shown / 0.75)[dropped != 0], rtol=1e-5)
+    assert 0.2 < (dropped == 0).mean() < 0.3 and not (dropped == 0).all(axis=1).any()
+
+
 SWITCHES = {
     "bert": [dict(scan_layers=False), dict(remat="dots"), dict(remat="full", scan_layers=False)],
     "modern": [dict(remat="full")],
+    "disentangled": [dict(remat="full", scan_layers=True)],
 }
 
 
-@pytest.mark.parametrize("family", SWITCHES)
-def test_loops_and_recomputation_change_nothing(family, packed_batch):
+@pytest.mark.parametrize("name", SWITCHES)
+def test_loops_and_recomputation_change_nothing(name, packed_batch):
     """Same parameters, and the same loss and gradients to within rounding, with dropout at work."""
     batch = packed_batch(rows=2, length=12)
+    family, more = ("bert", {"position_encoding": name}) if name == "disentangled" else (name, {})
 
     def loss_and_gradients(**switches):
-        program = tiny_program(family, "mlm", layers=2, dropout=0.2, **switches)
+        program = tiny_program(family, "mlm", layers=2, dropout=0.2, **more, **switches)
         params, views = random_params(program, batch), views_of(program, batch)
         loss = lambda p: program.metrics(p, views, jax.random.key(5))["mlm/loss"][0]
         traced = quick_jit(jax.value_and_grad(loss)).trace(params)
@@ -216,7 +291,7 @@ def test_loops_and_recomputation_change_nothing(family, packed_batch):
         return traced.lower().compile()(params)
 
     expected_loss, expected = loss_and_gradients()
-    for switches in SWITCHES[family]:
+    for switches in SWITCHES[name]:
         loss, gradients = loss_and_gradients(**switches)
         np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), gradients, expected)

@@ -28,8 +28,8 @@ from tests.references import (
 RATE = 0.4
 
 
-def program_of(family: str = "bert", layers: int = 1, **settings):
-    program = tiny_program(family, "", layers=layers)
+def program_of(family: str = "bert", layers: int = 1, positions: str = "", **settings):
+    program = tiny_program(family, "", layers=layers, **({"position_encoding": positions} if positions else {}))
     return dataclasses.replace(program, objectives={"electra": ReplacedTokenDetection(rate=RATE, **settings)})
 
 
@@ -183,6 +183,16 @@ def test_losses_with_a_generator_equal_numpy(family, task, batch):
         close(metrics["recall"], found)
     total = sums[0] * (50 if discriminates else 1) + losses[used].sum() / (RATE if asks_all else 1)
     close(metrics["loss"], [total, sums[2]])
+
+
+@pytest.mark.parametrize("positions", ["relative", "disentangled"])
+def test_a_generator_has_its_own_distances(positions, batch):
+    program = program_of(positions=positions, task="replace_mlm")
+    params, view = random_params(program, batch, scale=0.4), shown_by(SMALL, batch)
+    metrics, used = compiled_metrics(positions=positions, task="replace_mlm")(params, view), view["masked_weights"]
+    logits = log_softmax(generator_logits(program, params, view))
+    losses = -np.take_along_axis(logits, view["masked_labels"][..., None], -1)[..., 0]
+    close(metrics["generator_loss"], [losses[used].sum(), used.sum()])
 
 
 def test_losses_with_a_fixed_generator_equal_numpy(batch):

@@ -41,6 +41,10 @@ SWITCHES = [
     {"position_encoding": "relative"},
     {"position_encoding": "relative", "direction": "left-to-right"},
     {"position_encoding": "relative", "local_window": 4, "global_every": 2},
+    {"position_encoding": "disentangled"},
+    {"position_encoding": "disentangled", "position_buckets": 5, "norm": "rms_norm", "use_bias": False},
+    {"position_encoding": "disentangled", "position_buckets": 4, "direction": "left-to-right", "norm_placement": "pre"},
+    {"position_encoding": "disentangled", "direction": "right-to-left", "local_window": 4, "global_every": 2},
     {"position_offset": 3},
     {"position_encoding": "rotary"},
     {"rotary_base": 7.0, "position_encoding": "rotary"},
@@ -244,10 +248,11 @@ def test_losses_ask_what_the_objective_asks(direction, exported):
     np.testing.assert_allclose(loss.item(), expected.item(), rtol=1e-5)
 
 
+POSITIONS = [{"position_encoding": positions} for positions in ("relative", "disentangled")]
 IN_ORDER = [{"objectives": "prefix"}, {"objectives": "masked_next_token"}, MODERNBERT | {"objectives": "prefix"}]
 
 
-@pytest.mark.parametrize("model", [{"norm": "rms_norm"}, {"position_encoding": "relative"}, LOCAL, {}, *IN_ORDER], ids=str)
+@pytest.mark.parametrize("model", [{"norm": "rms_norm"}, *POSITIONS, LOCAL, {}, *IN_ORDER], ids=str)
 def test_a_bidirectional_body_is_causal_as_a_causal_model(model, exported):
     """The logits that we score a text by from left to right; transformers' own BERT, of a masked model, must be told."""
     run, directory = exported(**model)

@@ -26,6 +26,20 @@ LEAKS = "tests/contracts/test_leaks.py::test_one_sided_states_see_one_side_of_th
 
 BUGS = (
     Bug(
+        "markup-in-the-data-of-a-page",
+        "bertlab/studies/explore.html.j2",
+        "{{ data | tojson }}",
+        '{{ data | tojson | replace("\\\\u003c", "<" | safe) | safe }}',
+        ("tests/studies/test_explore.py::test_nothing_in_a_study_can_break_out_of_the_data",),
+    ),
+    Bug(
+        "interval-of-a-seed-instead-of-the-mean",
+        "bertlab/studies/explore.py",
+        "/ np.sqrt(np.where(known, seeds, np.nan))",
+        "",
+        ("tests/studies/test_explore.py::test_intervals_of_many_means_are_those_of_each",),
+    ),
+    Bug(
         "broken-causal-mask",
         "bertlab/models/transformer.py",
         "mask &= jnp.tril(jnp.ones((length, length), bool))",

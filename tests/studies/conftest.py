@@ -148,8 +148,14 @@ class InThisProcess(Launcher):
 def fake_config(spec, overrides):
     """As much of a config as a sweep of fake runs reads."""
     data = {"corpus": overrides.get("data.corpus", "pydocs"), "batch_size": 4, "seq_len": 8}
+    data["unique_tokens"] = overrides.get("data.unique_tokens", 0)
     optimizer = {"learning_rate": overrides.get("optimizer.learning_rate", 1e-3)}
     return ConfigDict({"train": {"steps": overrides.get("train.steps", 0)}, "data": data, "optimizer": optimizer})
+
+
+def fake_prepare(data):
+    """A text of 1,000 tokens."""
+    return SimpleNamespace(statistics={"train": {"tokens": 1000}})
 
 
 @pytest.fixture
@@ -159,7 +165,7 @@ def fake_runs(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(ROOT)]))
     monkeypatch.setattr(sweep_module, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(sweep_module, "load_checked", fake_config)
-    monkeypatch.setattr(sweep_module, "prepare", lambda data: prepared.append(data.corpus))
+    monkeypatch.setattr(sweep_module, "prepare", lambda data: prepared.append(data.corpus) or fake_prepare(data))
     return prepared
 
 

@@ -15,8 +15,10 @@ from bertlab.studies import sweep as sweep_module
 from bertlab.studies.comparisons import compare_all
 from bertlab.studies.estimate import Cost
 from bertlab.studies.findings import findings, notices
-from bertlab.studies.measurements import load
+from bertlab.studies.measurements import load, scores
 from bertlab.studies.report import csv_tables
+from bertlab.studies.seeds import seed_tables
+from bertlab.studies.selection import selections
 from bertlab.studies.sweep import check_configs, sweep
 from tests.bench.many_runs import get_study, write
 
@@ -73,6 +75,19 @@ def test_twice_the_runs_are_not_more_than_twice_the_work_of_a_report(studies):
     read(studies[0])  # imports
     few, many = (calls(lambda of=of: read(of)) for of in studies)
     assert many < 2.1 * few
+
+
+def test_what_several_parts_of_a_report_ask_is_worked_out_once_for_the_same_results(studies):
+    results = load(studies[0])
+    (score,) = scores(results)
+    tables = seed_tables(results, score)
+    assert seed_tables(results, score) is tables and selections(results) is selections(results)
+    own = results.values(score)
+    own[:] = 0.0
+    assert results.values(score).min() > 0.5, "what is handed out is the caller's own"
+    fewer = dataclasses.replace(results, runs=results.runs[1:])
+    first = next(iter(tables))
+    assert len(seed_tables(fewer, score)[first]) == len(tables[first]) - 1
 
 
 def test_each_config_is_checked_once_and_each_seed_too(monkeypatch):

@@ -25,7 +25,7 @@ from bertlab.studies.comparisons import compare_all
 from bertlab.studies.curves import curves
 from bertlab.studies.findings import findings, notices
 from bertlab.studies.measurements import cost, load
-from bertlab.studies.report import all_metrics, csv_tables, environment_rows, print_columns, print_report, report
+from bertlab.studies.report import all_metrics, csv_tables, environment_rows, print_columns, print_report, report, show
 from bertlab.studies.seeds import summarise
 from bertlab.studies.statistics import seeds_needed
 from bertlab.studies.study import Claim, Published, Study
@@ -58,6 +58,7 @@ def no_figures(monkeypatch):
     """Reports without their figures, most of a report's time."""
     monkeypatch.setattr(module, "inline_svg", lambda *_: '<svg role="img"></svg>')
     monkeypatch.setattr(module, "figures", lambda _: {})
+    monkeypatch.setattr(module, "explore_page", lambda _: "")
     for name in ("learning_curves", "downstream_bars", "heat_map"):
         monkeypatch.setattr(module.plots, name, lambda *_, **__: Figure())
 
@@ -71,11 +72,11 @@ def study_of(directory, task="code_spans", published=None, **scores):
 
 
 def html_page(results):
-    return module.html_page(results, compare_all(results))
+    return module.html_page(results, show(results))
 
 
 def latex(results):
-    return module.latex(results, compare_all(results))
+    return module.latex(results.study["name"], show(results))
 
 
 def findings_of(results):
@@ -173,7 +174,7 @@ def test_every_file_of_a_report_appears_in_one_move(study_directory, tmp_path, m
     replace, moved = os.replace, set()
     monkeypatch.setattr("os.replace", lambda source, target: moved.add(Path(target)) or replace(source, target))
     page = report(tmp_path / "s", console=Console(file=io.StringIO()))
-    files = {path for path in (tmp_path / "s" / "report").rglob("*") if path.is_file()} | {page}
+    files = {path for path in (tmp_path / "s" / "report").rglob("*") if path.is_file()} | {page, page.with_name("explore.html")}
     assert {".png", ".svg", ".csv", ".tex", ".html"} == {path.suffix for path in files} and files <= moved
 
 
@@ -245,13 +246,13 @@ class Requests(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.fetched, self.ids, self.tags = [], [], []
+        self.fetched, self.links, self.ids, self.tags = [], [], [], []
 
     def handle_starttag(self, tag, attributes):
         self.tags.append(tag)
         for name, value in attributes:
             if name in ("src", "srcset", "href", "xlink:href", "data", "action", "poster"):
-                self.fetched.append(value)
+                (self.links if tag == "a" else self.fetched).append(value)
             if name == "id":
                 self.ids.append(value)
 
@@ -261,6 +262,7 @@ def test_page_is_self_contained(study_directory, study_report):
     page = Requests()
     page.feed(text)
     assert all(value.startswith(("#", "data:")) for value in page.fetched), page.fetched
+    assert page.links == ["explore.html"] and (study_report[0].parent / page.links[0]).exists()
     assert not re.search(r"https?:|file:|@import|url\((?!#)", text)
     assert str(study_directory) not in text
     assert {"script", "img", "iframe"}.isdisjoint(page.tags)
@@ -736,7 +738,7 @@ def test_nothing_of_a_run_directory_becomes_a_part_of_the_page(tmp_path):
     assert not {tag for tag, _ in elements} & {"script", "img", "iframe", "object", "embed", "form", "base", "b"}
     assert not [name for _, attributes in elements for name in attributes if name.startswith("on")]
     targets = [attributes[name] for _, attributes in elements for name in ("href", "src", "xlink:href") if name in attributes]
-    assert all(target.startswith(("#", "data:,")) for target in targets)
+    assert all(target.startswith(("#", "data:,")) for target in targets if target != "explore.html")
     first = next(attributes for tag, attributes in elements if tag == "meta" and "http-equiv" in attributes)
     assert first["http-equiv"] == "Content-Security-Policy" and first["content"].startswith("default-src 'none'; style-src")
 
@@ -868,7 +870,7 @@ def test_every_number_is_on_the_terminal_whatever_the_names_and_sizes(tmp_path):
     per_run = {run.name: {"package": 1e-9 * int(run.labels["seed"])} for run in study.runs()}
     results = load(write_study(tmp_path / "s", study, per_run=per_run))
     console = Console(file=io.StringIO(), width=70)
-    print_report(results, compare_all(results), tmp_path / "report.html", console)
+    print_report(show(results), tmp_path / "report.html", console)
     printed = console.file.getvalue()
     assert "1.5e-07 ± 7.1e-08" in printed and "4.39 M" in printed
     assert not re.search(r"(?<!\d)-0\.0*(?![\d.])", printed)

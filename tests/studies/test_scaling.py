@@ -9,9 +9,11 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from bertlab.config import load_config
 from bertlab.errors import UserError
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies.scaling import Fit, fit, fitted, isoflop, scaling, sentence
+from bertlab.studies.study import load_study
 
 LAWS = {"MLM": Fit(1.69, 406.4, 0.34, 410.7, 0.28), "LTR": Fit(2.5, 60.0, 0.25, 900.0, 0.40)}  # the first: Hoffmann et al. 2022
 SIZES, TOKENS = (3e5, 7e5, 2e6, 5e6), (2e6, 8e6, 4e7)
@@ -139,3 +141,11 @@ def test_a_power_that_the_runs_do_not_determine_is_said(tmp_path):
         given = loss(runs) if named else loss(runs["parameters"], runs["tokens"])
         said = sentence({"variant": "x", **fitted("x", runs.assign(loss=given))})
         assert [key for key in ("alpha", "beta") if f" {key} lies at an end" in said] == named
+
+
+def test_without_a_search_for_rates_the_study_carries_one_over_to_all_widths():
+    """A search finds each width's own rate, and then nothing is scaled."""
+    for select, base in (("off", 128), ("1/3+1", None)):
+        runs = load_study(f"experiments/ablations/scaling.py:scale=tiny,corpus=pydocs,select={select}").runs()
+        models = [load_config(run.config, run.overrides).model for run in runs]
+        assert {model.base_width for model in models} == {base} and {model.width for model in models} == {64, 128, 192, 256}

@@ -12,7 +12,7 @@ from bertlab.run import Run, StudyDirectory
 from bertlab.studies.comparisons import compare_all, difference, find
 from bertlab.studies.findings import findings, notices
 from bertlab.studies.measurements import load, score_of_task
-from bertlab.studies.report import html_tables, report, run_rows
+from bertlab.studies.report import html_tables, report, run_rows, show
 from bertlab.studies.seeds import summarise
 from bertlab.studies.selection import at_selected_labels, selections
 from bertlab.studies.tables import (
@@ -100,7 +100,7 @@ def test_variants_are_compared_at_the_labels_that_valid_selects(tmp_path):
     compared = compare_all(results)
     frame = grouped_tables(results, compared)[0]
     assert list(frame.index) == ["big", "small"], "the tables are of what is compared"
-    marked = [(variant, best) for variant, cells in html_tables(results, compared)[0]["rows"] for _, best in cells]
+    marked = [(variant, best) for variant, cells in html_tables(at, show(results))[0]["rows"] for _, best in cells]
     assert ("big", True) in marked and ("small", True) not in marked
     assert len(run_rows(results)) > len(at.runs), "the list of runs has all of them"
 

@@ -26,21 +26,14 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 STUDIES = sorted(path for path in (ROOT / "experiments/ablations").glob("*.py") if path.stem not in ("floors", "objectives"))
 WHOLE = os.environ.get("BERTLAB_WHOLE_STUDIES") == "1"
-# Studies whose last run, on its last task, is of a kind of its own: those of `make test`, and of `make test-slow`.
+# Studies whose last run, on its last task, is of a kind of its own: those of `make test`, of `make test-slow`, and of neither.
 QUICK = ("elmo_layers",)
-SLOW = ("albert_sop", "bert_table5", "bert_table7", "bert_table8", "clm_then_mlm", "electra_small", "elmo_placement")
-SLOW += (
-    "four_systems",
-    "gpt_layers",
-    "gpt_table5",
-    "gpt_zero_shot",
-    "roberta_formats",
-    "spanbert_masking",
-    "static_contextual",
-    "taglm_placement",
-)
-SLOW += ("ulmfit_bidirectional", "awd_lstm_table4", "elmo_senses", "headline", "edge_probing")
-SLOW += ("fitlam", "gpt_bert", "layers_by_task", "roberta_batches", "words_from_context", "xlnet_table6")
+SLOW = ("bert_table5", "clm_then_mlm", "edge_probing", "elmo_placement", "elmo_senses", "four_systems", "gpt_layers")
+SLOW += ("headline", "layers_by_task", "ulmfit_bidirectional", "words_from_context")
+# Those of `make test-nightly`: the code that they run is that of others, with other settings.
+NIGHTLY = ("albert_sop", "awd_lstm_table4", "bert_table7", "bert_table8", "electra_small", "fitlam", "gpt_bert", "gpt_table5")
+NIGHTLY += ("gpt_zero_shot", "roberta_batches", "roberta_formats", "spanbert_masking", "static_contextual", "taglm_placement")
+NIGHTLY += ("xlnet_table6",)
 # Kinds that no study's last run is of: label of the run, task.
 MORE = {
     "bert_table5": [("+ BiLSTM", "code_spans")],
@@ -109,13 +102,14 @@ def some(study, runs):
     return sharing([dataclasses.replace(run, downstream=on_tasks(run)) for run in kept])
 
 
-def studies(quick, slow):
-    """Studies by these names, and which are slow; all with BERTLAB_WHOLE_STUDIES=1."""
-    paths = [path for path in STUDIES if WHOLE or path.stem in quick + slow]
-    return [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem not in quick)) for path in paths]
+def studies(quick, slow, nightly=()):
+    """Studies by these names, and when they are trained; all with BERTLAB_WHOLE_STUDIES=1."""
+    paths = [path for path in STUDIES if WHOLE or path.stem in quick + slow + nightly]
+    marks = lambda name: [] if name in quick else [pytest.mark.slow] + [pytest.mark.nightly] * (name in nightly)
+    return [pytest.param(path, id=path.stem, marks=marks(path.stem)) for path in paths]
 
 
-@pytest.mark.parametrize("path", studies(QUICK, SLOW))
+@pytest.mark.parametrize("path", studies(QUICK, SLOW, NIGHTLY))
 def test_a_study_trains(path, corpus, cache, tasks, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     study = load_study(f"{path}:scale=tiny,seeds=1,steps=2,task_steps=2{ARGUMENTS.get(path.stem, '')}")

@@ -15,7 +15,9 @@ from bertlab.errors import UserError
 from bertlab.studies.statistics import (
     FIRST_LOOK,
     bootstrap_interval,
+    compare_pairs,
     compare_variants,
+    flip_pairs,
     look_threshold,
     mean_interval,
     multi_bootstrap,
@@ -122,6 +124,25 @@ def test_differences_that_do_not_vary_are_judged_by_permutations(step):
     ones, zeros = pd.Series([1.0] * 3), pd.Series([0.0] * 4, index=range(7, 11))
     relabelled = scipy.stats.permutation_test((ones, zeros), lambda x, y, axis: x.mean(axis=axis) - y.mean(axis=axis))
     assert compare_variants(ones, zeros, NAMES).p == smallest_p(3, 4) == pytest.approx(relabelled.pvalue)
+
+
+def test_many_pairs_at_once_are_each_as_alone():
+    """Pairs of four and of three seeds, equal scores, and independent samples, in one call."""
+    scores = {"big": BIG, "small": SMALL, "short": BIG[:3] ** 2, "shifted": BIG + 1, "elsewhere": elsewhere(SMALL)}
+    pairs = list(itertools.permutations(scores, 2))
+    for (first, second), found in zip(pairs, compare_pairs(scores, pairs), strict=True):
+        assert repr(found) == repr(compare_variants(scores[first], scores[second], (first, second)))
+        common = BIG.index if first != "short" != second else BIG.index[:3]
+        if "elsewhere" in (first, second):
+            test = scipy.stats.ttest_ind(scores[first], scores[second], equal_var=False)
+        elif {first, second} == {"big", "shifted"}:
+            continue
+        else:
+            test = scipy.stats.ttest_rel(scores[first][common], scores[second][common])
+        assert found.p == pytest.approx(test.pvalue) and (found.low, found.high) == pytest.approx(test.confidence_interval())
+    paired = [pair for pair in pairs if "elsewhere" not in pair]
+    alone = [sign_flips(scores[first], scores[second], (first, second)) for first, second in paired]
+    assert flip_pairs(scores, paired) == alone and len(set(alone)) > 1
 
 
 def test_sign_flips_are_all_sign_flips():

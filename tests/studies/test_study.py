@@ -69,6 +69,7 @@ def test_study_without_axes_is_one_run():
         ({"a": {"MLM": {}, "mlm": {}}}, 'run name "mlm"'),
         ({"a": {"Report": {}}}, '"report", but that name is taken'),
         ({"a": {"Report.html": {}}}, '"report.html", but that name is taken'),
+        ({"a": {"Explore.html": {}}}, '"explore.html", but that name is taken'),
         ({"seed": []}, "list of values"),
         ({"seed": 3}, 'axis "seed" is 3; give it a dict of label -> overrides or a list of values'),
         ({"tokens": [1]}, "rename the axis"),

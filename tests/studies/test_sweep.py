@@ -1,5 +1,6 @@
 """Sweeps: which runs begin, wait, share, fail and resume; what is refused; what is shown. Most runs are of a fake runner."""
 
+import contextlib
 import dataclasses
 import errno
 import fcntl
@@ -91,6 +92,13 @@ def test_each_distinct_data_config_is_prepared_once_before_any_run(fake_runs, tm
     axes = {"corpus": {"p": {"data.corpus": "pydocs"}, "t": {"data.corpus": "text:*.txt"}}, "seed": [1, 2]}
     run_sweep(study_of(axes), tmp_path)
     assert fake_runs == ["pydocs", "text:*.txt"]
+
+
+def test_no_run_starts_if_one_wants_more_text_than_there_is(fake_runs, tmp_path):
+    axes = {"text": {"all": {}, "part": {"data.unique_tokens": 1000}, "more": {"data.unique_tokens": 1001}}}
+    with pytest.raises(UserError, match=r"unique_tokens=1001: the train split has only 1,000 tokens; lower it, or"):
+        run_sweep(study_of(axes), tmp_path)
+    assert not list(tmp_path.glob("*/result.json"))
 
 
 @pytest.fixture
@@ -367,18 +375,23 @@ def start_waiting_sweep(workdir, before=(), mode="wait"):
     script = f"""
         import sys
         from pathlib import Path
-        from conftest import fake_config
+        from conftest import fake_config, fake_prepare
         from test_sweep import study
         from bertlab.studies import sweep
-        sweep.load_checked, sweep.prepare = fake_config, lambda data: None
+        sweep.load_checked, sweep.prepare = fake_config, fake_prepare
         spec = study({{**{dict.fromkeys(before, "finish")}, "A": {mode!r}, "B": "finish"}})
         sys.exit(sweep.sweep(spec, Path({str(workdir)!r}), runner="fake_runner:run"))
     """
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
-    with open(workdir / "pipe") as pipe:
-        assert pipe.read() == "a-seed=1\n"
+    pipe, said = os.open(workdir / "pipe", os.O_RDONLY | os.O_NONBLOCK), b""  # to open it otherwise would wait for a writer
+    while said != b"a-seed=1\n":
+        assert process.poll() is None, "the sweep has ended"
+        with contextlib.suppress(BlockingIOError):
+            said += os.read(pipe, 100)
+        time.sleep(0.02)
+    os.close(pipe)
     return process
 
 

@@ -18,7 +18,7 @@ from bertlab.studies.comparisons import ALL_PAIRS, compare_all, of_family
 from bertlab.studies.curves import curves, score_curves, shared_curves, trajectory_axis
 from bertlab.studies.findings import findings
 from bertlab.studies.measurements import cost, load, scores
-from bertlab.studies.report import html_page
+from bertlab.studies.report import html_page, show
 from bertlab.studies.study import Study
 from bertlab.studies.sweep import describe, sweep
 from bertlab.studies.worker import stage_settings
@@ -167,7 +167,7 @@ def test_steps_of_a_pretraining_are_one_line(directory):
         assert panel.get_xscale() == "log"
     (panel,) = results.plot_score_curves(found).axes
     np.testing.assert_array_equal(panel.get_lines()[0].get_ydata(), drawn.get_ydata())
-    page = html_page(found, [])
+    page = html_page(found, show(found))
     assert "Scores along pretraining" in page and page.count("package/accuracy against") == 5
 
 
@@ -181,6 +181,6 @@ def test_variants_are_compared_at_the_end_of_their_pretrainings(directory):
 def test_a_study_without_steps_has_no_such_curves(study_directory):
     found = load(study_directory)
     assert trajectory_axis(found) is None and score_curves(found, scores(found)).empty
-    assert "Scores along pretraining" not in html_page(found, [])
+    assert "Scores along pretraining" not in html_page(found, show(found))
     with pytest.raises(UserError, match="has no axis of steps"):
         results.plot_score_curves(found)

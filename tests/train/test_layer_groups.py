@@ -74,7 +74,7 @@ def programs_of(family):
         own = {name: o for name, o in REGISTRY.items() if family in (o.families or FAMILIES) and o.sees not in REGISTRY}
         yield tiny_program(family, "+".join(name for name, o in own.items() if o.reads in sides), direction=direction)
     shapes = {
-        "bert": [dict(final_norm=True, position_encoding="rotary")],
+        "bert": [dict(final_norm=True, position_encoding=positions) for positions in ("rotary", "relative", "disentangled")],
         "modern": [dict()],
         "gpt": [dict(size="gpt2", scan_layers=False), dict(tied=False, segments=3, output_bias=True)],
         "elmo": [dict(token_encoder="characters", filters=((1, 8), (2, 8)), highway_layers=1), dict(output_transform=True)],

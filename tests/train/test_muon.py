@@ -102,7 +102,7 @@ def test_all_else_is_trained_by_adam_bit_for_bit():
 
 
 # By the last name of a parameter: every name of every family is in one of the two.
-DECAYED = {"token_embedding", "position_embedding", "segment_embedding", "embedding", "kernel", "projection"}
+DECAYED = {f"{name}_embedding" for name in ("token", "position", "relative", "segment")} | {"embedding", "kernel", "projection"}
 DECAYED |= {f"{name}_kernel" for name in ("qkv", "out", "input", "recurrent", "carry", "transform")}
 KEPT = {"scale", "bias", "qkv_bias", "out_bias", "input_bias", "recurrent_bias", "carry_bias", "transform_bias"}
 MUONS = {
@@ -118,6 +118,7 @@ MUONS |= {"gpt": MUONS["bert"], "modern": MUONS["bert"] | {"gate/kernel"}}
     ("family", "names", "changes"),
     [
         ("bert", "mlm+nsp", {}),
+        ("bert", "mlm", {"position_encoding": "disentangled"}),
         ("gpt", "ltr", {}),
         ("gpt", "ltr", {"size": "gpt2"}),
         ("modern", "mlm", {}),

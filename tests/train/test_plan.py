@@ -5,6 +5,7 @@ import json
 import pytest
 
 from bertlab.errors import UserError
+from bertlab.models.presets import model_shape
 from bertlab.train import plan as planning
 from bertlab.train.hlo import Collectives, Kernel, Work
 from bertlab.train.plan import Plan, plan, print_plan
@@ -80,6 +81,16 @@ def test_products_are_those_of_the_formula_and_what_is_computed_again(small_conf
     assert again.model_flops == plain.model_flops
     assert 1.1 * plain.work.flops < again.work.flops < 1.34 * plain.work.flops, "layers forward twice, at most a third more"
     assert plain.work.flops < dots.work.flops < again.work.flops, "attention's products forward twice"
+
+
+@pytest.mark.slow
+def test_products_of_disentangled_positions_are_those_of_the_formula(small_config):
+    """And once for the batch, in each layer, queries and keys of all 63 distances between 32 positions."""
+    config = small_config("gpt", model__position_encoding="disentangled")
+    found, shape = plan(config, "cpu:1"), model_shape(config.model, 1)
+    of_table = 6 * shape.layers * 63 * 2 * shape.width**2
+    assert found.work.flops == pytest.approx(found.model_flops + of_table, rel=0.02)
+    assert found.model_flops > 1.2 * plan(small_config("gpt"), "cpu:1").model_flops
 
 
 def test_the_largest_batch_is_the_last_that_fits(small_config, monkeypatch):

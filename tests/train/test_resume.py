@@ -346,8 +346,11 @@ def test_a_run_goes_on_with_another_mesh_and_other_writers(small_config, tmp_pat
     assert list((tmp_path / "moved" / "tensorboard").iterdir())
 
 
+ELASTIC = {name: [] if name in ("bert", "elmo") else [pytest.mark.nightly] for name in (*FAMILIES, "glove")}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*FAMILIES, "glove"])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks) for name, marks in ELASTIC.items()])
 def test_every_family_goes_on_on_other_devices(name, small_config, tmp_path, capsys):
     """One device, from step 2 a mesh of eight, from step 4 one again: the batches are the same, and the losses nearly.
 

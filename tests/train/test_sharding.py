@@ -22,6 +22,7 @@ CASES = {
     "gpt": ("gpt", "ltr", {}),
     "diffusion": ("bert", "diffusion", {}),
     "modern": ("modern", "mlm", dict(layers=2, local_window=4, global_every=2)),
+    "disentangled": ("bert", "mlm", dict(layers=2, position_encoding="disentangled", position_buckets=4)),
     "elmo": ("elmo", "ltr+rtl", {}),
     "elmo on characters, stateful": ("elmo", "ltr+rtl", dict(layers=2, token_encoder="characters", stateful=True)),
     "awd_lstm, stateful": ("awd_lstm", "ltr+ar+tar", dict(layers=2, stateful=True)),
@@ -115,7 +116,9 @@ DIVIDED = [case for case in CASES if case not in ("elmo", "cbow")]
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(c, marks=[pytest.mark.slow] * (c in ("modern", "diffusion", "elmo on characters, stateful")))
+        pytest.param(
+            c, marks=[pytest.mark.slow] * (c in ("modern", "diffusion", "disentangled", "elmo on characters, stateful"))
+        )
         for c in DIVIDED
     ],
 )
@@ -141,7 +144,7 @@ def test_shards_do_hold_unequal_numbers_of_masked_tokens(packed_batch):
     assert len(set(per_row.reshape(8, 2).sum(1))) > 1, "else the test above could not see a mean of means"
 
 
-@pytest.mark.parametrize("case", ["bert", "elmo", "awd_lstm, stateful"])
+@pytest.mark.parametrize("case", ["bert", "disentangled", "elmo", "awd_lstm, stateful"])
 def test_parameters_are_divided_as_the_rules_say(case, packed_batch):
     batch = batch_of(case, packed_batch)
     mesh = build_mesh(dict(zip(MESH_AXES, (2, 2, 2))))
@@ -153,6 +156,7 @@ def test_parameters_are_divided_as_the_rules_say(case, packed_batch):
     }
     expected = {
         "body/token_embedding": ("tensor", "fsdp"),
+        "body/relative_embedding": (None, "fsdp"),
         "body/forward/recurrent_kernel": (None, "fsdp", None, "tensor"),
         "body/layer_0/input_kernel": ("fsdp", None, "tensor"),
         "body/blocks/attention/qkv_kernel": (None, "fsdp", None, "tensor", None),

@@ -110,6 +110,7 @@ MATRICES += ["body/blocks/up/kernel"]
         ("ltr", {"tied": False, "output_transform": False, **PRE}, [], []),
         ("mlm+nsp", {}, ["body/output/transform/kernel", "body/pooler/kernel"], ["heads_nsp/kernel"]),
         ("diffusion", {"position_encoding": "relative"}, ["body/output/transform/kernel"], []),
+        ("diffusion", {"position_encoding": "disentangled"}, ["body/output/transform/kernel"], []),
     ],
 )
 def test_initial_values_and_rates_follow_the_axes_that_grow(objectives, given, matrices, outputs, batch):
