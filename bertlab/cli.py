@@ -380,11 +380,11 @@ def _add_measuring(add) -> None:
     evaluate("--suite", choices=("babylm",), help="a suite of tasks instead: BabyLM's zero-shot tasks, from --data")
     evaluate("--data", type=Path, help="folder of the suite's files: BabyLM's evaluation_data/full_eval or fast_eval")
     evaluate(
-        "--special_tokens", choices=("pipeline", "bertlab"), default="pipeline",
-        help="with --suite: score a completion's pieces alone, as BabyLM's pipeline does, or the closing token too",
+        "--special_tokens", choices=("pipeline", "bertlab"),
+        help="with --suite: score a completion's pieces alone, as BabyLM's pipeline does (default), or the closing token too",
     )  # fmt: skip
     evaluate("--kinds", default="", help="left-to-right, pseudo, ..., joined by commas (default: all that the model supports)")
-    evaluate("--orders", type=int, default=4, help="random orders of each text for the kind any-order (default 4)")
+    evaluate("--orders", type=int, help="random orders of each text for the kind any-order (default 4)")
     evaluate(
         "--noclosing", action="store_true",
         help="do not score where a text ends: neither its closing token nor, for the kind any-order, its number of pieces",
@@ -746,8 +746,10 @@ def _evaluate(given, _) -> Found:
             )
         from bertlab.transfer.babylm import evaluate_babylm
 
-        how = (kinds, given.limit, given.out, given.step, given.orders, given.special_tokens)
+        how = (kinds, given.limit, given.out, given.step, given.orders, given.special_tokens or "pipeline")
         return Found({"babylm": evaluate_babylm(given.run, given.data, *how)})
+    if given.special_tokens:
+        raise UserError(f"--special_tokens={given.special_tokens} has no effect without --suite=babylm; omit it")
     how = (kinds, given.limit, given.out, given.step, given.orders, not given.noclosing)
     return Found(evaluate(given.run, given.text, given.minimal_pairs, *how))
 

@@ -100,12 +100,12 @@ def train_on(config: ConfigDict, corpus: str, objectives: str, mask_rate: float 
         mask_rate: the `rate` of every objective that has a mask rate; 0: their own.
 
     Raises:
-        UserError: an objective is unknown.
+        UserError: an objective is unknown, or `mask_rate` is given and none has one.
     """
     from bertlab.data.formats import FORMATS, NEGATIVES, format_of
     from bertlab.data.vocabularies import SPECIALS
     from bertlab.models.presets import directions_with, model_direction
-    from bertlab.objectives import find, has_mask_rate
+    from bertlab.objectives import find
 
     data = config.data
     data.corpus = corpus
@@ -113,10 +113,13 @@ def train_on(config: ConfigDict, corpus: str, objectives: str, mask_rate: float 
         data.tokenizer.kind = "words"
         data.tokenizer.vocab_size = data.synthetic.get_oneway_ref("vocab_size") + len(SPECIALS)
     add_objectives(config, objectives)
+    if mask_rate:
+        masked = with_mask_rate(config)
+        if not masked:
+            raise UserError(f"mask_rate={mask_rate}: objectives={objectives} has no rate of masked tokens; omit mask_rate")
+        for name in masked:
+            config.objectives[name].rate = mask_rate
     kinds = [find(entry.get("implementation", name)) for name, entry in config.objectives.items()]
-    for kind, entry in zip(kinds, config.objectives.values()):
-        if mask_rate and has_mask_rate(kind):
-            entry.rate = mask_rate
     directions = directions_with({kind.reads for kind in kinds} - {"any"}, config.model.family)
     if directions and model_direction(config.model) not in directions:
         config.model.direction = directions[0]
@@ -127,6 +130,13 @@ def train_on(config: ConfigDict, corpus: str, objectives: str, mask_rate: float 
     for negatives, label in NEGATIVES.items():
         if label in needs and format_of(data).has_pairs:
             data[data.format].negatives = negatives
+
+
+def with_mask_rate(config: ConfigDict) -> list[str]:
+    """Names of the config's objectives that have a mask rate."""
+    from bertlab.objectives import find, has_mask_rate
+
+    return [name for name, entry in config.objectives.items() if has_mask_rate(find(entry.get("implementation", name)))]
 
 
 def take_published(config: ConfigDict, steps: int = 0) -> None:

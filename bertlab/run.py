@@ -28,6 +28,8 @@ from bertlab.files import is_plain_name, misfit, parse_json, read_json, write_js
 FORMAT = 1
 """Of the directories that this version writes. Those without a number were written before it existed and are read as well."""
 
+BOUNDS = ("any-order",)
+"""Kinds of score in evaluation.json whose bits per byte are an upper bound of a code length: they are written with ≤."""
 
 _OF_RESULTS = ("config.json", "study.json", "job.json")  # a directory with one of them is a run's or a study's
 
@@ -377,6 +379,24 @@ class Run:
         """Writes the config; the run is not finished, so it has no files.json."""
         self.files.unlink(missing_ok=True)
         self.config.write(config)
+
+    def model_config(self) -> dict[str, Any]:
+        """The config of a run or an imported directory, which has a model.
+
+        Raises:
+            UserError: The directory is another one; says what to do if it is one of transformers.
+        """
+        config = self.config.read()
+        if "model" in config and ("data" in config or "transfer" in config):
+            return config
+        if "model_type" in config:
+            raise UserError(
+                f"{self} is a directory of transformers; run `bertlab import --from=huggingface {self} --workdir=RUN` and give"
+                " RUN"
+            )
+        raise UserError(
+            f"{self.config} is not the config of a model; give the --workdir of a `bertlab train` or `bertlab import`"
+        )
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Writes files.json and, as the last file, the result."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 
 import pytest
 from ml_collections import ConfigDict
@@ -199,6 +200,12 @@ def test_a_run_from_before_a_refusal_did_what_the_defaults_do(more, tmp_path):
     del config["objectives"]["package"]
     if not more:
         check_config(ConfigDict(config))
+
+
+@pytest.mark.parametrize("names", ["ltr", "diffusion", "prefix+nsp"])
+def test_a_mask_rate_that_no_objective_has_is_refused(names):
+    with pytest.raises(UserError, match=f"mask_rate=0.3.*objectives={re.escape(names)} .*omit"):
+        load_config(f"experiments/pretrain/bert.py:objectives={names},mask_rate=0.3")
 
 
 @pytest.mark.parametrize("name", ["mlm", "electra", "masked_next_token"])

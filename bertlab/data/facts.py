@@ -45,6 +45,22 @@ def unique_tokens(facts: Mapping[str, Any]) -> int:
     return (corpus.get("unique") or corpus.get("splits", {}).get("train", {})).get("tokens", 0)
 
 
+def unique_note(facts: Mapping[str, Any], limit: int) -> str:
+    """That whole documents make a run's text longer than its limit by more than a tenth; "" if they do not.
+
+    Args:
+        facts: its data.json.
+        limit: `config.data.unique_tokens`.
+    """
+    part = facts["corpus"].get("unique")
+    if not part or part["tokens"] <= 1.1 * limit:
+        return ""
+    documents = f"{part['documents']:,} whole document{'s' * (part['documents'] > 1)}"
+    return (
+        f"config.data.unique_tokens={limit}: {documents} {'have' if part['documents'] > 1 else 'has'} {part['tokens']:,} tokens"
+    )
+
+
 def unigram_entropy(counts: np.ndarray) -> float:
     """−Σ p log p in nats, with p in proportion to `counts` [V]."""
     shares = counts[counts > 0] / counts.sum()

@@ -606,7 +606,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise UserError(f"{path} is not JSON: {error}") from error
     if not isinstance(contents, dict):
-        raise UserError(f"{path} holds a {type(contents).__name__}, expected a JSON object.")
+        raise UserError(f"{path} holds JSON of type {type(contents).__name__}; expected an object: restore it")
     return contents
 
 

@@ -20,6 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from bertlab import objectives
+from bertlab.config import is_finetuning
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.files import is_running
@@ -27,8 +29,11 @@ from bertlab.interop.card import write_card
 from bertlab.locks import alone
 from bertlab.models.base import unbox
 from bertlab.models.presets import build_body, model_shape
+from bertlab.objectives.base import Scoring
+from bertlab.objectives.judging import scoring_of
 from bertlab.run import Run
 from bertlab.train.checkpoint import load_params, save_params
+from bertlab.train.phases import trained_objectives
 
 IMPORTERS = {
     "huggingface": "bertlab.interop.huggingface:load",
@@ -229,6 +234,7 @@ class Imported:
         tokenizer: the run's.
         files: names of the files that were read.
         tensors: how many tensors the files held.
+        step: of the checkpoint that `params` are from; None: the last one.
     """
 
     config: ConfigDict
@@ -236,6 +242,23 @@ class Imported:
     tokenizer: Tokenizer
     files: tuple[str, ...] = ()
     tensors: int = 0
+    step: int | None = None
+
+    def scorings(self) -> dict[str, Scoring]:
+        """How each trained objective predicts tokens, by name; {} for a fine-tuning.
+
+        Raises:
+            UserError: an objective is from outside the package, and its module is not found.
+        """
+        if is_finetuning(self.config):
+            return {}
+        trained = trained_objectives(self.config, self.step)
+        built = objectives.build({name: self.config.objectives[name] for name in trained}) if trained else {}
+        return {name: scoring_of(name, objective) for name, objective in built.items()}
+
+    def ways(self) -> set[str]:
+        """Those of `bertlab.objectives.base.WAYS` in which the model was trained to predict tokens."""
+        return {way for scoring in self.scorings().values() for way in scoring.ways}
 
 
 @contextlib.contextmanager
@@ -315,8 +338,8 @@ def load_run(run: Path, step: int | None = None) -> Imported:
     Raises:
         UserError: the directory has no config or no such checkpoint.
     """
-    config = ConfigDict(Run(run).config.read())
-    return Imported(config, load_params(run, step), load_tokenizer(Run(run).tokenizer))
+    config = ConfigDict(Run(run).model_config())
+    return Imported(config, load_params(run, step), load_tokenizer(Run(run).tokenizer), step=step)
 
 
 def import_weights(kind: str, source: str | Path, workdir: str | Path) -> dict:
@@ -336,7 +359,7 @@ def import_weights(kind: str, source: str | Path, workdir: str | Path) -> dict:
     load = _find(kind, IMPORTERS)
     source, workdir = Path(source).expanduser(), Path(workdir)
     if not source.exists():
-        raise UserError(f"{source} does not exist; give the directory or file of a {kind} model")
+        raise UserError(f"{source} does not exist; give the directory or file of the model, in the format {kind}")
     with alone(workdir):
         refuse_occupied(workdir)
         return save_imported(load(source), workdir, kind, source)
@@ -361,7 +384,7 @@ def export_weights(kind: str, run: str | Path, directory: str | Path, step: int 
         with whole_directory(Path(directory)) as part:
             save(loaded, part)
             count = sum(leaf.size for leaf in jax.tree.leaves(loaded.params))
-            write_card(Run(run), loaded.config, loaded.tokenizer, count, part, step)
+            write_card(Run(run), loaded.config, loaded.tokenizer, count, loaded.scorings(), part, step)
 
 
 def _find(kind: str, registry: Mapping[str, str]) -> Callable:

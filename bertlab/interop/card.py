@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,37 @@ from ml_collections import ConfigDict
 
 from bertlab.data.tokenizers import Tokenizer
 from bertlab.files import write_text
-from bertlab.run import Run
+from bertlab.objectives.base import Scoring
+from bertlab.run import BOUNDS, Run
+
+# Ends of names in a config.json's architectures, and the classes that open them.
+_AUTO = {
+    "ForMaskedLM": "AutoModelForMaskedLM",
+    **dict.fromkeys(("ForCausalLM", "LMHeadModel"), "AutoModelForCausalLM"),
+    "ForPreTraining": "AutoModelForPreTraining",
+    "ForNextSentencePrediction": "AutoModelForNextSentencePrediction",
+}
+_MASKED, _CAUSAL = "AutoModelForMaskedLM", "AutoModelForCausalLM"
+
+# Of each way to predict tokens: the class that does so, what its logits are, and BabyLM's back end.
+_NEXT = "the logits at a position are of the next token, given those up to the position"
+_PREDICTS = {
+    "forward": (_CAUSAL, _NEXT, "causal"),
+    "in order": (_CAUSAL, _NEXT, "causal"),
+    "backward": (_CAUSAL, "the logits at a position are of the token before it, given those from the position on", ""),
+    "at the mask": (_MASKED, "the logits at a [MASK] are of the token in its place", "mlm"),
+    "before the mask": (_MASKED, "the logits one position before a [MASK] are of the token in the [MASK]'s place", "mntp"),
+}
 
 
 def write_card(
-    run: Run, config: ConfigDict, tokenizer: Tokenizer, parameters: int, directory: Path, step: int | None = None
+    run: Run,
+    config: ConfigDict,
+    tokenizer: Tokenizer,
+    parameters: int,
+    scorings: Mapping[str, Scoring],
+    directory: Path,
+    step: int | None = None,
 ) -> None:
     """Writes README.md in the form of the Hugging Face Hub's model cards.
 
@@ -22,6 +48,7 @@ def write_card(
         run: the exported run; a file that it does not have leaves out its lines.
         config, tokenizer: the run's.
         parameters: how many numbers the model has.
+        scorings: how each trained objective predicts tokens, by name.
         directory: the export.
         step: of the checkpoint, None the last one; scores and costs are those of this step.
     """
@@ -33,9 +60,10 @@ def write_card(
         "\n".join(["---", *_front(directory), f"tags: [{', '.join(['bertlab', model.family, *config.objectives])}]", "---"]),
         f"# {model.family} {model.size} {names}".rstrip(),
         described,
-        _use(directory),
+        _use(directory, scorings),
         "## Training\n\n" + _table(("", ""), _facts(run, config, tokenizer, step)),
         "## Scores\n\n" + _table(("Of", "Split", "Metric", "Value"), scores) if scores else "",
+        "≤ stands before an upper bound of a code length: the model's own is not known." if _is_bounded(scores) else "",
         f"## Config\n\n```json\n{json.dumps(config.to_dict(), indent=2)}\n```",
     ]
     write_text(directory / "README.md", "\n\n".join(filter(None, parts)) + "\n")
@@ -45,15 +73,40 @@ def _front(directory: Path) -> list[str]:
     return ["library_name: transformers"] if (directory / "tokenizer_config.json").exists() else []
 
 
-def _use(directory: Path) -> str:
-    """How to open a directory of transformers; "" for other formats."""
+def _use(directory: Path, scorings: Mapping[str, Scoring]) -> str:
+    """How to open a directory of transformers, and what its classes predict; "" for other formats."""
     if not (directory / "tokenizer_config.json").exists():
         return ""
     trust = ", trust_remote_code=True" if (directory / "modeling_bertlab.py").exists() else ""
     of_code = "`modeling_bertlab.py` in this directory is the model's code, for transformers 4.51 or newer"
     remark = f"\n\n{of_code}; read it before you trust it." if trust else ""
-    code = f'AutoTokenizer.from_pretrained("DIRECTORY"{trust})\nmodel = AutoModel.from_pretrained("DIRECTORY"{trust})'
-    return f"## Use\n\n```python\nfrom transformers import AutoModel, AutoTokenizer\n\ntokenizer = {code}\n```{remark}"
+    auto = _auto_class(directory, scorings)
+    code = f'AutoTokenizer.from_pretrained("DIRECTORY"{trust})\nmodel = {auto}.from_pretrained("DIRECTORY"{trust})'
+    use = f"## Use\n\n```python\nfrom transformers import {auto}, AutoTokenizer\n\ntokenizer = {code}\n```{remark}"
+    predicts = "\n".join(f"- {line}" for line in _predictions(scorings))
+    return use + (f"\n\n## How it predicts\n\n{predicts}" if predicts else "")
+
+
+def _auto_class(directory: Path, scorings: Mapping[str, Scoring]) -> str:
+    """The class of config.json's `architectures`, or AutoModel if that one does not predict as the model was trained to."""
+    (architecture,) = json.loads((directory / "config.json").read_text())["architectures"]
+    auto = next((auto for end, auto in _AUTO.items() if architecture.endswith(end)), "AutoModel")
+    learned = {_PREDICTS[way][0] for scoring in scorings.values() for way in scoring.ways if way in _PREDICTS}
+    return "AutoModel" if auto in (_MASKED, _CAUSAL) and scorings and auto not in learned else auto
+
+
+def _predictions(scorings: Mapping[str, Scoring]) -> Iterator[str]:
+    """A line for each way in which the model predicts tokens, and for what it was not trained for."""
+    ways = dict.fromkeys(way for scoring in scorings.values() for way in scoring.ways)
+    for way in ways:
+        if way in _PREDICTS:
+            auto, logits, back_end = _PREDICTS[way]
+            yield f"`{auto}`: {logits}" + (f" (BabyLM's back end `{back_end}`)." if back_end else ".")
+        else:
+            yield "No class of transformers asks it for hidden tokens as its training did; `bertlab evaluate` does."
+    if ways and "at the mask" not in ways:
+        yield '`pipeline("fill-mask")` gives wrong answers: no training asked for a token at its own [MASK].'
+    yield from (f"`{name}`: {scoring.lacks}." for name, scoring in scorings.items() if scoring.lacks)
 
 
 def _last(run: Run, step: int | None) -> dict[str, Any]:
@@ -100,7 +153,12 @@ def _scores(run: Run, step: int | None) -> Iterator[tuple]:
         for source, kinds in sources.items():
             for kind, entry in kinds.items():
                 value = next(entry[name] for name in ("value", "accuracy", "score") if name in entry)
-                yield f"{measure.replace('_', ' ')} ({kind})", Path(source).name, "mean", _rounded(value)
+                bound = "≤ " if measure == "bits_per_byte" and kind in BOUNDS else ""
+                yield f"{measure.replace('_', ' ')} ({kind})", Path(source).name, "mean", bound + _rounded(value)
+
+
+def _is_bounded(scores: list[tuple]) -> bool:
+    return any(value.startswith("≤") for *_, value in scores)
 
 
 def _of_splits(by_split: dict[str, dict[str, Any]]) -> Iterator[tuple]:

@@ -5,7 +5,8 @@ shapes follow transformers' modeling_bert.py, modeling_roberta.py, modeling_mode
 modeling_gpt2.py. Weights in float16 or bfloat16 become float32 without loss. A pickle (pytorch_model.bin) is never opened.
 
 Every transformer of bertlab can be exported. One that none of these kinds computes exactly gets the kind "bertlab": its
-config.json has the keys of config.model, and modeling_bertlab.py, a copy of which lies beside the weights, computes it.
+config.json has the keys of config.model, and modeling_bertlab.py, a copy of which lies beside the weights, computes it. So does
+a bidirectional body that was trained to predict the next token: transformers' own classes would show it that token.
 
 Pooler, masked-LM head and next-sentence head are each complete or absent. An encoder without a pooler is written as the plain
 model, and transformers then initialises a new pooler. A pooler beside only a masked-LM head stays in the file; transformers
@@ -15,7 +16,7 @@ reports it as unexpected.
 import dataclasses
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ from bertlab.interop.transformer import (
 from bertlab.keys import KEYS, Key
 from bertlab.models.presets import FAMILIES, model_shape
 from bertlab.models.transformer import TransformerConfig
+from bertlab.objectives.base import WAYS
 
 _ACTIVATIONS = {
     **{"gelu": "gelu_erf", "gelu_python": "gelu_erf"},
@@ -220,10 +222,10 @@ def load(source: Path) -> Imported:
     predicts = any(name.startswith(heads) and name not in kind.ties for name in tensors)
     pools = any(name.startswith(f"{prefix}pooler.") for name in tensors)
     next_sentence = any(name.startswith("cls.seq_relationship.") for name in tensors)
-    gpt = model_type in ("openai-gpt", "gpt2")
+    gpt, ways = model_type in ("openai-gpt", "gpt2"), ()
     if model_type == "bertlab":
         family, model = _own_settings(settings, path)
-        predicts = settings.get("architectures") != ["BertlabModel"]
+        predicts, ways = settings.get("architectures") != ["BertlabModel"], _own_ways(settings, path)
     elif model_type == "modernbert":
         family, model = "modern", _modern_settings(settings, path)
     else:
@@ -243,6 +245,7 @@ def load(source: Path) -> Imported:
         predicts=predicts or gpt,
         pools=pools,
         next_sentence=next_sentence,
+        ways=ways,
     )
     return dataclasses.replace(imported, files=("config.json", *files), tensors=len(tensors))
 
@@ -512,13 +515,21 @@ def _own_settings(settings: Mapping[str, Any], path: Path) -> tuple[str, dict[st
         name = _OWN_NAMES.get(key.leaf, key.leaf)
         value, kind = settings.get(name, _ADDED.get(name)), key.default
         if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool) != (kind is bool):
-            raise UserError(f"{path}: {name}={value!r} must be a {key.values()}")
+            raise UserError(f"{path}: {name}={value!r} must be {'one of ' if key.choices else 'a '}{key.values()}")
         values[key.name] = kind(value)
     family, size = settings.get("family"), settings.get("size")
     if family not in FAMILIES or FAMILIES[family].shape is not TransformerConfig or size not in FAMILIES[family].sizes:
         raise UserError(f"{path}: family={family!r} with size={size!r} is not a transformer of bertlab")
     used = {key.leaf: values[key.name] for key in _own_keys() if not key.without_effect(values[key.name], values)}
     return family, used | {"size": size}
+
+
+def _own_ways(settings: Mapping[str, Any], path: Path) -> list[str]:
+    """The ways in which it was trained to predict tokens; earlier exports do not say."""
+    ways = settings.get("ways", [])
+    if not isinstance(ways, list) or not set(map(str, ways)) <= set(WAYS):
+        raise UserError(f"{path}: ways={ways!r} must be a list of some of {', '.join(WAYS)}")
+    return ways
 
 
 _BERT_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -539,7 +550,7 @@ def save(run: Imported, directory: Path) -> None:
 
     Args:
         run: any transformer: of the first kind that computes it exactly, BERT (from left to right too), RoBERTa, ModernBERT,
-            OpenAI GPT or GPT-2, otherwise of the kind "bertlab", with modeling_bertlab.py.
+            OpenAI GPT or GPT-2, otherwise of the kind "bertlab", with modeling_bertlab.py (`kind_of`).
         directory: exists and is empty.
 
     Raises:
@@ -549,7 +560,7 @@ def save(run: Imported, directory: Path) -> None:
     if not isinstance(shape, TransformerConfig):
         other = {"awd_lstm": "fastai", "elmo": "elmo"}.get(run.config.model.family, "word2vec")
         raise UserError(f"config.model.family={run.config.model.family!r} is not a transformer; export it with --to={other}")
-    kind = kind_of(shape, run.params, run.tokenizer)
+    kind = kind_of(shape, run.params, run.tokenizer, run.ways())
     settings = describe(kind, run, shape)
     table = KINDS[kind].table(shape.heads)
     # Heads of tasks and of other objectives have no name there.
@@ -585,15 +596,23 @@ def _save_sentence_transformer(directory: Path, shape: TransformerConfig) -> Non
     write_json(directory / "1_Pooling" / "config.json", {"word_embedding_dimension": shape.width, **modes})
 
 
-def kind_of(shape: TransformerConfig, params: Mapping[str, Any], tokenizer: Tokenizer) -> str:
-    """The model_type that computes exactly what a shape with these parameters does."""
+def kind_of(shape: TransformerConfig, params: Mapping[str, Any], tokenizer: Tokenizer, ways: Collection[str] = ()) -> str:
+    """The model_type that computes exactly what a shape with these parameters does.
+
+    A body that sees both sides and was trained to predict in order, or before the mask, is ours: transformers' classes for
+    causal models would show it the tokens that it is to predict, unless someone sets `is_decoder`.
+
+    Args:
+        shape, params, tokenizer: the run's.
+        ways: in which it was trained to predict tokens (`bertlab.objectives.base.WAYS`).
+    """
     has = lambda **values: all(getattr(shape, key) == value for key, value in values.items())
     predicts, pools = _predicts(shape, params), "pooler" in params["body"]
     head = (shape.output.transform, shape.output.tied, shape.output.bias)
     left_to_right, activation = shape.direction == "left-to-right", shape.activation
     modern = has(norm="layer_norm", norm_placement="pre", first_norm=False, embedding_norm=True, final_norm=True, gated=True)
     modern = modern and has(position_encoding="rotary", segments=0, direction="bidirectional") and not pools
-    if shape.times_base != 1:
+    if shape.times_base != 1 or (predicts and {"in order", "before the mask"} & set(ways)):
         return "bertlab"
     if modern and (head[:2] == (True, True) or not predicts):
         return "modernbert"
@@ -657,13 +676,16 @@ _AUTO_CLASSES = {
 
 def _describe_own(run: Imported, shape: TransformerConfig) -> dict[str, Any]:
     values = vars(shape) | {f"output_{name}": value for name, value in vars(shape.output).items()} | vars(shape.output)
-    head = "ForMaskedLM" if shape.direction == "bidirectional" else "ForCausalLM"
+    ways = run.ways()
+    causal = shape.direction != "bidirectional" or ("in order" in ways and "at the mask" not in ways)
+    head = "ForCausalLM" if causal else "ForMaskedLM"
     return {
         "architectures": ["Bertlab" + (head if _predicts(shape, run.params) else "Model")],
         "auto_map": {auto: f"modeling_bertlab.Bertlab{name}" for auto, name in _AUTO_CLASSES.items()},
         **{name: run.config.model[name] for name in ("family", "size")},
         **{_OWN_NAMES.get(key.leaf, key.leaf): values[key.leaf] for key in _own_keys()},
         "pooler": "pooler" in run.params["body"],
+        "ways": sorted(ways),
     }
 
 

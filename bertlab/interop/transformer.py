@@ -7,7 +7,7 @@ import dataclasses
 import json
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +172,7 @@ def assembled(
     predicts: bool = True,
     pools: bool = False,
     next_sentence: bool = False,
+    ways: Collection[str] = (),
 ) -> Imported:
     """A transformer from its tensors.
 
@@ -184,6 +185,8 @@ def assembled(
         tokenizer: as it was read; `fit_vocabulary` completes it.
         vocab_size: V.
         predicts, pools, next_sentence: whether the tensors have the output layer, the pooler and the next-sentence head.
+        ways: in which a bidirectional body was trained to predict tokens (`bertlab.objectives.base.WAYS`); () for "at the
+            mask".
     """
     config = base_config()
     config.model.update(family=family, **{"size": model.get("size") or _nearest_size(family, model)} | model)
@@ -191,10 +194,11 @@ def assembled(
     if model.get("segments", 0) < 2:
         config.data.format = "full_sentences"
     direction = model_direction(config.model)
-    one_way = "rtl" if direction == "right-to-left" else "ltr"
-    objectives = ["mlm" if direction == "bidirectional" else one_way] * predicts + ["nsp"] * next_sentence
-    if objectives:
+    learned = {"left-to-right": ["ltr"], "right-to-left": ["rtl"]}.get(direction) or _standing_for(ways)
+    if objectives := learned * predicts + ["nsp"] * next_sentence:
         add_objectives(config, "+".join(objectives))
+    if "masked_next_token" in config.objectives and "in order" not in ways:
+        config.objectives.masked_next_token.causal_share = 0.0
     try:
         shapes = body_shapes(config, vocab_size, predicts=predicts, pools=pools)
     except UserError as error:
@@ -204,6 +208,14 @@ def assembled(
         shapes |= {"heads_nsp": {"kernel": shape(model["width"], 2), "bias": shape(2)}}
     params = read(table, tensors, shapes, weights)
     return Imported(config, params, fit_vocabulary(tokenizer, vocab_size, weights))
+
+
+def _standing_for(ways: Collection[str]) -> list[str]:
+    """Objectives by which a bidirectional body is scored in these ways."""
+    names = {"at the mask": "mlm", "before the mask": "masked_next_token"}
+    if "before the mask" not in ways:  # masked_next_token predicts in order too
+        names["in order"] = "prefix"
+    return [name for way, name in names.items() if way in ways] or ["mlm"]
 
 
 def _nearest_size(family: str, model: Mapping[str, Any]) -> str:

@@ -104,7 +104,7 @@ def _written_out(qkv, mask, bias, dropout, dtype):
 
 def _band(window: Window) -> int:
     """Positions of a block whose queries see its own keys and those of the blocks beside it."""
-    return -(-window.reach // 64) * 64
+    return max(1, -(-window.reach // 64)) * 64  # a reach of 0, a position that sees itself alone, has blocks too
 
 
 def _is_short(sight: Sight, length: int) -> bool:

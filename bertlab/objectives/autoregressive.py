@@ -68,6 +68,7 @@ class LeftToRight(OneDirection):
     """LTR: −Σ_t log p(x_{t+1} | x_1 … x_t), within a document; the state at t has seen tokens ≤ t."""
 
     reads = "forward"
+    on_both_sides = "prefix with config.objectives.prefix.max_share=0"
 
 
 @dataclasses.dataclass(frozen=True)

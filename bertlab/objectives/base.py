@@ -234,6 +234,7 @@ class Objective(abc.ABC):
             pairs of words).
         shows: settings that the objective whose view it shares must have, by name.
         families: the model families it works with; () for all.
+        on_both_sides: for messages, what trains the same on a body that sees both sides; "" if nothing does.
     """
 
     reads: ClassVar[str] = "both"
@@ -242,6 +243,7 @@ class Objective(abc.ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     shows: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     families: ClassVar[tuple[str, ...]] = ()
+    on_both_sides: ClassVar[str] = ""
 
     def __post_init__(self):
         self.check_settings()

@@ -18,10 +18,11 @@ from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullLocator
 
+from bertlab.run import BOUNDS
 from bertlab.studies.curves import along_trajectories, untrained
 from bertlab.studies.measurements import Measure, Results, bits_per_byte, bounds
 from bertlab.studies.seeds import mean_scores, seed_tables
-from bertlab.transfer.evaluations import BOUNDS, CODE_LENGTHS
+from bertlab.transfer.evaluations import CODE_LENGTHS
 
 # Figures in the HTML page replace these by the page's own colours, so that they follow light and dark mode.
 INK = "#2b2b2b"

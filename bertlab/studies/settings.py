@@ -11,7 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from bertlab.config import load_config, parse_arguments
+from bertlab.config import add_objectives, base_config, load_config, parse_arguments, with_mask_rate
 from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
 from bertlab.studies.axes import Point, axis, product
@@ -255,7 +255,11 @@ class Setting:
     def recipe(self, family: str, **arguments: Any) -> str:
         """A family's recipe at the scale's size: "experiments/pretrain/bert.py:size=tiny,corpus=pydocs"."""
         given = {"size": self.size(family), "corpus": self.corpus}
-        given |= ({"mask_rate": self.mask_rate} if self.mask_rate and family in ("bert", "modern") else {}) | arguments
+        if self.mask_rate and family in ("bert", "modern"):
+            config = base_config()
+            add_objectives(config, arguments.get("objectives", "mlm"))
+            given |= {"mask_rate": self.mask_rate} if with_mask_rate(config) else {}
+        given |= arguments
         return f"{PRETRAIN}/{family}.py:" + ",".join(f"{key}={value}" for key, value in given.items())
 
     def size(self, family: str) -> str:

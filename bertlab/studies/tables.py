@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import scipy.stats
 
+from bertlab.run import BOUNDS
 from bertlab.studies import plots, statistics
 from bertlab.studies.comparisons import CONTRASTS, FIRST_VARIANT, SHORTEST, Comparison, looks_of, of_family
 from bertlab.studies.measurements import TRANSFER_COSTS, Measure, Results, cost, scores
@@ -14,7 +15,7 @@ from bertlab.studies.seeds import seed_counts, summarise
 from bertlab.studies.selection import at_selected_labels, loss_text, searches_of, selections
 from bertlab.studies.study import COSTS
 from bertlab.studies.text import MISSING, count_text, interval, number, p_text, seconds_text, spread
-from bertlab.transfer.evaluations import BIASES, BOUNDS, CODE_LENGTHS
+from bertlab.transfer.evaluations import BIASES, CODE_LENGTHS
 
 SCORES, LOSSES, COST = "Downstream test scores", "Validation losses (nats)", "Cost"
 SCALES = "One scale for all (test)"

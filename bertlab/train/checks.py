@@ -92,10 +92,15 @@ def _check_model_of(name: str, objective: objectives.Objective, model, built: Ma
     if objective.reads != "any" and objective.reads not in sides_of(model.family, direction):
         wanted = {of.reads for of in built.values()} - {"any"}
         directions = directions_with(wanted, model.family)
-        suits = lambda family: all(not of.families or family in of.families for of in built.values())
+        # A static body sees no context, so it suits only objectives that name it.
+        suits = lambda family: all(family in of.families or (not of.families and family != "static") for of in built.values())
         families = [family for family in FAMILIES if suits(family) and directions_with(wanted, family)]
+        others = {of.reads for of in built.values() if not of.on_both_sides} - {"any"}
+        instead = {name: of.on_both_sides for name, of in built.items() if of.on_both_sides}
         if directions:
             todo = f"set config.model.direction={directions[0]!r}"
+        elif instead and others == {"both"} and directions_with(others, model.family):
+            todo = f"train {' and '.join(f'{way} instead of {name}' for name, way in instead.items())}"
         elif families:
             todo = f"no direction of {model.family} suits {', '.join(built)}: use the recipe of {' or '.join(families)}"
         else:

@@ -18,6 +18,7 @@ from jax.experimental import multihost_utils
 from bertlab import alive, keys
 from bertlab.config import as_saved, base_config, flatten
 from bertlab.data.batches import combined_hash
+from bertlab.data.facts import unique_note
 from bertlab.errors import UserError
 from bertlab.interrupts import held
 from bertlab.progress import doing, over, tell
@@ -59,8 +60,9 @@ def train(config, workdir) -> dict:
         if (result := finished(config, workdir)) is not None:
             return result
         experiment = build_pretraining(config)
-        if said := heads_note(config.model):
-            print(said, flush=True)
+        for said in (heads_note(config.model), unique_note(experiment.data_facts, config.data.unique_tokens)):
+            if said:
+                print(said, flush=True)
         if config.train.budget:
             experiment = within_budget(experiment, workdir)
         return run(experiment, workdir)

@@ -59,6 +59,14 @@ def phase_configs(config: ConfigDict) -> list[tuple[int, ConfigDict]]:
     return phases
 
 
+def trained_objectives(config: ConfigDict, step: int | None = None) -> list[str]:
+    """Names of the objectives that had a weight before a step, None: at any; the parameters of the others are untrained."""
+    phases = phase_configs(config)
+    begun = [True, *(step is None or end < step for end, _ in phases)]
+    entries = [of_phase.objectives for (_, of_phase), has_begun in zip(phases, begun) if has_begun]
+    return [name for name in config.objectives if any(any(weights_of(of[name])) for of in entries)]
+
+
 def weights_of(entry) -> tuple[float, float]:
     """An objective's weight in the loss at the first step and at the last, from its entry in `config.objectives`."""
     last = entry.get("final_weight")

@@ -66,7 +66,7 @@ def adapt(
         UserError: as for training, or the run, task or recipe is unknown.
     """
     run, workdir = Path(run).expanduser(), Path(workdir)
-    config, examples = adaptation_config(run, task, workdir, overrides, recipe, epochs, Run(run).config.read())
+    config, examples = adaptation_config(run, task, workdir, overrides, recipe, epochs, Run(run).model_config())
     config = begun_from(config)
     check_config(config)
     text = Run(workdir).task_text

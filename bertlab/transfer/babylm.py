@@ -41,10 +41,10 @@ from jaxtyping import Float
 from bertlab.data.text_rows import RowEncoder, TextRow
 from bertlab.errors import UserError, reason_of
 from bertlab.files import parse_json
+from bertlab.run import BOUNDS
 from bertlab.transfer.completions import completion, fitted
-from bertlab.transfer.evaluate import check_request, credit, mean_accuracy, tied, write_merged
-from bertlab.transfer.evaluations import BOUNDS, read_evaluations, text_hash
-from bertlab.transfer.likelihood import ORDERS
+from bertlab.transfer.evaluate import check_request, credit, known_orders, mean_accuracy, tied, write_merged
+from bertlab.transfer.evaluations import read_evaluations, text_hash
 from bertlab.transfer.load import Pretrained, load, read_lines
 from bertlab.transfer.scorers import spearman
 
@@ -156,7 +156,7 @@ def evaluate_babylm(
     limit: int = 0,
     out: Path | None = None,
     step: int | None = None,
-    orders: int = ORDERS,
+    orders: int | None = None,
     special_tokens: str = "pipeline",
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Scores a run on every task whose files are there, prints a table and adds the scores to evaluation.json.
@@ -170,6 +170,8 @@ def evaluate_babylm(
 
     Returns:
         {task: {kind: {"score", "standard_error", "items", "cut", "special_tokens", "text_hash", ...}}}; scores are at most 1.
+        A standard error is over items within their paradigms. It is None, "–" in the table, for correlations and reading times,
+        and where nothing tells it: a paradigm has one item, or all items of each are right, or all wrong.
 
     Raises:
         UserError: a file cannot be read, there is none, or the model cannot be scored this way.
@@ -190,13 +192,14 @@ def evaluate_babylm(
     for kind in kinds or [None]:
         if model.check_kind(kind) not in KINDS:
             raise UserError(f"--suite=babylm: {kind or model.kinds[0]} cannot score a text's end alone; use {', '.join(KINDS)}")
+    orders = known_orders(orders, kinds)
     found: dict[str, dict[str, dict[str, Any]]] = {}
 
     def note(name: str, kind: str, entry: Mapping[str, Any], of: Any) -> None:
         # Scores by different rules are not to be compared either.
         entry = {**entry, "special_tokens": special_tokens, "text_hash": text_hash([special_tokens, *of])}
         found.setdefault(name, {})[kind] = entry
-        error = "" if entry["standard_error"] is None else f"{100 * entry['standard_error']:.1f}"
+        error = "–" if entry["standard_error"] is None else f"{100 * entry['standard_error']:.1f}"
         ties, cut = (f"{entry.get(key, 0):,}" for key in ("ties", "cut"))
         print(f"{name:<22}{kind:<20}{100 * entry['score']:>8.2f}{error:>8}{entry['items']:>10,}{ties:>8}{cut:>8}")
 
@@ -222,14 +225,15 @@ def read_items(data: Path, task: Task, limit: int = 0) -> list[Item]:
     """The items of a task's files, in the order of their names; [] if it has no folder.
 
     Raises:
-        UserError: a line is not a record of the task; names file and line.
+        UserError: a line is not a record of the task, or a file has none; names file and line.
     """
     folder = next((data / name for name in task.folders if (data / name).is_dir()), None)
     items, taken = [], {}
     for path in sorted(folder.glob("*.jsonl")) if folder else ():
-        for number, line in enumerate(read_lines(path, "--data"), 1):
-            if not line.strip():
-                continue
+        lines = [(number, line) for number, line in enumerate(read_lines(path, "--data"), 1) if line.strip()]
+        if not lines:
+            raise UserError(f"{path} is empty; restore it, or delete it to leave it out")
+        for number, line in lines:
             try:
                 item = task.item(parse_json(line), path.stem)
                 if not all(isinstance(text, str) and text for text in (*item.texts, item.paradigm)):

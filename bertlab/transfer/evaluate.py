@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import heapq
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -19,8 +20,8 @@ from bertlab.data.splits import Splits, read_in_splits
 from bertlab.errors import UserError
 from bertlab.files import misfit, parse_json, read_json
 from bertlab.locks import alone
-from bertlab.run import JsonFile, Run
-from bertlab.transfer.evaluations import BIASES, BOUNDS, TEST_SPLIT, biases_of, read_evaluations, text_hash
+from bertlab.run import BOUNDS, JsonFile, Run
+from bertlab.transfer.evaluations import BIASES, TEST_SPLIT, biases_of, read_evaluations, text_hash
 from bertlab.transfer.likelihood import ORDERS, Score
 from bertlab.transfer.load import Pretrained, load, read_lines
 
@@ -65,7 +66,7 @@ def evaluate(
     limit: int = 0,
     out: Path | None = None,
     step: int | None = None,
-    orders: int = ORDERS,
+    orders: int | None = None,
     closing: bool = True,
 ) -> dict[str, Any]:
     """Scores texts or minimal pairs by a run's own likelihood, prints tables and writes the results to a file.
@@ -82,7 +83,7 @@ def evaluate(
         out: a JSON file (`bertlab.transfer.evaluations`); None: `run`/evaluation.json, or evaluation-STEP.json for a step other
             than the last. Entries for other kinds and other texts stay.
         step: of the checkpoint; None: the last one.
-        orders: random orders of each text, for the kind "any-order".
+        orders: random orders of each text, for the kind "any-order"; None: ORDERS.
         closing: score where each text ends too, as for `Pretrained.score`. Without it the entries' `text_hash` is another one.
 
     Returns:
@@ -95,12 +96,21 @@ def evaluate(
     out = check_request(run, step, out, limit, orders)
     # Files are read first: a mistake in them is found before a model is compiled.
     pairs = read_pairs(minimal_pairs, limit) if minimal_pairs else []
-    texts, source = (_read_texts(text, limit), str(text)) if text else ([], TEST_SPLIT)
+    lines, source = (_read_texts(text, limit), str(text)) if text else ({}, TEST_SPLIT)
+    texts = [*lines.values()]
     if out.is_file():
         read_evaluations(out)
     model = load(run, step)
     of_pairs = kinds or [kind for kind in model.kinds if kind not in BOUNDS] or model.kinds
     kinds = [model.check_kind(kind) for kind in kinds or model.kinds or (None,)]
+    scored = ({*kinds} if text or not minimal_pairs else set()) | ({*of_pairs} if minimal_pairs else set())
+    orders = known_orders(orders, scored)
+    for number, length in zip(lines, model.lengths(texts)):
+        if length > model.longest:
+            raise UserError(
+                f"{text}:{number}: the line has {length} tokens including special ones, but the model has {model.longest}"
+                " positions; split it into several"
+            )
     if not (text or minimal_pairs):
         texts = held_out_sentences(run, limit or SAMPLE)
     found: dict[str, Any] = {}
@@ -115,16 +125,26 @@ def evaluate(
     return found
 
 
-def check_request(run: Path, step: int | None, out: Path | None, limit: int, orders: int) -> Path:
+def check_request(run: Path, step: int | None, out: Path | None, limit: int, orders: int | None) -> Path:
     """Where an evaluation is written: `out`, or the run's own file. Raises: UserError: one of the arguments is wrong."""
     if limit < 0:
         raise UserError(f"--limit={limit} must be 1 or more, or 0 for the default")
-    if orders < 2:
+    if orders is not None and orders < 2:
         raise UserError(f"--orders={orders} must be 2 or more, so that their spread gives a standard error")
     Run(run).require_step(step)
     out = out or Run(run).evaluation_at(step).path
     require_json_name(out)
     return out
+
+
+def known_orders(orders: int | None, kinds: Collection[str]) -> int:
+    """The random orders of a text, ORDERS for None. Raises: UserError: they are given, and no kind is scored over orders."""
+    if orders is not None and "any-order" not in kinds:
+        raise UserError(
+            f"--orders={orders} has no effect: what is scored is {', '.join(sorted(kinds))}, and only any-order draws orders;"
+            " omit it"
+        )
+    return ORDERS if orders is None else orders
 
 
 def require_json_name(out: Path) -> None:
@@ -251,7 +271,8 @@ def judge_pairs(pairs: Sequence[Pair], score: Callable[[list[str]], list[Score]]
 
     Returns:
         `accuracy` (the mean over paradigms), its `standard_error` over pairs, the number of `pairs`, and the same for each of
-        `paradigms` and of `phenomena` (the mean over its paradigms). A standard error is None if a paradigm has one pair.
+        `paradigms` and of `phenomena` (the mean over its paradigms). A standard error is None if nothing tells it: a
+        paradigm has one pair, or all pairs of each are right, or all wrong.
     """
     scores = score([text for pair in pairs for text in (pair.good, pair.bad)])
     right = [credit(pair) for pair in np.array([score.log_probability for score in scores]).reshape(-1, 2)]
@@ -284,17 +305,19 @@ def mean_accuracy(
         names: the paradigm of each item.
         split_of: the split of a paradigm.
     """
-    paradigms, right = {}, np.asarray(right)
+    paradigms, errors, right = {}, [], np.asarray(right)
     for name in dict.fromkeys(names):
         own = right[[name == other for other in names]]
-        error = float(own.std(ddof=1) / math.sqrt(len(own))) if len(own) > 1 else None
-        paradigms[name] = {"accuracy": float(own.mean()), "standard_error": error, "pairs": len(own)}
+        spread = float(own.std(ddof=1)) if np.ptp(own) > 0 else 0.0
+        errors.append(spread / math.sqrt(len(own)) if len(own) > 1 else None)
+        # No spread, of pairs that are all right or all wrong, does not say that the next one would be too.
+        paradigms[name] = {"accuracy": float(own.mean()), "standard_error": errors[-1] or None, "pairs": len(own)}
     splits = [split_of(name) for name in paradigms]
     weights = [1 / len({*splits}) / splits.count(split) for split in splits]
-    errors = [paradigm["standard_error"] for paradigm in paradigms.values()]
+    is_known = None not in errors and any(errors)
     return {
         "accuracy": sum(w * paradigm["accuracy"] for w, paradigm in zip(weights, paradigms.values())),
-        "standard_error": None if None in errors else math.hypot(*(w * error for w, error in zip(weights, errors))),
+        "standard_error": math.hypot(*(w * error for w, error in zip(weights, errors))) if is_known else None,
         "pairs": len(right),
         "paradigms": paradigms,
     }
@@ -350,10 +373,11 @@ def _error(value: float | None, scale: float = 1) -> str:
     return f"{'–':>8}" if value is None else f"{value * scale:>8.{1 if scale > 1 else 4}f}"
 
 
-def _read_texts(path: Path, limit: int) -> list[str]:
+def _read_texts(path: Path, limit: int) -> dict[int, str]:
+    """The texts by the numbers of their lines, from 1."""
     if str(path) == TEST_SPLIT:
         raise UserError(f"--text={path}: evaluation.json uses this name for the held-out sentences; rename the file")
-    texts = [line for line in read_lines(path, "--text") if line.strip()]
+    texts = {number: line for number, line in enumerate(read_lines(path, "--text"), 1) if line.strip()}
     if not texts:
         raise UserError(f"--text={path} is empty; give one text per line")
-    return texts[: limit or None]
+    return dict(itertools.islice(texts.items(), limit or None))

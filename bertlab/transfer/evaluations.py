@@ -15,13 +15,10 @@ from typing import Any
 
 from bertlab.errors import UserError
 from bertlab.files import misfit, read_json
-from bertlab.run import Run
+from bertlab.run import BOUNDS, Run
 
 TEST_SPLIT = "test split"
 """SOURCE of the sample of a run's own held-out sentences."""
-
-BOUNDS = ("any-order",)
-"""Kinds whose bits per byte are an upper bound of a code length: they are written with ≤."""
 
 CODE_LENGTHS = ("left-to-right", *BOUNDS)
 """Kinds that compare with each other: a left-to-right model's code length, and bounds of those of the others."""

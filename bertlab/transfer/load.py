@@ -34,7 +34,7 @@ from bertlab.progress import over
 from bertlab.run import Run
 from bertlab.train.checkpoint import load_params
 from bertlab.train.checks import vocabulary_of
-from bertlab.train.phases import phase_configs, weights_of
+from bertlab.train.phases import trained_objectives
 from bertlab.transfer.inputs import vocabulary_size
 from bertlab.transfer.likelihood import ORDERS, BitsPerByte, Score, Scorer, bits_per_byte, check_kind, kinds_of, ways_of
 from bertlab.transfer.paragraphs import counted_vocabulary, drawing, paragraph_vectors
@@ -227,7 +227,9 @@ class Pretrained:
         wanted = "a list of words" if pretokenized else "a string; for words split already set pretokenized=True"
         for number, text in enumerate(texts, first):
             if isinstance(text, str) == pretokenized:
-                raise UserError(f"text {number} is a {type(text).__name__} and pretokenized={pretokenized}: expected {wanted}")
+                raise UserError(
+                    f"text {number} is of type {type(text).__name__} and pretokenized={pretokenized}: expected {wanted}"
+                )
         encoder = RowEncoder(self.tokenizer, self.config.model.token_encoder == "characters")
         return [encoder.words(text) if pretokenized else encoder.text(text) for text in texts]
 
@@ -305,11 +307,8 @@ class Pretrained:
     @functools.cached_property
     def _trained(self) -> dict[str, Objective]:
         """The objectives that had a weight before the checkpoint; the parameters of the others are untrained."""
-        phases = phase_configs(self.config)
-        begun = [True, *(self.step is None or end < self.step for end, _ in phases)]
-        entries = [of_phase.objectives for (_, of_phase), has_begun in zip(phases, begun) if has_begun]
-        weighs = lambda name: any(any(weights_of(of[name])) for of in entries)
-        return {name: objective for name, objective in self.program.objectives.items() if weighs(name)}
+        trained = trained_objectives(self.config, self.step)
+        return {name: objective for name, objective in self.program.objectives.items() if name in trained}
 
     @property
     def longest(self) -> int:
@@ -367,9 +366,7 @@ def load(path: str | os.PathLike, step: int | None = None, with_objectives: bool
         UserError: the path is neither, or has no checkpoint of that step.
     """
     run = Path(path).expanduser()
-    saved = Run(run).config.read()
-    if "model" not in saved or "data" not in saved:
-        raise UserError(f"{Run(run).config} is not the config of a bertlab run; bring other weights in with bertlab import")
+    saved = Run(run).model_config()
     config = base_config()
     config.model.update(saved.pop("model"))
     config.update(ConfigDict({key: saved[key] for key in ("objectives",)}))

@@ -61,7 +61,7 @@ def find_vectors(run: str, words: Iterable[str]) -> WordVectors:
         )
     if not Run(path).config.exists():
         raise UserError(f"word_vectors={run} is no run; name the directory of a static run, trained or imported")
-    model = Run(path).config.read()["model"]
+    model = Run(path).model_config()["model"]
     if model["family"] != "static":
         raise UserError(f"word_vectors={run} is a run of family '{model['family']}'; only 'static' has a vector for each word")
     if not Run(path).steps():

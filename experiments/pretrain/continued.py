@@ -25,7 +25,7 @@ def get_config(arguments=None):
     if not values["run"]:
         raise UserError("run= is missing; write continued.py:run=RUN,objectives=mlm with the directory of a trained model")
     run, config = Run(Path(values["run"]).expanduser()), base_config()
-    before = run.config.read()
+    before = run.model_config()
     if is_finetuning(before):
         raise UserError(f"run={values['run']} is a fine-tuning and has no pretraining objective; give its pretraining run")
     if run.imported.exists() and not values["corpus"]:

@@ -7,7 +7,7 @@ import pytest
 
 from bertlab import objectives
 from bertlab.data.batches import eval_batches
-from bertlab.data.facts import batch_facts, data_facts, length_rule_accuracy, unigram_entropy
+from bertlab.data.facts import batch_facts, data_facts, length_rule_accuracy, unigram_entropy, unique_note
 from bertlab.data.prepare import prepare
 from bertlab.train.build import objective_facts
 
@@ -88,6 +88,15 @@ def test_facts_of_a_run_are_json(small_config):
     assert held_out["tokens"] == sum(int((batch["documents"] > 0).sum()) for batch in batches["valid"])
     assert held_out["rows"] * config.data.seq_len == held_out["positions"]
     assert 0 < facts["corpus"]["unigram_entropy"] < math.log(prepared.tokenizer.vocab_size)
+
+
+def test_a_limit_that_whole_documents_exceed_by_far_is_said(small_config):
+    prepared = prepare(small_config("bert").data)
+    tokens = prepared.statistics["train"]["tokens"]
+    few, many = (data_facts(prepared, {}, limit) for limit in (3, tokens - 1))
+    one = few["corpus"]["unique"]["tokens"]
+    assert unique_note(few, 3) == f"config.data.unique_tokens=3: 1 whole document has {one:,} tokens" and one > 3
+    assert unique_note(many, tokens - 1) == unique_note(data_facts(prepared, {}), 0) == ""
 
 
 def test_the_loss_of_guessing_is_that_of_the_validation_rows():

@@ -191,12 +191,20 @@ def batch(seed: int = 1) -> dict[str, np.ndarray]:
     return fields
 
 
-def random_run(directory: Path, pools: bool = False, **model) -> Imported:
-    """A run with random parameters and BERT's tokenizer, which is written to the directory; `model`: of `config.model`."""
+def random_run(directory: Path, pools: bool = False, objectives: str = "", **model) -> Imported:
+    """A run with random parameters and BERT's tokenizer, which is written to the directory.
+
+    Args:
+        directory: of the tokenizer.
+        pools: with a pooler.
+        objectives: names; "" for that of the direction.
+        model: keys of `config.model`.
+    """
     tokenizer = load_tokenizer(write_directory("bert", directory))
     config = base_config()
     config.model.update({"width": 16, "heads": 2, "hidden": 24, "epsilon": 1e-5} | model)
-    add_objectives(config, {"left-to-right": "ltr", "right-to-left": "rtl"}.get(model_direction(config.model), "mlm"))
+    usual = {"left-to-right": "ltr", "right-to-left": "rtl"}.get(model_direction(config.model), "mlm")
+    add_objectives(config, objectives or usual)
     shapes, rng = body_shapes(config, VOCAB, pools=pools), np.random.default_rng(0)
     draw = lambda path, leaf: np.float32(0.2 * rng.standard_normal(leaf.shape) + (path[-1].key == "scale"))
     return Imported(config, jax.tree.map_with_path(draw, shapes), tokenizer)

@@ -5,6 +5,7 @@ import re
 
 import jax
 import numpy as np
+import pytest
 
 from bertlab.interop import export_weights
 from bertlab.interop.base import load_run, save_imported
@@ -33,9 +34,9 @@ def trained(directory, **model) -> Run:
     run.result.write({"step": 2, "tokens": 200, "flops": 1.5e9, "data_hash": "hash2", "metrics": metrics})
     run.data.write({"corpus": {"fingerprint": "f1"}})
     run.stage("finetune", "sst2").result.write({"metrics": {"valid": {"sst2/accuracy": 0.875}}})
-    entry = {"value": 1.5, "standard_error": 0.1}
+    entry, bound = ({"value": value, "standard_error": 0.1} for value in (1.5, 2.25))
     babylm = {"wug_past": {"pseudo": {"score": -0.25, "standard_error": None}}}
-    run.evaluation.write({"bits_per_byte": {"test split": {"pseudo": entry}}, "babylm": babylm})
+    run.evaluation.write({"bits_per_byte": {"test split": {"pseudo": entry, "any-order": bound}}, "babylm": babylm})
     return run
 
 
@@ -54,6 +55,7 @@ def test_hash_config_and_scores_of_the_last_step(tmp_path):
         ["mlm", "test", "accuracy", "0.5"],
         ["sst2", "valid", "accuracy", "0.875"],
         ["bits per byte (pseudo)", "test split", "mean", "1.5"],
+        ["bits per byte (any-order)", "test split", "mean", "≤ 2.25"],
         ["babylm (pseudo)", "wug_past", "mean", "-0.25"],
     ]
     (config,) = re.findall(r"```json\n(.*)\n```", card, re.S)
@@ -72,3 +74,31 @@ def test_an_earlier_step_and_transformers_own_class(tmp_path):
     assert ["hash of the batches (`data_hash`)", "hash1"] in rows(card) and "sst2" not in card
     assert [row for row in rows(card) if len(row) == 4][2:] == [["mlm", "valid", "loss", "4"]]
     assert "trust_remote_code" not in card
+
+
+@pytest.mark.parametrize(
+    "objectives, direction, opens, classes, back_ends, fills",
+    [
+        ("mlm", "bidirectional", "MaskedLM", {"MaskedLM"}, {"mlm"}, True),
+        ("ltr", "left-to-right", "CausalLM", {"CausalLM"}, {"causal"}, False),
+        ("prefix", "bidirectional", "CausalLM", {"CausalLM"}, {"causal"}, False),
+        ("masked_next_token", "bidirectional", "CausalLM", {"MaskedLM", "CausalLM"}, {"mntp", "causal"}, False),
+        ("mlm+prefix", "bidirectional", "MaskedLM", {"MaskedLM", "CausalLM"}, {"mlm", "causal"}, True),
+        ("permutation", "bidirectional", "", set(), set(), False),
+        ("span_corruption", "bidirectional", "", set(), set(), False),
+    ],
+)
+def test_it_says_how_the_model_predicts(objectives, direction, opens, classes, back_ends, fills, tmp_path):
+    """Its example opens the class that predicts so; a class or back end that was not trained is not named."""
+    run = published.random_run(tmp_path / "bert", objectives=objectives, direction=direction, layers=1)
+    save_imported(run, tmp_path / "run", "huggingface", "there")
+    export_weights("huggingface", tmp_path / "run", tmp_path / "out")
+    card = (tmp_path / "out/README.md").read_text()
+    (model,) = re.findall(r"^model = AutoModel(?:For)?(\w*)\.from_pretrained", card, re.M)
+    assert model == opens
+    said = card.partition("## How it predicts")[2].partition("## Training")[0]
+    assert set(re.findall(r"`AutoModelFor(\w+)`", said)) == classes
+    assert set(re.findall(r"back end `(\w+)`", said)) == back_ends
+    assert ("fill-mask" not in said) == (fills or not run.ways())
+    assert ("one position before a [MASK]" in said) == ("mntp" in back_ends)
+    assert said.strip()

@@ -268,6 +268,34 @@ def test_every_transformer_comes_back_bit_for_bit(model, tmp_path):
     assert list(again.config.objectives) == list(run.config.objectives)
 
 
+@pytest.mark.parametrize(
+    "objectives, settings, kind, architecture, again",
+    [
+        ("mlm", {}, "bert", "BertForMaskedLM", ["mlm"]),
+        ("prefix", {}, "bertlab", "BertlabForCausalLM", ["prefix"]),
+        ("mlm+prefix", {}, "bertlab", "BertlabForMaskedLM", ["mlm", "prefix"]),
+        ("mlm+prefix", {"prefix.weight": 0.0}, "bert", "BertForMaskedLM", ["mlm"]),
+        ("masked_next_token", {}, "bertlab", "BertlabForCausalLM", ["masked_next_token"]),
+        ("masked_next_token", {"masked_next_token.causal_share": 0.0}, "bertlab", "BertlabForMaskedLM", ["masked_next_token"]),
+        ("masked_next_token", {"masked_next_token.causal_share": 1.0}, "bertlab", "BertlabForCausalLM", ["prefix"]),
+    ],
+)
+def test_a_body_that_learned_to_predict_in_order_opens_as_a_causal_model(
+    objectives, settings, kind, architecture, again, tmp_path
+):
+    """transformers' own causal classes would show such a body the future; it comes back scored in the same ways."""
+    run = published.random_run(tmp_path / "bert", objectives=objectives, layers=1)
+    run.config.objectives.update_from_flattened_dict(settings)
+    (tmp_path / "out").mkdir()
+    save(run, tmp_path / "out")
+    written = json.loads((tmp_path / "out/config.json").read_text())
+    assert (written["model_type"], written["architectures"]) == (kind, [architecture])
+    returned = load(tmp_path / "out")
+    assert list(returned.config.objectives) == again
+    assert returned.ways() == run.ways() != set()
+    same(returned.params, run.params)
+
+
 def test_an_export_from_before_a_key_was_there_is_read(tmp_path):
     run = published.random_run(tmp_path / "bert", layers=1, position_encoding="relative")
     (tmp_path / "out").mkdir()
@@ -309,6 +337,7 @@ OWN = {"norm_placement": "pre"}
         (OWN, {"norm": "batch_norm"}, "norm='batch_norm'"),
         (OWN, {"family": "elmo"}, "family='elmo'"),
         (OWN, {"tie_word_embeddings": None}, "tie_word_embeddings=None"),
+        (OWN, {"ways": ["sideways"]}, "ways="),
         (MODERNBERT, {"mlp_bias": True}, "mlp_bias=True"),
         (MODERNBERT, {"classifier_activation": "relu"}, "classifier_activation='relu'"),
         (MODERNBERT, {"layer_types": ["sliding_attention", "full_attention"]}, "layer_types="),

@@ -213,16 +213,16 @@ def value_and_gradient(qkv, sight):
     return output, pull(qkv[:, :, 0])[0]
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_blocks_of_a_window_give_what_all_scores_give(direction):
+@pytest.mark.parametrize(("direction", "reach"), [*((direction, 40) for direction in DIRECTIONS), ("bidirectional", 0)])
+def test_blocks_of_a_window_give_what_all_scores_give(direction, reach):
     """A body's local layers, in rows of several documents whose length is no multiple of a block."""
     documents = np.asarray(choice._packed(dataclasses.replace(SHAPE, length=500))[-1])
     documents = np.where(documents == 0, 4, documents)
     qkv = jnp.asarray(np.random.default_rng(1).normal(size=(2, 500, 3, 2, 16)), jnp.float32)
     distance = np.abs(np.arange(500) - np.arange(500)[:, None])
     for here in (True, False):
-        mask = attention_mask(jnp.asarray(documents), direction) & jnp.asarray(distance <= (40 if here else 500))
-        sight = attention.Sight(mask, jnp.asarray(documents), direction, window=attention.Window(40, jnp.bool_(here), 2, 3))
+        mask = attention_mask(jnp.asarray(documents), direction) & jnp.asarray(distance <= (reach if here else 500))
+        sight = attention.Sight(mask, jnp.asarray(documents), direction, window=attention.Window(reach, jnp.bool_(here), 2, 3))
         plain = attention.Sight(mask, jnp.asarray(documents), direction)
         found, expected = (jax.jit(functools.partial(value_and_gradient, sight=of))(qkv) for of in (sight, plain))
         for mine, right in zip(found, expected, strict=True):

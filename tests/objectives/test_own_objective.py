@@ -244,7 +244,9 @@ def test_only_an_objective_with_a_corruption_takes_the_recipe_s_mask_rate(corrup
     corruption = "\n\n    def corruption(self, view, vocabulary): ..." if corrupts else ""
     bounded = "__import__('bertlab.keys').keys.setting(3.0, most=1)"  # a bound says nothing of what the rate is
     path, _ = written('    asks = "positions"', f'    asks = "positions"\n    rate: float = {bounded}{corruption}')
-    assert load_config(f"{RECIPE.format(path.stem)},mask_rate=0.4").objectives.Own.rate == rate
+    recipe = f"{RECIPE.format(path.stem).replace('objectives=', 'objectives=mlm+')},mask_rate=0.4"
+    found = load_config(recipe).objectives
+    assert (found.mlm.rate, found.Own.rate) == (0.4, rate)
 
 
 @pytest.mark.parametrize("weight", ['jnp.log(1.0 * (view["documents"] == 0))', '-1.0 * (view["documents"] > 0)'])

@@ -74,8 +74,9 @@ class Reference:
 
 
 def random_model(name: str, directory) -> str:
-    """Writes a random model of BACKENDS as a run, `run`, and exported, `out`; returns its back end."""
+    """Writes a random model of BACKENDS, or "causal prefix", as a run, `run`, and exported, `out`; returns its back end."""
     backend, _, pieces = name.partition(" ")
+    in_order = pieces in ("masked_next_token", "prefix")  # bidirectional bodies
     if pieces == "unigram":  # few pieces: the space before a word is often one of its own
         tokenizer = train_tokenizer("unigram", ["a bad cab ab face d deed aa bee."] * 50, 272, seed=0)
     else:
@@ -83,12 +84,12 @@ def random_model(name: str, directory) -> str:
         tokenizer = load_tokenizer(published.write_directory_with_text(kind, directory / "tokenizer"))
     config = base_config()
     config.model.update({"width": 16, "heads": 2, "hidden": 24, "layers": 1, "max_positions": 80})
-    if pieces == "masked_next_token":  # a bidirectional body, read in order
+    if pieces == "masked_next_token":
         config.model.norm_placement = "pre"
-    elif backend == "causal":
+    elif backend == "causal" and not in_order:
         config.model.direction = "left-to-right"
     objective = {"mlm": "mlm", "mntp": "masked_next_token", "causal": "ltr"}[backend]
-    add_objectives(config, "masked_next_token" if pieces == "masked_next_token" else objective)
+    add_objectives(config, pieces if in_order else objective)
     shapes, rng = body_shapes(config, tokenizer.vocab_size), np.random.default_rng(1)
     draw = lambda path, leaf: np.float32(0.3 * rng.standard_normal(leaf.shape) + (path[-1].key == "scale"))
     run = Imported(config, jax.tree.map_with_path(draw, shapes), tokenizer)
@@ -98,11 +99,11 @@ def random_model(name: str, directory) -> str:
     return backend
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=[*BACKENDS, "causal prefix"])
 def model(request, tmp_path):
     """(kind of score, run, reference) of a random model."""
     backend = random_model(request.param, tmp_path)
-    return BACKENDS[request.param], tmp_path / "run", Reference(tmp_path / "out", backend)
+    return BACKENDS.get(request.param, "left-to-right"), tmp_path / "run", Reference(tmp_path / "out", backend)
 
 
 def write(folder, files) -> None:

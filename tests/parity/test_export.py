@@ -248,22 +248,26 @@ def test_losses_ask_what_the_objective_asks(direction, exported):
     np.testing.assert_allclose(loss.item(), expected.item(), rtol=1e-5)
 
 
-CAUSAL = [{"norm": "rms_norm"}, *({"position_encoding": positions} for positions in ("relative", "disentangled")), LOCAL, {}]
+POSITIONS = [{"position_encoding": positions} for positions in ("relative", "disentangled")]
+IN_ORDER = [{"objectives": "prefix"}, {"objectives": "masked_next_token"}, MODERNBERT | {"objectives": "prefix"}]
 
 
-@pytest.mark.parametrize("model", CAUSAL, ids=str)
+@pytest.mark.parametrize("model", [{"norm": "rms_norm"}, *POSITIONS, LOCAL, {}, *IN_ORDER], ids=str)
 def test_a_bidirectional_body_is_causal_as_a_causal_model(model, exported):
-    """The logits that we score a text by from left to right; transformers' own BERT must be told."""
+    """The logits that we score a text by from left to right; transformers' own BERT, of a masked model, must be told."""
     run, directory = exported(**model)
     view = {name: array[:2] for name, array in published.batch().items()}
     ours = published.run(run, view | {"order": view["positions"]})["logits"]
     more = {} if model else {"is_decoder": True}
     theirs = transformers.AutoModelForCausalLM.from_pretrained(directory, trust_remote_code=True, **more).eval()
     given = shown(view)
-    if model == LOCAL:
+    if model.get("family") == "modern":
         del given["token_type_ids"]
     with torch.no_grad():
         logits = theirs(**given).logits.numpy()
+        given["input_ids"][:, 4:] = 9
+        changed = theirs(**given).logits.numpy()
+    np.testing.assert_allclose(changed[:, :4], logits[:, :4], rtol=0, atol=1e-6)
     real = view["documents"] > 0
     np.testing.assert_allclose(logits[real], ours[real], rtol=0, atol=1e-5)
 

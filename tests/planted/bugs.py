@@ -456,4 +456,25 @@ BUGS = (
         'labels = [1 - example.label for example in data.examples["valid"]]',
         ("tests/transfer/test_zero_shot.py", "-k", "answered"),
     ),
+    Bug(
+        "standard-error-of-orders-over-their-number",
+        "bertlab/transfer/likelihood.py",
+        "by_order.std(ddof=1) / math.sqrt(len(by_order))",
+        "by_order.std(ddof=1) / len(by_order)",
+        ("tests/transfer/test_any_order.py", "-k", "standard_error_is"),
+    ),
+    Bug(
+        "any-order-sampled-in-one-order",
+        "bertlab/transfer/sample.py",
+        "first + np.argsort(rng.random((len(tokens), hidden)), axis=1)",
+        "first + np.tile(np.arange(hidden), (len(tokens), 1))",
+        ("tests/transfer/test_sample.py", "-k", "order_of_its_own"),
+    ),
+    Bug(
+        "in-order-body-exported-as-a-masked-model",
+        "bertlab/interop/huggingface.py",
+        'predicts and {"in order", "before the mask"} & set(ways)',
+        "predicts and not ways",
+        ("tests/interop/test_huggingface.py", "-k", "opens_as_a_causal_model"),
+    ),
 )

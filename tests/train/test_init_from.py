@@ -69,6 +69,12 @@ def test_continued_pretraining_goes_on_with_another_objective_in_its_direction(b
     Run(tmp_path / "tuned").config.write({"transfer": {}, "model": before["model"]})
     with pytest.raises(UserError, match="is a fine-tuning and has no pretraining objective"):
         load_config(f"{recipe}{tmp_path / 'tuned'}")
+    Run(tmp_path / "exported").config.write({"model_type": "bert", "architectures": ["BertForMaskedLM"]})
+    with pytest.raises(UserError, match="exported is a directory of transformers; run `bertlab import --from=huggingface "):
+        load_config(f"{recipe}{tmp_path / 'exported'}")
+    Run(tmp_path / "other").config.write({"epochs": 3})
+    with pytest.raises(UserError, match=r"config\.json is not the config of a model; give the --workdir of"):
+        load_config(f"{recipe}{tmp_path / 'other'}")
     with pytest.raises(UserError, match="run= is missing"):
         load_config(recipe.removesuffix("run="))
 

@@ -29,9 +29,12 @@ CHARACTERS = {"model.token_encoder": "characters"}
 # contracts/test_models_and_objectives.py, the range of every key in test_keys.py; the first cases show that these come first.
 CASES = [
     (f"{BERT}:objectives=ltr", {"model.direction": "bidirectional"}, "objective ltr .*config.model.direction='left-to-right'"),
-    (f"{BERT}:objectives=ltr+mlm", {}, "objective ltr .*ltr, mlm.* elmo or static"),
+    (f"{BERT}:objectives=ltr+mlm", {}, "objective ltr .*train prefix with .*prefix.max_share=0 instead of ltr$"),
+    (f"{BERT}:objectives=diffusion+ltr", {}, "objective ltr .*train prefix with .*prefix.max_share=0 instead of ltr$"),
+    (f"{BERT}:objectives=mlm+bilm", {}, "objective ltr .*no direction of bert suits ltr, mlm, rtl: use the recipe of elmo$"),
     (f"{BERT}:objectives=mlm", {"model.family": "awd_lstm"}, "objective mlm .*awd_lstm.* bert or .*modern"),
-    (f"{BERT}:objectives=ltr+electra", {}, "objective ltr .*no model suits electra, ltr"),
+    (f"{BERT}:objectives=ltr+electra", {}, "objective ltr .*prefix.max_share=0 instead of ltr$"),
+    (f"{BERT}:objectives=bilm+electra", {}, "objective ltr .*no model suits electra, ltr, rtl"),
     (MODERN, PALLAS | {"data.seq_len": 100}, "attention='pallas' needs rows .*128 .*, not 100;"),
     (f"{STATIC}:objectives=skip_gram+glove", {}, "objective skip_gram .*config.data.format='cooccurrence' .*'segment_pair'"),
     (f"{BERT}:objectives=skip_gram", {}, "objective skip_gram .*config.model.family='static'"),

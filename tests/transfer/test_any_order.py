@@ -148,6 +148,18 @@ def test_random_orders_come_near_all_orders_and_depend_on_the_text_alone():
     assert model.bits_per_byte([text]).order_error is None
 
 
+def test_the_standard_error_is_that_of_the_mean_of_the_orders():
+    """One order more changes the mean; so each order's own sum follows from the means of the first 1, 2, … orders."""
+    model = model_of("mlm")
+    ids, places = ids_of(model, "g a b h e d c f"), np.arange(1, 9)
+    row = TextRow(np.array(ids, np.int32), (), places, places, None)
+    scores = [model.scorer.score([row], "any-order", orders)[0] for orders in range(1, 7)]
+    sums = np.diff([0.0, *(number * score.log_probability for number, score in enumerate(scores, 1))])
+    spread = np.sqrt(np.sum((sums - sums.mean()) ** 2) / 5)
+    assert scores[-1].standard_error == pytest.approx(spread / np.sqrt(6), rel=1e-3)
+    assert spread > 0.01
+
+
 def test_the_probabilities_of_all_texts_of_a_length_sum_to_no_more_than_one():
     model = model_of("mlm")
     scorer = likelihood.Scorer(model.inference, model.tokenizer, 20, model.learned)

@@ -194,7 +194,9 @@ def test_evaluate_writes_every_task_with_its_rule(run, tmp_path, monkeypatch, ca
     reading().to_csv(data / babylm.READING, index=False)
     given = ["evaluate", f"--run={run}", "--suite=babylm", f"--data={data}"]
     assert main(given) == 0
-    assert capsys.readouterr().out.count("left-to-right") == 9
+    printed = capsys.readouterr().out
+    assert printed.count("left-to-right") == 9
+    assert printed.count("–") == 9, "two equal items tell no spread, and the others have no standard error"
     found = read_evaluations(run / "evaluation.json")["babylm"]
     assert {*found} == {*TASKS, "reading_eye_tracking", "reading_self_paced"}
     assert {entry["left-to-right"]["special_tokens"] for entry in found.values()} == {"pipeline"}
@@ -211,11 +213,22 @@ def test_evaluate_writes_every_task_with_its_rule(run, tmp_path, monkeypatch, ca
         ("--suite=babylm", "--data=DIR"),
         ("--suite=babylm --data=. --text=x", "--text"),
         ("--suite=babylm --data=nowhere", "--data=nowhere"),
+        ("--suite=babylm --data=data", "data/blimp_filtered/x.jsonl is empty"),
     ],
 )
-def test_mistakes_are_refused(given, message, run, capsys):
+def test_mistakes_are_refused(given, message, run, monkeypatch, capsys):
+    monkeypatch.chdir(run.parent)
+    write(run.parent / "data")
+    (run.parent / "data/blimp_filtered/x.jsonl").write_text("\n")
     assert main(["evaluate", f"--run={run}", *given.split()]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_orders_are_refused_where_none_are_drawn(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(babylm, "load", lambda run, step: model_of("mlm"))
+    data = write(tmp_path / "data")
+    assert main(["evaluate", f"--run={run}", "--suite=babylm", f"--data={data}", "--orders=8"]) == 2
+    assert "--orders=8 has no effect" in capsys.readouterr().err
 
 
 def test_a_model_from_right_to_left_is_refused(run, tmp_path, monkeypatch, capsys):

@@ -55,10 +55,11 @@ def test_the_more_likely_sentence_wins_ties_are_half_and_paradigms_weigh_alike()
     judged = judge_pairs([*pairs, Pair("x", "y", "two"), Pair("x", "z", "two")], planted)
     one, two = judged["paradigms"]["one"], judged["paradigms"]["two"]
     assert one == {"accuracy": 0.625, "standard_error": pytest.approx((0.6875 / 3 / 4) ** 0.5), "pairs": 4}
-    assert two == {"accuracy": 1.0, "standard_error": 0.0, "pairs": 2}
+    assert two == {"accuracy": 1.0, "standard_error": None, "pairs": 2}, "two of two right do not say that all are"
     assert judged["accuracy"] == 0.8125 and judged["pairs"] == 6
     assert judged["standard_error"] == pytest.approx(one["standard_error"] / 2)
     assert judge_pairs(pairs[:1], planted)["standard_error"] is None
+    assert judge_pairs([pairs[0], pairs[3], Pair("y", "x", "two"), Pair("z", "x", "two")], planted)["standard_error"] is None
 
 
 def test_a_phenomenon_is_the_mean_of_its_paradigms_and_leaves_the_whole_as_it_was():
@@ -231,6 +232,10 @@ def test_a_text_of_its_own_leaves_the_test_split_alone(run, tmp_path):
         ("--limit=-1", "--limit=-1 must be at least 0"),
         ("--orders=1", "--orders=1 must be 2 or more"),
         ("--kinds=left-to-right", "kind='left-to-right'"),
+        ("--orders=8 --kinds=pseudo", "--orders=8 has no effect: what is scored is pseudo,"),
+        ("--orders=8 --minimal_pairs=pairs.jsonl", "--orders=8 has no effect: what is scored is pseudo, pseudo-within-word,"),
+        ("--special_tokens=bertlab", "--special_tokens=bertlab has no effect without --suite=babylm"),
+        ("--text=long.txt", "long.txt:3: the line has 602 tokens"),
         ("--text=nothing.txt", "--text=nothing.txt: "),
         ("--out=x.txt", "--out=x.txt: the output is JSON"),
         ("--out=run/config.json", "run/config.json: this file does not hold evaluations; name another"),
@@ -241,6 +246,9 @@ def test_a_text_of_its_own_leaves_the_test_split_alone(run, tmp_path):
 def test_evaluate_says_what_is_wrong_before_anything_is_scored(given, message, run, monkeypatch, capsys):
     monkeypatch.chdir(run.parent)
     Path("old.json").write_text(json.dumps({"bits_per_byte": {"pseudo": ENTRY}}))  # kinds without what they were asked about
-    assert main(["evaluate", "--run=run", given]) == 2
+    Path("pairs.jsonl").write_text(line("a b", "b c", "u"))
+    Path("long.txt").write_text("a b\n\n" + "a " * 600 + "\n")
+    asked = [given] if "test split" in given else given.split()
+    assert main(["evaluate", "--run=run", *asked]) == 2
     assert message in capsys.readouterr().err
     assert not list(run.parent.glob("**/evaluation.json"))

@@ -205,8 +205,8 @@ def test_a_digest_sees_every_parameter(model):
     ("texts", "settings", "message"),
     [
         ([], {}, "no texts"),
-        (["a", ["b"]], {}, "text 1 is a list and pretokenized=False"),
-        ([["a"], "b"], {"pretokenized": True}, "text 1 is a str and pretokenized=True"),
+        (["a", ["b"]], {}, "text 1 is of type list and pretokenized=False"),
+        ([["a"], "b"], {"pretokenized": True}, "text 1 is of type str and pretokenized=True"),
         (["a"] * 300 + ["with " * 600], {}, "text 300 has 602 tokens including special ones, but the model has 512 positions"),
         (["a"], {"dtype": "bfloat16"}, "dtype=bfloat16: expected one of float16, float32"),
         (["a"], {"layers": [3]}, "layer 3 does not exist"),

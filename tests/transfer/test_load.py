@@ -159,8 +159,8 @@ def test_what_cannot_be_encoded_or_scored_is_refused(opened, tmp_path):
         (["x"], {"layers": []}, "layers is empty"),
         (["x", "with a block " * 400], {}, r"text 1 has \d+ tokens .*512 positions"),
         ("one text", {}, "texts is a single string"),
-        ([["a", "b"]], {}, "text 0 is a list and pretokenized=False"),
-        (["a b"], {"pretokenized": True}, "text 0 is a str and pretokenized=True"),
+        ([["a", "b"]], {}, "text 0 is of type list and pretokenized=False"),
+        (["a b"], {"pretokenized": True}, "text 0 is of type str and pretokenized=True"),
         (["a b"], {"pretokenized": True, "special_tokens": True}, "special_tokens: "),
     ):
         with pytest.raises(UserError, match=message):

@@ -99,6 +99,22 @@ def test_in_any_order_a_step_sees_the_steps_before_and_no_piece_of_its_own():
     assert all(set(text.split()) == {"h"} for text in sample(model, 4, length=5, prompt="h"))
 
 
+@dataclasses.dataclass(frozen=True)
+class Counting(Copying):
+    """The first piece to be revealed is a, all later ones are b."""
+
+    def hidden_logits(self, model, view, ranks):
+        shown = (ranks.max(axis=1, where=ranks != HIDDEN, initial=0) > 0)[:, None, None]
+        is_next = lambda piece: 99.0 * (jnp.arange(len(PIECES)) == PIECES.index(piece))
+        return jnp.broadcast_to(jnp.where(shown, is_next("b"), is_next("a")), (*ranks.shape, len(PIECES)))
+
+
+def test_each_text_has_an_order_of_its_own():
+    texts = [text.split() for text in sample(model_of(Counting()), 32, length=5)]
+    assert all(sorted(text) == ["a", "b", "b", "b", "b"] for text in texts)
+    assert {text.index("a") for text in texts} == {0, 1, 2, 3, 4}
+
+
 @pytest.mark.parametrize("name", ["mlm", "diffusion", "permutation", "electra", "masked_next_token"])
 def test_what_predicts_hidden_pieces_is_sampled_by_revealing_them(name):
     model = model_of(name if name != "masked_next_token" else MaskedNextToken(causal_share=0.0))

@@ -91,7 +91,9 @@ def read_records(path: Path, encoding: str = "utf-8") -> Iterator[tuple[str, dic
         except ValueError as error:
             raise UserError(f"{path}:{number}: not valid JSON ({error}); each line must be one JSON object") from None
         if not isinstance(record, dict):
-            raise UserError(f"{path}:{number}: a {type(record).__name__}, but each line must be one JSON object; correct it")
+            raise UserError(
+                f"{path}:{number}: JSON of type {type(record).__name__}, but each line must be one object; correct it"
+            )
         yield f"{path}:{number}", record
 
 

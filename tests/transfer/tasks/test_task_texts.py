@@ -187,7 +187,7 @@ def test_phrases_of_the_trees_are_trained_on_and_sentences_are_tested(tmp_path):
     ("name", "file", "text", "message"),
     [
         ("snli", "snli_1.0_dev.jsonl", SNLI + "{", r"dev\.jsonl:5: not valid JSON"),
-        ("snli", "snli_1.0_dev.jsonl", SNLI + "\n[]\n", r"dev\.jsonl:6: a list, but each line must be one JSON object"),
+        ("snli", "snli_1.0_dev.jsonl", SNLI + "\n[]\n", r"dev\.jsonl:6: JSON of type list, but each line must be one object"),
         ("snli", "snli_1.0_dev.jsonl", '{"sentence1": "a", "gold_label": "-"}', r"dev\.jsonl:1: the field 'sentence2' is miss"),
         ("snli", "snli_1.0_dev.jsonl", SNLI.replace('"4r"', "4").replace('""', "[1]"), r":4: the field 'sentence2' is missing"),
         ("snli", "snli_1.0_dev.jsonl", SNLI.replace("entailment", "entails"), r"dev\.jsonl:4: .* label 'entails', but"),
