@@ -95,7 +95,8 @@ LENGTHS = "Bits per byte above the shortest (test)"
 LENGTHS_NOTE = (
     "Each variant minus the one with the lowest mean of the same kind, paired by seed: code lengths with code lengths, bounds"
     " with bounds. The results choose the lowest one, so intervals are corrected for all pairs of the kind and hold together"
-    " with 95 % (Bonferroni). An interval that holds 0 does not tell which of the two is shorter."
+    " with 95 % (Bonferroni), over seeds, for these texts; `standard_error` in evaluation.json is each value's over texts. An"
+    " interval that holds 0 does not tell which of the two is shorter."
 )
 PUBLISHED = "As published"
 PUBLISHED_NOTE = (
