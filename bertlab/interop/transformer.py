@@ -194,11 +194,11 @@ def assembled(
     if model.get("segments", 0) < 2:
         config.data.format = "full_sentences"
     direction = model_direction(config.model)
-    learned = {"left-to-right": ["ltr"], "right-to-left": ["rtl"]}.get(direction) or _standing_for(ways)
-    if objectives := learned * predicts + ["nsp"] * next_sentence:
+    learned = _standing_for(direction, ways) if predicts else {}
+    if objectives := [*learned] + ["nsp"] * next_sentence:
         add_objectives(config, "+".join(objectives))
-    if "masked_next_token" in config.objectives and "in order" not in ways:
-        config.objectives.masked_next_token.causal_share = 0.0
+    for name, settings in learned.items():
+        config.objectives[name].update(settings)
     try:
         shapes = body_shapes(config, vocab_size, predicts=predicts, pools=pools)
     except UserError as error:
@@ -210,12 +210,16 @@ def assembled(
     return Imported(config, params, fit_vocabulary(tokenizer, vocab_size, weights))
 
 
-def _standing_for(ways: Collection[str]) -> list[str]:
-    """Objectives by which a bidirectional body is scored in these ways."""
-    names = {"at the mask": "mlm", "before the mask": "masked_next_token"}
-    if "before the mask" not in ways:  # masked_next_token predicts in order too
-        names["in order"] = "prefix"
-    return [name for way, name in names.items() if way in ways] or ["mlm"]
+def _standing_for(direction: str, ways: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Objectives, with their settings, by which a body is scored, a bidirectional one in these ways."""
+    if direction != "bidirectional":
+        return {"rtl" if direction == "right-to-left" else "ltr": {}}
+    found = {"mlm": {}} if "at the mask" in ways else {}
+    if "before the mask" in ways:  # masked_next_token predicts in order too, if some of its rows do
+        found["masked_next_token"] = {} if "in order" in ways else {"causal_share": 0.0}
+    elif "in order" in ways:
+        found["prefix"] = {}
+    return found or {"mlm": {}}
 
 
 def _nearest_size(family: str, model: Mapping[str, Any]) -> str:

@@ -68,7 +68,10 @@ class LeftToRight(OneDirection):
     """LTR: −Σ_t log p(x_{t+1} | x_1 … x_t), within a document; the state at t has seen tokens ≤ t."""
 
     reads = "forward"
-    on_both_sides = "prefix with config.objectives.prefix.max_share=0"
+
+    def on_both_sides(self) -> str:
+        """The same loss, in an attention mask of its own."""
+        return "prefix with config.objectives.prefix.max_share=0"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -234,7 +234,6 @@ class Objective(abc.ABC):
             pairs of words).
         shows: settings that the objective whose view it shares must have, by name.
         families: the model families it works with; () for all.
-        on_both_sides: for messages, what trains the same on a body that sees both sides; "" if nothing does.
     """
 
     reads: ClassVar[str] = "both"
@@ -243,7 +242,6 @@ class Objective(abc.ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     shows: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     families: ClassVar[tuple[str, ...]] = ()
-    on_both_sides: ClassVar[str] = ""
 
     def __post_init__(self):
         self.check_settings()
@@ -352,6 +350,10 @@ class Objective(abc.ABC):
         """The word vectors of a static model that it trained, from the rows of its input and of its output layer."""
         del outputs
         return inputs
+
+    def on_both_sides(self) -> str:
+        """For messages: what trains the same on a body that sees both sides; "" if nothing does."""
+        return ""
 
     def word_draws(self, vocabulary: Vocabulary) -> WordDraws | None:
         """For a loss that tells a word from a few drawn ones by their products with a vector; None for every other."""

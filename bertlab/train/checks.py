@@ -95,8 +95,8 @@ def _check_model_of(name: str, objective: objectives.Objective, model, built: Ma
         # A static body sees no context, so it suits only objectives that name it.
         suits = lambda family: all(family in of.families or (not of.families and family != "static") for of in built.values())
         families = [family for family in FAMILIES if suits(family) and directions_with(wanted, family)]
-        others = {of.reads for of in built.values() if not of.on_both_sides} - {"any"}
-        instead = {name: of.on_both_sides for name, of in built.items() if of.on_both_sides}
+        instead = {name: way for name, of in built.items() if (way := of.on_both_sides())}
+        others = {of.reads for name, of in built.items() if name not in instead} - {"any"}
         if directions:
             todo = f"set config.model.direction={directions[0]!r}"
         elif instead and others == {"both"} and directions_with(others, model.family):

@@ -173,7 +173,7 @@ def test_what_another_process_measured_meanwhile_stays(run, hold, killed_meanwhi
     def load(run, step):
         out.write_text('{"bits_per_byte": {"other": {"pseudo": {}}}}')
         killed_meanwhile(hold(out))
-        return SimpleNamespace(kinds=["pseudo"], check_kind=str)
+        return SimpleNamespace(kinds=["pseudo"], check_kind=str, lengths=lambda texts: [3], longest=8)
 
     monkeypatch.setattr(evaluate, "load", load)
     monkeypatch.setattr(evaluate, "_bits_per_byte", lambda *_: {"pseudo": {}})
