@@ -569,7 +569,7 @@ def _add_weights(add) -> None:
     embed(
         "--pooling", default=None,
         help="one vector per line: mean, first ([CLS]), last, max or pooler; special tokens are included. paragraph, for runs"
-        " of skip_gram and cbow: the vector that best predicts the line's words (Le and Mikolov 2014)",
+        " of skip_gram and cbow: the vector that best predicts the line's words (Le and Mikolov 2014); zeros if it knows none",
     )  # fmt: skip
     _add_step(embed)
     embed("--special_tokens", action="store_true", help="keep [CLS], [SEP] and other special tokens")

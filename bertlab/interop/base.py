@@ -260,6 +260,11 @@ class Imported:
         """Those of `bertlab.objectives.base.WAYS` in which the model was trained to predict tokens."""
         return {way for scoring in self.scorings().values() for way in scoring.ways}
 
+    def never_mask(self) -> bool:
+        """Whether every objective that predicts at the mask gives [MASK] itself probability 0."""
+        at_mask = [scoring for scoring in self.scorings().values() if "at the mask" in scoring.ways]
+        return bool(at_mask) and all(scoring.never_mask for scoring in at_mask)
+
 
 @contextlib.contextmanager
 def whole_directory(directory: Path) -> Iterator[Path]:

@@ -60,7 +60,7 @@ def write_card(
         "\n".join(["---", *_front(directory), f"tags: [{', '.join(['bertlab', model.family, *config.objectives])}]", "---"]),
         f"# {model.family} {model.size} {names}".rstrip(),
         described,
-        _use(directory, scorings),
+        _use(directory, scorings, model.get("output_bias", True)),
         "## Training\n\n" + _table(("", ""), _facts(run, config, tokenizer, step)),
         "## Scores\n\n" + _table(("Of", "Split", "Metric", "Value"), scores) if scores else "",
         "≤ stands before an upper bound of a code length: the model's own is not known." if _is_bounded(scores) else "",
@@ -73,7 +73,7 @@ def _front(directory: Path) -> list[str]:
     return ["library_name: transformers"] if (directory / "tokenizer_config.json").exists() else []
 
 
-def _use(directory: Path, scorings: Mapping[str, Scoring]) -> str:
+def _use(directory: Path, scorings: Mapping[str, Scoring], has_bias: bool) -> str:
     """How to open a directory of transformers, and what its classes predict; "" for other formats."""
     if not (directory / "tokenizer_config.json").exists():
         return ""
@@ -83,7 +83,7 @@ def _use(directory: Path, scorings: Mapping[str, Scoring]) -> str:
     auto = _auto_class(directory, scorings)
     code = f'AutoTokenizer.from_pretrained("DIRECTORY"{trust})\nmodel = {auto}.from_pretrained("DIRECTORY"{trust})'
     use = f"## Use\n\n```python\nfrom transformers import {auto}, AutoTokenizer\n\ntokenizer = {code}\n```{remark}"
-    predicts = "\n".join(f"- {line}" for line in _predictions(scorings))
+    predicts = "\n".join(f"- {line}" for line in _predictions(scorings, has_bias))
     return use + (f"\n\n## How it predicts\n\n{predicts}" if predicts else "")
 
 
@@ -95,7 +95,7 @@ def _auto_class(directory: Path, scorings: Mapping[str, Scoring]) -> str:
     return "AutoModel" if auto in (_MASKED, _CAUSAL) and scorings and auto not in learned else auto
 
 
-def _predictions(scorings: Mapping[str, Scoring]) -> Iterator[str]:
+def _predictions(scorings: Mapping[str, Scoring], has_bias: bool) -> Iterator[str]:
     """A line for each way in which the model predicts tokens, and for what it was not trained for."""
     ways = dict.fromkeys(way for scoring in scorings.values() for way in scoring.ways)
     for way in ways:
@@ -106,7 +106,10 @@ def _predictions(scorings: Mapping[str, Scoring]) -> Iterator[str]:
             yield "No class of transformers asks it for hidden tokens as its training did; `bertlab evaluate` does."
     if ways and "at the mask" not in ways:
         yield '`pipeline("fill-mask")` gives wrong answers: no training asked for a token at its own [MASK].'
-    yield from (f"`{name}`: {scoring.lacks}." for name, scoring in scorings.items() if scoring.lacks)
+    for name, scoring in scorings.items():
+        yield from (f"`{name}`: {said}." for said in (scoring.lacks, scoring.differs) if said)
+        if scoring.never_mask and not has_bias:
+            yield f"`{name}` gives [MASK] probability 0; without a bias in the output layer, these classes do not."
 
 
 def _last(run: Run, step: int | None) -> dict[str, Any]:

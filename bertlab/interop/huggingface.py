@@ -26,6 +26,7 @@ import safetensors
 import safetensors.numpy
 import tokenizers
 
+from bertlab.config import is_finetuning
 from bertlab.data.tokenizers import Gpt1Tokenizer, Tokenizer, load_tokenizer, pieces_by_id
 from bertlab.errors import UserError
 from bertlab.files import write_json
@@ -222,10 +223,10 @@ def load(source: Path) -> Imported:
     predicts = any(name.startswith(heads) and name not in kind.ties for name in tensors)
     pools = any(name.startswith(f"{prefix}pooler.") for name in tensors)
     next_sentence = any(name.startswith("cls.seq_relationship.") for name in tensors)
-    gpt, ways = model_type in ("openai-gpt", "gpt2"), ()
+    gpt = model_type in ("openai-gpt", "gpt2")
     if model_type == "bertlab":
         family, model = _own_settings(settings, path)
-        predicts, ways = settings.get("architectures") != ["BertlabModel"], _own_ways(settings, path)
+        predicts = settings.get("architectures") != ["BertlabModel"]
     elif model_type == "modernbert":
         family, model = "modern", _modern_settings(settings, path)
     else:
@@ -245,7 +246,7 @@ def load(source: Path) -> Imported:
         predicts=predicts or gpt,
         pools=pools,
         next_sentence=next_sentence,
-        ways=ways,
+        ways=_own_ways(settings, path),
     )
     return dataclasses.replace(imported, files=("config.json", *files), tensors=len(tensors))
 
@@ -524,9 +525,10 @@ def _own_settings(settings: Mapping[str, Any], path: Path) -> tuple[str, dict[st
     return family, used | {"size": size}
 
 
-def _own_ways(settings: Mapping[str, Any], path: Path) -> list[str]:
-    """The ways in which it was trained to predict tokens; earlier exports do not say."""
-    ways = settings.get("ways", [])
+def _own_ways(settings: Mapping[str, Any], path: Path) -> list[str] | None:
+    """The ways in which it was trained to predict tokens; None: as usual, or of an earlier export, which does not say."""
+    if (ways := settings.get("ways")) is None:
+        return None
     if not isinstance(ways, list) or not set(map(str, ways)) <= set(WAYS):
         raise UserError(f"{path}: ways={ways!r} must be a list of some of {', '.join(WAYS)}")
     return ways
@@ -562,6 +564,10 @@ def save(run: Imported, directory: Path) -> None:
         raise UserError(f"config.model.family={run.config.model.family!r} is not a transformer; export it with --to={other}")
     kind = kind_of(shape, run.params, run.tokenizer, run.ways())
     settings = describe(kind, run, shape)
+    ways = run.ways()
+    sees_both = shape.direction == "bidirectional" and _predicts(shape, run.params)
+    if sees_both and not is_finetuning(run.config) and ways != {"at the mask"}:
+        settings["ways"] = sorted(ways)  # so that an import is not scored as if it had learned to fill masks alone
     table = KINDS[kind].table(shape.heads)
     # Heads of tasks and of other objectives have no name there.
     places = {entry.ours.split("/")[0] for entry in table}
@@ -570,6 +576,8 @@ def save(run: Imported, directory: Path) -> None:
         count = len(flatten_tree({name: run.params[name] for name in left}))
         print(f"not exported, because transformers' {kind} has no such head: {', '.join(left)} ({count} tensors)", flush=True)
     params = jax.tree.map(np.asarray, {name: tree for name, tree in run.params.items() if name not in left})
+    if run.never_mask() and "bias" in params["body"].get("output", {}):
+        params = _without_mask(params, run.tokenizer.mask_id)
     tensors = KINDS[kind].join(write(table, params))
     if settings["architectures"][0] in ("BertModel", "RobertaModel", "ModernBertModel", "BertlabModel"):
         tensors = {name.removeprefix(KINDS[kind].prefix): array for name, array in tensors.items()}
@@ -579,6 +587,13 @@ def save(run: Imported, directory: Path) -> None:
         shutil.copyfile(Path(__file__).with_name("modeling_bertlab.py"), directory / "modeling_bertlab.py")
     save_fast_tokenizer(run.tokenizer, directory, shape.max_positions, segments=shape.segments > 1)
     _save_sentence_transformer(directory, shape)
+
+
+def _without_mask(params: dict, mask_id: int) -> dict:
+    """The parameters with a bias by which [MASK] has probability 0, in float16 too."""
+    bias = params["body"]["output"]["bias"].copy()
+    bias[mask_id] = -1e4
+    return {**params, "body": {**params["body"], "output": {**params["body"]["output"], "bias": bias}}}
 
 
 def _save_sentence_transformer(directory: Path, shape: TransformerConfig) -> None:
@@ -685,7 +700,6 @@ def _describe_own(run: Imported, shape: TransformerConfig) -> dict[str, Any]:
         **{name: run.config.model[name] for name in ("family", "size")},
         **{_OWN_NAMES.get(key.leaf, key.leaf): values[key.leaf] for key in _own_keys()},
         "pooler": "pooler" in run.params["body"],
-        "ways": sorted(ways),
     }
 
 

@@ -172,7 +172,7 @@ def assembled(
     predicts: bool = True,
     pools: bool = False,
     next_sentence: bool = False,
-    ways: Collection[str] = (),
+    ways: Collection[str] | None = None,
 ) -> Imported:
     """A transformer from its tensors.
 
@@ -185,8 +185,8 @@ def assembled(
         tokenizer: as it was read; `fit_vocabulary` completes it.
         vocab_size: V.
         predicts, pools, next_sentence: whether the tensors have the output layer, the pooler and the next-sentence head.
-        ways: in which a bidirectional body was trained to predict tokens (`bertlab.objectives.base.WAYS`); () for "at the
-            mask".
+        ways: in which a bidirectional body was trained to predict tokens (`bertlab.objectives.base.WAYS`); None for
+            "at the mask".
     """
     config = base_config()
     config.model.update(family=family, **{"size": model.get("size") or _nearest_size(family, model)} | model)
@@ -210,16 +210,18 @@ def assembled(
     return Imported(config, params, fit_vocabulary(tokenizer, vocab_size, weights))
 
 
-def _standing_for(direction: str, ways: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Objectives, with their settings, by which a body is scored, a bidirectional one in these ways."""
+def _standing_for(direction: str, ways: Collection[str] | None) -> dict[str, dict[str, Any]]:
+    """Objectives, with their settings, by which a body is scored, a bidirectional one in these ways; {} if in none of them."""
     if direction != "bidirectional":
         return {"rtl" if direction == "right-to-left" else "ltr": {}}
+    if ways is None:
+        return {"mlm": {}}
     found = {"mlm": {}} if "at the mask" in ways else {}
     if "before the mask" in ways:  # masked_next_token predicts in order too, if some of its rows do
         found["masked_next_token"] = {} if "in order" in ways else {"causal_share": 0.0}
     elif "in order" in ways:
         found["prefix"] = {}
-    return found or {"mlm": {}}
+    return found
 
 
 def _nearest_size(family: str, model: Mapping[str, Any]) -> str:

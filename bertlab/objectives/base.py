@@ -137,11 +137,15 @@ class Scoring:
         lacks: why the settings rule out a way ("this model cannot be scored: ..."); "" if every way is possible.
         shown_in_order: for the way "in any order": `hidden_logits` depend on the order of the shown tokens too; False: only on
             which ones are shown. Then sets of them are enough, and fewer cases give an exact score.
+        never_mask: [MASK] has probability 0, whatever its logit is.
+        differs: why the body and its output layer alone, which exports have, predict otherwise; "" if they do not.
     """
 
     ways: tuple[str, ...] = ()
     lacks: str = ""
     shown_in_order: bool = True
+    never_mask: bool = False
+    differs: str = ""
 
     def __post_init__(self):
         if not isinstance(self.ways, tuple) or not set(self.ways) <= set(WAYS):

@@ -114,7 +114,8 @@ class MaskedDiffusion(Objective):
 
     def scoring(self) -> Scoring:
         """By masking."""
-        return Scoring(("at the mask",))
+        differs = "its head for the share of masked tokens is not in this directory, so numbers differ" * self.time_conditioning
+        return Scoring(("at the mask",), never_mask=True, differs=differs)
 
     def corruption(self, view: View, vocabulary: Vocabulary) -> Corruption:
         """[MASK], with the probability of the row's time."""

@@ -180,6 +180,8 @@ class Pretrained:
             raise UserError(f"pooling='pooler': this model's pooler is untrained ({train_it} train it); choose {others}")
         if pooling == "pooler" and layer != -1:
             raise UserError(f"layer={layer}: the pooler reads only the last layer; leave layer at -1")
+        if pooling == "paragraph" and layer != -1:
+            raise UserError(f"layer={layer}: a paragraph vector is of no layer; leave layer at -1")
         words = drawing(self._trained, self.program.vocabulary) if pooling == "paragraph" else ""
         rows = self.rows(texts, pretokenized)
         if empty := [number for number, row in enumerate(rows) if not len(row.tokens)]:

@@ -296,6 +296,33 @@ def test_a_body_that_learned_to_predict_in_order_opens_as_a_causal_model(
     same(returned.params, run.params)
 
 
+@pytest.mark.parametrize(
+    "objectives, settings", [("permutation", {}), ("span_corruption", {}), ("prefix", {"prefix.min_share": 0.3})]
+)
+def test_a_body_that_never_learned_to_fill_masks_comes_back_unscored(objectives, settings, tmp_path):
+    """transformers' kinds have no name for what it learned, and masked scores would be numbers of nothing."""
+    run = published.random_run(tmp_path / "bert", objectives=objectives, layers=1)
+    run.config.objectives.update_from_flattened_dict(settings)
+    (tmp_path / "out").mkdir()
+    save(run, tmp_path / "out")
+    returned = load(tmp_path / "out")
+    assert not returned.ways() and not returned.config.objectives
+    same(returned.params["body"], run.params["body"])
+
+
+def test_an_export_of_diffusion_gives_mask_no_probability(tmp_path):
+    """As its own logits do; beside another objective of masks the bias is that one's."""
+    for objectives, is_out in (("diffusion", True), ("mlm", False), ("diffusion+mlm", False)):
+        run = published.random_run(tmp_path / objectives, objectives=objectives, layers=1)
+        out = tmp_path / f"{objectives}-out"
+        out.mkdir()
+        save(run, out)
+        bias, ours = (of.params["body"]["output"]["bias"] for of in (load(out), run))
+        mask = run.tokenizer.mask_id
+        assert (bias[mask] == -1e4) == is_out and ours[mask] != -1e4
+        np.testing.assert_array_equal(np.delete(bias, mask), np.delete(ours, mask))
+
+
 def test_an_export_from_before_a_key_was_there_is_read(tmp_path):
     run = published.random_run(tmp_path / "bert", layers=1, position_encoding="relative")
     (tmp_path / "out").mkdir()
