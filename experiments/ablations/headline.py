@@ -22,10 +22,11 @@ cannot mark spans of pieces: with `squad1` or `squad2` name `elmo=subwords`, whi
 `static_contextual.py`. The static vectors have those rows and steps too, and words, 400,000 as in GloVe's 6B vectors
 (nlp.stanford.edu/projects/glove).
 
-All systems read a word at its last piece, where BERT's paper reads the first. At scale=paper `valid` selects BERT's rate among
-the paper's four on every task; the paper does so on GLUE, and has one rate for SQuAD (5e-5) and for SWAG (2e-5). If `ner` is among the tasks, BERT keeps the case of letters there, for all of them, and reads a name in its
-document; the paper's other tables are of the model in lower case, so train `ner` in a study of its own. Scores of GLUE are from
-the development sets, where papers print the server's.
+All systems read a word at its last piece, where BERT's paper reads the first. At scale=paper `valid` selects BERT's rate
+among the paper's four on every task; the paper does so on GLUE, and has one rate for SQuAD (5e-5) and for SWAG (2e-5). If
+`ner` is among the tasks, BERT keeps the case of letters there, for all of them, and reads a name in its document; the paper's
+other tables are of the model in lower case, so train `ner` in a study of its own. Scores of GLUE are from the development
+sets, where papers print the server's.
 
 Expect: BERT first on pairs and spans once it has read enough; with few tokens GPT and ELMo first. ULMFiT is closest to the
 others on whole texts, its paper's tasks.
