@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bertlab.data.text_rows import TextRow
+from bertlab.errors import UserError
 from bertlab.objectives.diffusion import MaskedDiffusion
 from bertlab.objectives.electra import ReplacedTokenDetection
 from bertlab.objectives.masked import MaskedLanguageModel
@@ -158,6 +159,8 @@ def test_the_standard_error_is_that_of_the_mean_of_the_orders():
     spread = np.sqrt(np.sum((sums - sums.mean()) ** 2) / 5)
     assert scores[-1].standard_error == pytest.approx(spread / np.sqrt(6), rel=1e-3)
     assert spread > 0.01
+    with pytest.raises(UserError, match="orders=1 must be 2 or more"):
+        model.score(["a b h"], "any-order", orders=1)
 
 
 def test_the_probabilities_of_all_texts_of_a_length_sum_to_no_more_than_one():
