@@ -205,9 +205,6 @@ class Scorer:
             kind: one of `kinds_of` the trained objectives.
             orders: 2 or more, for "any-order".
             closing: special tokens are predicted too (for "any-order", the number of pieces).
-
-        Raises:
-            UserError: fewer orders.
         """
         if kind == "any-order":
             return self._in_any_order(rows, orders, closing)
@@ -262,8 +259,6 @@ class Scorer:
 
     def _in_any_order(self, rows: Sequence[TextRow], orders: int, closing: bool) -> list[Score]:
         """The bound over orders: one copy for each set of shown pieces that is computed."""
-        if orders < 2:
-            raise UserError(f"orders={orders} must be 2 or more, so that their spread gives a standard error")
         way, name = way_of(self.learned, "any-order")
         # A token is predicted from the position before it: without [CLS] the first is always shown.
         places = [row.first[row.first >= (way == "before the mask")] for row in rows]

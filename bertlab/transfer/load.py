@@ -262,6 +262,8 @@ class Pretrained:
             UserError: the model predicts no tokens, or not in this way; or a text has more tokens than the model has positions.
         """
         kind = self.check_kind(kind)
+        if orders < 2:
+            raise UserError(f"orders={orders} must be 2 or more, so that their spread gives a standard error")
         return self.scorer.score(self.rows(texts, pretokenized=False), kind, orders, closing)
 
     def bits_per_byte(
