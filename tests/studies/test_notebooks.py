@@ -22,7 +22,7 @@ from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-OFTEN = ("first_look", "ulmfit_step_by_step", "your_own_objective")  # the others run in `make test-nightly` alone
+OFTEN = ("your_own_objective",)  # the others run in `make test-nightly` alone
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LARGEST = 1_500_000  # bytes, all together
 # Paths of a machine: "/home/..." and "C:\\...", but not "a/b" or "https://...".

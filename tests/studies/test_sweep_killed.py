@@ -63,6 +63,7 @@ def saved(stage):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_sweep_ends_with_the_same_results(small_overrides, words_task, tmp_path):
     overrides = small_overrides | {
         "model.layers": 1,

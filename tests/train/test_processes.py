@@ -27,6 +27,7 @@ from bertlab.train.sharding import check_rows_have_one_process
 from tests.references import write_config
 
 STEPS = 24
+NIGHTLY = (pytest.mark.slow, pytest.mark.nightly)
 
 
 @pytest.fixture
@@ -154,6 +155,7 @@ module.prepare = prepare_late
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_process_whose_corpus_takes_longer_is_waited_for(start, tmp_path):
     two = start(tmp_path / "run", 2, 1, last=LATE.format(seconds=35))  # JAX would wait 30 for one to connect
     assert end(two) == [0, 0], [said(process) for process in two]
@@ -186,9 +188,9 @@ def test_an_interrupted_process_takes_the_others_with_it(start, tmp_path):
     ("how", "lost", "count"),
     [
         pytest.param("SIGKILL", 2, 4, marks=pytest.mark.slow),
-        pytest.param("SIGKILL", 0, 2, marks=pytest.mark.slow),
-        pytest.param("SIGSTOP", 0, 2, marks=pytest.mark.slow),
-        pytest.param("SIGSTOP", 1, 2, marks=pytest.mark.slow),
+        pytest.param("SIGKILL", 0, 2, marks=NIGHTLY),
+        pytest.param("SIGSTOP", 0, 2, marks=NIGHTLY),
+        pytest.param("SIGSTOP", 1, 2, marks=NIGHTLY),
     ],
 )
 def test_each_that_is_left_says_so_within_a_minute(how, lost, count, start, tmp_path):

@@ -115,7 +115,15 @@ RESUMED = {
 }
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.slow] * (case != "bert")) for case in RESUMED])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case, marks=[pytest.mark.slow] * (case != "bert") + [pytest.mark.nightly] * (case in ("gpt", "muon in stages"))
+        )
+        for case in RESUMED
+    ],
+)
 def test_killed_run_resumes_bit_for_bit(case, small_config, tmp_path):
     recipe, overrides = RESUMED[case]
     config = small_config(recipe, **overrides)
@@ -145,6 +153,7 @@ def test_run_on_packed_rows_resumes_bit_for_bit(small_config, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_run_on_buckets_resumes_bit_for_bit(small_config, tmp_path, monkeypatch):
     """Each length is compiled once a process, when it first comes, and the clock stands still meanwhile."""
     happened, compile_one, start, fetch = [], loop.Session._compile, loop.Session.start_clock, loop.Session.fetch
@@ -346,7 +355,7 @@ def test_a_run_goes_on_with_another_mesh_and_other_writers(small_config, tmp_pat
     assert list((tmp_path / "moved" / "tensorboard").iterdir())
 
 
-ELASTIC = {name: [] if name in ("bert", "elmo") else [pytest.mark.nightly] for name in (*FAMILIES, "glove")}
+ELASTIC = {name: [] if name == "bert" else [pytest.mark.nightly] for name in (*FAMILIES, "glove")}
 
 
 @pytest.mark.slow
