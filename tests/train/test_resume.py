@@ -105,6 +105,7 @@ def of_gpt(small_config, tmp_path_factory):
 
 # Each format of rows (pairs, packed sentences, streams, counted pairs) and each kind of optimiser and of state that is kept.
 STAGES = {"optimizer__thaw": "gradual", "optimizer__thaw_steps": 3, "optimizer__layer_decay": 0.5}
+AT_NIGHT = ("gpt", "muon in stages")
 RESUMED = {
     "bert": ("bert", {}),
     "awd_lstm": ("awd_lstm", {"optimizer__average_after": 1, "optimizer__learning_rate": 40.0, "train__eval_every": 2}),
