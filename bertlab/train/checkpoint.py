@@ -44,7 +44,7 @@ class Checkpoints:
             ),
             cleanup_tmp_directories=True,
             enable_async_checkpointing=True,
-            async_options=_listing(self._directory),
+            async_options=_saving(self._directory),
         )
         self._manager = ocp.CheckpointManager(self._directory, options=options)
         if is_first() and keep:  # a removal that failed or was killed leaves a part of a checkpoint
@@ -161,15 +161,23 @@ def _whole(directory: Path, manager: ocp.CheckpointManager, step: int) -> Iterat
         raise UserError(f"{directory / str(step)} cannot be read ({reason}); remove it to {then}") from error
 
 
-def _listing(directory: Path) -> ocp.AsyncOptions:
-    """Has the first process list the files of a checkpoint when all are written and it has not got its name yet."""
+def _saving(directory: Path) -> ocp.AsyncOptions:
+    """Has the first process list the files of a checkpoint when all are written and it has not got its name yet.
+
+    Of several processes, one that cannot write ends at once. Orbax would have it wait for the others first, which wait for it.
+    """
 
     def write_list() -> None:
         (unnamed,) = directory.glob("*.orbax-checkpoint-tmp*")
         # Orbax still changes its own files at the top, which hold only times and names.
         checksums.write_list(unnamed, [path for path in unnamed.glob("*/**/*") if path.is_file()])
 
-    return ocp.AsyncOptions(post_finalization_callback=write_list)
+    def meet_others(*, key: str, timeout_ms: int) -> None:
+        if sys.exc_info()[0] is None:  # Orbax meets in a `finally` too, on the way of an error
+            ocp.multihost.get_barrier_sync_fn()(key=key, timeout_ms=timeout_ms)
+
+    meeting = {"barrier_sync_fn": meet_others} if jax.process_count() > 1 else {}
+    return ocp.AsyncOptions(post_finalization_callback=write_list, **meeting)
 
 
 def lacks_last(run: Run) -> bool:
@@ -238,7 +246,7 @@ def save_params(run: Path, params) -> None:
     """Writes parameters as the checkpoint of step 0 of a run directory, for `load_params`."""
     _leave_errors_to_us()
     directory = Run(run).checkpoints.absolute()
-    options = ocp.CheckpointManagerOptions(async_options=_listing(directory))
+    options = ocp.CheckpointManagerOptions(async_options=_saving(directory))
     with ocp.CheckpointManager(directory, options=options) as manager:
         if not manager.save(0, args=ocp.args.Composite(state=ocp.args.StandardSave({"params": params}))):
             raise UserError(

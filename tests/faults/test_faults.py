@@ -103,3 +103,12 @@ def test_a_run_that_meets_a_fault_ends_as_an_undisturbed_one(points):
     assert {operation: numbers.split() for operation, numbers in rows.items()} == {
         of: ["1", "0", "0"] for of in points.values()
     }
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_one_of_two_processes_that_cannot_write_does_not_hold_the_other():
+    """Each waits for the other before a checkpoint gets its name; a command that takes ten minutes counts as failed."""
+    point = "processes/mkdir:several/x/checkpoints/6.orbax-checkpoint-tmp#2=EROFS"
+    said = run("-m", "tests.faults.soak", f"--only={point}", "--stages=prepare,processes")
+    assert re.search(r"^mkdir +EROFS +1 +0 +0$", said, re.MULTILINE)
