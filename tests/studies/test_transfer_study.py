@@ -35,6 +35,7 @@ def study(bert_run, words_task):
     )
 
 
+@pytest.mark.slow
 def test_each_run_trains_the_tasks_and_nothing_else(study, bert_run, words_task, tmp_path):
     spec = study.runs()[3]
     assert spec.labels == {"model": "random", "finetune.seed": "2"} and spec.config == f"run:{bert_run}"

@@ -57,6 +57,7 @@ SMALL = {"data.batch_size": 4, "data.workers": 1, "train.eval_batches": 1, "eval
 
 
 @pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.slow
 def test_a_report_has_every_layer_and_way_of_every_model(files, corpus, cache, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     given = ",".join(f"{name}={path}" for name, path in files.items())

@@ -57,6 +57,7 @@ def runs(small_config, tmp_path_factory):
     return directory / "plain", directory / "kept"
 
 
+@pytest.mark.slow
 def test_kept_steps_stay_over_a_stop_and_change_nothing(runs):
     plain, kept = runs
     assert Run(plain).steps() == [15, 20] and Run(kept).steps() == [3, 7, 13, 20]
