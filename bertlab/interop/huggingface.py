@@ -562,9 +562,9 @@ def save(run: Imported, directory: Path) -> None:
     if not isinstance(shape, TransformerConfig):
         other = {"awd_lstm": "fastai", "elmo": "elmo"}.get(run.config.model.family, "word2vec")
         raise UserError(f"config.model.family={run.config.model.family!r} is not a transformer; export it with --to={other}")
-    kind = kind_of(shape, run.params, run.tokenizer, run.ways())
-    settings = describe(kind, run, shape)
     ways = run.ways()
+    kind = kind_of(shape, run.params, run.tokenizer, ways)
+    settings = describe(kind, run, shape)
     sees_both = shape.direction == "bidirectional" and _predicts(shape, run.params)
     if sees_both and not is_finetuning(run.config) and ways != {"at the mask"}:
         settings["ways"] = sorted(ways)  # so that an import is not scored as if it had learned to fill masks alone

@@ -187,18 +187,24 @@ class Pretrained:
         if empty := [number for number, row in enumerate(rows) if not len(row.tokens)]:
             raise UserError(f"text {empty[0]} has no tokens and so no vector; remove it")
         vectors = {}
-        if pooling == "paragraph":
-            vocabulary = counted_vocabulary(self.tokenizer, self.config.data)
-            each = over(batches(rows, self.longest, self.tokenizer.pad_id), "inferring", len(rows), lambda batch: len(batch[0]))
-            for indices, view in each:
-                vectors.update(zip(indices, np.asarray(self.inference(paragraph_vectors, (view, 0), words, vocabulary))))
-        for indices, view, _, (states,) in self._states(rows, [layer]) if pooling != "paragraph" else ():
-            if pooling == "pooler":
-                pooled = np.asarray(self.inference(_pooler, view), np.float32)
-            else:
-                pooled = pool(states, np.asarray(view["documents"]) > 0, pooling)
-            vectors.update(zip(indices, pooled))
+        for indices, found in self._paragraphs(rows, words) if words else self._pooled(rows, layer, pooling):
+            vectors.update(zip(indices, found))
         return np.stack([vectors[index] for index in range(len(rows))]) if rows else np.zeros((0, 0), np.float32)
+
+    def _pooled(self, rows: list[TextRow], layer: int, pooling: str) -> Iterator[tuple[list[int], Float[np.ndarray, "B D"]]]:
+        """Yields (indices of rows, their vectors) for each batch."""
+        for indices, view, _, (states,) in self._states(rows, [layer]):
+            if pooling == "pooler":
+                yield indices, np.asarray(self.inference(_pooler, view), np.float32)
+            else:
+                yield indices, pool(states, np.asarray(view["documents"]) > 0, pooling)
+
+    def _paragraphs(self, rows: list[TextRow], objective: str) -> Iterator[tuple[list[int], Float[np.ndarray, "B D"]]]:
+        """Yields (indices of rows, their paragraph vectors) for each batch."""
+        vocabulary = counted_vocabulary(self.tokenizer, self.config.data)
+        each = batches(rows, self.longest, self.tokenizer.pad_id)
+        for indices, view in over(each, "inferring", len(rows), lambda batch: len(batch[0])):
+            yield indices, np.asarray(self.inference(paragraph_vectors, (view, 0), objective, vocabulary))
 
     def rows(self, texts: Sequence[str] | Sequence[Sequence[str]], pretokenized: bool = False, first: int = 0) -> list[TextRow]:
         """The rows that the model reads.
