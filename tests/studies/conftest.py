@@ -8,6 +8,7 @@ import math
 import os
 import random
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,6 +24,30 @@ from bertlab.studies.study import Study
 from bertlab.studies.sweep import describe, sweep
 from bertlab.studies.worker import execute_job
 from tests.conftest import ROOT
+
+
+class Elements(HTMLParser):
+    """The elements of a page: (tag, attributes, text of a script or style)."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append([tag, dict(attributes), ""])
+        self.open = True
+
+    def handle_endtag(self, tag):
+        self.open = False
+
+    def handle_data(self, text):
+        if self.found and self.open:
+            self.found[-1][2] += text
+
+    def named(self, tag):
+        return [(attributes, text) for name, attributes, text in self.found if name == tag]
+
 
 # variant -> (objectives and their final losses, package accuracy, code_spans F1, seconds per step)
 VARIANTS = {

@@ -7,12 +7,11 @@ import io
 import json
 import math
 import re
-from html.parser import HTMLParser
 
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import STEPS, VARIANTS, objectives_study, write_json, write_run, write_study
+from conftest import STEPS, VARIANTS, Elements, objectives_study, write_json, write_run, write_study
 from rich.console import Console
 
 from bertlab import results
@@ -27,29 +26,6 @@ from bertlab.studies.study import Study
 from bertlab.studies.sweep import describe
 
 HOSTILE = '</script><img src=x onerror="document.title=1"><!--<script>\u2028\u2029&amp;\'"\\'
-
-
-class Elements(HTMLParser):
-    """The elements of a page: (tag, attributes, text of a script or style)."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.found = []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.found.append([tag, dict(attributes), ""])
-        self.open = True
-
-    def handle_endtag(self, tag):
-        self.open = False
-
-    def handle_data(self, text):
-        if self.found and self.open:
-            self.found[-1][2] += text
-
-    def named(self, tag):
-        return [(attributes, text) for name, attributes, text in self.found if name == tag]
 
 
 def data_of(page):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import scipy.stats
-from conftest import objectives_study, write_run, write_study
+from conftest import Elements, objectives_study, write_run, write_study
 from matplotlib.figure import Figure
 from rich.console import Console
 
@@ -698,18 +698,6 @@ def test_what_there_is_not_is_not_a_small_p_value():
     assert points(-0.0004, "sst2/accuracy") == "0.0 points", "tables have one decimal"
 
 
-class Elements(HTMLParser):
-    """The elements of a page, with their attributes."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.found = []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.found.append((tag, dict(attributes)))
-
-
 HOSTILE = [
     '<script>fetch("//evil")</script>',
     '"><img src=x onerror=alert(1)>',
@@ -735,11 +723,13 @@ def test_nothing_of_a_run_directory_becomes_a_part_of_the_page(tmp_path):
     page = report(directory, console=Console(file=io.StringIO())).read_text(encoding="utf-8")
     assert "onerror" in page and "&lt;script&gt;" in page, "it is text there"
     elements = Elements(page).found
-    assert not {tag for tag, _ in elements} & {"script", "img", "iframe", "object", "embed", "form", "base", "b"}
-    assert not [name for _, attributes in elements for name in attributes if name.startswith("on")]
-    targets = [attributes[name] for _, attributes in elements for name in ("href", "src", "xlink:href") if name in attributes]
+    assert not {tag for tag, *_ in elements} & {"script", "img", "iframe", "object", "embed", "form", "base", "b"}
+    assert not [name for _, attributes, _ in elements for name in attributes if name.startswith("on")]
+    targets = [
+        attributes[name] for _, attributes, _ in elements for name in ("href", "src", "xlink:href") if name in attributes
+    ]
     assert all(target.startswith(("#", "data:,")) for target in targets if target != "explore.html")
-    first = next(attributes for tag, attributes in elements if tag == "meta" and "http-equiv" in attributes)
+    first = next(attributes for tag, attributes, _ in elements if tag == "meta" and "http-equiv" in attributes)
     assert first["http-equiv"] == "Content-Security-Policy" and first["content"].startswith("default-src 'none'; style-src")
 
 
