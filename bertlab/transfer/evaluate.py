@@ -22,7 +22,7 @@ from bertlab.files import misfit, parse_json, read_json
 from bertlab.locks import alone
 from bertlab.run import BOUNDS, JsonFile, Run
 from bertlab.transfer.evaluations import BIASES, TEST_SPLIT, biases_of, read_evaluations, text_hash
-from bertlab.transfer.likelihood import ORDERS, Score
+from bertlab.transfer.likelihood import ORDERS, Score, check_orders
 from bertlab.transfer.load import Pretrained, load, read_lines
 
 SAMPLE = 200  # sentences of the held-out split
@@ -129,8 +129,8 @@ def check_request(run: Path, step: int | None, out: Path | None, limit: int, ord
     """Where an evaluation is written: `out`, or the run's own file. Raises: UserError: one of the arguments is wrong."""
     if limit < 0:
         raise UserError(f"--limit={limit} must be 1 or more, or 0 for the default")
-    if orders is not None and orders < 2:
-        raise UserError(f"--orders={orders} must be 2 or more, so that their spread gives a standard error")
+    if orders is not None:
+        check_orders(orders, "--orders")
     Run(run).require_step(step)
     out = out or Run(run).evaluation_at(step).path
     require_json_name(out)

@@ -146,6 +146,12 @@ def kinds_of(objectives: Mapping[str, Objective]) -> tuple[str, ...]:
     return tuple(kind for kind, is_allowed in zip(KINDS, allowed) if is_allowed)
 
 
+def check_orders(orders: int, name: str = "orders") -> None:
+    """Raises: UserError: fewer than two random orders have no spread; the name is that of the argument."""
+    if orders < 2:
+        raise UserError(f"{name}={orders} must be 2 or more, so that their spread gives a standard error")
+
+
 def check_kind(kind: str | None, objectives: Mapping[str, Objective], trained: Collection[str]) -> str:
     """The kind, or the model's default for None.
 

@@ -36,7 +36,17 @@ from bertlab.train.checkpoint import load_params
 from bertlab.train.checks import vocabulary_of
 from bertlab.train.phases import trained_objectives
 from bertlab.transfer.inputs import vocabulary_size
-from bertlab.transfer.likelihood import ORDERS, BitsPerByte, Score, Scorer, bits_per_byte, check_kind, kinds_of, ways_of
+from bertlab.transfer.likelihood import (
+    ORDERS,
+    BitsPerByte,
+    Score,
+    Scorer,
+    bits_per_byte,
+    check_kind,
+    check_orders,
+    kinds_of,
+    ways_of,
+)
 from bertlab.transfer.paragraphs import counted_vocabulary, drawing, paragraph_vectors
 from bertlab.transfer.rows import Inference, batches
 
@@ -268,8 +278,7 @@ class Pretrained:
             UserError: the model predicts no tokens, or not in this way; or a text has more tokens than the model has positions.
         """
         kind = self.check_kind(kind)
-        if orders < 2:
-            raise UserError(f"orders={orders} must be 2 or more, so that their spread gives a standard error")
+        check_orders(orders)
         return self.scorer.score(self.rows(texts, pretokenized=False), kind, orders, closing)
 
     def bits_per_byte(
