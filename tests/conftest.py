@@ -51,6 +51,14 @@ def pytest_configure(config):
         jax.config.update(f"jax_{name}", value)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """What only a night runs is slow too."""
+    for item in items:
+        if item.get_closest_marker("nightly"):
+            item.add_marker("slow")
+
+
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> str:
     """The spec of a text corpus: part of Python's language reference, one document per topic."""

@@ -209,8 +209,12 @@ def reader(tmp_path, monkeypatch, bert_run, small_overrides):
 RUN = [page for page in PAGES if any(block["why"] is None and block["language"] in ("sh", "python") for block in blocks(page))]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", RUN)
+SELDOM = ("docs/tutorials/own-corpus.md", "docs/tutorials/own-task.md")  # long ones, whose commands other tests run too
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.nightly if page in SELDOM else pytest.mark.slow) for page in RUN]
+)
 def test_its_blocks_run(page, reader):
     reader(page)
 

@@ -95,8 +95,13 @@ OTHERS = {r"train/remove:a/checkpoints/2/state#1=EIO": "remove", r"train/rename:
 KILLED = {r"train/write:a/checkpoints/4[^=]*state[^/]*/d/\*#1=torn": "write", "train/rename:a/checkpoints/4#1=killed": "rename"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("points", [FULL, OTHERS, KILLED])
+@pytest.mark.parametrize(
+    "points",
+    [
+        pytest.param(FULL, marks=pytest.mark.slow),
+        *(pytest.param(points, marks=pytest.mark.nightly) for points in (OTHERS, KILLED)),
+    ],
+)
 def test_a_run_that_meets_a_fault_ends_as_an_undisturbed_one(points):
     said = run("-m", "tests.faults.soak", f"--only={'|'.join(points)}", "--stages=prepare,train")
     rows = dict(re.findall(r"^(\w+) +\w+ +(\d+ +\d+ +\d+)$", said, re.MULTILINE))
@@ -105,7 +110,6 @@ def test_a_run_that_meets_a_fault_ends_as_an_undisturbed_one(points):
     }
 
 
-@pytest.mark.slow
 @pytest.mark.nightly
 def test_one_of_two_processes_that_cannot_write_does_not_hold_the_other():
     """Each waits for the other before a checkpoint gets its name; a command that takes ten minutes counts as failed."""

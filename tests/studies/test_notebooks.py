@@ -22,7 +22,7 @@ from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-OFTEN = ("your_own_objective",)  # the others run in `make test-nightly` alone
+OFTEN = ("first_look",)  # the others run in `make test-nightly` alone
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LARGEST = 1_500_000  # bytes, all together
 # Paths of a machine: "/home/..." and "C:\\...", but not "a/b" or "https://...".
@@ -77,10 +77,12 @@ def in_fast_mode(cache, tmp_path, monkeypatch):
     plt.switch_backend(before)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, id=path.stem, marks=[pytest.mark.nightly] * (path.stem not in OFTEN)) for path in NOTEBOOKS],
+    [
+        pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem in OFTEN else pytest.mark.nightly)
+        for path in NOTEBOOKS
+    ],
 )
 def test_runs_from_top_to_bottom(path: Path, in_fast_mode, capsys):
     names = {"__name__": "__main__"}

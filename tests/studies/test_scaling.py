@@ -46,7 +46,7 @@ def test_exact_losses_give_the_law_back_from_any_units():
     assert (thousands.alpha, thousands.beta) == pytest.approx((0.34, 0.28), rel=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_odd_runs_do_not_move_the_fit(tmp_path):
     """Least squares without Huber's loss would be off by more than a tenth in β."""
     out = io.StringIO()

@@ -28,11 +28,11 @@ STUDIES = sorted(path for path in (ROOT / "experiments/ablations").glob("*.py") 
 WHOLE = os.environ.get("BERTLAB_WHOLE_STUDIES") == "1"
 # Studies whose last run, on its last task, is of a kind of its own: those of `make test`, of `make test-slow`, and of neither.
 QUICK = ("elmo_layers",)
-SLOW = ("bert_table5", "clm_then_mlm", "edge_probing", "elmo_placement", "elmo_senses", "four_systems", "gpt_layers")
-SLOW += ("headline", "layers_by_task", "ulmfit_bidirectional", "words_from_context")
+SLOW = ("bert_table5", "edge_probing", "elmo_senses", "gpt_layers", "headline", "layers_by_task", "words_from_context")
 # Those of `make test-nightly`: the code that they run is that of others, with other settings.
-NIGHTLY = ("albert_sop", "awd_lstm_table4", "bert_table7", "bert_table8", "electra_small", "fitlam", "gpt_bert", "gpt_table5")
-NIGHTLY += ("gpt_zero_shot", "roberta_batches", "roberta_formats", "spanbert_masking", "static_contextual", "taglm_placement")
+NIGHTLY = ("albert_sop", "awd_lstm_table4", "bert_table7", "bert_table8", "clm_then_mlm", "electra_small")
+NIGHTLY += ("elmo_placement", "fitlam", "four_systems", "gpt_bert", "gpt_table5", "gpt_zero_shot", "roberta_batches")
+NIGHTLY += ("roberta_formats", "spanbert_masking", "static_contextual", "taglm_placement", "ulmfit_bidirectional")
 NIGHTLY += ("xlnet_table6",)
 # Kinds that no study's last run is of: label of the run, task.
 MORE = {
@@ -105,7 +105,7 @@ def some(study, runs):
 def studies(quick, slow, nightly=()):
     """Studies by these names, and when they are trained; all with BERTLAB_WHOLE_STUDIES=1."""
     paths = [path for path in STUDIES if WHOLE or path.stem in quick + slow + nightly]
-    marks = lambda name: [] if name in quick else [pytest.mark.slow] + [pytest.mark.nightly] * (name in nightly)
+    marks = lambda name: [] if name in quick else [pytest.mark.nightly if name in nightly else pytest.mark.slow]
     return [pytest.param(path, id=path.stem, marks=marks(path.stem)) for path in paths]
 
 

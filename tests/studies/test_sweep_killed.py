@@ -62,7 +62,6 @@ def saved(stage):
     return any(path.name.isdigit() for path in (stage / "checkpoints").glob("*"))
 
 
-@pytest.mark.slow
 @pytest.mark.nightly
 def test_a_killed_sweep_ends_with_the_same_results(small_overrides, words_task, tmp_path):
     overrides = small_overrides | {

@@ -71,7 +71,7 @@ def test_each_run_trains_the_tasks_and_nothing_else(study, bert_run, words_task,
     assert 0 <= found.loc[spec.name, "few words/words/accuracy"] <= 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_is_the_same_in_a_process_of_its_own_and_after_others_in_one(study, tmp_path):
     # The third in its process, after one of another kind: of random values, which is another program.
     whole = dataclasses.replace(study, downstream={"words": study.downstream["words"]})

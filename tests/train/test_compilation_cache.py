@@ -10,7 +10,6 @@ import pytest
 from tests.references import write_config
 
 
-@pytest.mark.slow
 @pytest.mark.nightly
 def test_a_run_from_the_cache_has_the_same_numbers(small_config, tmp_path):
     config = small_config("bert", model__layers=1, train__steps=6, train__log_every=1, mesh__data=1)

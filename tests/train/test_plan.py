@@ -58,8 +58,10 @@ def test_fsdp_divides_the_state_and_moves_parameters_and_never_activations(of_ei
     assert twice.work.collectives == found.work.collectives, "what a batch makes stays where it is"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("recipe", "axis"), [("bert", "fsdp"), ("elmo", "data")])
+@pytest.mark.parametrize(
+    ("recipe", "axis"),
+    [pytest.param("bert", "fsdp", marks=pytest.mark.slow), pytest.param("elmo", "data", marks=pytest.mark.nightly)],
+)
 def test_more_devices_have_no_more_work_each(recipe, axis, small_config):
     """Weak scaling: two rows for each device, and what it multiplies, moves and exchanges stays the same."""
     made = lambda n: small_config(

@@ -27,7 +27,6 @@ from bertlab.train.sharding import check_rows_have_one_process
 from tests.references import write_config
 
 STEPS = 24
-NIGHTLY = (pytest.mark.slow, pytest.mark.nightly)
 
 
 @pytest.fixture
@@ -154,7 +153,6 @@ module.prepare = prepare_late
 """
 
 
-@pytest.mark.slow
 @pytest.mark.nightly
 def test_a_process_whose_corpus_takes_longer_is_waited_for(start, tmp_path):
     two = start(tmp_path / "run", 2, 1, last=LATE.format(seconds=35))  # JAX would wait 30 for one to connect
@@ -187,10 +185,10 @@ def test_an_interrupted_process_takes_the_others_with_it(start, tmp_path):
 @pytest.mark.parametrize(
     ("how", "lost", "count"),
     [
-        pytest.param("SIGKILL", 2, 4, marks=pytest.mark.slow),
-        pytest.param("SIGKILL", 0, 2, marks=NIGHTLY),
-        pytest.param("SIGSTOP", 0, 2, marks=NIGHTLY),
-        pytest.param("SIGSTOP", 1, 2, marks=NIGHTLY),
+        pytest.param("SIGKILL", 2, 4, marks=pytest.mark.nightly),
+        pytest.param("SIGKILL", 0, 2, marks=pytest.mark.nightly),
+        pytest.param("SIGSTOP", 0, 2, marks=pytest.mark.nightly),
+        pytest.param("SIGSTOP", 1, 2, marks=pytest.mark.nightly),
     ],
 )
 def test_each_that_is_left_says_so_within_a_minute(how, lost, count, start, tmp_path):

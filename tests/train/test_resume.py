@@ -120,7 +120,7 @@ RESUMED = {
     "case",
     [
         pytest.param(
-            case, marks=[pytest.mark.slow] * (case != "bert") + [pytest.mark.nightly] * (case in ("gpt", "muon in stages"))
+            case, marks={"bert": (), "awd_lstm": pytest.mark.slow, "glove": pytest.mark.slow}.get(case, pytest.mark.nightly)
         )
         for case in RESUMED
     ],
@@ -153,7 +153,6 @@ def test_run_on_packed_rows_resumes_bit_for_bit(small_config, tmp_path):
     np.testing.assert_allclose(1 - read / (4 * 8 * 80), padding, rtol=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.nightly
 def test_run_on_buckets_resumes_bit_for_bit(small_config, tmp_path, monkeypatch):
     """Each length is compiled once a process, when it first comes, and the clock stands still meanwhile."""
@@ -356,10 +355,9 @@ def test_a_run_goes_on_with_another_mesh_and_other_writers(small_config, tmp_pat
     assert list((tmp_path / "moved" / "tensorboard").iterdir())
 
 
-ELASTIC = {name: [] if name == "bert" else [pytest.mark.nightly] for name in (*FAMILIES, "glove")}
+ELASTIC = {name: pytest.mark.slow if name == "bert" else pytest.mark.nightly for name in (*FAMILIES, "glove")}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks) for name, marks in ELASTIC.items()])
 def test_every_family_goes_on_on_other_devices(name, small_config, tmp_path, capsys):
     """One device, from step 2 a mesh of eight, from step 4 one again: the batches are the same, and the losses nearly.

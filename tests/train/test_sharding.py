@@ -111,16 +111,13 @@ def uneven(batch):
 
 # Stateless ELMo and CBOW are told apart from those beside them by nothing that a mesh or a micro-batch could see.
 DIVIDED = [case for case in CASES if case not in ("elmo", "cbow")]
+RARER = dict.fromkeys(("modern", "diffusion", "disentangled"), pytest.mark.slow)
+RARER["elmo on characters, stateful"] = pytest.mark.nightly
 
 
 @pytest.mark.parametrize(
     "case",
-    [
-        pytest.param(
-            c, marks=[pytest.mark.slow] * (c in ("modern", "diffusion", "disentangled", "elmo on characters, stateful"))
-        )
-        for c in DIVIDED
-    ],
+    [pytest.param(case, marks=RARER.get(case, ())) for case in DIVIDED],
 )
 def test_eight_devices_and_micro_batches_equal_one_device(case, packed_batch):
     batch = batch_of(case, packed_batch)
