@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo docs docs-serve test test-slow test-nightly browser soak damage fuzz planted studies test-lowest test-locked lock audit parity lint types package clean
+.PHONY: demo docs docs-serve test test-slow test-nightly browser soak damage fuzz planted studies test-lowest test-locked lock audit parity parity-nightly lint types package clean
 
 demo: $(VENV)/.installed
 	@echo "Pretraining and probing three variants with four seeds on two cores; this takes about eight minutes."
@@ -118,8 +118,13 @@ clean:
 # Compares bertlab with PyTorch, transformers, gensim and TensorFlow on the same weights, in a separate environment. That
 # environment has the TPU compiler for `bertlab plan`; JAX_PLATFORMS keeps JAX from looking for a TPU. ELMo has no rival there,
 # only a NumPy reference: its test runs here to be compiled as your own runs are.
+PARITY := JAX_PLATFORMS=cpu $(VENV)-parity/bin/python -m pytest -n 2 --dist worksteal
 parity: $(VENV)-parity/.installed $(VENV)-transformers4
-	JAX_PLATFORMS=cpu $(VENV)-parity/bin/python -m pytest -n 2 --dist worksteal tests/parity tests/interop/test_elmo.py tests/train/test_dashboards.py
+	$(PARITY) -m "not nightly" tests/parity tests/interop/test_elmo.py tests/train/test_dashboards.py
+
+# Those of them that take long.
+parity-nightly: $(VENV)-parity/.installed $(VENV)-transformers4
+	$(PARITY) -m nightly tests/parity
 
 $(VENV)-parity/.installed: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m venv $(VENV)-parity

@@ -81,7 +81,7 @@ def batch_hash(prepared, data):
     "tokenizer",
     [
         {"kind": "words", "vocab_size": 100, "lowercase": True, "sample_sentences": 700, "seed": 3},
-        {"kind": "unigram", "vocab_size": 400},
+        pytest.param({"kind": "unigram", "vocab_size": 400}, marks=pytest.mark.nightly),
     ],
     ids=lambda tokenizer: tokenizer["kind"],
 )
@@ -104,6 +104,7 @@ def test_same_as_on_one_machine(text, tmp_path, monkeypatch, tokenizer):
     assert all(done == total for done, total in last.values()) and last["tokenising"] == (361, 361)
 
 
+@pytest.mark.nightly
 def test_tfds_corpus_with_a_given_tokenizer_from_the_command_line(text, tmp_path, monkeypatch, capsys):
     first = prepare(config_for(text, tmp_path / "first"))
     monkeypatch.setattr(tfds_datasets, "_EXAMPLES_PER_PART", 50)
@@ -123,6 +124,7 @@ def test_tfds_corpus_with_a_given_tokenizer_from_the_command_line(text, tmp_path
     assert_same(load_prepared(tmp_path / "many" / one.directory.name), one)
 
 
+@pytest.mark.nightly
 def test_few_documents_have_all_splits(tmp_path):
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text("\n\n".join(f"Document {number}{i} has words." for i in range(2)))

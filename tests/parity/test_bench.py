@@ -119,6 +119,7 @@ def test_both_make_rows_of_the_same_tokens(small_overrides, tmp_path):
     assert len(everything) - len(rows) * 32 < 32
 
 
+@pytest.mark.nightly
 def test_both_fine_tune_on_the_same_task(small_overrides, tmp_path, monkeypatch):
     """One seed of each. (So few steps teach little; with the benchmark's 2,500 examples both come to 0.99.)"""
     monkeypatch.setattr(ours, "SEEDS", 1)

@@ -55,6 +55,7 @@ def test_a_mesh_of_a_slice_none_of_whose_axes_has_its_sizes():
     assert len({device.id for device in mesh.devices.ravel()}) == 256
 
 
+@pytest.mark.nightly
 def test_the_kernel_compiles_for_a_tpu_with_dropout_and_spares_it_the_attention_s_weights():
     large = dict(model__remat="dots", data__seq_len=512, data__batch_size=1024)  # fewer rows would stay on the chip
     written_out, fused = (planned(model__attention=backend, **large) for backend in ("xla", "pallas"))
@@ -74,6 +75,7 @@ def test_the_kernel_compiles_for_a_tpu_with_dropout_and_spares_it_the_attention_
     assert fused.work.collectives["all-reduce"].bytes == written_out.work.collectives["all-reduce"].bytes
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["xla", "pallas"])
 def test_local_layers_compute_little_more_than_the_mask_leaves(backend):
     """Three layers of ModernBERT-base, one of which sees all; rows of 4,096 and windows of 128."""
