@@ -71,7 +71,6 @@ def join() -> None:
     alone = threading.Timer(patience, _give_up, [address, patience])  # JAX would abort, with a stack of C++
     alone.daemon = True
     alone.start()
-    atexit.register(_dismiss_witness)  # registered before JAX's own exit handler, so it runs after it
     try:
         jax.distributed.initialize(
             **arguments,
@@ -84,6 +83,7 @@ def join() -> None:
     finally:
         alone.cancel()
     _begin_witness()
+    atexit.register(_part)
     meet("joined")  # connects them while all are present: later, JAX waits only half a minute
 
 
@@ -103,7 +103,16 @@ def _begin_witness() -> None:
     _witnesses.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
 
 
-def _dismiss_witness() -> None:
+def _part() -> None:
+    """Waits at the exit until all others have ended too, or says that one of them is lost.
+
+    JAX's own exit handler would wait as well, but later, when the witness is gone.
+    """
+    last = f"{who()} lost another process after its own work; {_AGAIN}"
+    try:
+        jax.distributed.shutdown()
+    except RuntimeError:
+        leave(2, last)
     while _witnesses:
         _witnesses.pop().communicate(b" ")
 

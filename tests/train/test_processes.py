@@ -239,6 +239,35 @@ def test_its_last_line_comes_after_whatever_jax_still_prints(error, status, word
     assert done.stderr.splitlines()[-1].startswith(f"bertlab: process 3 of 4 {words}")
 
 
+DONE_BEFORE = """
+import os, time
+from bertlab.train import processes
+processes.join()
+if processes.is_first():
+    time.sleep(2)
+    os._exit(1)
+"""
+
+
+def test_who_is_done_before_another_is_lost_says_so_too():
+    """The first writes results when the others have finished; they wait for it at their exit."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        given = {processes.ADDRESS: f"localhost:{free.getsockname()[1]}", processes.COUNT: "2", "JAX_PLATFORMS": "cpu"}
+    begin = lambda i: subprocess.Popen(
+        [sys.executable, "-c", DONE_BEFORE],
+        env={**os.environ, **given, processes.INDEX: str(i)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    first, second = begin(0), begin(1)
+    _, printed = second.communicate(timeout=120)  # ends when its witness, which has its output, has spoken
+    assert first.wait() == 1 and second.returncode in (2, -signal.SIGABRT)
+    first.stderr.close()
+    assert printed.splitlines()[-1].startswith("bertlab: process 1 of 2 "), printed
+    assert "rerun the command for all processes" in printed.splitlines()[-1]
+
+
 def test_who_begins_alone_says_so_and_ends(tmp_path):
     begin = "from bertlab.train import processes; processes.JOINING = 1; processes.join()"
     environment = os.environ | {
