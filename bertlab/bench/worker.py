@@ -46,12 +46,13 @@ def serve(say: Callable[[dict], None], side: str, name: str, given: str, setting
     else:
         from bertlab.bench import rival as of_side
     if side == "examples":
-        of_side.prepare(workload.config().data, progress=Doing(say))
+        if not workload.made_up:
+            of_side.prepare(workload.config().data, progress=Doing(say))
         return say(of_side.WRITERS.get(workload.kind, of_side.write_examples)(workload, given))
     with PeakMemory() as peak, of_side.RUNNERS[workload.kind](workload, given, side) as runner:
         if workload.kind == "start":
             runner.round(1)
-        say({**runner.facts, "ceiling": of_side.ceiling(workload.dtype) if workload.kind == "step" else 0.0})
+        say({**runner.facts, "ceiling": of_side.ceiling(workload.dtype) if workload.kind in ("step", "replicas") else 0.0})
         for line in sys.stdin:
             say(timed(runner, int(line)))
         environment, on_device, huge = of_side.environment(), of_side.peak_device_bytes(), huge_page_bytes()
@@ -63,7 +64,7 @@ def timed(runner: Runner, steps: int) -> dict[str, float]:
     began, cpu_began = time.perf_counter(), time.process_time()
     found = runner.round(steps)
     cpu_seconds = time.process_time() - cpu_began
-    return {"seconds": time.perf_counter() - began, "cpu_seconds": cpu_seconds, **found}
+    return {"seconds": time.perf_counter() - began, "cpu_seconds": cpu_seconds, "steps": steps, **found}
 
 
 def huge_page_bytes() -> int:

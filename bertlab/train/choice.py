@@ -177,23 +177,61 @@ def seconds_of(backend: str, shape: Shape, rounds: int = 10) -> float:
     Raises:
         ValueError: output or gradients are not those of "xla".
     """
-    compute = lambda chosen: jax.jit(functools.partial(_output_and_gradients, chosen, shape))
+    if not (worst := error_of(backend, shape)) <= _TOLERANCE[shape.dtype]:
+        raise ValueError(f"its results differ from xla's by {worst:.2g} of the largest")
+    step, _ = compiled(backend, shape)
+    return min(step() for _ in range(rounds + 1))
+
+
+def error_of(backend: str, shape: Shape, exact: bool = False) -> float:
+    """The largest difference of output and gradients from those of "xla", as a share of their largest value.
+
+    Args:
+        backend: one of BACKENDS.
+        shape: on one device.
+        exact: compare with float32 products that the device does not shorten, instead of with the shape's dtype.
+    """
     # Only a few rows, because xla may not have enough memory for all.
-    few = _packed(dataclasses.replace(shape, batch=min(2, shape.batch)))
-    found, expected = compute(backend)(*few), compute("xla")(*few)
-    for mine, right in zip(found, expected):
-        mine, right = (np.asarray(x, np.float32) for x in (mine, right))
-        worst = np.abs(mine - right).max() / max(np.abs(right).max(), 1e-6)
-        if not worst <= _TOLERANCE[shape.dtype]:
-            raise ValueError(f"its results differ from xla's by {worst:.2g} of the largest")
-    given, taken = _packed(shape), []
-    step = compute(backend).lower(*given).compile()
-    jax.block_until_ready(step(*given))
-    for _ in range(rounds):
+    few, worst = _packed(dataclasses.replace(shape, batch=min(2, shape.batch))), []
+    compute = lambda backend, *given: jax.jit(functools.partial(_output_and_gradients, backend, shape))(*given)
+    found, (*arrays, documents) = compute(backend, *few), few
+    with jax.default_matmul_precision("highest" if exact else None):
+        right = compute("xla", *(x.astype(jnp.float32 if exact else x.dtype) for x in arrays), documents)
+    for mine, expected in zip(found, right):
+        mine, expected = (np.asarray(x, np.float32) for x in (mine, expected))
+        worst.append(np.abs(mine - expected).max() / max(np.abs(expected).max(), 1e-6))
+    return float(np.max(worst))  # NaN if one of them is
+
+
+def compiled(backend: str, shape: Shape, dropout: float = 0.0) -> tuple[Callable[[], float], float]:
+    """A function that runs one forward and backward pass on packed rows and returns its seconds; and those of compiling it.
+
+    Args:
+        backend: one of BACKENDS.
+        shape: on one device.
+        dropout: of the weights.
+    """
+    given, began = _packed(shape), time.perf_counter()
+    drop = Drawn(dropout) if dropout else None
+    step = jax.jit(functools.partial(_output_and_gradients, backend, shape, drop=drop)).lower(*given).compile()
+    compiling = time.perf_counter() - began
+
+    def run() -> float:
         began = time.perf_counter()
         jax.block_until_ready(step(*given))
-        taken.append(time.perf_counter() - began)
-    return min(taken)
+        return time.perf_counter() - began
+
+    return run, compiling
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """Dropout by one key, for attention outside of a model."""
+
+    rate: float
+
+    def key(self) -> jax.Array:
+        return jax.random.key(0)
 
 
 def _packed(shape: Shape) -> tuple:
@@ -206,7 +244,7 @@ def _packed(shape: Shape) -> tuple:
     return (*arrays, jnp.asarray(np.where(documents == 4, 0, documents), jnp.int32))
 
 
-def _output_and_gradients(backend: str, shape: Shape, query, key, value, weights, documents):
+def _output_and_gradients(backend: str, shape: Shape, query, key, value, weights, documents, drop=None):
     sight = Sight(attention_mask(documents, shape.direction), documents, shape.direction)
-    output, pull = jax.vjp(lambda *given: attend(backend, jnp.stack(given, axis=2), sight), query, key, value)
+    output, pull = jax.vjp(lambda *given: attend(backend, jnp.stack(given, axis=2), sight, drop), query, key, value)
     return (output, *pull(weights))
