@@ -216,6 +216,10 @@ WORKLOADS = (
         _PAIRS.format("large"), _512 | _IN_A_KERNEL | {"data.batch_size": 16, "train.micro_batches": 4}, "bfloat16",
     ),
     Workload(
+        "bert-large-float8", "BERT-Large with products of float8, 32 rows of 512", "gpu", "step", _PAIRS.format("large"),
+        _512 | {"model.products": "float8"}, "bfloat16", rival="gathered",
+    ),
+    Workload(
         "attention-1024", "GPT-2's attention, 16 rows of 1,024", "device", "attention", "gpt.py:size=gpt2", _GPT2, "bfloat16",
     ),
     Workload(

@@ -8,6 +8,7 @@ Letters: B batch on one device, L length, H heads on one device, K head width.
 
 import dataclasses
 import functools
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -59,6 +60,7 @@ def with_attention(experiment):
     if not isinstance(shape, TransformerConfig):
         return experiment
     platform = jax.default_backend()
+    _check_products(shape)
     if config.model.attention == "cudnn" and (platform != "gpu" or shape.dtype != jnp.bfloat16):
         raise UserError("config.model.attention='cudnn' needs a GPU and config.model.dtype='bfloat16'; set 'auto'")
     if config.model.attention == "pallas" and platform == "gpu" and (shape.dropout or shape.local_window):
@@ -77,6 +79,19 @@ def with_attention(experiment):
         dataclasses.replace(phase, program=with_backend(phase.program, chosen_for(phase.data))) for phase in experiment.phases
     )
     return dataclasses.replace(experiment, program=with_backend(experiment.program, chosen_for(config.data)), phases=phases)
+
+
+def _check_products(shape: TransformerConfig) -> None:
+    """Refuses float8 on a device that has no such products; a CPU computes them slowly, for tests."""
+    device = jax.devices()[0]
+    if shape.products != "float8" or device.platform == "cpu":
+        return
+    capability = getattr(device, "compute_capability", "")  # "9.0"; of AMD "gfx942", with other float8 formats
+    if not re.fullmatch(r"\d+\.\d+", capability) or tuple(map(int, capability.split("."))) < (8, 9):
+        raise UserError(
+            f"config.model.products='float8' needs an NVIDIA GPU of compute capability 8.9 or higher, not {device.device_kind};"
+            " set 'as_dtype'"
+        )
 
 
 def _fastest(config: ConfigDict, shape: TransformerConfig, batch: int, length: int) -> str:

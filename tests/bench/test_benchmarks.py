@@ -233,7 +233,7 @@ def test_workloads_have_names_of_their_own_and_configs_that_load():
     for workload in WORKLOADS:
         assert workload.config().model.dtype == workload.dtype
     assert {w.suite for w in chosen("cpu")} == {"cpu"}
-    assert {w.suite for w in chosen("gpu")} == {"device"} and {w.suite for w in chosen("tpu")} == {"device", "tpu"}
+    assert {w.suite for w in chosen("gpu")} == {"device", "gpu"} and {w.suite for w in chosen("tpu")} == {"device", "tpu"}
     assert [w.name for w in chosen("gpu", "start,rows")] == ["start", "rows"]
     with pytest.raises(UserError, match=r"bert-huge.* bert-tiny"):
         chosen("cpu", "rows,bert-huge")
