@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from bertlab.config import base_config
 from bertlab.errors import UserError
@@ -16,6 +18,7 @@ from bertlab.train import choice
 from bertlab.train.build import build_pretraining
 from bertlab.train.checks import check_config
 from bertlab.train.optimizers import build_optimizer
+from bertlab.train.sharding import MESH_AXES, build_mesh
 from bertlab.train.state import build_train_step, fresh_state
 from tests.references import quick_jit, random_params, tiny_program, views_of
 
@@ -100,6 +103,20 @@ def test_a_training_goes_as_in_float32(dtype, packed_batch):
     assert losses["as_dtype"][0] > 3.5 and losses["as_dtype"][-1] < 0.05
     assert losses["float8"].mean() == pytest.approx(losses["as_dtype"].mean(), rel=0.03)
     assert losses["float8"][-1] == pytest.approx(losses["as_dtype"][-1], rel=0.05)
+
+
+def test_the_scale_is_that_of_the_whole_array_on_a_mesh():
+    """One row is 100 times as large: with a scale of each device's own, the others would be rounded less."""
+    rng = np.random.default_rng(0)
+    x, kernel = (rng.normal(size=size).astype(np.float32) for size in ((8, 16), (16, 4)))
+    x[0] *= 100
+    compute = lambda x, kernel: jax.vjp(lambda *given: float8_product(*given, jnp.float32), x, kernel)[1](x[:, :4])
+    alone, mesh = quick_jit(compute)(x, kernel), build_mesh(dict(zip(MESH_AXES, (4, 1, 2))))
+    placed = [jax.device_put(a, NamedSharding(mesh, P(*axes))) for a, axes in ((x, ("data",)), (kernel, (None, "tensor")))]
+    with jax.set_mesh(mesh):
+        for one, other in zip(alone, quick_jit(compute)(*placed), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-4)
+    assert np.abs(compute(x[1:], kernel)[0] - alone[0][1:]).max() > 1e-2
 
 
 @pytest.mark.parametrize(
