@@ -123,11 +123,11 @@ class AttentionChoices(Runner):
         body = model_shape(config.model, config.data.tokenizer.vocab_size)
         sizes = (config.data.batch_size, row_length(config.data), body.heads, body.width // body.heads)
         shape, self.steps, choices = Shape(*sizes, workload.dtype, body.direction), {}, {}
-        dropped = {f"{backend}, dropout": (backend, 0.1) for backend in ("xla", "pallas") if on_tpu() or backend == "xla"}
+        dropped = {f"{backend}, dropout": (backend, 0.1) for backend in BACKENDS if backend != "cudnn"}
         for name, (backend, rate) in ({backend: (backend, 0.0) for backend in BACKENDS} | dropped).items():
             try:
                 error = None if rate else error_of(backend, shape, exact=True)
-                self.steps[name], seconds = compiled(backend, shape, rate)
+                self.steps[name], seconds = compiled(backend, dataclasses.replace(shape, dropout=rate))
                 choices[name] = {"error": error, "compile_seconds": seconds}
             except (ValueError, NotImplementedError, RuntimeError) as failure:  # the errors of kernels that refuse a shape
                 choices[name] = {"failed": (str(failure) or repr(failure)).splitlines()[0][:200]}
@@ -135,11 +135,6 @@ class AttentionChoices(Runner):
 
     def round(self, steps: int) -> dict:
         return {"choices": {name: min(step() for _ in range(10)) for name, step in self.steps.items()}}
-
-
-def on_tpu() -> bool:
-    """Whether JAX's default backend is a TPU."""
-    return jax.default_backend() == "tpu"
 
 
 class Rows(Runner):

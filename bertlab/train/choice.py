@@ -21,8 +21,7 @@ from ml_collections import ConfigDict
 from bertlab.data.formats import row_length
 from bertlab.errors import UserError
 from bertlab.files import cache_directory, misfit, read_json, write_json
-from bertlab.models.attention import BACKENDS, Sight, attend, tiles
-from bertlab.models.attention_kernel import applies
+from bertlab.models.attention import BACKENDS, Sight, attend, kernel_of, tiles
 from bertlab.models.transformer import TransformerConfig, attention_mask
 from bertlab.objectives.program import Program
 from bertlab.train.processes import gather, is_first
@@ -44,10 +43,11 @@ class Shape:
     head_width: int
     dtype: str
     direction: str
+    dropout: float = 0.0
 
     def __str__(self) -> str:
         sizes = "x".join(map(str, (self.batch, self.length, self.heads, self.head_width)))
-        return f"{sizes} {self.dtype} {self.direction}"
+        return f"{sizes} {self.dtype} {self.direction}" + (f" dropout {self.dropout:g}" if self.dropout else "")
 
 
 def with_attention(experiment):
@@ -63,15 +63,9 @@ def with_attention(experiment):
     _check_products(shape)
     if config.model.attention == "cudnn" and (platform != "gpu" or shape.dtype != jnp.bfloat16):
         raise UserError("config.model.attention='cudnn' needs a GPU and config.model.dtype='bfloat16'; set 'auto'")
-    if config.model.attention == "pallas" and platform == "gpu" and (shape.dropout or shape.local_window):
-        raise UserError(
-            "config.model.attention='pallas' on a GPU needs config.model.dropout=0.0 and local_window=0; set them, or"
-            " attention='auto'"
-        )
     if config.model.attention == "pallas" and platform == "cpu":
         print("attention: config.model.attention='pallas' runs interpreted on a CPU, and is slow", flush=True)
-    # Only the kernel for TPUs can drop weights; it is timed without.
-    if config.model.attention != "auto" or platform == "cpu" or (shape.dropout and platform == "gpu"):
+    if config.model.attention != "auto" or platform == "cpu":
         return experiment
     backend_at = functools.cache(lambda batch, length: _fastest(config, shape, batch, length))
     chosen_for = lambda data: backend_at(data.batch_size, row_length(data))
@@ -104,8 +98,9 @@ def _fastest(config: ConfigDict, shape: TransformerConfig, batch: int, length: i
         head_width=shape.width // shape.heads,
         dtype=jnp.dtype(shape.dtype).name,
         direction=shape.direction,
+        dropout=shape.dropout,
     )
-    backends = candidates(jax.default_backend(), measured, bool(shape.local_window), shape.position_encoding)
+    backends = candidates(jax.default_backend(), measured, shape.position_encoding)
     [chosen, *_] = gather(choose(measured, backends, cache_directory() / "attention.json") if is_first() else None)
     return chosen
 
@@ -116,15 +111,12 @@ def with_backend(program: Program, backend: str) -> Program:
     return dataclasses.replace(program, body=program.body.clone(config=shape))
 
 
-def candidates(platform: str, shape: Shape, local_window: bool, position_encoding: str = "learned") -> list[str]:
+def candidates(platform: str, shape: Shape, position_encoding: str = "learned") -> list[str]:
     """The implementations to try on a platform; always includes "xla"."""
     able = {
         "xla": True,
-        "cudnn": platform == "gpu" and shape.dtype == "bfloat16",
-        "pallas": {
-            "tpu": applies(shape.length, shape.heads, shape.head_width),
-            "gpu": tiles(shape.length) and not local_window,
-        }.get(platform, False),
+        "cudnn": platform == "gpu" and shape.dtype == "bfloat16" and not shape.dropout,
+        "pallas": platform != "cpu" and bool(kernel_of(platform, shape.length, shape.heads, shape.head_width)),
     }
     return [backend for backend in BACKENDS if able[backend] and position_encoding not in _NOT_WITH[backend]]
 
@@ -190,7 +182,7 @@ def seconds_of(backend: str, shape: Shape, rounds: int = 10) -> float:
     """Seconds of one forward and backward pass on packed rows, the best of several.
 
     Raises:
-        ValueError: output or gradients are not those of "xla".
+        ValueError: output or gradients, without dropout, are not those of "xla".
     """
     if not (worst := error_of(backend, shape)) <= _TOLERANCE[shape.dtype]:
         raise ValueError(f"its results differ from xla's by {worst:.2g} of the largest")
@@ -218,16 +210,10 @@ def error_of(backend: str, shape: Shape, exact: bool = False) -> float:
     return float(np.max(worst))  # NaN if one of them is
 
 
-def compiled(backend: str, shape: Shape, dropout: float = 0.0) -> tuple[Callable[[], float], float]:
-    """A function that runs one forward and backward pass on packed rows and returns its seconds; and those of compiling it.
-
-    Args:
-        backend: one of BACKENDS.
-        shape: on one device.
-        dropout: of the weights.
-    """
+def compiled(backend: str, shape: Shape) -> tuple[Callable[[], float], float]:
+    """A function that runs one forward and backward pass on packed rows and returns its seconds; and those of compiling it."""
     given, began = _packed(shape), time.perf_counter()
-    drop = Drawn(dropout) if dropout else None
+    drop = Drawn(shape.dropout) if shape.dropout else None
     step = jax.jit(functools.partial(_output_and_gradients, backend, shape, drop=drop)).lower(*given).compile()
     compiling = time.perf_counter() - began
 

@@ -223,7 +223,7 @@ def test_each_attention_has_its_error_against_float32_or_the_reason_why_it_has_n
     kernel = attention._kernel
     with contextlib.closing(ours.AttentionChoices(small("attention-512"))) as runner:
         right, times = runner.facts["choices"], runner.round(1)["choices"]
-    assert set(right) == {*attention.BACKENDS, "xla, dropout"} and set(times) == {"xla", "pallas", "xla, dropout"}
+    assert set(times) == {"xla", "pallas", "xla, dropout", "pallas, dropout"} == {*right} - {"cudnn"}
     assert "failed" in right["cudnn"] and min(times.values()) > 0
     assert 0 < right["xla"]["error"] < 0.02 and 0 < right["pallas"]["error"] < 0.02, "bfloat16 keeps 8 bits"
     blind = lambda sight: dataclasses.replace(sight, documents=jnp.ones_like(sight.documents))

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 # gpt and modern are bert's body with other values.
 BODIES = [(family, way) for family in FAMILIES if family not in ("gpt", "modern") for way in FAMILIES[family].directions]
 # The least that Triton's tiles take: rows of 128 positions, heads of 16 numbers.
-ONE_KERNEL = {"attention": "pallas", "dropout": 0.0}
+ONE_KERNEL = {"attention": "pallas"}
 
 
 def names_of(family: str, direction: str) -> str:
@@ -51,7 +51,15 @@ def test_a_training_step_of_all_objectives_lowers(family, direction, dtype, pack
 def test_attention_in_one_kernel_lowers(direction, dtype, packed_batch, monkeypatch):
     monkeypatch.setattr(attention, "_platform", lambda: "gpu")
     names = "mlm" if direction == "bidirectional" else "ltr" if direction == "left-to-right" else "rtl"
-    assert "triton" in lowered("bert", names, packed_batch, direction=direction, dtype=dtype, **ONE_KERNEL)
+    for dropout in (0.0, 0.1):
+        text = lowered("bert", names, packed_batch, direction=direction, dtype=dtype, dropout=dropout, **ONE_KERNEL)
+        assert text.count("triton") >= 2 * 3, "forward, and two backward, for both platforms"
+
+
+def test_local_layers_in_one_kernel_lower(packed_batch, monkeypatch):
+    monkeypatch.setattr(attention, "_platform", lambda: "gpu")
+    window = {"layers": 2, "local_window": 20, "global_every": 2, "dropout": 0.1}
+    assert "triton" in lowered("modern", "mlm", packed_batch, **window, **ONE_KERNEL)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
