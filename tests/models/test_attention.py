@@ -184,6 +184,18 @@ def test_refusals(small_config, settings, message):
         check_config(small_config("bert", **settings))
 
 
+@pytest.mark.parametrize(("platform", "width"), [("gpu", 48), ("tpu", 64), ("gpu", 64)])
+def test_heads_that_a_device_s_kernel_has_no_tiles_for_are_refused(platform, width, small_config, monkeypatch):
+    settings = {"model__attention": "pallas", "data__seq_len": 128, "model__width": width, "model__heads": 4}
+    experiment = build_pretraining(small_config("bert", **settings))
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    if (platform, width) == ("gpu", 64):
+        assert choice.with_attention(experiment) is experiment, "with dropout too"
+        return
+    with pytest.raises(UserError, match=f"'pallas' has no tiles on a {platform.upper()} for 4 heads of {width // 4} numbers"):
+        choice.with_attention(experiment)
+
+
 @pytest.mark.parametrize("names", ["permutation", "prefix", "mlm+prefix"])
 def test_kernels_are_refused_where_an_order_keeps_them_from_all(names, small_config):
     recipe = f"experiments/pretrain/bert.py:objectives={names}"
