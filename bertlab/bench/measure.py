@@ -174,7 +174,7 @@ def bench(
     facts = {"suite": suite, "rehearsal": rehearse, "against": against}
     if on_device:
         facts |= {"device": device(), "bertlab": importlib.metadata.version("bertlab")}
-        if (found := facts["device"]["platform"]) != suite and not only and not rehearse:
+        if (found := facts["device"]["platform"]) != suite and not rehearse:
             raise UserError(
                 f"--suite={suite} has workloads for a {suite.upper()}, and JAX found only a {found}; set --suite=cpu, or"
                 " --rehearse"
@@ -225,10 +225,16 @@ def measured_before(out: Path, facts: dict) -> dict[str, dict]:
 
 
 def device() -> dict:
-    """JAX's platform, kind and number of devices, and version; another process is asked, since JAX takes a device's memory."""
+    """JAX's platform, kind and number of devices, and version; another process is asked, since JAX takes a device's memory.
+
+    Raises:
+        UserError: JAX does not start.
+    """
     ask = "import jax, json; d = jax.devices(); print(json.dumps([d[0].platform, d[0].device_kind, len(d), jax.__version__]))"
-    answer = subprocess.run([sys.executable, "-c", ask], stdout=subprocess.PIPE, text=True, check=True).stdout
-    return dict(zip(("platform", "kind", "number", "jax"), json.loads(answer.splitlines()[-1])))
+    answer = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True)
+    if answer.returncode:
+        raise UserError(f"JAX does not start on this machine: {(answer.stderr.splitlines() or ['it printed nothing'])[-1]}")
+    return dict(zip(("platform", "kind", "number", "jax"), json.loads(answer.stdout.splitlines()[-1])))
 
 
 def rivals_of(workload: Workload, against: str, quick: bool = False) -> tuple[str, ...]:

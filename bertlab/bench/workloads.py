@@ -240,14 +240,13 @@ WORKLOADS = (
 
 
 def chosen(suite: str, only: str = "") -> list[Workload]:
-    """The workloads of a suite ("cpu", "gpu" or "tpu"), or those in the comma-separated list `only`.
+    """The workloads of a suite ("cpu", "gpu" or "tpu"; "": of all), or those in the comma-separated list `only`.
 
     Raises:
-        UserError: no workload has one of the names.
+        UserError: the suite has no workload of one of the names.
     """
-    if only:
-        known = {workload.name: workload for workload in WORKLOADS}
-        if unknown := [name for name in only.split(",") if name not in known]:
-            raise UserError(f"--only={only}: {unknown[0]} is not known; choose from {', '.join(known)}")
-        return [known[name] for name in only.split(",")]
-    return [workload for workload in WORKLOADS if workload.suite in (suite, "cpu" if suite == "cpu" else "device")]
+    suites = {"": ("cpu", "device", "gpu", "tpu"), "cpu": ("cpu",)}.get(suite, (suite, "device"))
+    known = {workload.name: workload for workload in WORKLOADS if workload.suite in suites}
+    if unknown := [name for name in only.split(",") if only and name not in known]:
+        raise UserError(f"--only={only}: {unknown[0]} is no workload of --suite={suite}; choose from {', '.join(known)}")
+    return [known[name] for name in only.split(",")] if only else list(known.values())

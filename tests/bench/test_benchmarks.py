@@ -234,7 +234,9 @@ def test_workloads_have_names_of_their_own_and_configs_that_load():
         assert workload.config().model.dtype == workload.dtype
     assert {w.suite for w in chosen("cpu")} == {"cpu"}
     assert {w.suite for w in chosen("gpu")} == {"device", "gpu"} and {w.suite for w in chosen("tpu")} == {"device", "tpu"}
-    assert [w.name for w in chosen("gpu", "start,rows")] == ["start", "rows"]
+    assert [w.name for w in chosen("cpu", "start,rows")] == ["start", "rows"] and len(chosen("")) == len(WORKLOADS)
+    with pytest.raises(UserError, match="bert-base-512 is no workload of --suite=cpu"):
+        chosen("cpu", "bert-base-512")
     with pytest.raises(UserError, match=r"bert-huge.* bert-tiny"):
         chosen("cpu", "rows,bert-huge")
 

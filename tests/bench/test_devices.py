@@ -182,6 +182,12 @@ def test_pytorch_is_beside_where_it_is_installed_on_a_gpu(suite, installed, side
     assert read_examples(began) == (["bert-base-512"] if sides > 1 else [])
 
 
+def test_a_jax_that_does_not_start_is_said(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "nothing")
+    with pytest.raises(UserError, match=r"JAX does not start on this machine: .*nothing"):
+        measure.device()
+
+
 def read_examples(began) -> list[str]:
     return [name for name, side, *_ in began if side == "examples"]
 
