@@ -100,10 +100,10 @@ class Replicas(Runner):
         self.facts = {"compile_seconds": time.perf_counter() - began}
 
     def round(self, steps: int) -> dict[str, float]:
-        tokens = positions = flops = 0.0
+        tokens = positions = 0
         for batch in itertools.islice(self.batches, steps):
             self.states, metrics = self.step(self.states, batch, self.seeds)
-            tokens += REPLICAS * np.count_nonzero(batch["documents"])
+            tokens += REPLICAS * int(np.count_nonzero(batch["documents"]))
             positions += REPLICAS * batch["documents"].size
         sums = jax.device_get(metrics)
         if not np.isfinite(sums["parameter_norm"][0]).all():
@@ -127,8 +127,9 @@ class AttentionChoices(Runner):
         for name, (backend, rate) in ({backend: (backend, 0.0) for backend in BACKENDS} | dropped).items():
             try:
                 error = None if rate else error_of(backend, shape, exact=True)
-                self.steps[name], seconds = compiled(backend, dataclasses.replace(shape, dropout=rate))
-                choices[name] = {"error": error, "compile_seconds": seconds}
+                step, seconds = compiled(backend, dataclasses.replace(shape, dropout=rate))
+                step()  # memory may not suffice
+                self.steps[name], choices[name] = step, {"error": error, "compile_seconds": seconds}
             except (ValueError, NotImplementedError, RuntimeError) as failure:  # the errors of kernels that refuse a shape
                 choices[name] = {"failed": (str(failure) or repr(failure)).splitlines()[0][:200]}
         self.facts = {"choices": choices, "shape": str(shape)}
