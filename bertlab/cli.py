@@ -170,6 +170,7 @@ _LIMITS = {
     "jobs": {"least": 1, "most": 100_000},
     "length": {"least": 1, "most": 1_000_000},
     "limit": {"least": 0},
+    "minutes": {"above": 0, "most": 1e6},
     "number": {"least": 1, "most": 1_000_000},
     "orders": {"least": 1, "most": 1_000_000},
     "rounds": {"least": 1, "most": 1_000_000},

@@ -16,6 +16,7 @@ import pytest
 from bertlab.bench import measure, ours
 from bertlab.bench.table import device_tables
 from bertlab.bench.workloads import REPLICAS, WORKLOADS, chosen
+from bertlab.cli import main
 from bertlab.errors import UserError
 from bertlab.files import read_json
 from bertlab.models import attention
@@ -101,6 +102,18 @@ def test_a_rehearsal_makes_the_file_and_the_tables_of_every_workload(suite, bega
         ["xla", "4", "1"], ["cudnn", "failed: no cuDNN", "–"], ["pallas", "1", "4"], ["xla, dropout", "8", "0.5"],
     ]  # fmt: skip
     assert "A rehearsal" in table and "- elmo-128: RESOURCE_EXHAUSTED: Out of memory" in table
+
+
+def test_the_command_has_a_file_and_ten_minutes_of_its_own(began, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = []
+    monkeypatch.setattr(measure, "bench", lambda *how: found.append(how) or [])
+    for more in ([], ["--minutes=3", "--out=other.json", "--rehearse", "--against=none"]):
+        assert main(["bench", "--suite=tpu", *more]) == 0
+    assert main(["bench"]) == 0
+    files, limits = [str(how[2]) for how in found], [how[8] for how in found]
+    assert files == ["bench-tpu.json", "other.json", "None"] and limits == [10.0, 3.0, None]
+    assert [how[9] for how in found] == [False, True, False] and [how[1] for how in found] == [None, "none", None]
 
 
 def test_what_is_measured_is_kept_and_a_second_call_goes_on(began, tmp_path, monkeypatch):
