@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo docs docs-serve test test-slow test-nightly browser soak damage fuzz planted studies test-lowest test-locked lock audit parity parity-nightly lint types package clean
+.PHONY: demo docs docs-serve test test-slow test-nightly browser soak damage fuzz planted studies test-lowest test-locked lock audit parity parity-nightly cuda lint types package clean
 
 demo: $(VENV)/.installed
 	@echo "Pretraining and probing three variants with four seeds on two cores; this takes about eight minutes."
@@ -113,7 +113,7 @@ $(VENV)/.installed-types: $(VENV)/.installed-test
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-lowest $(VENV)-locked $(VENV)-docs $(VENV)-browser $(VENV)-fuzz $(VENV)-parity $(VENV)-transformers4 build dist bertlab.egg-info .mypy_cache
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-locked $(VENV)-docs $(VENV)-browser $(VENV)-fuzz $(VENV)-parity $(VENV)-transformers4 $(VENV)-cuda build dist bertlab.egg-info .mypy_cache
 
 # Compares bertlab with PyTorch, transformers, gensim and TensorFlow on the same weights, in a separate environment. That
 # environment has the TPU compiler for `bertlab plan`; JAX_PLATFORMS keeps JAX from looking for a TPU. ELMo has no rival there,
@@ -129,6 +129,15 @@ parity-nightly: $(VENV)-parity/.installed $(VENV)-transformers4
 $(VENV)-parity/.installed: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m venv $(VENV)-parity
 	$(VENV)-parity/bin/python -m pip install --quiet --disable-pip-version-check -e '.[parity]'
+	touch $@
+
+# Lowers training steps for NVIDIA GPUs with cuDNN's attention, in a separate environment of 6 GB; it needs no GPU.
+cuda: $(VENV)-cuda/.installed
+	JAX_PLATFORMS=cpu $(VENV)-cuda/bin/python -m pytest -n 2 tests/train/test_gpu_programs.py
+
+$(VENV)-cuda/.installed: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m venv $(VENV)-cuda
+	$(VENV)-cuda/bin/python -m pip install --quiet --disable-pip-version-check -e '.[cuda,test]'
 	touch $@
 
 # The versions that BabyLM's evaluation pipeline of 2025 pins; tests/parity/test_transformers4.py opens exports with them.

@@ -170,6 +170,7 @@ _LIMITS = {
     "jobs": {"least": 1, "most": 100_000},
     "length": {"least": 1, "most": 1_000_000},
     "limit": {"least": 0},
+    "minutes": {"above": 0, "most": 1e6},
     "number": {"least": 1, "most": 1_000_000},
     "orders": {"least": 1, "most": 1_000_000},
     "rounds": {"least": 1, "most": 1_000_000},
@@ -468,13 +469,19 @@ def _add_measuring(add) -> None:
         "bench", _bench, "measure speed on named workloads, alternating with a rival that does the same work",
         "bertlab bench --suite=cpu --against=transformers --out=speed.json", finds=True,
     )  # fmt: skip
-    bench("--suite", default="cpu", choices=("cpu", "gpu", "all"), help="which workloads (default cpu)")
+    bench("--suite", default="cpu", choices=("cpu", "gpu", "tpu"), help="which workloads (default cpu)")
     bench(
-        "--against", default="transformers", choices=("transformers", "none"),
-        help="the rival: PyTorch with transformers (default; pip install 'bertlab[bench]'), or none",
+        "--against", choices=("transformers", "none"),
+        help="the rival: PyTorch with transformers (default, for gpu if it is installed; pip install 'bertlab[bench]'), or none"
+        " (default for tpu)",
     )  # fmt: skip
+    bench(
+        "--minutes", type=float,
+        help="begin no workload later; the same command goes on with the file (default: 10 for gpu and tpu, none for cpu)",
+    )  # fmt: skip
+    bench("--rehearse", action="store_true", help="run a suite for gpu or tpu here, very small: the numbers mean nothing")
     bench("--only", default="", metavar="NAME,NAME", help="run these workloads instead of a suite")
-    bench("--rounds", type=int, help="rounds per side, after warm-up (default 5; with --quick 3)")
+    bench("--rounds", type=int, help="rounds per side, after warm-up (default 5; with --quick, gpu and tpu 3)")
     bench("--seconds", type=float, help="length of a round (default 3; with --quick 1)")
     bench(
         "--quick", action="store_true",
@@ -482,7 +489,7 @@ def _add_measuring(add) -> None:
         " (leaves out the eager rival, and the gathered one of other workloads)",
     )  # fmt: skip
     bench("--corpus", default="", help="text for the workloads, as config.data.corpus (default pydocs)")
-    bench("--out", type=Path, help="FILE.json for every round, the machine and the versions")
+    bench("--out", type=Path, help="FILE.json for every round, the machine and the versions (gpu, tpu: default bench-gpu.json)")
 
     race = add(
         "speedrun", _speedrun, "time an entry of the speed run until it reaches the held-out loss that all entries must reach",
@@ -805,11 +812,13 @@ def _plan(given, overrides: list[str]) -> Found:
 
 
 def _bench(given, _) -> Found:
-    from bertlab.bench.measure import bench
+    from bertlab.bench.measure import MINUTES, bench
 
-    settings = {"data.corpus": given.corpus} if given.corpus else {}
-    how = (given.out, given.only, given.rounds, given.seconds, settings, given.quick)
-    return Found({"workloads": bench(given.suite, given.against, *how)})
+    settings, on_device = {"data.corpus": given.corpus} if given.corpus else {}, given.suite != "cpu"
+    out = given.out or (Path(f"bench-{given.suite}.json") if on_device else None)
+    minutes = MINUTES if given.minutes is None and on_device else given.minutes
+    how = (given.only, given.rounds, given.seconds, settings, given.quick, minutes, given.rehearse)
+    return Found({"workloads": bench(given.suite, given.against, out, *how)})
 
 
 def _speedrun(given, _) -> None:

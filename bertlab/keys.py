@@ -230,6 +230,8 @@ KEYS = (
         own=True, of_shape=False),
     Key("model.dtype", "float32", "dtype of the computation; parameters are float32", ("float32", "bfloat16"),
         own=True, of_shape=False),
+    Key("model.products", "as_dtype", "transformers: products with the layers' kernels; float8: on NVIDIA GPUs from 8.9 on",
+        ("as_dtype", "float8"), own=True),
     Key("model.remat", "none", "what the backward pass recomputes: nothing, all except matrix products, or each layer",
         ("none", "dots", "full"), on_resume=True, own=True),
     Key("model.scan_layers", bool, "layers in a loop (compiles faster) or unrolled; unset: unrolled if few and on a CPU",

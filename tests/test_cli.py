@@ -61,6 +61,17 @@ def test_help_of_a_command_shows_an_example_that_parses(command, capsys):
     assert callable(given.function) and all(given.takes_overrides and word.startswith("--config.") for word in rest)
 
 
+def test_every_option_that_is_a_number_has_limits():
+    def numbers(parser):
+        for action in parser._actions:
+            for of_command in (action.choices or {}).values() if action.nargs == "A..." else ():
+                yield from numbers(of_command)
+            if action.type in (int, float):
+                yield action.dest
+
+    assert {*numbers(build_parser())} == {*cli._LIMITS}
+
+
 @pytest.mark.parametrize(("command", "registry"), [("import", IMPORTERS), ("export", EXPORTERS)])
 def test_help_names_every_format(command, registry, capsys):
     with pytest.raises(SystemExit):

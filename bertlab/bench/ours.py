@@ -18,40 +18,124 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertlab.bench.workloads import LEARNING_RATE, SEEDS, Runner, Workload
+from bertlab.bench.workloads import LEARNING_RATE, REPLICAS, SEEDS, Runner, Workload
 from bertlab.data.batches import train_batches
 from bertlab.data.corpora import open_corpus
+from bertlab.data.formats import row_length
 from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
+from bertlab.models.attention import BACKENDS
 from bertlab.models.presets import model_shape
 from bertlab.run import StudyDirectory
 from bertlab.studies.estimate import product_rate
-from bertlab.train.build import build_pretraining
-from bertlab.train.choice import with_attention
+from bertlab.train.build import Experiment, build_pretraining
+from bertlab.train.choice import Shape, compiled, error_of, with_attention
+from bertlab.train.cost import step_flops
 from bertlab.train.environment import describe_environment
+from bertlab.train.hlo import read_work
 from bertlab.train.loop import Session
 from bertlab.train.loop import train as train_run
+from bertlab.train.made_up import made_up_experiment
+from bertlab.train.optimizers import build_optimizer
+from bertlab.train.plan import chip_of, shortest
+from bertlab.train.state import build_train_step, compile_lowered, fresh_state
+from bertlab.train.width import update_factors
+
+# bfloat16 products a second without sparsity, by NVIDIA's data sheets; the H100 is the SXM5.
+PEAKS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12, "NVIDIA A100": 312e12}
+
+
+def built(workload: Workload) -> Experiment:
+    """The workload's pretraining, on its corpus or on made-up rows."""
+    return (made_up_experiment if workload.made_up else build_pretraining)(workload.config())
 
 
 class TrainingSteps(Runner):
-    """Training steps on a corpus, through the loop's own session."""
+    """Training steps, through the loop's own session."""
 
     def __init__(self, workload: Workload, *_):
         """Builds and compiles; `facts` holds how long each took."""
         super().__init__()
         began = time.perf_counter()
-        experiment = with_attention(build_pretraining(workload.config()))
+        experiment = with_attention(built(workload))
         directory = self.enter_context(tempfile.TemporaryDirectory())
         self.session = self.enter_context(contextlib.closing(Session(experiment, Path(directory))))
-        built = time.perf_counter()
+        ready = time.perf_counter()
         self.step = self.session.compile_training()
-        self.facts = {"build_seconds": built - began, "compile_seconds": time.perf_counter() - built}
+        self.facts = {"build_seconds": ready - began, "compile_seconds": time.perf_counter() - ready}
+        self.facts |= {"attention": getattr(experiment.program.body.config, "attention", "")}
+        self.facts |= limits(jax.devices()[0].device_kind, *self.step.values())
         data = experiment.config.data
-        self.positions = data.batch_size * data.seq_len
+        self.positions = data.batch_size * row_length(data)
 
     def round(self, steps: int) -> dict[str, float]:
         found, positions = self.session.count(self.step, steps), steps * self.positions
         return {"seconds": found.seconds, "tokens": found.tokens, "positions": positions, "flops": found.flops}
+
+
+def limits(kind: str, step) -> dict[str, float]:
+    """Of a device that is known: the manufacturer's FLOP/s, and on a TPU the least seconds of a compiled step by `plan`."""
+    if chip := chip_of(kind):
+        return {"peak": chip.flops, "bound_seconds": max(shortest(read_work(step.as_text()), chip).values())}
+    peak = next((flops for name, flops in PEAKS.items() if kind.startswith(name)), None)
+    return {"peak": peak} if peak else {}
+
+
+class Replicas(Runner):
+    """Training steps of several models that differ in their seed, in one program on the same batches (`jax.vmap`)."""
+
+    def __init__(self, workload: Workload, *_):
+        """Builds and compiles; `facts` holds how long compiling took."""
+        super().__init__()
+        experiment = with_attention(built(workload))
+        config, [phase] = experiment.config, experiment.phases
+        self.phase, self.seeds, self.batches = phase, np.arange(REPLICAS, dtype=np.int32), iter(phase.train)
+        batch = next(self.batches)
+        optimizer = build_optimizer(config.optimizer, config.train.steps, update_factors(phase.program, batch))
+        step = build_train_step(phase.program, optimizer, phase.weights, 1, config.train.steps)
+        self.states = jax.jit(jax.vmap(lambda seed: fresh_state(phase.program, optimizer, seed, batch)))(self.seeds)
+        began = time.perf_counter()
+        in_one = jax.jit(jax.vmap(step, in_axes=(0, None, 0)), donate_argnums=0)
+        self.step = compile_lowered(in_one.lower(self.states, batch, self.seeds))
+        self.facts = {"compile_seconds": time.perf_counter() - began}
+
+    def round(self, steps: int) -> dict[str, float]:
+        tokens = positions = 0
+        for batch in itertools.islice(self.batches, steps):
+            self.states, metrics = self.step(self.states, batch, self.seeds)
+            tokens += REPLICAS * int(np.count_nonzero(batch["documents"]))
+            positions += REPLICAS * batch["documents"].size
+        sums = jax.device_get(metrics)
+        if not np.isfinite(sums["parameter_norm"][0]).all():
+            raise UserError("a replica's parameters are not finite, so the speed is meaningless")
+        first = {name: (value[0][0], value[1][0]) for name, value in sums.items() if name.endswith("/loss")}
+        flops = REPLICAS * steps * step_flops(self.phase, first, row_length(self.phase.data))
+        return {"tokens": tokens, "positions": positions, "flops": flops}
+
+
+class AttentionChoices(Runner):
+    """One layer's attention, forward and backward, in each implementation; with dropout of the weights where it has that."""
+
+    def __init__(self, workload: Workload, *_):
+        """Compiles them; `facts["choices"]` has each one's error against float32, or why it failed."""
+        super().__init__()
+        config = workload.config()
+        body = model_shape(config.model, config.data.tokenizer.vocab_size)
+        sizes = (config.data.batch_size, row_length(config.data), body.heads, body.width // body.heads)
+        shape, self.steps, choices = Shape(*sizes, workload.dtype, body.direction), {}, {}
+        dropped = {f"{backend}, dropout": (backend, 0.1) for backend in BACKENDS if backend != "cudnn"}
+        for name, (backend, rate) in ({backend: (backend, 0.0) for backend in BACKENDS} | dropped).items():
+            try:
+                error = None if rate else error_of(backend, shape, exact=True)
+                step, seconds = compiled(backend, dataclasses.replace(shape, dropout=rate))
+                step()  # memory may not suffice
+                self.steps[name], choices[name] = step, {"error": error, "compile_seconds": seconds}
+            except (ValueError, NotImplementedError, RuntimeError) as failure:  # the errors of kernels that refuse a shape
+                choices[name] = {"failed": (str(failure) or repr(failure)).splitlines()[0][:200]}
+        self.facts = {"choices": choices, "shape": str(shape)}
+
+    def round(self, steps: int) -> dict:
+        return {"choices": {name: min(step() for _ in range(10)) for name, step in self.steps.items()}}
 
 
 class Rows(Runner):
@@ -156,7 +240,7 @@ def environment() -> dict:
 
 def ceiling(dtype: str) -> float:
     """FLOP/s of a large matrix product: the upper bound for this device."""
-    return product_rate(8192 if jax.default_backend() == "gpu" else 2048, dtype, times=10)
+    return product_rate(2048 if jax.default_backend() == "cpu" else 8192, dtype, times=10)
 
 
 def peak_device_bytes() -> int:
@@ -217,8 +301,7 @@ def write_examples(workload: Workload, directory: str, count: int = 8) -> dict:
 
     Arrays are [count, B, ...]; MLM adds `masked_positions`, `masked_labels` and `masked_weights`.
     """
-    experiment = build_pretraining(workload.config())
-    phase = experiment.phases[0]
+    phase = built(workload).phases[0]
     with contextlib.closing(iter(phase.train)) as iterator:
         batches = list(itertools.islice(iterator, count))
     views = [phase.program.views(batch, jax.random.key(i)) for i, batch in enumerate(batches)]
@@ -237,4 +320,4 @@ def _write_facts(shape, directory: str | Path) -> dict:
 WRITERS = {"prepare": write_text, "finetune": write_task}
 """What writes the data of both sides, by kind; `write_examples` for other kinds."""
 RUNNERS = {"step": TrainingSteps, "start": TrainingSteps, "rows": Rows, "rows-apart": RowsApart, "prepare": Preparation}
-RUNNERS |= {"finetune": FineTunings}
+RUNNERS |= {"finetune": FineTunings, "replicas": Replicas, "attention": AttentionChoices}

@@ -44,7 +44,7 @@ class TrainingSteps(Runner):
         super().__init__()
         if workload.cores:
             torch.set_num_threads(workload.cores)
-        self.device = "cuda" if workload.suite == "gpu" else "cpu"
+        self.device = "cuda" if workload.made_up and torch.cuda.is_available() else "cpu"
         if self.device == "cuda":  # as JAX multiplies float32 there
             torch.set_float32_matmul_precision("high")
         facts = json.loads(Path(given, "model.json").read_text())
@@ -351,4 +351,6 @@ def ceiling(dtype: str) -> float:
     return 2 * size**3 / min(seconds)
 
 
-RUNNERS = {"step": TrainingSteps, "start": TrainingSteps, "prepare": Preparation, "finetune": FineTunings}
+# Of replicas, it trains one after the other.
+RUNNERS = {kind: TrainingSteps for kind in ("step", "replicas", "start")}
+RUNNERS |= {"prepare": Preparation, "finetune": FineTunings}

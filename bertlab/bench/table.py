@@ -14,6 +14,14 @@ HEADINGS = (
 )
 
 
+STEP_HEADINGS = (
+    *("Workload", "ms a step", "k tokens/s", "TFLOP/s", "Of peak", "Of a large product", "Plan's bound, ms", "Memory, GB"),
+    *("Compiling, s", "PyTorch, k tokens/s", "Ratio"),
+)
+"""Of training steps on a device."""
+CHOICE_HEADINGS = ("Workload", "Attention", "ms forward and backward", "Times as fast as xla", "Error", "Compiling, s")
+
+
 def rate(of_round: dict, clock: str = "seconds") -> float:
     """Tokens per second without padding (clock "cpu_seconds": of CPU time); for rounds of the whole work, rounds per second."""
     return of_round.get("tokens", 1) / of_round[clock]
@@ -143,7 +151,71 @@ def print_table(results: Sequence[dict]) -> None:
                 console.print(f"{found['name']}: {name} failed: {side['failed']}", markup=False, highlight=False)
 
 
+def device_tables(file: dict) -> str:
+    """The file of a suite for a device in Markdown: its machine, training steps, attention, and what has no numbers and why."""
+    device, steps, choices, without = file["device"], [], [], []
+    for found in file["workloads"]:
+        if "sides" not in found:
+            without.append(f"- {found['name']}: {found.get('failed') or found['skipped']}")
+        elif found["kind"] == "attention":
+            choices += choice_rows(found)
+        else:
+            steps.append(step_row(found))
+            failed = {side: of["failed"] for side, of in found["sides"].items() if "failed" in of}
+            without += [f"- {found['name']}, {side}: {why}" for side, why in failed.items()]
+    what = f"{device['number']} {device['kind']}, jax {device['jax']}, bertlab {file['bertlab']}"
+    if file["rehearsal"]:
+        what = f"A rehearsal with very small models: the numbers mean nothing. {what}"
+    tables = [_lines(STEP_HEADINGS, steps), _lines(CHOICE_HEADINGS, choices)]
+    reasons = "\n".join(["Without numbers:", "", *without]) if without else ""
+    return "\n\n".join(part for part in (what, *tables, reasons) if part) + "\n"
+
+
+def step_row(found: dict) -> list[str]:
+    """Medians of one workload's training steps, and those of the rival."""
+    ours, rival, pairs = found["sides"]["ours"], best_rival(found["sides"]), ratios(found["sides"])
+    facts, median = ours["facts"], lambda value: statistics.median(map(value, ours["rounds"]))
+    flops = median(lambda of: of["flops"] / of["seconds"])
+    peak = facts.get("peak") if found["dtype"] == "bfloat16" else None
+    beside = [side for side in dict.fromkeys((rival, "gathered")) if "rounds" in found["sides"].get(side, {})]
+    memory = lambda side: f"{found['sides'][side]['end']['peak_bytes'] / 1e9:.2f}"
+    return [
+        found["name"],
+        f"{1000 * median(lambda of: of['seconds'] / of['steps']):.3g}",
+        spread([rate(of) / 1000 for of in ours["rounds"]]),
+        f"{flops / 1e12:.3g}",
+        f"{100 * flops / peak:.1f} %" if peak else "–",
+        f"{100 * flops / facts['ceiling']:.1f} %",
+        f"{1000 * facts['bound_seconds']:.3g}" if "bound_seconds" in facts else "–",
+        " / ".join(map(memory, ("ours", *beside[:1]))),
+        f"{facts['compile_seconds']:.1f}",
+        "; ".join(f"{spread([rate(of) / 1000 for of in found['sides'][side]['rounds']])} {side}" for side in beside) or "–",
+        "; ".join([spread(pairs), *(f"{statistics.median(ratios(found['sides'], side)):.3g} of {side}" for side in beside[1:])])
+        if pairs
+        else "–",
+    ]
+
+
+def choice_rows(found: dict) -> list[list[str]]:
+    """A row for each implementation of attention; errors are of the largest value, against float32."""
+    ours, rows = found["sides"]["ours"], []
+    seconds = lambda name: statistics.median(of["choices"][name] for of in ours["rounds"])
+    for name, facts in ours["facts"]["choices"].items():
+        if "failed" in facts:
+            rows.append([found["name"], name, f"failed: {facts['failed']}", "–", "–", "–"])
+            continue
+        faster = f"{seconds('xla') / seconds(name):.3g}" if "failed" not in ours["facts"]["choices"]["xla"] else "–"
+        error = "–" if facts["error"] is None else f"{facts['error']:.2g}"
+        rows.append([found["name"], name, f"{1000 * seconds(name):.3g}", faster, error, f"{facts['compile_seconds']:.1f}"])
+    return rows
+
+
+def _lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown; none without rows."""
+    lines = [headings, ("---", *["--:"] * (len(headings) - 1)), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) if rows else ""
+
+
 def markdown(results: Sequence[dict]) -> str:
     """The results as a table in Markdown."""
-    lines = [HEADINGS, ("---", *["--:"] * (len(HEADINGS) - 1)), *map(cells, results)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return _lines(HEADINGS, [*map(cells, results)]) + "\n"

@@ -18,8 +18,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
-
 from bertlab.bench.workloads import WORKLOADS, Runner
 from bertlab.errors import UserError
 
@@ -46,16 +44,18 @@ def serve(say: Callable[[dict], None], side: str, name: str, given: str, setting
     else:
         from bertlab.bench import rival as of_side
     if side == "examples":
-        of_side.prepare(workload.config().data, progress=Doing(say))
+        if not workload.made_up:
+            of_side.prepare(workload.config().data, progress=Doing(say))
         return say(of_side.WRITERS.get(workload.kind, of_side.write_examples)(workload, given))
-    with PeakMemory() as peak, of_side.RUNNERS[workload.kind](workload, given, side) as runner:
+    peak = contextlib.nullcontext() if workload.made_up else PeakMemory()  # a device counts its own
+    with peak, of_side.RUNNERS[workload.kind](workload, given, side) as runner:
         if workload.kind == "start":
             runner.round(1)
-        say({**runner.facts, "ceiling": of_side.ceiling(workload.dtype) if workload.kind == "step" else 0.0})
+        say({**runner.facts, "ceiling": of_side.ceiling(workload.dtype) if workload.kind in ("step", "replicas") else 0.0})
         for line in sys.stdin:
             say(timed(runner, int(line)))
         environment, on_device, huge = of_side.environment(), of_side.peak_device_bytes(), huge_page_bytes()
-    say({"environment": environment, "peak_bytes": on_device or peak.bytes, "huge_page_bytes": huge})
+    say({"environment": environment, "peak_bytes": on_device or getattr(peak, "bytes", 0), "huge_page_bytes": huge})
 
 
 def timed(runner: Runner, steps: int) -> dict[str, float]:
@@ -63,7 +63,7 @@ def timed(runner: Runner, steps: int) -> dict[str, float]:
     began, cpu_began = time.perf_counter(), time.process_time()
     found = runner.round(steps)
     cpu_seconds = time.process_time() - cpu_began
-    return {"seconds": time.perf_counter() - began, "cpu_seconds": cpu_seconds, **found}
+    return {"seconds": time.perf_counter() - began, "cpu_seconds": cpu_seconds, "steps": steps, **found}
 
 
 def huge_page_bytes() -> int:
@@ -101,6 +101,8 @@ class PeakMemory:
         return self
 
     def _watch(self) -> None:
+        import psutil  # of the extra `bench`, which a TPU does without
+
         me = psutil.Process()
         while not self._ended.wait(0.25):
             total = 0

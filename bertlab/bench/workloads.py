@@ -1,4 +1,7 @@
-"""The named workloads: each is a config of bertlab, and the same work for a rival."""
+"""The named workloads: each is a config of bertlab, and the same work for a rival.
+
+Those for GPUs and TPUs need no text: their rows are made up. They stand in the order of importance.
+"""
 
 import contextlib
 import dataclasses
@@ -18,10 +21,11 @@ class Workload:
     Attributes:
         name: as given to --only.
         what: a short description.
-        suite: "cpu" or "gpu", the machine it is for.
-        kind: "step" (training steps of the loop), "start" (a new process up to its first step), "rows" (the input pipeline),
-            "rows-apart" (the same, with one process for each of `data.shards`), "prepare" (text to rows, up to the first
-            batch), or "finetune" (eight seeds on a task).
+        suite: the machine it is for: "cpu", "gpu", "tpu", or "device" for both of these.
+        kind: "step" (training steps of the loop), "replicas" (those of several models at once), "attention" (a layer's, in each
+            implementation), "start" (a new process up to its first step), "rows" (the input pipeline), "rows-apart" (the same,
+            with one process for each of `data.shards`), "prepare" (text to rows, up to the first batch), or "finetune" (eight
+            seeds on a task).
         recipe: file under experiments/pretrain, with its arguments.
         settings: config keys that differ from the recipe.
         dtype: of the computation; if it is not float32, the rival uses autocast.
@@ -30,7 +34,7 @@ class Workload:
         of_ceiling: share of the FLOP/s of a large matrix product; 0 for no aim.
         memory: bytes of our side; 0 for no limit.
         cores: CPU cores that each side has, the same ones in turns, as a worker of a sweep has; 0: all.
-        rival: the only side of the rival to measure, such as "gathered"; "": all that fit the kind.
+        rival: the only sides of the rival to measure, such as "compiled,gathered"; "": all that fit the kind.
         tokens: per second; 0 for no aim.
         positions: per second, for rows that the rival's model has no attention mask for; 0 for no aim.
     """
@@ -57,6 +61,21 @@ class Workload:
         path = f"{SHIPPED / 'experiments/pretrain' / recipe}:{arguments}"
         return load_config(path, {"model.dtype": self.dtype, "evaluate.sentences": 0, **self.settings})
 
+    @property
+    def made_up(self) -> bool:
+        """Whether rows are random tokens, so that nothing is prepared."""
+        return self.suite != "cpu"
+
+    def rehearsal(self) -> dict[str, Any]:
+        """Settings that make a workload for a device so small that a CPU does it in seconds."""
+        small = {"data.tokenizer.vocab_size": 512, "data.batch_size": 4, "model.layers": 2, "model.hidden": 64}
+        transformer = {"model.width": 128, "model.heads": 2, "data.seq_len": 128}  # as few as a kernel takes
+        small |= transformer if self.recipe.startswith(("bert", "gpt")) else {"model.width": 32}
+        small |= {"objectives.mlm.max_predictions": 8} if "mlm" in self.recipe else {}
+        if self.settings.get("model.attention") == "pallas":  # a CPU interprets it, and lacks some products of bfloat16
+            small |= {"model.dtype": "float32"}
+        return small | ({"data.seq_len": 64, "data.pack_length": 128} if "data.pack_length" in self.settings else {})
+
 
 class Runner(contextlib.ExitStack):
     """One side's work. `round(steps)` does it and returns what it counted; `close()` releases what it holds.
@@ -79,7 +98,7 @@ class Runner(contextlib.ExitStack):
 
 
 # The kinds measured in tokens per second; a round of the others does all of the work.
-RATES = ("step", "rows", "rows-apart")
+RATES = ("step", "replicas", "rows", "rows-apart")
 # Of the fine-tunings, for both sides.
 SEEDS, LEARNING_RATE = 8, 5e-4
 
@@ -113,8 +132,15 @@ _SMALL_128 = _SMALL | {"data.batch_size": 16, "data.seq_len": 128}
 _SMALL_MLM = "bert.py:size=tiny,objectives=mlm"
 _SMALL_LTR = "bert.py:size=tiny,objectives=ltr"
 _LEFT_TO_RIGHT = {"model.direction": "left-to-right"}
-_ONE = {"mesh.data": 1}  # one device, like the rival
-_GPU = _BERT | _ONE | {"data.batch_size": 256}
+REPLICAS = 16
+# One device, like the rival.
+_DEVICE = {"mesh.data": 1, "train.steps": 1_000_000}
+_PRETRAINING = _DEVICE | {"data.tokenizer.vocab_size": 30_522, "train.phases": ""}
+_512 = _PRETRAINING | {"data.batch_size": 32, "data.seq_len": 512, "objectives.mlm.max_predictions": 77}
+_GPT2 = _DEVICE | {"data.tokenizer.vocab_size": 50_257, "data.batch_size": 16, "data.seq_len": 1024}
+_SMALLEST = _DEVICE | {name: _SMALL[name] for name in ("data.format", "data.batch_size", "data.seq_len", "model.dropout")}
+_SMALLEST |= {"data.tokenizer.vocab_size": 2048}
+_IN_A_KERNEL = {"model.attention": "pallas", "model.remat": "dots"}
 _PAIRS = "bert.py:size={},objectives=mlm+nsp"
 
 WORKLOADS = (
@@ -161,37 +187,68 @@ WORKLOADS = (
         "finetune", "BERT-Tiny on 2,500 examples, eight seeds", "cpu", "finetune", _PAIRS.format("tiny"),
         _BERT | {"train.steps": 0, "train.eval_batches": 1}, target=3.0,
     ),
-    Workload("bert-base-128", "BERT-Base, MLM+NSP", "gpu", "step", _PAIRS.format("base"), _GPU, "bfloat16", 1.3, 0.0, 0.45),
     Workload(
-        "bert-base-512", "BERT-Base, MLM+NSP", "gpu", "step", _PAIRS.format("base"),
-        _GPU | {"data.batch_size": 64, "data.seq_len": 512, "objectives.mlm.max_predictions": 77}, "bfloat16", 1.3, 0.0, 0.45,
+        "bert-base-512", "BERT-Base, MLM+NSP, 32 rows of 512", "device", "step", _PAIRS.format("base"), _512, "bfloat16", 1.3,
+        of_ceiling=0.45, rival="compiled,gathered",
     ),
     Workload(
-        "bert-large-packed", "BERT-Large, MLM+NSP, two examples a row of 512", "gpu", "step", _PAIRS.format("large"),
-        _GPU | {"data.batch_size": 32, "data.seq_len": 256, "data.pack_length": 512, "data.pack_examples": 2,
-                "objectives.mlm.max_predictions": 77}, "bfloat16", positions=700 / 2 * 512,  # 700 examples a second
+        "bert-large-512", "BERT-Large, MLM+NSP, 32 rows of 512", "device", "step", _PAIRS.format("large"), _512, "bfloat16",
+        1.3, rival="gathered",
     ),
     Workload(
-        "gpt2", "GPT-2 small with 32,768 pieces", "gpu", "step", "gpt.py:size=gpt2",
-        {"data.batch_size": 32, "data.tokenizer.kind": "unigram", "data.tokenizer.vocab_size": 32_768, **_ONE,
-         "train.steps": 1_000_000}, "bfloat16", 1.0,
+        "attention-512", "BERT-Large's attention, 32 rows of 512", "device", "attention", _PAIRS.format("large"), _512,
+        "bfloat16",
     ),
     Workload(
-        "awd-lstm", "AWD-LSTM, 3 layers of 1,150", "gpu", "step", "awd_lstm.py:size=original",
-        {"data.stream.vary_length": False, "train.steps": 1_000_000, **_ONE}, "float32", 1.0,
+        "gpt2-1024", "GPT-2 124M, 16 rows of 1,024", "device", "step", "gpt.py:size=gpt2", _GPT2, "bfloat16", 1.0,
+        rival="compiled",
+    ),
+    Workload(
+        "elmo-128", "ELMo on subword ids, 64 rows of 128", "device", "step", "elmo.py:size=original",
+        _DEVICE | {"data.tokenizer.vocab_size": 30_522, "data.batch_size": 64, "data.seq_len": 128}, "bfloat16", 1.0,
+        rival="eager",
+    ),
+    Workload("tiny-1", "one BERT-Tiny of 2,048 words", "device", "step", _SMALL_MLM, _SMALLEST, rival="gathered"),
+    Workload(
+        f"tiny-{REPLICAS}", f"{REPLICAS} of them in one program", "device", "replicas", _SMALL_MLM, _SMALLEST,
+        rival="gathered",
+    ),
+    Workload(
+        "bert-large-kernel", "BERT-Large as planned: attention in a kernel, remat=dots, 16 rows in 4 parts", "tpu", "step",
+        _PAIRS.format("large"), _512 | _IN_A_KERNEL | {"data.batch_size": 16, "train.micro_batches": 4}, "bfloat16",
+    ),
+    Workload(
+        "bert-large-float8", "BERT-Large with products of float8, 32 rows of 512", "gpu", "step", _PAIRS.format("large"),
+        _512 | {"model.products": "float8"}, "bfloat16", rival="gathered",
+    ),
+    Workload(
+        "attention-1024", "GPT-2's attention, 16 rows of 1,024", "device", "attention", "gpt.py:size=gpt2", _GPT2, "bfloat16",
+    ),
+    Workload(
+        "bert-large-packed", "BERT-Large, MLM+NSP, two examples a row of 512", "device", "step", _PAIRS.format("large"),
+        _512 | {"data.seq_len": 256, "data.pack_length": 512, "data.pack_examples": 2}, "bfloat16",
+        positions=700 / 2 * 512,  # 700 examples a second
+    ),
+    Workload(
+        "bert-base-128", "BERT-Base, MLM+NSP, 256 rows of 128", "device", "step", _PAIRS.format("base"),
+        _512 | {"data.batch_size": 256, "data.seq_len": 128, "objectives.mlm.max_predictions": 20}, "bfloat16", 1.3,
+        of_ceiling=0.45, rival="gathered",
+    ),
+    Workload(
+        "awd-lstm", "AWD-LSTM, 3 layers of 1,150", "device", "step", "awd_lstm.py:size=original",
+        _DEVICE | {"data.stream.vary_length": False, "data.tokenizer.vocab_size": 33_278}, "float32", 1.0, rival="eager",
     ),
 )  # fmt: skip
 
 
 def chosen(suite: str, only: str = "") -> list[Workload]:
-    """The workloads of a suite ("cpu", "gpu" or "all"), or those in the comma-separated list `only`.
+    """The workloads of a suite ("cpu", "gpu" or "tpu"; "": of all), or those in the comma-separated list `only`.
 
     Raises:
-        UserError: no workload has one of the names.
+        UserError: the suite has no workload of one of the names.
     """
-    if only:
-        known = {workload.name: workload for workload in WORKLOADS}
-        if unknown := [name for name in only.split(",") if name not in known]:
-            raise UserError(f"--only={only}: {unknown[0]} is not known; choose from {', '.join(known)}")
-        return [known[name] for name in only.split(",")]
-    return [workload for workload in WORKLOADS if suite in ("all", workload.suite)]
+    suites = {"": ("cpu", "device", "gpu", "tpu"), "cpu": ("cpu",)}.get(suite, (suite, "device"))
+    known = {workload.name: workload for workload in WORKLOADS if workload.suite in suites}
+    if unknown := [name for name in only.split(",") if only and name not in known]:
+        raise UserError(f"--only={only}: {unknown[0]} is no workload of --suite={suite}; choose from {', '.join(known)}")
+    return [known[name] for name in only.split(",")] if only else list(known.values())

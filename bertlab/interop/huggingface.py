@@ -506,7 +506,11 @@ _ADDED = {"base_width": 0, "position_buckets": 256}
 def _own_keys() -> list[Key]:
     """Keys of config.model that decide what a transformer computes, or how it is initialised."""
     known = {"direction", "output_transform", "output_bias", "tied", *(f.name for f in dataclasses.fields(TransformerConfig))}
-    return [key for key in KEYS if key.group == "model" and key.leaf in known and not key.on_resume and key.leaf != "dtype"]
+    return [
+        key
+        for key in KEYS
+        if key.group == "model" and key.leaf in known and not key.on_resume and key.leaf not in ("dtype", "products")
+    ]
 
 
 def _own_settings(settings: Mapping[str, Any], path: Path) -> tuple[str, dict[str, Any]]:

@@ -2,8 +2,8 @@
 
     xla     plain JAX; holds its weights [B, H, L, L]. Every mask, and dropout of the weights
     cudnn   NVIDIA's fused kernel, through JAX: GPU, bfloat16. Every mask, no dropout of the weights, no bias of a row's own
-    pallas  on a TPU our own fused kernel (`attention_kernel`): documents, direction, windows and dropout of the weights, no
-            bias of the scores; on a CPU it is interpreted, for tests. On a GPU JAX's (Triton): documents and direction only
+    pallas  our own fused kernels for TPUs (`attention_kernel`) and GPUs (`attention_gpu`): documents, direction, windows and
+            dropout of the weights, no bias of the scores; on a CPU the former is interpreted, for tests
 
 Letters: B batch, L length, H heads, K head width.
 """
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from bertlab.models import attention_kernel
+from bertlab.models import attention_gpu, attention_kernel
 from bertlab.models.base import BATCH_AXES, Dropout, einsum
 from bertlab.models.base import drop as dropped
 
@@ -75,10 +75,7 @@ def attend(
     dtype = dtype or qkv.dtype
     if backend == "pallas" and sight.bias is None and sight.documents is not None:
         heads = qkv.shape[3] // _mesh_shape().get("tensor", 1)
-        if _platform() == "gpu":
-            if drop is None and sight.window is None and tiles(qkv.shape[1]):
-                return _on_all_devices(functools.partial(_triton, sight.direction), qkv, (sight.documents, _ROWS))
-        elif attention_kernel.applies(qkv.shape[1], heads, qkv.shape[-1]):
+        if kernel_of(_platform(), qkv.shape[1], heads, qkv.shape[-1]):
             return _kernel(qkv.astype(dtype), sight, drop).astype(qkv.dtype)
     if backend == "cudnn" and drop is None and (sight.bias is None or sight.bias.shape[0] == 1):
         bias = None if sight.bias is None else sight.bias.astype(qkv.dtype)
@@ -134,6 +131,13 @@ def _in_bands(qkv, sight: Sight, dropout, dtype):
     return found.reshape(batch, blocks * size, heads, head_width)[:, :length]
 
 
+def kernel_of(platform: str, length: int, heads: int, head_width: int):
+    """The module of the fused kernel for a platform; None if its tiles do not divide rows and heads of these sizes."""
+    if platform == "gpu":
+        return attention_gpu if attention_gpu.applies(length, head_width) else None
+    return attention_kernel if attention_kernel.applies(length, heads, head_width) else None
+
+
 def tiles(length: int) -> bool:
     """Whether the fused kernels' tiles of 128 positions divide rows of this length."""
     return length % 128 == 0
@@ -159,7 +163,8 @@ def _kernel(qkv, sight: Sight, drop: Dropout | None):
     if drop is not None:
         words = jax.random.bits(drop.key(), words.shape, jnp.uint32)
     here = jnp.int32(length if window is None else jnp.where(window.here, window.reach, length))
-    attention = lambda *given: attention_kernel.attention(*given, spec)
+    kernel = attention_gpu if _platform() == "gpu" else attention_kernel
+    attention = lambda *given: kernel.attention(*given, spec)
     given = (sight.documents, _ROWS), (words, PartitionSpec(BATCH_AXES, "tensor")), (here, PartitionSpec())
     return _on_all_devices(attention, qkv, *given)
 
@@ -173,13 +178,3 @@ def _on_all_devices(attention, qkv, *given):
     in_specs = (PartitionSpec(BATCH_AXES, None, None, "tensor"), *specs)
     out_specs = PartitionSpec(BATCH_AXES, None, "tensor")
     return jax.shard_map(attention, in_specs=in_specs, out_specs=out_specs, check_vma=False)(qkv, *arrays)
-
-
-def _triton(direction: str, qkv, documents, interpret: bool = False):
-    """JAX's kernel for GPUs."""
-    from jax.experimental.pallas.ops.gpu.attention import mha
-
-    if direction == "right-to-left":  # as left-to-right, from the other end
-        return _triton("left-to-right", qkv[:, ::-1], documents[:, ::-1], interpret)[:, ::-1]
-    causal, scale = direction == "left-to-right", qkv.shape[-1] ** -0.5
-    return mha(*jnp.moveaxis(qkv, 2, 0), documents, sm_scale=scale, causal=causal, interpret=interpret)

@@ -248,12 +248,12 @@ def _backward(qkv, documents, words, reach, out, sums, of_out, head_width: int, 
     return _on_this_platform(call, words, reach, *both, qkv, qkv, qkv, out, of_out, sums)
 
 
-def _dot(left, right, axes: tuple[int, int]):
+def dot(left, right, axes: tuple[int, int]):
     """Sum over one axis of each, in float32; both other axes remain."""
     return jax.lax.dot_general(left, right, (((axes[0],), (axes[1],)), ((), ())), preferred_element_type=jnp.float32)
 
 
-def _walk(tiles: int, body, start, first=0):
+def walk(tiles: int, body, start, first=0):
     """A loop from `first` to `tiles`; without a loop for one tile."""
     if isinstance(first, int) and isinstance(tiles, int) and tiles - first == 1:
         return body(first, start)
@@ -302,25 +302,25 @@ def _forward_kernel(spec: Spec, head_width: int, words, reach, row, column, q, k
             keys = pl.ds(key, spec.tile_keys)
             visible, after = _visible(spec, reach, query, key, row, column), []
             for head, (most, total, mean) in zip(heads, running):
-                scores = jnp.where(visible, _dot(k[keys, head], q[queries, head], (1, 1)) * scale, _HIDDEN)
+                scores = jnp.where(visible, dot(k[keys, head], q[queries, head], (1, 1)) * scale, _HIDDEN)
                 now = jnp.maximum(most, scores.max(0, keepdims=True))
                 weights, shrink = jnp.exp(scores - now), jnp.exp(most - now)
                 total = total * shrink + weights.sum(0, keepdims=True)
                 [weights] = _dropped(spec, words, batch, group * len(heads) + len(after), key, query, weights)
-                mean = mean * shrink + _dot(v[keys, head], weights.astype(v.dtype), (0, 0))
+                mean = mean * shrink + dot(v[keys, head], weights.astype(v.dtype), (0, 0))
                 after.append((now, total, mean))
             return after
 
         line = lambda value: jnp.full((1, spec.tile_queries), value, jnp.float32)
         start = [(line(_HIDDEN), line(0.0), jnp.zeros((head_width, spec.tile_queries), jnp.float32)) for _ in heads]
         first, last = (0, 1) if length == spec.tile_keys else _range(spec, length, number, reach)
-        found = _walk(last, of_keys, start, first)
+        found = walk(last, of_keys, start, first)
         means = jnp.concatenate([mean / (total * stay) for _, total, mean in found], axis=0)
         out[queries, :] = means.T.astype(out.dtype)
         sums[:, queries] = jnp.concatenate([most + jnp.log(total) for most, total, _ in found], axis=0)
         return 0
 
-    _walk(length // spec.tile_queries, of_queries, 0)
+    walk(length // spec.tile_queries, of_queries, 0)
 
 
 def _dropped(spec: Spec, words, batch, head, key, query, *tiles):
@@ -348,21 +348,21 @@ def _backward_kernel(spec: Spec, head_width: int, words, reach, row, column, q, 
             keys = pl.ds(key, spec.tile_keys)
             visible, after, of_keys, of_values = _visible(spec, reach, query, key, row, column), [], [], []
             for number, (head, mine) in enumerate(zip(heads, of_q)):
-                scores = _dot(k[keys, head], q[queries, head], (1, 1)) * scale
+                scores = dot(k[keys, head], q[queries, head], (1, 1)) * scale
                 weights = jnp.where(visible, jnp.exp(scores - sums[number : number + 1, queries]), 0.0)
                 drop = functools.partial(_dropped, spec, words, batch, group * len(heads) + number, key, query)
-                kept, of_weights = drop(weights, _dot(v[keys, head], of_out[queries, head], (1, 1)) / stay)
+                kept, of_weights = drop(weights, dot(v[keys, head], of_out[queries, head], (1, 1)) / stay)
                 of_scores = (weights * (of_weights - both[head].sum(0, keepdims=True)) * scale).astype(q.dtype)
-                of_values.append(_dot((kept / stay).astype(q.dtype), of_out[queries, head], (1, 0)))
-                of_keys.append(_dot(of_scores, q[queries, head], (1, 0)))
-                after.append(mine + _dot(k[keys, head], of_scores, (0, 0)))
+                of_values.append(dot((kept / stay).astype(q.dtype), of_out[queries, head], (1, 0)))
+                of_keys.append(dot(of_scores, q[queries, head], (1, 0)))
+                after.append(mine + dot(k[keys, head], of_scores, (0, 0)))
             of_k[keys, :] += jnp.concatenate(of_keys, axis=1)
             of_v[keys, :] += jnp.concatenate(of_values, axis=1)
             return after
 
         start = [jnp.zeros((head_width, spec.tile_queries), jnp.float32) for _ in heads]
         first, last = (0, 1) if length == spec.tile_keys else _range(spec, length, number, reach)
-        found = jnp.concatenate(_walk(last, of_keys, start, first), axis=0)
+        found = jnp.concatenate(walk(last, of_keys, start, first), axis=0)
         of_qkv[queries, :] = found.T.astype(of_qkv.dtype)
         return 0
 
@@ -370,7 +370,7 @@ def _backward_kernel(spec: Spec, head_width: int, words, reach, row, column, q, 
     def _():
         of_k[...] = jnp.zeros_like(of_k)
         of_v[...] = jnp.zeros_like(of_v)
-        _walk(length // spec.tile_queries, of_queries, 0)
+        walk(length // spec.tile_queries, of_queries, 0)
 
     @pl.when(part == 1)
     def _():

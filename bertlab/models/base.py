@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
+from flax.linen import fp8_ops
 from jaxtyping import Array, Bool, Float, Int
 
 SIDES = ("forward", "backward", "both")
@@ -234,6 +235,51 @@ def _summed_in_order(letters, x, y):
 _bfloat16_einsum.defvjp(_forward_einsum, _backward_einsum)
 
 
+def float8_product(x: Float[Array, "..."], kernel: Float[Array, "..."], dtype: jnp.dtype, axes: int = 1) -> Float[Array, "..."]:
+    """`product` of factors rounded to float8 (Micikevicius et al. 2022, "FP8 formats for deep learning"), summed in `dtype`.
+
+    The factors are e4m3, the gradients of the result e5m2; each array is first scaled so that its largest value is the format's
+    (`flax.linen.fp8_ops`, which also has scales from earlier steps). The backward pass keeps the rounded factors.
+    """
+    inner = math.prod(kernel.shape[:axes])
+    between = between_products(dtype)
+    y = _float8_product(x.astype(between).reshape(-1, inner), kernel.reshape(inner, -1))
+    return y.reshape(*x.shape[:-axes], *kernel.shape[axes:])
+
+
+def _to_float8(x, dtype):
+    """x in float8, and the scale that it was divided by."""
+    most = jnp.max(jnp.abs(x)).astype(jnp.float32)
+    scale = fp8_ops.compute_scale(most, jnp.float32(1.0), jnp.finfo(dtype).max.astype(jnp.float32))
+    return fp8_ops.quantize(x.astype(jnp.float32), dtype, scale, jnp.float32), scale
+
+
+def _scaled_dot(x, y, axes, result):
+    """Sum over one axis of each, (float8, scale); products of float8 are what the device is asked for."""
+    summed = jax.lax.dot_general(x[0], y[0], (((axes[0],), (axes[1],)), ((), ())), preferred_element_type=result)
+    return summed * (x[1] * y[1]).astype(result)
+
+
+@jax.custom_vjp
+def _float8_product(x: Float[Array, "n d"], kernel: Float[Array, "d f"]) -> Float[Array, "n f"]:
+    return _float8_forward(x, kernel)[0]
+
+
+def _float8_forward(x, kernel):
+    factors = _to_float8(x, jnp.float8_e4m3fn), _to_float8(kernel, jnp.float8_e4m3fn)
+    # An empty array says the dtype of the kernel's gradient.
+    return _scaled_dot(*factors, (1, 0), x.dtype), (*factors, jnp.zeros(0, kernel.dtype))
+
+
+def _float8_backward(kept, of_y):
+    x, kernel, like = kept
+    scaled = _to_float8(of_y, jnp.float8_e5m2)
+    return _scaled_dot(scaled, kernel, (1, 1), of_y.dtype), _scaled_dot(x, scaled, (0, 0), like.dtype)
+
+
+_float8_product.defvjp(_float8_forward, _float8_backward)
+
+
 def param(init, *axes: str | None):
     """An initialiser whose parameter carries one logical axis name (or None) per dimension."""
     return nn.with_logical_partitioning(init, axes)
@@ -270,12 +316,13 @@ class Dense(nn.Module):
     initializer: nn.initializers.Initializer = truncated_normal(0.02)
     use_bias: bool = True
     dtype: jnp.dtype = jnp.float32
+    multiply: Callable[..., Array] = product
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... F"]:
         kernel = self.param("kernel", param(self.initializer, *self.axes), (x.shape[-1], self.features))
         x = rows_apart(x) if self.axes[0] == "embed" else x
-        y = product(x, kernel, self.dtype)
+        y = self.multiply(x, kernel, self.dtype)
         if self.use_bias:
             y = y + self.param("bias", param(nn.initializers.zeros, self.axes[1]), (self.features,)).astype(y.dtype)
         return rows_apart(y) if self.axes[1] is None else y

@@ -93,6 +93,7 @@ _TRANSFORMER = dict(
     scaled_residual_init=False,
     tied=True,
     dropout=0.1,
+    products="as_dtype",
 )
 _BERT = _TRANSFORMER | dict(
     embedding_norm=True, epsilon=1e-12, segments=2, truncated_init=True, output_transform=True, output_bias=True

@@ -31,6 +31,7 @@ from bertlab.models.base import (
     View,
     between_products,
     einsum,
+    float8_product,
     lookup,
     normal,
     param,
@@ -78,6 +79,7 @@ class TransformerConfig(Shape):
         remat: "none", "dots" or "full": what the backward pass recomputes.
         scan_layers: run layers in a loop, or unrolled; None: what suits the device.
         attention: one of `attention.BACKENDS`.
+        products: of the blocks' kernels: "as_dtype", or "float8" (`base.float8_product`).
     """
 
     layers: int
@@ -113,12 +115,18 @@ class TransformerConfig(Shape):
     remat: str
     scan_layers: bool | None
     attention: str
+    products: str
     dtype: jnp.dtype
 
     @property
     def times_base(self) -> float:
         """1 without a `base_width`."""
         return self.width / self.base_width if self.base_width else 1.0
+
+    @property
+    def multiply(self):
+        """The product of activations and a block's kernel."""
+        return float8_product if self.products == "float8" else product
 
     @property
     def init(self):
@@ -267,7 +275,7 @@ class Attention(nn.Module):
         if c.use_bias:
             bias = self.param("qkv_bias", param(nn.initializers.zeros, None, "heads", None), (3, c.heads, head_width))
         biased = lambda y: y if bias is None else y + bias[: y.shape[1]].astype(y.dtype)
-        qkv = biased(product(x, kernel, c.dtype)).reshape(batch, length, 3, c.heads, head_width)
+        qkv = biased(c.multiply(x, kernel, c.dtype)).reshape(batch, length, 3, c.heads, head_width)
         if angles is not None:
             turned = rotate(qkv[:, :, :2], angles[:, :, None])
             qkv = jnp.concatenate([turned, qkv[:, :, 2:]], axis=2)
@@ -281,7 +289,7 @@ class Attention(nn.Module):
         drop = Dropout(c.dropout, deterministic=False) if c.dropout and not self.deterministic else None
         context = attend(c.attention, qkv, sight, drop, c.dtype).reshape(batch * length, c.heads, head_width)
         out_kernel = self.param("out_kernel", param(c.residual_init, "heads", None, "embed"), (c.heads, head_width, c.width))
-        out = product(context, out_kernel, c.dtype, axes=2)
+        out = c.multiply(context, out_kernel, c.dtype, axes=2)
         if c.use_bias:
             out = out + self.param("out_bias", param(nn.initializers.zeros, "embed"), (c.width,)).astype(out.dtype)
         return out
@@ -349,7 +357,7 @@ class Block(nn.Module):
     def _feed_forward(self, x: Float[Array, "N D"]) -> Float[Array, "N D"]:
         """Two dense layers with an activation between them, gated or not."""
         c = self.config
-        dense = lambda name, width, axes, init: Dense(width, axes, init, c.use_bias, c.dtype, name=name)
+        dense = lambda name, width, axes, init: Dense(width, axes, init, c.use_bias, c.dtype, c.multiply, name=name)
         hidden = ACTIVATIONS[c.activation](dense("up", c.hidden, ("embed", "hidden"), c.init)(x))
         if c.gated:
             hidden = hidden * dense("gate", c.hidden, ("embed", "hidden"), c.init)(x)

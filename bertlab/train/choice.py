@@ -8,6 +8,7 @@ Letters: B batch on one device, L length, H heads on one device, K head width.
 
 import dataclasses
 import functools
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,8 +21,7 @@ from ml_collections import ConfigDict
 from bertlab.data.formats import row_length
 from bertlab.errors import UserError
 from bertlab.files import cache_directory, misfit, read_json, write_json
-from bertlab.models.attention import BACKENDS, Sight, attend, tiles
-from bertlab.models.attention_kernel import applies
+from bertlab.models.attention import BACKENDS, Sight, attend, kernel_of, tiles
 from bertlab.models.transformer import TransformerConfig, attention_mask
 from bertlab.objectives.program import Program
 from bertlab.train.processes import gather, is_first
@@ -43,10 +43,11 @@ class Shape:
     head_width: int
     dtype: str
     direction: str
+    dropout: float = 0.0
 
     def __str__(self) -> str:
         sizes = "x".join(map(str, (self.batch, self.length, self.heads, self.head_width)))
-        return f"{sizes} {self.dtype} {self.direction}"
+        return f"{sizes} {self.dtype} {self.direction}" + (f" dropout {self.dropout:g}" if self.dropout else "")
 
 
 def with_attention(experiment):
@@ -59,17 +60,18 @@ def with_attention(experiment):
     if not isinstance(shape, TransformerConfig):
         return experiment
     platform = jax.default_backend()
+    _check_products(shape)
     if config.model.attention == "cudnn" and (platform != "gpu" or shape.dtype != jnp.bfloat16):
         raise UserError("config.model.attention='cudnn' needs a GPU and config.model.dtype='bfloat16'; set 'auto'")
-    if config.model.attention == "pallas" and platform == "gpu" and (shape.dropout or shape.local_window):
+    heads, head_width = shape.heads // build_mesh(config.mesh).shape["tensor"], shape.width // shape.heads
+    if config.model.attention == "pallas" and not kernel_of(platform, row_length(config.data), heads, head_width):
         raise UserError(
-            "config.model.attention='pallas' on a GPU needs config.model.dropout=0.0 and local_window=0; set them, or"
-            " attention='auto'"
+            f"config.model.attention='pallas' has no tiles on a {platform.upper()} for {heads} heads of {head_width} numbers a"
+            " device; set 'auto'"
         )
     if config.model.attention == "pallas" and platform == "cpu":
         print("attention: config.model.attention='pallas' runs interpreted on a CPU, and is slow", flush=True)
-    # Only the kernel for TPUs can drop weights; it is timed without.
-    if config.model.attention != "auto" or platform == "cpu" or (shape.dropout and platform == "gpu"):
+    if config.model.attention != "auto" or platform == "cpu":
         return experiment
     backend_at = functools.cache(lambda batch, length: _fastest(config, shape, batch, length))
     chosen_for = lambda data: backend_at(data.batch_size, row_length(data))
@@ -77,6 +79,19 @@ def with_attention(experiment):
         dataclasses.replace(phase, program=with_backend(phase.program, chosen_for(phase.data))) for phase in experiment.phases
     )
     return dataclasses.replace(experiment, program=with_backend(experiment.program, chosen_for(config.data)), phases=phases)
+
+
+def _check_products(shape: TransformerConfig) -> None:
+    """Refuses float8 on a device that has no such products; a CPU computes them slowly, for tests."""
+    device = jax.devices()[0]
+    if shape.products != "float8" or device.platform == "cpu":
+        return
+    capability = getattr(device, "compute_capability", "")  # "9.0"; of AMD "gfx942", with other float8 formats
+    if not re.fullmatch(r"\d+\.\d+", capability) or tuple(map(int, capability.split("."))) < (8, 9):
+        raise UserError(
+            f"config.model.products='float8' needs an NVIDIA GPU of compute capability 8.9 or higher, not {device.device_kind};"
+            " set 'as_dtype'"
+        )
 
 
 def _fastest(config: ConfigDict, shape: TransformerConfig, batch: int, length: int) -> str:
@@ -89,8 +104,9 @@ def _fastest(config: ConfigDict, shape: TransformerConfig, batch: int, length: i
         head_width=shape.width // shape.heads,
         dtype=jnp.dtype(shape.dtype).name,
         direction=shape.direction,
+        dropout=shape.dropout,
     )
-    backends = candidates(jax.default_backend(), measured, bool(shape.local_window), shape.position_encoding)
+    backends = candidates(jax.default_backend(), measured, shape.position_encoding)
     [chosen, *_] = gather(choose(measured, backends, cache_directory() / "attention.json") if is_first() else None)
     return chosen
 
@@ -101,15 +117,12 @@ def with_backend(program: Program, backend: str) -> Program:
     return dataclasses.replace(program, body=program.body.clone(config=shape))
 
 
-def candidates(platform: str, shape: Shape, local_window: bool, position_encoding: str = "learned") -> list[str]:
+def candidates(platform: str, shape: Shape, position_encoding: str = "learned") -> list[str]:
     """The implementations to try on a platform; always includes "xla"."""
     able = {
         "xla": True,
-        "cudnn": platform == "gpu" and shape.dtype == "bfloat16",
-        "pallas": {
-            "tpu": applies(shape.length, shape.heads, shape.head_width),
-            "gpu": tiles(shape.length) and not local_window,
-        }.get(platform, False),
+        "cudnn": platform == "gpu" and shape.dtype == "bfloat16" and not shape.dropout,
+        "pallas": platform != "cpu" and bool(kernel_of(platform, shape.length, shape.heads, shape.head_width)),
     }
     return [backend for backend in BACKENDS if able[backend] and position_encoding not in _NOT_WITH[backend]]
 
@@ -175,25 +188,57 @@ def seconds_of(backend: str, shape: Shape, rounds: int = 10) -> float:
     """Seconds of one forward and backward pass on packed rows, the best of several.
 
     Raises:
-        ValueError: output or gradients are not those of "xla".
+        ValueError: output or gradients, without dropout, are not those of "xla".
     """
-    compute = lambda chosen: jax.jit(functools.partial(_output_and_gradients, chosen, shape))
+    if not (worst := error_of(backend, shape)) <= _TOLERANCE[shape.dtype]:
+        raise ValueError(f"its results differ from xla's by {worst:.2g} of the largest")
+    step, _ = compiled(backend, shape)
+    return min(step() for _ in range(rounds + 1))
+
+
+def error_of(backend: str, shape: Shape, exact: bool = False) -> float:
+    """The largest difference of output and gradients from those of "xla", as a share of their largest value.
+
+    Args:
+        backend: one of BACKENDS.
+        shape: on one device.
+        exact: compare with float32 products that the device does not shorten, instead of with the shape's dtype.
+    """
     # Only a few rows, because xla may not have enough memory for all.
-    few = _packed(dataclasses.replace(shape, batch=min(2, shape.batch)))
-    found, expected = compute(backend)(*few), compute("xla")(*few)
-    for mine, right in zip(found, expected):
-        mine, right = (np.asarray(x, np.float32) for x in (mine, right))
-        worst = np.abs(mine - right).max() / max(np.abs(right).max(), 1e-6)
-        if not worst <= _TOLERANCE[shape.dtype]:
-            raise ValueError(f"its results differ from xla's by {worst:.2g} of the largest")
-    given, taken = _packed(shape), []
-    step = compute(backend).lower(*given).compile()
-    jax.block_until_ready(step(*given))
-    for _ in range(rounds):
+    few, worst = _packed(dataclasses.replace(shape, batch=min(2, shape.batch))), []
+    compute = lambda backend, *given: jax.jit(functools.partial(_output_and_gradients, backend, shape))(*given)
+    found, (*arrays, documents) = compute(backend, *few), few
+    with jax.default_matmul_precision("highest" if exact else None):
+        right = compute("xla", *(x.astype(jnp.float32 if exact else x.dtype) for x in arrays), documents)
+    for mine, expected in zip(found, right):
+        mine, expected = (np.asarray(x, np.float32) for x in (mine, expected))
+        worst.append(np.abs(mine - expected).max() / max(np.abs(expected).max(), 1e-6))
+    return float(np.max(worst))  # NaN if one of them is
+
+
+def compiled(backend: str, shape: Shape) -> tuple[Callable[[], float], float]:
+    """A function that runs one forward and backward pass on packed rows and returns its seconds; and those of compiling it."""
+    given, began = _packed(shape), time.perf_counter()
+    drop = Drawn(shape.dropout) if shape.dropout else None
+    step = jax.jit(functools.partial(_output_and_gradients, backend, shape, drop=drop)).lower(*given).compile()
+    compiling = time.perf_counter() - began
+
+    def run() -> float:
         began = time.perf_counter()
         jax.block_until_ready(step(*given))
-        taken.append(time.perf_counter() - began)
-    return min(taken)
+        return time.perf_counter() - began
+
+    return run, compiling
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """Dropout by one key, for attention outside of a model."""
+
+    rate: float
+
+    def key(self) -> jax.Array:
+        return jax.random.key(0)
 
 
 def _packed(shape: Shape) -> tuple:
@@ -206,7 +251,7 @@ def _packed(shape: Shape) -> tuple:
     return (*arrays, jnp.asarray(np.where(documents == 4, 0, documents), jnp.int32))
 
 
-def _output_and_gradients(backend: str, shape: Shape, query, key, value, weights, documents):
+def _output_and_gradients(backend: str, shape: Shape, query, key, value, weights, documents, drop=None):
     sight = Sight(attention_mask(documents, shape.direction), documents, shape.direction)
-    output, pull = jax.vjp(lambda *given: attend(backend, jnp.stack(given, axis=2), sight), query, key, value)
+    output, pull = jax.vjp(lambda *given: attend(backend, jnp.stack(given, axis=2), sight, drop), query, key, value)
     return (output, *pull(weights))

@@ -1,5 +1,6 @@
 """A pretraining without text: its program, and random rows with the shape of its batches."""
 
+import itertools
 from collections.abc import Iterator
 
 import grain
@@ -13,7 +14,7 @@ from bertlab.data.packing import packed
 from bertlab.data.rows import make_row
 from bertlab.objectives import Vocabulary
 from bertlab.objectives.program import Program
-from bertlab.train.build import compose
+from bertlab.train.build import Experiment, build_phases, compose
 from bertlab.train.checks import check_config
 
 
@@ -27,6 +28,28 @@ def made_up_program(config: ConfigDict) -> Program:
     # Ids like those of bertlab's tokenizers; they do not affect counts and shapes.
     vocabulary = Vocabulary(size, 0, 1, 2, 3, 4, counts=(1,) * size, continues=(False,) * size)
     return compose(config, check_config(config), vocabulary)
+
+
+def made_up_experiment(config: ConfigDict, batches: int = 8) -> Experiment:
+    """A pretraining to measure: its training steps read the same few made-up batches in turns. It has no tokenizer.
+
+    Raises:
+        UserError: from `check_config`.
+    """
+    program, size = made_up_program(config), config.data.tokenizer.vocab_size
+    example = next(iter(MadeUpRows(config.data, size)))
+    phases = build_phases(config, program, lambda data: RepeatedRows(MadeUpRows(data, size), batches))
+    return Experiment(config, program, phases, tokenizer=None, evaluations={"valid": [example]})
+
+
+class RepeatedRows:
+    """The first batches of an iterable, again and again: they cost nothing to make after the first time."""
+
+    def __init__(self, batches, count: int):
+        self.batches = list(itertools.islice(batches, count))
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        yield from itertools.cycle(self.batches)
 
 
 class MadeUpRows:

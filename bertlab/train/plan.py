@@ -42,19 +42,21 @@ class Chip:
         memory: bytes.
         bandwidth: bytes per second between memory and chip.
         links: bytes per second to the neighbours, all links together, one way.
+        kind: JAX's name of it.
     """
 
     flops: float
     memory: float
     bandwidth: float
     links: float
+    kind: str
 
 
 # Google Cloud's pages "TPU v5e", "TPU v5p" and "TPU v6e" (interconnect there in Gbit/s a chip).
 CHIPS = {
-    "v5e": Chip(197e12, 16 * 2**30, 0.819e12, 1600e9 / 8),
-    "v5p": Chip(459e12, 95 * 2**30, 2.765e12, 4800e9 / 8),
-    "v6e": Chip(918e12, 32 * 2**30, 1.638e12, 3584e9 / 8),
+    "v5e": Chip(197e12, 16 * 2**30, 0.819e12, 1600e9 / 8, "TPU v5 lite"),
+    "v5p": Chip(459e12, 95 * 2**30, 2.765e12, 4800e9 / 8, "TPU v5"),
+    "v6e": Chip(918e12, 32 * 2**30, 1.638e12, 3584e9 / 8, "TPU v6 lite"),
 }
 ROWS = 8  # made up: shapes and FLOPs of a batch follow from few rows
 
@@ -89,18 +91,8 @@ class Plan:
     chip: Chip | None
 
     def seconds(self) -> dict[str, float]:
-        """The shortest time for products, memory and exchanges, each by itself; nothing for a CPU.
-
-        Exchanges go in rings that use all of a chip's links at once.
-        """
-        if self.chip is None:
-            return {}
-        sent = sum(found.sent for found in self.work.collectives.values())
-        return {
-            "products": self.work.flops / self.chip.flops,
-            "memory": self.work.bytes / self.chip.bandwidth,
-            "exchanges": sent / self.chip.links,
-        }
+        """The shortest time for products, memory and exchanges, each by itself; nothing for a CPU."""
+        return {} if self.chip is None else shortest(self.work, self.chip)
 
     def bound(self) -> tuple[str, float] | None:
         """The longest of these times, with its name: no step is faster (the roofline); None for a CPU."""
@@ -125,6 +117,20 @@ class Plan:
     def largest_sources(self, number: int = 10) -> dict[str, float]:
         """The source lines that move most, and their bytes."""
         return dict(list(self.work.sources.items())[:number])
+
+
+def shortest(work: Work, chip: Chip) -> dict[str, float]:
+    """The least seconds that a chip takes for a program's products, memory and exchanges, each by itself.
+
+    Exchanges go in rings that use all of a chip's links at once.
+    """
+    sent = sum(found.sent for found in work.collectives.values())
+    return {"products": work.flops / chip.flops, "memory": work.bytes / chip.bandwidth, "exchanges": sent / chip.links}
+
+
+def chip_of(kind: str) -> Chip | None:
+    """The figures of a device that JAX gives this name; None if they are not known here."""
+    return next((chip for chip in CHIPS.values() if chip.kind == kind), None)
 
 
 class TooLarge(UserError):

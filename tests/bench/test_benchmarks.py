@@ -198,7 +198,7 @@ def test_a_gathered_head_is_the_rival_where_no_other_was_asked_for():
 
 
 def test_each_workload_is_written_when_it_is_measured(tmp_path, monkeypatch):
-    def found(workload, rivals, rounds, seconds, settings):
+    def found(workload, rivals, rounds, seconds, settings, until):
         if workload.name == "start":
             raise UserError("the second one fails")
         return {"name": workload.name, "rounds": rounds, "seconds": seconds}
@@ -232,8 +232,11 @@ def test_workloads_have_names_of_their_own_and_configs_that_load():
     assert len({workload.name for workload in WORKLOADS}) == len(WORKLOADS)
     for workload in WORKLOADS:
         assert workload.config().model.dtype == workload.dtype
-    assert {w.suite for w in chosen("cpu")} == {"cpu"} and len(chosen("all")) == len(WORKLOADS)
-    assert [w.name for w in chosen("gpu", "start,rows")] == ["start", "rows"]
+    assert {w.suite for w in chosen("cpu")} == {"cpu"}
+    assert {w.suite for w in chosen("gpu")} == {"device", "gpu"} and {w.suite for w in chosen("tpu")} == {"device", "tpu"}
+    assert [w.name for w in chosen("cpu", "start,rows")] == ["start", "rows"] and len(chosen("")) == len(WORKLOADS)
+    with pytest.raises(UserError, match="bert-base-512 is no workload of --suite=cpu"):
+        chosen("cpu", "bert-base-512")
     with pytest.raises(UserError, match=r"bert-huge.* bert-tiny"):
         chosen("cpu", "rows,bert-huge")
 
@@ -245,6 +248,8 @@ def test_workloads_have_names_of_their_own_and_configs_that_load():
         ({"against": "nobody"}, "--against=nobody.* transformers, none"),
         ({"rounds": 0}, "--rounds=0"),
         ({"seconds": float("nan")}, "--seconds=nan"),
+        ({"minutes": 0.0}, "--minutes=0.0"),
+        ({"rehearse": True}, "--rehearse is for --suite=gpu"),
     ],
 )
 def test_refusals(given, message):

@@ -11,13 +11,13 @@ import pytest
 from ml_collections import ConfigDict
 
 from bertlab.errors import UserError
-from bertlab.models import attention
+from bertlab.models import attention, attention_gpu, attention_kernel
 from bertlab.models.transformer import attention_mask
 from bertlab.train import choice
 from bertlab.train.build import build_pretraining
 from bertlab.train.checks import check_config
 from bertlab.train.sharding import build_mesh
-from tests.references import tiny_program, views_of
+from tests.references import quick_jit, tiny_program, views_of
 
 SHAPE = choice.Shape(batch=2, length=128, heads=2, head_width=64, dtype="float32", direction="left-to-right")
 DIRECTIONS = ("bidirectional", "left-to-right", "right-to-left")
@@ -132,20 +132,19 @@ def test_what_passes_over_documents_is_never_taken(tmp_path, monkeypatch):
 
 
 def test_candidates():
-    assert choice.candidates("cpu", SHAPE, False) == ["xla"]
-    assert choice.candidates("tpu", SHAPE, False) == ["xla", "pallas"]
-    assert choice.candidates("gpu", SHAPE, False) == ["xla", "pallas"]
+    assert choice.candidates("cpu", SHAPE) == ["xla"]
+    assert choice.candidates("tpu", SHAPE) == ["xla", "pallas"] == choice.candidates("gpu", SHAPE)
     half = dataclasses.replace(SHAPE, dtype="bfloat16", length=100)
-    assert choice.candidates("gpu", half, False) == ["xla", "cudnn"]
-    assert choice.candidates("gpu", dataclasses.replace(half, length=128), True) == ["xla", "cudnn"]
-    assert choice.candidates("tpu", SHAPE, True) == ["xla", "pallas"]
+    assert choice.candidates("gpu", half) == ["xla", "cudnn"]
     tiled = dataclasses.replace(half, length=128)
-    assert choice.candidates("gpu", tiled, False, "relative") == ["xla", "cudnn"]
-    assert (
-        choice.candidates("gpu", tiled, False, "disentangled") == choice.candidates("tpu", SHAPE, False, "relative") == ["xla"]
-    )
+    assert choice.candidates("gpu", tiled) == ["xla", "cudnn", "pallas"]
+    assert choice.candidates("gpu", dataclasses.replace(tiled, dropout=0.1)) == ["xla", "pallas"], "cuDNN's drops nothing"
+    assert choice.candidates("gpu", tiled, "relative") == ["xla", "cudnn"]
+    assert choice.candidates("gpu", tiled, "disentangled") == choice.candidates("tpu", SHAPE, "relative") == ["xla"]
     for unfit in (dict(length=8192 + 128), dict(heads=3), dict(head_width=80)):
-        assert choice.candidates("tpu", dataclasses.replace(SHAPE, **unfit), False) == ["xla"]
+        assert choice.candidates("tpu", dataclasses.replace(SHAPE, **unfit)) == ["xla"]
+    for unfit in (dict(length=100), dict(head_width=80), dict(head_width=8)):
+        assert choice.candidates("gpu", dataclasses.replace(SHAPE, **unfit)) == ["xla"]
 
 
 def test_each_phase_takes_the_fastest_at_its_own_shape(small_config, monkeypatch):
@@ -185,6 +184,18 @@ def test_refusals(small_config, settings, message):
         check_config(small_config("bert", **settings))
 
 
+@pytest.mark.parametrize(("platform", "width"), [("gpu", 48), ("tpu", 64), ("gpu", 64)])
+def test_heads_that_a_device_s_kernel_has_no_tiles_for_are_refused(platform, width, small_config, monkeypatch):
+    settings = {"model__attention": "pallas", "data__seq_len": 128, "model__width": width, "model__heads": 4}
+    experiment = build_pretraining(small_config("bert", **settings))
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    if (platform, width) == ("gpu", 64):
+        assert choice.with_attention(experiment) is experiment, "with dropout too"
+        return
+    with pytest.raises(UserError, match=f"'pallas' has no tiles on a {platform.upper()} for 4 heads of {width // 4} numbers"):
+        choice.with_attention(experiment)
+
+
 @pytest.mark.parametrize("names", ["permutation", "prefix", "mlm+prefix"])
 def test_kernels_are_refused_where_an_order_keeps_them_from_all(names, small_config):
     recipe = f"experiments/pretrain/bert.py:objectives={names}"
@@ -196,15 +207,30 @@ def test_kernels_are_refused_where_an_order_keeps_them_from_all(names, small_con
         check_config(config)
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_the_kernels_for_a_gpu_see_documents_and_direction(direction):
-    """Triton's, interpreted: output and gradients, packed rows, within float32's rounding."""
-    shape = dataclasses.replace(SHAPE, direction=direction, head_width=16)
-    *qkv, of_output, documents = choice._packed(shape)
-    of_gpu = lambda *given: attention._triton(direction, jnp.stack(given, axis=2), documents, interpret=True)
-    output, pull = jax.vjp(of_gpu, *qkv)
-    expected = jax.jit(lambda *x: choice._output_and_gradients("xla", shape, *x))(*qkv, of_output, documents)
-    for mine, right in zip((output, *pull(of_output)), expected, strict=True):
+GPU = [(direction, None, rate) for direction in DIRECTIONS for rate in (0.0, 0.1)]
+GPU += [("left-to-right", 40, 0.0), ("bidirectional", 40, 0.1), ("right-to-left", 40, 0.1)]
+
+
+@pytest.mark.parametrize(
+    ("direction", "reach", "rate"),
+    [pytest.param(*case, marks=pytest.mark.slow if case != ("bidirectional", 40, 0.1) else ()) for case in GPU],
+)
+def test_the_kernel_for_a_gpu_is_the_written_out_attention_with_the_same_mask(direction, reach, rate):
+    """Triton's, interpreted: output and gradients, packed rows, direction, window and dropout, within float32's rounding."""
+    length, random = 256, np.random.default_rng(2)
+    *parts, of_output, documents = choice._packed(dataclasses.replace(SHAPE, length=length, head_width=16))
+    qkv, words = jnp.stack(parts, axis=2), jnp.asarray(random.integers(0, 2**32, (2, 2, 2), dtype=np.uint32))
+    spec = attention_kernel.spec_of(length, direction, rate, reach, 1.0)
+    near = np.abs(np.arange(length) - np.arange(length)[:, None]) <= (length if reach is None else reach)
+    stays = attention_kernel.kept_weights(words, spec.dropped, length)
+    assert np.mean(stays) == pytest.approx(1 - rate, abs=0.005)
+    drop = (lambda weights: jnp.where(stays, weights / (1 - spec.dropped / 2**16), 0)) if rate else None
+    mask = attention_mask(documents, direction) & near
+    far = jnp.int32(length if reach is None else reach)
+    of_gpu = lambda qkv: attention_gpu.attention(qkv, documents, words, far, spec, interpret=True)
+    written_out = lambda qkv: attention._written_out(qkv, mask, None, drop, jnp.float32)
+    both = lambda f: quick_jit(lambda qkv: (lambda output, pull: (output, *pull(of_output)))(*jax.vjp(f, qkv)))(qkv)
+    for mine, right in zip(both(of_gpu), both(written_out), strict=True):
         np.testing.assert_allclose(mine, right, rtol=1e-4, atol=2e-5)
 
 
