@@ -71,7 +71,7 @@ class Workload:
         small = {"data.tokenizer.vocab_size": 512, "data.batch_size": 4, "model.layers": 2, "model.hidden": 64}
         transformer = {"model.width": 128, "model.heads": 2, "data.seq_len": 128}  # as few as a kernel takes
         small |= transformer if self.recipe.startswith(("bert", "gpt")) else {"model.width": 32}
-        small |= {"objectives.mlm.max_predictions": 8} if "mlm" in self.recipe else {}
+        small |= {name: 8 for name in self.settings if name.endswith(".max_predictions")}
         if self.settings.get("model.attention") == "pallas":  # a CPU interprets it, and lacks some products of bfloat16
             small |= {"model.dtype": "float32"}
         return small | ({"data.seq_len": 64, "data.pack_length": 128} if "data.pack_length" in self.settings else {})
