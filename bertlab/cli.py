@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TextIO
 
 from bertlab import __version__
 from bertlab.completion import SHELLS, is_completing
-from bertlab.errors import UserError, failure_of_machine, require
+from bertlab.errors import UserError, failure_of_machine, require, too_long_a_name
 from bertlab.interrupts import interruptible
 from bertlab.transfer.recipes import RECIPES
 
@@ -89,7 +89,9 @@ def main(arguments: list[str] | None = None) -> int:
         except UserError as error:
             status, said = 2, str(error)
         except Exception as error:
-            status, said = 1, failure_of_machine(error, getattr(given, "workdir", ""))
+            status, said = 2, too_long_a_name(error)
+            if said is None:
+                status, said = 1, failure_of_machine(error, getattr(given, "workdir", ""))
             if said is None:
                 raise
     line = f"bertlab {given.command}: {' '.join(said.splitlines())}"

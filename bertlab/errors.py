@@ -52,6 +52,14 @@ def code_of(error: BaseException | None) -> int | None:
     return None
 
 
+def too_long_a_name(error: BaseException) -> str | None:
+    """The sentence about a path that no file system takes; None if the error is of another kind."""
+    if getattr(error, "errno", None) != errno.ENAMETOOLONG:
+        return None
+    name = str(getattr(error, "filename", None) or "a path")
+    return f"{name if len(name) < 80 else name[:77] + '...'}: the name is too long for a file; choose a shorter one"
+
+
 def reason_of(error: BaseException) -> str:
     """An error of a library in one line, with its kind: "ValueError: not a number"."""
     return " ".join(f"{type(error).__name__}: {error}".split())

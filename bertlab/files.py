@@ -40,9 +40,12 @@ def whole_file(path: Path) -> Iterator[Path]:
     """Yields a name to write a file under, which becomes `path` in one move if the block succeeds, or else is removed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+        shortened = os.fsdecode(os.fsencode(path.name)[:200])  # a longer name may be as long as a file system takes
+        partial = path.with_name(f"{shortened}.{os.getpid()}.partial")
         try:
             yield partial
+            with open(partial, "rb+") as written:  # else a machine that loses power may keep the name without the content
+                os.fsync(written.fileno())
             os.replace(partial, path)
         except BaseException:
             with contextlib.suppress(OSError):  # the first error counts

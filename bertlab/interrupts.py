@@ -5,16 +5,18 @@ noted, and the loop saves and ends by itself. A thread sees the signals as well:
 """
 
 import contextlib
+import gc
 import os
 import select
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Seconds in which a command that holds no signal is to notice the first one, and then again to end: it can be killed at any
-# moment. What Python raises in `__del__` or while it collects garbage never arrives.
+# moment. What a library's own handler swallows never arrives.
 PATIENCE = 5.0
 # Seconds in which a signal is the first one again: `timeout` and schedulers send theirs to the process and to its group.
 TOGETHER = 1.0
@@ -31,6 +33,7 @@ class Signals:
         self.received: int | None = None
         self._noticed, self._holders, self._at_once = False, [], []
         self._saving = False  # it ends by itself, however long it takes
+        self._repeats = 0  # signals of our own that the thread has not seen yet
 
     @property
     def status(self) -> int:
@@ -43,6 +46,12 @@ class Signals:
 
     def _receive(self, number, frame) -> None:
         """In the main thread, between two lines of Python."""
+        if not self._noticed and not self._holders and _forgets(frame):
+            self._repeats += 1
+            again = threading.Timer(0.02, signal.pthread_kill, [threading.main_thread().ident, number])
+            again.daemon = True
+            again.start()
+            return
         first, self._noticed = not self._noticed, True
         self.received = self.received or number
         if first and self._holders:
@@ -65,6 +74,9 @@ class Signals:
             number = os.read(wakeups, 1)[0] if select.select([wakeups], [], [], waits)[0] else None
             if number == 0:
                 return
+            if number in SIGNALS and self._repeats:
+                self._repeats -= 1
+                continue
             if number in SIGNALS and time.monotonic() - first < TOGETHER:
                 continue
             if number is None and (self._noticed != noticed or self._saving):
@@ -75,6 +87,16 @@ class Signals:
                         act()
                 os.write(2, b"ended at once; run the same command again to continue\n")
                 os._exit(self.status)
+
+
+def _forgets(frame: FrameType | None) -> bool:
+    """Whether Python would forget what is raised now: in `__del__`, or in what it calls while it collects garbage, as JAX's."""
+    collecting = {getattr(callback, "__code__", None) for callback in gc.callbacks}
+    while frame is not None:
+        if frame.f_code.co_name == "__del__" or frame.f_code in collecting:
+            return True
+        frame = frame.f_back
+    return False
 
 
 _active: list[Signals] = []

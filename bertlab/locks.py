@@ -7,11 +7,13 @@ hosts, and those of a host that is gone are free once its lease there has run ou
 
 import contextlib
 import datetime
+import errno
 import fcntl
 import json
 import os
 import shlex
 import socket
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -55,8 +57,11 @@ def alone(
     Raises:
         UserError: Another process holds it, or it cannot be locked.
     """
-    file = Path(os.path.realpath(lock or place))
-    file = file if lock else file.with_name(f".{file.name}.lock")
+    if lock:
+        file = Path(os.path.realpath(lock.parent), lock.name)
+    else:
+        file = Path(os.path.realpath(place))
+        file = file.with_name(f".{os.fsdecode(os.fsencode(file.name)[:200])}.lock")
     own = os.getpid(), file
     if own in _held:
         yield _held[own]
@@ -88,7 +93,7 @@ def _acquire(place: Path, file: Path, wait: bool, required: bool, say: Callable[
     while True:
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
-            handle = open(file, "a+", encoding="utf-8")
+            handle = _open(file)
         except FileNotFoundError:
             continue  # its holder has just removed a directory that stayed empty
         except OSError:
@@ -120,6 +125,26 @@ def _acquire(place: Path, file: Path, wait: bool, required: bool, say: Callable[
             say(f"waiting {'' if wait else f'up to {ORPHAN_SECONDS:.0f} s '}for {holder}, to write to {place}")
             told = holder
         time.sleep(POLL_SECONDS)
+
+
+_SIGNATURE = b'{"process": '  # begins a lock's text; what a killed process wrote may be cut
+
+
+def _open(file: Path) -> IO:
+    """The lock file, open. A link would lead to a file that is none of ours, which signing would overwrite.
+
+    Raises:
+        UserError: Something else has its name.
+    """
+    try:
+        found = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        if stat.S_ISREG(os.fstat(found).st_mode) and _SIGNATURE.startswith(os.pread(found, len(_SIGNATURE), 0)):
+            return os.fdopen(found, "r+", encoding="utf-8")
+        os.close(found)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise
+    raise UserError(f"{file} is not a lock that bertlab made; see what it is, and remove or rename it")
 
 
 def _sign(handle: IO) -> None:

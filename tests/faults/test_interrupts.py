@@ -28,7 +28,19 @@ with interrupts.interruptible(lambda: print("killed the others", flush=True)) as
     except KeyboardInterrupt:
         sys.exit(signals.status)
 """
-# As Python forgets what is raised in `__del__` and while it collects garbage.
+# Python forgets what is raised while it collects garbage, and in `__del__`: there it is raised a little later.
+COLLECTS = """
+import gc
+interrupts.PATIENCE = 60
+gc.callbacks.append(lambda *_: time.sleep(0.5))
+""" + UNHELD.format(work="gc.collect(); time.sleep(600)")
+DELETES = """
+interrupts.PATIENCE = 60
+class Deleted:
+    def __del__(self):
+        time.sleep(1)
+""" + UNHELD.format(work="Deleted(); time.sleep(600)")
+# As a library that catches everything.
 FORGETS = UNHELD.format(
     work="""
         while True:
@@ -82,6 +94,8 @@ def started(script, together):
         (UNHELD.format(work="time.sleep(600)"), [signal.SIGINT], 130, []),
         (UNHELD.format(work="time.sleep(600)"), [signal.SIGTERM], 143, []),
         (UNHELD.format(work="busy()"), [signal.SIGINT], 130, ["killed the others"]),
+        (COLLECTS, [signal.SIGINT], 130, []),
+        (DELETES, [signal.SIGINT], 130, []),
         (FORGETS, [signal.SIGINT], 130, ["killed the others"]),
         (SAVES, [signal.SIGINT], 7, []),
         (HELD.format(work="time.sleep(0.2)"), [signal.SIGINT], 7, ["saving"]),
@@ -100,7 +114,7 @@ def test_the_first_signal_lets_it_save_and_the_second_ends_it(script, numbers, s
         time.sleep(0.2)
     rest, errors = process.communicate(timeout=10)
     assert process.returncode == status, errors
-    assert "".join([*printed, rest]).split("\n")[:-1] == said and "Traceback" not in errors
+    assert "".join([*printed, rest]).split("\n")[:-1] == said and "Traceback" not in errors and "ignored" not in errors
 
 
 def test_a_signal_that_comes_twice_at_once_is_one():
@@ -131,3 +145,45 @@ def test_every_command_is_interrupted_in_one_line(command, monkeypatch, capsys):
     assert cli.main(words[1:]) == 130
     assert time.monotonic() - begun < 5 and capsys.readouterr().err.count("\n") == 1
     assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)], "as they were"
+
+
+@pytest.fixture(scope="module")
+def run(small_overrides, tmp_path_factory):
+    """A run that was trained for two steps."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    few = {"train.steps": 2, "train.eval_batches": 1, "evaluate.sentences": 0, "model.width": 16, "model.hidden": 24}
+    settings = [f"--config.{key}={value}" for key, value in {**small_overrides, **few}.items()]
+    config = f"--config={ROOT}/experiments/pretrain/bert.py:size=tiny,objectives=mlm"
+    assert cli.main(["train", config, *settings, f"--workdir={folder / 'run'}"]) == 0
+    (folder / "text.txt").write_text("A sentence.\n")
+    return folder / "run"
+
+
+asked: list[str] = []  # a folder: whoever looks into it is interrupted
+sys.addaudithook(
+    lambda event, values: (
+        os.kill(os.getpid(), signal.SIGINT)
+        if asked and event in ("open", "os.listdir", "os.scandir") and str(values[0]).startswith(asked[0]) and asked.pop()
+        else None
+    )
+)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "embed --run={run} --text={run}/../text.txt --out={run}/../x.npz",
+        "evaluate --run={run} --out={run}/../x.json",
+        "export {run} --to=huggingface {run}/../exported",
+        "sample --run={run} --prompt=a",
+    ],
+)
+def test_a_command_is_interrupted_at_its_work(command, run, capsys):
+    """When it opens a checkpoint."""
+    there = sorted(run.parent.iterdir())
+    asked[:] = [str(run / "checkpoints")]
+    assert cli.main(command.format(run=run).split()) == 130
+    assert not asked and capsys.readouterr().err.splitlines()[-1].endswith(
+        "interrupted; run the same command again to continue"
+    )
+    assert [path for path in sorted(run.parent.iterdir()) if path not in there] == []

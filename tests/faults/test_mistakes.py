@@ -103,6 +103,42 @@ def test_places_that_cannot_be_written_or_read_are_refused_first(words, named, t
     assert said.count("\n") == 1 and named in said and sorted(tmp_path.iterdir()) == there
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(
+            "train --config=own.py --workdir=LONG",
+            "init LONG",
+            "report LONG",
+            "doctor LONG",
+            "compare LONG x",
+            "average LONG x",
+        ),
+        *("publish LONG x/y", "evidence LONG --studies=.", "evaluate --run=LONG", "evaluate --run=x --text=LONG"),
+        *(
+            "import --from=glove LONG --workdir=x",
+            "import --from=huggingface LONG --workdir=x",
+            "export x --to=huggingface LONG",
+        ),
+        *("tokenizer train --corpus=text:own.txt --out=LONG", "tokenizer encode --tokenizer=LONG"),
+        *("prepare --corpus=text:own.txt --config.data.directory=LONG", "prepare --corpus=splits:LONG"),
+        "prepare --corpus=text:own.txt --config.data.tokenizer.path=LONG",
+        "embed --run=x --text=own.txt --out=LONG.npz",
+    ],
+)
+def test_a_name_that_no_file_can_have_is_a_mistake(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text("from bertlab.config import base_config as get_config\n")
+    (tmp_path / "own.txt").write_text("A sentence. Another one.\n" * 20)
+    try:
+        status = cli.main(words.replace("LONG", 300 * "w").split())
+    except SystemExit as ended:
+        pytest.fail(f"{ended}: {capsys.readouterr().err}")
+    said = capsys.readouterr().err
+    assert status == 2 and said.count("\n") == 1 and len(said) < 700, said
+    assert "too long" in said, said
+
+
 def numbers_of(parser, words=()):
     """(Words of a command, option, type) of every option that takes a number."""
     for action in parser._actions:

@@ -211,9 +211,13 @@ def test_a_file_system_without_locks_is_said_and_one_writer_goes_on(code, monkey
 
 
 def test_a_place_that_cannot_be_written_needs_no_lock(monkeypatch, tmp_path):
-    """A finished run on a read-only disk; a lock file that is a directory cannot be opened, even by root."""
-    (tmp_path / "run.lock").mkdir()
-    with pytest.raises(IsADirectoryError), alone(tmp_path, Run(tmp_path).lock):
+    """A finished run on a read-only disk."""
+
+    def refuse(*_):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(locks, "_open", refuse)
+    with pytest.raises(OSError, match="Read-only"), alone(tmp_path, Run(tmp_path).lock):
         pass
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with alone(tmp_path, Run(tmp_path).lock) as descriptor:
@@ -299,3 +303,39 @@ def test_four_processes_that_prepare_one_corpus_make_it_once_and_read_the_same(t
     assert len(built) == 1 and read == [read[0]] * 4
     assert sum(split["documents"] for split in read[0][1].values()) == 40
     assert [str(path) for path in (tmp_path / "cache").iterdir()] == [read[0][0]]
+
+
+def a_link_to(file, other):
+    other.write_text("important")
+    file.symlink_to(other)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(a_link_to, id="a link"),
+        pytest.param(lambda file, other: file.symlink_to(other), id="a link to nothing"),
+        pytest.param(lambda file, other: file.mkdir(), id="a directory"),
+        pytest.param(lambda file, other: os.mkfifo(file), id="a pipe"),
+        pytest.param(lambda file, other: file.write_text("important"), id="another file"),
+    ],
+)
+@pytest.mark.parametrize("lock", ["", "run.lock"])
+def test_what_is_no_lock_is_named_and_not_touched(make, lock, tmp_path):
+    """Such as what comes with a stranger's archive of a run."""
+    place, other = tmp_path / "run", tmp_path / "other.txt"
+    place.mkdir()
+    file = place / lock if lock else tmp_path / ".run.lock"
+    make(file, other)
+    kind, words = os.lstat(file).st_mode, other.read_text() if other.exists() else None
+    with pytest.raises(UserError, match=f"^{file} is not a lock that bertlab made; "), alone(place, lock and file):
+        pass
+    assert os.lstat(file).st_mode == kind and (other.read_text() if other.exists() else None) == words
+    assert not file.is_file() or file.read_text() == "important"
+
+
+def test_the_lock_of_a_process_that_was_killed_while_it_signed_is_taken_over(tmp_path):
+    for left in ("", '{"proc', '{"process": 3, "ho'):
+        (tmp_path / ".x.lock").write_text(left)
+        with alone(tmp_path / "x"):
+            assert json.loads((tmp_path / ".x.lock").read_text())["process"] == os.getpid()
