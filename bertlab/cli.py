@@ -6,7 +6,9 @@ None, an exit status, or what its command found as a `Found`, which `--json` pri
 
 import argparse
 import contextlib
+import functools
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -286,6 +288,23 @@ def _add_step(argument) -> None:
     argument("--step", type=int, help="the step of the run's checkpoint (config.train.keep; default the last)")
 
 
+def _add_command(argument) -> None:
+    """The command that another one starts: all words after --, which is the last that the other one reads."""
+    argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="after --: a command of bertlab and its options")
+
+
+def _words(given) -> list[str]:
+    """The command after --.
+
+    Raises:
+        UserError: It begins with an option, which is one of the other command.
+    """
+    words = given.words[1:] if given.words[:1] == ["--"] else given.words
+    if words and words[0].startswith("-"):
+        raise UserError(f"{words[0]} comes too late: give {given.command}'s options first, and its command after --")
+    return words
+
+
 def _add_grid(argument, selection: str = "") -> None:
     argument("--seeds", help="several seeds, such as 1,2,3: runs a study and reports mean, deviation and interval")
     argument("--rates", help=f"several learning rates, such as 1e-4,3e-4: runs a study{selection}")
@@ -313,6 +332,16 @@ def _add_studies(add) -> None:
         help="key=value,...; local: devices=0,1; slurm: submitit's, such as timeout_min=60,partition=gpu; ray: address=,"
         " num_gpus=",
     )  # fmt: skip
+
+    mirror = add(
+        "mirror", _mirror, "run a command whose folder is saved to an object store every minute, so that it goes on elsewhere;"
+        " without a command, bring the folder here",
+        "bertlab mirror runs/x gs://bucket/x -- train --config=experiments/pretrain/bert.py:size=base --workdir=runs/x",
+    )  # fmt: skip
+    mirror("folder", type=Path, help="where the command writes: a run, or a whole study")
+    mirror("url", help="gs://BUCKET/PATH or s3://BUCKET/PATH of its own")
+    mirror("--seconds", type=float, default=60.0, help="between two snapshots (default 60)")
+    _add_command(mirror)
 
     publish = add(
         "publish", _publish, "copy a study's results, without checkpoints, for others to read and go on from",
@@ -732,6 +761,29 @@ def _sweep(given, _) -> int:
         given.published,
         given.store,
     )
+
+
+def _mirror(given, _) -> int:
+    from bertlab.mirror import Mirror, attended
+
+    words, mirror = _words(given), Mirror(given.url)
+    if not words:
+        if mirror.take(given.folder) is None:
+            raise UserError(f"{given.url} has no snapshot; check the URL")
+        print(f"{given.folder} is as the newest snapshot in {given.url}")
+        return 0
+    if not any(str(given.folder) in word for word in words):
+        raise UserError(
+            f"the command does not name {given.folder}, of which snapshots are saved; give the folder that it writes"
+        )
+    mirror.claim()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    if mirror.take(given.folder) is None:
+        print(f"{given.url} has no snapshot: {given.folder} begins it", flush=True)
+    command = [sys.executable, "-u", "-m", "bertlab.cli", *words]
+    # Its own session: Ctrl-C reaches it once, from here.
+    start = lambda: subprocess.Popen(command, start_new_session=True)
+    return attended(mirror, given.folder, start, given.seconds, functools.partial(print, flush=True))
 
 
 def _evaluate(given, _) -> Found:

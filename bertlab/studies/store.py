@@ -26,7 +26,7 @@ from bertlab import checksums, objectives
 from bertlab.config import not_default
 from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
-from bertlab.files import temporary_folder
+from bertlab.files import link_or_copy, temporary_folder
 from bertlab.keys import BY_NAME
 from bertlab.run import Run
 from bertlab.studies.checks import load_checked
@@ -160,17 +160,9 @@ def _copy(run: Run, folder: Path) -> list[Path]:
     paths = _paths(Run(folder))
     for source, target in zip(_paths(run), paths, strict=True):
         if source.is_dir():
-            shutil.copytree(source, target, copy_function=_link if source == run.checkpoints else shutil.copy2)
+            shutil.copytree(source, target, copy_function=link_or_copy if source == run.checkpoints else shutil.copy2)
         elif source.exists():
             shutil.copyfile(source, target)
     if run.files.exists():
         Run(folder).list_files()  # not all files of a run are stored
     return paths
-
-
-def _link(source: str, target: str) -> None:
-    """Makes a hard link, or a copy where the file system has none."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
