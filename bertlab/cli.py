@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import functools
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -290,7 +291,7 @@ def _add_step(argument) -> None:
 
 def _add_command(argument) -> None:
     """The command that another one starts: all words after --, which is the last that the other one reads."""
-    argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="after --: a command of bertlab and its options")
+    argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="after --: a command and its options")
 
 
 def _words(given) -> list[str]:
@@ -326,17 +327,22 @@ def _add_studies(add) -> None:
     )  # fmt: skip
     sweep("--published", type=Path, help="folder that `bertlab publish` wrote; its runs count as finished")
     sweep("--store", type=Path, help="folder of finished pretrainings: those of the same config and text are not trained again")
-    sweep("--launcher", default="local", choices=("local", "slurm", "ray"), help="where the runs start (default local)")
+    sweep(
+        "--launcher",
+        default="local",
+        choices=("local", "slurm", "ray", "skypilot"),
+        help="where the runs start (default local)",
+    )
     sweep(
         "--launcher_options", default="",
         help="key=value,...; local: devices=0,1; slurm: submitit's, such as timeout_min=60,partition=gpu; ray: address=,"
-        " num_gpus=",
+        " num_gpus=; skypilot: mirror=gs://..., accelerators=, infra=",
     )  # fmt: skip
 
     mirror = add(
         "mirror", _mirror, "run a command whose folder is saved to an object store every minute, so that it goes on elsewhere;"
         " without a command, bring the folder here",
-        "bertlab mirror runs/x gs://bucket/x -- train --config=experiments/pretrain/bert.py:size=base --workdir=runs/x",
+        "bertlab mirror runs/x gs://bucket/x -- bertlab train --config=experiments/pretrain/bert.py:size=base --workdir=runs/x",
     )  # fmt: skip
     mirror("folder", type=Path, help="where the command writes: a run, or a whole study")
     mirror("url", help="gs://BUCKET/PATH or s3://BUCKET/PATH of its own")
@@ -780,9 +786,10 @@ def _mirror(given, _) -> int:
     given.folder.mkdir(parents=True, exist_ok=True)
     if mirror.take(given.folder) is None:
         print(f"{given.url} has no snapshot: {given.folder} begins it", flush=True)
-    command = [sys.executable, "-u", "-m", "bertlab.cli", *words]
-    # Its own session: Ctrl-C reaches it once, from here.
-    start = lambda: subprocess.Popen(command, start_new_session=True)
+    if not shutil.which(words[0]):
+        raise UserError(f"{words[0]} is no command here; write it after --, as in: -- bertlab train ...")
+    # Its own session: Ctrl-C reaches it once, from here. Its input closes when this process ends.
+    start = lambda: subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
     return attended(mirror, given.folder, start, given.seconds, functools.partial(print, flush=True))
 
 

@@ -1,6 +1,6 @@
 """A folder's snapshots at a URL, so that a run goes on elsewhere when its machine is taken away.
 
-    bertlab mirror runs/x gs://bucket/x -- train --config=... --workdir=runs/x
+    bertlab mirror runs/x gs://bucket/x -- bertlab train --config=... --workdir=runs/x
 
 An object store has no locks and moves no folder in one step, so nothing here needs them. Below the URL:
 
@@ -38,6 +38,7 @@ from bertlab.files import (
     temporary_folder,
     write_json,
 )
+from bertlab.interrupts import interruptible
 from bertlab.remote import Bucket
 
 FORMAT = 1
@@ -179,12 +180,13 @@ class Mirror:
             os.rename(place / "new", folder)
         return found
 
-    def save(self, folder: Path, status: int | None = None) -> None:
+    def save(self, folder: Path, status: int | None = None, mark: bool = True) -> None:
         """Adds a snapshot of a folder, unless nothing has changed; `claim` comes first.
 
         Args:
             folder: The folder; other processes may be writing to it.
             status: As `Snapshot.status`.
+            mark: Whether the folder is to remember the snapshot.
 
         Raises:
             Superseded: A newer attempt has begun.
@@ -210,7 +212,8 @@ class Mirror:
         self._bucket.replace(f"{self._number:06}/list.json", text.encode())
         self._list, before = text, self._kept
         self._kept = {of["blake2b"]: of["at"] for of in files.values()}
-        self._mark(folder, digest_of(text.encode()))
+        if mark:
+            self._mark(folder, digest_of(text.encode()))
         # A newer attempt claims before it reads a list: if it has read the one before this, it is seen here.
         self._require_newest()
         for at in set(before.values()) - set(self._kept.values()):
@@ -327,28 +330,33 @@ def attended(
         StoreFailed: The last snapshot could not be saved.
     """
     process = start()
-    try:
-        while True:
-            try:
-                process.wait(timeout=seconds)
-                break
-            except subprocess.TimeoutExpired:
+    with interruptible(process.kill) as signals:
+        try:
+            while process.poll() is None:
                 try:
-                    mirror.save(folder)
-                except Superseded:
-                    raise
-                except (OSError, RunFailed) as error:
-                    say(f"no snapshot was saved ({reason_of(error)}); the next is tried in {seconds:g} s")
-            except KeyboardInterrupt:
-                process.terminate()
-                process.wait()
-                break
-    except BaseException:
-        _end(process)
-        raise
-    mirror.save(folder, process.returncode)
-    mirror.tidy()
+                    process.wait(timeout=seconds)
+                except subprocess.TimeoutExpired:
+                    _try_to_save(mirror, folder, seconds, say)
+        except KeyboardInterrupt:
+            signals.saving()
+            process.terminate()
+            process.wait()
+        except BaseException:
+            _end(process)
+            raise
+        mirror.save(folder, process.returncode)
+        mirror.tidy()
     return process.returncode
+
+
+def _try_to_save(mirror: Mirror, folder: Path, seconds: float, say: Callable[[str], None]) -> None:
+    """Saves a snapshot; if it fails, a line says so, and the next one will have all that this one would have."""
+    try:
+        mirror.save(folder)
+    except Superseded:
+        raise
+    except (OSError, RunFailed) as error:
+        say(f"no snapshot was saved ({reason_of(error)}); the next is tried in {seconds:g} s")
 
 
 def _end(process: subprocess.Popen) -> None:
