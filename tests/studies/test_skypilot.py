@@ -142,14 +142,14 @@ def test_a_task_has_what_was_asked_for_and_names_nothing_of_this_machine(cloud, 
     engine = launcher(
         "skypilot",
         1,
-        f"mirror=file://{tmp_path}/bucket,accelerators=tpu-v5e-8,infra=gcp/us-west4/us-west4-a,image_id=docker:x,"
+        f"mirror=file://{tmp_path}/bucket,accelerators=tpu-v5litepod-8,infra=gcp/us-west4/us-west4-a,image_id=docker:x,"
         'accelerator_args={"runtime_version": "v2-alpha-tpuv5-lite"},envs={"WANDB_MODE": "offline"}',
     )
     engine.start([sys.executable, "-u", "-m", "bertlab.studies.worker", "--run", job], study / "c", None)
     [task] = tasks
     assert task["resources"] == {
         "use_spot": True,
-        "accelerators": "tpu-v5e-8",
+        "accelerators": "tpu-v5litepod-8",
         "infra": "gcp/us-west4/us-west4-a",
         "image_id": "docker:x",
         "accelerator_args": {"runtime_version": "v2-alpha-tpuv5-lite"},
