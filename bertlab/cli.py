@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from bertlab import __version__
 from bertlab.completion import SHELLS, is_completing
 from bertlab.errors import UserError, failure_of_machine, require
 from bertlab.interrupts import interruptible
+from bertlab.remote import is_url
 from bertlab.transfer.recipes import RECIPES
 
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
@@ -148,6 +150,10 @@ def _check_places(given: argparse.Namespace) -> None:
     for path in vars(given).values():
         if isinstance(path, Path) and path.is_fifo() and path.parts[:2] != ("/", "dev"):
             raise UserError(f"{path} is a pipe, which may never end; give a file")
+        if isinstance(path, Path) and re.match(r"(gs|s3):/[^/]", str(path)):
+            raise UserError(
+                f"{str(path).replace(':/', '://')} is read by `text:` corpora, --store and `bertlab mirror` only; copy it here"
+            )
     places = [(getattr(given, name, None), shown) for name, shown in _PLACES.items()]
     if not any(path for path, _ in places):
         return
@@ -289,6 +295,11 @@ def _add_step(argument) -> None:
     argument("--step", type=int, help="the step of the run's checkpoint (config.train.keep; default the last)")
 
 
+def _place(text: str) -> Path | str:
+    """A folder, or the URL of one; a Path would make one slash of two."""
+    return text if is_url(text) else Path(text)
+
+
 def _add_command(argument) -> None:
     """The command that another one starts: all words after --, which is the last that the other one reads."""
     argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="after --: a command and its options")
@@ -326,7 +337,10 @@ def _add_studies(add) -> None:
         help="stop adding seeds once the variants' order on TASK is settled (without TASK: on all tasks)",
     )  # fmt: skip
     sweep("--published", type=Path, help="folder that `bertlab publish` wrote; its runs count as finished")
-    sweep("--store", type=Path, help="folder of finished pretrainings: those of the same config and text are not trained again")
+    sweep(
+        "--store", type=_place, metavar="DIR|URL",
+        help="folder, gs:// or s3:// of finished pretrainings: those of the same config and text are not trained again",
+    )  # fmt: skip
     sweep(
         "--launcher",
         default="local",

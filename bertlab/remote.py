@@ -5,11 +5,12 @@ move in one step, and no appending. What is built on that is in `bertlab.mirror`
 """
 
 import contextlib
-import functools
+import io
 import os
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import Any, BinaryIO
 
 from bertlab.errors import RunFailed, UserError, reason_of
 from bertlab.files import write_bytes
@@ -55,12 +56,14 @@ class StoreFailed(RunFailed):
 
 
 @contextlib.contextmanager
-def _failing(url: str) -> Iterator[None]:
-    """Whatever a store's client raises in the block is a StoreFailed, but for what says that an object is there or is not."""
+def _failing(url: str, *expected: type[Exception]) -> Iterator[None]:
+    """Whatever a store's client raises in the block is a StoreFailed, but for what is expected."""
     try:
         yield
-    except (FileNotFoundError, FileExistsError, UserError):
+    except (*expected, UserError):
         raise
+    except FileNotFoundError:
+        raise UserError(f"{url}: there is no such bucket, or it is not yours") from None
     except Exception as error:  # each client has its own kinds
         raise StoreFailed(f"{url} failed ({reason_of(error)}); run the same command again") from error
 
@@ -82,7 +85,7 @@ class Bucket:
 
     def read(self, name: str) -> bytes:
         """The content of an object. Raises: FileNotFoundError."""
-        with _failing(self.url):
+        with _failing(self.url, FileNotFoundError):
             return bytes(self._system.cat_file(self._at(name)))
 
     def replace(self, name: str, content: bytes) -> None:
@@ -95,11 +98,13 @@ class Bucket:
 
     def create(self, name: str, content: bytes) -> bool:
         """Writes an object unless it is there, which the store decides; returns whether it did."""
-        with _failing(self.url), contextlib.suppress(FileExistsError):
+        with contextlib.suppress(FileExistsError), _failing(self.url, FileExistsError):
             if self._is_local:
                 Path(self._at(name)).parent.mkdir(parents=True, exist_ok=True)
-            with self._system.open(self._at(name), "xb") as file:
-                file.write(content)
+                with open(self._at(name), "xb") as file:
+                    file.write(content)
+            else:
+                self._system.pipe_file(self._at(name), content, mode="create")
             return True
         return False
 
@@ -110,12 +115,12 @@ class Bucket:
 
     def get(self, name: str, file: Path) -> None:
         """Writes a file from an object. Raises: FileNotFoundError."""
-        with _failing(self.url):
+        with _failing(self.url, FileNotFoundError):
             self._system.get_file(self._at(name), str(file))
 
     def children(self) -> list[str]:
         """The first part of all names."""
-        with _failing(self.url), contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError), _failing(self.url, FileNotFoundError):
             self._system.invalidate_cache()
             return [path.rstrip("/").rpartition("/")[2] for path in self._system.ls(self._root, detail=False)]
         return []
@@ -128,7 +133,7 @@ class Bucket:
 
     def remove(self, name: str) -> None:
         """Removes an object; what stays takes room, and harms nothing."""
-        with contextlib.suppress(StoreFailed, FileNotFoundError), _failing(self.url):
+        with contextlib.suppress(StoreFailed, FileNotFoundError), _failing(self.url, FileNotFoundError):
             self._system.rm_file(self._at(name))
 
     def _at(self, name: str) -> str:
@@ -136,15 +141,17 @@ class Bucket:
 
 
 class RemoteFile(os.PathLike):
-    """A remote file that is read as a `pathlib.Path` is.
+    """A file in an object store, read as a `pathlib.Path` is; what fails is a StoreFailed.
 
     Attributes:
         name: The last part of its URL.
+        suffix, suffixes: As `pathlib.Path`'s.
     """
 
     def __init__(self, system: Any, place: str):
         self._system, self._place = system, place
-        self.name = place.rpartition("/")[2]
+        path = PurePosixPath(place)
+        self.name, self.suffix, self.suffixes = path.name, path.suffix, path.suffixes
 
     def __fspath__(self) -> str:
         return str(self)
@@ -153,17 +160,54 @@ class RemoteFile(os.PathLike):
         return self._system.unstrip_protocol(self._place)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _file_at, (str(self),)
+        return _file_at, (str(self),)  # another process opens its own file system
 
-    @functools.cached_property
-    def size(self) -> int:
-        """Bytes."""
-        return int(self._system.info(self._place)["size"])
+    def stat(self) -> SimpleNamespace:
+        """Its size in bytes, as `st_size`."""
+        with _failing(str(self)):
+            return SimpleNamespace(st_size=int(self._system.info(self._place)["size"]))
 
-    def open(self, mode: str = "rb") -> Any:
+    def open(self, mode: str = "rb") -> BinaryIO:
         """The open file, which is read in blocks of `READ_BYTES`."""
-        return self._system.open(self._place, mode, block_size=READ_BYTES)
+        with _failing(str(self)):
+            return io.BufferedReader(_Reading(self._system.open(self._place, mode, block_size=READ_BYTES), str(self)))
+
+
+class _Reading(io.RawIOBase):
+    """A remote file that is being read."""
+
+    def __init__(self, file: Any, url: str):
+        self._file, self._url = file, url
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with _failing(self._url):
+            content = self._file.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def _file_at(url: str) -> RemoteFile:
     return RemoteFile(*open_system(url, url))
+
+
+def matching(pattern: str, named: str) -> list[RemoteFile]:
+    """The files that a URL with *, ** and ? matches.
+
+    Raises:
+        UserError: As `open_system`.
+        StoreFailed: The store cannot be read.
+    """
+    system, place = open_system(pattern, named)
+    with _failing(pattern):
+        found = system.glob(place, detail=True)
+    return [RemoteFile(system, path) for path, of in found.items() if of["type"] == "file"]
