@@ -20,7 +20,6 @@ from bertlab import __version__
 from bertlab.completion import SHELLS, is_completing
 from bertlab.errors import UserError, failure_of_machine, require
 from bertlab.interrupts import interruptible
-from bertlab.remote import is_url
 from bertlab.transfer.recipes import RECIPES
 
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
@@ -174,6 +173,7 @@ def _check_places(given: argparse.Namespace) -> None:
 _PLACES = {"workdir": "--workdir=", "directory": "", "folder": "", "out": "--out="}
 # Option -> the limits (`bertlab.keys.Key`) of a number.
 _LIMITS = {
+    "chips_per_host": {"least": 1, "most": 8},
     "contexts": {"least": 1},
     "epochs": {"above": 0, "most": 1e6},
     "jobs": {"least": 1, "most": 100_000},
@@ -181,6 +181,7 @@ _LIMITS = {
     "limit": {"least": 0},
     "number": {"least": 1, "most": 1_000_000},
     "orders": {"least": 1, "most": 1_000_000},
+    "restarts": {"least": 0, "most": 1_000_000},
     "rounds": {"least": 1, "most": 1_000_000},
     "sample_sentences": {"least": 1},
     "seconds": {"above": 0, "most": 1e6},
@@ -297,7 +298,7 @@ def _add_step(argument) -> None:
 
 def _place(text: str) -> Path | str:
     """A folder, or the URL of one; a Path would make one slash of two."""
-    return text if is_url(text) else Path(text)
+    return text if "://" in text else Path(text)
 
 
 def _add_command(argument) -> None:
@@ -362,6 +363,22 @@ def _add_studies(add) -> None:
     mirror("url", help="gs://BUCKET/PATH or s3://BUCKET/PATH of its own")
     mirror("--seconds", type=float, default=60.0, help="between two snapshots (default 60)")
     _add_command(mirror)
+
+    manifest = add(
+        "manifest", _manifest, "print a JobSet for Google's Kubernetes: a command on a TPU slice, a process on each host",
+        "bertlab manifest --name=x --topology=v5e:4x4 --image=IMAGE --claim=C -- bertlab train --config=F.py --workdir=/runs/x",
+    )  # fmt: skip
+    manifest("--name", required=True, help="of the JobSet")
+    manifest("--topology", required=True, help="the slice, as v5e:4x4, v6e:2x4 or v5p:2x2x2")
+    manifest("--image", required=True, help="a container image with bertlab and JAX for TPUs")
+    manifest("--claim", default="", help="a volume claim that all hosts can write to, mounted at /runs")
+    manifest("--mirror", default="", help="of one host, instead: gs://BUCKET/PATH for snapshots of the --workdir")
+    manifest("--restarts", type=int, default=3, help="how often a command that fails begins again (default 3)")
+    manifest("--spot", action="store_true", help="only on spot machines; when one is taken away, all begin again")
+    manifest("--queue", default="", help="local queue of Kueue")
+    manifest("--chips_per_host", type=int, help="of v5e:2x4 and v6e:2x4 on two hosts: 4 (default: as many as fit)")
+    manifest("--out", type=Path, help="file to write (default: print)")
+    _add_command(manifest)
 
     publish = add(
         "publish", _publish, "copy a study's results, without checkpoints, for others to read and go on from",
@@ -805,6 +822,20 @@ def _mirror(given, _) -> int:
     # Its own session: Ctrl-C reaches it once, from here. Its input closes when this process ends.
     start = lambda: subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
     return attended(mirror, given.folder, start, given.seconds, functools.partial(print, flush=True))
+
+
+def _manifest(given, _) -> None:
+    from bertlab.files import write_text
+    from bertlab.studies.manifest import as_yaml, jobset
+
+    names = ("claim", "mirror", "restarts", "spot", "queue", "chips_per_host")
+    how = {name: getattr(given, name) for name in names}
+    text = as_yaml(jobset(given.name, given.topology, given.image, _words(given), **how))
+    if given.out:
+        write_text(given.out, text)
+        print(f"{given.out}; start it with: kubectl apply -f {given.out}")
+    else:
+        print(text, end="")
 
 
 def _evaluate(given, _) -> Found:

@@ -316,7 +316,8 @@ def attended(
 ) -> int:
     """Starts a command and saves snapshots of its folder while it is at work, and when it has ended; returns its status.
 
-    KeyboardInterrupt tells the command to save and end.
+    Ctrl-C and SIGTERM tell the command to save and end. The status is then 130 or 143, never 0: what starts it again where
+    its machine is taken away must not take it for finished.
 
     Args:
         mirror: Claimed.
@@ -329,7 +330,7 @@ def attended(
         Superseded: A newer attempt has begun; the command has been ended.
         StoreFailed: The last snapshot could not be saved.
     """
-    process = start()
+    process, interrupted = start(), False
     with interruptible(process.kill) as signals:
         try:
             while process.poll() is None:
@@ -339,14 +340,15 @@ def attended(
                     _try_to_save(mirror, folder, seconds, say)
         except KeyboardInterrupt:
             signals.saving()
+            interrupted = True
             process.terminate()
             process.wait()
         except BaseException:
             _end(process)
             raise
-        mirror.save(folder, process.returncode)
+        mirror.save(folder, None if interrupted else process.returncode)
         mirror.tidy()
-    return process.returncode
+        return signals.status if interrupted else process.returncode
 
 
 def _try_to_save(mirror: Mirror, folder: Path, seconds: float, say: Callable[[str], None]) -> None:

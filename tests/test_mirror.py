@@ -13,6 +13,7 @@ import pytest
 from bertlab import mirror as mirror_module
 from bertlab.errors import RunFailed, UserError
 from bertlab.mirror import MARK, Mirror, Superseded, attended, freeze
+from tests.conftest import ROOT
 
 
 @pytest.fixture
@@ -227,6 +228,33 @@ def test_a_command_is_attended_and_its_status_is_kept(url, tmp_path):
     assert attended(mirror, folder, start, 0.1, print) == 5
     assert moments[-1] == 5 and len(moments) > 2 and set(moments[:-1]) == {None}
     assert Mirror(url).take(tmp_path / "there").status == 5 and read(tmp_path / "there") == {"number": "30"}
+
+
+SAVES = """
+import signal, sys
+from pathlib import Path
+def save(*_):
+    (Path(sys.argv[1]) / "saved").write_text("1")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+(Path(sys.argv[1]) / "begun").write_text("1")
+signal.pause()
+"""
+
+
+def test_a_command_that_is_told_to_save_has_not_finished(tmp_path):
+    """As where a machine is taken away: whoever starts it again must not see status 0."""
+    folder, url = tmp_path / "run", f"file://{tmp_path}/bucket"
+    words = [sys.executable, "-m", "bertlab.cli", "mirror", "--seconds=60", str(folder), url, "--"]
+    words += [sys.executable, "-c", SAVES, str(folder)]
+    process = subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    deadline = time.monotonic() + 60
+    while not (folder / "begun").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(timeout=60) == 143
+    assert Mirror(url).take(tmp_path / "there").status is None and "saved" in read(tmp_path / "there")
 
 
 def test_a_command_whose_attempt_was_taken_over_is_ended(url, tmp_path):

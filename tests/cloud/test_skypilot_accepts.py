@@ -58,6 +58,7 @@ def test_a_task_is_valid(task, accelerators):
     [resources] = made.resources
     name, _, count = accelerators.partition(":")
     assert resources.use_spot and resources.accelerators == {name: int(count or 1)}
+    assert resources.job_recovery["recover_on_exit_codes"] == [143]
     assert made.name.startswith("bertlab-") and made.envs["A"] == "b" and made.num_nodes == 1
 
 

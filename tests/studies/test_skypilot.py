@@ -149,6 +149,7 @@ def test_a_task_has_what_was_asked_for_and_names_nothing_of_this_machine(cloud, 
     [task] = tasks
     assert task["resources"] == {
         "use_spot": True,
+        "job_recovery": {"recover_on_exit_codes": [143]},
         "accelerators": "tpu-v5litepod-8",
         "infra": "gcp/us-west4/us-west4-a",
         "image_id": "docker:x",

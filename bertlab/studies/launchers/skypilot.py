@@ -90,9 +90,16 @@ class SkyPilot(Launcher):
             raise UserError(f"--launcher_options=workdir={workdir}: there is no such folder")
         Mirror(mirror)
         self.jobs, self.mirror, self.seconds = jobs, mirror.rstrip("/"), seconds
-        self.resources = {"use_spot": True, **resources}
+        # A machine that is shut down in an orderly way lets the worker save; that is no end of the job either.
+        recovery = {"job_recovery": {"recover_on_exit_codes": [128 + signal.SIGTERM]}}
+        resources = {"use_spot": True, **recovery, **resources}
         self.setup = setup or install(self.mirror, str(resources.get("accelerators", "")))
-        self.task = {"workdir": workdir, "resources": self.resources, "envs": dict(envs or {}), "setup": self.setup}
+        self.task: dict[str, Any] = {
+            "workdir": workdir,
+            "resources": self.resources,
+            "envs": dict(envs or {}),
+            "setup": self.setup,
+        }
         self.taken: dict[str, Mirror] = {}
         self.queue: list[dict[str, Any]] = []
         self.tried = self.asked = float("-inf")
