@@ -25,8 +25,8 @@ def launcher(name: str, jobs: int, options: str = "") -> Launcher:
         name: "local", "slurm", "ray" or "skypilot".
         jobs: Workers at a time.
         options: "key=value,key=value"; local: devices. slurm: parameters of `submitit.AutoExecutor`; timeout_min is required.
-            ray: address, and options of `ray.remote`. skypilot: mirror (required), setup, workdir, envs, and the `resources` of
-            its YAML. Values that are JSON are parsed.
+            ray: address, tpus, and options of `ray.remote`. skypilot: mirror (required), setup, workdir, envs, and the
+            `resources` of its YAML. Values that are JSON are parsed.
 
     Raises:
         UserError: The launcher or an option is unknown, its engine is not installed, or jobs < 1.
