@@ -21,7 +21,7 @@ from bertlab.keys import setting
 from bertlab.models import Dense, View
 from bertlab.objectives import Bound, Corruption, NoFloor, Objective, Oracle, Scoring, Vocabulary, cross_entropy
 from bertlab.studies.axes import Point, axis, chain, product, where, zipped
-from bertlab.studies.launchers import Local, Ray, Slurm
+from bertlab.studies.launchers import Local, Ray, SkyPilot, Slurm
 from bertlab.studies.study import Published, Study
 from bertlab.studies.sweep import sweep
 from bertlab.transfer.adapt import adapt
