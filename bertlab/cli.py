@@ -377,7 +377,7 @@ def _add_studies(add) -> None:
     manifest("--spot", action="store_true", help="only on spot machines; when one is taken away, all begin again")
     manifest("--queue", default="", help="local queue of Kueue")
     manifest("--chips_per_host", type=int, help="of v5e:2x4 and v6e:2x4 on two hosts: 4 (default: as many as fit)")
-    manifest("--out", type=Path, help="file to write (default: print)")
+    manifest("--out", type=Path, help="FILE.json to write (default: print)")
     _add_command(manifest)
 
     publish = add(
@@ -825,17 +825,19 @@ def _mirror(given, _) -> int:
 
 
 def _manifest(given, _) -> None:
-    from bertlab.files import write_text
-    from bertlab.studies.manifest import as_yaml, jobset
+    import json
+
+    from bertlab.files import write_json
+    from bertlab.studies.manifest import jobset
 
     names = ("claim", "mirror", "restarts", "spot", "queue", "chips_per_host")
     how = {name: getattr(given, name) for name in names}
-    text = as_yaml(jobset(given.name, given.topology, given.image, _words(given), **how))
+    manifest = jobset(given.name, given.topology, given.image, _words(given), **how)
     if given.out:
-        write_text(given.out, text)
+        write_json(given.out, manifest)
         print(f"{given.out}; start it with: kubectl apply -f {given.out}")
     else:
-        print(text, end="")
+        print(json.dumps(manifest, indent=2))
 
 
 def _evaluate(given, _) -> Found:

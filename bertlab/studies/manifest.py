@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from bertlab.errors import UserError
 from bertlab.remote import is_url
 
@@ -175,19 +173,3 @@ def workdir_of(words: Sequence[str]) -> str:
         if word.startswith("--workdir=") and word != "--workdir=":
             return word.partition("=")[2]
     raise UserError(f"the command names no --workdir: {shlex.join(words)}")
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes text of several lines as it stands."""
-
-
-def _written(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _written)
-
-
-def as_yaml(manifest: dict[str, Any]) -> str:
-    """The manifest as `kubectl apply -f` reads it."""
-    return yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, width=120)

@@ -47,7 +47,7 @@ def task(tmp_path, monkeypatch):
         job = write_job(RunSpec("a", {}, "base.py", {}, {}), tmp_path / "study" / "a")
         engine = launcher("skypilot", 1, f"mirror=file://{tmp_path}/bucket{options}")
         engine.start([sys.executable, "-m", "bertlab.studies.worker", "--run", str(job)], job.parent, None)
-        return yaml.safe_load(tasks[-1])
+        return yaml.safe_load(tasks[-1])  # as SkyPilot reads it
 
     return make
 

@@ -16,7 +16,6 @@ import time
 from pathlib import Path
 
 import psutil
-import yaml
 
 STATE = Path(os.environ["FAKE_SKY"])
 
@@ -62,7 +61,7 @@ def end(machine):
 
 def control(job):
     folder = STATE / str(job)
-    task = yaml.safe_load((folder / "task.yaml").read_text())
+    task = json.loads((folder / "task.yaml").read_text())
     draw, unseen = random.Random(f"{os.environ.get('FAKE_SKY_SEED', 0)} {job}"), []
     losses = int(os.environ.get("FAKE_SKY_LOSSES", 0))
     for attempt in range(losses + 1):

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from conftest import run_sweep
 
 from bertlab.errors import UserError
@@ -131,7 +130,7 @@ def test_a_task_has_what_was_asked_for_and_names_nothing_of_this_machine(cloud, 
     tasks = []
 
     def sky(*words):
-        tasks.append(yaml.safe_load(Path(words[-1]).read_text())) if words[1] == "launch" else None
+        tasks.append(json.loads(Path(words[-1]).read_text())) if words[1] == "launch" else None
         return type("Ended", (), {"returncode": 0, "stdout": "[]", "stderr": ""})
 
     monkeypatch.setattr(skypilot, "sky", sky)

@@ -18,11 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from bertlab.checksums import digest_of
 from bertlab.errors import RunFailed, UserError, reason_of
-from bertlab.files import write_text
+from bertlab.files import write_json
 from bertlab.mirror import MARK, SECONDS, Mirror
 from bertlab.run import Run
 from bertlab.studies.launchers.base import Launcher, QueuedProcess, append_line, log_size
@@ -93,13 +91,8 @@ class SkyPilot(Launcher):
         # A machine that is shut down in an orderly way lets the worker save; that is no end of the job either.
         recovery = {"job_recovery": {"recover_on_exit_codes": [128 + signal.SIGTERM]}}
         resources = {"use_spot": True, **recovery, **resources}
-        self.setup = setup or install(self.mirror, str(resources.get("accelerators", "")))
-        self.task: dict[str, Any] = {
-            "workdir": workdir,
-            "resources": self.resources,
-            "envs": dict(envs or {}),
-            "setup": self.setup,
-        }
+        setup = setup or install(self.mirror, str(resources.get("accelerators", "")))
+        self.task = {"workdir": workdir, "resources": resources, "envs": dict(envs or {}), "setup": setup}
         self.taken: dict[str, Mirror] = {}
         self.queue: list[dict[str, Any]] = []
         self.tried = self.asked = float("-inf")
@@ -119,8 +112,8 @@ class SkyPilot(Launcher):
         beside = {of.name: self.save_beside(of) for of in others}
         task = self.task | {"name": name, "run": commands(command, directory, url, beside, self.seconds)}
         with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "task.yaml"
-            write_text(file, yaml.safe_dump(task, sort_keys=False))
+            file = Path(folder) / "task.yaml"  # JSON is YAML
+            write_json(file, task)
             launched = sky("jobs", "launch", "--yes", "--detach-run", "--name", name, str(file))
         if launched.returncode:
             lines = (launched.stderr or launched.stdout).strip().splitlines()
