@@ -3,7 +3,8 @@
     FAKE_SKY=FOLDER FAKE_SKY_SEED=0 python fake_sky.py jobs launch --yes --detach-run --name NAME task.yaml
 
 A job's machine is a new HOME. After a random time it is lost: all its processes are killed and the folder is removed, or, as
-where only the network is gone, it goes on unseen. The job then begins again on another one. FAKE_SKY_LOSSES is how often.
+where only the network is gone, it goes on unseen. The job then begins again on another one. FAKE_SKY_LOSSES is how often,
+FAKE_SKY_BETWEEN after how many seconds, and FAKE_SKY_UNSEEN the share of those that go on.
 """
 
 import json
@@ -63,7 +64,8 @@ def control(job):
     folder = STATE / str(job)
     task = json.loads((folder / "task.yaml").read_text())
     draw, unseen = random.Random(f"{os.environ.get('FAKE_SKY_SEED', 0)} {job}"), []
-    losses = int(os.environ.get("FAKE_SKY_LOSSES", 0))
+    losses, unseen_share = int(os.environ.get("FAKE_SKY_LOSSES", 0)), float(os.environ.get("FAKE_SKY_UNSEEN", 0.3))
+    least, most = map(float, os.environ.get("FAKE_SKY_BETWEEN", "2 7").split())
     for attempt in range(losses + 1):
         machine = folder / f"machine-{attempt}"
         machine.mkdir()
@@ -73,7 +75,7 @@ def control(job):
             break
         write(job, status="RUNNING")
         worker = subprocess.Popen(["bash", "-c", task["run"]], cwd=task["workdir"], env=environment, start_new_session=True)
-        lost_at = time.monotonic() + (draw.uniform(2, 7) if attempt < losses else 1000)
+        lost_at = time.monotonic() + (draw.uniform(least, most) if attempt < losses else 1000)
         while worker.poll() is None and time.monotonic() < lost_at and not (folder / "cancel").exists():
             time.sleep(0.05)
         if (folder / "cancel").exists():
@@ -89,7 +91,7 @@ def control(job):
             write(job, status="SUCCEEDED" if worker.returncode == 0 else "FAILED")
             break
         write(job, status="RECOVERING", recovery_count=attempt + 1)
-        if draw.random() < 0.7:
+        if draw.random() >= unseen_share:
             end(machine)
         else:
             unseen.append(machine)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from bertlab.studies.launchers.skypilot import install
 from bertlab.studies.study import RunSpec, Study
 from bertlab.studies.worker import write_job
 from tests.conftest import ROOT
+from tests.studies.test_sweep_killed import results
 
 FAKE = Path(__file__).with_name("fake_sky.py")
 OWN = ("log.txt", "calls.txt", "steps.txt", "run.lock", "sweep.lock", "mirror.json", "job.json")
@@ -74,6 +76,43 @@ def test_a_sweep_on_machines_that_are_taken_away_ends_as_an_undisturbed_one(clou
     assert sum(job.get("recovery_count", 0) for job in jobs(cloud)) >= 2, "machines were taken away"
     steps = (tmp_path / "there" / "a-seed=1" / "steps.txt").read_text().split()
     assert len(steps) < 2 * 60, "it went on from its snapshots"
+
+
+STUDY = """
+from bertlab.studies.study import Study
+
+def get_study(arguments=None):
+    return Study(
+        name="taken", title="", question="?", config="experiments/pretrain/bert.py:objectives=mlm",
+        axes={{"head": {{"A": {{}}, "B": {{"finetune.head.bilstm": 1}}}}, "seed": [1]}},
+        overrides={overrides!r}, downstream={{"words": {{"task": {task!r}}}}},
+    )
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_trainings_on_machines_that_are_taken_away_end_as_undisturbed_ones(
+    cloud, small_overrides, words_task, tmp_path, monkeypatch
+):
+    """Real runs: a pretraining, and two fine-tunings of it on two machines."""
+    monkeypatch.setenv("FAKE_SKY_LOSSES", "2")
+    monkeypatch.setenv("FAKE_SKY_BETWEEN", "9 18")
+    monkeypatch.setenv("FAKE_SKY_UNSEEN", "0")  # such a machine's files would be on this one too
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    steps = {"train.steps": 200, "train.log_every": 20, "train.eval_every": 100, "train.checkpoint_every": 10}
+    small = {"model.layers": 1, "optimizer.warmup_steps": 2, "train.eval_batches": 1, "evaluate.sentences": 0}
+    tuning = {"mesh.data": 1, "train.steps": 60, "train.checkpoint_every": 10, "optimizer.warmup_steps": 2}
+    overrides = small_overrides | small | steps | {f"finetune.{key}": value for key, value in tuning.items()}
+    study = tmp_path / "study.py"
+    study.write_text(STUDY.format(overrides=overrides, task=words_task))
+    there = f"mirror=file://{tmp_path}/bucket,seconds=1,setup=echo,workdir={ROOT}"
+    for place, more in (("here", []), ("there", ["--jobs=2", "--launcher=skypilot", f"--launcher_options={there}"])):
+        command = [sys.executable, "-m", "bertlab.cli", "sweep", f"--study={study}", f"--workdir={tmp_path / place}", *more]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert results(tmp_path / "there") == results(tmp_path / "here") and len(results(tmp_path / "here")) == 3 + 3
+    assert sum(job.get("recovery_count", 0) for job in jobs(cloud)) >= 2
 
 
 @pytest.mark.usefixtures("fake_runs")

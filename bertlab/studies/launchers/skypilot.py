@@ -185,7 +185,9 @@ def commands(command: Sequence[str], directory: Path, url: str, beside: Mapping[
 
     folder = there(str(directory))
     worker = " ".join(["python", *map(there, command[1:]), "--stop_with_parent"])
-    lines = [f'export PATH="{_ENVIRONMENT}/bin:$PATH" RUNS="{_RUNS}"', 'mkdir -p "$RUNS"']
+    # Under the study's own name, by which a fine-tuning knows the run that it starts from again.
+    runs = f'"{_RUNS}"/{shlex.quote(directory.parent.name)}'
+    lines = [f'export PATH="{_ENVIRONMENT}/bin:$PATH" RUNS={runs}', 'mkdir -p "$RUNS"']
     for name, place in beside.items():
         lines.append(f'python -m bertlab.cli mirror "$RUNS"/{shlex.quote(name)} {shlex.quote(place)} || exit')
     redirected = shlex.quote(f"exec {worker} >> {folder}/log.txt 2>&1")
