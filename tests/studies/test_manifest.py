@@ -202,6 +202,7 @@ def test_a_pod_that_is_told_to_end_lets_its_command_save_and_has_not_finished():
     assert process.stdout.readline() == "begun\n"
     os.kill(process.pid, signal.SIGTERM)
     time.sleep(0.1)
+    assert process.poll() is None, "what is still saving would be killed with the first process"
     os.kill(process.pid, signal.SIGTERM)  # a second one loses nothing
     assert process.communicate(timeout=60)[0] == "saved\n" and process.returncode == 143
 
