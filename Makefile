@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo docs docs-serve test test-slow test-nightly browser soak damage fuzz planted studies test-lowest test-locked lock audit parity parity-nightly cuda lint types package clean
+.PHONY: demo cloud docs docs-serve test test-slow test-nightly browser soak damage fuzz planted studies test-lowest test-locked lock audit parity parity-nightly cuda lint types package clean
 
 demo: $(VENV)/.installed
 	@echo "Pretraining and probing three variants with four seeds on two cores; this takes about eight minutes."
@@ -71,6 +71,16 @@ $(VENV)-browser/.installed: $(VENV)/.made pyproject.toml
 	$(VENV)-browser/bin/python -m pip install --quiet --disable-pip-version-check -e '.[browser]'
 	touch $@
 
+# Has SkyPilot validate the launcher's tasks, and keeps snapshots and texts in stand-ins of S3 and of Google's store (Linux, macOS), in
+# a separate environment: SkyPilot needs other versions of packages.
+cloud: $(VENV)-cloud/.installed
+	JAX_PLATFORMS=cpu $(VENV)-cloud/bin/python -m pytest tests/cloud
+
+$(VENV)-cloud/.installed: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m venv $(VENV)-cloud
+	$(VENV)-cloud/bin/python -m pip install --quiet --disable-pip-version-check -e '.[cloud]'
+	touch $@
+
 # Trains every run of every study for two steps; the tests train one run of each kind.
 studies: $(VENV)/.installed-test
 	JAX_DISABLE_MOST_OPTIMIZATIONS=1 BERTLAB_WHOLE_STUDIES=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/studies/test_smoke.py
@@ -113,7 +123,7 @@ $(VENV)/.installed-types: $(VENV)/.installed-test
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-lowest $(VENV)-locked $(VENV)-docs $(VENV)-browser $(VENV)-fuzz $(VENV)-parity $(VENV)-transformers4 $(VENV)-cuda build dist bertlab.egg-info .mypy_cache
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-locked $(VENV)-docs $(VENV)-browser $(VENV)-fuzz $(VENV)-cloud $(VENV)-parity $(VENV)-transformers4 $(VENV)-cuda build dist bertlab.egg-info .mypy_cache
 
 # Compares bertlab with PyTorch, transformers, gensim and TensorFlow on the same weights, in a separate environment. That
 # environment has the TPU compiler for `bertlab plan`; JAX_PLATFORMS keeps JAX from looking for a TPU. ELMo has no rival there,

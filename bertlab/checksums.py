@@ -34,7 +34,7 @@ def write_list(directory: Path, files: Iterable[Path], only_sizes: Iterable[Path
         files: Files below it, read now.
         only_sizes: Files below it that are large and have checksums of their own.
     """
-    entries = {path: {"bytes": path.stat().st_size, "blake2b": _digest(path)} for path in files}
+    entries = {path: {"bytes": path.stat().st_size, "blake2b": digest_of_file(path)} for path in files}
     entries |= {path: {"bytes": path.stat().st_size} for path in only_sizes}
     write_json(directory / LIST, {path.relative_to(directory).as_posix(): entries[path] for path in sorted(entries)})
 
@@ -62,7 +62,7 @@ def _enter(file: Path, present: bool) -> None:
         before = read_json(listed)
         entries = {name: entry for name, entry in before.items() if name != file.name}
         if present:
-            entries[file.name] = {"bytes": file.stat().st_size, "blake2b": _digest(file)}
+            entries[file.name] = {"bytes": file.stat().st_size, "blake2b": digest_of_file(file)}
         if entries != before:
             write_json(listed, dict(sorted(entries.items())))
     finally:
@@ -100,7 +100,7 @@ def find_damage(directory: Path) -> tuple[Path, str] | None:
             return path, "it is missing"
         if path.stat().st_size != size:
             return path, f"it has {path.stat().st_size} bytes instead of {size}"
-        if digest and _digest(path) != digest:
+        if digest and digest_of_file(path) != digest:
             return path, f"its content does not match {LIST}"
     return None
 
@@ -128,6 +128,7 @@ def read_cached(path: Path) -> Any:
 _new = functools.partial(hashlib.blake2b, digest_size=16)
 
 
-def _digest(path: Path) -> str:
+def digest_of_file(path: Path) -> str:
+    """The digest of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, _new).hexdigest()

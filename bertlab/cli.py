@@ -6,7 +6,11 @@ None, an exit status, or what its command found as a `Found`, which `--json` pri
 
 import argparse
 import contextlib
+import functools
 import os
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,6 +151,10 @@ def _check_places(given: argparse.Namespace) -> None:
     for path in vars(given).values():
         if isinstance(path, Path) and path.is_fifo() and path.parts[:2] != ("/", "dev"):
             raise UserError(f"{path} is a pipe, which may never end; give a file")
+        if isinstance(path, Path) and re.match(r"(gs|s3):/[^/]", str(path)):
+            raise UserError(
+                f"{str(path).replace(':/', '://')} is read by `text:` corpora, --store and `bertlab mirror` only; copy it here"
+            )
     places = [(getattr(given, name, None), shown) for name, shown in _PLACES.items()]
     if not any(path for path, _ in places):
         return
@@ -167,6 +175,7 @@ def _check_places(given: argparse.Namespace) -> None:
 _PLACES = {"workdir": "--workdir=", "directory": "", "folder": "", "out": "--out="}
 # Option -> the limits (`bertlab.keys.Key`) of a number.
 _LIMITS = {
+    "chips_per_host": {"least": 1, "most": 8},
     "contexts": {"least": 1},
     "epochs": {"above": 0, "most": 1e6},
     "jobs": {"least": 1, "most": 100_000},
@@ -175,6 +184,7 @@ _LIMITS = {
     "minutes": {"above": 0, "most": 1e6},
     "number": {"least": 1, "most": 1_000_000},
     "orders": {"least": 1, "most": 1_000_000},
+    "restarts": {"least": 0, "most": 1_000_000},
     "rounds": {"least": 1, "most": 1_000_000},
     "sample_sentences": {"least": 1},
     "seconds": {"above": 0, "most": 1e6},
@@ -289,6 +299,28 @@ def _add_step(argument) -> None:
     argument("--step", type=int, help="the step of the run's checkpoint (config.train.keep; default the last)")
 
 
+def _place(text: str) -> Path | str:
+    """A folder, or the URL of one; a Path would make one slash of two."""
+    return text if "://" in text else Path(text)
+
+
+def _add_command(argument) -> None:
+    """The command that another one starts: all words after --, which is the last that the other one reads."""
+    argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="after --: a command and its options")
+
+
+def _words(given) -> list[str]:
+    """The command after --.
+
+    Raises:
+        UserError: It begins with an option, which is one of the other command.
+    """
+    words = given.words[1:] if given.words[:1] == ["--"] else given.words
+    if words and words[0].startswith("-"):
+        raise UserError(f"{words[0]} comes too late: give {given.command}'s options first, and its command after --")
+    return words
+
+
 def _add_grid(argument, selection: str = "") -> None:
     argument("--seeds", help="several seeds, such as 1,2,3: runs a study and reports mean, deviation and interval")
     argument("--rates", help=f"several learning rates, such as 1e-4,3e-4: runs a study{selection}")
@@ -309,13 +341,47 @@ def _add_studies(add) -> None:
         help="stop adding seeds once the variants' order on TASK is settled (without TASK: on all tasks)",
     )  # fmt: skip
     sweep("--published", type=Path, help="folder that `bertlab publish` wrote; its runs count as finished")
-    sweep("--store", type=Path, help="folder of finished pretrainings: those of the same config and text are not trained again")
-    sweep("--launcher", default="local", choices=("local", "slurm", "ray"), help="where the runs start (default local)")
+    sweep(
+        "--store", type=_place, metavar="DIR|URL",
+        help="folder, gs:// or s3:// of finished pretrainings: those of the same config and text are not trained again",
+    )  # fmt: skip
+    sweep(
+        "--launcher",
+        default="local",
+        choices=("local", "slurm", "ray", "skypilot"),
+        help="where the runs start (default local)",
+    )
     sweep(
         "--launcher_options", default="",
         help="key=value,...; local: devices=0,1; slurm: submitit's, such as timeout_min=60,partition=gpu; ray: address=,"
-        " num_gpus=",
+        " num_gpus=; skypilot: mirror=gs://..., accelerators=, infra=",
     )  # fmt: skip
+
+    mirror = add(
+        "mirror", _mirror, "run a command whose folder is saved to an object store every minute, so that it goes on elsewhere;"
+        " without a command, bring the folder here",
+        "bertlab mirror runs/x gs://bucket/x -- bertlab train --config=experiments/pretrain/bert.py:size=base --workdir=runs/x",
+    )  # fmt: skip
+    mirror("folder", type=Path, help="where the command writes: a run, or a whole study")
+    mirror("url", help="gs://BUCKET/PATH or s3://BUCKET/PATH of its own")
+    mirror("--seconds", type=float, default=60.0, help="between two snapshots (default 60)")
+    _add_command(mirror)
+
+    manifest = add(
+        "manifest", _manifest, "print a JobSet for Google's Kubernetes: a command on a TPU slice, a process on each host",
+        "bertlab manifest --name=x --topology=v5e:4x4 --image=IMAGE --claim=C -- bertlab train --config=F.py --workdir=/runs/x",
+    )  # fmt: skip
+    manifest("--name", required=True, help="of the JobSet")
+    manifest("--topology", required=True, help="the slice, as v5e:4x4, v6e:2x4 or v5p:2x2x2")
+    manifest("--image", required=True, help="a container image with bertlab and JAX for TPUs")
+    manifest("--claim", default="", help="a volume claim that all hosts can write to, mounted at /runs")
+    manifest("--mirror", default="", help="of one host, instead: gs://BUCKET/PATH for snapshots of the --workdir")
+    manifest("--restarts", type=int, default=3, help="how often a command that fails begins again (default 3)")
+    manifest("--spot", action="store_true", help="only on spot machines; when one is taken away, all begin again")
+    manifest("--queue", default="", help="local queue of Kueue")
+    manifest("--chips_per_host", type=int, help="of v5e:2x4 and v6e:2x4 on two hosts: 4 (default: as many as fit)")
+    manifest("--out", type=Path, help="FILE.json to write (default: print)")
+    _add_command(manifest)
 
     publish = add(
         "publish", _publish, "copy a study's results, without checkpoints, for others to read and go on from",
@@ -741,6 +807,46 @@ def _sweep(given, _) -> int:
         given.published,
         given.store,
     )
+
+
+def _mirror(given, _) -> int:
+    from bertlab.mirror import Mirror, attended
+
+    words, mirror = _words(given), Mirror(given.url)
+    if not words:
+        if mirror.take(given.folder) is None:
+            raise UserError(f"{given.url} has no snapshot; check the URL")
+        print(f"{given.folder} is as the newest snapshot in {given.url}")
+        return 0
+    if not any(str(given.folder) in word for word in words):
+        raise UserError(
+            f"the command does not name {given.folder}, of which snapshots are saved; give the folder that it writes"
+        )
+    mirror.claim()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    if mirror.take(given.folder) is None:
+        print(f"{given.url} has no snapshot: {given.folder} begins it", flush=True)
+    if not shutil.which(words[0]):
+        raise UserError(f"{words[0]} is no command here; write it after --, as in: -- bertlab train ...")
+    # Its own session: Ctrl-C reaches it once, from here. Its input closes when this process ends.
+    start = lambda: subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
+    return attended(mirror, given.folder, start, given.seconds, functools.partial(print, flush=True))
+
+
+def _manifest(given, _) -> None:
+    import json
+
+    from bertlab.files import write_json
+    from bertlab.studies.manifest import jobset
+
+    names = ("claim", "mirror", "restarts", "spot", "queue", "chips_per_host")
+    how = {name: getattr(given, name) for name in names}
+    manifest = jobset(given.name, given.topology, given.image, _words(given), **how)
+    if given.out:
+        write_json(given.out, manifest)
+        print(f"{given.out}; start it with: kubectl apply -f {given.out}")
+    else:
+        print(json.dumps(manifest, indent=2))
 
 
 def _evaluate(given, _) -> Found:

@@ -102,6 +102,19 @@ def temporary_folder(root: Path, kind: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def is_temporary(name: str) -> bool:
+    """Whether a folder of this name is one of `temporary_folder`, of any process on this machine."""
+    return bool(re.fullmatch(r"[a-z-]+-" + re.escape(socket.gethostname()) + r"-\d{1,7}-\w+", name, re.ASCII))
+
+
+def link_or_copy(source: str | os.PathLike, target: str | os.PathLike) -> None:
+    """Makes a hard link, or a copy where the file system has none."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 def _remove_abandoned(root: Path, kind: str) -> None:
     """Removes the folders of a kind in `root` whose processes, on this machine, have ended."""
     pattern = re.compile(re.escape(f"{kind}-{socket.gethostname()}-") + r"(\d{1,7})-\w+", re.ASCII)

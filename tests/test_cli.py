@@ -26,7 +26,7 @@ from tests.interop import published
 COMMANDS = ["train", "finetune", "adapt", "average", "sweep", "report", "compare", "doctor", "evaluate", "floor", "plan"]
 COMMANDS += ["bench", "prepare", "tokenizer train", "tokenizer encode", "tokenizer decode", "import", "export", "embed"]
 COMMANDS += ["keys", "models", "publish", "evidence", "speedrun", "sample", "scaling", "similarity", "probe"]
-COMMANDS += ["init", "completion"]
+COMMANDS += ["init", "completion", "mirror", "manifest"]
 
 
 @pytest.fixture(autouse=True)

@@ -6,12 +6,13 @@ import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from bertlab.compressed import DAMAGE, is_compressed, read_lines, reason_of, unpacked
 from bertlab.data.documents import LONGEST_DOCUMENT, SECTION, Document, PartedCorpus, make_documents
 from bertlab.errors import UserError
 from bertlab.files import parse_json
+from bertlab.remote import RemoteFile, is_url, matching
 
 # Characters. A document is in memory as a whole, however large its file is.
 _LARGEST_DOCUMENT = 1_000_000
@@ -20,7 +21,7 @@ _PLAIN = (".txt", ".train", ".dev", ".test")
 
 
 class TextCorpus(PartedCorpus):
-    """`.txt` and `.jsonl` files, each plain or compressed with gzip (.gz), xz (.xz) or Zstandard (.zst).
+    """`.txt` and `.jsonl` files, here or on `gs://` or `s3://`, plain or compressed with gzip (.gz), xz (.xz) or zstd (.zst).
 
     BabyLM's `.train`, `.dev` and `.test` files are read like `.txt`. Blank lines separate the documents of a .txt file; with
     `files:GLOB` instead of `text:GLOB` it is one document. Each line of a .jsonl file is a record whose `text` is a document. A
@@ -39,19 +40,22 @@ class TextCorpus(PartedCorpus):
         Raises: UserError: if a glob matches no file, or a file of unknown kind.
         """
         self.spec = spec
-        found = set()
+        found: dict[str, Path | RemoteFile] = {}
         kind, _, patterns = spec.partition(":")
         for pattern in patterns.split(","):
-            matches = glob.glob(os.path.expanduser(pattern.strip()), recursive=True)
-            matches = [os.path.abspath(match) for match in matches if os.path.isfile(match)]
+            matches = _matching(pattern.strip(), f'config.data.corpus="{spec}"')
             if not matches:
                 raise UserError(f'config.data.corpus="{spec}": "{pattern}" matches no file; check the path and quote the glob.')
-            found.update(matches)
+            found.update({str(match): match for match in matches})
+        if len({is_url(name) and name.partition("://")[0] for name in found}) > 1:
+            raise UserError(f'config.data.corpus="{spec}": the files lie in two stores, or here and in one; copy them to one.')
         self.whole = kind == "files"
-        self.files = tuple(Path(path) for path in sorted(found))
+        self.files = tuple(found[name] for name in sorted(found))
         self.parts = len(self.files)
         self.share_read = 0.0
-        self.folder = Path(os.path.commonpath([path.parent for path in self.files]))
+        places = [PurePosixPath(name) for name in sorted(found)]
+        folder = os.path.commonpath([place.parent for place in places])
+        self._names = [place.relative_to(folder).as_posix() for place in places]
         for path in self.files:
             if _text_format(path) not in (*_PLAIN, ".jsonl"):
                 raise UserError(
@@ -63,8 +67,7 @@ class TextCorpus(PartedCorpus):
         """Digest of the files' relative names and raw bytes, and of where documents end and are cut."""
         kind = "files" if self.whole else "text"
         digest = hashlib.blake2b(f"{kind} {_LARGEST_DOCUMENT} {LONGEST_DOCUMENT} {SECTION}".encode(), digest_size=16)
-        for path in self.files:
-            name = path.relative_to(self.folder).as_posix()
+        for path, name in zip(self.files, self._names, strict=True):
             digest.update(f"{name}\0{path.stat().st_size}\0".encode())
             with path.open("rb") as file:
                 while block := file.read(1 << 20):
@@ -90,13 +93,21 @@ class TextCorpus(PartedCorpus):
             self.share_read = (starts[index] + position) / max(1, end)
 
         for number, text in read(path, _lines(path, count)):
-            yield from make_documents(f"{path.relative_to(self.folder).as_posix()}:{number}", text)
+            yield from make_documents(f"{self._names[index]}:{number}", text)
 
     def no_text(self) -> UserError:
         return UserError(f'config.data.corpus="{self.spec}" has no text in its {self.parts} file(s); name other files.')
 
 
-def _text_format(path: Path) -> str:
+def _matching(pattern: str, named: str) -> list[Path | RemoteFile]:
+    """The files that a glob matches, of this machine or, if it is a URL, of an object store."""
+    if is_url(pattern):
+        return matching(pattern, named)
+    found = glob.glob(os.path.expanduser(pattern), recursive=True)
+    return [Path(os.path.abspath(match)) for match in found if os.path.isfile(match)]
+
+
+def _text_format(path: Path | RemoteFile) -> str:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if is_compressed(path):
         suffixes.pop()
@@ -106,7 +117,7 @@ def _text_format(path: Path) -> str:
 _LINES_PER_COUNT, _LONG_LINE = 100, 10_000
 
 
-def _lines(path: Path, count: Callable[[int], None]) -> Iterator[tuple[int, str]]:
+def _lines(path: Path | RemoteFile, count: Callable[[int], None]) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, line without its end) of a possibly compressed UTF-8 file; `count` gets its position."""
     offset = 0
     try:

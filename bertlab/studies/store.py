@@ -8,9 +8,13 @@ every pretraining that it finishes, and reuses those that are there instead of t
 costs and the environment of the run that trained it. Checkpoints are hard links where the file system has them, so they take no
 more room.
 
+A store may be a URL (`gs://BUCKET/PATH`, `s3://BUCKET/PATH`): each pretraining is then a snapshot there (`bertlab.mirror`), and
+is copied here to be used.
+
 After you change bertlab's own code, use a new store.
 """
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -26,8 +30,10 @@ from bertlab import checksums, objectives
 from bertlab.config import not_default
 from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
-from bertlab.files import temporary_folder
+from bertlab.files import link_or_copy, temporary_folder
 from bertlab.keys import BY_NAME
+from bertlab.mirror import Mirror
+from bertlab.remote import Bucket, is_url
 from bertlab.run import Run
 from bertlab.studies.checks import load_checked
 from bertlab.studies.study import RunSpec
@@ -45,15 +51,21 @@ class Store:
     """Finished pretrainings by config, text and code.
 
     Args:
-        folder: Of the store; it is made.
+        folder: Of the store, which is made, or its URL.
 
     Raises:
-        UserError: The folder cannot be made or written.
+        UserError: The folder cannot be made or written, or the URL leads nowhere.
+        StoreFailed: The object store cannot be reached.
     """
 
     def __init__(self, folder: str | os.PathLike):
-        self.folder = Path(folder)
+        self.folder: Path | str = str(folder).rstrip("/") if is_url(folder) else Path(folder)
         self._fingerprint = functools.cache(lambda data: prepare(json.loads(data)).fingerprint)
+        if isinstance(self.folder, str):
+            bucket = Bucket(self.folder)
+            bucket.replace("writable", b"")
+            bucket.remove("writable")
+            return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with temporary_folder(self.folder, "new"):
@@ -73,16 +85,15 @@ class Store:
         digest = self._digest(config)
         directory.mkdir(parents=True, exist_ok=True)
         Run(directory).store_key.write(digest + "\n")
-        stored = Run(self.folder / digest)
-        if not _finished(stored) or _deciding(stored.config.read()) != _deciding(config):
-            return False
-        last = stored.result.read()["step"] if config.train.budget else config.train.steps
-        named = ",".join(part for part in config.train.keep.split(",") if part.strip() != LOG)
-        if not {last, *kept_steps(named, last)} <= set(stored.steps()):
-            return False
-        if checksums.find_damage(stored.checkpoints / str(last)):
-            return False
-        with temporary_folder(directory.parent, "taken") as folder:
+        with self._here(digest, directory.parent) as stored, temporary_folder(directory.parent, "taken") as folder:
+            if not _finished(stored) or _deciding(stored.config.read()) != _deciding(config):
+                return False
+            last = stored.result.read()["step"] if config.train.budget else config.train.steps
+            named = ",".join(part for part in config.train.keep.split(",") if part.strip() != LOG)
+            if not {last, *kept_steps(named, last)} <= set(stored.steps()):
+                return False
+            if checksums.find_damage(stored.checkpoints / str(last)):
+                return False
             for source, target in zip(_copy(stored, folder), _paths(Run(directory)), strict=True):
                 if source.exists():
                     os.replace(source, target)
@@ -96,7 +107,10 @@ class Store:
         trained = Run(directory)
         if not trained.store_key.exists() or not _finished(trained) or not trained.steps():
             return False
-        stored = Run(self.folder / trained.store_key.read().strip())
+        key = trained.store_key.read().strip()
+        if isinstance(self.folder, str):
+            return self._put_there(key, trained)
+        stored = Run(self.folder / key)
         if _finished(stored) and set(trained.steps()) <= set(stored.steps()):
             return False
         if stored.config.exists() and _deciding(stored.config.read()) != _deciding(trained.config.read()):
@@ -112,6 +126,32 @@ class Store:
                 for source, target in zip(_paths(copy), _paths(stored), strict=True):
                     if source.is_file() or (source.exists() and not target.exists()):
                         os.replace(source, target)
+        return True
+
+    @contextlib.contextmanager
+    def _here(self, digest: str, place: Path) -> Iterator[Run]:
+        """A stored pretraining as a directory of this machine: of another store, a copy in a temporary folder."""
+        if isinstance(self.folder, Path):
+            yield Run(self.folder / digest)
+            return
+        with temporary_folder(place, "fetched") as folder:
+            Mirror(f"{self.folder}/{digest}").take(folder / digest)
+            yield Run(folder / digest)
+
+    def _put_there(self, key: str, trained: Run) -> bool:
+        """As `put`, to a URL: the stored one is brought here, completed and saved again, unless it has all there is."""
+        mirror = Mirror(f"{self.folder}/{key}")
+        found = mirror.newest()
+        steps = {name.split("/")[1] for name in (found.folders if found else ()) if name.startswith("checkpoints/")}
+        if found and {"result.json", "measured.json"} <= found.files.keys() and {*map(str, trained.steps())} <= steps:
+            return False
+        with temporary_folder(trained.directory.parent, "fetched") as folder:
+            mirror.claim()
+            mirror.take(folder / key)
+            if not Store(folder).put(trained.directory):
+                return False
+            mirror.save(folder / key, status=0)
+            mirror.tidy()
         return True
 
     def _config(self, run: RunSpec) -> Any:
@@ -160,17 +200,9 @@ def _copy(run: Run, folder: Path) -> list[Path]:
     paths = _paths(Run(folder))
     for source, target in zip(_paths(run), paths, strict=True):
         if source.is_dir():
-            shutil.copytree(source, target, copy_function=_link if source == run.checkpoints else shutil.copy2)
+            shutil.copytree(source, target, copy_function=link_or_copy if source == run.checkpoints else shutil.copy2)
         elif source.exists():
             shutil.copyfile(source, target)
     if run.files.exists():
         Run(folder).list_files()  # not all files of a run are stored
     return paths
-
-
-def _link(source: str, target: str) -> None:
-    """Makes a hard link, or a copy where the file system has none."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)

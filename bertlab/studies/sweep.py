@@ -22,6 +22,7 @@ from rich.console import Console
 
 from bertlab.data.prepare import check_corpus, prepare
 from bertlab.data.prepared import check_part
+from bertlab.errors import RunFailed
 from bertlab.interrupts import interruptible
 from bertlab.locks import alone
 from bertlab.progress import hidden
@@ -71,7 +72,7 @@ def sweep(
         until_decided: A task, or "all": start no further seed once that task settles the order of the variants
             (`bertlab.studies.ordering`).
         published: A folder that `bertlab publish` wrote; its runs are copied to the workdir and count as finished.
-        store: A folder of finished pretrainings (`bertlab.studies.store`); the sweep takes what is there, and adds its own.
+        store: A folder or URL of finished pretrainings (`bertlab.studies.store`); the sweep takes what is there, and adds.
         runner: "module:function" called in each worker process with a RunSpec and its directory.
         console: Where to print; default the terminal.
 
@@ -271,7 +272,7 @@ def tried_to(use: Callable[..., bool], *arguments: Any, console: Console) -> boo
     """What a use of the store returns; a full disk or the like is printed, and the sweep goes on as without a store."""
     try:
         return use(*arguments)
-    except OSError as error:
+    except (OSError, RunFailed) as error:
         print_line(console, f"--store: {error}; going on without it")
         return False
 

@@ -404,6 +404,12 @@ def itstime(step: int, steps: int, every: int) -> bool:
     return step == steps or (every > 0 and step % every == 0)
 
 
+def _moved(before: Any, now: str) -> bool:
+    """Whether a run to start from is the same one, moved together with its study: gone from there, and named the same here."""
+    there, here = Path(str(before)).expanduser(), Path(now).expanduser().absolute()
+    return bool(now) and there.is_absolute() and not there.exists() and there.parts[-2:] == here.parts[-2:]
+
+
 def finished(config, workdir: Path, of_heads: Mapping[str, Any] | None = None) -> dict | None:
     """The result of a finished run, otherwise None; a run whose last checkpoint is damaged is no longer finished.
 
@@ -426,6 +432,8 @@ def finished(config, workdir: Path, of_heads: Mapping[str, Any] | None = None) -
     old = {key: value for key, value in default.items() if key in new} | old
     found = {"train.steps": new["train.budget"], "optimizer.warmup_steps": new["optimizer.warmup_steps"] is None}
     free = lambda name: keys.has("on_resume", name) or found.get(name)  # numbers that the run computed
+    if _moved(old.get("init_from"), new["init_from"]):
+        old["init_from"] = new["init_from"]
     differ = [name for name in {**old, **new} if old.get(name) != new.get(name) and not free(name)]
     if differ:
         shown = ", ".join(f"{k} ({old.get(k)!r} there, {new.get(k)!r} given)" for k in differ[:5])

@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     ("alive", "errors", "interrupts", "papers", "progress"),
     ("files", "compressed"),
-    ("checksums", "locks"),
+    ("checksums", "locks", "remote"),
+    ("mirror",),
     ("keys",),
     ("models", "data"),
     ("objectives", "machine"),

@@ -2,9 +2,11 @@ import gzip
 import json
 import lzma
 import os
+import pickle
 import sys
 import tracemalloc
 
+import fsspec
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
@@ -183,6 +185,43 @@ def test_bad_jsonl_names_the_line(tmp_path, line):
     (tmp_path / "a.jsonl").write_text('{"text": "Fine."}\n' + line + "\n")
     with pytest.raises(UserError, match=r"a\.jsonl:2: .*JSON"):
         list(open_corpus(f"text:{tmp_path}/a.jsonl").documents())
+
+
+def test_text_of_an_object_store_is_that_of_files(tmp_path):
+    system = fsspec.filesystem("memory")
+    texts = {"b/one.txt": b"First.\n\nSecond one.\n", "two.jsonl": b'{"text": "Third."}\n', "b/no.csv": b"x"}
+    texts |= {f"c/x.txt{name}": compress(b"Fourth.\r\n") for name, compress in COMPRESSIONS.items()}
+    for name, content in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+        system.pipe_file(f"/bucket/texts/{name}", content)
+    try:
+        for kind, names in (("text", ("*/*.txt*", "*.jsonl")), ("files", ("**/*.txt*",)), ("text", ("b/one.txt",))):
+            here, there = (
+                open_corpus(f"{kind}:{','.join(f'{place}/{name}' for name in names)}")
+                for place in (tmp_path, "memory://bucket/texts")
+            )
+            assert there.fingerprint() == here.fingerprint() and there.parts == here.parts
+            assert list(there.documents()) == list(here.documents())
+        again = pickle.loads(pickle.dumps(there))
+        assert list(again.documents()) == list(here.documents())
+        with pytest.raises(UserError, match=r'memory://bucket/none\*" matches no file'):
+            open_corpus("text:memory://bucket/none*")
+        with pytest.raises(UserError, match="lie in two stores, or here and in one"):
+            open_corpus(f"text:{tmp_path}/two.jsonl,memory://bucket/texts/two.jsonl")
+        with pytest.raises(UserError, match=r"az:// is not known; use gs://"):
+            open_corpus("text:az://bucket/*.txt")
+        with pytest.raises(UserError, match=r"no\.csv is neither \.txt nor \.jsonl"):
+            open_corpus("text:memory://bucket/texts/b/*")
+        system.pipe_file("/bucket/texts/b/one.txt", b"caf\xff")
+        with pytest.raises(UserError, match=r"memory:///bucket/texts/b/one\.txt: byte 3 \(line 1\) is not UTF-8"):
+            list(there.documents())
+        system.rm_file("/bucket/texts/b/one.txt")
+        with pytest.raises(UserError, match=r"memory:///bucket/texts/b/one\.txt: there is no such"):
+            list(there.documents())
+    finally:
+        system.store.clear()
+        system.pseudo_dirs[:] = [""]
 
 
 def test_text_errors(tmp_path):

@@ -4,6 +4,7 @@ import gzip
 import json
 import lzma
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from bertlab.data.corpora import open_corpus
 from bertlab.data.tokenizers import load_tokenizer, train_tokenizer
 from bertlab.interop import elmo, glove, google, huggingface, openai, word2vec
 from bertlab.interop.words import read_words
+from bertlab.mirror import Mirror
 from bertlab.run import Run
 from bertlab.studies.measurements import load
 from bertlab.transfer import babylm
@@ -414,6 +416,22 @@ def results() -> Iterator[Reader]:
         lambda folder: read_evaluations(folder / "evaluation.json"),
     )
     yield Reader("study", moved(write_small_study), load, share=0.5)
+    yield Reader("snapshot in an object store", write_snapshot, take_snapshot)
+
+
+def write_snapshot(folder: Path) -> None:
+    (folder / "run" / "checkpoints").mkdir(parents=True)
+    (folder / "run" / "metrics.jsonl").write_text('{"step": 1}\n')
+    mirror = Mirror(f"file://{folder.absolute()}/bucket")
+    mirror.claim()
+    mirror.save(folder / "run")
+    shutil.rmtree(folder / "run")
+
+
+def take_snapshot(folder: Path) -> Any:
+    """Into a folder beside, so that what is read stays as it is."""
+    with tempfile.TemporaryDirectory() as place:
+        return Mirror(f"file://{folder.absolute()}/bucket").take(Path(place) / "run")
 
 
 def one_run(folder: Path) -> None:

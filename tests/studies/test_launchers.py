@@ -28,6 +28,7 @@ from conftest import run_sweep
 from bertlab.errors import UserError
 from bertlab.studies.launchers import Slurm, launcher, local, parse_options, slurm
 from bertlab.studies.launchers.local import device_environments, share
+from bertlab.studies.launchers.ray import one_host
 from bertlab.studies.launchers.slurm import SlurmProcess
 from bertlab.studies.study import RunSpec, Study
 from bertlab.studies.worker import write_job
@@ -456,6 +457,42 @@ def test_a_ray_cluster_is_joined_late_and_leaves_sigterm_to_the_sweep(monkeypatc
     assert signal.getsignal(signal.SIGTERM) == handler
 
 
+@pytest.mark.slow
+def test_runs_on_a_ray_cluster_have_chips_of_one_host_each(make_launcher, start, monkeypatch):
+    """A node of this machine says that it has the resources of the first host of a slice; Ray gives out its chips."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "host0,host1,host2,host3")
+    slice = {"TPU": 4, "TPU-v5litepod-16-head": 1}
+    ray.init(num_cpus=4, resources=slice, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        engine = launcher("ray", 3, "tpus=2,num_cpus=1")
+        (first, first_directory), (second, second_directory) = (start(engine, "sleep", name) for name in ("first", "second"))
+        seen = [started(directory)["environment"] for directory in (first_directory, second_directory)]
+        assert {each["TPU_VISIBLE_CHIPS"] for each in seen} == {"0,1", "2,3"}
+        assert {each["TPU_CHIPS_PER_PROCESS_BOUNDS"] for each in seen} == {"1,2,1"}
+        assert {each["TPU_PROCESS_BOUNDS"] for each in seen} == {"1,1,1"}
+        assert {each["TPU_WORKER_HOSTNAMES"] for each in seen} == {"localhost"}
+        assert len({each["TPU_MESH_CONTROLLER_PORT"] for each in seen}) == 2
+        third, _ = start(engine, "finish", "third")
+        time.sleep(1)
+        assert (third.poll(), third.state()) == (None, "queued"), "all chips are in use"
+        first.kill(), second.kill()
+        assert (first.wait() < 0, second.wait() < 0, status(third)) == (True, True, 0)
+        whole, directory = start(launcher("ray", 1, 'tpus=4,resources={"TPU-v5litepod-16-head": 1}'), "finish", "whole")
+        assert status(whole) == 0
+        environment = started(directory)["environment"]
+        assert (environment["TPU_VISIBLE_CHIPS"], environment["TPU_CHIPS_PER_PROCESS_BOUNDS"]) == ("0,1,2,3", "2,2,1")
+        plain, directory = start(launcher("ray", 1, "num_cpus=1"), "finish", "plain")
+        assert status(plain) == 0 and "TPU_PROCESS_BOUNDS" not in started(directory)["environment"]
+    finally:
+        ray.shutdown()
+
+
+def test_a_whole_host_has_all_its_chips_though_ray_names_none(monkeypatch):
+    monkeypatch.delenv("TPU_VISIBLE_CHIPS", raising=False)
+    assert one_host(8)["TPU_VISIBLE_CHIPS"] == "0,1,2,3,4,5,6,7" and one_host(8)["TPU_MESH_CONTROLLER_PORT"] == "8476"
+
+
 def test_options_are_read():
     assert parse_options("") == {}
     text = 'timeout_min=60,slurm_nodelist=a1,a2,mem_gb=1.5,resources={"TPU": 4, "big": 1},slurm_exclusive=true,address=auto'
@@ -472,7 +509,7 @@ def test_options_are_read():
 @pytest.mark.parametrize(
     ("name", "jobs", "options", "message"),
     [
-        ("kubernetes", 1, "", "expected one of local, slurm, ray"),
+        ("kubernetes", 1, "", "expected one of local, slurm, ray, skypilot"),
         ("local", 0, "", "--jobs=0: give at least 1"),
         ("local", 1, "devices", "expected key=value"),
         ("local", 1, "device=0", "no option device"),
@@ -484,6 +521,9 @@ def test_options_are_read():
         ("slurm", 1, "cluster=local,timeout_min=1,name=x", "name=...: "),
         ("ray", 1, "num_gpu=1", "num_gpu"),
         ("ray", 1, "num_gpus=many", "num_gpus"),
+        ("ray", 1, "tpus=3", "3 TPU chips; a run has 1, 2, 4 or 8"),
+        ("ray", 1, 'resources={"TPU": 16}', "16 TPU chips; a run has 1, 2, 4 or 8"),
+        ("ray", 1, 'tpus=4,resources={"TPU": 4}', "omit one of them"),
     ],
 )
 def test_mistakes_are_said_before_anything_starts(name, jobs, options, message):

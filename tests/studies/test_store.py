@@ -1,8 +1,10 @@
 """A pretraining that one study made is used by another; it is known by its config and its text."""
 
 import dataclasses
+import os
 from types import SimpleNamespace
 
+import fsspec
 import pytest
 from conftest import InThisProcess, run_sweep
 from rich.console import Console
@@ -12,7 +14,7 @@ from bertlab.run import Run
 from bertlab.studies import store as store_module
 from bertlab.studies.store import Store
 from bertlab.studies.study import Study
-from bertlab.studies.sweep import sweep
+from bertlab.studies.sweep import sweep, tried_to
 from tests.conftest import RECIPES, ROOT
 
 
@@ -142,11 +144,44 @@ def test_a_store_gains_checkpoints_heals_and_survives_a_kill_between_two_files(s
     assert again.result.read()["metrics"] == trained.result.read()["metrics"] and again.steps() == [2, 4]
 
 
+@pytest.fixture
+def url():
+    system = fsspec.filesystem("memory")
+    yield "memory://bucket/store"
+    system.store.clear()
+    system.pseudo_dirs[:] = [""]
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_a_store_in_a_bucket_gives_what_one_in_a_folder_gives(study, url, tmp_path, monkeypatch):
+    system, run = fsspec.filesystem("memory"), of(study)
+    trained = swept(study, tmp_path / "first", url)
+    there = sorted(system.find("/bucket/store"))
+    assert swept(study, tmp_path / "first", url) and sorted(system.find("/bucket/store")) == there, "nothing is written twice"
+    store = Store(url)
+    taken = Run(tmp_path / "second" / run.name)
+    assert store.begin(run, taken.directory) and not store.begin(run, taken.directory)
+    assert taken.result.read() == trained.result.read() and taken.steps() == [2, 4] and not taken.failed.exists()
+    assert {path.name for path in taken.directory.iterdir()} >= {"config.json", "result.json", "checkpoints", "tokenizer"}
+    assert not (taken.directory / "mirror.json").exists() and os.listdir(tmp_path / "second") == [run.name]
+    other = of(changed(study, **{"optimizer.learning_rate": 1e-4}))
+    assert not store.begin(other, tmp_path / "other") and os.listdir(tmp_path / "other") == ["store_key.txt"]
+    (trained.checkpoints / "3").mkdir()
+    assert store.put(trained.directory) and not store.put(trained.directory)
+    assert store.begin(run, tmp_path / "third") and Run(tmp_path / "third").steps() == [2, 3, 4]
+    [number] = {path.split("/")[-2] for path in system.find("/bucket/store") if path.endswith("list.json")}
+    assert not [path for path in system.find("/bucket/store") if path.endswith("claim") and f"/{number}/" not in path]
+    monkeypatch.setattr(system, "ls", lambda *_, **__: (_ for _ in ()).throw(ValueError("away")))
+    assert not tried_to(store.begin, run, tmp_path / "fourth", console=Console(quiet=True)), "the sweep goes on without it"
+
+
 @pytest.mark.usefixtures("fake_runs")
 def test_a_store_that_cannot_be_used_is_refused_at_once_or_left_alone(study, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"^--store=.*file"):
         run_sweep(study, tmp_path / "none", store=tmp_path / "file")
+    with pytest.raises(UserError, match=r"az:// is not known; use gs://BUCKET/PATH or s3://BUCKET/PATH"):
+        run_sweep(study, tmp_path / "none", store="az://bucket/store")
     assert not (tmp_path / "none").exists()
 
     def full(*_):

@@ -21,7 +21,7 @@ from bertlab.keys import setting
 from bertlab.models import Dense, View
 from bertlab.objectives import Bound, Corruption, NoFloor, Objective, Oracle, Scoring, Vocabulary, cross_entropy
 from bertlab.studies.axes import Point, axis, chain, product, where, zipped
-from bertlab.studies.launchers import Local, Ray, Slurm
+from bertlab.studies.launchers import Local, Ray, SkyPilot, Slurm
 from bertlab.studies.study import Published, Study
 from bertlab.studies.sweep import sweep
 from bertlab.transfer.adapt import adapt
@@ -113,7 +113,7 @@ def studies() -> None:
     assert_type(where(grid, lambda settings: bool(settings["seed"] == 1)), list[Point])
     published = Published(source="a paper", columns=["F1"], rows={"MLM": [None]})
     study = Study(name="own", title="Own", question="?", config="config.py", axes={"seed": [1]}, published=published)
-    for launcher in (Local(2, devices="0,1"), Slurm(2, timeout_min=60), Ray(2, num_gpus=1)):
+    for launcher in (Local(2, devices="0,1"), Slurm(2, timeout_min=60), Ray(2, num_gpus=1), SkyPilot(2, mirror="gs://b/x")):
         assert_type(sweep(study, "runs/study", launcher), int)
     found = results.load("runs/study")
     assert_type(found, results.Results)

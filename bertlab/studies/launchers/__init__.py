@@ -1,7 +1,7 @@
-"""Where the worker processes of a sweep run: on this machine, through SLURM (submitit), or on a Ray cluster.
+"""Where the worker processes of a sweep run: here, through SLURM (submitit), on a Ray cluster, or on a cloud (SkyPilot).
 
 A launcher starts workers and reports their state; the engine queues, places, preempts and cancels them. On a cluster, put the
-study's directory on a file system that all nodes share, and install bertlab on all nodes.
+study's directory on a file system that all nodes share, and install bertlab on all nodes; on a cloud, a bucket takes its place.
 """
 
 import json
@@ -12,24 +12,26 @@ from bertlab.errors import UserError
 from bertlab.studies.launchers.base import Launcher, Process
 from bertlab.studies.launchers.local import Local
 from bertlab.studies.launchers.ray import Ray
+from bertlab.studies.launchers.skypilot import SkyPilot
 from bertlab.studies.launchers.slurm import Slurm
 
-__all__ = ["Launcher", "Local", "Process", "Ray", "Slurm", "launcher", "parse_options"]
+__all__ = ["Launcher", "Local", "Process", "Ray", "SkyPilot", "Slurm", "launcher", "parse_options"]
 
 
 def launcher(name: str, jobs: int, options: str = "") -> Launcher:
     """The launcher that `--launcher`, `--jobs` and `--launcher_options` ask for.
 
     Args:
-        name: "local", "slurm" or "ray".
+        name: "local", "slurm", "ray" or "skypilot".
         jobs: Workers at a time.
         options: "key=value,key=value"; local: devices. slurm: parameters of `submitit.AutoExecutor`; timeout_min is required.
-            ray: address, and options of `ray.remote`. Values that are JSON are parsed.
+            ray: address, tpus, and options of `ray.remote`. skypilot: mirror (required), setup, workdir, envs, and the
+            `resources` of its YAML. Values that are JSON are parsed.
 
     Raises:
         UserError: The launcher or an option is unknown, its engine is not installed, or jobs < 1.
     """
-    kinds = {"local": Local, "slurm": Slurm, "ray": Ray}
+    kinds = {"local": Local, "slurm": Slurm, "ray": Ray, "skypilot": SkyPilot}
     if name not in kinds:
         raise UserError(f"--launcher={name}: expected one of {', '.join(kinds)}")
     if jobs < 1:

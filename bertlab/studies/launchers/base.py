@@ -97,10 +97,10 @@ def start_worker(command: Sequence[str], directory: Path, **options: Any) -> sub
         )
 
 
-def start_on_node(command: Sequence[str], directory: Path) -> subprocess.Popen:
+def start_on_node(command: Sequence[str], directory: Path, **options: Any) -> subprocess.Popen:
     """`start_worker` on a cluster's node; writes the node's name to log.txt first."""
     append_line(directory, f"started on {socket.gethostname()}")
-    return start_worker(command, directory)
+    return start_worker(command, directory, **options)
 
 
 def attend(process: subprocess.Popen) -> int:

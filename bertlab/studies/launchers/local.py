@@ -201,19 +201,18 @@ def device_environments(given: Sequence[str], jobs: int) -> list[dict[str, str]]
         raise UserError(
             f"--jobs={jobs}: {len(given or chips)} TPU chips do not split into shares of 1, 2, 4 or 8; choose another"
         )
-    # Several processes that do not talk to each other: each has its own port.
-    return [
-        {
-            "TPU_VISIBLE_CHIPS": ",".join(devices),
-            "TPU_CHIPS_PER_PROCESS_BOUNDS": CHIP_BOUNDS[len(devices)],
-            "TPU_PROCESS_BOUNDS": "1,1,1",
-            "TPU_MESH_CONTROLLER_ADDRESS": f"localhost:{port}",
-            "TPU_MESH_CONTROLLER_PORT": str(port),
-        }
-        if devices
-        else {}
-        for port, devices in enumerate(shares, 8476)
-    ]
+    return [tpu_environment(devices, number) if devices else {} for number, devices in enumerate(shares)]
+
+
+def tpu_environment(chips: Sequence[str], number: int) -> dict[str, str]:
+    """The environment variables of a process that has these chips and talks to no other; `number` is its own on its host."""
+    return {
+        "TPU_VISIBLE_CHIPS": ",".join(chips),
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": CHIP_BOUNDS[len(chips)],
+        "TPU_PROCESS_BOUNDS": "1,1,1",
+        "TPU_MESH_CONTROLLER_ADDRESS": f"localhost:{8476 + number}",
+        "TPU_MESH_CONTROLLER_PORT": str(8476 + number),
+    }
 
 
 def cuda_devices() -> list[str]:

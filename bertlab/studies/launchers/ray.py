@@ -1,5 +1,10 @@
-"""Workers as tasks of a Ray cluster."""
+"""Workers as tasks of a Ray cluster.
 
+Each host of a TPU slice is a node with the resource "TPU", its number of chips; the slice's first host also has one named
+"TPU-TYPE-head", such as "TPU-v5litepod-16-head" (Ray's `TPUAcceleratorManager`). A run has chips of one host. Not run on TPUs.
+"""
+
+import os
 import signal
 import threading
 from collections.abc import Sequence
@@ -8,6 +13,7 @@ from typing import Any
 
 from bertlab.errors import UserError, reason_of, require
 from bertlab.studies.launchers.base import Launcher, QueuedProcess, append_line, attend, log_size, start_on_node
+from bertlab.studies.launchers.local import CHIP_BOUNDS, tpu_environment
 
 
 class Ray(Launcher):
@@ -16,15 +22,23 @@ class Ray(Launcher):
     Args:
         jobs: Tasks at a time, including queued ones.
         address: The cluster's address, as in `ray.init`; default the cluster of this machine, started if needed.
+        tpus: TPU chips of a run, 1, 2, 4 or 8 of one host; the same as "TPU" among the resources.
         **options: As in `ray.remote`: num_cpus, num_gpus, memory, resources, accelerator_type, max_retries (0), ...
 
     Raises:
         UserError: Ray is not installed, no cluster answers at the address, or Ray does not know an option.
     """
 
-    def __init__(self, jobs: int, address: str | None = None, **options: Any):
+    def __init__(self, jobs: int, address: str | None = None, tpus: int | None = None, **options: Any):
         ray = require("ray", "ray", "--launcher=ray")
         self.jobs, self.ray = jobs, ray
+        if tpus is not None:
+            if "TPU" in (resources := options.get("resources") or {}):
+                raise UserError(f"--launcher_options: tpus={tpus} and resources={resources} differ or repeat; omit one of them")
+            options["resources"] = {**resources, "TPU": tpus}
+        self.tpus = (options.get("resources") or {}).get("TPU", 0)
+        if self.tpus and self.tpus not in CHIP_BOUNDS:
+            raise UserError(f"--launcher_options: {self.tpus} TPU chips; a run has 1, 2, 4 or 8 of one host")
         try:  # max_calls=1: one process per task; when it ends, Ray also ends whatever a worker left behind
             self.task = ray.remote(max_calls=1, **{"max_retries": 0, **options})(run_task)
         except (ValueError, TypeError) as error:
@@ -49,16 +63,27 @@ class Ray(Launcher):
         directory = directory.absolute()
         self.connect()
         log_start = log_size(directory)
-        return RayProcess(self.ray, self.task.remote(list(command), directory), directory, log_start)
+        return RayProcess(self.ray, self.task.remote(list(command), directory, self.tpus), directory, log_start)
 
     def close(self) -> None:
         if self.connected:
             self.ray.shutdown()
 
 
-def run_task(command: Sequence[str], directory: Path) -> int:
+def run_task(command: Sequence[str], directory: Path, tpus: int) -> int:
     """What Ray runs on the node: the worker in its own process, so JAX stays out of Ray's."""
-    return attend(start_on_node(command, directory))
+    options = {"env": {**os.environ, **one_host(tpus)}} if tpus else {}
+    return attend(start_on_node(command, directory, **options))
+
+
+def one_host(tpus: int) -> dict[str, str]:
+    """The environment variables of a process that has chips of one host: libtpu would wait for the slice's other hosts.
+
+    Ray names the chips, unless they are all of the host's.
+    """
+    named = os.environ.get("TPU_VISIBLE_CHIPS")
+    chips = named.split(",") if named else [str(chip) for chip in range(tpus)]
+    return tpu_environment(chips, int(chips[0])) | {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}
 
 
 class RayProcess(QueuedProcess):

@@ -1,0 +1,175 @@
+"""A JobSet for Google's Kubernetes (GKE): one command on a TPU slice, a process on each host; not run on a cloud.
+
+    bertlab manifest --name=x --topology=v5e:4x4 --image=IMAGE --claim=CLAIM -- bertlab train --config=... --workdir=/runs/x
+
+Labels of nodes are GKE's, fields those of JobSet's v1alpha2. A pod that Kubernetes takes away (a spot machine, maintenance)
+begins the set again without end; a command that fails does so at most `restarts` times. Either goes on from its checkpoints,
+which are on a volume that all hosts share or, on one host, in snapshots (`bertlab.mirror`).
+"""
+
+import math
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bertlab.errors import UserError
+from bertlab.remote import is_url
+
+ACCELERATORS = {"v5e": "tpu-v5-lite-podslice", "v5p": "tpu-v5p-slice", "v6e": "tpu-v6e-slice"}
+"""Generation -> the value of GKE's label cloud.google.com/gke-tpu-accelerator."""
+FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+"""Topologies of v5e and v6e; the first three fit on one host."""
+RUNS = "/runs"
+"""Where the volume is mounted."""
+
+_GRACE_SECONDS = 60  # to save; a spot machine has less
+# Runs its words, and says with 143 that what was told to save has not finished: it would end with 0.
+_UNFINISHED = """stopped=
+trap 'stopped=1; kill -TERM "$child"' TERM
+"$@" &
+child=$!
+wait "$child"
+status=$?
+[ -z "$stopped" ] && exit "$status"
+while kill -0 "$child" 2>/dev/null; do wait "$child"; done
+exit 143
+"""
+
+
+def hosts_of(topology: str, chips_per_host: int | None = None) -> tuple[str, str, int, int]:
+    """(generation, chips as GKE writes them, hosts, chips of a host) of a slice such as "v5e:4x4".
+
+    Args:
+        topology: as for `bertlab plan`.
+        chips_per_host: None: up to eight chips of v5e and v6e lie on one host; of more, and of v5p, four.
+
+    Raises:
+        UserError: GKE has no such slice, or it does not split so.
+    """
+    kind, _, shape = topology.partition(":")
+    if kind not in ACCELERATORS:
+        raise UserError(f"--topology={topology}: expected one of {', '.join(ACCELERATORS)} with its chips, like v5e:4x4")
+    sides = [int(side) for side in shape.split("x")] if re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3})+", shape) else []
+    small = shape in ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
+    if kind != "v5p" and shape not in FLAT:
+        raise UserError(f"--topology={topology}: {kind} has the slices {', '.join(FLAT)}")
+    if kind == "v5p" and not small and (len(sides) != 3 or sides != sorted(sides) or any(side % 4 for side in sides)):
+        raise UserError(
+            f"--topology={topology}: v5p has the slices 2x2x1, 2x2x2, 2x2x4, 2x4x4, and three rising multiples of four such as"
+            " 4x4x8"
+        )
+    chips = math.prod(sides)
+    of_host = chips_per_host or (chips if kind != "v5p" and chips <= 8 else 4)
+    if of_host not in ((4,) if kind == "v5p" else (1, 4, 8)) or chips % of_host or (chips > of_host != 4):
+        raise UserError(f"--chips_per_host={of_host}: no machine of GKE makes {topology} of so many chips; omit it")
+    return kind, shape, chips // of_host, of_host
+
+
+def jobset(
+    name: str,
+    topology: str,
+    image: str,
+    words: Sequence[str],
+    *,
+    claim: str = "",
+    mirror: str = "",
+    restarts: int = 3,
+    spot: bool = False,
+    queue: str = "",
+    chips_per_host: int | None = None,
+) -> dict[str, Any]:
+    """The manifest, as JSON.
+
+    Args:
+        name: Of the JobSet.
+        topology: "v5e:4x4".
+        image: Of a container with bertlab in it.
+        words: The command; it names its `--workdir`.
+        claim: A volume claim that all hosts can write to; mounted at `RUNS`.
+        mirror: The URL of the workdir's snapshots, for one host.
+        restarts: How often a command that fails begins again.
+        spot: Only on spot machines.
+        queue: Kueue's local queue.
+        chips_per_host: As for `hosts_of`.
+
+    Raises:
+        UserError: Something is missing, or does not go together.
+    """
+    kind, shape, hosts, chips = hosts_of(topology, chips_per_host)
+    if not re.fullmatch(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", name):
+        raise UserError(f"{name}: a JobSet's name has at most 40 small letters, digits and -, and begins with a letter")
+    if not words:
+        raise UserError("give the command after --, as in: -- bertlab train --config=... --workdir=/runs/x")
+    workdir = workdir_of(words)
+    if claim and mirror:
+        raise UserError(f"--claim={claim} and --mirror={mirror} both keep the results; omit one of them")
+    if hosts > 1 and not claim:
+        raise UserError(
+            f"--topology={topology} has {hosts} hosts, which write to one --workdir; give a --claim that they share"
+        )
+    if not (claim or mirror):
+        raise UserError("the results would be lost with the pod; give --claim=CLAIM or --mirror=gs://BUCKET/PATH")
+    if claim and not Path(workdir).is_relative_to(RUNS):
+        raise UserError(f"--workdir={workdir} is not on the volume, which is at {RUNS}; choose one below it")
+    if mirror and not is_url(mirror):
+        raise UserError(f"--mirror={mirror}: expected gs://BUCKET/PATH or s3://BUCKET/PATH")
+    if mirror:
+        command = ["bertlab", "mirror", workdir, mirror, "--", *words]
+    else:
+        command = ["sh", "-c", _UNFINISHED, *words[:1], *words]
+    labels = {"cloud.google.com/gke-tpu-accelerator": ACCELERATORS[kind], "cloud.google.com/gke-tpu-topology": shape}
+    container: dict[str, Any] = {
+        "name": "bertlab",
+        "image": image,
+        "command": command,
+        "resources": {"requests": {"google.com/tpu": chips}, "limits": {"google.com/tpu": chips}},
+    }
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": _GRACE_SECONDS,
+        "nodeSelector": labels | ({"cloud.google.com/gke-spot": "true"} if spot else {}),
+        "containers": [container],
+    }
+    if claim:
+        container["volumeMounts"] = [{"name": "runs", "mountPath": RUNS}]
+        pod["volumes"] = [{"name": "runs", "persistentVolumeClaim": {"claimName": claim}}]
+    disrupted = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    job = {
+        "completionMode": "Indexed",
+        "parallelism": hosts,
+        "completions": hosts,
+        "backoffLimit": 0,
+        "podFailurePolicy": {"rules": [disrupted]},
+        "template": {"spec": pod},
+    }
+    taken = {"name": "taken", "action": "RestartJobSetAndIgnoreMaxRestarts", "onJobFailureReasons": ["PodFailurePolicy"]}
+    metadata: dict[str, Any] = {"name": name}
+    if queue:
+        metadata["labels"] = {"kueue.x-k8s.io/queue-name": queue}
+    if hosts > 1:  # all hosts of a slice are one pool of nodes
+        metadata["annotations"] = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": metadata,
+        "spec": {
+            "failurePolicy": {"maxRestarts": restarts, "rules": [taken]},
+            "replicatedJobs": [{"name": "slice", "replicas": 1, "template": {"spec": job}}],
+        },
+    }
+
+
+def workdir_of(words: Sequence[str]) -> str:
+    """The `--workdir` that a command names.
+
+    Raises:
+        UserError: None.
+    """
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == "--workdir" and following:
+            return following
+        if word.startswith("--workdir=") and word != "--workdir=":
+            return word.partition("=")[2]
+    raise UserError(f"the command names no --workdir: {shlex.join(words)}")

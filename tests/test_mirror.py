@@ -1,0 +1,290 @@
+"""A folder's snapshots at a URL: whole, of one moment, never mixed; and a command whose machine is taken away at any moment."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import fsspec
+import pytest
+
+from bertlab import mirror as mirror_module
+from bertlab.errors import RunFailed, UserError
+from bertlab.mirror import MARK, Mirror, Superseded, attended, freeze
+from tests.conftest import ROOT
+
+
+@pytest.fixture
+def url():
+    """An empty place in the memory of this process."""
+    system = fsspec.filesystem("memory")
+    yield "memory://bucket/run"
+    system.store.clear()
+    system.pseudo_dirs[:] = [""]
+
+
+def write(folder, **files):
+    for name, text in files.items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(".partial").write_text(text)
+        path.with_suffix(".partial").rename(path)
+    return folder
+
+
+def read(folder):
+    found = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    found.pop(MARK, None)
+    return found
+
+
+def saved(url, folder, **how):
+    mirror = Mirror(url)
+    mirror.claim()
+    mirror.save(folder, **how)
+    return mirror
+
+
+def objects(url):
+    return sorted(path.removeprefix("/bucket/run/") for path in fsspec.filesystem("memory").find("/bucket/run"))
+
+
+def test_what_is_saved_is_taken_elsewhere_with_all_but_what_belongs_to_one_machine(url, tmp_path):
+    here = write(tmp_path / "here", a="1", checkpoints__2__state="two", metrics="lines")
+    (here / "empty" / "inner").mkdir(parents=True)
+    write(here, **{"run.lock": "", "alive.txt": "1 on this host"})
+    (here / "checkpoints" / "4.orbax-checkpoint-tmp").mkdir()
+    saved(url, here, status=3)
+    there = tmp_path / "there"
+    assert Mirror(url).take(there).status == 3
+    assert read(there) == {"a": "1", "checkpoints/2/state": "two", "metrics": "lines"}
+    assert (there / "empty" / "inner").is_dir() and sorted(os.listdir(there / "checkpoints")) == ["2"]
+    assert sorted(os.listdir(tmp_path)) == ["here", "there"], "nothing temporary is left"
+
+
+def test_a_snapshot_uploads_what_is_new_and_removes_what_it_no_longer_names(url, tmp_path):
+    here = write(tmp_path / "here", a="1", b="same", c="same")
+    mirror = saved(url, here)
+    first = objects(url)
+    assert len(first) == 2 + 2, "two contents, the claim and the list"
+    put = []
+    upload = mirror._bucket.put
+    mirror._bucket.put = lambda file, name: put.append(name) or upload(file, name)
+    mirror.save(here)
+    assert put == [] and objects(url) == first, "nothing has changed"
+    write(here, a="2")
+    mirror.save(here)
+    assert len(put) == 1 and len(objects(url)) == 4
+    other = saved(url, write(tmp_path / "other", a="3"))
+    other.tidy()
+    assert len(objects(url)) == 3 and all(name.startswith("000002/") for name in objects(url)), "of the first nothing is left"
+
+
+def test_an_older_attempt_that_is_alive_ends_and_damages_nothing(url, tmp_path):
+    old = saved(url, write(tmp_path / "old", a="old", shared="both"))
+    new = Mirror(url)
+    new.claim()
+    new.take(tmp_path / "new")
+    with pytest.raises(Superseded, match=f"was taken over by process {os.getpid()} on "):
+        old.save(write(tmp_path / "old", a="older still"))
+    new.save(write(tmp_path / "new", a="new"))
+    with pytest.raises(Superseded):
+        old.tidy()
+    assert Mirror(url).take(tmp_path / "third") and read(tmp_path / "third") == {"a": "new", "shared": "both"}
+
+
+def test_an_attempt_that_is_taken_over_between_its_list_and_its_clearing_removes_nothing(url, tmp_path, monkeypatch):
+    """The newer one has read the list before, whose contents the older one would now remove."""
+    old, new = saved(url, write(tmp_path / "old", a="1")), Mirror(url)
+    replace = old._bucket.replace
+
+    def be_taken_over(name, content):
+        new.claim()
+        new.newest()
+        replace(name, content)
+
+    monkeypatch.setattr(old._bucket, "replace", be_taken_over)
+    with pytest.raises(Superseded):
+        old.save(write(tmp_path / "old", a="2"))
+    new.save(write(tmp_path / "new", a="1"))
+    assert Mirror(url).take(tmp_path / "third") and read(tmp_path / "third") == {"a": "1"}
+
+
+def test_attempts_that_begin_at_once_have_different_numbers(tmp_path):
+    mirrors = [Mirror(f"file://{tmp_path}/run") for _ in range(8)]
+    threads = [threading.Thread(target=mirror.claim) for mirror in mirrors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(mirror._number for mirror in mirrors) == list(range(1, 9))
+
+
+def test_a_store_that_creates_one_object_twice_is_refused(url, monkeypatch):
+    mirror = Mirror(url)
+    monkeypatch.setattr(mirror._bucket, "create", lambda name, content: True)
+    with pytest.raises(UserError, match="creates one object twice"):
+        mirror.claim()
+
+
+def test_a_folder_that_went_on_from_the_newest_snapshot_stays_and_one_that_is_something_else_is_refused(url, tmp_path):
+    here = write(tmp_path / "here", a="1")
+    saved(url, here)
+    write(here, a="2")
+    assert Mirror(url).take(here) and read(here) == {"a": "2"}, "it is further than the snapshot"
+    there = tmp_path / "there"
+    Mirror(url).take(there)
+    saved(url, write(there, a="3"))
+    assert Mirror(url).take(here, keep=["b"]) and read(here) == {"a": "3"}, "the snapshot is further"
+    other = write(tmp_path / "other", a="4")
+    with pytest.raises(UserError, match="holds files that are not from memory://bucket/run; give another folder"):
+        Mirror(url).take(other)
+    write(other, b="5")
+    assert Mirror(url).take(other, keep=["b"], begun=lambda _: False) and read(other) == {"a": "3", "b": "5"}
+    assert Mirror("memory://bucket/none").take(other) is None
+
+
+def test_damage_to_any_object_is_noticed_and_the_folder_stays(url, tmp_path):
+    system = fsspec.filesystem("memory")
+    saved(url, write(tmp_path / "here", a="1"))
+    [content] = [name for name in objects(url) if "." not in name and "claim" not in name]
+    good = {name: system.cat_file(f"/bucket/run/{name}") for name in objects(url)}
+    listed = json.loads(good["000001/list.json"])
+    bad = [(content, b"x"), (content, None), ("000001/list.json", b"{"), ("000001/list.json", b"\xff")]
+    for name in ("../../a", "/a", "a/../b", ""):
+        bad.append(("000001/list.json", json.dumps(listed | {"files": {name: listed["files"]["a"]}}).encode()))
+    bad.append(("000001/list.json", json.dumps(listed | {"folders": [".."]}).encode()))
+    bad.append(("000001/list.json", json.dumps(listed | {"files": {"a": {"bytes": 1, "blake2b": "x", "at": "../x"}}}).encode()))
+    there = tmp_path / "there"
+    for name, value in bad:
+        system.rm_file(f"/bucket/run/{name}") if value is None else system.pipe_file(f"/bucket/run/{name}", value)
+        with pytest.raises(UserError, match=r"memory://bucket/run/.* is damaged") as error:
+            Mirror(url).take(there)
+        assert "\n" not in str(error.value) and not there.exists() and os.listdir(tmp_path) == ["here"]
+        system.pipe_file(f"/bucket/run/{name}", good[name])
+    assert Mirror(url).take(there)
+
+
+def test_a_snapshot_is_of_one_moment_while_others_write(tmp_path):
+    """Two files that are always replaced in this order: no moment has a second one that is ahead of the first."""
+    folder, end = tmp_path / "run", threading.Event()
+    write(folder, first="0", second="0")
+
+    def count():
+        number = 0
+        while not end.is_set():
+            number += 1
+            write(folder, first=str(number))
+            write(folder, second=str(number))
+            time.sleep(0.003)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        for attempt in range(40):
+            freeze(folder, tmp_path / f"frozen-{attempt}")
+    finally:
+        end.set()
+        thread.join()
+    pairs = [[int(of) for of in read(tmp_path / f"frozen-{attempt}").values()] for attempt in range(40)]
+    assert all(len(pair) == 2 for pair in pairs)
+    found = [read(tmp_path / f"frozen-{attempt}") for attempt in range(40)]
+    assert all(int(of["first"]) - int(of["second"]) in (0, 1) for of in found)
+
+
+def test_a_folder_that_is_never_at_rest_is_said(tmp_path, monkeypatch):
+    folder = write(tmp_path / "run", a="1")
+    entries, number = mirror_module._entries, iter(range(1000))
+    monkeypatch.setattr(mirror_module, "_entries", lambda of: [*entries(of), (f"new-{next(number)}/", 0)])
+    monkeypatch.setattr(mirror_module.time, "sleep", lambda _: None)
+    with pytest.raises(RunFailed, match="changes all the time"):
+        freeze(folder, tmp_path / "frozen")
+
+
+COUNTER = """
+import sys, time
+from pathlib import Path
+path, last = Path(sys.argv[1]) / "number", int(sys.argv[2])
+number = int(path.read_text()) if path.exists() else 0
+while number < last:
+    number += 1
+    path.with_suffix(".partial").write_text(str(number))
+    path.with_suffix(".partial").rename(path)
+    time.sleep(0.02)
+sys.exit(5)
+"""
+
+
+def test_a_command_is_attended_and_its_status_is_kept(url, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    mirror, moments = Mirror(url), []
+    mirror.claim()
+    save = mirror.save
+    mirror.save = lambda folder, status=None: (save(folder, status), moments.append(Mirror(url).newest().status))
+    start = lambda: subprocess.Popen([sys.executable, "-c", COUNTER, str(folder), "30"])
+    assert attended(mirror, folder, start, 0.1, print) == 5
+    assert moments[-1] == 5 and len(moments) > 2 and set(moments[:-1]) == {None}
+    assert Mirror(url).take(tmp_path / "there").status == 5 and read(tmp_path / "there") == {"number": "30"}
+
+
+SAVES = """
+import signal, sys
+from pathlib import Path
+def save(*_):
+    (Path(sys.argv[1]) / "saved").write_text("1")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+(Path(sys.argv[1]) / "begun").write_text("1")
+signal.pause()
+"""
+
+
+def test_a_command_that_is_told_to_save_has_not_finished(tmp_path):
+    """As where a machine is taken away: whoever starts it again must not see status 0."""
+    folder, url = tmp_path / "run", f"file://{tmp_path}/bucket"
+    words = [sys.executable, "-m", "bertlab.cli", "mirror", "--seconds=60", str(folder), url, "--"]
+    words += [sys.executable, "-c", SAVES, str(folder)]
+    process = subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    deadline = time.monotonic() + 60
+    while not (folder / "begun").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(timeout=60) == 143
+    assert Mirror(url).take(tmp_path / "there").status is None and "saved" in read(tmp_path / "there")
+
+
+def test_a_command_whose_attempt_was_taken_over_is_ended(url, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    mirror = Mirror(url)
+    mirror.claim()
+    Mirror(url).claim()
+    started = []
+    start = lambda: started.append(subprocess.Popen([sys.executable, "-c", COUNTER, str(folder), "100000"])) or started[0]
+    with pytest.raises(Superseded):
+        attended(mirror, folder, start, 0.1, print)
+    assert started[0].poll() is not None
+
+
+def test_a_store_that_is_away_for_a_while_is_said_and_nothing_is_lost(url, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    mirror, lines = Mirror(url), []
+    mirror.claim()
+    system, failures = fsspec.filesystem("memory"), iter([ValueError("away")])
+    listing = system.ls
+
+    def ls(*given, **more):
+        for failure in failures:
+            raise failure
+        return listing(*given, **more)
+
+    monkeypatch.setattr(system, "ls", ls)
+    start = lambda: subprocess.Popen([sys.executable, "-c", COUNTER, str(folder), "30"])
+    assert attended(mirror, folder, start, 0.1, lines.append) == 5
+    assert len(lines) == 1 and "ValueError: away" in lines[0]
+    assert Mirror(url).take(tmp_path / "there") and read(tmp_path / "there") == {"number": "30"}

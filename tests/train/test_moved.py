@@ -1,0 +1,25 @@
+"""A run that was moved knows the run that it starts from again, and no other one."""
+
+import pytest
+
+from bertlab.config import base_config
+from bertlab.errors import UserError
+from bertlab.run import Run
+from bertlab.train.loop import finished
+
+
+def test_a_run_that_moved_with_the_one_it_starts_from_goes_on(tmp_path):
+    there, here = tmp_path / "there" / "study", tmp_path / "here" / "study"
+    config = base_config()
+    config.init_from = str(there / "a")
+    Run(here / "b").begin(config.to_dict())
+    config.init_from = str(here / "a")
+    assert finished(config, here / "b") is None, "it may go on"
+    for other in (here / "c", tmp_path / "here" / "another" / "a", ""):
+        config.init_from = str(other)
+        with pytest.raises(UserError, match="holds a run with a different config"):
+            finished(config, here / "b")
+    (there / "a").mkdir(parents=True)
+    config.init_from = str(here / "a")
+    with pytest.raises(UserError, match="holds a run with a different config"):
+        finished(config, here / "b")
