@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from bertlab import __version__
+from bertlab import __version__, hosts
 from bertlab.completion import SHELLS, is_completing
 from bertlab.errors import UserError, failure_of_machine, require
 from bertlab.interrupts import interruptible
@@ -75,6 +75,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"{given.command} does not know {' '.join(unknown)}; see bertlab {given.command} --help")
     with interruptible() as signals:
         try:
+            if given.processes == "one":
+                hosts.refuse()
             _check_places(given)
             _check_numbers(given)
             with _output(given) as out:
@@ -93,12 +95,30 @@ def main(arguments: list[str] | None = None) -> int:
             if said is None:
                 raise
     line = f"bertlab {given.command}: {' '.join(said.splitlines())}"
-    if given.command == "train":
-        from bertlab.train import processes
-
+    if processes := sys.modules.get("bertlab.train.processes"):
         processes.leave(status, line)
     print(line, file=sys.stderr)
     return status
+
+
+@contextlib.contextmanager
+def _together() -> Iterator[bool]:
+    """Joins the other processes that run this command, if there are any; yields whether this one is the first.
+
+    Only the first prints; the others say on standard error what ends them.
+    """
+    from bertlab.progress import hidden
+    from bertlab.train import processes
+
+    several = hosts.are_several()  # joining may change the environment
+    processes.join()
+    first = not several or processes.is_first()
+    with processes.company(), contextlib.ExitStack() as stack:
+        if not first:
+            stack.enter_context(hidden())
+            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+            stack.enter_context(contextlib.redirect_stdout(nowhere))
+        yield first
 
 
 @contextlib.contextmanager
@@ -207,12 +227,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"bertlab {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def add(name, function, help, example, overrides=False, to=commands, finds=False):
+    def add(name, function, help, example, overrides=False, to=commands, finds=False, processes="any"):
+        """Of `processes`: "several" work together, "one" refuses others, "any" takes no notice of others."""
         command = to.add_parser(
             name, help=help, description=help[0].upper() + help[1:] + ".", epilog=f"example:\n  {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
         )  # fmt: skip
-        command.set_defaults(function=function, takes_overrides=overrides, json=False)
+        command.set_defaults(function=function, takes_overrides=overrides, json=False, processes=processes)
         output = command.add_argument_group("output")
         output.add_argument("--quiet", action="store_true", help="print nothing but errors")
         if finds:
@@ -237,7 +258,7 @@ def _add_training(add) -> None:
     train = add(
         "train", _train, "pretrain a model; run the same command again to resume",
         "bertlab train --config=experiments/pretrain/bert.py:size=tiny,objectives=mlm+nsp,corpus=pydocs"
-        " --workdir=runs/x --config.train.steps=200 --config.seed=1", overrides=True, finds=True,
+        " --workdir=runs/x --config.train.steps=200 --config.seed=1", overrides=True, finds=True, processes="several",
     )  # fmt: skip
     train("--config", required=True, help=_CONFIG_HELP)
     train("--workdir", required=True, type=Path, help=_STUDY_HELP)
@@ -246,7 +267,7 @@ def _add_training(add) -> None:
     tune = add(
         "finetune", _finetune, "fine-tune a pretrained run on a task: all of it, a part, or only the head",
         "bertlab finetune --run=runs/x --task=sst2 --recipe=bert --config.task_data.directory=glue"
-        " --workdir=runs/x/finetune/sst2", overrides=True, finds=True,
+        " --workdir=runs/x/finetune/sst2", overrides=True, finds=True, processes="several",
     )  # fmt: skip
     tune("--run", required=True, type=Path, help="directory of a pretrained, imported or fine-tuned run")
     tune("--task", required=True, help="a task's name, FILE.py with your own task, or several joined by +")
@@ -258,7 +279,7 @@ def _add_training(add) -> None:
     adapt = add(
         "adapt", _adapt, "continue pretraining on a task's text, without its labels (ULMFiT's second stage)",
         "bertlab adapt --run=runs/awd --task=trec --recipe=ulmfit --config.task_data.directory=trec --workdir=runs/awd-trec",
-        overrides=True, finds=True,
+        overrides=True, finds=True, processes="one",
     )  # fmt: skip
     adapt("--run", required=True, type=Path, help="directory of a pretrained or imported run")
     adapt("--task", required=True, help="a task's name, or FILE.py with your own task")
@@ -268,7 +289,7 @@ def _add_training(add) -> None:
 
     average = add(
         "average", _average, "average the predictions of several fine-tunings on one task, such as several seeds",
-        "bertlab average runs/forward/finetune/trec runs/backward/finetune/trec", finds=True,
+        "bertlab average runs/forward/finetune/trec runs/backward/finetune/trec", finds=True, processes="one",
     )  # fmt: skip
     average("runs", nargs="+", type=Path, help="directories of finished fine-tunings")
     average("--split", default="test", choices=("valid", "test"), help="default test")
@@ -316,7 +337,7 @@ def _add_studies(add) -> None:
 
     publish = add(
         "publish", _publish, "copy a study's results, without checkpoints, for others to read and go on from",
-        "bertlab publish runs/table5 experiments/results/table5", finds=True,
+        "bertlab publish runs/table5 experiments/results/table5", finds=True, processes="one",
     )  # fmt: skip
     publish("path", type=Path, help="study directory")
     publish("folder", type=Path, help="target directory; results already there stay unchanged")
@@ -395,7 +416,7 @@ def _add_measuring(add) -> None:
     similarity = add(
         "similarity", _similarity, "compare cosines of words and sentences with human ratings, and answer analogies",
         "bertlab similarity --run=runs/x --words=EN-SIMLEX-999.txt,EN-MEN-TR-3k.txt --analogies=questions-words.txt",
-        finds=True,
+        finds=True, processes="one",
     )  # fmt: skip
     similarity("--run", required=True, type=Path, help=_ANY_RUN)
     similarity("--words", default="", metavar="FILE,FILE", help="rated pairs of words: lines with two words and a number")
@@ -416,6 +437,7 @@ def _add_measuring(add) -> None:
     probe = add(
         "probe", _probe, "fit linear probes for a task's tags on every layer, with control tasks and code lengths",
         "bertlab probe --run=runs/x --task=ud --control --code --config.task_data.directory=ud", overrides=True, finds=True,
+        processes="one",
     )  # fmt: skip
     probe("--run", required=True, type=Path, help=_ANY_RUN)
     probe(
@@ -432,7 +454,7 @@ def _add_measuring(add) -> None:
 
     sample = add(
         "sample", _sample, "draw texts from a run, left to right or by revealing hidden pieces in steps",
-        "bertlab sample --run=runs/x --number=3 --length=40 --top_p=0.9", finds=True,
+        "bertlab sample --run=runs/x --number=3 --length=40 --top_p=0.9", finds=True, processes="one",
     )  # fmt: skip
     sample("--run", required=True, type=Path, help=_ANY_RUN)
     sample("--number", type=int, default=1, help="how many texts (default 1)")
@@ -449,7 +471,7 @@ def _add_measuring(add) -> None:
         "floor", _floor, "compute the lowest possible loss of each objective on the synthetic language, and how far a run is"
         " above it; the exit status is 1 if no objective has a floor",
         "bertlab floor --config=experiments/pretrain/bert.py:objectives=mlm,corpus=synthetic",
-        overrides=True, finds=True,
+        overrides=True, finds=True, processes="one",
     )  # fmt: skip
     floor("--config", default=None, help=_CONFIG_HELP)
     floor("--run", type=Path, help="run directory; gives the losses, and the config if you omit --config")
@@ -457,7 +479,7 @@ def _add_measuring(add) -> None:
     plan = add(
         "plan", _plan, "compile a training step for a machine you do not have, and print its memory, FLOPs and communication",
         "bertlab plan --config=experiments/pretrain/bert.py:size=large --topology=v5e:16x16 --config.data.batch_size=4096",
-        overrides=True, finds=True,
+        overrides=True, finds=True, processes="one",
     )  # fmt: skip
     plan("--config", required=True, help=_CONFIG_HELP)
     plan("--topology", required=True, help="a TPU slice such as v5e:16x16, or virtual devices such as cpu:8")
@@ -466,7 +488,7 @@ def _add_measuring(add) -> None:
 
     bench = add(
         "bench", _bench, "measure speed on named workloads, alternating with a rival that does the same work",
-        "bertlab bench --suite=cpu --against=transformers --out=speed.json", finds=True,
+        "bertlab bench --suite=cpu --against=transformers --out=speed.json", finds=True, processes="one",
     )  # fmt: skip
     bench("--suite", default="cpu", choices=("cpu", "gpu", "all"), help="which workloads (default cpu)")
     bench(
@@ -486,7 +508,7 @@ def _add_measuring(add) -> None:
 
     race = add(
         "speedrun", _speedrun, "time an entry of the speed run until it reaches the held-out loss that all entries must reach",
-        "bertlab speedrun bert --corpus='text:wiki/wiki-train-0*.jsonl.xz' --seeds=1,2,3",
+        "bertlab speedrun bert --corpus='text:wiki/wiki-train-0*.jsonl.xz' --seeds=1,2,3", processes="one",
     )  # fmt: skip
     race("entry", nargs="?", default="", help="name of a file in FOLDER/entries, without .py")
     race("--corpus", default="", help="the speed run's text, as config.data.corpus; with another one no result is written")
@@ -517,7 +539,7 @@ def _add_data(add, commands) -> None:
     learn = add(
         "train", _tokenizer_train, "train a tokenizer on a corpus",
         "bertlab tokenizer train --corpus='text:books/*.txt' --kind=bpe --vocab_size=8000 --out=tokenizer",
-        to=actions, finds=True,
+        to=actions, finds=True, processes="one",
     )  # fmt: skip
     learn("--corpus", required=True, help="pydocs, text:GLOB or tfds:NAME")
     learn("--kind", default="unigram", help="unigram, bpe, wordpiece or words (default unigram)")
@@ -542,7 +564,7 @@ def _add_data(add, commands) -> None:
 def _add_weights(add) -> None:
     bring = add(
         "import", _import, "convert weights trained elsewhere into a run directory",
-        "bertlab import --from=huggingface bert-base-uncased/ --workdir=runs/bert-base",
+        "bertlab import --from=huggingface bert-base-uncased/ --workdir=runs/bert-base", processes="one",
     )  # fmt: skip
     bring("--from", required=True, dest="kind", help="huggingface, google, openai, elmo, fastai, word2vec or glove")
     bring("source", type=Path, help="directory or file; for ELMo, the directory with options.json")
@@ -550,7 +572,7 @@ def _add_weights(add) -> None:
 
     export = add(
         "export", _export, "write a run's weights in the format of another tool",
-        "bertlab export runs/x --to=huggingface exported/x",
+        "bertlab export runs/x --to=huggingface exported/x", processes="one",
     )  # fmt: skip
     export("run", type=Path, help=_ANY_RUN)
     export("--to", required=True, dest="kind", help="huggingface, elmo, fastai, word2vec or glove")
@@ -620,14 +642,12 @@ def _asks_for_a_grid(given, overrides: list[str]) -> bool:
     return False
 
 
-def _load_config(spec: str, overrides: list[str], show: bool = True):
+def _load_config(spec: str, overrides: list[str]):
     """The config of a file with its arguments and overrides; says what arguments bring, and what differs from a paper."""
     from bertlab.config import brought, load_config
     from bertlab.papers import remark
 
     config = load_config(spec, argv=overrides)
-    if not show:
-        return config
     if settings := brought(spec, config, overrides):
         print(f"{spec} sets " + ", ".join(f"{key}={value}" for key, value in settings.items()), flush=True)
     if otherwise := remark(config, settings):
@@ -647,13 +667,12 @@ def _train(given, overrides: list[str]) -> Found | None:
     if _asks_for_a_grid(given, overrides):
         from bertlab.studies.grid import pretraining_grid
 
-        processes.refuse()
+        hosts.refuse("a study over --seeds or --rates")
         _load_config(given.config, overrides)
         status = pretraining_grid(given.config, given.workdir, given.seeds, given.rates, overrides, given.jobs)
         return Found({"study": given.workdir}, status)
-    processes.join()
-    with processes.company():
-        config = begun_from(_load_config(given.config, overrides, show=processes.is_first()))
+    with _together() as first:
+        config = begun_from(_load_config(given.config, overrides))
         if unfinished := finished(config, given.workdir) is None:
             check_config(config)
             check_devices(config)
@@ -663,10 +682,8 @@ def _train(given, overrides: list[str]) -> Found | None:
                 with processes.first_before_others("prepared"):
                     prepare(config.data)
             result = pretrain(config, given.workdir)
-    if not processes.is_first():
-        return None
-    print(f"finished: {Run(given.workdir).result}; see it with: bertlab report {given.workdir}")
-    return Found(result)
+        print(f"finished: {Run(given.workdir).result}; see it with: bertlab report {given.workdir}")
+    return Found(result) if first else None
 
 
 def _values(overrides: list[str]) -> dict[str, str]:
@@ -675,33 +692,31 @@ def _values(overrides: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _finetune(given, overrides: list[str]) -> Found:
+def _finetune(given, overrides: list[str]) -> Found | None:
     from bertlab.run import Run
     from bertlab.studies.grid import grid
-    from bertlab.train import processes
     from bertlab.transfer.finetune import finetune
 
-    processes.refuse()
     values = _values(overrides)
     if given.step is not None:
         if "init_step" in values:
             raise UserError(f"--step={given.step} and --config.init_step set the same key; omit one of them")
         values["init_step"] = str(given.step)
     if _asks_for_a_grid(given, overrides):
+        hosts.refuse("a study over --seeds or --rates")
         how = (given.seeds, given.rates, values, given.recipe, given.jobs)
         return Found({"study": given.workdir}, status=grid(given.run, given.task, given.workdir, *how))
-    result = finetune(given.run, given.task, given.workdir, values, given.recipe)
-    scores = ", ".join(f"{k} {v:.4f}" for k, v in result["metrics"]["test"].items())
-    print(f"finished: {Run(given.workdir).result}; test: {scores}")
-    return Found(result)
+    with _together() as first:
+        result = finetune(given.run, given.task, given.workdir, values, given.recipe)
+        scores = ", ".join(f"{k} {v:.4f}" for k, v in result["metrics"]["test"].items())
+        print(f"finished: {Run(given.workdir).result}; test: {scores}")
+    return Found(result) if first else None
 
 
 def _adapt(given, overrides: list[str]) -> Found:
     from bertlab.run import Run
-    from bertlab.train import processes
     from bertlab.transfer.adapt import adapt
 
-    processes.refuse()
     values = _values(overrides)
     result = adapt(given.run, given.task, given.workdir, values, given.recipe, given.epochs)
     print(f"finished: {Run(given.workdir).result}; next: bertlab finetune --run={given.workdir} --task={given.task}")
@@ -815,13 +830,11 @@ def _bench(given, _) -> Found:
 def _speedrun(given, _) -> None:
     from bertlab.bench.speedrun import speedrun, write_table
     from bertlab.studies.grid import numbers
-    from bertlab.train import processes
 
     if given.table:
         return write_table(given.folder)
     if not (given.entry and given.corpus):
         raise UserError("name an entry and its text, as in: bertlab speedrun bert --corpus='text:wiki/*.jsonl.xz'; or --table")
-    processes.refuse()
     speedrun(given.entry, given.corpus, numbers("seeds", given.seeds, int), given.folder)
 
 

@@ -244,8 +244,12 @@ class Session:
             batch = put_batch(self.mesh, self.example, whole=True)
         else:
             with contextlib.closing(iter(self.phase.train)) as batches:
-                batch = put_batch(self.mesh, next(batches))
+                batch = self._placed(next(batches))
         return {batch["documents"].shape[1]: self._compile(batch)}
+
+    def _placed(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+        """A batch of the phase on the mesh."""
+        return put_batch(self.mesh, batch, self.phase.train.whole)
 
     def _compile(self, batch):
         alive.not_stepping()
@@ -283,7 +287,7 @@ class Session:
     def advance(self, train_steps: dict) -> None:
         """Starts one update without waiting for it; the first batch of a new length waits for its step to compile."""
         batch = next(self.iterator)
-        length, placed = batch["documents"].shape[1], put_batch(self.mesh, batch)
+        length, placed = batch["documents"].shape[1], self._placed(batch)
         if length not in train_steps:
             self.fetch()
             train_steps[length] = self._compile(placed)

@@ -1,7 +1,7 @@
-"""Several processes that train one model together: how they find each other, agree and end.
+"""Several processes that work together: how they find each other, agree and end.
 
-Every process runs the same command with its own devices; together they form one mesh. Only the first writes logs; all
-write their part of a checkpoint.
+Every process runs the same command with its own devices. In a training they form one mesh, and all write their part of a
+checkpoint; other work they share out. Only the first prints, and writes logs and results.
 """
 
 import atexit
@@ -22,9 +22,9 @@ from jax.experimental import multihost_utils
 
 from bertlab import locks
 from bertlab.errors import UserError, failure_of_machine
+from bertlab.hosts import ADDRESS, COUNT, INDEX, are_several
 from bertlab.run import Run
 
-ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 # Seconds without a sign of life after which a process counts as lost.
 PATIENCE = 20
 # Seconds that processes wait for each other at the start; a cluster may start its hosts minutes apart.
@@ -54,7 +54,7 @@ def join() -> None:
         del os.environ[ADDRESS]
     elif given:
         if missing := [name for name in (ADDRESS, COUNT, INDEX) if name not in given]:
-            raise UserError(f"{', '.join(given)} without {' and '.join(missing)}: processes that train together need all three")
+            raise UserError(f"{', '.join(given)} without {' and '.join(missing)}: processes that work together need all three")
         if not re.fullmatch(r".+:\d+", given[ADDRESS]):
             raise UserError(f"{ADDRESS}={given[ADDRESS]}: expected host:port of process 0, or auto")
         if wrong := [name for name in (COUNT, INDEX) if not given[name].isdecimal()]:
@@ -62,7 +62,7 @@ def join() -> None:
         arguments = {"coordinator_address": given[ADDRESS], "num_processes": int(given[COUNT]), "process_id": int(given[INDEX])}
         if arguments["process_id"] >= arguments["num_processes"]:
             raise UserError(f"{INDEX}={given[INDEX]} must be below {COUNT}={given[COUNT]}: processes are counted from 0")
-    elif not _are_several():
+    elif not are_several():
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     address = arguments.get("coordinator_address", "the address that this cluster gives")
@@ -152,16 +152,6 @@ def alone(workdir: str | os.PathLike) -> Iterator[None]:
         yield
 
 
-def refuse() -> None:
-    """Refuses several processes for a command that runs in one.
-
-    Raises:
-        UserError: the environment names several processes.
-    """
-    if _are_several():
-        raise UserError(f"this command trains in one process: start it once, without {COUNT}, or in a SLURM step with one task")
-
-
 def _give_up(address: str, patience: int) -> None:
     print(
         f"error: the processes of this run did not find each other at {address} within {patience} s; check that all have"
@@ -185,13 +175,6 @@ def leave(status: int, line: str) -> None:
         witness.stdin.write(line.encode())
         witness.stdin.flush()
     os._exit(status)
-
-
-def _are_several() -> bool:
-    """Whether the environment names other processes."""
-    count = os.environ.get(COUNT) or os.environ.get("SLURM_STEP_NUM_TASKS") or "1"
-    hosts = os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")
-    return count != "1" or len(hosts) > 1 or os.environ.get(ADDRESS) == "auto"
 
 
 def is_first() -> bool:

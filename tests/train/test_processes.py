@@ -25,6 +25,7 @@ from bertlab.run import Run
 from bertlab.train import processes
 from bertlab.train.sharding import check_rows_have_one_process
 from tests.references import write_config
+from tests.several import end, last_line, said, starting
 
 STEPS = 24
 NIGHTLY = (pytest.mark.slow, pytest.mark.nightly)
@@ -41,41 +42,9 @@ def start(small_config, tmp_path):
         "train__checkpoint_every": 4,
         "train__log_every": 2,
     }
-    config = small_config("bert", **settings)
-    file = write_config(config, tmp_path / "config.py")
-    begun = []
-
-    def begin(workdir, count: int, devices: int, last: str = ""):
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            address = f"localhost:{free.getsockname()[1]}"
-        code = "import sys; from bertlab import cli; sys.exit(cli.main(sys.argv[1:]))"
-        arguments = ["train", f"--config={file}", f"--workdir={workdir}"]
-        of_all = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
-        of_each = lambda i: {processes.ADDRESS: address, processes.COUNT: str(count), processes.INDEX: str(i)}
-        started = []
-        for i in range(count):
-            environment = {**of_all, **(of_each(i) if count > 1 else {})}
-            path = workdir.parent / f"{workdir.name}-{len(begun)}.log"
-            with path.open("w") as log:
-                command = [sys.executable, "-c", (last + code) if i == count - 1 else code, *arguments]
-                started.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
-            started[-1].log = path
-            begun.append(started[-1])
-        return started
-
-    yield begin
-    for process in begun:
-        process.kill()
-        process.wait()
-
-
-def said(process) -> str:
-    return process.log.read_text()
-
-
-def end(started) -> list[int]:
-    return [process.wait(timeout=240) for process in started]
+    file = write_config(small_config("bert", **settings), tmp_path / "config.py")
+    with starting(tmp_path) as begin:
+        yield lambda workdir, *how, **more: begin(["train", f"--config={file}", f"--workdir={workdir}"], *how, **more)
 
 
 def wait_for_step(process, step: int) -> None:
@@ -83,14 +52,6 @@ def wait_for_step(process, step: int) -> None:
     while not re.search(rf"^step +{step}/", said(process), re.MULTILINE):
         assert process.poll() is None and time.monotonic() < deadline, said(process)
         time.sleep(0.05)
-
-
-def last_line(process, start: str) -> str:
-    """The last line of an ended process, as soon as it begins with `start`: its witness speaks after it."""
-    deadline = time.monotonic() + 10
-    while not (last := said(process).strip().splitlines()[-1]).startswith(start) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return last
 
 
 def assert_it_says_why_it_ended(process, name: str) -> None:
@@ -142,12 +103,12 @@ def test_processes_train_as_one_stop_together_and_go_on_in_other_numbers(start, 
 
 
 LATE = """
-import signal, time
+import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from bertlab.data import prepare as module
 prepare, waits = module.prepare, [{seconds}]
 def prepare_late(*given, **options):
-    print("waiting", flush=True)
+    print("waiting", file=sys.stderr, flush=True)  # only the first prints on standard output
     time.sleep(waits.pop() if waits else 0)
     return prepare(*given, **options)
 module.prepare = prepare_late
@@ -206,13 +167,23 @@ def test_each_that_is_left_says_so_within_a_minute(how, lost, count, start, tmp_
     "environment",
     [{processes.COUNT: "2"}, {"SLURM_STEP_NUM_TASKS": "2"}, {"TPU_WORKER_HOSTNAMES": "a,b"}, {processes.ADDRESS: "auto"}],
 )
-@pytest.mark.parametrize("command", ["finetune", "adapt"])
-def test_commands_that_train_in_one_process_refuse_several(command, environment, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        ("tokenizer train --corpus=pydocs --out=x", "this command"),
+        ("sample --run=x", "this command"),
+        ("train --config=x.py --workdir=x --seeds=1,2", "a study over --seeds or --rates"),
+        ("finetune --run=x --task=sst2 --workdir=x --rates=1e-4,1e-3", "a study over --seeds or --rates"),
+    ],
+)
+def test_commands_of_one_process_refuse_several(command, what, environment, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    given = [f"--run={tmp_path}", "--task=sst2", f"--workdir={tmp_path / 'x'}"]
-    assert cli.main([command, *given]) == 2
-    assert f"bertlab {command}: this command trains in one process: start it once, without JAX_" in capsys.readouterr().err
+    assert cli.main(command.split()) == 2
+    said = f"bertlab {command.split()[0]}: {what} runs in one process: start it once, without JAX_NUM_PROCESSES"
+    assert capsys.readouterr().err.startswith(said)
+    assert not list(tmp_path.iterdir())
 
 
 CHATTY = """
