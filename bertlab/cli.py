@@ -393,7 +393,7 @@ def _add_studies(add) -> None:
 def _add_measuring(add) -> None:
     evaluate = add(
         "evaluate", _evaluate, "score held-out text (bits per byte) or minimal pairs (accuracy) by a run's own likelihood",
-        "bertlab evaluate --run=runs/x --minimal_pairs=blimp.jsonl --limit=20", finds=True,
+        "bertlab evaluate --run=runs/x --minimal_pairs=blimp.jsonl --limit=20", finds=True, processes="several",
     )  # fmt: skip
     evaluate("--run", required=True, type=Path, help=_ANY_RUN)
     evaluate("--text", type=Path, help="UTF-8 file, one text per line (default: sentences of the run's test split)")
@@ -749,7 +749,7 @@ def _sweep(given, _) -> int:
     )
 
 
-def _evaluate(given, _) -> Found:
+def _evaluate(given, _) -> Found | None:
     from bertlab.transfer.evaluate import evaluate
 
     kinds = [kind.strip() for kind in given.kinds.split(",") if kind.strip()]
@@ -762,11 +762,15 @@ def _evaluate(given, _) -> Found:
         from bertlab.transfer.babylm import evaluate_babylm
 
         how = (kinds, given.limit, given.out, given.step, given.orders, given.special_tokens or "pipeline")
-        return Found({"babylm": evaluate_babylm(given.run, given.data, *how)})
+        with _together() as first:
+            found = {"babylm": evaluate_babylm(given.run, given.data, *how, together=True)}
+        return Found(found) if first else None
     if given.special_tokens:
         raise UserError(f"--special_tokens={given.special_tokens} has no effect without --suite=babylm; omit it")
     how = (kinds, given.limit, given.out, given.step, given.orders, not given.noclosing)
-    return Found(evaluate(given.run, given.text, given.minimal_pairs, *how))
+    with _together() as first:
+        found = evaluate(given.run, given.text, given.minimal_pairs, *how, together=True)
+    return Found(found) if first else None
 
 
 def _similarity(given, _) -> Found:

@@ -182,6 +182,11 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
+def part() -> tuple[int, int]:
+    """(index, count) of this process among all."""
+    return jax.process_index(), jax.process_count()
+
+
 def gather(value: Any) -> list[Any]:
     """The JSON values of all processes, in the order of processes; every process calls it with its own."""
     if jax.process_count() == 1:

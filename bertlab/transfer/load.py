@@ -35,6 +35,7 @@ from bertlab.run import Run
 from bertlab.train.checkpoint import load_params
 from bertlab.train.checks import vocabulary_of
 from bertlab.train.phases import trained_objectives
+from bertlab.train.processes import part
 from bertlab.transfer.inputs import vocabulary_size
 from bertlab.transfer.likelihood import (
     ORDERS,
@@ -96,6 +97,7 @@ class Pretrained:
         program: body and objectives as pure functions: `program.views` and `program.metrics` help you write your own loss.
         params: tree of float32 NumPy arrays.
         step: the checkpoint's step; None for the last one.
+        process: (index, count) of this process among those that share the work; (0, 1): it does all.
     """
 
     config: ConfigDict
@@ -103,6 +105,7 @@ class Pretrained:
     program: Program
     params: Any
     step: int | None = None
+    process: tuple[int, int] = (0, 1)
 
     def apply(self, params: Any, view: View) -> Encoded:
         """Hidden states by the side that they have seen: a pure function, so you can jit or differentiate it.
@@ -311,7 +314,7 @@ class Pretrained:
     @functools.cached_property
     def inference(self) -> Inference:
         """Compiled functions of the program and the parameters."""
-        return Inference(self.program, self.params)
+        return Inference(self.program, self.params, self.process)
 
     @functools.cached_property
     def scorer(self) -> Scorer:
@@ -373,13 +376,14 @@ def _chosen(layers: str | Sequence[int], count: int) -> list[int]:
     return [layer % count for layer in layers]
 
 
-def load(path: str | os.PathLike, step: int | None = None, with_objectives: bool = True) -> Pretrained:
+def load(path: str | os.PathLike, step: int | None = None, with_objectives: bool = True, together: bool = False) -> Pretrained:
     """Opens a run or an imported directory.
 
     Args:
         path: its directory.
         step: of the checkpoint; None: the last one.
         with_objectives: False: only for hidden states; the modules of objectives from outside are not needed.
+        together: all processes (`bertlab.train.processes`) call it, and then the same methods, which share the work.
 
     Raises:
         UserError: the path is neither, or has no checkpoint of that step.
@@ -397,7 +401,7 @@ def load(path: str | os.PathLike, step: int | None = None, with_objectives: bool
         config.update({"data": saved["data"]})
     body = build_body(model_shape(config.model, vocabulary_size(saved, tokenizer)))
     program = Program(body, asked, vocabulary_of(tokenizer))
-    return Pretrained(config, tokenizer, program, load_params(run, step), step)
+    return Pretrained(config, tokenizer, program, load_params(run, step), step, part() if together else (0, 1))
 
 
 def parse_layers(text: str) -> str | list[int]:

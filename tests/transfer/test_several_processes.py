@@ -5,7 +5,11 @@ import json
 import numpy as np
 import pytest
 
+from bertlab import cli
+from bertlab.run import Run
+from bertlab.transfer.rows import Inference
 from tests.several import assert_ended_well, starting
+from tests.transfer.runs import fresh_run
 
 NIGHTLY = (pytest.mark.slow, pytest.mark.nightly)
 
@@ -47,3 +51,62 @@ def test_processes_fine_tune_as_one(count, rounding, more, bert_run, words_task,
         np.testing.assert_allclose(*probabilities, rtol=rounding)
         assert found == expected, "order, gold and predicted answers"
     assert sorted(path.name for path in several.iterdir()) == sorted(path.name for path in one.iterdir())
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """A file of 70 texts of unlike lengths: three batches."""
+    words = "the value of an object is a name for the same module".split()
+    file = tmp_path / "texts.txt"
+    file.write_text("".join(" ".join(words[i % 5 : 2 + i % 11]) + f" {i}\n" for i in range(70)))
+    return file
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """A file of 12 minimal pairs of two paradigms."""
+    file = tmp_path / "pairs.jsonl"
+    of = lambda i: {"sentence_good": f"the object is {i}", "sentence_bad": f"object the {i} is", "UID": f"order {i % 2}"}
+    file.write_text("".join(json.dumps(of(i)) + "\n" for i in range(12)))
+    return file
+
+
+def test_each_batch_is_computed_by_one_process():
+    batches = [([i, i + 1], {}) for i in range(0, 14, 2)]
+    shares = [[*Inference(None, {}, (i, 3)).own(iter(batches), "scoring", 14)] for i in range(3)]
+    assert [len(share) for share in shares] == [3, 2, 2]
+    assert sorted(batch[0] for share in shares for batch in share) == [batch[0] for batch in batches]
+
+
+@pytest.mark.slow
+def test_two_processes_score_texts_as_one(bert_run, texts, pairs, start, tmp_path):
+    command = lambda name: ["evaluate", f"--run={bert_run}", f"--text={texts}", f"--minimal_pairs={pairs}", f"--out={name}"]
+    assert cli.main(command(tmp_path / "one.json")) == 0
+    assert_ended_well(start(command(tmp_path / "several.json"), 2))
+    assert (tmp_path / "several.json").read_text() == (tmp_path / "one.json").read_text(), "bit for bit"
+    assert {"bits_per_byte", "minimal_pairs"} == json.loads((tmp_path / "one.json").read_text()).keys()
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_four_processes_score_held_out_text_as_one(small_config, start, tmp_path):
+    run = fresh_run(small_config("elmo"), tmp_path / "run")
+    command = lambda name: ["evaluate", f"--run={run}", "--limit=40", f"--out={tmp_path / name}", "--json"]
+    assert_ended_well(start(command("one.json"), 1))
+    several = start(command("several.json"), 4)
+    assert_ended_well(several)
+    assert (tmp_path / "several.json").read_text() == (tmp_path / "one.json").read_text(), "bit for bit"
+    assert json.loads(several[0].log.read_text().splitlines()[-1]) == json.loads((tmp_path / "one.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_two_processes_answer_without_training_as_one(small_config, words_task, start, tmp_path):
+    run = fresh_run(small_config("gpt"), tmp_path / "run")
+    command = lambda name: ["finetune", f"--run={run}", f"--task={words_task}", "--recipe=zero_shot", f"--workdir={name}"]
+    one, several = Run(tmp_path / "one"), Run(tmp_path / "several")
+    assert cli.main(command(one)) == 0
+    assert_ended_well(start(command(several), 2))
+    assert several.result.read() == one.result.read()
+    for split in ("valid", "test"):
+        assert several.predictions(split).read() == one.predictions(split).read(), "bit for bit"
