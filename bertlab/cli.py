@@ -279,7 +279,7 @@ def _add_training(add) -> None:
     adapt = add(
         "adapt", _adapt, "continue pretraining on a task's text, without its labels (ULMFiT's second stage)",
         "bertlab adapt --run=runs/awd --task=trec --recipe=ulmfit --config.task_data.directory=trec --workdir=runs/awd-trec",
-        overrides=True, finds=True, processes="one",
+        overrides=True, finds=True, processes="several",
     )  # fmt: skip
     adapt("--run", required=True, type=Path, help="directory of a pretrained or imported run")
     adapt("--task", required=True, help="a task's name, or FILE.py with your own task")
@@ -581,7 +581,7 @@ def _add_weights(add) -> None:
 
     embed = add(
         "embed", _embed, "write the hidden states of every line of a text",
-        "bertlab embed --run=runs/x --text=lines.txt --layers=all --out=lines.npz",
+        "bertlab embed --run=runs/x --text=lines.txt --layers=all --out=lines.npz", processes="several",
     )  # fmt: skip
     embed("--run", required=True, type=Path, help=_ANY_RUN)
     embed("--text", required=True, type=Path, help="UTF-8 file, one text per line")
@@ -713,14 +713,14 @@ def _finetune(given, overrides: list[str]) -> Found | None:
     return Found(result) if first else None
 
 
-def _adapt(given, overrides: list[str]) -> Found:
+def _adapt(given, overrides: list[str]) -> Found | None:
     from bertlab.run import Run
     from bertlab.transfer.adapt import adapt
 
-    values = _values(overrides)
-    result = adapt(given.run, given.task, given.workdir, values, given.recipe, given.epochs)
-    print(f"finished: {Run(given.workdir).result}; next: bertlab finetune --run={given.workdir} --task={given.task}")
-    return Found(result)
+    with _together() as first:
+        result = adapt(given.run, given.task, given.workdir, _values(overrides), given.recipe, given.epochs)
+        print(f"finished: {Run(given.workdir).result}; next: bertlab finetune --run={given.workdir} --task={given.task}")
+    return Found(result) if first else None
 
 
 def _average(given, _) -> Found:
@@ -970,13 +970,15 @@ def _export(given, _) -> None:
 
 
 def _embed(given, _) -> None:
-    from bertlab.locks import alone
+    from bertlab.train import processes
     from bertlab.transfer.load import embed_file, parse_layers
 
     layers = parse_layers(given.layers or ("-1" if given.pooling else "all"))
     names = ("run", "text", "out", "pretokenized", "special_tokens", "pooling", "step", "carry")
-    with alone(given.out):
-        embed_file(layers=layers, **{name: getattr(given, name) for name in names})
+    if given.carry:
+        hosts.refuse("--carry reads each line after the one before it, so embed")
+    with _together(), processes.alone_at(given.out):
+        embed_file(layers=layers, together=True, **{name: getattr(given, name) for name in names})
 
 
 def _keys(given, _) -> Found:

@@ -16,13 +16,13 @@ MAIN = "import sys; from bertlab import cli; sys.exit(cli.main(sys.argv[1:]))"
 
 @contextlib.contextmanager
 def starting(folder: Path) -> Iterator[Callable[..., list]]:
-    """A function (arguments of bertlab, processes, devices of each, code that the last begins with) -> they run the command.
+    """A function (arguments, processes, devices of each, code that the last, or each, begins with) -> they run the command.
 
     Each has a `log` in the folder. All are killed at the end of the block.
     """
     begun = []
 
-    def begin(arguments: Sequence[str], count: int, devices: int = 1, last: str = "") -> list[subprocess.Popen]:
+    def begin(arguments: Sequence[str], count: int, devices: int = 1, last: str = "", each: str = "") -> list[subprocess.Popen]:
         with socket.socket() as free:
             free.bind(("localhost", 0))
             address = f"localhost:{free.getsockname()[1]}"
@@ -33,7 +33,7 @@ def starting(folder: Path) -> Iterator[Callable[..., list]]:
             environment = {**of_all, **(of_each(i) if count > 1 else {})}
             path = folder / f"process-{len(begun)}.log"
             with path.open("w") as log:
-                command = [sys.executable, "-c", (last + MAIN) if i == count - 1 else MAIN, *map(str, arguments)]
+                command = [sys.executable, "-c", each + (last if i == count - 1 else "") + MAIN, *map(str, arguments)]
                 started.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
             started[-1].log = path
             begun.append(started[-1])

@@ -14,6 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -113,7 +114,7 @@ def who() -> str:
     return f"bertlab: process {jax.process_index()} of {jax.process_count()}"
 
 
-_AGAIN = "rerun the command for all processes; they continue from the last checkpoint"
+_AGAIN = "rerun the command for all processes; a training continues from its last checkpoint"
 
 
 def meet(where: str) -> None:
@@ -133,9 +134,14 @@ def first_before_others(what: str) -> Iterator[None]:
     meet(f"{what} by all")
 
 
+def alone(workdir: str | os.PathLike) -> contextlib.AbstractContextManager[None]:
+    """Holds a run directory for all processes of the run; raises as `alone_at`."""
+    return alone_at(workdir, Run(workdir).lock)
+
+
 @contextlib.contextmanager
-def alone(workdir: str | os.PathLike) -> Iterator[None]:
-    """Holds a run directory for all processes of the run: the first takes its lock (`bertlab.locks.alone`).
+def alone_at(place: str | os.PathLike, lock: Path | None = None) -> Iterator[None]:
+    """Holds a directory or file for all processes: the first takes its lock (`bertlab.locks.alone`).
 
     Raises:
         UserError: in each of them, another process is at work there.
@@ -144,7 +150,7 @@ def alone(workdir: str | os.PathLike) -> Iterator[None]:
         refusal = ""
         if is_first():
             try:
-                stack.enter_context(locks.alone(workdir, Run(workdir).lock))
+                stack.enter_context(locks.alone(place, lock))
             except UserError as error:
                 refusal = str(error)
         if refusal := gather(refusal)[0]:

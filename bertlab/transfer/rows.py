@@ -44,23 +44,29 @@ class Inference:
         return self._functions[key](self._params, view)
 
     def own(self, batches: Iterable[Batch], label: str, total: int) -> Iterator[Batch]:
-        """Yields every `count`-th of the batches, from this process's first; tells how far all are.
-
-        Args:
-            batches: in the same order in all processes; each begins with the numbers of what it has.
-            label: what is done, for `bertlab.progress`.
-            total: how much all batches have.
-        """
-        index, count = self.process
-        for number, batch in enumerate(over(batches, label, total, lambda batch: len(batch[0]))):
-            if number % count == index:
-                yield batch
+        """This process's share of the batches (`own`)."""
+        return own(batches, self.process, label, total)
 
     def of_all(self, found: dict[int, Any]) -> dict[int, Any]:
         """JSON values by number: those of all processes, in the place of this one's."""
         if self.process[1] == 1:
             return found
         return {number: value for of_process in gather([*found.items()]) for number, value in of_process}
+
+
+def own(batches: Iterable[Batch], process: tuple[int, int], label: str, total: int) -> Iterator[Batch]:
+    """Yields a process's share of batches, which is every `count`-th from its first; tells how far all are.
+
+    Args:
+        batches: in the same order in all processes; each begins with the numbers of what it has.
+        process: (index, count) of this process among those that share them.
+        label: what is done, for `bertlab.progress`.
+        total: how much all batches have.
+    """
+    index, count = process
+    for number, batch in enumerate(over(batches, label, total, lambda batch: len(batch[0]))):
+        if number % count == index:
+            yield batch
 
 
 def padded_length(tokens: int, longest: int) -> int:

@@ -235,7 +235,7 @@ def test_who_begins_alone_says_so_and_ends(tmp_path):
         ),
         (
             jax.errors.JaxRuntimeError("UNAVAILABLE: the coordination service"),
-            "they continue from the last checkpoint. (UNAVAILABLE:",
+            "a training continues from its last checkpoint. (UNAVAILABLE:",
         ),
         (RuntimeError("DEADLINE_EXCEEDED: Barrier timed out"), "process 1 of 2 lost another process"),
         (UserError("config.x is wrong"), "process 1 of 2: config.x is wrong"),
@@ -256,7 +256,7 @@ def test_what_ends_one_of_several_is_told_apart(error, said, monkeypatch, capsys
     shown = capsys.readouterr().err
     assert status == (1 if isinstance(error, OSError) else 2) and said in line + shown and "process 1 of 2" in line
     assert ("Traceback" in shown) == (said == "Traceback")
-    assert ("lost another" in line) == ("lost another" in said or "they continue" in said)
+    assert ("lost another" in line) == ("lost another" in said or "a training continues" in said)
 
 
 @pytest.mark.parametrize("recipe", ["bert", "gpt", "modern", "awd_lstm", "elmo on characters", "glove", "skip_gram"])

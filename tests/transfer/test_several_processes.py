@@ -53,6 +53,42 @@ def test_processes_fine_tune_as_one(count, rounding, more, bert_run, words_task,
     assert sorted(path.name for path in several.iterdir()) == sorted(path.name for path in one.iterdir())
 
 
+SMALL_SHARDS = """
+import functools
+from bertlab.transfer import stored
+stored.extract = functools.partial(stored.extract, shard_bytes=20_000)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_two_processes_train_on_stored_states_as_one(bert_run, words_task, start, tmp_path):
+    settings = ["--config.transfer.features=True", "--config.train.steps=6", "--config.data.batch_size=8"]
+    of = lambda name: [f"--workdir={tmp_path / name}", f"--config.task_data.pretraining.directory={tmp_path / name}-cache"]
+    command = lambda name: ["finetune", f"--run={bert_run}", f"--task={words_task}", *of(name), *settings]
+    assert_ended_well(start(command("one"), 1, 2, each=SMALL_SHARDS))
+    assert_ended_well(start(command("several"), 2, each=SMALL_SHARDS))
+    features = [{path.relative_to(top): path.read_bytes() for path in top.rglob("*.*")} for top in tmp_path.glob("*-cache")]
+    assert features[0] == features[1] and len(features[0]) > 10, "bit for bit"
+    expected, found = ((tmp_path / name / "predictions" / "test.jsonl").read_text() for name in ("one", "several"))
+    assert found == expected
+
+
+@pytest.mark.parametrize("count", [pytest.param(2, marks=NIGHTLY), pytest.param(4, marks=NIGHTLY)])
+def test_processes_adapt_as_one(count, bert_run, words_task, start, tmp_path):
+    settings = ["--config.data.shards=4", "--config.train.steps=8", "--config.train.log_every=2", "--config.mesh.data=-1"]
+    command = lambda name: ["adapt", f"--run={bert_run}", f"--task={words_task}", f"--workdir={tmp_path / name}", *settings]
+    assert_ended_well(start(command("one"), 1, count))
+    assert_ended_well(start(command("several"), count))
+    one, several = tmp_path / "one", tmp_path / "several"
+    assert (several / "task_text.jsonl").read_text() == (one / "task_text.jsonl").read_text()
+    expected, found = (lines_of(directory / "metrics.jsonl") for directory in (one, several))
+    what = lambda lines: [(line["step"], line["split"], line["tokens"], line.get("data_hash")) for line in lines]
+    assert what(found) == what(expected), "the same batches, each line once"
+    # Over more than two devices, processes add in another order than one process does.
+    np.testing.assert_allclose(*([line["loss"] for line in lines] for lines in (found, expected)), rtol=1e-4)
+
+
 @pytest.fixture
 def texts(tmp_path):
     """A file of 70 texts of unlike lengths: three batches."""
@@ -110,3 +146,26 @@ def test_two_processes_answer_without_training_as_one(small_config, words_task, 
     assert several.result.read() == one.result.read()
     for split in ("valid", "test"):
         assert several.predictions(split).read() == one.predictions(split).read(), "bit for bit"
+
+
+@pytest.mark.parametrize(
+    ("count", "name", "how"),
+    [
+        pytest.param(2, "states.npz", (), marks=NIGHTLY),
+        pytest.param(4, "states.csv", ("--special_tokens", "--layers=0,-1"), marks=NIGHTLY),
+        pytest.param(2, "vectors.safetensors", ("--pooling=max",), marks=NIGHTLY),
+    ],
+)
+def test_processes_embed_as_one(count, name, how, bert_run, texts, start, tmp_path):
+    files = [tmp_path / "of_one" / name, tmp_path / "of_several" / name]
+    command = lambda file: ["embed", f"--run={bert_run}", f"--text={texts}", f"--out={file}", *how]
+    assert cli.main(command(files[0])) == 0
+    assert_ended_well(start(command(files[1]), count))
+    assert files[1].read_bytes() == files[0].read_bytes(), "bit for bit"
+    assert [path.name for path in files[1].parent.iterdir()] == [name], "no part is left"
+
+
+def test_states_that_are_carried_on_are_of_one_process(monkeypatch, capsys):
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
+    assert cli.main(["embed", "--run=x", "--text=x", "--out=x.npz", "--carry"]) == 2
+    assert "--carry reads each line after the one before it, so embed runs in one process" in capsys.readouterr().err
