@@ -95,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
             if said is None:
                 raise
     line = f"bertlab {given.command}: {' '.join(said.splitlines())}"
-    if processes := sys.modules.get("bertlab.train.processes"):
+    if (processes := sys.modules.get("bertlab.train.processes")) and processes.have_joined():
         processes.leave(status, line)
     print(line, file=sys.stderr)
     return status
@@ -316,7 +316,7 @@ def _add_grid(argument, selection: str = "") -> None:
 def _add_studies(add) -> None:
     sweep = add(
         "sweep", _sweep, "run all unfinished runs of a study",
-        "bertlab sweep --study=experiments/ablations/objectives.py --workdir=runs/objectives --jobs=2",
+        "bertlab sweep --study=experiments/ablations/objectives.py --workdir=runs/objectives --jobs=2", processes="several",
     )  # fmt: skip
     sweep("--study", required=True, help="study file and its arguments, FILE.py:key=value,key=value")
     sweep("--workdir", required=True, type=Path, help="study directory; it holds one directory per run")
@@ -732,21 +732,27 @@ def _average(given, _) -> Found:
     return Found(found)
 
 
-def _sweep(given, _) -> int:
+def _sweep(given, _) -> int | None:
     from bertlab.studies.launchers import launcher
     from bertlab.studies.study import load_study
     from bertlab.studies.sweep import sweep
 
-    started_by = launcher(given.launcher, given.jobs, given.launcher_options)
-    return sweep(
-        load_study(given.study),
-        given.workdir,
-        started_by,
-        given.dry_run,
-        given.until_decided,
-        given.published,
-        given.store,
-    )
+    how = (given.dry_run, given.until_decided, given.published, given.store)
+    if not hosts.are_several() or given.launcher != "local":
+        started_by = launcher(given.launcher, given.jobs, given.launcher_options)
+        return sweep(load_study(given.study), given.workdir, started_by, *how)
+    from bertlab.studies.launchers.slice import follow, leading
+
+    if given.jobs != 1 or given.launcher_options:
+        raise UserError("on several hosts each run takes all of them, one after the other; omit --jobs and --launcher_options")
+    index, count = hosts.position()
+    if index:
+        return None if given.dry_run else follow(given.workdir, index, count)
+    study = load_study(given.study)
+    if given.dry_run:
+        return sweep(study, given.workdir, None, *how)
+    with leading(given.workdir, count) as started_by:
+        return sweep(study, given.workdir, started_by, *how)
 
 
 def _evaluate(given, _) -> Found | None:

@@ -21,9 +21,9 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from bertlab import locks
+from bertlab import hosts, locks
 from bertlab.errors import UserError, failure_of_machine
-from bertlab.hosts import ADDRESS, COUNT, INDEX, are_several
+from bertlab.hosts import ADDRESS
 from bertlab.run import Run
 
 # Seconds without a sign of life after which a process counts as lost.
@@ -49,21 +49,12 @@ def join() -> None:
     Raises:
         UserError: only some of the variables are set, or the processes do not find each other.
     """
-    given = {name: os.environ[name] for name in (ADDRESS, COUNT, INDEX) if os.environ.get(name)}
     arguments: dict[str, Any] = {}
-    if given.get(ADDRESS) == "auto":
+    if hosts.is_auto():
         del os.environ[ADDRESS]
-    elif given:
-        if missing := [name for name in (ADDRESS, COUNT, INDEX) if name not in given]:
-            raise UserError(f"{', '.join(given)} without {' and '.join(missing)}: processes that work together need all three")
-        if not re.fullmatch(r".+:\d+", given[ADDRESS]):
-            raise UserError(f"{ADDRESS}={given[ADDRESS]}: expected host:port of process 0, or auto")
-        if wrong := [name for name in (COUNT, INDEX) if not given[name].isdecimal()]:
-            raise UserError(f"{wrong[0]}={given[wrong[0]]}: expected a number")
-        arguments = {"coordinator_address": given[ADDRESS], "num_processes": int(given[COUNT]), "process_id": int(given[INDEX])}
-        if arguments["process_id"] >= arguments["num_processes"]:
-            raise UserError(f"{INDEX}={given[INDEX]} must be below {COUNT}={given[COUNT]}: processes are counted from 0")
-    elif not are_several():
+    elif given := hosts.named():
+        arguments = dict(zip(("coordinator_address", "num_processes", "process_id"), given))
+    elif not hosts.are_several():
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     address = arguments.get("coordinator_address", "the address that this cluster gives")
@@ -168,6 +159,11 @@ def _give_up(address: str, patience: int) -> None:
     os._exit(2)
 
 
+def have_joined() -> bool:
+    """Whether this process has joined others; does not take the devices."""
+    return jax.distributed.is_initialized()
+
+
 def leave(status: int, line: str) -> None:
     """Ends one of several processes at once, with a last line. An orderly end would wait for the others, which may be gone.
 
@@ -206,12 +202,16 @@ def gather(value: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def company() -> Iterator[None]:
-    """Ends this process at once if something fails: an orderly end would wait for the others. No effect with one process."""
+def company(*alike: type[Exception]) -> Iterator[None]:
+    """Ends this process at once if something fails: an orderly end would wait for the others. No effect with one process.
+
+    Args:
+        alike: errors that all processes raise at the same place, so that they may end in order.
+    """
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
-        if jax.process_count() == 1:
+        if jax.process_count() == 1 or isinstance(error, alike):
             raise
         status, line = 2, f"{who()} failed: {type(error).__name__}; see above"
         if isinstance(error, UserError):

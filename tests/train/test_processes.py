@@ -16,7 +16,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertlab import cli
+from bertlab import cli, hosts
 from bertlab.data.batches import train_batches
 from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
@@ -165,7 +165,7 @@ def test_each_that_is_left_says_so_within_a_minute(how, lost, count, start, tmp_
 
 @pytest.mark.parametrize(
     "environment",
-    [{processes.COUNT: "2"}, {"SLURM_STEP_NUM_TASKS": "2"}, {"TPU_WORKER_HOSTNAMES": "a,b"}, {processes.ADDRESS: "auto"}],
+    [{hosts.COUNT: "2"}, {"SLURM_STEP_NUM_TASKS": "2"}, {"TPU_WORKER_HOSTNAMES": "a,b"}, {hosts.ADDRESS: "auto"}],
 )
 @pytest.mark.parametrize(
     ("command", "what"),
@@ -216,9 +216,9 @@ def test_who_begins_alone_says_so_and_ends(tmp_path):
     begin = "from bertlab.train import processes; processes.JOINING = 1; processes.join()"
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
-        processes.ADDRESS: "localhost:1",
-        processes.COUNT: "2",
-        processes.INDEX: "1",
+        hosts.ADDRESS: "localhost:1",
+        hosts.COUNT: "2",
+        hosts.INDEX: "1",
     }
     done = subprocess.run([sys.executable, "-c", begin], env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
@@ -320,9 +320,9 @@ def test_rows_are_of_one_process(monkeypatch):
         ({"SLURM_STEP_NUM_TASKS": "4"}, {}),
         ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),
         ({"TPU_WORKER_HOSTNAMES": "a,b"}, {}),
-        ({processes.ADDRESS: "auto"}, {}),
+        ({hosts.ADDRESS: "auto"}, {}),
         (
-            {processes.ADDRESS: "a:1", processes.COUNT: "2", processes.INDEX: "1", "SLURM_STEP_NUM_TASKS": "4"},
+            {hosts.ADDRESS: "a:1", hosts.COUNT: "2", hosts.INDEX: "1", "SLURM_STEP_NUM_TASKS": "4"},
             {"coordinator_address": "a:1", "num_processes": 2, "process_id": 1},
         ),
     ],
@@ -332,23 +332,23 @@ def test_processes_find_each_other_by_what_the_environment_says(environment, arg
     monkeypatch.setattr(jax.distributed, "initialize", lambda **given: asked.append(given))
     monkeypatch.setattr(jax.config, "update", lambda *_: None)
     monkeypatch.setattr(processes, "_begin_witness", lambda: None)
-    for name in ("SLURM_STEP_NUM_TASKS", "TPU_WORKER_HOSTNAMES", processes.ADDRESS, processes.COUNT, processes.INDEX):
+    for name in ("SLURM_STEP_NUM_TASKS", "TPU_WORKER_HOSTNAMES", hosts.ADDRESS, hosts.COUNT, hosts.INDEX):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     processes.join()
     found = [{name: given[name] for name in given if not name.endswith(("timeout", "seconds"))} for given in asked]
     assert found == ([] if arguments is None else [arguments])
-    assert os.environ.get(processes.ADDRESS) != "auto", "JAX would take it for an address"
+    assert os.environ.get(hosts.ADDRESS) != "auto", "JAX would take it for an address"
 
 
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({processes.ADDRESS: "a:1"}, "JAX_COORDINATOR_ADDRESS without JAX_NUM_PROCESSES and JAX_PROCESS_ID"),
-        ({processes.ADDRESS: "a:1", processes.COUNT: "2", processes.INDEX: "x"}, "JAX_PROCESS_ID=x: expected a number"),
-        ({processes.ADDRESS: "a:1", processes.COUNT: "2", processes.INDEX: "2"}, "JAX_PROCESS_ID=2 must be below"),
-        ({processes.ADDRESS: "a", processes.COUNT: "2", processes.INDEX: "1"}, "JAX_COORDINATOR_ADDRESS=a: expected host:port"),
+        ({hosts.ADDRESS: "a:1"}, "JAX_COORDINATOR_ADDRESS without JAX_NUM_PROCESSES and JAX_PROCESS_ID"),
+        ({hosts.ADDRESS: "a:1", hosts.COUNT: "2", hosts.INDEX: "x"}, "JAX_PROCESS_ID=x: expected a number"),
+        ({hosts.ADDRESS: "a:1", hosts.COUNT: "2", hosts.INDEX: "2"}, "JAX_PROCESS_ID=2 must be below"),
+        ({hosts.ADDRESS: "a", hosts.COUNT: "2", hosts.INDEX: "1"}, "JAX_COORDINATOR_ADDRESS=a: expected host:port"),
     ],
 )
 def test_addresses_come_whole(environment, message, monkeypatch):
