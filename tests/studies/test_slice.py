@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 
-import numpy as np
 import pytest
 
 from bertlab import cli, hosts
@@ -168,7 +167,7 @@ from bertlab.studies.study import Study
 def get_study(arguments=None):
     return Study(
         name="hosts", title="", question="?", config="{root}/experiments/pretrain/bert.py:objectives=mlm",
-        axes={{"head": {{"A": {{}}, "B": {{"finetune.head.bilstm": 1}}}}, "seed": [1]}},
+        axes={{"rate": {{"A": {{}}, "B": {{"finetune.optimizer.learning_rate": 1e-3}}}}, "seed": [1]}},
         overrides={overrides!r}, downstream={{"words": {{"task": {task!r}}}}},
     )
 """
@@ -183,30 +182,27 @@ def test_two_hosts_sweep_as_one(small_overrides, words_task, tmp_path):
         "data.shards": 2,
         "model.layers": 1,
         "optimizer.warmup_steps": 2,
-        "train.steps": 6,
+        "train.steps": 4,
         "train.log_every": 2,
         "train.eval_every": 0,
         "train.eval_batches": 1,
-        "evaluate.sentences": 10,
-        "finetune.train.steps": 4,
+        "evaluate.sentences": 0,
+        "finetune.train.steps": 2,
         "finetune.data.batch_size": 8,
     }
     study = tmp_path / "study.py"
     study.write_text(STUDY.format(root=ROOT, overrides=overrides, task=words_task))
     command = lambda name: ["sweep", f"--study={study}", f"--workdir={tmp_path / name}"]
     with starting(tmp_path) as start:
-        assert end(start(command("one"), 1, 2)) == [0]
+        assert end(start(command("one"), 1, 2), timeout=600) == [0]
         several = start(command("several"), 2, 1)
-        assert end(several) == [0, 0], [said(process) for process in several]
+        assert end(several, timeout=600) == [0, 0], [said(process) for process in several]
     assert "all 2 runs are finished" in said(several[0]) and "all 2 runs" not in said(several[1])
     found = {path.relative_to(tmp_path / "several") for path in (tmp_path / "several").rglob("*.json*")}
     assert {path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*.json*")} == found
     results = [path for path in found if path.name == "result.json"]
-    assert len(results) == 4, "a pretraining or what takes its place, and a fine-tuning, of each run"
+    assert len(results) == 3, "one pretraining, and a fine-tuning of each run"
     for path in results:
         one, other = (json.loads((tmp_path / name / path).read_text()) for name in ("one", "several"))
-        assert one.keys() == other.keys() and one.get("data_hash") == other.get("data_hash")
-        for split, metrics in one["metrics"].items():
-            assert metrics.keys() == other["metrics"][split].keys()
-            # A sum over two devices has one order, but compilers may fuse otherwise around an exchange between processes.
-            np.testing.assert_allclose(list(other["metrics"][split].values()), list(metrics.values()), rtol=1e-4)
+        assert other.get("data_hash") == one.get("data_hash")
+        assert other["metrics"] == one["metrics"], "bit for bit: a sum over two devices has one order"
