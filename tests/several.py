@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -71,3 +72,12 @@ def last_line(process, start: str) -> str:
     while not (last := said(process).strip().splitlines()[-1]).startswith(start) and time.monotonic() < deadline:
         time.sleep(0.05)
     return last
+
+
+def assert_it_says_why_it_ended(process, name: str) -> None:
+    """In its last line. Either an operation that all had together fails, or JAX misses one's heartbeat and aborts."""
+    status, last = process.wait(timeout=60), last_line(process, f"bertlab: {name} ")
+    lost, aborted = "lost another process; it was killed", "ended without a message: it was killed, or JAX"
+    words = {2: [lost], -signal.SIGABRT: [lost, aborted]}  # JAX may abort while the process is ending for the same reason
+    assert any(f"{name} {why}" in last for why in words[status]), said(process)
+    assert "rerun the command for all processes" in last, said(process)

@@ -25,7 +25,7 @@ from bertlab.run import Run
 from bertlab.train import processes
 from bertlab.train.sharding import check_rows_have_one_process
 from tests.references import write_config
-from tests.several import end, last_line, said, starting
+from tests.several import assert_it_says_why_it_ended, end, last_line, said, starting
 
 STEPS = 24
 NIGHTLY = (pytest.mark.slow, pytest.mark.nightly)
@@ -33,7 +33,7 @@ NIGHTLY = (pytest.mark.slow, pytest.mark.nightly)
 
 @pytest.fixture
 def start(small_config, tmp_path):
-    """A function (workdir, processes, devices of each, code that the last begins with) -> they train a run of four shards."""
+    """A function (workdir, processes, devices of each, code of the last, options) -> they train a run of four shards."""
     settings = {
         "data__shards": 4,
         "evaluate__sentences": 0,
@@ -43,8 +43,11 @@ def start(small_config, tmp_path):
         "train__log_every": 2,
     }
     file = write_config(small_config("bert", **settings), tmp_path / "config.py")
+    command = ["train", f"--config={file}"]
     with starting(tmp_path) as begin:
-        yield lambda workdir, *how, **more: begin(["train", f"--config={file}", f"--workdir={workdir}"], *how, **more)
+        yield lambda workdir, count, devices, last="", more=(): begin(
+            [*command, f"--workdir={workdir}", *more], count, devices, last
+        )
 
 
 def wait_for_step(process, step: int) -> None:
@@ -52,15 +55,6 @@ def wait_for_step(process, step: int) -> None:
     while not re.search(rf"^step +{step}/", said(process), re.MULTILINE):
         assert process.poll() is None and time.monotonic() < deadline, said(process)
         time.sleep(0.05)
-
-
-def assert_it_says_why_it_ended(process, name: str) -> None:
-    """In its last line. Either an operation that all had together fails, or JAX misses one's heartbeat and aborts."""
-    status, last = process.wait(timeout=60), last_line(process, f"bertlab: {name} ")
-    lost, aborted = "lost another process; it was killed", "ended without a message: it was killed, or JAX"
-    words = {2: [lost], -signal.SIGABRT: [lost, aborted]}  # JAX may abort while the process is ending for the same reason
-    assert any(f"{name} {why}" in last for why in words[status]), said(process)
-    assert "rerun the command for all processes" in last, said(process)
 
 
 def curves(workdir) -> tuple[list, list]:
@@ -131,6 +125,14 @@ def test_a_run_in_use_is_refused_by_each_of_them(start, tmp_path):
         words = f"bertlab: process {i} of 2: {tmp_path / 'run'} is in use by process {os.getpid()} on {socket.gethostname()} "
         assert last_line(process, words).startswith(words), said(process)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_processes_that_diverge_write_where(start, tmp_path):
+    two = start(tmp_path / "run", 2, 1, more=["--config.optimizer.learning_rate=1e30"])
+    assert end(two) == [2, 2]
+    assert last_line(two[0], "bertlab: process 0 of 2: ").endswith(Run(tmp_path / "run").diverged.read().strip())
 
 
 def test_an_interrupted_process_takes_the_others_with_it(start, tmp_path):

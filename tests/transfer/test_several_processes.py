@@ -1,6 +1,7 @@
 """Several real processes on this machine work on one command; what one process with as many devices does is the truth."""
 
 import json
+import signal
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from bertlab import cli
 from bertlab.run import Run
 from bertlab.transfer.rows import Inference
-from tests.several import assert_ended_well, starting
+from tests.several import assert_ended_well, assert_it_says_why_it_ended, starting
 from tests.transfer.runs import fresh_run
 
 NIGHTLY = (pytest.mark.slow, pytest.mark.nightly)
@@ -169,3 +170,21 @@ def test_states_that_are_carried_on_are_of_one_process(monkeypatch, capsys):
     monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
     assert cli.main(["embed", "--run=x", "--text=x", "--out=x.npz", "--carry"]) == 2
     assert "--carry reads each line after the one before it, so embed runs in one process" in capsys.readouterr().err
+
+
+KILLED = """
+import os, signal
+from bertlab.transfer.rows import Inference
+Inference.__call__ = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_a_process_that_dies_is_noticed_by_the_others_and_nothing_is_written(bert_run, texts, start, tmp_path):
+    out = tmp_path / "of_several" / "states.npz"
+    out.parent.mkdir()
+    two = start(["embed", f"--run={bert_run}", f"--text={texts}", f"--out={out}"], 2, last=KILLED)
+    assert two[1].wait(timeout=240) == -signal.SIGKILL
+    assert_it_says_why_it_ended(two[0], "process 0 of 2")
+    assert not out.exists()
