@@ -27,7 +27,8 @@ def workdir(tmp_path, monkeypatch):
 
     def start(command, directory, log=None, **options):
         who = "other" if log else "first"
-        code = f"import pathlib, sys; sys.exit(int(pathlib.Path(sys.argv[1], 'status-{who}').read_text()))"
+        code = f"import pathlib, sys, time; time.sleep({0.3 if log else 0})"  # the other host's ends later
+        code += f"; sys.exit(int(pathlib.Path(sys.argv[1], 'status-{who}').read_text()))"
         (directory / f"begun-{who}").write_text(" ".join(command))
         return subprocess.Popen([sys.executable, "-c", code, str(directory)], **options)
 
