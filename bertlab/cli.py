@@ -102,16 +102,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 @contextlib.contextmanager
-def _together() -> Iterator[bool]:
+def _together(saves: bool = True) -> Iterator[bool]:
     """Joins the other processes that run this command, if there are any; yields whether this one is the first.
 
     Only the first prints; the others say on standard error what ends them.
+
+    Args:
+        saves: The command saves after SIGTERM.
     """
     from bertlab.progress import hidden
     from bertlab.train import processes
 
     several = hosts.are_several()  # joining may change the environment
-    processes.join()
+    processes.join(saves)
     first = not several or processes.is_first()
     with processes.company(), contextlib.ExitStack() as stack:
         if not first:
@@ -768,13 +771,13 @@ def _evaluate(given, _) -> Found | None:
         from bertlab.transfer.babylm import evaluate_babylm
 
         how = (kinds, given.limit, given.out, given.step, given.orders, given.special_tokens or "pipeline")
-        with _together() as first:
+        with _together(saves=False) as first:
             found = {"babylm": evaluate_babylm(given.run, given.data, *how, together=True)}
         return Found(found) if first else None
     if given.special_tokens:
         raise UserError(f"--special_tokens={given.special_tokens} has no effect without --suite=babylm; omit it")
     how = (kinds, given.limit, given.out, given.step, given.orders, not given.noclosing)
-    with _together() as first:
+    with _together(saves=False) as first:
         found = evaluate(given.run, given.text, given.minimal_pairs, *how, together=True)
     return Found(found) if first else None
 
@@ -983,7 +986,7 @@ def _embed(given, _) -> None:
     names = ("run", "text", "out", "pretokenized", "special_tokens", "pooling", "step", "carry")
     if given.carry:
         hosts.refuse("--carry reads each line after the one before it, so embed")
-    with _together(), processes.alone_at(given.out):
+    with _together(saves=False), processes.alone_at(given.out):
         embed_file(layers=layers, together=True, **{name: getattr(given, name) for name in names})
 
 

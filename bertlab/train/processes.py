@@ -38,13 +38,16 @@ _LOST = re.compile(
 )
 
 
-def join() -> None:
+def join(saves: bool = True) -> None:
     """Joins the other processes of the run, if the environment names any.
 
     It looks, in this order, for JAX_COORDINATOR_ADDRESS (host:port of process 0) with JAX_NUM_PROCESSES and JAX_PROCESS_ID; a
     SLURM step of several tasks (`srun -n 4 bertlab train ...`); the hosts of a TPU slice (GKE's TPU_WORKER_HOSTNAMES). With
     JAX_COORDINATOR_ADDRESS=auto JAX finds the processes (Cloud TPU virtual machines, Open MPI). Call it before anything uses a
     device.
+
+    Args:
+        saves: SIGTERM to one lets all save after the same step; otherwise it ends what it is sent to.
 
     Raises:
         UserError: only some of the variables are set, or the processes do not find each other.
@@ -57,6 +60,7 @@ def join() -> None:
     elif not hosts.are_several():
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.config.update("jax_enable_preemption_service", saves)
     address = arguments.get("coordinator_address", "the address that this cluster gives")
     patience = JOINING if arguments else JOINING_CLUSTER
     print(f"waiting up to {patience} s for the other processes of this run, at {address}", file=sys.stderr, flush=True)

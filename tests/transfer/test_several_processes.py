@@ -172,19 +172,21 @@ def test_states_that_are_carried_on_are_of_one_process(monkeypatch, capsys):
     assert "--carry reads each line after the one before it, so embed runs in one process" in capsys.readouterr().err
 
 
-KILLED = """
+SIGNALLED = """
 import os, signal
 from bertlab.transfer.rows import Inference
-Inference.__call__ = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+Inference.__call__ = lambda *_: os.kill(os.getpid(), {signal})
 """
 
 
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_a_process_that_dies_is_noticed_by_the_others_and_nothing_is_written(bert_run, texts, start, tmp_path):
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [pytest.param(signal.SIGKILL, -signal.SIGKILL, marks=NIGHTLY), pytest.param(signal.SIGTERM, 130, marks=NIGHTLY)],
+)
+def test_a_process_that_ends_is_noticed_by_the_others_and_nothing_is_written(sent, status, bert_run, texts, start, tmp_path):
     out = tmp_path / "of_several" / "states.npz"
     out.parent.mkdir()
-    two = start(["embed", f"--run={bert_run}", f"--text={texts}", f"--out={out}"], 2, last=KILLED)
-    assert two[1].wait(timeout=240) == -signal.SIGKILL
+    two = start(["embed", f"--run={bert_run}", f"--text={texts}", f"--out={out}"], 2, last=SIGNALLED.format(signal=int(sent)))
+    assert two[1].wait(timeout=240) == status
     assert_it_says_why_it_ended(two[0], "process 0 of 2")
     assert not out.exists()
