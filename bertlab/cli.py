@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from bertlab import __version__
+from bertlab import __version__, hosts
 from bertlab.completion import SHELLS, is_completing
 from bertlab.errors import UserError, failure_of_machine, require, too_long_a_name
 from bertlab.interrupts import interruptible
@@ -79,6 +79,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"{given.command} does not know {' '.join(unknown)}; see bertlab {given.command} --help")
     with interruptible() as signals:
         try:
+            if given.processes == "one":
+                hosts.refuse()
             _check_places(given)
             _check_numbers(given)
             with _output(given) as out:
@@ -99,12 +101,33 @@ def main(arguments: list[str] | None = None) -> int:
             if said is None:
                 raise
     line = f"bertlab {given.command}: {' '.join(said.splitlines())}"
-    if given.command == "train":
-        from bertlab.train import processes
-
+    if (processes := sys.modules.get("bertlab.train.processes")) and processes.have_joined():
         processes.leave(status, line)
     print(line, file=sys.stderr)
     return status
+
+
+@contextlib.contextmanager
+def _together(saves: bool = True) -> Iterator[bool]:
+    """Joins the other processes that run this command, if there are any; yields whether this one is the first.
+
+    Only the first prints; the others say on standard error what ends them.
+
+    Args:
+        saves: The command saves after SIGTERM.
+    """
+    from bertlab.progress import hidden
+    from bertlab.train import processes
+
+    several = hosts.are_several()  # joining may change the environment
+    processes.join(saves)
+    first = not several or processes.is_first()
+    with processes.company(), contextlib.ExitStack() as stack:
+        if not first:
+            stack.enter_context(hidden())
+            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+            stack.enter_context(contextlib.redirect_stdout(nowhere))
+        yield first
 
 
 @contextlib.contextmanager
@@ -220,12 +243,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"bertlab {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def add(name, function, help, example, overrides=False, to=commands, finds=False):
+    def add(name, function, help, example, overrides=False, to=commands, finds=False, processes="any"):
+        """Of `processes`: "several" work together, "one" refuses others, "any" takes no notice of others."""
         command = to.add_parser(
             name, help=help, description=help[0].upper() + help[1:] + ".", epilog=f"example:\n  {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
         )  # fmt: skip
-        command.set_defaults(function=function, takes_overrides=overrides, json=False)
+        command.set_defaults(function=function, takes_overrides=overrides, json=False, processes=processes)
         output = command.add_argument_group("output")
         output.add_argument("--quiet", action="store_true", help="print nothing but errors")
         if finds:
@@ -250,7 +274,7 @@ def _add_training(add) -> None:
     train = add(
         "train", _train, "pretrain a model; run the same command again to resume",
         "bertlab train --config=experiments/pretrain/bert.py:size=tiny,objectives=mlm+nsp,corpus=pydocs"
-        " --workdir=runs/x --config.train.steps=200 --config.seed=1", overrides=True, finds=True,
+        " --workdir=runs/x --config.train.steps=200 --config.seed=1", overrides=True, finds=True, processes="several",
     )  # fmt: skip
     train("--config", required=True, help=_CONFIG_HELP)
     train("--workdir", required=True, type=Path, help=_STUDY_HELP)
@@ -259,7 +283,7 @@ def _add_training(add) -> None:
     tune = add(
         "finetune", _finetune, "fine-tune a pretrained run on a task: all of it, a part, or only the head",
         "bertlab finetune --run=runs/x --task=sst2 --recipe=bert --config.task_data.directory=glue"
-        " --workdir=runs/x/finetune/sst2", overrides=True, finds=True,
+        " --workdir=runs/x/finetune/sst2", overrides=True, finds=True, processes="several",
     )  # fmt: skip
     tune("--run", required=True, type=Path, help="directory of a pretrained, imported or fine-tuned run")
     tune("--task", required=True, help="a task's name, FILE.py with your own task, or several joined by +")
@@ -271,7 +295,7 @@ def _add_training(add) -> None:
     adapt = add(
         "adapt", _adapt, "continue pretraining on a task's text, without its labels (ULMFiT's second stage)",
         "bertlab adapt --run=runs/awd --task=trec --recipe=ulmfit --config.task_data.directory=trec --workdir=runs/awd-trec",
-        overrides=True, finds=True,
+        overrides=True, finds=True, processes="several",
     )  # fmt: skip
     adapt("--run", required=True, type=Path, help="directory of a pretrained or imported run")
     adapt("--task", required=True, help="a task's name, or FILE.py with your own task")
@@ -281,7 +305,7 @@ def _add_training(add) -> None:
 
     average = add(
         "average", _average, "average the predictions of several fine-tunings on one task, such as several seeds",
-        "bertlab average runs/forward/finetune/trec runs/backward/finetune/trec", finds=True,
+        "bertlab average runs/forward/finetune/trec runs/backward/finetune/trec", finds=True, processes="one",
     )  # fmt: skip
     average("runs", nargs="+", type=Path, help="directories of finished fine-tunings")
     average("--split", default="test", choices=("valid", "test"), help="default test")
@@ -330,7 +354,7 @@ def _add_grid(argument, selection: str = "") -> None:
 def _add_studies(add) -> None:
     sweep = add(
         "sweep", _sweep, "run all unfinished runs of a study",
-        "bertlab sweep --study=experiments/ablations/objectives.py --workdir=runs/objectives --jobs=2",
+        "bertlab sweep --study=experiments/ablations/objectives.py --workdir=runs/objectives --jobs=2", processes="several",
     )  # fmt: skip
     sweep("--study", required=True, help="study file and its arguments, FILE.py:key=value,key=value")
     sweep("--workdir", required=True, type=Path, help="study directory; it holds one directory per run")
@@ -385,7 +409,7 @@ def _add_studies(add) -> None:
 
     publish = add(
         "publish", _publish, "copy a study's results, without checkpoints, for others to read and go on from",
-        "bertlab publish runs/table5 experiments/results/table5", finds=True,
+        "bertlab publish runs/table5 experiments/results/table5", finds=True, processes="one",
     )  # fmt: skip
     publish("path", type=Path, help="study directory")
     publish("folder", type=Path, help="target directory; results already there stay unchanged")
@@ -441,7 +465,7 @@ def _add_studies(add) -> None:
 def _add_measuring(add) -> None:
     evaluate = add(
         "evaluate", _evaluate, "score held-out text (bits per byte) or minimal pairs (accuracy) by a run's own likelihood",
-        "bertlab evaluate --run=runs/x --minimal_pairs=blimp.jsonl --limit=20", finds=True,
+        "bertlab evaluate --run=runs/x --minimal_pairs=blimp.jsonl --limit=20", finds=True, processes="several",
     )  # fmt: skip
     evaluate("--run", required=True, type=Path, help=_ANY_RUN)
     evaluate("--text", type=Path, help="UTF-8 file, one text per line (default: sentences of the run's test split)")
@@ -464,7 +488,7 @@ def _add_measuring(add) -> None:
     similarity = add(
         "similarity", _similarity, "compare cosines of words and sentences with human ratings, and answer analogies",
         "bertlab similarity --run=runs/x --words=EN-SIMLEX-999.txt,EN-MEN-TR-3k.txt --analogies=questions-words.txt",
-        finds=True,
+        finds=True, processes="one",
     )  # fmt: skip
     similarity("--run", required=True, type=Path, help=_ANY_RUN)
     similarity("--words", default="", metavar="FILE,FILE", help="rated pairs of words: lines with two words and a number")
@@ -485,6 +509,7 @@ def _add_measuring(add) -> None:
     probe = add(
         "probe", _probe, "fit linear probes for a task's tags on every layer, with control tasks and code lengths",
         "bertlab probe --run=runs/x --task=ud --control --code --config.task_data.directory=ud", overrides=True, finds=True,
+        processes="one",
     )  # fmt: skip
     probe("--run", required=True, type=Path, help=_ANY_RUN)
     probe(
@@ -501,7 +526,7 @@ def _add_measuring(add) -> None:
 
     sample = add(
         "sample", _sample, "draw texts from a run, left to right or by revealing hidden pieces in steps",
-        "bertlab sample --run=runs/x --number=3 --length=40 --top_p=0.9", finds=True,
+        "bertlab sample --run=runs/x --number=3 --length=40 --top_p=0.9", finds=True, processes="one",
     )  # fmt: skip
     sample("--run", required=True, type=Path, help=_ANY_RUN)
     sample("--number", type=int, default=1, help="how many texts (default 1)")
@@ -518,7 +543,7 @@ def _add_measuring(add) -> None:
         "floor", _floor, "compute the lowest possible loss of each objective on the synthetic language, and how far a run is"
         " above it; the exit status is 1 if no objective has a floor",
         "bertlab floor --config=experiments/pretrain/bert.py:objectives=mlm,corpus=synthetic",
-        overrides=True, finds=True,
+        overrides=True, finds=True, processes="one",
     )  # fmt: skip
     floor("--config", default=None, help=_CONFIG_HELP)
     floor("--run", type=Path, help="run directory; gives the losses, and the config if you omit --config")
@@ -526,7 +551,7 @@ def _add_measuring(add) -> None:
     plan = add(
         "plan", _plan, "compile a training step for a machine you do not have, and print its memory, FLOPs and communication",
         "bertlab plan --config=experiments/pretrain/bert.py:size=large --topology=v5e:16x16 --config.data.batch_size=4096",
-        overrides=True, finds=True,
+        overrides=True, finds=True, processes="one",
     )  # fmt: skip
     plan("--config", required=True, help=_CONFIG_HELP)
     plan("--topology", required=True, help="a TPU slice such as v5e:16x16, or virtual devices such as cpu:8")
@@ -535,7 +560,7 @@ def _add_measuring(add) -> None:
 
     bench = add(
         "bench", _bench, "measure speed on named workloads, alternating with a rival that does the same work",
-        "bertlab bench --suite=cpu --against=transformers --out=speed.json", finds=True,
+        "bertlab bench --suite=cpu --against=transformers --out=speed.json", finds=True, processes="one",
     )  # fmt: skip
     bench("--suite", default="cpu", choices=("cpu", "gpu", "tpu"), help="which workloads (default cpu)")
     bench(
@@ -561,7 +586,7 @@ def _add_measuring(add) -> None:
 
     race = add(
         "speedrun", _speedrun, "time an entry of the speed run until it reaches the held-out loss that all entries must reach",
-        "bertlab speedrun bert --corpus='text:wiki/wiki-train-0*.jsonl.xz' --seeds=1,2,3",
+        "bertlab speedrun bert --corpus='text:wiki/wiki-train-0*.jsonl.xz' --seeds=1,2,3", processes="one",
     )  # fmt: skip
     race("entry", nargs="?", default="", help="name of a file in FOLDER/entries, without .py")
     race("--corpus", default="", help="the speed run's text, as config.data.corpus; with another one no result is written")
@@ -592,7 +617,7 @@ def _add_data(add, commands) -> None:
     learn = add(
         "train", _tokenizer_train, "train a tokenizer on a corpus",
         "bertlab tokenizer train --corpus='text:books/*.txt' --kind=bpe --vocab_size=8000 --out=tokenizer",
-        to=actions, finds=True,
+        to=actions, finds=True, processes="one",
     )  # fmt: skip
     learn("--corpus", required=True, help="pydocs, text:GLOB or tfds:NAME")
     learn("--kind", default="unigram", help="unigram, bpe, wordpiece or words (default unigram)")
@@ -617,7 +642,7 @@ def _add_data(add, commands) -> None:
 def _add_weights(add) -> None:
     bring = add(
         "import", _import, "convert weights trained elsewhere into a run directory",
-        "bertlab import --from=huggingface bert-base-uncased/ --workdir=runs/bert-base",
+        "bertlab import --from=huggingface bert-base-uncased/ --workdir=runs/bert-base", processes="one",
     )  # fmt: skip
     bring("--from", required=True, dest="kind", help="huggingface, google, openai, elmo, fastai, word2vec or glove")
     bring("source", type=Path, help="directory or file; for ELMo, the directory with options.json")
@@ -625,7 +650,7 @@ def _add_weights(add) -> None:
 
     export = add(
         "export", _export, "write a run's weights in the format of another tool",
-        "bertlab export runs/x --to=huggingface exported/x",
+        "bertlab export runs/x --to=huggingface exported/x", processes="one",
     )  # fmt: skip
     export("run", type=Path, help=_ANY_RUN)
     export("--to", required=True, dest="kind", help="huggingface, elmo, fastai, word2vec or glove")
@@ -634,7 +659,7 @@ def _add_weights(add) -> None:
 
     embed = add(
         "embed", _embed, "write the hidden states of every line of a text",
-        "bertlab embed --run=runs/x --text=lines.txt --layers=all --out=lines.npz",
+        "bertlab embed --run=runs/x --text=lines.txt --layers=all --out=lines.npz", processes="several",
     )  # fmt: skip
     embed("--run", required=True, type=Path, help=_ANY_RUN)
     embed("--text", required=True, type=Path, help="UTF-8 file, one text per line")
@@ -695,14 +720,12 @@ def _asks_for_a_grid(given, overrides: list[str]) -> bool:
     return False
 
 
-def _load_config(spec: str, overrides: list[str], show: bool = True):
+def _load_config(spec: str, overrides: list[str]):
     """The config of a file with its arguments and overrides; says what arguments bring, and what differs from a paper."""
     from bertlab.config import brought, load_config
     from bertlab.papers import remark
 
     config = load_config(spec, argv=overrides)
-    if not show:
-        return config
     if settings := brought(spec, config, overrides):
         print(f"{spec} sets " + ", ".join(f"{key}={value}" for key, value in settings.items()), flush=True)
     if otherwise := remark(config, settings):
@@ -722,13 +745,12 @@ def _train(given, overrides: list[str]) -> Found | None:
     if _asks_for_a_grid(given, overrides):
         from bertlab.studies.grid import pretraining_grid
 
-        processes.refuse()
+        hosts.refuse("a study over --seeds or --rates")
         _load_config(given.config, overrides)
         status = pretraining_grid(given.config, given.workdir, given.seeds, given.rates, overrides, given.jobs)
         return Found({"study": given.workdir}, status)
-    processes.join()
-    with processes.company():
-        config = begun_from(_load_config(given.config, overrides, show=processes.is_first()))
+    with _together() as first:
+        config = begun_from(_load_config(given.config, overrides))
         if unfinished := finished(config, given.workdir) is None:
             check_config(config)
             check_devices(config)
@@ -738,10 +760,8 @@ def _train(given, overrides: list[str]) -> Found | None:
                 with processes.first_before_others("prepared"):
                     prepare(config.data)
             result = pretrain(config, given.workdir)
-    if not processes.is_first():
-        return None
-    print(f"finished: {Run(given.workdir).result}; see it with: bertlab report {given.workdir}")
-    return Found(result)
+        print(f"finished: {Run(given.workdir).result}; see it with: bertlab report {given.workdir}")
+    return Found(result) if first else None
 
 
 def _values(overrides: list[str]) -> dict[str, str]:
@@ -750,37 +770,35 @@ def _values(overrides: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _finetune(given, overrides: list[str]) -> Found:
+def _finetune(given, overrides: list[str]) -> Found | None:
     from bertlab.run import Run
     from bertlab.studies.grid import grid
-    from bertlab.train import processes
     from bertlab.transfer.finetune import finetune
 
-    processes.refuse()
     values = _values(overrides)
     if given.step is not None:
         if "init_step" in values:
             raise UserError(f"--step={given.step} and --config.init_step set the same key; omit one of them")
         values["init_step"] = str(given.step)
     if _asks_for_a_grid(given, overrides):
+        hosts.refuse("a study over --seeds or --rates")
         how = (given.seeds, given.rates, values, given.recipe, given.jobs)
         return Found({"study": given.workdir}, status=grid(given.run, given.task, given.workdir, *how))
-    result = finetune(given.run, given.task, given.workdir, values, given.recipe)
-    scores = ", ".join(f"{k} {v:.4f}" for k, v in result["metrics"]["test"].items())
-    print(f"finished: {Run(given.workdir).result}; test: {scores}")
-    return Found(result)
+    with _together() as first:
+        result = finetune(given.run, given.task, given.workdir, values, given.recipe)
+        scores = ", ".join(f"{k} {v:.4f}" for k, v in result["metrics"]["test"].items())
+        print(f"finished: {Run(given.workdir).result}; test: {scores}")
+    return Found(result) if first else None
 
 
-def _adapt(given, overrides: list[str]) -> Found:
+def _adapt(given, overrides: list[str]) -> Found | None:
     from bertlab.run import Run
-    from bertlab.train import processes
     from bertlab.transfer.adapt import adapt
 
-    processes.refuse()
-    values = _values(overrides)
-    result = adapt(given.run, given.task, given.workdir, values, given.recipe, given.epochs)
-    print(f"finished: {Run(given.workdir).result}; next: bertlab finetune --run={given.workdir} --task={given.task}")
-    return Found(result)
+    with _together() as first:
+        result = adapt(given.run, given.task, given.workdir, _values(overrides), given.recipe, given.epochs)
+        print(f"finished: {Run(given.workdir).result}; next: bertlab finetune --run={given.workdir} --task={given.task}")
+    return Found(result) if first else None
 
 
 def _average(given, _) -> Found:
@@ -792,21 +810,27 @@ def _average(given, _) -> Found:
     return Found(found)
 
 
-def _sweep(given, _) -> int:
+def _sweep(given, _) -> int | None:
     from bertlab.studies.launchers import launcher
     from bertlab.studies.study import load_study
     from bertlab.studies.sweep import sweep
 
-    started_by = launcher(given.launcher, given.jobs, given.launcher_options)
-    return sweep(
-        load_study(given.study),
-        given.workdir,
-        started_by,
-        given.dry_run,
-        given.until_decided,
-        given.published,
-        given.store,
-    )
+    how = (given.dry_run, given.until_decided, given.published, given.store)
+    if not hosts.are_several() or given.launcher != "local":
+        started_by = launcher(given.launcher, given.jobs, given.launcher_options)
+        return sweep(load_study(given.study), given.workdir, started_by, *how)
+    from bertlab.studies.launchers.slice import follow, leading
+
+    if given.jobs != 1 or given.launcher_options:
+        raise UserError("on several hosts each run takes all of them, one after the other; omit --jobs and --launcher_options")
+    index, count = hosts.position()
+    if index:
+        return None if given.dry_run else follow(given.workdir, index, count)
+    study = load_study(given.study)
+    if given.dry_run:
+        return sweep(study, given.workdir, None, *how)
+    with leading(given.workdir, count) as started_by:
+        return sweep(study, given.workdir, started_by, *how)
 
 
 def _mirror(given, _) -> int:
@@ -849,7 +873,7 @@ def _manifest(given, _) -> None:
         print(json.dumps(manifest, indent=2))
 
 
-def _evaluate(given, _) -> Found:
+def _evaluate(given, _) -> Found | None:
     from bertlab.transfer.evaluate import evaluate
 
     kinds = [kind.strip() for kind in given.kinds.split(",") if kind.strip()]
@@ -862,11 +886,15 @@ def _evaluate(given, _) -> Found:
         from bertlab.transfer.babylm import evaluate_babylm
 
         how = (kinds, given.limit, given.out, given.step, given.orders, given.special_tokens or "pipeline")
-        return Found({"babylm": evaluate_babylm(given.run, given.data, *how)})
+        with _together(saves=False) as first:
+            found = {"babylm": evaluate_babylm(given.run, given.data, *how, together=True)}
+        return Found(found) if first else None
     if given.special_tokens:
         raise UserError(f"--special_tokens={given.special_tokens} has no effect without --suite=babylm; omit it")
     how = (kinds, given.limit, given.out, given.step, given.orders, not given.noclosing)
-    return Found(evaluate(given.run, given.text, given.minimal_pairs, *how))
+    with _together(saves=False) as first:
+        found = evaluate(given.run, given.text, given.minimal_pairs, *how, together=True)
+    return Found(found) if first else None
 
 
 def _similarity(given, _) -> Found:
@@ -932,13 +960,11 @@ def _bench(given, _) -> Found:
 def _speedrun(given, _) -> None:
     from bertlab.bench.speedrun import speedrun, write_table
     from bertlab.studies.grid import numbers
-    from bertlab.train import processes
 
     if given.table:
         return write_table(given.folder)
     if not (given.entry and given.corpus):
         raise UserError("name an entry and its text, as in: bertlab speedrun bert --corpus='text:wiki/*.jsonl.xz'; or --table")
-    processes.refuse()
     speedrun(given.entry, given.corpus, numbers("seeds", given.seeds, int), given.folder)
 
 
@@ -1070,13 +1096,15 @@ def _export(given, _) -> None:
 
 
 def _embed(given, _) -> None:
-    from bertlab.locks import alone
+    from bertlab.train import processes
     from bertlab.transfer.load import embed_file, parse_layers
 
     layers = parse_layers(given.layers or ("-1" if given.pooling else "all"))
     names = ("run", "text", "out", "pretokenized", "special_tokens", "pooling", "step", "carry")
-    with alone(given.out):
-        embed_file(layers=layers, **{name: getattr(given, name) for name in names})
+    if given.carry:
+        hosts.refuse("--carry reads each line after the one before it, so embed")
+    with _together(saves=False), processes.alone_at(given.out):
+        embed_file(layers=layers, together=True, **{name: getattr(given, name) for name in names})
 
 
 def _keys(given, _) -> Found:

@@ -492,6 +492,7 @@ class StudyDirectory:
         settled: Why a sweep stopped early (`bertlab.studies.ordering`).
         rule: Its stopping rule; fixed before its first look.
         lock: There while a sweep is at work (`bertlab.locks`).
+        hosts: Folder of what several hosts say to each other during a sweep (`bertlab.studies.launchers.slice`).
         page: The report as one HTML page; a single run has one too.
         explore: The same numbers as an interactive page.
         report: Folder of the report's tables and figures.
@@ -501,6 +502,7 @@ class StudyDirectory:
     settled = Named("settled.json", JsonFile)
     rule = Named("until_decided.json", JsonFile)
     lock = Named("sweep.lock")
+    hosts = Named("hosts")
     page = Named("report.html")
     explore = Named("explore.html")
     report = Named("report")

@@ -24,10 +24,11 @@ class Shards(IteratorDataset):
     Args:
         shards: number -> dataset.
         total: number of shards in all processes.
+        whole: every process reads all rows of a batch, and trains on its own.
     """
 
-    def __init__(self, shards: Mapping[int, grain.IterDataset], total: int = 1):
-        numbers = [str(number) for number in shards]
+    def __init__(self, shards: Mapping[int, grain.IterDataset], total: int = 1, whole: bool = False):
+        numbers, self.whole = [str(number) for number in shards], whole
         super().__init__(lambda *iterators: ShardsIterator(dict(zip(numbers, iterators)), total), *shards.values())
 
 

@@ -115,28 +115,33 @@ def _without_keep(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def execute(run: RunSpec, directory: Path) -> None:
-    """Executes the unfinished stages of a run in its directory; the runs that it takes stages from lie beside that."""
+    """Executes the unfinished stages of a run in its directory; the runs that it takes stages from lie beside that.
+
+    All processes of a run call it; the first says which stages are finished.
+    """
     from bertlab.config import load_config
+    from bertlab.train.processes import gather, is_first
     from bertlab.transfer.adapt import adapt
     from bertlab.transfer.finetune import finetune
     from bertlab.transfer.pretrain import pretrain
 
     given = existing_run(run.config)
     for stage in stages(run, directory):
-        if stage.finished:
+        if gather(stage.finished)[0]:
             continue
         if stage.kind == "pretrain" and given:
-            stand_on(given, run, directory)
+            if is_first():
+                stand_on(given, run, directory)
         elif stage.kind == "pretrain":
             pretrain(load_config(run.config, dict(run.overrides)), directory)
         elif stage.kind == "adapt":
             adapt(pretrained(run, directory), workdir=stage.directory, **adaptation(run, stage.task))
         elif stage.kind == "finetune":
             finetune(pretrained(run, directory, stage.task), workdir=stage.directory, **finetuning(run, stage.task))
-        else:
+        elif is_first():
             fellows = [Run(directory).beside(name).stage("finetune", stage.task).directory for name in run.averages]
             average_predictions(fellows, stage.directory, finetuning(run, stage.task)["task"])
-        if not stage.finished:
+        if not gather(stage.finished)[0]:
             return  # stopped by SIGTERM after saving; the next sweep resumes here
 
 
@@ -306,18 +311,24 @@ def write_to_log(directory: Path) -> None:
         os.dup2(log.fileno(), 2)
 
 
-def execute_job(file: Path) -> int:
-    """Executes the run that a job.json describes, in that file's directory; returns the exit status."""
+def execute_job(file: Path, together: bool = False) -> int:
+    """Executes the run that a job.json describes, in that file's directory; returns the exit status.
+
+    Args:
+        file: The job.json.
+        together: With other processes, which the environment names.
+    """
     sys.argv[1:] = ["--run", str(file)]  # environment.json records this as the command
     job: Mapping[str, Any] = read_json(file)
     module, _, function = job["runner"].partition(":")
     try:
         with contextlib.ExitStack() as at_the_end:
-            # Such as for a killed sweep's worker.
-            at_the_end.enter_context(alone(file.parent, Run(file.parent).lock, wait=True, required=True))
-            sign = Run(file.parent).alive
-            at_the_end.callback(sign.delete)
-            at_the_end.enter_context(alive.showing(lambda: sign.write(f"{os.getpid()} on {socket.gethostname()}\n")))
+            if not together or _joined(at_the_end):
+                # Such as for a killed sweep's worker.
+                at_the_end.enter_context(alone(file.parent, Run(file.parent).lock, wait=True, required=True))
+                sign = Run(file.parent).alive
+                at_the_end.callback(sign.delete)
+                at_the_end.enter_context(alive.showing(lambda: sign.write(f"{os.getpid()} on {socket.gethostname()}\n")))
             getattr(importlib.import_module(module), function)(RunSpec(**job["run"]), file.parent)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -330,6 +341,15 @@ def execute_job(file: Path) -> int:
         print(f"error: {type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}", file=sys.stderr)
         return 1
     return 0
+
+
+def _joined(at_the_end: contextlib.ExitStack) -> bool:
+    """Joins the other processes of the run, in whose company it stays to the end; returns whether this one is the first."""
+    from bertlab.train import processes
+
+    processes.join()
+    at_the_end.enter_context(processes.company())
+    return processes.is_first()
 
 
 def programs_of(file: Path) -> str:
@@ -346,6 +366,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", required=True, type=Path, help="the run's job.json")
     parser.add_argument("--cores", default="", help="CPU cores to stay on, such as 0,1")
     parser.add_argument("--stop_with_parent", action="store_true", help="stop if standard input closes")
+    parser.add_argument("--together", action="store_true", help="with the other processes that the environment names")
     parser.add_argument(
         "--answer", type=int, help="file descriptor for a line after each run; the worker then waits for another run"
     )
@@ -353,7 +374,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parent = Parent() if options.stop_with_parent else None
     if options.cores:  # before JAX is imported
         os.sched_setaffinity(0, [int(core) for core in options.cores.split(",")])
-    job, status = options.run, execute_job(options.run)
+    job, status = options.run, execute_job(options.run, options.together)
     while status == 0 and options.answer is not None and (following := parent.next_job(options.answer)) is not None:
         write_to_log(following.parent)
         if "jax" in sys.modules and programs_of(following) != programs_of(job):

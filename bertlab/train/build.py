@@ -24,6 +24,7 @@ from bertlab.train.checkpoint import load_params
 from bertlab.train.checks import check_config, check_devices, check_family, check_model, check_vocabulary, vocabulary_of
 from bertlab.train.lora import build_adapter
 from bertlab.train.phases import phase_configs, weights_of
+from bertlab.train.processes import part
 from bertlab.train.state import weights_at
 
 
@@ -102,7 +103,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     for name, objective in built.items():  # reports a mistake before anything is compiled
         prediction_flops(name, objective, program.body.config)
     facts = data_facts(prepared, evaluations, config.data.get("unique_tokens", 0))
-    process, begin = (jax.process_index(), jax.process_count()), Path(config.init_from).expanduser()
+    process, begin = part(), Path(config.init_from).expanduser()
     return Experiment(
         config=config,
         program=program,

@@ -34,7 +34,7 @@ from bertlab.train.metrics import open_writers
 from bertlab.train.optimizers import build_optimizer, evaluation_params, observe
 from bertlab.train.processes import alone, company, gather, is_first, who
 from bertlab.train.profile import Trace
-from bertlab.train.record import Progress, Record
+from bertlab.train.record import Diverged, Progress, Record
 from bertlab.train.schedules import warmup_steps
 from bertlab.train.sharding import build_mesh, on_host, put_batch, replicated
 from bertlab.train.state import build_eval_step, compile_lowered, init_state, lower_train_step, state_shardings
@@ -97,11 +97,11 @@ def run(experiment: Experiment, workdir: Path) -> dict:
 
     # 1. Mesh and optimiser; state and data position, restored or fresh.
     with (
-        company(),
+        company(Diverged),
         contextlib.closing(Session(experiment, workdir)) as session,
         contextlib.closing(Trace(config.profile, Run(workdir).profile, session.step, steps)) as trace,
         alive.telling(warn),
-        company(),  # again: closing the rest would wait for processes that are gone
+        company(Diverged),  # again: closing the rest would wait for processes that are gone
     ):
         # 2. The run directory describes itself before anything is compiled.
         if is_first():
@@ -244,8 +244,12 @@ class Session:
             batch = put_batch(self.mesh, self.example, whole=True)
         else:
             with contextlib.closing(iter(self.phase.train)) as batches:
-                batch = put_batch(self.mesh, next(batches))
+                batch = self._placed(next(batches))
         return {batch["documents"].shape[1]: self._compile(batch)}
+
+    def _placed(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+        """A batch of the phase on the mesh."""
+        return put_batch(self.mesh, batch, self.phase.train.whole)
 
     def _compile(self, batch):
         alive.not_stepping()
@@ -283,7 +287,7 @@ class Session:
     def advance(self, train_steps: dict) -> None:
         """Starts one update without waiting for it; the first batch of a new length waits for its step to compile."""
         batch = next(self.iterator)
-        length, placed = batch["documents"].shape[1], put_batch(self.mesh, batch)
+        length, placed = batch["documents"].shape[1], self._placed(batch)
         if length not in train_steps:
             self.fetch()
             train_steps[length] = self._compile(placed)

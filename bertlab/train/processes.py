@@ -1,7 +1,7 @@
-"""Several processes that train one model together: how they find each other, agree and end.
+"""Several processes that work together: how they find each other, agree and end.
 
-Every process runs the same command with its own devices; together they form one mesh. Only the first writes logs; all
-write their part of a checkpoint.
+Every process runs the same command with its own devices. In a training they form one mesh, and all write their part of a
+checkpoint; other work they share out. Only the first prints, and writes logs and results.
 """
 
 import atexit
@@ -14,17 +14,18 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from bertlab import locks
+from bertlab import hosts, locks
 from bertlab.errors import UserError, failure_of_machine
+from bertlab.hosts import ADDRESS
 from bertlab.run import Run
 
-ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 # Seconds without a sign of life after which a process counts as lost.
 PATIENCE = 20
 # Seconds that processes wait for each other at the start; a cluster may start its hosts minutes apart.
@@ -37,7 +38,7 @@ _LOST = re.compile(
 )
 
 
-def join() -> None:
+def join(saves: bool = True) -> None:
     """Joins the other processes of the run, if the environment names any.
 
     It looks, in this order, for JAX_COORDINATOR_ADDRESS (host:port of process 0) with JAX_NUM_PROCESSES and JAX_PROCESS_ID; a
@@ -45,26 +46,21 @@ def join() -> None:
     JAX_COORDINATOR_ADDRESS=auto JAX finds the processes (Cloud TPU virtual machines, Open MPI). Call it before anything uses a
     device.
 
+    Args:
+        saves: SIGTERM to one lets all save after the same step; otherwise it ends what it is sent to.
+
     Raises:
         UserError: only some of the variables are set, or the processes do not find each other.
     """
-    given = {name: os.environ[name] for name in (ADDRESS, COUNT, INDEX) if os.environ.get(name)}
     arguments: dict[str, Any] = {}
-    if given.get(ADDRESS) == "auto":
+    if hosts.is_auto():
         del os.environ[ADDRESS]
-    elif given:
-        if missing := [name for name in (ADDRESS, COUNT, INDEX) if name not in given]:
-            raise UserError(f"{', '.join(given)} without {' and '.join(missing)}: processes that train together need all three")
-        if not re.fullmatch(r".+:\d+", given[ADDRESS]):
-            raise UserError(f"{ADDRESS}={given[ADDRESS]}: expected host:port of process 0, or auto")
-        if wrong := [name for name in (COUNT, INDEX) if not given[name].isdecimal()]:
-            raise UserError(f"{wrong[0]}={given[wrong[0]]}: expected a number")
-        arguments = {"coordinator_address": given[ADDRESS], "num_processes": int(given[COUNT]), "process_id": int(given[INDEX])}
-        if arguments["process_id"] >= arguments["num_processes"]:
-            raise UserError(f"{INDEX}={given[INDEX]} must be below {COUNT}={given[COUNT]}: processes are counted from 0")
-    elif not _are_several():
+    elif given := hosts.named():
+        arguments = dict(zip(("coordinator_address", "num_processes", "process_id"), given))
+    elif not hosts.are_several():
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.config.update("jax_enable_preemption_service", saves)
     address = arguments.get("coordinator_address", "the address that this cluster gives")
     patience = JOINING if arguments else JOINING_CLUSTER
     print(f"waiting up to {patience} s for the other processes of this run, at {address}", file=sys.stderr, flush=True)
@@ -122,7 +118,7 @@ def who() -> str:
     return f"bertlab: process {jax.process_index()} of {jax.process_count()}"
 
 
-_AGAIN = "rerun the command for all processes; they continue from the last checkpoint"
+_AGAIN = "rerun the command for all processes; a training continues from its last checkpoint"
 
 
 def meet(where: str) -> None:
@@ -142,9 +138,14 @@ def first_before_others(what: str) -> Iterator[None]:
     meet(f"{what} by all")
 
 
+def alone(workdir: str | os.PathLike) -> contextlib.AbstractContextManager[None]:
+    """Holds a run directory for all processes of the run; raises as `alone_at`."""
+    return alone_at(workdir, Run(workdir).lock)
+
+
 @contextlib.contextmanager
-def alone(workdir: str | os.PathLike) -> Iterator[None]:
-    """Holds a run directory for all processes of the run: the first takes its lock (`bertlab.locks.alone`).
+def alone_at(place: str | os.PathLike, lock: Path | None = None) -> Iterator[None]:
+    """Holds a directory or file for all processes: the first takes its lock (`bertlab.locks.alone`).
 
     Raises:
         UserError: in each of them, another process is at work there.
@@ -153,22 +154,12 @@ def alone(workdir: str | os.PathLike) -> Iterator[None]:
         refusal = ""
         if is_first():
             try:
-                stack.enter_context(locks.alone(workdir, Run(workdir).lock))
+                stack.enter_context(locks.alone(place, lock))
             except UserError as error:
                 refusal = str(error)
         if refusal := gather(refusal)[0]:
             raise UserError(refusal)
         yield
-
-
-def refuse() -> None:
-    """Refuses several processes for a command that runs in one.
-
-    Raises:
-        UserError: the environment names several processes.
-    """
-    if _are_several():
-        raise UserError(f"this command trains in one process: start it once, without {COUNT}, or in a SLURM step with one task")
 
 
 def _give_up(address: str, patience: int) -> None:
@@ -179,6 +170,11 @@ def _give_up(address: str, patience: int) -> None:
         flush=True,
     )
     os._exit(2)
+
+
+def have_joined() -> bool:
+    """Whether this process has joined others; does not take the devices."""
+    return jax.distributed.is_initialized()
 
 
 def leave(status: int, line: str) -> None:
@@ -196,16 +192,14 @@ def leave(status: int, line: str) -> None:
     os._exit(status)
 
 
-def _are_several() -> bool:
-    """Whether the environment names other processes."""
-    count = os.environ.get(COUNT) or os.environ.get("SLURM_STEP_NUM_TASKS") or "1"
-    hosts = os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")
-    return count != "1" or len(hosts) > 1 or os.environ.get(ADDRESS) == "auto"
-
-
 def is_first() -> bool:
     """Whether this process writes logs and results."""
     return jax.process_index() == 0
+
+
+def part() -> tuple[int, int]:
+    """(index, count) of this process among all."""
+    return jax.process_index(), jax.process_count()
 
 
 def gather(value: Any) -> list[Any]:
@@ -221,12 +215,16 @@ def gather(value: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def company() -> Iterator[None]:
-    """Ends this process at once if something fails: an orderly end would wait for the others. No effect with one process."""
+def company(*alike: type[Exception]) -> Iterator[None]:
+    """Ends this process at once if something fails: an orderly end would wait for the others. No effect with one process.
+
+    Args:
+        alike: errors that all processes raise at the same place, so that they may end in order.
+    """
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
-        if jax.process_count() == 1:
+        if jax.process_count() == 1 or isinstance(error, alike):
             raise
         status, line = 2, f"{who()} failed: {type(error).__name__}; see above"
         if isinstance(error, UserError):

@@ -14,12 +14,13 @@ from ml_collections import ConfigDict
 
 from bertlab import keys
 from bertlab.config import base_config, flatten, is_finetuning, parse_override, set_key
+from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
 from bertlab.run import Run
 from bertlab.train import loop
 from bertlab.train.build import begun_from
 from bertlab.train.checks import check_config, check_model
-from bertlab.train.processes import alone
+from bertlab.train.processes import alone, first_before_others, is_first, meet
 from bertlab.transfer.examples import Example
 from bertlab.transfer.finetune import pretraining_options
 from bertlab.transfer.recipes import FITLAM_ANNEALING, SLANTED_ADAM
@@ -49,6 +50,8 @@ def adapt(
 ) -> dict[str, Any]:
     """Trains a run's objectives on the texts of a task's training examples. Call it again to resume.
 
+    All processes of a run call it, as for a training.
+
     Args:
         run: the directory of a run with a checkpoint.
         task: as for `bertlab.transfer.finetune.finetune`, but only one.
@@ -66,17 +69,22 @@ def adapt(
         UserError: as for training, or the run, task or recipe is unknown.
     """
     run, workdir = Path(run).expanduser(), Path(workdir)
-    config, examples = adaptation_config(run, task, workdir, overrides, recipe, epochs, Run(run).model_config())
+    with first_before_others("the task is read"):  # some leave files in a cache
+        config, examples = adaptation_config(run, task, workdir, overrides, recipe, epochs, Run(run).model_config())
     config = begun_from(config)
     check_config(config)
     text = Run(workdir).task_text
     lines = ({"id": example.id, "text": words} for example in examples for words in texts_of(example))
     written = "".join(json.dumps(line) + "\n" for line in lines)
     with alone(workdir):
-        if not text.exists():
+        if is_first() and not text.exists():
             text.write(written)
-        elif text.read() != written:
+        meet("the texts are written")
+        if text.read() != written:
             raise UserError(f"{text} holds the texts of another task; give another --workdir")
+        if loop.finished(config, workdir) is None:
+            with first_before_others("prepared"):
+                prepare(config.data)
         return loop.train(config, workdir)
 
 

@@ -42,6 +42,7 @@ from bertlab.data.text_rows import RowEncoder, TextRow
 from bertlab.errors import UserError, reason_of
 from bertlab.files import parse_json
 from bertlab.run import BOUNDS
+from bertlab.train.processes import is_first
 from bertlab.transfer.completions import completion, fitted
 from bertlab.transfer.evaluate import check_request, credit, known_orders, mean_accuracy, tied, write_merged
 from bertlab.transfer.evaluations import read_evaluations, text_hash
@@ -158,11 +159,12 @@ def evaluate_babylm(
     step: int | None = None,
     orders: int | None = None,
     special_tokens: str = "pipeline",
+    together: bool = False,
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Scores a run on every task whose files are there, prints a table and adds the scores to evaluation.json.
 
     Args:
-        run, out, step, orders: as for `bertlab.transfer.evaluate.evaluate`.
+        run, out, step, orders, together: as for `bertlab.transfer.evaluate.evaluate`.
         data: the folder with BabyLM's evaluation files: `full_eval` or `fast_eval`.
         kinds: some of KINDS; () for all that the model allows, the bound "any-order" only if it allows no other.
         limit: most items of each paradigm, from the start; 0: all. Reading times are always read whole.
@@ -186,7 +188,7 @@ def evaluate_babylm(
         raise UserError(f"--data={data} has none of {folders}, {READING}; give BabyLM's evaluation_data/full_eval or fast_eval")
     if out.is_file():
         read_evaluations(out)
-    model = load(run, step)
+    model = load(run, step, together=together)
     allowed = [kind for kind in model.kinds if kind in KINDS]
     kinds = kinds or [kind for kind in allowed if kind not in BOUNDS] or allowed
     for kind in kinds or [None]:
@@ -216,7 +218,8 @@ def evaluate_babylm(
             common = {"standard_error": None, "items": len(table)}
             note("reading_eye_tracking", kind, common | {"score": eye_tracking(scored)}, of)
             note("reading_self_paced", kind, common | {"score": self_paced(scored)}, of)
-    write_merged(out, {"babylm": found})
+    if not together or is_first():
+        write_merged(out, {"babylm": found})
     print(f"{out}: {', '.join(found)}")
     return found
 

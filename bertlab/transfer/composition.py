@@ -29,6 +29,7 @@ from bertlab.train.checks import check_devices, check_family, check_shape, vocab
 from bertlab.train.layer_groups import layer_groups, layer_plan, parameter_name
 from bertlab.train.lora import build_adapter
 from bertlab.train.phases import weights_of
+from bertlab.train.processes import is_first
 from bertlab.transfer.heads import BESIDE
 from bertlab.transfer.inputs import NEW_TOKENS, Inputs, Layout, vocabulary_size
 from bertlab.transfer.load import load
@@ -50,7 +51,7 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
 
     Args:
         config, tasks: from `bertlab.transfer.finetune.resolved`.
-        workdir: the directory for predictions; None: write none.
+        workdir: the directory for predictions, which the first process writes; None: write none.
 
     Raises:
         UserError: from any of the checks.
@@ -63,7 +64,7 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
     inputs, size = _inputs(config, tasks, tokenizer), config.data.batch_size
     from_disk = config.transfer.features
     model = load(run, config.init_step) if from_disk else None
-    rows, states, scoring = {}, {}, Scoring(config.transfer, workdir)
+    rows, states, scoring = {}, {}, Scoring(config.transfer, workdir if is_first() else None)
     for split in SPLITS:
         if from_disk:
             [(name, (task, data))] = tasks.items()
@@ -396,5 +397,7 @@ class Batches(Sequence):
 def _train_batches(rows: list[Row], data: ConfigDict, add: Callable[[Row], Row]) -> Shards:
     read = grain.MapDataset.source(rows).seed(data.seed).shuffle().repeat().map(add).to_iter_dataset(READ_HERE)
     if data.buckets:
-        return Shards({0: bucketed(read, data, data.batch_size, len(rows[0]["tokens"]) // data.seq_len)})
-    return Shards({0: read.batch(data.batch_size, drop_remainder=True)})
+        batches = bucketed(read, data, data.batch_size, len(rows[0]["tokens"]) // data.seq_len)
+    else:
+        batches = read.batch(data.batch_size, drop_remainder=True)
+    return Shards({0: batches}, whole=True)

@@ -1,5 +1,6 @@
 """`bertlab evaluate`: bits per byte of held-out text, and accuracy on minimal pairs, each by the model's own likelihood."""
 
+import contextlib
 import dataclasses
 import hashlib
 import heapq
@@ -21,6 +22,7 @@ from bertlab.errors import UserError
 from bertlab.files import misfit, parse_json, read_json
 from bertlab.locks import alone
 from bertlab.run import BOUNDS, JsonFile, Run
+from bertlab.train.processes import first_before_others, is_first
 from bertlab.transfer.evaluations import BIASES, TEST_SPLIT, biases_of, read_evaluations, text_hash
 from bertlab.transfer.likelihood import ORDERS, Score, check_orders
 from bertlab.transfer.load import Pretrained, load, read_lines
@@ -68,6 +70,7 @@ def evaluate(
     step: int | None = None,
     orders: int | None = None,
     closing: bool = True,
+    together: bool = False,
 ) -> dict[str, Any]:
     """Scores texts or minimal pairs by a run's own likelihood, prints tables and writes the results to a file.
 
@@ -85,6 +88,7 @@ def evaluate(
         step: of the checkpoint; None: the last one.
         orders: random orders of each text, for the kind "any-order"; None: ORDERS.
         closing: score where each text ends too, as for `Pretrained.score`. Without it the entries' `text_hash` is another one.
+        together: all processes call it and share the texts; the first writes the file.
 
     Returns:
         {"bits_per_byte": {source: {kind: {"value", "standard_error", ...}}}, "minimal_pairs": {source: {kind: {"accuracy",
@@ -100,7 +104,7 @@ def evaluate(
     texts = [*lines.values()]
     if out.is_file():
         read_evaluations(out)
-    model = load(run, step)
+    model = load(run, step, together=together)
     of_pairs = kinds or [kind for kind in model.kinds if kind not in BOUNDS] or model.kinds
     kinds = [model.check_kind(kind) for kind in kinds or model.kinds or (None,)]
     scored = ({*kinds} if text or not minimal_pairs else set()) | ({*of_pairs} if minimal_pairs else set())
@@ -112,7 +116,8 @@ def evaluate(
                 " positions; split it into several"
             )
     if not (text or minimal_pairs):
-        texts = held_out_sentences(run, limit or SAMPLE)
+        with first_before_others("the held-out text is read") if together else contextlib.nullcontext():
+            texts = held_out_sentences(run, limit or SAMPLE)
     found: dict[str, Any] = {}
     if texts:
         found["bits_per_byte"] = {source: _bits_per_byte(model, texts, source, kinds, orders, closing)}
@@ -120,7 +125,8 @@ def evaluate(
         found["minimal_pairs"] = {
             str(minimal_pairs): _minimal_pairs(model, pairs, str(minimal_pairs), of_pairs, orders, closing)
         }
-    write_merged(out, found)
+    if not together or is_first():
+        write_merged(out, found)
     print(f"{out}: {', '.join(found)} of {', '.join(kinds if texts else of_pairs)}")
     return found
 

@@ -27,6 +27,7 @@ from bertlab.checksums import digest_of
 from bertlab.errors import UserError
 from bertlab.files import misfit, parse_json, read_json, whole_file, write_json
 from bertlab.progress import hidden, tell
+from bertlab.train.processes import first_before_others, gather, meet, part
 from bertlab.transfer.load import Pretrained
 from bertlab.transfer.rows import ROWS, padded_length, power_of_two
 
@@ -47,6 +48,7 @@ def extract(
     pretokenized: bool = False,
     special_tokens: bool = False,
     shard_bytes: int = 64 << 20,
+    together: bool = False,
 ) -> "Features":
     """Writes the hidden states of texts, as `encode` returns them. It keeps existing shards.
 
@@ -58,6 +60,7 @@ def extract(
         layers, pretokenized, special_tokens: as for `Pretrained.encode`.
         dtype: "float16" or "float32".
         shard_bytes: a shard holds as many texts as fit, at least one.
+        together: all processes call it, with a directory that they share, and write the shards by turns.
 
     Raises:
         UserError: as for `Pretrained.encode`; the directory holds another extraction; `texts` is empty; or a state is not
@@ -78,9 +81,13 @@ def extract(
         "special_tokens": special_tokens,
         "shard_bytes": shard_bytes,
     }
-    finished = _open_directory(directory, settings)
+    index, count = part() if together else (0, 1)
+    with first_before_others("features begin") if together else contextlib.nullcontext():
+        finished = _open_directory(directory, settings)
+    there = sorted(path.name for path in directory.glob("shard-*.safetensors"))
+    there = gather(there)[0] if together else there  # others may have written some by now
     room = shard_bytes // (len(sample.widths) * max(sample.widths) * np.dtype(dtype).itemsize)
-    reader, shards, first = _Reader(model, texts, pretokenized), [], 0
+    reader, shards, written, first = _Reader(model, texts, pretokenized), [], {}, 0
     number = len(texts) if isinstance(texts, Sized) else None
     while True:
         tell("extracting", first, number)
@@ -88,7 +95,7 @@ def extract(
         if len(shards) < len(finished):
             made = finished[len(shards)]
         else:
-            made = _about(path) if path.exists() else None
+            made = _about(path) if path.name in there else None
         held = reader.take(texts=made["texts"]) if made else reader.take(positions=room)
         of = f"texts {first} to {first + max(len(held), 1) - 1}"
         if (made and made["sha256"] != texts_digest(held)) or (held and finished and not made):
@@ -97,12 +104,20 @@ def extract(
             )
         if not held:
             break
-        shards.append(made if path.exists() else _write_shard(path, model, held, ask, dtype, of))
+        if path.name not in there and len(shards) % count == index:
+            made = written[len(shards)] = _write_shard(path, model, held, ask, dtype, of)
+        shards.append(made)
         first += len(held)
     tell("extracting", 1, 1)
     if not shards:
         raise UserError(f"{directory}: no texts to extract features from; give at least one")
-    write_json(directory / MANIFEST, {**settings, "shards": shards})
+    if together:
+        theirs = {number: made for of_process in gather([*written.items()]) for number, made in of_process}
+        shards = [theirs.get(number, made) for number, made in enumerate(shards)]
+    if index == 0:
+        write_json(directory / MANIFEST, {**settings, "shards": shards})
+    if together:
+        meet("features are whole")
     return Features(directory)
 
 

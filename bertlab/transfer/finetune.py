@@ -18,7 +18,7 @@ from bertlab.errors import UserError
 from bertlab.keys import Key
 from bertlab.run import Run
 from bertlab.train import loop
-from bertlab.train.processes import alone
+from bertlab.train.processes import alone, first_before_others
 from bertlab.transfer.composition import build_finetuning
 from bertlab.transfer.heads import BESIDE
 from bertlab.transfer.inputs import LAYOUTS, transfer_of
@@ -59,7 +59,7 @@ def finetune(
     overrides: Mapping[str, Any] | None = None,
     recipe: str = "small",
 ) -> dict[str, Any]:
-    """Trains a run on a task. Call it again with the same arguments to resume.
+    """Trains a run on a task. Call it again with the same arguments to resume. All processes of a run call it.
 
     Args:
         run: the directory of a run with a checkpoint: pretrained, imported or fine-tuned (STILTs).
@@ -74,7 +74,8 @@ def finetune(
     Raises:
         UserError: the run has no checkpoint, the task is unknown, its files are wrong, or the workdir holds another run.
     """
-    config, tasks = resolved(overridden(finetune_config(Path(run), task, recipe), overrides or {}))
+    with first_before_others("the tasks are read"):  # some leave files in a cache
+        config, tasks = resolved(overridden(finetune_config(Path(run), task, recipe), overrides or {}))
     defaults = {f"objectives.{name}.{key}": of for name, (task, _) in tasks.items() for key, of in task.kind.settings().items()}
     defaults |= {key.name: key.default for key in KEYS if not key.unset}
     with alone(workdir):

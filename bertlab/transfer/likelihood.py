@@ -52,7 +52,6 @@ from bertlab.objectives.autoregressive import neighbours
 from bertlab.objectives.base import HIDDEN, WAYS, Objective
 from bertlab.objectives.judging import scoring_of
 from bertlab.objectives.program import Program
-from bertlab.progress import over
 from bertlab.transfer.rows import Inference, batches, padded_length, power_of_two, stacked
 
 KINDS = ("both directions", "left-to-right", "right-to-left", "pseudo", "pseudo-within-word", "any-order")
@@ -218,9 +217,9 @@ class Scorer:
             return self._masked(rows, kind)
         ways = ["backward"] if kind == "right-to-left" else ["forward", "backward"]
         ways = [way_of(self.learned, kind)[0]] if kind == "left-to-right" else ways
-        scores = {}
+        sums = {}
         each = batches(rows, self.longest, self.tokenizer.pad_id)
-        for indices, view in over(each, "evaluating", len(rows), lambda batch: len(batch[0])):
+        for indices, view in self.inference.own(each, "evaluating", len(rows)):
             view = view | {"order": view["positions"]} if "in order" in ways else view
             view["predicted"] = np.zeros_like(view["tokens"])
             for places, index in zip(view["predicted"], indices):
@@ -228,10 +227,11 @@ class Scorer:
                 if closing:
                     places[: len(self.tokenizer.prefix_ids)] = _CLOSING
                     places[len(rows[index].tokens) - len(self.tokenizer.suffix_ids) :] = _CLOSING
-            sums = np.mean([self.inference(_score_neighbours, view, self.learned[way], way) for way in ways], axis=0)
-            of_rows = zip(indices, *np.asarray(sums, np.float64).tolist())
-            scores |= {index: Score(total, round(n), kind, closing=end) for index, total, n, end in of_rows}
-        return [scores[index] for index in range(len(rows))]
+            found = np.mean([self.inference(_score_neighbours, view, self.learned[way], way) for way in ways], axis=0)
+            sums.update(zip(indices, np.asarray(found, np.float64).T.tolist()))
+        sums = self.inference.of_all(sums)
+        of_rows = (sums[index] for index in range(len(rows)))
+        return [Score(total, round(count), kind, closing=end) for total, count, end in of_rows]
 
     def _masked(self, rows: Sequence[TextRow], kind: str) -> list[Score]:
         """Scores one masked copy for each piece of each row; copies of about the same length share a batch."""
@@ -245,12 +245,15 @@ class Scorer:
             for place, end in masked_spans(row, continues)
             if place >= shift
         ]
-        totals, counts = np.zeros(len(rows)), np.zeros(len(rows), int)
+        totals, counts, found = np.zeros(len(rows)), np.zeros(len(rows), int), {}
         each = self._copied(rows, [index for index, _, _ in copies])
-        for numbers, view in over(each, "evaluating", len(copies), lambda batch: len(batch[0])):
-            owners, places, ends = np.array(copies)[numbers].T
-            np.add.at(totals, owners, self._at(view, places, ends, shift, self.learned[way]))
-            np.add.at(counts, owners, 1)
+        for numbers, view in self.inference.own(each, "evaluating", len(copies)):
+            _, places, ends = np.array(copies)[numbers].T
+            found.update(zip(numbers.tolist(), self._at(view, places, ends, shift, self.learned[way]).tolist()))
+        found = self.inference.of_all(found)
+        for number, (owner, _, _) in enumerate(copies):
+            totals[owner] += found[number]
+            counts[owner] += 1
         return [Score(float(total), int(count), kind) for total, count in zip(totals, counts)]
 
     def _copied(self, rows: Sequence[TextRow], owners: Sequence[int]) -> Iterator[tuple[Int[np.ndarray, "C"], View]]:
@@ -271,18 +274,19 @@ class Scorer:
         ordered = way == "in any order" and scoring_of(name, self.inference.program.objectives[name]).shown_in_order
         steps = [steps_of(row.tokens, len(of), orders, ordered) for row, of in zip(rows, places)]
         copies = [(index, order, shown, weight) for index, of in enumerate(steps) for order, shown, weight in of]
-        sums = [np.zeros(1 + max((order for order, *_ in of), default=0)) for of in steps]
+        sums, found = [np.zeros(1 + max((order for order, *_ in of), default=0)) for of in steps], {}
         each = self._copied(rows, [index for index, *_ in copies])
-        for numbers, view in over(each, "evaluating", len(copies), lambda batch: len(batch[0])):
+        for numbers, view in self.inference.own(each, "evaluating", len(copies)):
             ranks = np.zeros_like(view["tokens"])
             for row, number in enumerate(numbers):
                 index, _, shown, _ = copies[number]
                 ranks[row, places[index]] = HIDDEN
                 ranks[row, places[index][list(shown)]] = 1 + np.arange(len(shown))
-            found = np.asarray(self.inference(_score_hidden, view | {"ranks": ranks}, name), np.float64)
-            for number, total in zip(numbers, found):
-                index, order, shown, weight = copies[number]
-                sums[index][order] += weight * total / (len(places[index]) - len(shown))
+            of_rows = np.asarray(self.inference(_score_hidden, view | {"ranks": ranks}, name), np.float64)
+            found.update(zip(numbers.tolist(), of_rows.tolist()))
+        found = self.inference.of_all(found)
+        for number, (index, order, shown, weight) in enumerate(copies):
+            sums[index][order] += weight * found[number] / (len(places[index]) - len(shown))
         scores = []
         for of, by_order in zip(places, sums):
             end = math.log(len(of) * (len(of) + 1)) if len(of) and closing and self.tokenizer.suffix_ids else 0.0

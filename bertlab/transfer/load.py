@@ -30,11 +30,11 @@ from bertlab.models.base import Carry, Encoded, View, sides_of
 from bertlab.models.presets import build_body, family_of, model_direction, model_shape
 from bertlab.objectives.base import Objective
 from bertlab.objectives.program import Program
-from bertlab.progress import over
 from bertlab.run import Run
 from bertlab.train.checkpoint import load_params
 from bertlab.train.checks import vocabulary_of
 from bertlab.train.phases import trained_objectives
+from bertlab.train.processes import is_first, part
 from bertlab.transfer.inputs import vocabulary_size
 from bertlab.transfer.likelihood import (
     ORDERS,
@@ -48,7 +48,8 @@ from bertlab.transfer.likelihood import (
     ways_of,
 )
 from bertlab.transfer.paragraphs import counted_vocabulary, drawing, paragraph_vectors
-from bertlab.transfer.rows import Inference, batches
+from bertlab.transfer.parts import folder_of_all, joined
+from bertlab.transfer.rows import Inference, batches, own
 
 if TYPE_CHECKING:
     import pandas
@@ -96,6 +97,7 @@ class Pretrained:
         program: body and objectives as pure functions: `program.views` and `program.metrics` help you write your own loss.
         params: tree of float32 NumPy arrays.
         step: the checkpoint's step; None for the last one.
+        process: (index, count) of this process among those that share the work; (0, 1): it does all.
     """
 
     config: ConfigDict
@@ -103,6 +105,7 @@ class Pretrained:
     program: Program
     params: Any
     step: int | None = None
+    process: tuple[int, int] = (0, 1)
 
     def apply(self, params: Any, view: View) -> Encoded:
         """Hidden states by the side that they have seen: a pure function, so you can jit or differentiate it.
@@ -136,6 +139,19 @@ class Pretrained:
         Raises:
             UserError: the layer does not exist, a text is longer than the model's positions, or the model carries no states.
         """
+        found = self.embeddings(texts, layers, pretokenized, special_tokens, carry)
+        return [found[number] for number in range(len(found))]
+
+    def embeddings(
+        self,
+        texts: Sequence[str] | Sequence[Sequence[str]],
+        layers: str | Sequence[int] = "all",
+        pretokenized: bool = False,
+        special_tokens: bool = False,
+        carry: bool = False,
+        share: bool = False,
+    ) -> dict[int, Embedding]:
+        """As `encode`, by the number of the text; with `share`, only of the texts that are this process's share."""
         if carry and not family_of(self.config.model).recurrent:
             raise UserError(f"carry: {self.config.model.family} carries no states from text to text; leave it out")
         if pretokenized and special_tokens:
@@ -143,7 +159,7 @@ class Pretrained:
         rows = self.rows(texts, pretokenized)
         both = "both" in sides_of(self.config.model.family, model_direction(self.config.model))
         pieces, embeddings = self.tokenizer.pieces() if special_tokens else [], {}
-        for indices, _, numbers, found in self._states(rows, layers, carry):
+        for indices, _, numbers, found in self._states(rows, layers, carry, share):
             widths = tuple(layer.shape[-1] for layer in found)
             states = np.zeros((len(found), *found[0].shape[:2], max(widths)), np.float32)
             for layer, of_layer in zip(states, found):
@@ -154,7 +170,7 @@ class Pretrained:
                 if special_tokens:
                     places, names = np.arange(len(row.tokens)), tuple(pieces[i] for i in row.tokens)
                 embeddings[index] = Embedding(names, row_states[:, places], widths, numbers)
-        return [embeddings[index] for index in range(len(rows))]
+        return embeddings
 
     def sentence_vectors(
         self,
@@ -180,6 +196,18 @@ class Pretrained:
             UserError: the layer or pooling does not exist; what the pooling needs was not trained; or a text has no tokens, or
                 too many.
         """
+        found = self.vectors(texts, layer, pooling, pretokenized)
+        return np.stack([found[number] for number in range(len(found))]) if found else np.zeros((0, 0), np.float32)
+
+    def vectors(
+        self,
+        texts: Sequence[str] | Sequence[Sequence[str]],
+        layer: int = -1,
+        pooling: str = "mean",
+        pretokenized: bool = False,
+        share: bool = False,
+    ) -> dict[int, Float[np.ndarray, "D"]]:
+        """As `sentence_vectors`, by the number of the text; with `share`, only of the texts that are this process's share."""
         if pooling not in POOLINGS:
             raise UserError(f"pooling={pooling!r} is not known; choose one of {', '.join(POOLINGS)}")
         readers = [name for name, objective in self.program.objectives.items() if objective.asks == "pairs"]
@@ -197,23 +225,27 @@ class Pretrained:
         if empty := [number for number, row in enumerate(rows) if not len(row.tokens)]:
             raise UserError(f"text {empty[0]} has no tokens and so no vector; remove it")
         vectors = {}
-        for indices, found in self._paragraphs(rows, words) if words else self._pooled(rows, layer, pooling):
+        for indices, found in self._paragraphs(rows, words, share) if words else self._pooled(rows, layer, pooling, share):
             vectors.update(zip(indices, found))
-        return np.stack([vectors[index] for index in range(len(rows))]) if rows else np.zeros((0, 0), np.float32)
+        return vectors
 
-    def _pooled(self, rows: list[TextRow], layer: int, pooling: str) -> Iterator[tuple[list[int], Float[np.ndarray, "B D"]]]:
+    def _pooled(
+        self, rows: list[TextRow], layer: int, pooling: str, share: bool
+    ) -> Iterator[tuple[list[int], Float[np.ndarray, "B D"]]]:
         """Yields (indices of rows, their vectors) for each batch."""
-        for indices, view, _, (states,) in self._states(rows, [layer]):
+        for indices, view, _, (states,) in self._states(rows, [layer], share=share):
             if pooling == "pooler":
                 yield indices, np.asarray(self.inference(_pooler, view), np.float32)
             else:
                 yield indices, pool(states, np.asarray(view["documents"]) > 0, pooling)
 
-    def _paragraphs(self, rows: list[TextRow], objective: str) -> Iterator[tuple[list[int], Float[np.ndarray, "B D"]]]:
+    def _paragraphs(
+        self, rows: list[TextRow], objective: str, share: bool
+    ) -> Iterator[tuple[list[int], Float[np.ndarray, "B D"]]]:
         """Yields (indices of rows, their paragraph vectors) for each batch."""
         vocabulary = counted_vocabulary(self.tokenizer, self.config.data)
         each = batches(rows, self.longest, self.tokenizer.pad_id)
-        for indices, view in over(each, "inferring", len(rows), lambda batch: len(batch[0])):
+        for indices, view in own(each, self.process if share else (0, 1), "inferring", len(rows)):
             yield indices, np.asarray(self.inference(paragraph_vectors, (view, 0), objective, vocabulary))
 
     def rows(self, texts: Sequence[str] | Sequence[Sequence[str]], pretokenized: bool = False, first: int = 0) -> list[TextRow]:
@@ -297,13 +329,13 @@ class Pretrained:
         return bits_per_byte(texts, rows, self.scorer.score(rows, kind, orders, closing), self.tokenizer)
 
     def _states(
-        self, rows: list[TextRow], layers, carried: bool = False
+        self, rows: list[TextRow], layers, carried: bool = False, share: bool = False
     ) -> Iterator[tuple[list[int], View, tuple[int, ...], list[np.ndarray]]]:
         """Yields (indices of rows, view, numbers of the layers, states [B, L, D] of each layer) for each batch."""
         sides = [side for side in sides_of(self.config.model.family, model_direction(self.config.model)) if side != "both"]
         carry = self.program.body.config.initial_carry(1, sides) if carried else {}
         each = batches(rows, self.longest, self.tokenizer.pad_id, in_order=carried)
-        for indices, view in over(each, "extracting", len(rows), lambda batch: len(batch[0])):
+        for indices, view in own(each, self.process if share else (0, 1), "extracting", len(rows)):
             found, carry = self.inference(_widest, (view, carry))
             numbers = tuple(_chosen(layers, len(found)))
             yield indices, view, numbers, [np.asarray(found[i], np.float32) for i in numbers]
@@ -311,7 +343,7 @@ class Pretrained:
     @functools.cached_property
     def inference(self) -> Inference:
         """Compiled functions of the program and the parameters."""
-        return Inference(self.program, self.params)
+        return Inference(self.program, self.params, self.process)
 
     @functools.cached_property
     def scorer(self) -> Scorer:
@@ -373,13 +405,14 @@ def _chosen(layers: str | Sequence[int], count: int) -> list[int]:
     return [layer % count for layer in layers]
 
 
-def load(path: str | os.PathLike, step: int | None = None, with_objectives: bool = True) -> Pretrained:
+def load(path: str | os.PathLike, step: int | None = None, with_objectives: bool = True, together: bool = False) -> Pretrained:
     """Opens a run or an imported directory.
 
     Args:
         path: its directory.
         step: of the checkpoint; None: the last one.
         with_objectives: False: only for hidden states; the modules of objectives from outside are not needed.
+        together: all processes (`bertlab.train.processes`) call it, and then the same methods, which share the work.
 
     Raises:
         UserError: the path is neither, or has no checkpoint of that step.
@@ -397,7 +430,7 @@ def load(path: str | os.PathLike, step: int | None = None, with_objectives: bool
         config.update({"data": saved["data"]})
     body = build_body(model_shape(config.model, vocabulary_size(saved, tokenizer)))
     program = Program(body, asked, vocabulary_of(tokenizer))
-    return Pretrained(config, tokenizer, program, load_params(run, step), step)
+    return Pretrained(config, tokenizer, program, load_params(run, step), step, part() if together else (0, 1))
 
 
 def parse_layers(text: str) -> str | list[int]:
@@ -436,6 +469,7 @@ def embed_file(
     pooling: str | None = None,
     step: int | None = None,
     carry: bool = False,
+    together: bool = False,
 ) -> None:
     """Writes the hidden states, or one vector, of every line of a text file.
 
@@ -448,6 +482,7 @@ def embed_file(
         layers, pretokenized, special_tokens, carry: as for `Pretrained.encode`; spaces and tabs separate words.
         pooling: write one vector per line, from one layer, as `Pretrained.sentence_vectors` does.
         step: as for `load`.
+        together: all processes call it and share the lines; each writes its part beside `out`, and the first joins them.
 
     Raises:
         UserError: a file cannot be read, or as for `Pretrained.encode` or `sentence_vectors`.
@@ -472,15 +507,30 @@ def embed_file(
     out.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(out.parent, os.W_OK):
         raise UserError(f"--out={out}: bertlab cannot write to {out.parent}; choose another directory")
-    model = load(run, step, with_objectives=pooling in ("pooler", "paragraph"))  # what they read may be untrained
+    model = load(run, step, pooling in ("pooler", "paragraph"), together)  # what they read may be untrained
     if pooling is None:
-        embeddings = model.encode(texts, layers, pretokenized, special_tokens, carry)
+        found = model.embeddings(texts, layers, pretokenized, special_tokens, carry, share=together)
+        parts = {number: (embedding.states, embedding.tokens) for number, embedding in found.items()}
+    else:
+        found = model.vectors(texts, layers[0], pooling, pretokenized, share=together)
+        parts = {number: (vector, None) for number, vector in found.items()}
+    if model.process[1] > 1:
+        with folder_of_all(out.parent, f".{out.name}") as folder:
+            if folder is None:
+                raise UserError(f"--out={out}: not all processes see the same {out.parent}; give a directory that they share")
+            parts = dict(joined(folder, parts))
+        if not is_first():
+            return
+    parts = [parts[number] for number in range(len(texts))]
+    if pooling is None:
+        some = next(iter(found.values()))
+        embeddings = [dataclasses.replace(some, states=states, tokens=tuple(tokens)) for states, tokens in parts]
         arrays = {str(number): embedding.states for number, embedding in enumerate(embeddings)}
         sizes = embeddings[0].states.shape
         said = f"{len(texts)} lines, arrays [{sizes[0]} layers, tokens, {sizes[2]}], the first of {sizes[1]} tokens"
         table = lambda: to_frame(embeddings)
     else:
-        vectors = model.sentence_vectors(texts, layers[0], pooling, pretokenized)
+        vectors = np.stack([vector for vector, _ in parts])
         arrays, said = {"vectors": vectors}, f"{len(texts)} lines, one vector of {vectors.shape[1]} each"
         table = lambda: _columns(vectors).rename_axis("text").reset_index()
     with whole_file(out) as partial:

@@ -1,8 +1,8 @@
 """Batches rows of texts in few shapes, and compiles each function of a program once."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import jax
 
@@ -10,16 +10,30 @@ from bertlab.data.rows import pad_batch
 from bertlab.data.text_rows import TextRow
 from bertlab.models.base import View
 from bertlab.objectives.program import Program
+from bertlab.progress import over
+from bertlab.train.processes import gather
+
+Batch = TypeVar("Batch", bound=tuple)
 
 ROWS = 32  # worked through at a time
 
 
 class Inference:
-    """Pure functions of a program and its parameters on a view (or any tree of arrays); each is compiled at its first call."""
+    """Pure functions of a program and its parameters on a view (or any tree of arrays); each is compiled at its first call.
 
-    def __init__(self, program: Program, params: Any):
-        """Args: program: the functions' first argument; params: its parameters; they are moved to the device."""
-        self.program = program
+    Several processes may share the batches. Each batch is computed by one of them, on one device and in the shape in which a
+    single process computes it, so the results are the same bit for bit.
+    """
+
+    def __init__(self, program: Program, params: Any, process: tuple[int, int] = (0, 1)):
+        """Prepares them.
+
+        Args:
+            program: the functions' first argument.
+            params: its parameters; they are moved to the device.
+            process: (index, count) of this process among those that share the batches.
+        """
+        self.program, self.process = program, process
         self._params = jax.device_put(params)
         self._functions: dict[tuple, Callable] = {}
 
@@ -28,6 +42,31 @@ class Inference:
         if (key := (function, *settings)) not in self._functions:
             self._functions[key] = jax.jit(functools.partial(function, self.program, *settings))
         return self._functions[key](self._params, view)
+
+    def own(self, batches: Iterable[Batch], label: str, total: int) -> Iterator[Batch]:
+        """This process's share of the batches (`own`)."""
+        return own(batches, self.process, label, total)
+
+    def of_all(self, found: dict[int, Any]) -> dict[int, Any]:
+        """JSON values by number: those of all processes, in the place of this one's."""
+        if self.process[1] == 1:
+            return found
+        return {number: value for of_process in gather([*found.items()]) for number, value in of_process}
+
+
+def own(batches: Iterable[Batch], process: tuple[int, int], label: str, total: int) -> Iterator[Batch]:
+    """Yields a process's share of batches, which is every `count`-th from its first; tells how far all are.
+
+    Args:
+        batches: in the same order in all processes; each begins with the numbers of what it has.
+        process: (index, count) of this process among those that share them.
+        label: what is done, for `bertlab.progress`.
+        total: how much all batches have.
+    """
+    index, count = process
+    for number, batch in enumerate(over(batches, label, total, lambda batch: len(batch[0]))):
+        if number % count == index:
+            yield batch
 
 
 def padded_length(tokens: int, longest: int) -> int:

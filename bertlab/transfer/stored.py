@@ -7,6 +7,7 @@ states are rounded to float16.
 Letters: B rows, L positions (a piece of a text, or a word of a tagging task), n layers, D width.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -22,11 +23,13 @@ from bertlab.files import cache_directory
 from bertlab.locks import alone
 from bertlab.models.base import Carry, Encoded, Shape, View
 from bertlab.models.presets import model_direction
+from bertlab.train.processes import is_first, part
 from bertlab.transfer.examples import Example
 from bertlab.transfer.features import Features, extract, model_digest, texts_digest
 from bertlab.transfer.inputs import Layout
 from bertlab.transfer.load import Pretrained
 from bertlab.transfer.offsets import piece_offsets
+from bertlab.transfer.parts import folder_of_all
 from bertlab.transfer.task_models import split_layers
 from bertlab.transfer.tasks import Task
 
@@ -71,6 +74,8 @@ class StoredBody(nn.Module):
 def store(model: Pretrained, task: Task, examples: Sequence[Example], layout: Layout, cache: str) -> Features:
     """The hidden states of a task's examples; extracts them if they are not stored yet.
 
+    All processes of a run call it. They share the work if they share the cache.
+
     Raises:
         UserError: the task's examples are neither single texts nor words.
     """
@@ -83,8 +88,12 @@ def store(model: Pretrained, task: Task, examples: Sequence[Example], layout: La
     key = json.dumps([model_digest(model), texts_digest(texts), task.kind.name])
     name = hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
     directory = cache_directory(cache) / "features" / f"{task.name}-{name}"
-    with alone(directory, wait=True):
-        return extract(model, texts, directory, pretokenized=task.kind.of_words)
+    together = False
+    if part()[1] > 1:
+        with folder_of_all(directory.parent, ".shared") as seen:
+            together = seen is not None
+    with alone(directory, wait=True) if is_first() or not together else contextlib.nullcontext():
+        return extract(model, texts, directory, pretokenized=task.kind.of_words, together=together)
 
 
 def shown(model: Pretrained, example: Example, layout: Layout) -> str | list[str]:

@@ -36,6 +36,7 @@ from bertlab.objectives import build
 from bertlab.run import Run
 from bertlab.train.environment import describe_environment
 from bertlab.train.phases import weights_of
+from bertlab.train.processes import is_first
 from bertlab.transfer.completions import completion
 from bertlab.transfer.examples import Example
 from bertlab.transfer.likelihood import kinds_of
@@ -160,6 +161,8 @@ def check_zero_shot(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData
 def zero_shot(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]], workdir: Path) -> dict:
     """Answers a task's valid and test examples, and writes what a fine-tuning writes but for checkpoints.
 
+    All processes of a run call it and share the examples; the first writes.
+
     Args:
         config, tasks: from `bertlab.transfer.finetune.resolved`.
         workdir: the run directory.
@@ -173,23 +176,25 @@ def zero_shot(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]], wo
     source, directory = Path(config.init_from).expanduser(), Run(workdir)
     check_zero_shot(config, tasks, Run(source).config.read())
     Run(source).require_step(config.init_step)
-    directory.begin(config.to_dict())
-    directory.environment.write(describe_environment())
+    if is_first():
+        directory.begin(config.to_dict())
+        directory.environment.write(describe_environment())
     [(name, (task, data))] = tasks.items()
-    model, heuristic, splits = load(source, config.init_step), heuristic_of(task, data), ("valid", "test")
+    model, heuristic, splits = load(source, config.init_step, together=True), heuristic_of(task, data), ("valid", "test")
     values = {split: values_of(model, heuristic, data.examples[split]) for split in splits}
     if heuristic.by_threshold:
         labels = [example.label for example in data.examples["valid"]]
         side, threshold = separating(values["valid"][:, 0], labels, METRICS[task.metrics[0]])
         values = {split: np.pad(side * (of - threshold), ((0, 0), (1, 0))) for split, of in values.items()}
-    scoring, metrics = Scoring(config.transfer, workdir), {}
+    scoring, metrics = Scoring(config.transfer, workdir if is_first() else None), {}
     for split, of in values.items():
         scoring.expect(split, name, task, data, len(of), None)
         metrics[split] = scoring(split, [{name: {"logits": of}}])
         if (score := metrics[split].get(f"{name}/{task.metrics[0]}")) is not None:
             metrics[split][f"{name}/relative"] = relative(score, task, values["valid"].shape[1])
     result = {"step": 0, "metrics": metrics}
-    directory.finish(result)
+    if is_first():
+        directory.finish(result)
     return result
 
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 # Each may import those of the lines above it, and within a line itself alone.
 LAYERS = (
     ("alive", "errors", "interrupts", "papers", "progress"),
-    ("files", "compressed"),
+    ("files", "compressed", "hosts"),
     ("checksums", "locks", "remote"),
     ("mirror",),
     ("keys",),

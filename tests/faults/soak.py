@@ -283,7 +283,7 @@ def together(arguments: Sequence[str], count: int) -> int:
     Returns:
         0 if all ended so; else the status of the first that ended otherwise and was not killed, 1 if there is none.
     """
-    from bertlab.train.processes import ADDRESS, COUNT, INDEX
+    from bertlab.hosts import ADDRESS, COUNT, INDEX
 
     libc.prctl(36, 1, 0, 0, 0)  # what a killed process started becomes a child of this one
     with socket.socket() as free:

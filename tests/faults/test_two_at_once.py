@@ -170,7 +170,7 @@ def test_what_another_process_measured_meanwhile_stays(run, hold, killed_meanwhi
     text, out = tmp_path / "text", tmp_path / "evaluation.json"
     text.write_text("a parser\n")
 
-    def load(run, step):
+    def load(run, step, together):
         out.write_text('{"bits_per_byte": {"other": {"pseudo": {}}}}')
         killed_meanwhile(hold(out))
         return SimpleNamespace(kinds=["pseudo"], check_kind=str, lengths=lambda texts: [3], longest=8)

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertlab import cli
+from bertlab import cli, hosts
 from bertlab.data.batches import train_batches
 from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
@@ -25,13 +25,14 @@ from bertlab.run import Run
 from bertlab.train import processes
 from bertlab.train.sharding import check_rows_have_one_process
 from tests.references import write_config
+from tests.several import assert_it_says_why_it_ended, end, last_line, said, starting
 
 STEPS = 24
 
 
 @pytest.fixture
 def start(small_config, tmp_path):
-    """A function (workdir, processes, devices of each, code that the last begins with) -> they train a run of four shards."""
+    """A function (workdir, processes, devices of each, code of the last, options) -> they train a run of four shards."""
     settings = {
         "data__shards": 4,
         "evaluate__sentences": 0,
@@ -40,41 +41,12 @@ def start(small_config, tmp_path):
         "train__checkpoint_every": 4,
         "train__log_every": 2,
     }
-    config = small_config("bert", **settings)
-    file = write_config(config, tmp_path / "config.py")
-    begun = []
-
-    def begin(workdir, count: int, devices: int, last: str = ""):
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            address = f"localhost:{free.getsockname()[1]}"
-        code = "import sys; from bertlab import cli; sys.exit(cli.main(sys.argv[1:]))"
-        arguments = ["train", f"--config={file}", f"--workdir={workdir}"]
-        of_all = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
-        of_each = lambda i: {processes.ADDRESS: address, processes.COUNT: str(count), processes.INDEX: str(i)}
-        started = []
-        for i in range(count):
-            environment = {**of_all, **(of_each(i) if count > 1 else {})}
-            path = workdir.parent / f"{workdir.name}-{len(begun)}.log"
-            with path.open("w") as log:
-                command = [sys.executable, "-c", (last + code) if i == count - 1 else code, *arguments]
-                started.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
-            started[-1].log = path
-            begun.append(started[-1])
-        return started
-
-    yield begin
-    for process in begun:
-        process.kill()
-        process.wait()
-
-
-def said(process) -> str:
-    return process.log.read_text()
-
-
-def end(started) -> list[int]:
-    return [process.wait(timeout=240) for process in started]
+    file = write_config(small_config("bert", **settings), tmp_path / "config.py")
+    command = ["train", f"--config={file}"]
+    with starting(tmp_path) as begin:
+        yield lambda workdir, count, devices, last="", more=(): begin(
+            [*command, f"--workdir={workdir}", *more], count, devices, last
+        )
 
 
 def wait_for_step(process, step: int) -> None:
@@ -82,23 +54,6 @@ def wait_for_step(process, step: int) -> None:
     while not re.search(rf"^step +{step}/", said(process), re.MULTILINE):
         assert process.poll() is None and time.monotonic() < deadline, said(process)
         time.sleep(0.05)
-
-
-def last_line(process, start: str) -> str:
-    """The last line of an ended process, as soon as it begins with `start`: its witness speaks after it."""
-    deadline = time.monotonic() + 10
-    while not (last := said(process).strip().splitlines()[-1]).startswith(start) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return last
-
-
-def assert_it_says_why_it_ended(process, name: str) -> None:
-    """In its last line. Either an operation that all had together fails, or JAX misses one's heartbeat and aborts."""
-    status, last = process.wait(timeout=60), last_line(process, f"bertlab: {name} ")
-    lost, aborted = "lost another process; it was killed", "ended without a message: it was killed, or JAX"
-    words = {2: [lost], -signal.SIGABRT: [lost, aborted]}  # JAX may abort while the process is ending for the same reason
-    assert any(f"{name} {why}" in last for why in words[status]), said(process)
-    assert "rerun the command for all processes" in last, said(process)
 
 
 def curves(workdir) -> tuple[list, list]:
@@ -141,12 +96,12 @@ def test_processes_train_as_one_stop_together_and_go_on_in_other_numbers(start, 
 
 
 LATE = """
-import signal, time
+import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from bertlab.data import prepare as module
 prepare, waits = module.prepare, [{seconds}]
 def prepare_late(*given, **options):
-    print("waiting", flush=True)
+    print("waiting", file=sys.stderr, flush=True)  # only the first prints on standard output
     time.sleep(waits.pop() if waits else 0)
     return prepare(*given, **options)
 module.prepare = prepare_late
@@ -168,6 +123,14 @@ def test_a_run_in_use_is_refused_by_each_of_them(start, tmp_path):
         words = f"bertlab: process {i} of 2: {tmp_path / 'run'} is in use by process {os.getpid()} on {socket.gethostname()} "
         assert last_line(process, words).startswith(words), said(process)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_processes_that_diverge_write_where(start, tmp_path):
+    two = start(tmp_path / "run", 2, 1, more=["--config.optimizer.learning_rate=1e30"])
+    assert end(two) == [2, 2]
+    assert last_line(two[0], "bertlab: process 0 of 2: ").endswith(Run(tmp_path / "run").diverged.read().strip())
 
 
 def test_an_interrupted_process_takes_the_others_with_it(start, tmp_path):
@@ -202,15 +165,25 @@ def test_each_that_is_left_says_so_within_a_minute(how, lost, count, start, tmp_
 
 @pytest.mark.parametrize(
     "environment",
-    [{processes.COUNT: "2"}, {"SLURM_STEP_NUM_TASKS": "2"}, {"TPU_WORKER_HOSTNAMES": "a,b"}, {processes.ADDRESS: "auto"}],
+    [{hosts.COUNT: "2"}, {"SLURM_STEP_NUM_TASKS": "2"}, {"TPU_WORKER_HOSTNAMES": "a,b"}, {hosts.ADDRESS: "auto"}],
 )
-@pytest.mark.parametrize("command", ["finetune", "adapt"])
-def test_commands_that_train_in_one_process_refuse_several(command, environment, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        ("tokenizer train --corpus=pydocs --out=x", "this command"),
+        ("sample --run=x", "this command"),
+        ("train --config=x.py --workdir=x --seeds=1,2", "a study over --seeds or --rates"),
+        ("finetune --run=x --task=sst2 --workdir=x --rates=1e-4,1e-3", "a study over --seeds or --rates"),
+    ],
+)
+def test_commands_of_one_process_refuse_several(command, what, environment, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    given = [f"--run={tmp_path}", "--task=sst2", f"--workdir={tmp_path / 'x'}"]
-    assert cli.main([command, *given]) == 2
-    assert f"bertlab {command}: this command trains in one process: start it once, without JAX_" in capsys.readouterr().err
+    assert cli.main(command.split()) == 2
+    said = f"bertlab {command.split()[0]}: {what} runs in one process: start it once, without JAX_NUM_PROCESSES"
+    assert capsys.readouterr().err.startswith(said)
+    assert not list(tmp_path.iterdir())
 
 
 CHATTY = """
@@ -272,9 +245,9 @@ def test_who_begins_alone_says_so_and_ends(tmp_path):
     begin = "from bertlab.train import processes; processes.JOINING = 1; processes.join()"
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
-        processes.ADDRESS: "localhost:1",
-        processes.COUNT: "2",
-        processes.INDEX: "1",
+        hosts.ADDRESS: "localhost:1",
+        hosts.COUNT: "2",
+        hosts.INDEX: "1",
     }
     done = subprocess.run([sys.executable, "-c", begin], env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
@@ -291,7 +264,7 @@ def test_who_begins_alone_says_so_and_ends(tmp_path):
         ),
         (
             jax.errors.JaxRuntimeError("UNAVAILABLE: the coordination service"),
-            "they continue from the last checkpoint. (UNAVAILABLE:",
+            "a training continues from its last checkpoint. (UNAVAILABLE:",
         ),
         (RuntimeError("DEADLINE_EXCEEDED: Barrier timed out"), "process 1 of 2 lost another process"),
         (UserError("config.x is wrong"), "process 1 of 2: config.x is wrong"),
@@ -312,7 +285,7 @@ def test_what_ends_one_of_several_is_told_apart(error, said, monkeypatch, capsys
     shown = capsys.readouterr().err
     assert status == (1 if isinstance(error, OSError) else 2) and said in line + shown and "process 1 of 2" in line
     assert ("Traceback" in shown) == (said == "Traceback")
-    assert ("lost another" in line) == ("lost another" in said or "they continue" in said)
+    assert ("lost another" in line) == ("lost another" in said or "a training continues" in said)
 
 
 @pytest.mark.parametrize("recipe", ["bert", "gpt", "modern", "awd_lstm", "elmo on characters", "glove", "skip_gram"])
@@ -376,9 +349,9 @@ def test_rows_are_of_one_process(monkeypatch):
         ({"SLURM_STEP_NUM_TASKS": "4"}, {}),
         ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),
         ({"TPU_WORKER_HOSTNAMES": "a,b"}, {}),
-        ({processes.ADDRESS: "auto"}, {}),
+        ({hosts.ADDRESS: "auto"}, {}),
         (
-            {processes.ADDRESS: "a:1", processes.COUNT: "2", processes.INDEX: "1", "SLURM_STEP_NUM_TASKS": "4"},
+            {hosts.ADDRESS: "a:1", hosts.COUNT: "2", hosts.INDEX: "1", "SLURM_STEP_NUM_TASKS": "4"},
             {"coordinator_address": "a:1", "num_processes": 2, "process_id": 1},
         ),
     ],
@@ -388,23 +361,23 @@ def test_processes_find_each_other_by_what_the_environment_says(environment, arg
     monkeypatch.setattr(jax.distributed, "initialize", lambda **given: asked.append(given))
     monkeypatch.setattr(jax.config, "update", lambda *_: None)
     monkeypatch.setattr(processes, "_begin_witness", lambda: None)
-    for name in ("SLURM_STEP_NUM_TASKS", "TPU_WORKER_HOSTNAMES", processes.ADDRESS, processes.COUNT, processes.INDEX):
+    for name in ("SLURM_STEP_NUM_TASKS", "TPU_WORKER_HOSTNAMES", hosts.ADDRESS, hosts.COUNT, hosts.INDEX):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     processes.join()
     found = [{name: given[name] for name in given if not name.endswith(("timeout", "seconds"))} for given in asked]
     assert found == ([] if arguments is None else [arguments])
-    assert os.environ.get(processes.ADDRESS) != "auto", "JAX would take it for an address"
+    assert os.environ.get(hosts.ADDRESS) != "auto", "JAX would take it for an address"
 
 
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({processes.ADDRESS: "a:1"}, "JAX_COORDINATOR_ADDRESS without JAX_NUM_PROCESSES and JAX_PROCESS_ID"),
-        ({processes.ADDRESS: "a:1", processes.COUNT: "2", processes.INDEX: "x"}, "JAX_PROCESS_ID=x: expected a number"),
-        ({processes.ADDRESS: "a:1", processes.COUNT: "2", processes.INDEX: "2"}, "JAX_PROCESS_ID=2 must be below"),
-        ({processes.ADDRESS: "a", processes.COUNT: "2", processes.INDEX: "1"}, "JAX_COORDINATOR_ADDRESS=a: expected host:port"),
+        ({hosts.ADDRESS: "a:1"}, "JAX_COORDINATOR_ADDRESS without JAX_NUM_PROCESSES and JAX_PROCESS_ID"),
+        ({hosts.ADDRESS: "a:1", hosts.COUNT: "2", hosts.INDEX: "x"}, "JAX_PROCESS_ID=x: expected a number"),
+        ({hosts.ADDRESS: "a:1", hosts.COUNT: "2", hosts.INDEX: "2"}, "JAX_PROCESS_ID=2 must be below"),
+        ({hosts.ADDRESS: "a", hosts.COUNT: "2", hosts.INDEX: "1"}, "JAX_COORDINATOR_ADDRESS=a: expected host:port"),
     ],
 )
 def test_addresses_come_whole(environment, message, monkeypatch):

@@ -188,7 +188,7 @@ def run(tmp_path):
 
 
 def test_evaluate_writes_every_task_with_its_rule(run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(babylm, "load", lambda run, step: model_of("ltr", direction="left-to-right"))
+    monkeypatch.setattr(babylm, "load", lambda run, step, together: model_of("ltr", direction="left-to-right"))
     data = write(tmp_path / "full_eval", copies=2)
     (data / "reading").mkdir()
     reading().to_csv(data / babylm.READING, index=False)
@@ -225,14 +225,14 @@ def test_mistakes_are_refused(given, message, run, monkeypatch, capsys):
 
 
 def test_orders_are_refused_where_none_are_drawn(run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(babylm, "load", lambda run, step: model_of("mlm"))
+    monkeypatch.setattr(babylm, "load", lambda run, step, together: model_of("mlm"))
     data = write(tmp_path / "data")
     assert main(["evaluate", f"--run={run}", "--suite=babylm", f"--data={data}", "--orders=8"]) == 2
     assert "--orders=8 has no effect" in capsys.readouterr().err
 
 
 def test_a_model_from_right_to_left_is_refused(run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(babylm, "load", lambda run, step: model_of("rtl", direction="right-to-left"))
+    monkeypatch.setattr(babylm, "load", lambda run, step, together: model_of("rtl", direction="right-to-left"))
     data = write(tmp_path / "data")
     for kinds in ("", "right-to-left"):
         assert main(["evaluate", f"--run={run}", "--suite=babylm", f"--data={data}", f"--kinds={kinds}"]) == 2

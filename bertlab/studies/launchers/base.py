@@ -77,20 +77,21 @@ class Launcher(Protocol):
         return None
 
 
-def start_worker(command: Sequence[str], directory: Path, **options: Any) -> subprocess.Popen:
+def start_worker(command: Sequence[str], directory: Path, log: Path | None = None, **options: Any) -> subprocess.Popen:
     """Starts a worker on this machine; it saves and ends if this process dies.
 
     Args:
         command: The worker's command.
         directory: The run's directory; absolute if another machine asks.
+        log: What its output is appended to; None: the run's log.txt.
         **options: As `subprocess.Popen`'s.
     """
-    with open(Run(directory).log, "ab") as log:
+    with open(log or Run(directory).log, "ab") as output:
         # Its own session keeps the terminal's Ctrl-C from the worker; it is to save on our SIGTERM.
         return subprocess.Popen(
             [*command, "--stop_with_parent"],
             stdin=subprocess.PIPE,
-            stdout=log,
+            stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             **options,

@@ -1,0 +1,273 @@
+"""Several hosts that work on each run together, such as those of a TPU slice: the same `bertlab sweep` runs on each.
+
+The first host has the sweep. For each run it writes a turn to `hosts/0.json` of the study's directory and starts its worker.
+The others (`follow`) read the turn, start theirs, and write how it ended to `hosts/INDEX.json`. The workers are the processes
+of one run (`bertlab.train.processes`). All hosts rewrite their file every second, so one that is gone is noticed by its
+silence. A turn names the tokens of the hosts that it is for, so what an earlier sweep left starts nothing.
+
+Files, because a study's directory is shared anyway, and JAX's own way to send messages would take the devices.
+"""
+
+import contextlib
+import os
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertlab import alive
+from bertlab.errors import UserError
+from bertlab.files import misfit, parse_json, write_json
+from bertlab.interrupts import interruptible
+from bertlab.locks import alone
+from bertlab.run import Run, StudyDirectory
+from bertlab.studies.launchers.base import Launcher, Process, append_line, start_worker
+
+BEAT_SECONDS = 1.0  # between two writes of a host's file
+POLL_SECONDS = 0.2  # between two reads of the first host's file
+JOINING = 600.0  # seconds until all hosts must have come
+ENDING = 10.0  # seconds in which the others may read that the sweep has ended
+WITNESS = 5.0  # seconds until a worker's last line must be in its log (`bertlab.train.processes`)
+
+_FORM = {"beat": str, "turn": int, "run?": str, "seen?": {str: str}, "token?": str, "status?": (int, None)}
+
+
+class Sign:
+    """A host's own file, rewritten every second by a thread."""
+
+    def __init__(self, path: Path, **said: Any):
+        self._path, self._said, self._lock, self._done = path, said, threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self.say()
+        self._thread.start()
+
+    def say(self, **said: Any) -> None:
+        """Changes what the file says, and writes it."""
+        with self._lock:
+            self._said |= said
+            write_json(self._path, {**self._said, "beat": secrets.token_hex(8)})
+
+    def _beat(self) -> None:
+        while not self._done.wait(BEAT_SECONDS):
+            with contextlib.suppress(OSError):  # a full disk: the others notice the silence
+                self.say()
+
+    def close(self) -> None:
+        """Stops writing."""
+        self._done.set()
+        self._thread.join()
+
+
+class Watched:
+    """Another host's file."""
+
+    def __init__(self, path: Path):
+        self._path, self._beat, self._since = path, None, time.monotonic()
+
+    def read(self) -> dict[str, Any]:
+        """What it says; {} if it is not there."""
+        with contextlib.suppress(OSError, ValueError):
+            said = parse_json(self._path.read_text(encoding="utf-8"))
+            if not misfit(said, _FORM):
+                if said["beat"] != self._beat:
+                    self._beat, self._since = said["beat"], time.monotonic()
+                return said
+        return {}
+
+    def silent_for(self) -> float:
+        """Seconds, by this host's clock, since `read` last found something new."""
+        return time.monotonic() - self._since
+
+
+class Slice(Launcher):
+    """The first host's launcher: each run takes all hosts.
+
+    Args:
+        workdir: The study's directory, of which this process holds the lock.
+        count: Number of hosts.
+    """
+
+    jobs, is_here = 1, True
+
+    def __init__(self, workdir: Path, count: int):
+        self._workdir, self._turn = workdir, 0
+        folder = StudyDirectory(workdir).hosts
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in folder.glob("*.json"):  # of an earlier sweep; a host that is here writes its own again
+            file.unlink(missing_ok=True)
+        self._others = {index: Watched(folder / f"{index}.json") for index in range(1, count)}
+        self._sign = Sign(folder / "0.json", turn=0, run="", seen={})
+        self._folder = folder
+
+    def share(self, workers: int) -> float | None:
+        return 1.0
+
+    def start(self, command: Sequence[str], directory: Path, lock: int | None) -> "SliceRun":
+        tokens = self._assembled()
+        self._turn += 1
+        inherited = () if lock is None else (lock,)  # as `Local`: no new sweep starts beside a worker that is at work
+        process = start_worker([*command, "--together"], directory, pass_fds=inherited)
+        self._sign.say(turn=self._turn, run=os.path.relpath(directory, self._workdir), seen=tokens)
+        return SliceRun(self, process, directory, self._turn)
+
+    def _assembled(self) -> dict[str, str]:
+        """The tokens of the others, when all are here.
+
+        Raises:
+            UserError: One does not come, or has gone.
+        """
+        deadline = time.monotonic() + JOINING
+        while True:
+            said = {index: other.read() for index, other in self._others.items()}
+            away = [i for i, of in said.items() if not of or self._others[i].silent_for() >= alive.PATIENCE]
+            if not away:
+                return {str(index): of["token"] for index, of in said.items()}
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"host {away[0]} of {len(said) + 1} is not here after {JOINING:.0f} s; start the same command on all hosts,"
+                    " with a --workdir that they share"
+                )
+            time.sleep(POLL_SECONDS)
+
+    def endings(self, turn: int) -> dict[int, int | None]:
+        """How the others' workers of a turn have ended; None while one is at work.
+
+        Raises:
+            UserError: A host that has not said it gives no sign of life.
+        """
+        found = {}
+        for index, other in self._others.items():
+            said = other.read()
+            found[index] = said.get("status") if said.get("turn") == turn else None
+            if found[index] is None and other.silent_for() >= alive.PATIENCE:
+                raise UserError(
+                    f"host {index} of {len(self._others) + 1} has given no sign of life for {other.silent_for():.0f} s; end its"
+                    " `bertlab sweep` if it is there, and run the same command on all hosts again: it goes on from the last"
+                    " checkpoints"
+                )
+        return found
+
+    def close(self) -> None:
+        """Tells the others that the sweep has ended, and waits until they have read it."""
+        if self._turn < 0:
+            return
+        self._turn = -1
+        with contextlib.suppress(OSError):
+            self._sign.say(turn=-1, seen={str(index): other.read().get("token", "") for index, other in self._others.items()})
+        deadline = time.monotonic() + ENDING
+        while any(other.read() for other in self._others.values()) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+        self._sign.close()
+        with contextlib.suppress(OSError):  # a file of a host that is gone stays
+            (self._folder / "0.json").unlink()
+            self._folder.rmdir()
+
+
+class SliceRun(Process):
+    """A `Process`: one run, by a worker on each host. It has ended when all have."""
+
+    def __init__(self, slice: Slice, process: subprocess.Popen, directory: Path, turn: int):
+        self._slice, self._process, self._directory, self._turn = slice, process, directory, turn
+        self._status: int | None = None
+        self._ended = 0.0
+
+    def poll(self) -> int | None:
+        if self._status is None and (own := self._process.poll()) is not None:
+            self._ended = self._ended or time.monotonic()
+            endings = self._slice.endings(self._turn)
+            if None in endings.values():
+                return None
+            if own and not self._said() and time.monotonic() - self._ended < WITNESS:
+                return None
+            self._status = own
+            if failed := {index: status for index, status in endings.items() if status and not own}:
+                index, self._status = next(iter(failed.items()))
+                append_line(self._directory, f"error: the worker on host {index} failed; see log-{index}.txt")
+        return self._status
+
+    def _said(self) -> bool:
+        """Whether the worker's last line is there: it comes after the worker's end."""
+        lines = Run(self._directory).log.read_text("utf-8", "replace").strip().splitlines()
+        return bool(lines) and lines[-1].startswith("bertlab: process ")
+
+    def stop(self) -> None:
+        self._process.terminate()  # JAX tells the others
+
+    def kill(self) -> None:
+        self._process.kill()  # the others notice it within a minute
+
+
+@contextlib.contextmanager
+def leading(workdir: Path, count: int) -> Iterator[Slice]:
+    """The launcher of the first host, and the lock of the study. At the end, however it comes, the others end too.
+
+    Args:
+        workdir: The study's directory.
+        count: Number of hosts.
+
+    Raises:
+        UserError: Another sweep is at work there.
+    """
+    workdir.mkdir(parents=True, exist_ok=True)
+    with alone(workdir, StudyDirectory(workdir).lock, required=True):
+        with contextlib.closing(Slice(workdir, count)) as launcher:
+            yield launcher
+
+
+def follow(workdir: Path, index: int, count: int) -> None:
+    """What `bertlab sweep` does on all hosts but the first: takes its part in each run, until the first says that it has ended.
+
+    Args:
+        workdir: The study's directory.
+        index: Of this host, from 1.
+        count: Number of hosts.
+
+    Raises:
+        UserError: The first host does not come, or gives no sign of life.
+    """
+    folder, token, turn, worker = StudyDirectory(workdir).hosts, secrets.token_hex(8), 0, None
+    print(f"host {index} of {count}: takes part in the runs that the first host begins in {workdir}", flush=True)
+    first, begun = Watched(folder / "0.json"), False
+    sign = Sign(folder / f"{index}.json", token=token, turn=0, status=None)
+    try:
+        while True:
+            said = first.read()
+            is_mine = said.get("seen", {}).get(str(index)) == token
+            begun = begun or is_mine
+            if worker is not None and (status := worker.poll()) is not None:
+                worker = None
+                sign.say(turn=turn, status=status)
+            if is_mine and said["turn"] < 0:
+                return
+            if is_mine and said["turn"] > turn and worker is None:
+                turn, directory = said["turn"], workdir / said["run"]
+                print(f"{said['run']}: takes part; see {directory / f'log-{index}.txt'}", flush=True)
+                worker = _begin(directory, index)
+            if first.silent_for() >= (alive.PATIENCE if begun else JOINING):
+                raise UserError(
+                    f"the first of {count} hosts has given no sign of life for {first.silent_for():.0f} s in {workdir}; run the"
+                    " same command on all hosts again, with a --workdir that they share"
+                )
+            time.sleep(POLL_SECONDS)
+    finally:
+        if worker is not None:
+            with interruptible() as signals:
+                signals.saving()
+            worker.terminate()  # JAX tells the others
+            sign.say(turn=turn, status=worker.wait())
+            time.sleep(2 * BEAT_SECONDS)  # for the first to read it
+        sign.close()
+        (folder / f"{index}.json").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _begin(directory: Path, index: int) -> subprocess.Popen:
+    """Starts this host's worker of a run."""
+    job = Run(directory).job.path.resolve()
+    command = [sys.executable, "-u", "-m", "bertlab.studies.worker", "--run", str(job), "--together"]
+    return start_worker(command, directory, directory / f"log-{index}.txt")
