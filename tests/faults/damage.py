@@ -198,15 +198,18 @@ def bounded() -> Iterator[None]:
         signal.signal(signal.SIGALRM, handler)
 
 
-def complaint(read, folder: Path, file: Path) -> str | None:
-    """What is wrong with how a reader takes a damaged file; None if it is right."""
+def complaint(read, folder: Path, file: Path, by_folder: bool = False) -> str | None:
+    """What is wrong with how a reader takes a damaged file; None if it is right.
+
+    It names the file, or another one that does not fit it; with `by_folder` the folder, such as a tokenizer's, is enough.
+    """
     try:
         with bounded():
             read(folder)
     except UserError as error:
         said = str(error)
-        named = str(file) in said or file.name in said or (str(folder) in said and file.parent != folder)
-        return None if (named or str(folder) in said) and "\n" not in said else f"it says {said!r}"
+        named = any(path.name in said for path in (file, *folder.rglob("*"))) or (by_folder and str(folder) in said)
+        return None if named and "\n" not in said else f"it says {said!r}"
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -214,7 +217,7 @@ def complaint(read, folder: Path, file: Path) -> str | None:
             frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(str(ROOT / "bertlab"))
         ]
         where = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else "nowhere"
-        return f"{where}: {type(error).__name__}: {str(error)[:200]}"
+        return f"{where}: {type(error).__name__}: {str(error)[:400]}"
     return None
 
 
@@ -236,10 +239,12 @@ def try_damages(reader, folder: Path) -> tuple[int, dict[str, str]]:
         for what, changed in [("as it is", content), *damages(content, f"{reader.name} {name}", round(ROUNDS * reader.share))]:
             file.write_bytes(changed)
             tried += 1
-            if said := complaint(reader.read, folder, file):
+            if said := complaint(reader.read, folder, file, reader.by_folder):
                 wrong.setdefault(said, f"{name} {what}")
         file.unlink()
-        if (said := complaint(reader.read, folder, file)) and "FileNotFoundError" not in said:
+        # Commands look whether a file is there before they read it; what a reader says names it.
+        said = complaint(reader.read, folder, file, reader.by_folder)
+        if said and not ("FileNotFoundError" in said and str(file)[-60:] in said):
             wrong.setdefault(said, f"{name} missing")
         file.write_bytes(content)
     return tried, wrong

@@ -52,7 +52,7 @@ def fuzz(reader, folder: Path, seconds: float) -> None:
         number = data[0] % len(names) if data else 0
         file = files / names[number]
         file.write_bytes(data[1:])
-        said = complaint(read, files, file)
+        said = complaint(read, files, file, reader.by_folder)
         file.write_bytes(contents[number])
         counts["inputs"] += 1
         if said and (kind := re.sub(r"['\"\d].*", "", said)) not in counts["found"]:

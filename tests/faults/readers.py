@@ -36,6 +36,10 @@ from tests.transfer.test_babylm import RECORDS
 TEXTS = [f"The parser reads file number {i}, and {'a' if i % 2 else 'the'} grammar follows it." for i in range(12)]
 
 
+FOLDERS = ("corpus .", "task ud", "task race", "tokenizer ", "byte-level BPE", "GPT-1's BPE", "Hugging Face ", "OpenAI's")
+FOLDERS += ("Google's", "ELMo's HDF5", "HDF5 without", "snapshot")
+
+
 @dataclass(frozen=True)
 class Reader:
     """A reader.
@@ -53,6 +57,11 @@ class Reader:
     read: Callable[[Path], Any]
     share: float = 1.0
     only: tuple[str, ...] = ()
+
+    @property
+    def by_folder(self) -> bool:
+        """Whether it may name its folder only: it reads a glob, or several files that belong together."""
+        return self.name.startswith(FOLDERS)
 
 
 def files(**contents: str | bytes) -> Callable[[Path], None]:

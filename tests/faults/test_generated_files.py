@@ -243,7 +243,7 @@ def test_a_file_of_any_text_gives_a_result_or_a_sentence(reader, tmp_path):
         kept = valid[name][: data.draw(st.integers(0, len(valid[name])))]
         content = "".join([*kept, *data.draw(st.lists(PIECE | st.sampled_from(valid[name]), max_size=6))])
         (tmp_path / name).write_text(content, encoding="utf-8", newline="")
-        assert complaint(reader.read, tmp_path, tmp_path / name) is None
+        assert complaint(reader.read, tmp_path, tmp_path / name, reader.by_folder) is None
         (tmp_path / name).write_text("".join(valid[name]), encoding="utf-8", newline="")
 
     if names:
@@ -280,7 +280,7 @@ def test_json_with_values_of_other_types_gives_a_result_or_a_sentence(tmp_path):
         lines = [json.loads(line) for line in (content.splitlines() if path.suffix == ".jsonl" else [content])]
         lines[-1] = changed(lines[-1], data)
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        assert complaint(reader.read, folder, path) is None, reader.name
+        assert complaint(reader.read, folder, path, reader.by_folder) is None, reader.name
         path.write_text(content, encoding="utf-8")
 
     assert len(files) > 30

@@ -226,10 +226,10 @@ def test_who_is_done_before_another_is_lost_says_so_too():
     """The first writes results when the others have finished; they wait for it at their exit."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        given = {processes.ADDRESS: f"localhost:{free.getsockname()[1]}", processes.COUNT: "2", "JAX_PLATFORMS": "cpu"}
+        given = {hosts.ADDRESS: f"localhost:{free.getsockname()[1]}", hosts.COUNT: "2", "JAX_PLATFORMS": "cpu"}
     begin = lambda i: subprocess.Popen(
         [sys.executable, "-c", DONE_BEFORE],
-        env={**os.environ, **given, processes.INDEX: str(i)},
+        env={**os.environ, **given, hosts.INDEX: str(i)},
         stderr=subprocess.PIPE,
         text=True,
     )
