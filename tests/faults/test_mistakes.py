@@ -16,7 +16,6 @@ from bertlab.data import vocabularies
 from bertlab.errors import UserError, failure_of_machine
 from bertlab.files import write_text
 from bertlab.own_project import write_project
-from bertlab.train import sharding
 from bertlab.train.metrics import JsonlWriter
 from bertlab.train.sharding import build_mesh, check_memory, replicated
 from tests.conftest import ROOT
@@ -170,7 +169,7 @@ def test_short_sentences_among_huge_ones_train_a_tokenizer():
 
 
 def test_a_state_larger_than_the_memory_is_refused_before_it_is_made(monkeypatch):
-    monkeypatch.setattr(sharding.os, "sysconf", lambda name: 1024)  # a machine of 1 MiB
+    monkeypatch.setattr(os, "sysconf", lambda name: 1024)  # a machine of 1 MiB
     mesh = build_mesh({"data": 2, "fsdp": 1, "tensor": 1})  # two devices of this machine, with a copy each
     check = lambda rows: check_memory([jax.ShapeDtypeStruct((rows, 256), np.float32)], [replicated(mesh)], mesh)
     check(512)
@@ -184,6 +183,11 @@ def test_a_state_larger_than_the_memory_is_refused_before_it_is_made(monkeypatch
         (OSError(errno.ENOSPC, "full", "runs/x"), ("runs/x", "free space")),
         (RuntimeError("DATA_LOSS: file 3: No space left on device [os_error_code='28']"), ("elsewhere", "free space")),
         (OSError(errno.EROFS, "read-only"), ("elsewhere", "writable")),
+        (MemoryError(), ("MemoryError", "config.data.batch_size")),
+        (
+            RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes"),
+            ("allocating 9 bytes", "config.data.batch_size"),
+        ),
     ],
 )
 def test_a_failure_of_the_machine_is_one_sentence_and_status_1(error, named, monkeypatch, capsys, tmp_path):
