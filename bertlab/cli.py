@@ -74,13 +74,20 @@ def main(arguments: list[str] | None = None) -> int:
         from bertlab.completion import complete
 
         complete(parser)  # ends the process
-    given, rest = parser.parse_known_args(arguments)
+    try:
+        given, rest = parser.parse_known_args(arguments)
+    except OSError as error:  # of --help and --version
+        if (said := failure_of_machine(error)) is None:
+            raise
+        print(f"bertlab: {said}", file=sys.stderr)
+        return 1
     if unknown := [a for a in rest if not (given.takes_overrides and a.startswith("--config."))]:
         parser.error(f"{given.command} does not know {' '.join(unknown)}; see bertlab {given.command} --help")
     with interruptible() as signals:
         try:
             if given.processes == "one":
                 hosts.refuse()
+            _check_texts(given, rest, arguments)
             _check_places(given)
             _check_numbers(given)
             with _output(given) as out:
@@ -97,7 +104,8 @@ def main(arguments: list[str] | None = None) -> int:
         except Exception as error:
             status, said = 2, too_long_a_name(error)
             if said is None:
-                status, said = 1, failure_of_machine(error, getattr(given, "workdir", ""))
+                place = next(filter(None, (getattr(given, name, None) for name in _PLACES)), "")
+                status, said = 1, failure_of_machine(error, place)
             if said is None:
                 raise
     line = f"bertlab {given.command}: {' '.join(said.splitlines())}"
@@ -166,10 +174,21 @@ def _print_json(value: dict[str, Any], out: TextIO) -> None:
     print(json.dumps(plain(value)), file=out, flush=True)
 
 
-def _check_places(given: argparse.Namespace) -> None:
-    """Refuses a place to write to that cannot be made, and a pipe that would wait for its writer, before anything is computed.
+def _check_texts(given: argparse.Namespace, rest: list[str], arguments: list[str]) -> None:
+    """Refuses text that is not UTF-8, and an option's value that is empty; a prompt and a config key may be empty."""
+    for text in (*vars(given).values(), *rest):
+        if isinstance(text, str) and any("\ud800" <= one <= "\udfff" for one in text):
+            raise UserError(f"{text} is not UTF-8 text; convert it, for example with iconv -t utf-8")
+    for before, argument in zip(["", *arguments], arguments):
+        option, _, value = argument.rpartition("=") if argument.startswith("--") else (before, "", argument)
+        if not value and option.startswith("--") and "=" not in option and not option.startswith(("--config.", "--prompt")):
+            raise UserError(f"{option}= is empty; give a value, or omit the option")
 
-    A finished run is only read. What the shell opened is below /dev.
+
+def _check_places(given: argparse.Namespace) -> None:
+    """Refuses, before anything is computed, a place to write to that cannot be made or is a run's, and a file without end.
+
+    That is a device, or a pipe that would wait for its writer. A finished run is only read. Pipes of the shell are below /dev.
     """
     for path in vars(given).values():
         if isinstance(path, Path) and path.is_fifo() and path.parts[:2] != ("/", "dev"):
@@ -178,6 +197,8 @@ def _check_places(given: argparse.Namespace) -> None:
             raise UserError(
                 f"{str(path).replace(':/', '://')} is read by `text:` corpora, --store and `bertlab mirror` only; copy it here"
             )
+        if isinstance(path, Path) and (path.is_char_device() or path.is_block_device()):
+            raise UserError(f"{path} is a device, which may never end; give a file")
     places = [(getattr(given, name, None), shown) for name, shown in _PLACES.items()]
     if not any(path for path, _ in places):
         return
@@ -187,6 +208,8 @@ def _check_places(given: argparse.Namespace) -> None:
     for path, shown in places:
         if not path or Run(path).result.exists():
             continue
+        if shown == "--out=":
+            _refuse_a_run_s_own(path, given.command)
         if shown != "--out=" or given.command == "tokenizer":
             refuse_unwritable(path, f"{shown}{path}")
         elif path.is_dir():
@@ -195,6 +218,19 @@ def _check_places(given: argparse.Namespace) -> None:
             refuse_unwritable(path.parent if not path.is_symlink() else path, f"{shown}{path}")
 
 
+def _refuse_a_run_s_own(out: Path, command: str) -> None:
+    """Refuses to write under the name of a file of a run, with any ending, or into a folder of one, except a command's own."""
+    from bertlab.run import Run, named
+
+    for run, place in ((Run(out.parent), out), (Run(out.parent.parent), out.parent)):
+        own = named(run)
+        taken = {getattr(of, "path", of).stem for name, of in own.items() if name != _MEASURES.get(command)} | {"predictions"}
+        if own["config"].exists() and place.stem in taken:
+            raise UserError(f"--out={out}: {place.name} belongs to the run {run}; choose another name")
+
+
+# Command -> the attribute of `bertlab.run.Run` that it writes.
+_MEASURES = {"evaluate": "evaluation", "similarity": "similarity", "probe": "probes"}
 _PLACES = {"workdir": "--workdir=", "directory": "", "folder": "", "out": "--out="}
 # Option -> the limits (`bertlab.keys.Key`) of a number.
 _LIMITS = {
@@ -213,7 +249,7 @@ _LIMITS = {
     "seconds": {"above": 0, "most": 1e6},
     "seed": {"least": 0},
     "step": {"least": 0},
-    "steps": {"least": 0},
+    "steps": {"least": 1},
     "temperature": {"least": 0, "most": 1e6},
     "top_p": {"above": 0, "most": 1},
     "vocab_size": {"least": 6, "most": 10_000_000},
@@ -233,14 +269,33 @@ def _check_numbers(given: argparse.Namespace) -> None:
         Key(name, value, "", **_LIMITS[name]).check(value, {}, "--")
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that notices a help text which cannot be written."""
+
+    def print_help(self, file: TextIO | None = None) -> None:
+        with contextlib.suppress(BrokenPipeError):  # such as `| head`
+            print(self.format_help(), end="", file=file, flush=True)
+
+
+class _Version(argparse.Action):
+    """--version."""
+
+    def __init__(self, option_strings, dest, help):
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        print(f"bertlab {__version__}", flush=True)
+        parser.exit()
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all subcommands; each help text ends with an example."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="bertlab", description="Compare pretraining objectives under equal conditions.",
         epilog="example:\n  bertlab train --config=experiments/pretrain/bert.py:size=tiny --workdir=runs/x",
         formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
-    parser.add_argument("--version", action="version", version=f"bertlab {__version__}")
+    parser.add_argument("--version", action=_Version, help="show the version and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name, function, help, example, overrides=False, to=commands, finds=False, processes="any"):
@@ -532,7 +587,7 @@ def _add_measuring(add) -> None:
     sample("--number", type=int, default=1, help="how many texts (default 1)")
     sample("--length", type=int, default=32, help="pieces of a text with its prompt; left to right the most (default 32)")
     sample("--kind", choices=("left-to-right", "any-order"), help="how (default: the first that the model allows)")
-    sample("--steps", type=int, default=0, help="of any-order (default: one for each piece)")
+    sample("--steps", type=int, help="of any-order, at most one for each piece (default: one for each)")
     sample("--prompt", default="", help="what the texts begin with")
     sample("--temperature", type=float, default=1.0, help="divides the logits; 0: the likeliest piece (default 1)")
     sample("--top_p", type=float, default=1.0, help="draw from the likeliest pieces of this total probability (default 1)")
@@ -958,14 +1013,19 @@ def _bench(given, _) -> Found:
 
 
 def _speedrun(given, _) -> None:
-    from bertlab.bench.speedrun import speedrun, write_table
+    from bertlab.bench.speedrun import Entry, speedrun, write_table
     from bertlab.studies.grid import numbers
 
     if given.table:
         return write_table(given.folder)
-    if not (given.entry and given.corpus):
-        raise UserError("name an entry and its text, as in: bertlab speedrun bert --corpus='text:wiki/*.jsonl.xz'; or --table")
-    speedrun(given.entry, given.corpus, numbers("seeds", given.seeds, int), given.folder)
+    example = "bertlab speedrun bert --corpus='text:wiki/*.jsonl.xz'"
+    if not given.entry:
+        raise UserError(f"name an entry and its text, as in: {example}; or --table")
+    Entry(given.folder, given.entry).require()
+    seeds = numbers("seeds", given.seeds, int)
+    if not given.corpus:
+        raise UserError(f"--corpus is missing; name the text, as in: {example}")
+    speedrun(given.entry, given.corpus, seeds, given.folder)
 
 
 def _publish(given, _) -> Found:

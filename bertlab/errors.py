@@ -60,6 +60,15 @@ def too_long_a_name(error: BaseException) -> str | None:
     return f"{name if len(name) < 80 else name[:77] + '...'}: the name is too long for a file; choose a shorter one"
 
 
+def memory_error_of(error: BaseException | None) -> BaseException | None:
+    """The error, or the one behind it, that says that memory does not suffice, of this machine or of a device; or None."""
+    while error is not None:
+        if isinstance(error, MemoryError) or str(error).startswith("RESOURCE_EXHAUSTED"):  # XLA's
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
 def reason_of(error: BaseException) -> str:
     """An error of a library in one line, with its kind: "ValueError: not a number"."""
     return " ".join(f"{type(error).__name__}: {error}".split())
@@ -75,7 +84,11 @@ def failure_of_machine(error: BaseException, place: object = "") -> str | None:
     if isinstance(error, RunFailed):
         return str(error)
     if (code := code_of(error)) is None:
-        return None
+        memory = memory_error_of(error)
+        return memory and (
+            f"the memory does not suffice ({reason_of(memory)[:200]}); lower the sizes that you set, such as"
+            " config.data.batch_size, config.data.seq_len or config.model.width, then run the same command again"
+        )
     file = getattr(error, "filename", None) or place
     return f"{f'{file}: ' if file else ''}{os.strerror(code)}; {_REMEDIES[code]}, then run the same command again"
 

@@ -44,7 +44,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         partial = path.with_name(f"{shortened}.{os.getpid()}.partial")
         try:
             yield partial
-            with open(partial, "rb+") as written:  # else a machine that loses power may keep the name without the content
+            with open(partial, "rb") as written:  # else a machine that loses power may keep the name without the content
                 os.fsync(written.fileno())
             os.replace(partial, path)
         except BaseException:

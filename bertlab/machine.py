@@ -1,11 +1,10 @@
 """What a result file says of the machine that made it."""
 
 import contextlib
-import os
 import platform
 from pathlib import Path
 
-from bertlab.data.parallel import available_cores
+from bertlab.data.parallel import available_cores, memory_of_machine
 
 
 def describe_machine() -> dict:
@@ -14,5 +13,9 @@ def describe_machine() -> dict:
     with contextlib.suppress(FileNotFoundError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {"processor": name, "cores": available_cores(), "memory_gb": round(memory / 1e9), "platform": platform.platform()}
+    return {
+        "processor": name,
+        "cores": available_cores(),
+        "memory_gb": round(memory_of_machine() / 1e9),
+        "platform": platform.platform(),
+    }

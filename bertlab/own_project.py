@@ -1,10 +1,10 @@
 """`bertlab init`: a copy of the example project, which is among the experiments that bertlab brings along."""
 
-import shutil
 from pathlib import Path
 
 from bertlab.config import SHIPPED
 from bertlab.errors import UserError
+from bertlab.files import write_bytes
 
 
 def write_project(directory: Path) -> list[Path]:
@@ -26,7 +26,7 @@ def write_project(directory: Path) -> list[Path]:
     files = [directory / path.name for path in sorted(source.iterdir()) if path.is_file()]
     try:
         for file in files:
-            shutil.copyfile(source / file.name, file)
+            write_bytes(file, (source / file.name).read_bytes())
             print(file)
     except BaseException:  # Ctrl-C too: half a project would be refused by the next try
         for file in files:

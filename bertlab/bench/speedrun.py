@@ -102,15 +102,15 @@ class Entry:
     def file(self) -> Path:
         return self.folder / "entries" / f"{self.name}.py"
 
-    def config(self):
-        """Its config.
-
-        Raises:
-            UserError: there is no such entry.
-        """
+    def require(self) -> None:
+        """Refuses an entry that does not exist. Raises: UserError: names its file and the entries that there are."""
         if not self.file.is_file():
             names = ", ".join(entry.name for entry in entries(self.folder))
             raise UserError(f"{self.name}: {self.file} is missing; write it, or choose one of {names or 'none'}")
+
+    def config(self):
+        """Its config. Raises: UserError: as `require`."""
+        self.require()
         return load_config(str(self.file))
 
     @property

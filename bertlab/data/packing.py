@@ -16,7 +16,7 @@ _OF_POSITIONS = ("tokens", "segments", "documents", "positions")
 _OF_EXAMPLES = ("pair_label", "order_label", "visit", "example_id")  # the last is two numbers
 
 # Rows that are filled at a time. An example goes to the first that has room; when none has, all are done.
-_OPEN = 64
+OPEN = 64
 
 
 def packed(rows: grain.IterDataset, data, pad_id: int, seed: int) -> grain.IterDataset:
@@ -31,7 +31,7 @@ def packed(rows: grain.IterDataset, data, pad_id: int, seed: int) -> grain.IterD
     packs = grain.experimental.FirstFitPackIterDataset(
         rows.map(_in_columns),
         length_struct={"positions": data.pack_length, "examples": data.pack_examples},
-        num_packing_bins=_OPEN,
+        num_packing_bins=OPEN,
         seed=seed,
         meta_features=["examples"],
     )

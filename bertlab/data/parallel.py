@@ -29,6 +29,11 @@ def available_cores() -> int:
         return cores
 
 
+def memory_of_machine() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def _exit_with_parent() -> None:
     multiprocessing.parent_process().join()
     os._exit(1)

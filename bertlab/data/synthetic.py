@@ -28,10 +28,13 @@ import numpy as np
 
 from bertlab import keys
 from bertlab.data.documents import Document
+from bertlab.data.parallel import memory_of_machine
 from bertlab.errors import UserError
 
 # Raise it with every change of the code that changes the text.
 LANGUAGE_VERSION = 1
+LONGEST = 1000
+"""Words of a sentence, or sentences of a document."""
 
 _LANGUAGE_STREAM, _DOCUMENT_STREAM = 0, 1
 
@@ -111,6 +114,12 @@ def language(
     keys.check({"vocab_size": vocab_size, "topics": topics, "states": states, "seed": seed}, "data.synthetic")
     _require_range("sentence_words", sentence_words)
     _require_range("document_sentences", document_sentences)
+    needed, memory = 8 * states * (topics * (states + 1) + vocab_size), memory_of_machine()
+    if needed > memory:
+        raise UserError(
+            f"config.data.synthetic.states={states} with topics={topics} and vocab_size={vocab_size} makes tables of"
+            f" {needed / 2**30:,.0f} GiB, but there are {memory / 2**30:,.0f} GiB; lower them"
+        )
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_LANGUAGE_STREAM,)))
     emission = _peaked_rows(rng, (states, vocab_size))
     transition = _peaked_rows(rng, (topics, states, states))
@@ -190,9 +199,9 @@ class SyntheticCorpus:
 
 def _require_range(key: str, value) -> None:
     whole = isinstance(value, (tuple, list)) and all(isinstance(n, int) and not isinstance(n, bool) for n in value)
-    if not whole or len(value) != 2 or not 1 <= value[0] <= value[1]:
+    if not whole or len(value) != 2 or not 1 <= value[0] <= value[1] <= LONGEST:
         raise UserError(
-            f"config.data.synthetic.{key}={value!r} must be two whole numbers of at least 1, the shortest and the longest,"
+            f"config.data.synthetic.{key}={value!r} must be two whole numbers of 1 to {LONGEST}, the shortest and the longest,"
             " such as (4, 12); change it."
         )
 

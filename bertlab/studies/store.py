@@ -143,7 +143,7 @@ class Store:
         mirror = Mirror(f"{self.folder}/{key}")
         found = mirror.newest()
         steps = {name.split("/")[1] for name in (found.folders if found else ()) if name.startswith("checkpoints/")}
-        if found and {"result.json", "measured.json"} <= found.files.keys() and {*map(str, trained.steps())} <= steps:
+        if found and {Run.result.name, Run.measured.name} <= found.files.keys() and {*map(str, trained.steps())} <= steps:
             return False
         with temporary_folder(trained.directory.parent, "fetched") as folder:
             mirror.claim()

@@ -9,12 +9,16 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import jax
 import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab import keys, objectives
 from bertlab.data.batches import check_data
+from bertlab.data.characters import WORD_LENGTH
 from bertlab.data.formats import FIELDS, FORMATS, NEGATIVES, format_of, row_length
+from bertlab.data.packing import OPEN
+from bertlab.data.parallel import memory_of_machine
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.models.base import sides_of
@@ -274,10 +278,29 @@ def check_shape(config: ConfigDict, shape) -> None:
 
 
 def check_devices(config: ConfigDict) -> None:
-    """Refuses a mesh that does not fill the devices, whose `tensor` spans processes, or that does not divide the batch."""
+    """Refuses a mesh that does not fill the devices, whose `tensor` spans processes, or that does not divide the batch.
+
+    It also refuses rows for which this machine has too little memory.
+    """
     mesh = build_mesh(config.mesh)
     check_batch(mesh.shape["data"] * mesh.shape["fsdp"], config.data.batch_size, config.train.micro_batches)
     check_rows_have_one_process(mesh)
+    _check_rows_fit(config.data)
+
+
+def _check_rows_fit(data) -> None:
+    """Refuses `config.data` if the rows that a process holds at once (a batch, a window, open packs) exceed the memory."""
+    position = 4 * (4 + (WORD_LENGTH if data.characters else 0))  # bytes: tokens, segments, documents, positions; int32
+    held = {"pack_length": (OPEN, data.pack_length)} if data.get("pack_length") else {}
+    held["batch_size"] = data.batch_size // jax.process_count(), row_length(data)
+    held["shuffle_window"] = data.get("shuffle_window", 0), data.seq_len
+    memory = memory_of_machine()
+    for key, (rows, length) in held.items():
+        if (needed := rows * length * position) > memory:
+            raise UserError(
+                f"config.data.{key}={data[key]} makes {rows} rows of {length} tokens, or {needed / 2**30:,.0f} GiB,"
+                f" but there are {memory / 2**30:,.0f} GiB; lower it, or config.data.seq_len"
+            )
 
 
 def vocabulary_of(tokenizer: Tokenizer, counts: np.ndarray | None = None) -> objectives.Vocabulary:

@@ -63,12 +63,13 @@ def with_attention(experiment):
     _check_products(shape)
     if config.model.attention == "cudnn" and (platform != "gpu" or shape.dtype != jnp.bfloat16):
         raise UserError("config.model.attention='cudnn' needs a GPU and config.model.dtype='bfloat16'; set 'auto'")
-    heads, head_width = shape.heads // build_mesh(config.mesh).shape["tensor"], shape.width // shape.heads
-    if config.model.attention == "pallas" and not kernel_of(platform, row_length(config.data), heads, head_width):
-        raise UserError(
-            f"config.model.attention='pallas' has no tiles on a {platform.upper()} for {heads} heads of {head_width} numbers a"
-            " device; set 'auto'"
-        )
+    if config.model.attention == "pallas":
+        heads, head_width = shape.heads // build_mesh(config.mesh).shape["tensor"], shape.width // shape.heads
+        if not kernel_of(platform, row_length(config.data), heads, head_width):
+            raise UserError(
+                f"config.model.attention='pallas' has no tiles on a {platform.upper()} for {heads} heads of {head_width}"
+                " numbers a device; set 'auto'"
+            )
     if config.model.attention == "pallas" and platform == "cpu":
         print("attention: config.model.attention='pallas' runs interpreted on a CPU, and is slow", flush=True)
     if config.model.attention != "auto" or platform == "cpu":

@@ -234,9 +234,10 @@ def topology_devices(topology: str) -> tuple[np.ndarray, Chip | None]:
                 f"JAX runs with {len(found)} CPU devices, but --topology asks for {shape}; set JAX_NUM_CPU_DEVICES={shape}"
             )
         return np.asarray(found[: int(shape)]), None
-    if kind not in CHIPS or not re.fullmatch(r"\d+(x\d+)+", shape):
+    if kind not in CHIPS or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", shape):
         raise UserError(
-            f"--topology={topology}: give cpu:8 (virtual devices) or one of {', '.join(CHIPS)} with its chips, like v5e:16x16"
+            f"--topology={topology}: give cpu:8 (virtual devices) or one of {', '.join(CHIPS)} with its two or three sides,"
+            " like v5e:16x16"
         )
     # libtpu searches for a TPU and serves one process at a time; here it only compiles.
     os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_STDERR_LOG_LEVEL": "3"}

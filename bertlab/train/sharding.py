@@ -5,7 +5,6 @@ The mesh has three axes. `data` and `fsdp` divide the batch; `fsdp` also divides
 """
 
 import math
-import os
 
 import jax
 import numpy as np
@@ -13,6 +12,7 @@ from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bertlab import keys
+from bertlab.data.parallel import memory_of_machine
 from bertlab.errors import UserError
 from bertlab.models.base import BATCH_AXES
 
@@ -63,7 +63,7 @@ def check_memory(shapes, shardings, mesh: Mesh) -> None:
     needed = sum(jax.tree.leaves(jax.tree.map(parts, shapes, shardings)))
     memory = (mesh.local_devices[0].memory_stats() or {}).get("bytes_limit")
     if memory is None:  # a CPU's devices share the machine's
-        memory, needed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), needed * len(mesh.local_devices)
+        memory, needed = memory_of_machine(), needed * len(mesh.local_devices)
     if needed > memory:
         raise UserError(
             f"the model and its optimizer's state take {needed / 2**30:,.0f} GiB, but there are {memory / 2**30:,.0f} GiB;"

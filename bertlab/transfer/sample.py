@@ -28,7 +28,7 @@ def sample(
     number: int = 1,
     length: int = 32,
     kind: str | None = None,
-    steps: int = 0,
+    steps: int | None = None,
     prompt: str = "",
     temperature: float = 1.0,
     top_p: float = 1.0,
@@ -47,7 +47,7 @@ def sample(
         number: N, how many texts.
         length: pieces of a text with its prompt; left to right the most, in any order exactly so many.
         kind: one of KINDS; None: the first that the model allows.
-        steps: of "any-order"; 0: as many as there are pieces to draw.
+        steps: of "any-order"; None: as many as there are pieces to draw.
         prompt: the text begins with it.
         temperature: divides the logits; 0 draws the likeliest piece.
         top_p: only the likeliest pieces that together have this probability are drawn (Holtzman et al. 2020).
@@ -56,20 +56,24 @@ def sample(
     Raises:
         UserError: a value is out of range, or the model cannot be sampled in this way.
     """
-    for name, value, least in (("number", number, 1), ("length", length, 1), ("steps", steps, 0), ("seed", seed, 0)):
-        if value < least:
+    for name, value, least in (("number", number, 1), ("length", length, 1), ("steps", steps, 1), ("seed", seed, 0)):
+        if value is not None and value < least:
             raise UserError(f"{name}={value} must be at least {least}")
     if not (temperature >= 0 and math.isfinite(temperature)):
         raise UserError(f"temperature={temperature} must be 0 or more")
     if not 0 < top_p <= 1:
         raise UserError(f"top_p={top_p} must be above 0 and at most 1")
     allowed = [of for of in KINDS if of in model.kinds]
-    if kind is None and not allowed:
-        raise UserError(f"this model cannot be sampled: it allows the kinds {', '.join(model.kinds) or 'none'} of score only")
     if kind is not None and kind not in KINDS:
         raise UserError(f"kind={kind!r} is not known; choose one of {', '.join(KINDS)}")
-    kind = model.check_kind(kind or allowed[0])
-    if steps and kind != "any-order":
+    if not allowed:
+        raise UserError(f"this model cannot be sampled: it allows the kinds {', '.join(model.kinds) or 'none'} of score only")
+    kind = kind or allowed[0]
+    if kind not in allowed:
+        raise UserError(
+            f"kind={kind!r}: this model was not trained for it ({', '.join(model.program.objectives)}); choose {allowed[0]}"
+        )
+    if steps is not None and kind != "any-order":
         raise UserError(f"steps={steps} has no effect with kind={kind!r}, which draws one piece at a time; omit it")
     if model.config.model.token_encoder == "characters":
         raise UserError("this model reads characters, which drawn pieces do not have; sample one that reads pieces")
@@ -77,6 +81,10 @@ def sample(
     before, after = list(tokenizer.prefix_ids), list(tokenizer.suffix_ids)
     if len(given) >= length:
         raise UserError(f"the prompt has {len(given)} pieces, so length={length} leaves none to draw; raise it")
+    if steps is not None and steps > length - len(given):
+        raise UserError(
+            f"steps={steps} is more than the {length - len(given)} pieces to draw; lower it, or raise length={length}"
+        )
     if (size := len(before) + length + len(after)) > model.longest:
         raise UserError(f"length={length} makes rows of {size} tokens, but the model has {model.longest} positions; lower it")
     tokens = np.full((number, padded_length(size, model.longest)), tokenizer.pad_id, np.int32)
@@ -88,7 +96,7 @@ def sample(
     return [tokenizer.decode([*given, *text]) for text in texts]
 
 
-def _left_to_right(model: Pretrained, tokens: Int[np.ndarray, "N L"], first: int, end: int, steps: int, draw, rng):
+def _left_to_right(model: Pretrained, tokens: Int[np.ndarray, "N L"], first: int, end: int, steps: None, draw, rng):
     """The pieces at [first, end) of each row, up to the first end of text."""
     tokenizer, (way, name) = model.tokenizer, way_of(model.learned, "left-to-right")
     if not first:
@@ -110,7 +118,7 @@ def _left_to_right(model: Pretrained, tokens: Int[np.ndarray, "N L"], first: int
     return tokens[:, first:end]
 
 
-def _in_any_order(model: Pretrained, tokens: Int[np.ndarray, "N L"], first: int, end: int, steps: int, draw, rng):
+def _in_any_order(model: Pretrained, tokens: Int[np.ndarray, "N L"], first: int, end: int, steps: int | None, draw, rng):
     """The pieces at [first, end) of each row."""
     tokenizer, (way, name) = model.tokenizer, way_of(model.learned, "any-order")
     if way == "before the mask" and not first:
@@ -118,12 +126,12 @@ def _in_any_order(model: Pretrained, tokens: Int[np.ndarray, "N L"], first: int,
             "this model predicts a piece from the position before it, and nothing is before the first; give a prompt"
         )
     tokens[:, end : end + len(tokenizer.suffix_ids)] = tokenizer.suffix_ids
-    hidden, steps = end - first, min(steps or end - first, end - first)
+    hidden = end - first
     orders = first + np.argsort(rng.random((len(tokens), hidden)), axis=1)
     ranks, rows = np.zeros_like(tokens), np.arange(len(tokens))[:, None]
     ranks[:, :first] = np.maximum(1 + np.arange(first) - len(tokenizer.prefix_ids), 0)
     ranks[rows, orders] = HIDDEN
-    ends = np.round(np.linspace(0, hidden, steps + 1)).astype(int)
+    ends = np.round(np.linspace(0, hidden, (steps or hidden) + 1)).astype(int)
     for begin, stop in itertools.pairwise(ends.tolist()):
         places = orders[:, begin:stop].astype(np.int32)
         view = _view(tokens, end + len(tokenizer.suffix_ids)) | {"ranks": ranks.copy(), "places": places}

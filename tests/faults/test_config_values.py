@@ -12,6 +12,7 @@ import pytest
 from bertlab import cli
 from bertlab.config import add_objectives, base_config, load_config
 from bertlab.data.prepare import LocalBackend
+from bertlab.data.synthetic import language
 from bertlab.errors import UserError
 from bertlab.keys import KEYS, settings_of
 from bertlab.objectives import REGISTRY
@@ -130,6 +131,54 @@ def test_a_value_that_a_key_cannot_have_is_refused_on_the_command_line(key, comm
         said = command(f"--config.{key.name}={value}", *others, config=ELMO if key.name == "model.filters" else BERT)
         named = f"config.{key.name}" in said or (key.name == "evaluate.minimal_pairs" and "file, line 1" in said)
         assert named, said
+
+
+BILLION = 10**9
+# Whole numbers that can be so large: seeds, times that may never come, and what only the text bounds.
+HARMLESS = {"seed", "data.seed", "data.tokenizer.seed", "data.synthetic.seed", "data.dupe_factor", "data.unique_tokens"}
+HARMLESS |= {"data.tokenizer.sample_sentences", "data.cooccurrence.window", "evaluate.sentences", "evaluate.pairs", "init_step"}
+HARMLESS |= {f"train.{leaf}" for leaf in ("steps", "log_every", "eval_every", "eval_batches", "checkpoint_every")}
+HARMLESS |= {"train.keep_checkpoints", "profile", "model.output_rows", "model.base_width", "model.local_window"}
+HARMLESS |= {f"optimizer.{leaf}" for leaf in ("average_after", "average_again", "thaw_steps", "thaw_stages")}
+HARMLESS |= {"model.global_every", "optimizer.warmup_steps", "optimizer.cooldown_steps"}
+# Refused with the text and the vocabulary in hand, before the state is made (`check_memory`); shards, by the batch.
+LATER = {f"model.{leaf}" for leaf in ("max_positions", "position_offset", "segments", "character_width")}
+LATER |= {"lora.rank", "data.shards"}
+SIZES = [key for key in KEYS if int in (key.default, type(key.default)) and key.name not in HARMLESS | LATER]
+
+
+@pytest.mark.parametrize("key", SIZES, ids=lambda key: key.name)
+def test_a_size_for_which_no_machine_has_memory_or_time_is_refused(key, command):
+    """The bounds in the table are not asked."""
+    config = ELMO if key.name.startswith(("model.highway", "model.character")) else BERT
+    effect = [f"--config.{of.partition(' or ')[0]}" for of in key.conditions if "=" in of]
+    effect += ["--config.data.pack_length=512"] * (key.name == "data.pack_examples")
+    said = command(*effect, f"--config.{key.name}={BILLION}", config=config)
+    assert f"config.{key.group}" in said and str(BILLION) in said, said
+    assert "no effect" not in said, said
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"model.position_encoding": "sinusoidal", "data.seq_len": BILLION},
+        {"data.corpus": "synthetic", "data.synthetic.sentence_words": (4, BILLION)},
+        {"data.corpus": "synthetic", "data.synthetic.document_sentences": (4, BILLION)},
+        {"data.batch_size": 2**22, "data.seq_len": 2**9, "data.tokenizer.kind": "words", "data.characters": True},
+    ],
+    ids=str,
+)
+def test_sizes_that_together_exceed_the_memory_are_refused(sizes, command, monkeypatch):
+    monkeypatch.setattr("bertlab.train.checks.memory_of_machine", lambda: 2**35)
+    said = command(*(f"--config.{name}={value}" for name, value in sizes.items()))
+    assert "there are 32 GiB" in said or f"(4, {BILLION})" in said, said
+
+
+def test_tables_of_the_synthetic_language_that_exceed_the_memory_are_refused(monkeypatch):
+    monkeypatch.setattr("bertlab.data.synthetic.memory_of_machine", lambda: 8 * 10 * (4 * 11 + 64))
+    language(states=10)
+    with pytest.raises(UserError, match=r"config\.data\.synthetic\.states=10 .*topics=4 .*vocab_size=65"):
+        language(states=10, vocab_size=65)
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)

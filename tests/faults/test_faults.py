@@ -45,7 +45,8 @@ def run(*command):
 def test_each_call_of_a_write_fails_once_and_leaves_no_half_of_a_file(tmp_path):
     lines = [line.split() for line in run("-c", "import sys" + OWN, str(tmp_path)).splitlines()]
     points = [point.partition(":")[0] for point, *_ in lines]
-    assert sorted(set(points)) == ["mkdir", "open", "rename", "write"] and len(lines) == 3 + 4 + 4 + 5
+    assert sorted(set(points)) == ["mkdir", "open", "rename", "sync", "write"]
+    assert len(lines) == 3 + 4 + 4 + 3 + 5
     for point, fault, status, met, whole in lines:
         expected = {"short": ("0", "True"), "killed": ("-9", "None"), "torn": ("-9", "None")}.get(fault, ("1", "None"))
         assert met == "True" and (status, whole) == expected, (point, fault)
@@ -82,7 +83,9 @@ for point in [point for point in layer.points if point.operation != "mkdir"]:  #
 
 def test_of_two_processes_only_the_one_that_makes_the_call_is_lost(tmp_path):
     found = [line.split() for line in run("-c", TWO, str(tmp_path)).splitlines()]
-    assert sorted(row[:2] for row in found) == sorted([call, name] for call in ("open", "write", "rename") for name in "ab")
+    assert sorted(row[:2] for row in found) == sorted(
+        [call, name] for call in ("open", "rename", "sync", "write") for name in "ab"
+    )
     for call, name, status, met, *left in found:
         half = [name] if call != "open" else []  # its file under another name
         assert (status, met, left) == (str(1 + (name == "b")), "True", sorted([*half, {"a": "b", "b": "a"}[name]]))

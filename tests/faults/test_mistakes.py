@@ -16,11 +16,12 @@ from bertlab.data import vocabularies
 from bertlab.errors import UserError, failure_of_machine
 from bertlab.files import write_text
 from bertlab.own_project import write_project
-from bertlab.train import sharding
 from bertlab.train.metrics import JsonlWriter
 from bertlab.train.sharding import build_mesh, check_memory, replicated
 from tests.conftest import ROOT
 
+SPEEDRUN = ROOT / "experiments" / "speedrun"
+FULL = "I/O error: No space left on device (os error 28)"  # as safetensors says it
 CONFIG = f"--config={ROOT}/experiments/pretrain/bert.py"
 
 
@@ -88,6 +89,21 @@ def test_a_config_that_cannot_be_run_is_one_sentence(name, content, named, tmp_p
         ("export run --to=huggingface file/x", "file is a file"),
         ("embed --run=run --text=pipe --out=x.npz", "pipe is a pipe"),
         ("evaluate --run=run --minimal_pairs=pipe", "pipe is a pipe"),
+        ("embed --run=run --text=/dev/null --out=x.npz", "/dev/null is a device"),
+        ("evaluate --run=run --out=/dev/null", "/dev/null is a device"),
+        ("embed --run=run --text=text --out=own/config.csv", "config.csv belongs to the run own"),
+        ("embed --run=run --text=text --out=own/tokenizer/x.npz", "tokenizer belongs to the run own"),
+        ("evaluate --run=run --out=own/similarity.json", "similarity.json belongs to the run own"),
+        ("tokenizer train --corpus=pydocs --out=own/tokenizer", "tokenizer belongs to the run own"),
+        ("sample --run=run --prompt=a\udcff", r"a\udcff is not UTF-8"),
+        ("sample --run=run --steps=0", "--steps=0 must be"),
+        ("embed --run=run --text=text --layers= --out=x.npz", "--layers= is empty"),
+        ("bench --only=", "--only= is empty"),
+        ("speedrun", "name an entry"),
+        ("speedrun nope", "nope.py is missing"),
+        ("speedrun bert --folder=nothing", "nothing/entries/bert.py is missing"),
+        (f"speedrun bert --folder={SPEEDRUN}", "--corpus is missing"),
+        (f"speedrun bert --folder={SPEEDRUN} --seeds=a", "--seeds=a"),
     ],
 )
 def test_places_that_cannot_be_written_or_read_are_refused_first(words, named, tmp_path, monkeypatch, capsys):
@@ -97,10 +113,18 @@ def test_places_that_cannot_be_written_or_read_are_refused_first(words, named, t
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "dangling").symlink_to("nothing")
     os.mkfifo(tmp_path / "pipe")
-    there = sorted(tmp_path.iterdir())
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "config.json").touch()
+    there = sorted(tmp_path.rglob("*"))
     assert cli.main(words.split()) == 2
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and named in said and sorted(tmp_path.iterdir()) == there
+    assert said.count("\n") == 1 and named in said and sorted(tmp_path.rglob("*")) == there
+
+
+def test_a_measurement_may_be_written_under_its_own_name_or_another(tmp_path):
+    (tmp_path / "config.json").touch()
+    for command, name in (("evaluate", "evaluation.json"), ("similarity", "similarity.json"), ("embed", "lines.csv")):
+        cli._check_places(argparse.Namespace(command=command, out=tmp_path / name))
 
 
 @pytest.mark.parametrize(
@@ -206,7 +230,7 @@ def test_short_sentences_among_huge_ones_train_a_tokenizer():
 
 
 def test_a_state_larger_than_the_memory_is_refused_before_it_is_made(monkeypatch):
-    monkeypatch.setattr(sharding.os, "sysconf", lambda name: 1024)  # a machine of 1 MiB
+    monkeypatch.setattr(os, "sysconf", lambda name: 1024)  # a machine of 1 MiB
     mesh = build_mesh({"data": 2, "fsdp": 1, "tensor": 1})  # two devices of this machine, with a copy each
     check = lambda rows: check_memory([jax.ShapeDtypeStruct((rows, 256), np.float32)], [replicated(mesh)], mesh)
     check(512)
@@ -220,6 +244,11 @@ def test_a_state_larger_than_the_memory_is_refused_before_it_is_made(monkeypatch
         (OSError(errno.ENOSPC, "full", "runs/x"), ("runs/x", "free space")),
         (RuntimeError("DATA_LOSS: file 3: No space left on device [os_error_code='28']"), ("elsewhere", "free space")),
         (OSError(errno.EROFS, "read-only"), ("elsewhere", "writable")),
+        (MemoryError(), ("MemoryError", "config.data.batch_size")),
+        (
+            RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes"),
+            ("allocating 9 bytes", "config.data.batch_size"),
+        ),
     ],
 )
 def test_a_failure_of_the_machine_is_one_sentence_and_status_1(error, named, monkeypatch, capsys, tmp_path):
@@ -249,6 +278,34 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     assert end.value.filename == str(file) and file.read_text() == "before" and list(tmp_path.iterdir()) == [file]
 
 
+@pytest.mark.parametrize(
+    ("words", "function", "error", "place"),
+    [
+        ("init new", "pathlib.Path.write_bytes", OSError(errno.ENOSPC, "full"), "new/README.md"),
+        ("embed --run=run --text=text --out=x.npz", "bertlab.transfer.load.embed_file", RuntimeError(FULL), "x.npz"),
+        ("export run --to=huggingface new", "bertlab.interop.export_weights", RuntimeError(FULL), "new"),
+    ],
+)
+def test_what_could_not_be_written_is_named(words, function, error, place, tmp_path, monkeypatch, capsys):
+    """An error of a library, such as safetensors', names no file; one of copying, bertlab's own."""
+
+    def fails(*given, **more):
+        raise error
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(function, fails)
+    assert cli.main(words.split()) == 1
+    assert capsys.readouterr().err.startswith(f"bertlab {words.split()[0]}: {place}: No space left on device")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+@pytest.mark.parametrize("words", ["--version", "--help", "sample --help"])
+def test_a_help_text_that_cannot_be_written_is_a_failure(words):
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(["python", "-m", "bertlab", *words.split()], executable=sys.executable, stdout=full, stderr=-1)
+    assert ended.returncode == 1 and ended.stderr.count(b"\n") == 1 and b"No space left on device" in ended.stderr
+
+
 @pytest.mark.parametrize("seconds", ["x", "nan", "-1", "inf"])
 def test_a_patience_that_is_no_time_is_one_sentence(seconds):
     environment = os.environ | {"BERTLAB_PATIENCE": seconds}
@@ -257,12 +314,12 @@ def test_a_patience_that_is_no_time_is_one_sentence(seconds):
 
 
 def test_an_interrupted_init_can_be_tried_again(tmp_path, monkeypatch):
-    def interrupted(source, target):
+    def interrupted(target, content):
         target.touch()
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("bertlab.own_project.shutil.copyfile", interrupted)
+        patch.setattr("bertlab.own_project.write_bytes", interrupted)
         with pytest.raises(KeyboardInterrupt):
             write_project(tmp_path / "new")
     assert write_project(tmp_path / "new")

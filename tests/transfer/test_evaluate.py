@@ -238,7 +238,7 @@ def test_a_text_of_its_own_leaves_the_test_split_alone(run, tmp_path):
         ("--text=long.txt", "long.txt:3: the line has 602 tokens"),
         ("--text=nothing.txt", "--text=nothing.txt: "),
         ("--out=x.txt", "--out=x.txt: the output is JSON"),
-        ("--out=run/config.json", "run/config.json: this file does not hold evaluations; name another"),
+        ("--out=run/config.json", "--out=run/config.json: config.json belongs to the run run"),
         ("--out=old.json", "old.json: this file does not hold evaluations; name another"),
         ("--text=test split", "--text=test split: evaluation.json uses this name for the held-out sentences; rename the file"),
     ],

@@ -36,7 +36,7 @@ RESOURCES = (
 _ENVIRONMENT = "$HOME/bertlab-environment"  # on the machine
 _RUNS = "$HOME/bertlab-runs"
 _ENDED = ("SUCCEEDED", "CANCELLED")  # and all that begin with FAILED
-_KEPT = ("job.json", "store_key.txt")  # what this machine has written about a run that is about to start
+_KEPT = (Run.job.name, Run.store_key.name)  # what this machine has written about a run that is about to start
 
 
 class SkyPilot(Launcher):
