@@ -1,7 +1,7 @@
 """Makes every call that changes a file fail once, over a short run: `python -m tests.faults.soak --seed=0 --minutes=30`.
 
-The run is a preparation, trainings with checkpoints (of phases, a stream, two devices, two processes), and all that reads one
-and writes files. For each call in turn: the command with the fault ends within ten minutes with one sentence and no traceback,
+The run is a preparation, trainings with checkpoints (of phases, a stream, two devices, two processes, every family, several
+seeds), and what reads one and writes files. For each call in turn: the command with the fault ends within ten minutes with one sentence and no traceback,
 or is killed there, and what stands under a final name is whole: as before, or as in the end. Then the same command ends as if
 nothing had happened: the same files, with the same content but for times, and each files.json is right.
 
@@ -89,6 +89,14 @@ def stages() -> list[Stage]:
     of_text = [setting for setting in settings if setting.startswith("--config.data.")]
     phases = "--config.train.phases=0.5 data.seq_len=16; 0.5 data.seq_len=32"  # the second begins at step 3
     stream = [f"--config={ROOT}/experiments/pretrain/awd_lstm.py:corpus=text:{{place}}/text.txt", "--config.model.hidden=24"]
+    recipes = {"elmo": "elmo.py:", "gpt": "gpt.py:", "modern": "modern.py:", "static": "static.py:objectives=skip_gram,"}
+    of_family = {
+        name: ["train", f"--config={ROOT}/experiments/pretrain/{recipe}corpus=text:{{place}}/text.txt", *settings, cache]
+        for name, recipe in recipes.items()
+    }
+    of_family["static"] = [word for word in of_family["static"] if "model.layers" not in word]  # it has none
+    families = [Stage(name, [*words, f"--workdir={{place}}/{name}/x"], name) for name, words in of_family.items()]
+    seeds = ["--seeds=1,2", "--config.train.eval_every=0", "--workdir={place}/seeds"]
     two = ["--config.data.shards=2", "--config.mesh.data=2"]
     tokenizer = ["--kind=bpe", "--vocab_size=400", "--out={place}/tokenizer"]
     task = ["--run={place}/study/a", "--task=trec", "--config.task_data.directory={place}/task", "--config.train.steps=4"]
@@ -100,6 +108,9 @@ def stages() -> list[Stage]:
         Stage("stream", ["train", *stream, *settings, cache, "--workdir={place}/stream/x"], "stream"),
         Stage("mesh", ["train", config, *settings, cache, "--config.mesh.data=2", "--workdir={place}/mesh/x"], "mesh", 2),
         Stage("processes", ["train", config, *settings, cache, *two, "--workdir={place}/several/x"], "several", processes=2),
+        *families,
+        Stage("seeds", ["train", config, *settings, cache, *seeds], "seeds"),
+        Stage("init", ["init", "{place}/own/project"], "own"),
         Stage("tokenizer", ["tokenizer", "train", "--corpus=text:{place}/text.txt", *tokenizer], "tokenizer"),
         Stage("export", ["export", "{place}/study/a", "--to=huggingface", "{place}/exported/x"], "exported"),
         Stage("import", ["import", "--from=huggingface", "{place}/exported/x", "--workdir={place}/imported/x"], "imported"),
