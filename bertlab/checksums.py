@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,48 @@ def find_damage(directory: Path) -> tuple[Path, str] | None:
             return path, f"it has {path.stat().st_size} bytes instead of {size}"
         if digest and digest_of_file(path) != digest:
             return path, f"its content does not match {LIST}"
+    return None
+
+
+class Growing:
+    """The size and the digest of a file that only grows, kept up to date without reading it again.
+
+    Args:
+        content: What it begins with.
+    """
+
+    def __init__(self, content: bytes = b""):
+        self._bytes, self._digest = 0, _new()
+        self.add(content)
+
+    def add(self, content: bytes) -> None:
+        """Counts what was appended."""
+        self._bytes += len(content)
+        self._digest.update(content)
+
+    def entry(self) -> dict[str, Any]:
+        """As an entry of files.json."""
+        return {"bytes": self._bytes, "blake2b": self._digest.hexdigest()}
+
+
+def find_damage_up_to(path: Path, entry: Mapping[str, Any]) -> tuple[Path, str] | None:
+    """What is wrong with the part of a growing file of which an entry was made; None if nothing is.
+
+    Raises:
+        OSError: The file cannot be read, which is no damage.
+    """
+    if not path.is_file():
+        return path, "it is missing"
+    digest = _new()
+    with path.open("rb") as file:
+        left = entry["bytes"]
+        while part := file.read(min(left, 1 << 20)):
+            digest.update(part)
+            left -= len(part)
+    if left:
+        return path, f"it has {entry['bytes'] - left} bytes instead of {entry['bytes']} or more"
+    if digest.hexdigest() != entry["blake2b"]:
+        return path, f"its first {entry['bytes']} bytes are not those that were written"
     return None
 
 

@@ -2,7 +2,7 @@
 
 Each has a list of its files (`bertlab.checksums`), written before it gets its name, so that damage to any of them is noticed
 when it is read. Training then goes on from the last whole checkpoint; whoever reads parameters is refused, as those of another
-step would be another model's.
+step would be another model's. It also has run.json, with what the run's other files held up to it (`OfRun`).
 """
 
 import contextlib
@@ -10,8 +10,9 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any, TypedDict
 
 import jax
 import numpy as np
@@ -21,9 +22,28 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from bertlab import checksums
 from bertlab.errors import RunFailed, UserError, code_of
-from bertlab.run import Run
+from bertlab.files import write_json
+from bertlab.run import JsonFile, Run
 from bertlab.train.lora import build_adapter
 from bertlab.train.processes import is_first, meet
+
+
+class OfRun(TypedDict, total=False):
+    """run.json of a checkpoint: the run's other files when it was saved.
+
+    Attributes:
+        metrics: bytes and blake2b of metrics.jsonl, as in files.json.
+        costs: the content of costs.json.
+        settings: the numbers that the run computed for its config, by dotted name.
+    """
+
+    metrics: Mapping[str, Any]
+    costs: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+
+_OF_RUN = "run.json"
+_OF_RUN_FORM = {"metrics?": {"bytes": int, "blake2b": str}, "costs?": {str: dict}, "settings?": dict}
 
 
 class Checkpoints:
@@ -38,13 +58,14 @@ class Checkpoints:
     def __init__(self, directory: Path, keep: int, steps: Collection[int] = ()):
         _leave_errors_to_us()
         self._directory = directory.absolute()
+        self._of_run: OfRun | None = None  # of the checkpoint that is being written
         options = ocp.CheckpointManagerOptions(
             preservation_policy=preservation_policy.AnyPreservationPolicy(
                 [preservation_policy.LatestN(keep or None), preservation_policy.CustomSteps(steps)]
             ),
             cleanup_tmp_directories=True,
             enable_async_checkpointing=True,
-            async_options=_saving(self._directory),
+            async_options=_saving(self._directory, lambda: self._of_run),
         )
         self._manager = ocp.CheckpointManager(self._directory, options=options)
         if is_first() and keep:  # a removal that failed or was killed leaves a part of a checkpoint
@@ -58,16 +79,16 @@ class Checkpoints:
         return self._manager.latest_step()
 
     def latest_whole(self) -> int | None:
-        """The last step whose files are as they were written, or None without checkpoints. All processes call it.
+        """The last step whose files, and the log up to it, are as they were written, or None without checkpoints.
 
-        Later ones, which are damaged, are renamed, and a line says so.
+        Later ones are renamed, and a line says why. All processes call it.
 
         Raises:
             UserError: all are damaged.
         """
         damaged = {}
         for step in reversed(Run(self._directory.parent).steps()) if is_first() else ():
-            if (damage := checksums.find_damage(self._directory / str(step))) is None:
+            if (damage := self._find_damage(step)) is None:
                 break
             damaged[step] = "{} is damaged ({})".format(*damage)
         else:
@@ -85,12 +106,23 @@ class Checkpoints:
         self._manager.reload()
         return self.latest()
 
+    def _find_damage(self, step: int) -> tuple[Path, str] | None:
+        """As `checksums.find_damage`, of a checkpoint and of the log up to it."""
+        if damage := checksums.find_damage(self._directory / str(step)):
+            return damage
+        metrics = self.of_run(step).get("metrics")
+        return checksums.find_damage_up_to(Run(self._directory.parent).metrics.path, metrics) if metrics else None
+
+    def of_run(self, step: int) -> OfRun:
+        """What the run's other files were at a step; {} if an earlier version wrote the checkpoint."""
+        return JsonFile(self._directory / str(step) / _OF_RUN, form=_OF_RUN_FORM).get({})
+
     def latest_path(self) -> str:
         """The path of the last complete step, for messages."""
         self._manager.wait_until_finished()
         return "none yet" if self.latest() is None else str(self._directory / str(self.latest()))
 
-    def save(self, step: int, state, data: dict, progress: dict) -> None:
+    def save(self, step: int, state, data: dict, progress: dict, of_run: OfRun | None = None) -> None:
         """Saves a step unless it exists; returns once the arrays are copied. All processes call it.
 
         Args:
@@ -98,6 +130,7 @@ class Checkpoints:
             state: pytree of arrays.
             data: the positions in the training batches, a JSON value.
             progress: JSON values.
+            of_run: what the run's other files are; only the first process's is written.
         """
         if step == self.latest():
             return
@@ -105,6 +138,8 @@ class Checkpoints:
             state=ocp.args.StandardSave(state), data=ocp.args.JsonSave(data), progress=ocp.args.JsonSave(progress)
         )
         with self._written():
+            self._manager.wait_until_finished()  # with the checkpoint before, which has its own run.json
+            self._of_run = of_run
             self._manager.save(step, args=args, force=True)
 
     def restore(self, step: int, shapes, shardings) -> tuple:
@@ -161,8 +196,8 @@ def _whole(directory: Path, manager: ocp.CheckpointManager, step: int) -> Iterat
         raise UserError(f"{directory / str(step)} cannot be read ({reason}); remove it to {then}") from error
 
 
-def _saving(directory: Path) -> ocp.AsyncOptions:
-    """Has the first process list the files of a checkpoint when all are written and it has not got its name yet.
+def _saving(directory: Path, of_run: Callable[[], OfRun | None] = lambda: None) -> ocp.AsyncOptions:
+    """Has the first process write run.json and list all files, when they are written and the checkpoint has no name yet.
 
     Of several processes, one that cannot write ends at once. Orbax would have it wait for the others first, which wait for it.
     """
@@ -170,7 +205,11 @@ def _saving(directory: Path) -> ocp.AsyncOptions:
     def write_list() -> None:
         (unnamed,) = directory.glob("*.orbax-checkpoint-tmp*")
         # Orbax still changes its own files at the top, which hold only times and names.
-        checksums.write_list(unnamed, [path for path in unnamed.glob("*/**/*") if path.is_file()])
+        listed = [path for path in unnamed.glob("*/**/*") if path.is_file()]
+        if (content := of_run()) is not None:
+            write_json(unnamed / _OF_RUN, content)
+            listed.append(unnamed / _OF_RUN)
+        checksums.write_list(unnamed, listed)
 
     def meet_others(*, key: str, timeout_ms: int) -> None:
         if sys.exc_info()[0] is None:  # Orbax meets in a `finally` too, on the way of an error

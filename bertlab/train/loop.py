@@ -25,7 +25,7 @@ from bertlab.progress import doing, over, tell
 from bertlab.run import Run
 from bertlab.train.budget import steps_within
 from bertlab.train.build import Experiment, begun_from, build_pretraining
-from bertlab.train.checkpoint import Checkpoints, needs_repair
+from bertlab.train.checkpoint import Checkpoints, OfRun, needs_repair
 from bertlab.train.choice import with_attention
 from bertlab.train.environment import describe_environment
 from bertlab.train.keep import kept_steps
@@ -206,6 +206,8 @@ class Session:
 
         begin = lambda: init_state(program, self.optimizer, self.mesh, config.seed, self.example)
         latest = self.checkpoints.latest_whole()
+        of_run: OfRun = self.checkpoints.of_run(latest) if is_first() and latest is not None else {}
+        self._require_settings(of_run)
         self.phase = experiment.phase(latest or 0)
         self.iterator = iter(self.phase.train)
         if latest is not None:  # (a) restored, with its data position
@@ -222,14 +224,42 @@ class Session:
                 params = jax.device_put(experiment.warm_start(on_host(self.state.params)), placement)
                 self.state = dataclasses.replace(self.state, params=params)
         self.step = latest or 0
+        self.costs = self._costs_up_to(latest, of_run) if is_first() else {}
+        length = of_run.get("metrics", {}).get("bytes")
+        self.writers = open_writers(config, workdir, latest, length) if is_first() else []
         self.record = Record(
             experiment,
             layer_plan(config.optimizer, config.train.steps, self.state.params).rate,
-            open_writers(config, workdir, latest) if is_first() else (),
+            self.writers,
             progress,
             self.checkpoints.latest_path,
             show=is_first(),
         )
+
+    def _settings(self) -> dict:
+        """The numbers in config.json that a run may have computed."""
+        config = self.experiment.config
+        return {"train.steps": config.train.steps, "optimizer.warmup_steps": config.optimizer.warmup_steps}
+
+    def _require_settings(self, of_run: OfRun) -> None:
+        """Refuses numbers of config.json that are not those with which the run was trained so far."""
+        for name, value in of_run.get("settings", {}).items():
+            if (found := self._settings()[name]) != value:
+                file = Run(self.workdir).config
+                raise UserError(
+                    f"{file} is damaged (config.{name} is {found}, and was {value} when the last checkpoint was saved); restore"
+                    f" it, or delete {self.workdir} and run the same command again: it starts over"
+                )
+
+    def _costs_up_to(self, latest: int | None, of_run: OfRun) -> dict:
+        """The costs of the checkpoints so far; costs.json is made anew from those that the last one has."""
+        file = Run(self.workdir).costs
+        if latest is None:
+            file.delete()
+            return {}
+        costs = of_run["costs"] if "costs" in of_run else file.get({})
+        file.write(costs)
+        return costs
 
     def say(self, line: str) -> None:
         """Prints a line, once for all processes."""
@@ -347,10 +377,12 @@ class Session:
         progress = self.record.progress
         progress.sums = self.record.sums.sums
         position = {shard: state for of_process in gather(self.iterator.get_state()) for shard, state in of_process.items()}
+        of_run = None
         if is_first():  # first: a run that goes on from this checkpoint does not come by here again
-            costs = Run(self.workdir).costs
-            costs.write({**costs.get({}), str(self.step): progress.axes()})
-        self.checkpoints.save(self.step, self.state, position, dataclasses.asdict(progress))
+            self.costs = {**self.costs, str(self.step): progress.axes()}
+            Run(self.workdir).costs.write(self.costs)
+            of_run = OfRun(metrics=self.writers[0].written.entry(), costs=self.costs, settings=self._settings())
+        self.checkpoints.save(self.step, self.state, position, dataclasses.asdict(progress), of_run)
 
     def result(self, metrics: dict) -> dict:
         """The content of result.json."""
@@ -428,6 +460,11 @@ def finished(config, workdir: Path, of_heads: Mapping[str, Any] | None = None) -
     """
     directory = Run(workdir)
     if not directory.config.exists():
+        if directory.steps():
+            raise UserError(
+                f"{directory.config} is missing, and {directory.checkpoints} has checkpoints of an unknown config; restore the"
+                f" file, or delete {directory.checkpoints} and run the same command again: it starts over"
+            )
         return None
     old = flatten(directory.config.read())
     new, default = (flatten(as_saved(value.to_dict())) for value in (config, base_config()))

@@ -1,11 +1,13 @@
 """Metric sums between log lines, and the writers of these lines: flat dicts of JSON values."""
 
+import contextlib
 import json
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from bertlab.errors import require
+from bertlab.checksums import Growing
+from bertlab.errors import UserError, require
 from bertlab.files import write_bytes
 from bertlab.run import MetricsFile, Run
 from bertlab.train.dashboards import DASHBOARDS
@@ -35,31 +37,48 @@ class JsonlWriter:
 
     Drops the lines that a resumed run writes again: those after its checkpoint, and the final evaluation at the last step.
 
+    Args:
+        path: of the file.
+        resumed_step: of the checkpoint; None for a new run.
+        last_step: of the run.
+        up_to: bytes that the file had when the checkpoint was saved; None if that is not known.
+
     Attributes:
-        dropped: (step, split) of each of them.
+        dropped: (step, split) of each line that will be written again.
+        written: size and digest of the file.
     """
 
-    def __init__(self, path: Path, resumed_step: int | None, last_step: int):
+    def __init__(self, path: Path, resumed_step: int | None, last_step: int, up_to: int | None = None):
         self.dropped: set[tuple[int, str]] = set()
+        stay, seen = [], 0
         if path.exists():
-            # A process killed while writing leaves at most one unfinished line, the last.
-            whole = [(raw, line) for raw, line in MetricsFile(path).lines() if raw.endswith(b"\n")]
-            stay = [raw for raw, line in whole if self._stays(line, resumed_step, last_step)]
-            of_all = {(line["step"], line["split"]): line for _, line in whole}
-            self.dropped = {of for of, line in of_all.items() if not self._stays(line, resumed_step, last_step)}
+            may_be_damaged = (UserError,) if resumed_step is None else ()  # nothing of it stays
+            with contextlib.suppress(*may_be_damaged):
+                for raw, line in MetricsFile(path).lines():
+                    seen += len(raw)
+                    # A process killed while writing leaves at most one unfinished line, the last.
+                    if not raw.endswith(b"\n"):
+                        continue
+                    of = line["step"], line["split"]
+                    if (up_to is None or seen <= up_to) and self._stays(*of, resumed_step, last_step):
+                        stay.append(raw)
+                        self.dropped.discard(of)
+                    else:
+                        self.dropped.add(of)
             write_bytes(path, b"".join(stay))
-        self._file = path.open("a")
+        self.written = Growing(b"".join(stay))
+        self._file = path.open("ab")
 
     @staticmethod
-    def _stays(line: dict, resumed_step: int | None, last_step: int) -> bool:
-        if resumed_step is None or line["step"] > resumed_step:
-            return False
-        return line["step"] < last_step or line["split"] == "train"
+    def _stays(step: int, split: str, resumed_step: int | None, last_step: int) -> bool:
+        return resumed_step is not None and step <= resumed_step and (step < last_step or split == "train")
 
     def write(self, line: dict) -> None:
         """Appends a line and flushes it."""
-        self._file.write(json.dumps(line, allow_nan=False) + "\n")
+        raw = f"{json.dumps(line, allow_nan=False)}\n".encode()
+        self._file.write(raw)
         self._file.flush()
+        self.written.add(raw)
 
     def close(self) -> None:
         """Closes the file."""
@@ -89,9 +108,10 @@ def writer_names(names: str) -> set[str]:
     return set(filter(None, names.split(","))) | {"jsonl"}
 
 
-def open_writers(config: ConfigDict, workdir: Path, resumed_step: int | None) -> list:
-    """The writers of `config.writers` for a run directory; `resumed_step` is None for a new run."""
-    names, jsonl = writer_names(config.writers), JsonlWriter(Run(workdir).metrics.path, resumed_step, config.train.steps)
+def open_writers(config: ConfigDict, workdir: Path, resumed_step: int | None, up_to: int | None = None) -> list:
+    """The writers of `config.writers` for a run directory, `JsonlWriter` first; see there."""
+    jsonl = JsonlWriter(Run(workdir).metrics.path, resumed_step, config.train.steps, up_to)
+    names = writer_names(config.writers)
     writers = [jsonl]
     if "tensorboard" in names:
         writers.append(TensorboardWriter(Run(workdir).tensorboard, resumed_step))

@@ -1,9 +1,9 @@
 """Makes every call that changes a file fail once, over a short run: `python -m tests.faults.soak --seed=0 --minutes=30`.
 
-The run is a preparation, trainings with checkpoints (of phases, a stream, two devices, two processes), and all that reads one
-and writes files. For each call in turn: the command with the fault ends within ten minutes with one sentence and no traceback,
-or is killed there, and what stands under a final name is whole. Then the same command ends as if nothing had happened: the
-same files, with the same content but for times.
+The run is a preparation, trainings with checkpoints (of phases, a stream, two devices, two processes, every family, several
+seeds), and what reads one and writes files. For each call in turn: the command with the fault ends within ten minutes with one sentence and no traceback,
+or is killed there, and what stands under a final name is whole: as before, or as in the end. Then the same command ends as if
+nothing had happened: the same files, with the same content but for times, and each files.json is right.
 
 Everything is imported once; each command runs in a fork, under `tests.faults.layer`. XLA starts in the forks only. Of the two
 processes of a training each call may also be the last one of the process that makes it: the other ends too, and says why.
@@ -30,7 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from pydoc_data.topics import topics
 
-from bertlab import cli
+from bertlab import checksums, cli
+from bertlab.run import Run
 from tests.faults.layer import FAULTS, KILLS, LOST, RANDOM, Layer, Point, libc
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +89,14 @@ def stages() -> list[Stage]:
     of_text = [setting for setting in settings if setting.startswith("--config.data.")]
     phases = "--config.train.phases=0.5 data.seq_len=16; 0.5 data.seq_len=32"  # the second begins at step 3
     stream = [f"--config={ROOT}/experiments/pretrain/awd_lstm.py:corpus=text:{{place}}/text.txt", "--config.model.hidden=24"]
+    recipes = {"elmo": "elmo.py:", "gpt": "gpt.py:", "modern": "modern.py:", "static": "static.py:objectives=skip_gram,"}
+    of_family = {
+        name: ["train", f"--config={ROOT}/experiments/pretrain/{recipe}corpus=text:{{place}}/text.txt", *settings, cache]
+        for name, recipe in recipes.items()
+    }
+    of_family["static"] = [word for word in of_family["static"] if "model.layers" not in word]  # it has none
+    families = [Stage(name, [*words, f"--workdir={{place}}/{name}/x"], name) for name, words in of_family.items()]
+    seeds = ["--seeds=1,2", "--config.train.eval_every=0", "--workdir={place}/seeds"]
     two = ["--config.data.shards=2", "--config.mesh.data=2"]
     tokenizer = ["--kind=bpe", "--vocab_size=400", "--out={place}/tokenizer"]
     task = ["--run={place}/study/a", "--task=trec", "--config.task_data.directory={place}/task", "--config.train.steps=4"]
@@ -99,6 +108,9 @@ def stages() -> list[Stage]:
         Stage("stream", ["train", *stream, *settings, cache, "--workdir={place}/stream/x"], "stream"),
         Stage("mesh", ["train", config, *settings, cache, "--config.mesh.data=2", "--workdir={place}/mesh/x"], "mesh", 2),
         Stage("processes", ["train", config, *settings, cache, *two, "--workdir={place}/several/x"], "several", processes=2),
+        *families,
+        Stage("seeds", ["train", config, *settings, cache, *seeds], "seeds"),
+        Stage("init", ["init", "{place}/own/project"], "own"),
         Stage("tokenizer", ["tokenizer", "train", "--corpus=text:{place}/text.txt", *tokenizer], "tokenizer"),
         Stage("export", ["export", "{place}/study/a", "--to=huggingface", "{place}/exported/x"], "exported"),
         Stage("import", ["import", "--from=huggingface", "{place}/exported/x", "--workdir={place}/imported/x"], "imported"),
@@ -118,6 +130,7 @@ class Soak:
     def __init__(self, place: Path, names: Sequence[str] = ()):
         self.place, self.names = place, names
         self.points: dict[str, list[Point]] = {}
+        self.before: dict[str, dict[str, str]] = {}
         self.whole: dict[str, dict[str, str]] = {}
         (place / "text.txt").write_text("\n\n".join(" ".join(topics[name].split()) for name in sorted(topics)[:40]))
         (place / "lines.txt").write_text("a parser reads a file\nthe grammar\n")
@@ -135,6 +148,7 @@ class Soak:
                 (place / "of_one" / "a" / "job.json").write_text("{}")
             if (place / stage.writes).exists():
                 shutil.copytree(place / stage.writes, self._before(stage))
+            self.before[stage.name] = contents(place / stage.writes)
             layer = Layer([place / stage.writes])
             status, said = self.run(stage, layer)
             assert status == 0, f"{stage.name} undisturbed: {status}\n{said}"
@@ -174,14 +188,7 @@ class Soak:
     def state(self, stage: Stage) -> dict[str, str]:
         """Names below what a stage wrote -> a digest of their content; of the last checkpoint, a digest of its arrays."""
         top = self.place / stage.writes
-        found = {}
-        for path in sorted(top.rglob("*")):
-            name = f"/{path.relative_to(top)}"
-            for pattern, plain in RANDOM:
-                name = re.sub(pattern, plain, name)
-            # The log of a sweep's run has lines of each attempt.
-            if path.is_file() and not name.endswith((".partial", "environment.json", "files.json", ".lock", "log.txt")):
-                found[name] = "" if "/checkpoints/" in name else digest(path)
+        found = contents(top)
         for steps in top.rglob("checkpoints"):
             found["arrays"] = in_fork(lambda steps=steps: arrays(steps))
         return found
@@ -216,6 +223,8 @@ class Soak:
                     "failed",
                     f"after status {status}, the same command again leaves other files: {differ[:9]}\n{said[-900:]}",
                 )
+            if damage := listed_wrongly(self.place / stage.writes):
+                return "failed", f"the same command again leaves {damage}"
             return ("survived" if layer.met else "not met"), ""
         finally:
             self.restore(stage, after=True)
@@ -230,23 +239,70 @@ class Soak:
         own = r"bertlab[: ]|\d+ of \d+ runs failed; run the same command again"  # a sweep's sentences are above its last line
         if status and not killed and not re.match(own, said.splitlines()[-1]):
             return "its last line is not its own sentence"
-        top = self.place / stage.writes
-        for path in sorted(top.rglob("*.json*")):
-            if path.suffix == ".json" and "tmp" not in str(path.relative_to(top)) and ".preparing" not in str(path):
-                with contextlib.suppress(FileNotFoundError):
-                    try:
-                        json.loads(path.read_text())
-                    except ValueError:
-                        return f"{path} is not whole"
-        for suffix, end in ENDS.items():
-            for path in sorted(top.rglob(f"*{suffix}")):
-                if not path.read_bytes().rstrip().endswith(end):
-                    return f"{path} is not whole"
-        return ""
+        # A process that is killed, or may write no more, cannot clean up.
+        cleans_up = fault not in (*KILLS, LOST, "EROFS")
+        return not_whole(self.place / stage.writes, (self.before[stage.name], self.whole[stage.name]), cleans_up)
 
 
-# How a whole file ends.
-ENDS = {".html": b"</html>", ".svg": b"</svg>", ".png": b"IEND\xaeB`\x82"}
+# These change while a command is at work, or hold times; the log of a sweep's run has lines of each attempt.
+PASSING = (".partial", "environment.json", "files.json", ".lock", "log.txt")
+GROWING = ("/metrics.jsonl", "/costs.json", "/alive.txt", "/failed.txt")
+UNNAMED = ("/.preparing", "/.part", "/.writable", "/tmp", ".orbax-checkpoint-tmp")  # folders that get their name later
+
+
+def files_of(top: Path) -> Iterator[tuple[str, Path]]:
+    """The files below a directory, each with a name without what is random."""
+    for path in sorted(top.rglob("*")):
+        name = f"/{path.relative_to(top)}"
+        for pattern, plain in RANDOM:
+            name = re.sub(pattern, plain, name)
+        if path.is_file():
+            yield name, path
+
+
+def contents(top: Path) -> dict[str, str]:
+    """Names below a directory -> a digest of their content, but for what passes; no digest of parts of checkpoints."""
+    named = [(name, path) for name, path in files_of(top) if not name.endswith(PASSING)]
+    return {name: "" if "/checkpoints/" in name else digest(path) for name, path in named}
+
+
+def not_whole(top: Path, known: Sequence[dict[str, str]], cleans_up: bool) -> str:
+    """What a command that was disturbed left half-written below a directory; "" if nothing.
+
+    Args:
+        top: the directory.
+        known: the `contents` that it may have, each file one of them.
+        cleans_up: the process could remove what it had begun.
+    """
+    for name, path in files_of(top):
+        if cleans_up and name.endswith(".partial"):
+            return f"{path} is left over"
+        if any(part in name for part in UNNAMED) or "/checkpoints/" in name or name.endswith(".partial"):
+            continue
+        passes = name.endswith((*PASSING, *GROWING))
+        try:
+            if path.suffix == ".json":  # may change while a command is at work
+                json.loads(path.read_text())
+            elif not passes and digest(path) not in [of.get(name) for of in known]:
+                return f"{path} is neither as before nor as in the end"
+        except ValueError:
+            return f"{path} is not whole"
+        except FileNotFoundError:  # removed by another process of the command
+            continue
+    return listed_wrongly(top)
+
+
+def listed_wrongly(top: Path) -> str:
+    """The file that is not as its folder's files.json says; "" if there is none.
+
+    Of checkpoints only the newest counts: the removal of an older one may have been the call that failed.
+    """
+    folders = {path.parent for name, path in files_of(top) if path.name == checksums.LIST and "/checkpoints/" not in name}
+    folders = {folder for folder in folders if not any(part in f"/{folder.relative_to(top)}" for part in UNNAMED)}
+    for steps in [path for path in top.rglob("checkpoints") if path.is_dir()]:
+        folders |= {steps / str(step) for step in Run(steps.parent).steps()[-1:]}
+    damage = next(filter(None, map(checksums.find_damage, sorted(folders))), None)
+    return "{} is damaged ({})".format(*damage) if damage else ""
 
 
 def digest(path: Path) -> str:

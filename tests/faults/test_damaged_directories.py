@@ -27,10 +27,12 @@ from bertlab.run import Run, StudyDirectory
 from bertlab.studies.doctor import examine, read_facts
 from bertlab.studies.published import adopt, publish
 from bertlab.studies.sweep import describe
+from bertlab.train import loop
 from bertlab.train.checkpoint import Checkpoints, load_params
 from bertlab.transfer.evaluate import write_merged
 from tests.faults.readers import EVALUATION, FLOOR, TEXTS
 from tests.interop import published
+from tests.references import broken_at
 from tests.studies.conftest import objectives_study, write_run, write_study
 
 
@@ -221,6 +223,147 @@ def test_each_damage_to_the_newest_checkpoint_sets_it_aside(tmp_path, capsys):
                 file.write_bytes(content)
     print(f"{tried} damages to a checkpoint")
     assert tried > 40
+
+
+@pytest.fixture(scope="module")
+def unfinished(small_config, tmp_path_factory):
+    """(config, directory, files of its end) of a run that broke at step 5 of 6, after checkpoints at 2 and 4.
+
+    The log has a line after the last checkpoint too.
+    """
+    cadence = {"steps": 6, "log_every": 1, "checkpoint_every": 2, "eval_every": 2, "eval_batches": 1, "keep_checkpoints": 0}
+    settings = {f"train__{name}": value for name, value in cadence.items()}
+    config = small_config("skip_gram", **settings)
+    config.optimizer.warmup_steps = None  # the run computes it
+    run = tmp_path_factory.mktemp("unfinished") / "run"
+    with broken_at(5):
+        loop.train(config, run)
+    whole = shutil.copytree(run, run.with_name("whole"))
+    loop.train(config, whole)
+    assert Run(run).steps() == [2, 4] and Run(run).metrics.last_step() == 5
+    return config, run, timeless(whole)
+
+
+def timeless(directory: Path) -> dict[str, Any]:
+    """The content of a run's files without times, but for its checkpoints, whose arrays are compared in test_resume.py."""
+    files = [path for path in directory.rglob("*") if path.is_file() and "checkpoints" not in path.parts]
+    left_out = ("files.json", "environment.json")  # of digests of times; of this moment
+    found = {}
+    for file in files:
+        content: Any = file.read_bytes()
+        if file.suffix in (".json", ".jsonl") and file.name not in left_out:
+            lines = content.splitlines() if file.suffix == ".jsonl" else [content]
+            without = lambda pairs: {key: value for key, value in pairs if key not in ("seconds", "tokens_per_second")}
+            content = [json.loads(line, object_pairs_hook=without) for line in lines]
+        found[file.relative_to(directory).as_posix()] = None if file.name in left_out else content
+    return found
+
+
+def line_removed(content: bytes) -> bytes:
+    """Without the second line."""
+    first, _, *rest = [*content.splitlines(keepends=True), b""]
+    return b"".join([first, *rest])
+
+
+def goes_on(unfinished, run: Path, capsys) -> tuple[str, list[str]]:
+    """Trains a damaged copy on; how that ended, and its warnings. What it ends with must be as without the damage."""
+    config, _, whole = unfinished
+    capsys.readouterr()
+    try:
+        loop.train(config, run)
+    except UserError as error:
+        return str(error), []
+    assert timeless(run) == whole
+    checksums.require_whole(run, "")
+    return "", [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+
+
+OF_A_RUN = {**DAMAGES, "line removed": line_removed}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", OF_A_RUN)
+def test_what_an_unfinished_run_makes_anew_cannot_be_damaged(damage, unfinished, tmp_path, capsys):
+    """Costs come from the checkpoint, all else from the config and the corpus."""
+    run = shutil.copytree(unfinished[1], tmp_path / "run")
+    files = [run / f"{name}.json" for name in ("costs", "data", "environment")]
+    for file in [*files, *(run / "tokenizer").iterdir()]:
+        damaged = OF_A_RUN[damage](file.read_bytes())
+        file.unlink() if damaged is None else file.write_bytes(damaged)
+    assert goes_on(unfinished, run, capsys) == ("", [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", OF_A_RUN)
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.json"])
+def test_a_damaged_file_of_an_unfinished_run_is_named(name, damage, unfinished, tmp_path, capsys):
+    run = shutil.copytree(unfinished[1], tmp_path / "run")
+    content = (run / name).read_bytes()
+    damaged = OF_A_RUN[damage](content)
+    (run / name).unlink() if damaged is None else (run / name).write_bytes(damaged)
+    before = all_of(run)
+    refused, warned = goes_on(unfinished, run, capsys)
+    if warned:
+        assert name == "metrics.jsonl" and warned[0].startswith(f"warning: {run / name} is damaged (")
+    elif refused.startswith(f"{run} holds a run with a different config ("):  # its keys are named
+        assert name == "config.json" and damage == "flipped" and all_of(run) == before
+    elif (name, damage) != ("config.json", "line removed"):  # the number of the format: an old config, which is written anew
+        assert refused.startswith(f"{run / name}") and "\n" not in refused and all_of(run) == before
+
+
+def all_of(directory: Path) -> dict[str, bytes]:
+    """The content of all files."""
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def parts_of_log(directory: Path) -> tuple[bytes, dict[int, int]]:
+    """The log, and step of a checkpoint -> how many bytes of it there were."""
+    content = (directory / "metrics.jsonl").read_bytes()
+    up_to = {step: json.loads((directory / f"checkpoints/{step}/run.json").read_text())["metrics"]["bytes"] for step in (2, 4)}
+    assert 0 < up_to[2] < up_to[4] < len(content)
+    return content, up_to
+
+
+def test_a_log_that_no_checkpoint_knows_is_refused_before_any_compute(unfinished, tmp_path, capsys):
+    content, up_to = parts_of_log(unfinished[1])
+    run = shutil.copytree(unfinished[1], tmp_path / "run")
+    log = run / "metrics.jsonl"
+    for damaged in (b"", content[: up_to[2] - 1], content[:9] + b"7" + content[10:], line_removed(content), None):
+        log.unlink() if damaged is None else log.write_bytes(damaged)
+        refused, _ = goes_on(unfinished, run, capsys)
+        assert refused.startswith(f"{log} is damaged (") and "no whole checkpoint before it; restore the file, or" in refused
+        assert Run(run).steps() == [2, 4] and log.exists() == (damaged is not None)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_the_last_checkpoint_up_to_which_its_log_is_whole(unfinished, tmp_path, capsys):
+    content, up_to = parts_of_log(unfinished[1])
+    run = shutil.copytree(unfinished[1], tmp_path / "run")
+    log = run / "metrics.jsonl"
+    log.write_bytes(content[: up_to[2] + 5])
+    refused, warned = goes_on(unfinished, run, capsys)
+    aside = run / "checkpoints" / "damaged-4"
+    assert not refused and aside.is_dir()
+    assert warned == [
+        f"warning: {log} is damaged (it has {up_to[2] + 5} bytes instead of {up_to[4]} or more);"
+        f" training goes on from step 2, and {aside} may be deleted"
+    ]
+    # What is damaged after it is as after a kill.
+    again = shutil.copytree(unfinished[1], tmp_path / "again")
+    (again / "metrics.jsonl").write_bytes(content[: up_to[4]] + b'{"step": 4, "split": "train", "loss": 1.0}\n{"st')
+    assert goes_on(unfinished, again, capsys) == ("", [])
+
+
+def test_a_number_that_the_run_computed_for_its_config_is_not_changed_by_damage(unfinished, tmp_path, capsys):
+    run = shutil.copytree(unfinished[1], tmp_path / "run")
+    settings = json.loads((run / "config.json").read_text())
+    settings["optimizer"]["warmup_steps"] += 1
+    (run / "config.json").write_text(json.dumps(settings))
+    refused, _ = goes_on(unfinished, run, capsys)
+    assert refused.startswith(f"{run}/config.json is damaged (config.optimizer.warmup_steps is ") and Run(run).steps() == [2, 4]
+    (run / "config.json").unlink()
+    refused, _ = goes_on(unfinished, run, capsys)
+    assert refused.startswith(f"{run}/config.json is missing, and ") and not (run / "config.json").exists()
 
 
 def test_every_flipped_bit_of_a_cached_value_is_noticed(tmp_path):

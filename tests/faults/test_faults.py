@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
+from bertlab.checksums import write_list
 from tests.conftest import ROOT
+from tests.faults.soak import contents, listed_wrongly, not_whole
 
 OWN = """
 import shutil
@@ -89,6 +91,36 @@ def test_of_two_processes_only_the_one_that_makes_the_call_is_lost(tmp_path):
     for call, name, status, met, *left in found:
         half = [name] if call != "open" else []  # its file under another name
         assert (status, met, left) == (str(1 + (name == "b")), "True", sorted([*half, {"a": "b", "b": "a"}[name]]))
+
+
+def test_whatever_is_half_written_under_a_final_name_is_noticed(tmp_path):
+    files = {"e/x.safetensors": b"weights", "report/table.csv": b"a,b\n1,2\n", "predictions/test.jsonl": b'{"a": 1}\n'}
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "result.json").write_text("{}")
+    write_list(tmp_path, [tmp_path / "result.json"])
+    known = [{}, contents(tmp_path)]
+    left = lambda cleans_up=True: not_whole(tmp_path, known, cleans_up).removeprefix(f"{tmp_path}/")
+    assert left() == ""
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content[:4])
+        assert left() == f"{name} is {'not whole' if name.endswith('.jsonl') else 'neither as before nor as in the end'}"
+        (tmp_path / name).unlink()
+        assert left() == ""
+        (tmp_path / name).write_bytes(content)
+    partial = tmp_path / "e" / "x.safetensors.12.partial"
+    partial.touch()
+    assert (left(), left(cleans_up=False)) == ("e/x.safetensors.12.partial is left over", "")
+    partial.unlink()
+    (tmp_path / "result.json").write_text('{"a": 1}')
+    assert (
+        left()
+        == "result.json is damaged (it has 8 bytes instead of 2)"
+        == listed_wrongly(tmp_path).partition(f"{tmp_path}/")[2]
+    )
+    (tmp_path / "result.json").write_text('{"a"')
+    assert left() == "result.json is not whole"
 
 
 # The disk is full in the middle of a checkpoint; the removal of an old one stops half-way; one has no costs; the process is

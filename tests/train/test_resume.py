@@ -244,6 +244,8 @@ def test_warm_up_that_is_left_open_is_a_number_in_the_run_and_stays_that_of_the_
     of_before["optimizer"]["warmup_steps"] = 7
     (tmp_path / "config.json").write_text(json.dumps(of_before))
     (tmp_path / "result.json").unlink()
+    for name in ("files.json", "run.json"):
+        (tmp_path / "checkpoints" / "20" / name).unlink()
     assert loop.train(config, tmp_path)["step"] == 20 and settled() == 7
     config.optimizer.warmup_steps = 3
     with pytest.raises(UserError, match=r"optimizer.warmup_steps \(7 there, 3 given\)"):
