@@ -1,9 +1,10 @@
 """Makes every call that changes a file fail once, over a short run: `python -m tests.faults.soak --seed=0 --minutes=30`.
 
 The run is a preparation, trainings with checkpoints (of phases, a stream, two devices, two processes, every family, several
-seeds), and what reads one and writes files. For each call in turn: the command with the fault ends within ten minutes with one sentence and no traceback,
-or is killed there, and what stands under a final name is whole: as before, or as in the end. Then the same command ends as if
-nothing had happened: the same files, with the same content but for times, and each files.json is right.
+seeds), and what reads one and writes files. For each call in turn: the command with the fault ends within ten minutes with one
+sentence and no traceback, or is killed there, and what stands under a final name is whole: as before, or as in the end. Then
+the same command ends as if nothing had happened: the same files, with the same content but for times, and each files.json is
+right.
 
 Everything is imported once; each command runs in a fork, under `tests.faults.layer`. XLA starts in the forks only. Of the two
 processes of a training each call may also be the last one of the process that makes it: the other ends too, and says why.

@@ -322,4 +322,13 @@ def test_an_interrupted_init_can_be_tried_again(tmp_path, monkeypatch):
         patch.setattr("bertlab.own_project.write_bytes", interrupted)
         with pytest.raises(KeyboardInterrupt):
             write_project(tmp_path / "new")
-    assert write_project(tmp_path / "new")
+    files = write_project(tmp_path / "new")
+    # Killed after some files, in the middle of another.
+    files[-1].rename(files[-1].with_name(f"{files[-1].name}.12.partial"))
+    assert write_project(tmp_path / "new") == files == sorted((tmp_path / "new").iterdir())
+    with pytest.raises(UserError, match="is not an empty directory"):
+        write_project(tmp_path / "new")
+    files[0].unlink()
+    files[1].write_text("mine")
+    with pytest.raises(UserError, match="is not an empty directory"):
+        write_project(tmp_path / "new")
