@@ -14,7 +14,7 @@ import pytest
 from bertlab import cli
 from bertlab.data import vocabularies
 from bertlab.errors import UserError, failure_of_machine
-from bertlab.files import write_text
+from bertlab.files import write_bytes, write_text
 from bertlab.own_project import write_project
 from bertlab.train.metrics import JsonlWriter
 from bertlab.train.sharding import build_mesh, check_memory, replicated
@@ -314,9 +314,13 @@ def test_a_patience_that_is_no_time_is_one_sentence(seconds):
 
 
 def test_an_interrupted_init_can_be_tried_again(tmp_path, monkeypatch):
+    written = []
+
     def interrupted(target, content):
-        target.touch()
-        raise KeyboardInterrupt
+        if written:
+            raise KeyboardInterrupt
+        write_bytes(target, content)
+        written.append(target)
 
     with monkeypatch.context() as patch:
         patch.setattr("bertlab.own_project.write_bytes", interrupted)
