@@ -244,7 +244,7 @@ class Session:
     def _require_settings(self, of_run: OfRun) -> None:
         """Refuses numbers of config.json that are not those with which the run was trained so far."""
         for name, value in of_run.get("settings", {}).items():
-            if (found := self._settings()[name]) != value:
+            if (found := self._settings()[name]) not in (None, value):  # None: left open, as in a config that is no run's
                 file = Run(self.workdir).config
                 raise UserError(
                     f"{file} is damaged (config.{name} is {found}, and was {value} when the last checkpoint was saved); restore"
