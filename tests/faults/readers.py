@@ -37,7 +37,7 @@ TEXTS = [f"The parser reads file number {i}, and {'a' if i % 2 else 'the'} gramm
 
 
 FOLDERS = ("corpus .", "task ud", "task race", "tokenizer ", "byte-level BPE", "GPT-1's BPE", "Hugging Face ", "OpenAI's")
-FOLDERS += ("Google's", "ELMo's HDF5", "HDF5 without", "snapshot")
+FOLDERS += ("Google's", "TensorFlow", "fastai", "ELMo's HDF5", "HDF5 without", "snapshot")
 
 
 @dataclass(frozen=True)
