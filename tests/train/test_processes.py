@@ -219,26 +219,18 @@ processes.join()
 if processes.is_first():
     time.sleep(2)
     os._exit(1)
+raise SystemExit
 """
 
 
-def test_who_is_done_before_another_is_lost_says_so_too():
+def test_who_is_done_before_another_is_lost_says_so_too(tmp_path):
     """The first writes results when the others have finished; they wait for it at their exit."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        given = {hosts.ADDRESS: f"localhost:{free.getsockname()[1]}", hosts.COUNT: "2", "JAX_PLATFORMS": "cpu"}
-    begin = lambda i: subprocess.Popen(
-        [sys.executable, "-c", DONE_BEFORE],
-        env={**os.environ, **given, hosts.INDEX: str(i)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    first, second = begin(0), begin(1)
-    _, printed = second.communicate(timeout=120)  # ends when its witness, which has its output, has spoken
-    assert first.wait() == 1 and second.returncode in (2, -signal.SIGABRT)
-    first.stderr.close()
-    assert printed.splitlines()[-1].startswith("bertlab: process 1 of 2 "), printed
-    assert "rerun the command for all processes" in printed.splitlines()[-1]
+    with starting(tmp_path) as start:
+        first, second = start([], 2, each=DONE_BEFORE)
+        assert end([first, second], timeout=120) in ([1, 2], [1, -signal.SIGABRT])
+    last = last_line(second, "bertlab: process 1 of 2 ")  # of its witness
+    assert last.startswith("bertlab: process 1 of 2 "), said(second)
+    assert "rerun the command for all processes" in last
 
 
 def test_who_begins_alone_says_so_and_ends(tmp_path):
