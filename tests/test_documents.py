@@ -209,7 +209,8 @@ def reader(tmp_path, monkeypatch, bert_run, small_overrides):
 RUN = [page for page in PAGES if any(block["why"] is None and block["language"] in ("sh", "python") for block in blocks(page))]
 
 
-SELDOM = ("docs/tutorials/own-corpus.md", "docs/tutorials/own-task.md")  # long ones, whose commands other tests run too
+# Long ones, whose commands other tests run too.
+SELDOM = ("docs/tutorials/first-study.md", "docs/tutorials/own-corpus.md", "docs/tutorials/own-task.md")
 
 
 @pytest.mark.parametrize(

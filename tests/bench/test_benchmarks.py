@@ -273,7 +273,7 @@ def test_a_side_s_mistake_of_the_user_is_told_as_it_is(workload, tmp_path):
         measure.Side(WORKLOADS[0], "examples", tmp_path, {}, {"data.corpus": "text:/nowhere/*"})
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_our_side_counts_what_it_trains(workload):
     with contextlib.closing(ours.TrainingSteps(workload)) as steps:
         first, second = steps.round(1), steps.round(3)
@@ -283,7 +283,7 @@ def test_our_side_counts_what_it_trains(workload):
     assert steps.facts["compile_seconds"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_processes_read_together_what_one_reads_of_all_shards(workload):
     sharded = dataclasses.replace(workload, settings={**workload.settings, "data.shards": 2})
     counted = []

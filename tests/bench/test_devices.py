@@ -212,7 +212,7 @@ def test_a_known_device_has_a_peak_and_a_tpu_s_program_a_bound():
     assert ours.limits("cpu", step) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_replicas_are_models_of_other_seeds_alone():
     smaller = {"model.layers": 1, "model.width": 16, "model.hidden": 16, "data.seq_len": 32}
     smaller |= {"optimizer.name": "sgd", "optimizer.learning_rate": 1.0, "optimizer.warmup_steps": 0}
@@ -237,7 +237,7 @@ def test_replicas_are_models_of_other_seeds_alone():
     assert counted["flops"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_each_attention_has_its_error_against_float32_or_the_reason_why_it_has_none(monkeypatch):
     kernel = attention._kernel
     with contextlib.closing(ours.AttentionChoices(small("attention-512"))) as runner:

@@ -91,6 +91,7 @@ def test_an_honest_model_comes_near_its_floor_and_not_below(name, above):
     assert -3 * error < nats < 0.15
 
 
+@pytest.mark.slow
 def test_a_broken_attention_mask_ends_below_the_floor(above, monkeypatch):
     sees_everything = lambda documents, direction: (documents[:, :, None] == documents[:, None, :])[:, None]
     monkeypatch.setattr(transformer, "attention_mask", sees_everything)
@@ -98,6 +99,7 @@ def test_a_broken_attention_mask_ends_below_the_floor(above, monkeypatch):
     assert nats < -3 * error
 
 
+@pytest.mark.nightly
 def test_a_broken_corruption_ends_below_the_floor(above, monkeypatch):
     view = MaskedLanguageModel.view
     leaking = lambda self, batch, *rest: {**view(self, batch, *rest), "tokens": batch["tokens"]}
@@ -106,7 +108,7 @@ def test_a_broken_corruption_ends_below_the_floor(above, monkeypatch):
     assert nats < -3 * error
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_hint_at_the_masked_words_ends_below_the_floor(above, monkeypatch):
     kind = REGISTRY["diffusion"]
     view = kind.view

@@ -82,7 +82,7 @@ def test_states_are_within_a_tenth_of_those_in_float32(packed_batch):
     assert 0.005 < apart < 0.1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_training_goes_as_in_float32(dtype, packed_batch):
     """Eight rows are learnt by heart. Measured with three seeds: mean losses within 1 % of float32's, last ones within 2 %."""

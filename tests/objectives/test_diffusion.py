@@ -110,7 +110,7 @@ def test_its_expectation_is_the_mean_code_length_over_all_orders(schedule):
     assert expected == pytest.approx(bound, rel=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_follows_left_to_right_and_masked_modelling_and_precedes_them(small_config, tmp_path):
     bert = f"{ROOT}/experiments/pretrain/bert.py:objectives="
     short = {"train__log_every": 1, "train__eval_every": 0, "train__eval_batches": 1, "model__layers": 1}

@@ -34,6 +34,7 @@ def test_data_parallel_reduces_every_gradient_once_and_gathers_nothing():
     assert found.work.collectives["all-reduce"].bytes == pytest.approx(2 * found.parameters + 4 * TABLE, rel=0.005)
 
 
+@pytest.mark.nightly
 def test_fsdp_divides_the_state_and_moves_parameters_and_never_activations():
     found, whole = planned(mesh__data=4, mesh__fsdp=4), planned()
     assert found.arguments < 0.4 * whole.arguments
@@ -98,7 +99,7 @@ def test_slices_that_there_are_not():
     assert [len(topology_devices(name)[0]) for name in ("v5e:2x2", "v6e:4x4", "v5p:2x2x4")] == [4, 16, 16]
 
 
-@pytest.mark.parametrize("recipe", ["elmo.py:size=original", "awd_lstm.py"])
+@pytest.mark.parametrize("recipe", [pytest.param("elmo.py:size=original", marks=pytest.mark.nightly), "awd_lstm.py"])
 def test_fsdp_gathers_an_lstm_s_weights_once_and_not_at_each_position(recipe):
     """64 gathers of each kernel would be ten times the bound."""
     settings = {"model.width": 128, "model.hidden": 512, "model.dtype": "bfloat16", "data.tokenizer.vocab_size": 1024}

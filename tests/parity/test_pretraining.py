@@ -36,7 +36,10 @@ def pretrained(directory, objective, body=None, **changes):
 
 @pytest.mark.parametrize(
     ("objective", "body", "correction", "model"),
-    [("mlm", {}, "none", "BertForMaskedLM"), ("ltr", TODAY, "moments", "BertlabForCausalLM")],
+    [
+        pytest.param("mlm", {}, "none", "BertForMaskedLM", marks=pytest.mark.nightly),
+        ("ltr", TODAY, "moments", "BertlabForCausalLM"),
+    ],
     ids=["BERT", "today's"],
 )
 def test_losses_and_parameters_are_pytorch_s(objective, body, correction, model, tmp_path):

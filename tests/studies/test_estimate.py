@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
     [
         ("bert.py:objectives=mlm+nsp", {"model__layers": 1}),
         ("awd_lstm.py", {}),
-        pytest.param("bert.py:objectives=electra", {"data__format": "full_sentences"}, marks=pytest.mark.slow),
+        pytest.param("bert.py:objectives=electra", {"data__format": "full_sentences"}, marks=pytest.mark.nightly),
     ],
 )
 def test_an_estimate_is_near_what_training_counts(recipe, settings, small_config, tmp_path):

@@ -39,7 +39,7 @@ def test_seeds_and_rates_of_a_pretraining_are_a_study(in_this_process, small_con
     assert summary["seeds"].tolist() == [2] and summary["sd"].item() > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_valid_selects_the_rate_of_fine_tunings(in_this_process, bert_run, words_task, tmp_path):
     settings = {"data.batch_size": 8, "data.seq_len": 16, "optimizer.warmup_steps": 1, "train.steps": 6, "mesh.data": 1}
     arguments = ["--seeds=1,2", "--rates=1e-2,1e-3", *(f"--config.{key}={value}" for key, value in settings.items())]

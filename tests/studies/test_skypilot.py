@@ -66,6 +66,7 @@ def jobs(cloud):
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_a_sweep_on_machines_that_are_taken_away_ends_as_an_undisturbed_one(cloud, tmp_path, monkeypatch, seed):
     monkeypatch.setenv("FAKE_SKY_LOSSES", "3")
+    monkeypatch.setenv("FAKE_SKY_BETWEEN", "1 2.5")  # a training sleeps for three seconds: both are taken away at least once
     monkeypatch.setenv("FAKE_SKY_SEED", str(seed))
     tried = study(a="count", b="fail", c={"mode": "count", "finetune.head.bilstm": 1})
     assert run_sweep(tried, tmp_path / "here")[0] == 1

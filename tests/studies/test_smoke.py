@@ -26,14 +26,16 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 STUDIES = sorted(path for path in (ROOT / "experiments/ablations").glob("*.py") if path.stem not in ("floors", "objectives"))
 WHOLE = os.environ.get("BERTLAB_WHOLE_STUDIES") == "1"
-# Studies whose last run, on its last task, is of a kind of its own: those of `make test`, of `make test-slow`, and of neither.
-QUICK = ("elmo_layers",)
-SLOW = ("bert_table5", "edge_probing", "elmo_senses", "gpt_layers", "headline", "layers_by_task", "words_from_context")
+# Studies whose last run, on its last task, is of a kind of its own: those of `make test-slow`.
+SLOW = ("bert_table5", "elmo_layers", "headline", "words_from_context")
 # Those of `make test-nightly`: the code that they run is that of others, with other settings.
-NIGHTLY = ("albert_sop", "awd_lstm_table4", "bert_table7", "bert_table8", "clm_then_mlm", "electra_small")
-NIGHTLY += ("elmo_placement", "fitlam", "four_systems", "gpt_bert", "gpt_table5", "gpt_zero_shot", "roberta_batches")
-NIGHTLY += ("roberta_formats", "spanbert_masking", "static_contextual", "taglm_placement", "ulmfit_bidirectional")
-NIGHTLY += ("xlnet_table6",)
+NIGHTLY = tuple(
+    """
+    albert_sop awd_lstm_table4 bert_table7 bert_table8 clm_then_mlm edge_probing electra_small elmo_placement elmo_senses
+    fitlam four_systems gpt_bert gpt_layers gpt_table5 gpt_zero_shot layers_by_task roberta_batches roberta_formats
+    spanbert_masking static_contextual taglm_placement ulmfit_bidirectional xlnet_table6
+    """.split()
+)
 # Kinds that no study's last run is of: label of the run, task.
 MORE = {
     "bert_table5": [("+ BiLSTM", "code_spans")],
@@ -102,14 +104,14 @@ def some(study, runs):
     return sharing([dataclasses.replace(run, downstream=on_tasks(run)) for run in kept])
 
 
-def studies(quick, slow, nightly=()):
+def studies(slow, nightly, quick=()):
     """Studies by these names, and when they are trained; all with BERTLAB_WHOLE_STUDIES=1."""
     paths = [path for path in STUDIES if WHOLE or path.stem in quick + slow + nightly]
     marks = lambda name: [] if name in quick else [pytest.mark.nightly if name in nightly else pytest.mark.slow]
     return [pytest.param(path, id=path.stem, marks=marks(path.stem)) for path in paths]
 
 
-@pytest.mark.parametrize("path", studies(QUICK, SLOW, NIGHTLY))
+@pytest.mark.parametrize("path", studies(SLOW, NIGHTLY))
 def test_a_study_trains(path, corpus, cache, tasks, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     study = load_study(f"{path}:scale=tiny,seeds=1,steps=2,task_steps=2{ARGUMENTS.get(path.stem, '')}")
@@ -126,7 +128,7 @@ def test_a_study_trains(path, corpus, cache, tasks, tmp_path, monkeypatch):
         assert report(tmp_path, console=Console(quiet=True)).exists()
 
 
-@pytest.mark.parametrize("path", studies(("bert_table7",), ("static_contextual", "ulmfit_table7")))
+@pytest.mark.parametrize("path", studies(("static_contextual", "ulmfit_table7"), (), quick=("bert_table7",)))
 def test_a_study_says_what_it_would_cost(path, tasks, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     out = io.StringIO()

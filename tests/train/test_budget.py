@@ -20,7 +20,7 @@ SCHEDULED = {"objectives__mlm__rate": 0.4, "objectives__mlm__final_rate": 0.1}  
     [
         ("tokens", 4000, {}),
         pytest.param("flops", 2e8, {}, marks=pytest.mark.slow),
-        pytest.param("supervised", 1000, SCHEDULED, marks=pytest.mark.slow),
+        pytest.param("supervised", 1000, SCHEDULED, marks=pytest.mark.nightly),
     ],
 )
 def test_a_run_spends_its_budget(unit, amount, changes, small_config, tmp_path):

@@ -128,7 +128,7 @@ def test_flops_are_those_of_the_directions_that_are_read(small_config):
 # What a config asks for reaches the loss.
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_logits_in_parts_or_all_at_once_train_the_same(small_config, tmp_path):
     found, shapes = {}, {}
     for rows in (0, 8):
@@ -144,7 +144,7 @@ def test_logits_in_parts_or_all_at_once_train_the_same(small_config, tmp_path):
     np.testing.assert_allclose(found[0], found[8], rtol=1e-5)
 
 
-@pytest.mark.parametrize("recipe", ["modern", "awd_lstm", pytest.param("elmo", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("recipe", ["modern", "awd_lstm", pytest.param("elmo", marks=pytest.mark.nightly)])
 def test_bfloat16_trains_float32_parameters_and_moments_to_the_same_losses(recipe, small_config, tmp_path):
     losses = {}
     for dtype in ("float32", "bfloat16"):

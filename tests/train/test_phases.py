@@ -22,7 +22,7 @@ def lines(run, split):
     return [line for line in found if line["split"] == split]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_lengths_change_where_a_phase_ends_and_the_killed_run_goes_on_bit_for_bit(small_config, tmp_path):
     config = small_config("bert", train__phases=LENGTHS, model__layers=1)
     loop.train(config, tmp_path / "straight")

@@ -29,7 +29,7 @@ def test_data_parallel_reduces_every_gradient_once_and_gathers_nothing(of_eight)
     assert found.work.collectives["all-reduce"].bytes == pytest.approx(4 * (found.parameters + TABLE), rel=0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_packed_rows_are_full_and_attention_is_over_all_of_them(of_eight):
     plain, packed = of_eight(), of_eight(data__pack_length=128)
     assert (packed.rows, packed.tokens) == (16, 16 * 128)
@@ -37,7 +37,7 @@ def test_packed_rows_are_full_and_attention_is_over_all_of_them(of_eight):
 
 
 @pytest.mark.parametrize(
-    "objective", ["permutation", *(pytest.param(name, marks=pytest.mark.slow) for name in ("electra", "diffusion"))]
+    "objective", ["permutation", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("electra", "diffusion"))]
 )
 def test_what_an_objective_shows_of_a_row_stays_where_the_row_is(objective, small_config):
     recipe = f"experiments/pretrain/bert.py:size=tiny,objectives={objective}"
@@ -60,7 +60,7 @@ def test_fsdp_divides_the_state_and_moves_parameters_and_never_activations(of_ei
 
 @pytest.mark.parametrize(
     ("recipe", "axis"),
-    [pytest.param("bert", "fsdp", marks=pytest.mark.slow), pytest.param("elmo", "data", marks=pytest.mark.nightly)],
+    [pytest.param("bert", "fsdp", marks=pytest.mark.nightly), pytest.param("elmo", "data", marks=pytest.mark.nightly)],
 )
 def test_more_devices_have_no_more_work_each(recipe, axis, small_config):
     """Weak scaling: two rows for each device, and what it multiplies, moves and exchanges stays the same."""
@@ -85,7 +85,7 @@ def test_products_are_those_of_the_formula_and_what_is_computed_again(small_conf
     assert plain.work.flops < dots.work.flops < again.work.flops, "attention's products forward twice"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_products_of_disentangled_positions_are_those_of_the_formula(small_config):
     """And once for the batch, in each layer, queries and keys of all 63 distances between 32 positions."""
     config = small_config("gpt", model__position_encoding="disentangled")

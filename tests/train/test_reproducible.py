@@ -27,6 +27,7 @@ def test_changing_only_the_objective_leaves_the_data_as_they_are(small_config):
     assert rows("mlm", data__seed=1) != expected
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("quick_compilation")
 def test_runs_of_two_objectives_or_seeds_have_one_hash_of_their_data(small_config, tmp_path):
     def train(names, **changes):

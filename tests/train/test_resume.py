@@ -137,7 +137,7 @@ def test_killed_run_resumes_bit_for_bit(case, small_config, tmp_path):
     assert any("momentum" in name for name in state) == (case == "muon in stages")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_run_on_packed_rows_resumes_bit_for_bit(small_config, tmp_path):
     # Positions begin again in each example, so the model needs no more of them than those have.
     packing = {"data__pack_length": 80, "data__pack_examples": 4, "model__max_positions": 32, "model__layers": 1}
@@ -357,10 +357,8 @@ def test_a_run_goes_on_with_another_mesh_and_other_writers(small_config, tmp_pat
     assert list((tmp_path / "moved" / "tensorboard").iterdir())
 
 
-ELASTIC = {name: pytest.mark.slow if name == "bert" else pytest.mark.nightly for name in (*FAMILIES, "glove")}
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=marks) for name, marks in ELASTIC.items()])
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [*FAMILIES, "glove"])
 def test_every_family_goes_on_on_other_devices(name, small_config, tmp_path, capsys):
     """One device, from step 2 a mesh of eight, from step 4 one again: the batches are the same, and the losses nearly.
 

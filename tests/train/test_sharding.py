@@ -111,7 +111,7 @@ def uneven(batch):
 
 # Stateless ELMo and CBOW are told apart from those beside them by nothing that a mesh or a micro-batch could see.
 DIVIDED = [case for case in CASES if case not in ("elmo", "cbow")]
-RARER = dict.fromkeys(("modern", "diffusion", "disentangled"), pytest.mark.slow)
+RARER = {"modern": pytest.mark.slow, "diffusion": pytest.mark.nightly, "disentangled": pytest.mark.nightly}
 RARER["elmo on characters, stateful"] = pytest.mark.nightly
 
 

@@ -28,7 +28,7 @@ SHAPES = {
 }
 
 
-FAST_AND_SLOW = ["gpt", pytest.param("bert", marks=pytest.mark.slow), pytest.param("untied", marks=pytest.mark.slow)]
+BY_TIER = ["gpt", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("bert", "untied"))]
 
 
 @pytest.fixture(scope="module")
@@ -89,12 +89,12 @@ def slopes(base_width, shape, batch):
     return {name: np.polyfit(np.log(WIDTHS), np.log([each[name] for each in found]), 1)[0] for name in found[0]}
 
 
-@pytest.mark.parametrize("shape", FAST_AND_SLOW)
+@pytest.mark.parametrize("shape", BY_TIER)
 def test_a_few_steps_change_states_and_right_logits_alike_at_every_width(shape, batch):
     assert {name: slope for name, slope in slopes(64, shape, batch).items() if abs(slope) > 0.2} == {}
 
 
-@pytest.mark.parametrize("shape", FAST_AND_SLOW)
+@pytest.mark.parametrize("shape", BY_TIER)
 def test_without_it_they_change_more_the_wider_the_model(shape, batch):
     found = slopes(0, shape, batch)
     assert found["layer 1"] > 0.3 and found["logits"] > 0.3
@@ -143,7 +143,7 @@ def test_at_the_base_width_nothing_is_different(shape, batch):
     assert at_base.body.config.times_base == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_loop_trains_with_it(small_config, tmp_path):
     """One step of Adam moves every trained value by its rate, if decay and ε are small."""
     sizes = {

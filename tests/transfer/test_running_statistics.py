@@ -90,7 +90,7 @@ SETTINGS = {
 
 
 @pytest.mark.usefixtures("quick_compilation")
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_keeps_them_when_it_is_resumed(bert_run, words_task, tmp_path):
     finetune(bert_run, words_task, tmp_path / "straight", SETTINGS)
     with broken_at(2):

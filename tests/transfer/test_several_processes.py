@@ -115,7 +115,7 @@ def test_each_batch_is_computed_by_one_process():
     assert sorted(batch[0] for share in shares for batch in share) == [batch[0] for batch in batches]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_processes_score_texts_as_one(bert_run, texts, pairs, start, tmp_path):
     command = lambda name: ["evaluate", f"--run={bert_run}", f"--text={texts}", f"--minimal_pairs={pairs}", f"--out={name}"]
     assert cli.main(command(tmp_path / "one.json")) == 0
