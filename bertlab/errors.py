@@ -3,6 +3,7 @@
 import errno
 import importlib
 import os
+from collections.abc import Iterator
 from types import ModuleType
 
 
@@ -38,18 +39,29 @@ _REMEDIES = {
 }
 
 
-def code_of(error: BaseException | None) -> int | None:
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, then the one behind it, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def code_of(error: BaseException) -> int | None:
     """The system's number of what a full or broken disk or the like did; None if the error is of another kind.
 
     Libraries in other languages only quote the system's message; an error may have another one behind it.
     """
-    while error is not None:
-        number, text = getattr(error, "errno", None), str(error).lower()
+    for cause in causes(error):
+        number, text = getattr(cause, "errno", None), str(cause).lower()
         for code in _REMEDIES:
             if number == code or (number is None and os.strerror(code).lower() in text):
                 return code
-        error = error.__cause__ or error.__context__
     return None
+
+
+def remedy_of(error: BaseException) -> str:
+    """What to do after a file could not be written, in the imperative: "free space"."""
+    return _REMEDIES.get(code_of(error), "make room or repair the disk")
 
 
 def too_long_a_name(error: BaseException) -> str | None:
@@ -60,13 +72,10 @@ def too_long_a_name(error: BaseException) -> str | None:
     return f"{name if len(name) < 80 else name[:77] + '...'}: the name is too long for a file; choose a shorter one"
 
 
-def memory_error_of(error: BaseException | None) -> BaseException | None:
+def memory_error_of(error: BaseException) -> BaseException | None:
     """The error, or the one behind it, that says that memory does not suffice, of this machine or of a device; or None."""
-    while error is not None:
-        if isinstance(error, MemoryError) or str(error).startswith("RESOURCE_EXHAUSTED"):  # XLA's
-            return error
-        error = error.__cause__ or error.__context__
-    return None
+    of_memory = lambda cause: isinstance(cause, MemoryError) or str(cause).startswith("RESOURCE_EXHAUSTED")  # XLA's
+    return next(filter(of_memory, causes(error)), None)
 
 
 def reason_of(error: BaseException) -> str:

@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from bertlab import checksums
-from bertlab.errors import RunFailed, UserError, code_of
+from bertlab.errors import RunFailed, UserError, causes, code_of, remedy_of
 from bertlab.files import write_json
 from bertlab.run import JsonFile, Run
 from bertlab.train.lora import build_adapter
@@ -179,8 +179,8 @@ class Checkpoints:
             latest = max(Run(self._directory.parent).steps(), default=None)
             then = "starts over" if latest is None else f"goes on from step {latest}"
             raise RunFailed(
-                f"a checkpoint could not be written to {self._directory} ({reason}); make room or repair the disk, then run the"
-                f" same command again: it {then}"
+                f"a checkpoint could not be written to {self._directory} ({reason}); {remedy_of(error)}, then run the same"
+                f" command again: it {then}"
             ) from error
 
 
@@ -276,9 +276,8 @@ def _reason(error: BaseException) -> str:
     """What the machine did, or the first line of the error behind all others."""
     if (known := code_of(error)) is not None:
         return os.strerror(known)
-    while error.__cause__ or error.__context__:
-        error = error.__cause__ or error.__context__
-    return (str(error).strip() or repr(error)).splitlines()[0][:200]
+    *_, first = causes(error)
+    return (str(first).strip() or repr(first)).splitlines()[0][:200]
 
 
 def save_params(run: Path, params) -> None:

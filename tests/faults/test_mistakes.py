@@ -9,13 +9,15 @@ import sys
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from bertlab import cli
 from bertlab.data import vocabularies
-from bertlab.errors import UserError, failure_of_machine
+from bertlab.errors import RunFailed, UserError, failure_of_machine
 from bertlab.files import write_bytes, write_text
 from bertlab.own_project import write_project
+from bertlab.train.checkpoint import Checkpoints
 from bertlab.train.metrics import JsonlWriter
 from bertlab.train.sharding import build_mesh, check_memory, replicated
 from tests.conftest import ROOT
@@ -276,6 +278,27 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     with pytest.raises(OSError) as end:
         write_text(file, "afterwards")
     assert end.value.filename == str(file) and file.read_text() == "before" and list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "raise the number of open files (ulimit -n)"),
+        (RuntimeError(FULL), "free space"),
+        (ValueError("an array is not whole"), "make room or repair the disk"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_written_says_what_to_do(error, remedy, tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path / "run/checkpoints", keep=1)
+
+    def fails(manager):
+        raise RuntimeError("Orbax's own") from error
+
+    with monkeypatch.context() as patched, pytest.raises(RunFailed) as end:
+        patched.setattr(ocp.CheckpointManager, "close", fails)
+        checkpoints.close()
+    assert f"; {remedy}, then run the same command again: it starts over" in str(end.value)
+    checkpoints.close()
 
 
 @pytest.mark.parametrize(
