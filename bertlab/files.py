@@ -40,8 +40,8 @@ def whole_file(path: Path) -> Iterator[Path]:
     """Yields a name to write a file under, which becomes `path` in one move if the block succeeds, or else is removed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        shortened = os.fsdecode(os.fsencode(path.name)[:200])  # a longer name may be as long as a file system takes
-        partial = path.with_name(f"{shortened}.{os.getpid()}.partial")
+        shortened = os.fsdecode(os.fsencode(path.name)[:190])  # a longer name may be as long as a file system takes
+        partial = path.with_name(f"{shortened}.{host()}-{os.getpid()}.partial")
         try:
             yield partial
             with open(partial, "rb") as written:  # else a machine that loses power may keep the name without the content
@@ -80,6 +80,11 @@ def cache_directory(directory: str = "") -> Path:
     return Path(directory or os.environ.get("BERTLAB_CACHE") or "~/.cache/bertlab").expanduser().absolute()
 
 
+def host() -> str:
+    """This machine's name as a part of a file's name. Processes of two containers on one volume may have one number."""
+    return re.sub(r"[^\w-]", "-", socket.gethostname(), flags=re.ASCII)[:40]
+
+
 def is_running(process: int) -> bool:
     """Whether this machine has a process with that number, even another user's."""
     try:
@@ -95,7 +100,7 @@ def is_running(process: int) -> bool:
 def temporary_folder(root: Path, kind: str) -> Iterator[Path]:
     """A folder that is removed at the end; after a kill, when the next folder of its kind is made in `root`."""
     _remove_abandoned(root, kind)
-    folder = Path(tempfile.mkdtemp(prefix=f"{kind}-{socket.gethostname()}-{os.getpid()}-", dir=root))
+    folder = Path(tempfile.mkdtemp(prefix=f"{kind}-{host()}-{os.getpid()}-", dir=root))
     try:
         yield folder
     finally:
@@ -104,7 +109,7 @@ def temporary_folder(root: Path, kind: str) -> Iterator[Path]:
 
 def is_temporary(name: str) -> bool:
     """Whether a folder of this name is one of `temporary_folder`, of any process on this machine."""
-    return bool(re.fullmatch(r"[a-z-]+-" + re.escape(socket.gethostname()) + r"-\d{1,7}-\w+", name, re.ASCII))
+    return bool(re.fullmatch(r"[a-z-]+-" + re.escape(host()) + r"-\d{1,7}-\w+", name, re.ASCII))
 
 
 def link_or_copy(source: str | os.PathLike, target: str | os.PathLike) -> None:
@@ -117,7 +122,7 @@ def link_or_copy(source: str | os.PathLike, target: str | os.PathLike) -> None:
 
 def _remove_abandoned(root: Path, kind: str) -> None:
     """Removes the folders of a kind in `root` whose processes, on this machine, have ended."""
-    pattern = re.compile(re.escape(f"{kind}-{socket.gethostname()}-") + r"(\d{1,7})-\w+", re.ASCII)
+    pattern = re.compile(re.escape(f"{kind}-{host()}-") + r"(\d{1,7})-\w+", re.ASCII)
     for path in root.iterdir():
         match = pattern.fullmatch(path.name)
         if match and not is_running(int(match.group(1))):

@@ -24,7 +24,7 @@ from bertlab import objectives
 from bertlab.config import is_finetuning
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
-from bertlab.files import is_running
+from bertlab.files import host, is_running
 from bertlab.interop.card import write_card
 from bertlab.locks import alone
 from bertlab.models.base import unbox
@@ -275,7 +275,7 @@ def whole_directory(directory: Path) -> Iterator[Path]:
     """
     refuse_occupied(directory)
     directory = directory.absolute()
-    begun = f".{directory.name}.part-"
+    begun = f".{directory.name}.part-{host()}-"
     for abandoned in directory.parent.glob(f"{glob.escape(begun)}*"):
         if (number := abandoned.name.removeprefix(begun)).isdecimal() and not is_running(int(number)):
             shutil.rmtree(abandoned, ignore_errors=True)

@@ -59,8 +59,8 @@ GROWS = ("open", "write", "copy", "truncate", "rename", "link", "mkdir")
 # Parts of names that differ from run to run.
 RANDOM = [
     (r"\.preparing-[^/]+", ".preparing"),
-    (r"\.part-\d+", ".part"),
-    (r"\.\d+\.partial", ".partial"),
+    (r"\.part-[\w-]+", ".part"),
+    (r"\.[\w-]+-\d+\.partial", ".partial"),
     (r"\.writable-\w+", ".writable"),
     (r"/d/[0-9a-f]{32}", "/d/*"),
     (r"tmp[\w]{8}\b", "tmp"),

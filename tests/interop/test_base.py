@@ -1,12 +1,15 @@
 """Tables are read in both directions; what is not whole is refused, and nothing of it is left on disk."""
 
 import json
+import socket
+import subprocess
 
 import jax
 import numpy as np
 import pytest
 
 from bertlab.errors import UserError, require
+from bertlab.files import host, whole_file
 from bertlab.interop import EXPORTERS, IMPORTERS, export_weights, import_weights
 from bertlab.interop.base import Entry, _find, load_run, read, save_imported, transposed, whole_directory, write
 from bertlab.interop.huggingface import load
@@ -106,6 +109,27 @@ def test_an_empty_directory_is_taken_and_a_file_is_not(tmp_path):
     assert (tmp_path / "empty/x").read_text() == "1"
     with pytest.raises(UserError, match="x is not empty"), whole_directory(tmp_path / "empty/x"):
         pass
+
+
+def test_what_another_host_is_writing_is_left_alone_and_what_a_killed_process_left_is_not(tmp_path, monkeypatch):
+    """Two containers on one volume: processes of both may have one number."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    of_here = tmp_path / f".run.part-{host()}-{ended.pid}"
+    monkeypatch.setattr(socket, "gethostname", lambda: "other.example.org")
+    elsewhere = tmp_path / f".run.part-{host()}-{ended.pid}"
+    monkeypatch.undo()
+    of_here.mkdir()
+    elsewhere.mkdir()
+    with whole_directory(tmp_path / "run") as directory, whole_file(tmp_path / "result.json") as here:
+        monkeypatch.setattr(socket, "gethostname", lambda: "other.example.org")
+        with whole_file(tmp_path / "result.json") as there:
+            assert here != there and "." not in there.name.removeprefix("result.json.").removesuffix(".partial")
+            for file, text in ((directory / "x", "1"), (here, "mine"), (there, "other")):
+                file.write_text(text)
+        assert (tmp_path / "result.json").read_text() == "other"
+    assert (tmp_path / "result.json").read_text() == "mine"
+    assert elsewhere.exists() and not of_here.exists() and (tmp_path / "run/x").exists()
 
 
 def test_refusals(tmp_path):
