@@ -284,7 +284,7 @@ def length_rows(places: Iterable[Place]) -> list[dict[str, str]]:
         results = at_last_steps(place.chosen)
         if plots.has_code_lengths(results):
             known = plots.known_lengths(results)
-            listed = "; ".join(f"{variant} {'≤ ' * bound}{of.mean():.3f}" for variant, bound, of in known)
+            listed = "; ".join(f"{of.label} {'≤ ' * of.is_bound}{of.values.mean():.3f}" for of in known)
             rows.append({"Page": link(place), "Bits per byte": listed})
     return rows
 

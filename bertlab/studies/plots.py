@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -429,16 +430,16 @@ def code_lengths(results: Results, styles: Mapping[str, LineStyle]) -> Figure:
         styles: Variant -> style, from `line_styles`.
     """
     known = known_lengths(results)
-    labels = [wrapped(variant, 1.8) for variant, *_ in known]
+    labels = [wrapped(length.label, 1.8) for length in known]
     heights = [max(0.28, lines_height(label) + 0.1) for label in labels]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(6.2, 0.65 + sum(heights)), layout="constrained")
         panel = figure.subplots()
         places = [sum(heights[:i]) + height / 2 for i, height in enumerate(heights)]
         low, high, texts = math.inf, -math.inf, []
-        for place, (variant, bound, values) in zip(places, known, strict=True):
+        for place, (variant, _, is_bound, values) in zip(places, known, strict=True):
             mean, colour = values.mean(), styles[variant].colour
-            if bound:
+            if is_bound:
                 panel.plot(mean, place, "|", color=colour, markersize=11, markeredgewidth=2)
                 arrow = {"arrowstyle": "<-", "color": colour, "linewidth": 1.6, "shrinkA": 0, "shrinkB": 0}
                 panel.annotate("", (mean, place), xytext=(-24, 0), textcoords="offset points", arrowprops=arrow)
@@ -446,7 +447,7 @@ def code_lengths(results: Results, styles: Mapping[str, LineStyle]) -> Figure:
                 panel.plot(mean, place, "o", color=colour, markersize=8)
             if len(values) > 1:
                 panel.plot(values, [place] * len(values), "o", **SEED_DOTS)
-            texts.append(f"{'≤ ' * bound}{mean:.3f}")
+            texts.append(f"{'≤ ' * is_bound}{mean:.3f}")
             low, high = min(low, values.min()), max(high, values.max())
             panel.annotate(texts[-1], (values.max(), place), xytext=(8, 0), textcoords="offset points", va="center", bbox=LABEL)
         room = (max(map(text_width, texts)) + 0.25) / 4  # a panel is at least four inches wide
@@ -460,14 +461,31 @@ def code_lengths(results: Results, styles: Mapping[str, LineStyle]) -> Figure:
     return figure
 
 
-def known_lengths(results: Results) -> list[tuple[str, bool, pd.Series]]:
-    """(variant, whether it is an upper bound, bits per byte by seed) of each code length and bound, in the variants' order."""
-    known = []
-    for kind in CODE_LENGTHS:
-        tables = seed_tables(results, bits_per_byte(kind))
-        values = {variant: table.mean(axis=1).dropna() for variant, table in tables.items()}
-        known += [(variant, kind in BOUNDS, of) for variant, of in values.items() if len(of)]
-    return sorted(known, key=lambda row: results.variants.index(row[0]))
+class Length(NamedTuple):
+    """Bits per byte of held-out text of a variant.
+
+    Attributes:
+        variant: its name.
+        label: the variant, and where it has several lengths the kind: "masked next token, any-order".
+        is_bound: whether they are upper bounds of the code length.
+        values: by seed.
+    """
+
+    variant: str
+    label: str
+    is_bound: bool
+    values: pd.Series
+
+
+def known_lengths(results: Results) -> list[Length]:
+    """Each code length and bound, in the variants' order."""
+    tables = {kind: seed_tables(results, bits_per_byte(kind)) for kind in CODE_LENGTHS}
+    values = {(variant, kind): table.mean(axis=1).dropna() for kind in tables for variant, table in tables[kind].items()}
+    known = {key: of for key, of in values.items() if len(of)}
+    often = Counter(variant for variant, _ in known)
+    label = lambda variant, kind: f"{variant}, {kind}" if often[variant] > 1 else variant
+    found = [Length(variant, label(variant, kind), kind in BOUNDS, of) for (variant, kind), of in known.items()]
+    return sorted(found, key=lambda length: results.variants.index(length.variant))
 
 
 def has_code_lengths(results: Results) -> bool:

@@ -388,7 +388,10 @@ def check_all_lengths(tables, places):
         assert re.match(r"\[(\w+)\]", row["Page"])[1] == published.place.name
         cells = {}
         for part in row["Bits per byte"].split("; "):
-            variant, value = re.fullmatch(r"(.+?) ((?:≤ )?[\d.]+)", part).groups()
+            label, value = re.fullmatch(r"(.+?) ((?:≤ )?[\d.]+)", part).groups()
+            variant, kind = re.fullmatch(rf"(.+?)(?:, ({'|'.join(CODE_LENGTHS)}))?", label).groups()
+            assert (kind is not None) == all(variant in published.code_lengths(of) for of in CODE_LENGTHS), label
+            assert kind is None or value.startswith("≤") == (kind == "any-order"), label
             cells.setdefault(variant, []).append(value)
         known = {name for kind in CODE_LENGTHS for name in published.code_lengths(kind)}
         assert cells.keys() == known & {*at_last(published)}

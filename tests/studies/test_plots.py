@@ -22,6 +22,7 @@ from bertlab.studies.plots import (
     downstream_bars,
     has_code_lengths,
     heat_map,
+    known_lengths,
     learning_curves,
     line_handle,
     line_styles,
@@ -381,6 +382,11 @@ def test_code_lengths_and_bounds_share_an_axis_and_bounds_are_marked(results):
     assert texts == [f"{'≤ ' * (variant == variants[0])}{mean:.3f}" for variant, mean in zip(finished, means, strict=True)]
     arrows = [text for text in panel.texts if text.arrow_patch]
     assert [arrow.xy[0] for arrow in arrows] == [pytest.approx(means[0])] and arrows[0].get_position()[0] < 0, "to the left"
+    both = table.replace({"metric": {"bits_per_byte/any-order": "bits_per_byte/left-to-right"}})
+    both = both[(both["run"] == rows[0][0]) & (both["metric"] == "bits_per_byte/left-to-right")]
+    measured = dataclasses.replace(results, measurements=pd.concat([table, both], ignore_index=True))
+    labels = [of.label for of in known_lengths(measured) if of.variant == variants[0]]
+    assert labels == [f"{variants[0]}, left-to-right", f"{variants[0]}, any-order"]
 
 
 def runs_by_variant(results, variants):
