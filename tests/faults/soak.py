@@ -248,6 +248,7 @@ class Soak:
 # These change while a command is at work, or hold times; the log of a sweep's run has lines of each attempt.
 PASSING = (".partial", "environment.json", "files.json", ".lock", "log.txt")
 GROWING = ("/metrics.jsonl", "/costs.json", "/alive.txt", "/failed.txt")
+REPLACED = ("/predictions/valid.jsonl",)  # by each evaluation, as a whole
 UNNAMED = ("/.preparing", "/.part", "/.writable", "/tmp", ".orbax-checkpoint-tmp")  # folders that get their name later
 
 
@@ -284,6 +285,8 @@ def not_whole(top: Path, known: Sequence[dict[str, str]], cleans_up: bool) -> st
         try:
             if path.suffix == ".json":  # may change while a command is at work
                 json.loads(path.read_text())
+            elif name.endswith(REPLACED):
+                digest(path)
             elif not passes and digest(path) not in [of.get(name) for of in known]:
                 return f"{path} is neither as before nor as in the end"
         except ValueError:
