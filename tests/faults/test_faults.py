@@ -110,7 +110,6 @@ def test_whatever_is_half_written_under_a_final_name_is_noticed(tmp_path):
         assert left() == ""
         (tmp_path / name).write_bytes(content)
     evaluated = tmp_path / "predictions" / "valid.jsonl"
-    evaluated.parent.mkdir()
     for content, expected in (('{"score": 1}\n', ""), ('{"score": 1}\n{"sc', "predictions/valid.jsonl is not whole")):
         evaluated.write_text(content)
         assert left() == expected, "of an earlier evaluation, and whole"
