@@ -172,10 +172,21 @@ def lower_train_step(program: Program, optimizer, config, weights, mesh: Mesh, s
     step = build_train_step(program, optimizer, weights, train.micro_batches, train.steps, frozen)
     # The output is the next input: without a sharding the partitioner may place it elsewhere.
     placement = jax.tree.map(lambda x: x.sharding, state)
+    options = compiler_options(mesh, config)
     with jax.set_mesh(mesh):
-        return jax.jit(step, donate_argnums=0, out_shardings=(placement, replicated(mesh))).lower(
-            state, batch, np.int32(config.seed)
-        )
+        step = jax.jit(step, donate_argnums=0, out_shardings=(placement, replicated(mesh)), compiler_options=options)
+        return step.lower(state, batch, np.int32(config.seed))
+
+
+def compiler_options(mesh: Mesh, config) -> dict[str, str]:
+    """What the TPU's compiler is told where parameters are divided: to gather and sum them rather than pass parts in rings.
+
+    By its own account (`bertlab plan`) a step with rings moves two to three times as much memory: docs/how-to/gpu-and-tpu.md.
+    """
+    is_divided = mesh.size > mesh.shape["data"]
+    if mesh.devices.flat[0].platform != "tpu" or not is_divided or config.mesh.windowed_einsum:
+        return {}
+    return {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 
 
 def compile_lowered(lowered, level: int = 1):

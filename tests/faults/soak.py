@@ -249,7 +249,7 @@ class Soak:
 PASSING = (".partial", "environment.json", "files.json", ".lock", "log.txt")
 GROWING = ("/metrics.jsonl", "/costs.json", "/alive.txt", "/failed.txt")
 REPLACED = ("/predictions/valid.jsonl",)  # by each evaluation, as a whole
-UNNAMED = ("/.preparing", "/.part", "/.writable", "/tmp", ".orbax-checkpoint-tmp")  # folders that get their name later
+UNNAMED = ("/.preparing", ".part/", "/.writable", "/tmp", ".orbax-checkpoint-tmp")  # folders that get their name later
 
 
 def files_of(top: Path) -> Iterator[tuple[str, Path]]:
@@ -301,8 +301,8 @@ def listed_wrongly(top: Path) -> str:
 
     Of checkpoints only the newest counts: the removal of an older one may have been the call that failed.
     """
-    folders = {path.parent for name, path in files_of(top) if path.name == checksums.LIST and "/checkpoints/" not in name}
-    folders = {folder for folder in folders if not any(part in f"/{folder.relative_to(top)}" for part in UNNAMED)}
+    lists = ((name, path) for name, path in files_of(top) if path.name == checksums.LIST)
+    folders = {path.parent for name, path in lists if not any(part in name for part in ("/checkpoints/", *UNNAMED))}
     for steps in [path for path in top.rglob("checkpoints") if path.is_dir()]:
         folders |= {steps / str(step) for step in Run(steps.parent).steps()[-1:]}
     damage = next(filter(None, map(checksums.find_damage, sorted(folders))), None)

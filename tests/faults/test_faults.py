@@ -114,6 +114,10 @@ def test_whatever_is_half_written_under_a_final_name_is_noticed(tmp_path):
         evaluated.write_text(content)
         assert left() == expected, "of an earlier evaluation, and whole"
     evaluated.unlink()
+    unnamed = tmp_path / ".x.part-host-12" / "weights"
+    unnamed.parent.mkdir()
+    unnamed.write_text("half")
+    assert left() == "", "of a process that was killed; the next one removes it"
     partial = tmp_path / "e" / "x.safetensors.12.partial"
     partial.touch()
     assert (left(), left(cleans_up=False)) == ("e/x.safetensors.12.partial is left over", "")

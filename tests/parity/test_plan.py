@@ -93,6 +93,17 @@ def test_what_does_not_fit_is_refused_with_what_to_change():
         planned(data__batch_size=2**16, data__seq_len=512)
 
 
+@pytest.mark.nightly
+def test_parameters_are_gathered_and_not_passed_in_rings_unless_asked():
+    """Two layers of GPT-2 with all four chips in `mesh.fsdp`."""
+    settings = {"model.layers": 2, "model.dtype": "bfloat16", "data.tokenizer.vocab_size": 50_257, "mesh.fsdp": 4}
+    settings |= {"data.batch_size": 32, "model.attention": "xla", "mesh.data": 1}
+    load = lambda **more: load_config(str(ROOT / "experiments/pretrain/gpt.py:size=gpt2"), settings | more)
+    gathered, in_rings = (plan(load(**{"mesh.windowed_einsum": asked}), "v5e:2x2").work for asked in (False, True))
+    assert "collective-permute" in in_rings.collectives and "collective-permute" not in gathered.collectives
+    assert gathered.bytes < 0.9 * in_rings.bytes, "more with more layers"
+
+
 def test_slices_that_there_are_not():
     with pytest.raises(UserError, match="--topology=v5e:3x5 is not known to libtpu"):
         topology_devices("v5e:3x5")
