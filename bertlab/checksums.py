@@ -87,11 +87,24 @@ def find_damage(directory: Path) -> tuple[Path, str] | None:
     Raises:
         OSError: A file cannot be read, which is no damage: the disk or a permission may be at fault.
     """
-    if not (directory / LIST).is_file():
-        return None
+    before = None
+    while (text := _list_of(directory)) is not None:
+        damage = _first_damage(directory, text)
+        if damage is None or text == before:
+            return damage
+        before = text  # another process may have renewed the file and its entry meanwhile: look again
+    return None
+
+
+def _list_of(directory: Path) -> bytes | None:
+    """The content of files.json; None if there is none."""
+    return (directory / LIST).read_bytes() if (directory / LIST).is_file() else None
+
+
+def _first_damage(directory: Path, text: bytes) -> tuple[Path, str] | None:
+    """As `find_damage`, by this content of files.json."""
     try:
-        text = (directory / LIST).read_text(encoding="utf-8")
-        files = {name: (of["bytes"], of.get("blake2b")) for name, of in parse_json(text).items()}
+        files = {name: (of["bytes"], of.get("blake2b")) for name, of in parse_json(text.decode("utf-8")).items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return directory / LIST, reason_of(error)
     for name, (size, digest) in files.items():

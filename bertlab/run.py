@@ -381,11 +381,12 @@ class Run:
         self.config.write(config)
 
     def model_config(self) -> dict[str, Any]:
-        """The config of a run or an imported directory, which has a model.
+        """The config of a run or an imported directory, which has a model, of whose files none is damaged.
 
         Raises:
-            UserError: The directory is another one; says what to do if it is one of transformers.
+            UserError: The directory is another one; says what to do if it is one of transformers. Or a file is damaged.
         """
+        self.require_whole()
         config = self.config.read()
         if "model" in config and ("data" in config or "transfer" in config):
             return config

@@ -27,12 +27,10 @@ from bertlab.errors import UserError
 from bertlab.files import host, is_running
 from bertlab.interop.card import write_card
 from bertlab.locks import alone
-from bertlab.models.base import unbox
-from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.base import Scoring
 from bertlab.objectives.judging import scoring_of
 from bertlab.run import Run
-from bertlab.train.checkpoint import load_params, save_params
+from bertlab.train.checkpoint import load_params, require_fitting, save_params
 from bertlab.train.phases import trained_objectives
 
 IMPORTERS = {
@@ -192,38 +190,6 @@ def _joined(path) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def body_shapes(config: ConfigDict, vocab_size: int, *, predicts: bool = True, pools: bool = False) -> dict:
-    """Shapes of a body's parameters, computed without creating them.
-
-    Args:
-        config: a whole config; only `config.model` is read.
-        vocab_size: V.
-        predicts: include the output layer (of the forward side if the body has several).
-        pools: include the pooler.
-
-    Returns:
-        {"body": tree of ShapeDtypeStruct}.
-
-    Raises:
-        UserError: `config.model` is invalid.
-    """
-    body = build_body(model_shape(config.model, vocab_size))
-    row = jnp.zeros((1, 2), jnp.int32)
-    view = dict.fromkeys(("tokens", "segments", "documents", "positions"), row)
-    view["characters"] = jnp.zeros((1, 2, 50), jnp.int32)
-
-    def use(body):
-        encoded, _ = body.encode(view, True, {})
-        side = next(side for side in ("forward", "backward", "both") if getattr(encoded, side) is not None)
-        if predicts:
-            body.predict_tokens(getattr(encoded, side)[-1], side)
-        if pools:
-            body.pool(encoded, view)
-
-    boxed = jax.eval_shape(lambda: body.init(jax.random.key(0), method=use))["params"]
-    return {"body": unbox(boxed)}
-
-
 @dataclasses.dataclass(frozen=True)
 class Imported:
     """An imported model, or a run to export.
@@ -343,8 +309,11 @@ def load_run(run: Path, step: int | None = None) -> Imported:
     Raises:
         UserError: the directory has no config or no such checkpoint.
     """
-    config = ConfigDict(Run(run).model_config())
-    return Imported(config, load_params(run, step), load_tokenizer(Run(run).tokenizer), step=step)
+    config, params = ConfigDict(Run(run).model_config()), load_params(run, step)
+    tokenizer = load_tokenizer(Run(run).tokenizer)
+    table = params["body"].get("token_embedding")
+    require_fitting(Run(run), params, config, tokenizer.vocab_size if table is None else len(table))
+    return Imported(config, params, tokenizer, step=step)
 
 
 def import_weights(kind: str, source: str | Path, workdir: str | Path) -> dict:

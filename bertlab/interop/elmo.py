@@ -21,12 +21,12 @@ from bertlab.data.tokenizers import Tokenizer, WordsTokenizer, load_tokenizer
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError, reason_of, require
 from bertlab.files import write_json
-from bertlab.interop.base import Entry, Imported, body_shapes, only, read, write
+from bertlab.interop.base import Entry, Imported, only, read, write
 from bertlab.interop.transformer import read_count, read_object
 from bertlab.interop.words import TOKENIZER, find_vocabulary, read_words, require_words, tokenizer_of_rows
 from bertlab.models.bilstm import BilstmConfig
 from bertlab.models.characters import ACTIVATIONS, ALPHABET, PUBLISHED_FILTERS
-from bertlab.models.presets import model_shape
+from bertlab.models.presets import body_shapes, model_shape
 
 _WORD_LENGTH = 50
 # HDF5 compresses by at most about so much.

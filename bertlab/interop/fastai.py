@@ -21,10 +21,10 @@ from ml_collections import ConfigDict
 from bertlab.config import add_objectives, base_config
 from bertlab.errors import UserError, require
 from bertlab.files import write_json
-from bertlab.interop.base import Entry, Imported, body_shapes, only, read, write
+from bertlab.interop.base import Entry, Imported, only, read, write
 from bertlab.interop.words import TOKENIZER, require_words, tokenizer_of_rows
 from bertlab.models.awd_lstm import AwdLstmConfig
-from bertlab.models.presets import model_shape
+from bertlab.models.presets import body_shapes, model_shape
 
 _ENDINGS = (".pth", ".pt", ".bin", ".h5")
 _VOCABULARIES = ("itos.txt", "itos.json", "vocab.txt", "vocab.json")

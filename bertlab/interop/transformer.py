@@ -19,8 +19,8 @@ from bertlab.config import add_objectives, base_config
 from bertlab.data.tokenizers import Gpt1Tokenizer, JsonTokenizer, Tokenizer, WordPieceTokenizer
 from bertlab.errors import UserError
 from bertlab.files import read_json
-from bertlab.interop.base import Entry, Imported, body_shapes, read
-from bertlab.models.presets import FAMILIES, model_direction
+from bertlab.interop.base import Entry, Imported, read
+from bertlab.models.presets import FAMILIES, body_shapes, model_direction
 
 BERT_SIZES = {
     "layers": "num_hidden_layers",

@@ -7,13 +7,15 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from ml_collections import ConfigDict
 
 from bertlab.errors import UserError
 from bertlab.keys import BY_NAME, KEYS
 from bertlab.models.awd_lstm import AwdLstm, AwdLstmConfig
-from bertlab.models.base import OutputConfig, sides_of
+from bertlab.models.base import OutputConfig, sides_of, unbox
 from bertlab.models.bilstm import Bilstm, BilstmConfig
 from bertlab.models.characters import PUBLISHED_FILTERS
 from bertlab.models.static import Static, StaticConfig
@@ -290,3 +292,35 @@ def _check_transformer(shape: TransformerConfig) -> None:
 def build_body(shape: Any) -> nn.Module:
     """The Linen module of a shape."""
     return next(family.body for family in FAMILIES.values() if isinstance(shape, family.shape))(shape)
+
+
+def body_shapes(config: ConfigDict, vocab_size: int, *, predicts: bool = True, pools: bool = False) -> dict:
+    """Shapes of a body's parameters, computed without creating them.
+
+    Args:
+        config: a whole config; only `config.model` is read.
+        vocab_size: V.
+        predicts: include the output layer (of the forward side if the body has several).
+        pools: include the pooler.
+
+    Returns:
+        {"body": tree of ShapeDtypeStruct}.
+
+    Raises:
+        UserError: `config.model` is invalid.
+    """
+    body = build_body(model_shape(config.model, vocab_size))
+    row = jnp.zeros((1, 2), jnp.int32)
+    view = dict.fromkeys(("tokens", "segments", "documents", "positions"), row)
+    view["characters"] = jnp.zeros((1, 2, 50), jnp.int32)
+
+    def use(body):
+        encoded, _ = body.encode(view, True, {})
+        side = next(side for side in ("forward", "backward", "both") if getattr(encoded, side) is not None)
+        if predicts:
+            body.predict_tokens(getattr(encoded, side)[-1], side)
+        if pools:
+            body.pool(encoded, view)
+
+    boxed = jax.eval_shape(lambda: body.init(jax.random.key(0), method=use))["params"]
+    return {"body": unbox(boxed)}

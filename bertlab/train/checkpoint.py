@@ -23,9 +23,12 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 from bertlab import checksums
 from bertlab.errors import RunFailed, UserError, causes, code_of, remedy_of
 from bertlab.files import write_json
+from bertlab.models.presets import body_shapes
 from bertlab.run import JsonFile, Run
 from bertlab.train.lora import build_adapter
 from bertlab.train.processes import is_first, meet
+
+_ATTEMPTS = 5  # to read a run that is training
 
 
 class OfRun(TypedDict, total=False):
@@ -292,6 +295,28 @@ def save_params(run: Path, params) -> None:
             )
 
 
+def require_fitting(run: Run, params, config, vocabulary_size: int) -> None:
+    """Refuses parameters that are not those of a config's body.
+
+    Args:
+        run: where both come from.
+        params: the whole tree.
+        config: the whole config.
+        vocabulary_size: V.
+
+    Raises:
+        UserError: names a parameter that is missing or has another shape.
+    """
+    for path, leaf in jax.tree.leaves_with_path(body_shapes(config, vocabulary_size, predicts=False)):
+        name, found = jax.tree_util.keystr(path, simple=True, separator="/"), params
+        for key in path:
+            found = found.get(key.key) if isinstance(found, dict) else None
+        if found is None or found.shape != leaf.shape:
+            there = "missing" if found is None else found.shape
+            differ = f"{name} is {leaf.shape} by config.model and {there} there"
+            raise UserError(f"{run.config} does not fit the run's checkpoint: {differ}; restore the file")
+
+
 def load_params(run: Path, step: int | None = None):
     """The parameters of a run's checkpoint as a tree of NumPy arrays, for a run from any devices.
 
@@ -309,6 +334,21 @@ def load_params(run: Path, step: int | None = None):
     if step is None and lacks_last(Run(run)):
         last = Run(run).result.read()["step"]
         raise UserError(f"{run} has lost the checkpoint of its last step {last}; {_remedy(Run(run))}")
+    # A training may remove what is read here: the oldest checkpoint, when it saves another one.
+    for _ in range(_ATTEMPTS - 1):
+        newest = Run(run).steps()[-1:]
+        try:
+            return _load_params(run, step)
+        except FileNotFoundError:
+            continue
+        except UserError:
+            if step is not None or newest == Run(run).steps()[-1:]:
+                raise
+    return _load_params(run, step)
+
+
+def _load_params(run: Path, step: int | None):
+    """The parameters, as they are now on disk."""
     directory = Run(run).checkpoints.absolute()
     if not directory.is_dir():
         raise UserError(f"{run} is not a run with checkpoints; give the --workdir of a `bertlab train`")

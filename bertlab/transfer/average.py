@@ -65,6 +65,7 @@ def _read_predictions(runs: Sequence[Path], split: str) -> dict[Path, list[Line]
     """The lines of each run, about the same examples."""
     lines = {}
     for run in runs:
+        Run(run).require_whole()
         lines[run] = _read_lines(Run(run).predictions(split))
         about = [[(line["id"], line["gold"]) for line in lines[of]] for of in (run, runs[0])]
         if about[0] != about[1]:

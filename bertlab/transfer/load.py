@@ -31,7 +31,7 @@ from bertlab.models.presets import build_body, family_of, model_direction, model
 from bertlab.objectives.base import Objective
 from bertlab.objectives.program import Program
 from bertlab.run import Run
-from bertlab.train.checkpoint import load_params
+from bertlab.train.checkpoint import load_params, require_fitting
 from bertlab.train.checks import vocabulary_of
 from bertlab.train.phases import trained_objectives
 from bertlab.train.processes import is_first, part
@@ -428,9 +428,10 @@ def load(path: str | os.PathLike, step: int | None = None, with_objectives: bool
     config.train.update({key: saved["train"][key] for key in ("steps", "phases")})
     if not is_finetuning(saved):
         config.update({"data": saved["data"]})
-    body = build_body(model_shape(config.model, vocabulary_size(saved, tokenizer)))
-    program = Program(body, asked, vocabulary_of(tokenizer))
-    return Pretrained(config, tokenizer, program, load_params(run, step), step, part() if together else (0, 1))
+    size, params = vocabulary_size(saved, tokenizer), load_params(run, step)
+    require_fitting(Run(run), params, config, size)
+    program = Program(build_body(model_shape(config.model, size)), asked, vocabulary_of(tokenizer))
+    return Pretrained(config, tokenizer, program, params, step, part() if together else (0, 1))
 
 
 def parse_layers(text: str) -> str | list[int]:

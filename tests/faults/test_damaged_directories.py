@@ -6,6 +6,7 @@ Every use either names what is damaged in one sentence, or gives exactly what it
 import contextlib
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,22 +15,27 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
+import bertlab
 from bertlab import checksums, results
+from bertlab.config import load_config
 from bertlab.data.formats.cooccurrence import entries
 from bertlab.data.prepare import prepare
 from bertlab.data.prepared import load_prepared
 from bertlab.data.tokenizers import load_tokenizer
 from bertlab.errors import UserError
-from bertlab.interop.base import save_imported
+from bertlab.interop.base import load_run, save_imported
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies.doctor import examine, read_facts
 from bertlab.studies.published import adopt, publish
 from bertlab.studies.sweep import describe
 from bertlab.train import loop
+from bertlab.train.build import begun_from
 from bertlab.train.checkpoint import Checkpoints, load_params
 from bertlab.transfer.evaluate import write_merged
+from tests.conftest import ROOT
 from tests.faults.readers import EVALUATION, FLOOR, TEXTS
 from tests.interop import published
 from tests.references import broken_at
@@ -144,6 +150,83 @@ def test_a_damaged_run_is_named(damage, run_directory):
     wrong, number = unnoticed(run.directory, use, damage, "")
     print(f"{damage}: {number} files of a run")
     assert not wrong and number > 25, "\n".join(wrong)
+
+
+def begins_from(run):
+    config = load_config(f"{ROOT}/experiments/pretrain/bert.py:objectives=mlm", {"init_from": str(run)})
+    return json.dumps(begun_from(config).model.to_dict())
+
+
+def opens(run):
+    opened = bertlab.load(run)
+    return [opened.tokenizer.pieces(), jax.tree.map(lambda array: array.tolist(), opened.params)]
+
+
+# What opens a run looks at all its files first, even those that it does not read itself.
+READERS = {"load": opens, "export": lambda run: load_run(run).params.keys(), "init_from": begins_from}
+
+
+@pytest.mark.parametrize("reads", READERS)
+def test_whoever_opens_a_run_notices_one_bit_of_each_of_its_files(reads, run_directory):
+    for file in json.loads(run_directory.files.read_text()):
+        path = run_directory.directory / file
+        content = path.read_bytes()
+        path.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+        with pytest.raises(UserError, match=f"^{re.escape(str(path))} is damaged "):
+            READERS[reads](run_directory.directory)
+        path.write_bytes(content)
+    READERS[reads](run_directory.directory)
+
+
+@pytest.mark.parametrize("change", [{"heads": 1}, {"width": 24}, {"layers": 1}, {"max_positions": 7}])
+@pytest.mark.parametrize("reads", ["load", "export"])
+def test_a_config_that_does_not_fit_its_checkpoint_is_named(reads, change, run_directory, tmp_path):
+    """One that somebody changed, and deleted files.json as he was told."""
+    run = Run(shutil.copytree(run_directory.directory, tmp_path / "run"))
+    run.files.unlink()
+    config = run.config.read()
+    run.config.write(config | {"model": config["model"] | change})
+    with pytest.raises(UserError, match=f"^{run.config} does not fit the run's checkpoint: body/.* restore the file$"):
+        READERS[reads](run.directory)
+
+
+def test_a_file_that_is_renewed_while_it_is_checked_is_not_damaged(tmp_path, monkeypatch):
+    file = tmp_path / "evaluation.json"
+    file.write_text("1")
+    checksums.write_list(tmp_path, [file])
+    read = checksums.digest_of_file
+
+    def renewed_meanwhile(path):
+        monkeypatch.setattr(checksums, "digest_of_file", read)
+        with checksums.renewed(file):
+            file.write_text("2")
+        return read(path)
+
+    monkeypatch.setattr(checksums, "digest_of_file", renewed_meanwhile)
+    assert checksums.find_damage(tmp_path) is None
+    file.write_text("3")
+    assert checksums.find_damage(tmp_path) == (file, "its content does not match files.json")
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("gone"), UserError("it cannot be read; remove it")])
+def test_a_run_that_trains_is_read_at_its_newest_checkpoint(error, tmp_path, monkeypatch):
+    """The training saves step 2, and removes step 1 while that is read."""
+    with contextlib.closing(Checkpoints(tmp_path / "checkpoints", keep=1)) as checkpoints:
+        checkpoints.save(1, {"params": {"w": jnp.ones(1)}}, {}, {})
+        checkpoints.latest_path()  # waits
+        restore = ocp.CheckpointManager.restore
+
+        def removed(*given, **more):
+            monkeypatch.setattr(ocp.CheckpointManager, "restore", restore)
+            checkpoints.save(2, {"params": {"w": jnp.full(1, 2.0)}}, {}, {})
+            checkpoints.latest_path()
+            raise error
+
+        monkeypatch.setattr(ocp.CheckpointManager, "restore", removed)
+        assert load_params(tmp_path)["w"] == 2
+        with pytest.raises(UserError, match="2 cannot be read"):
+            monkeypatch.setattr(ocp.CheckpointManager, "restore", lambda *given, **more: 1 / 0)
+            load_params(tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from safetensors.numpy import save_file
 
 from bertlab.config import add_objectives, base_config
 from bertlab.data.tokenizers import load_tokenizer
-from bertlab.interop.base import Imported, body_shapes
-from bertlab.models.presets import build_body, model_direction, model_shape
+from bertlab.interop.base import Imported
+from bertlab.models.presets import body_shapes, build_body, model_direction, model_shape
 from tests.references import quick_jit
 from tests.tokenizer_files import write_byte_level, write_gpt1
 

@@ -16,9 +16,9 @@ from bertlab.data.tokenizers import WordsTokenizer, train_tokenizer
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
 from bertlab.interop import elmo
-from bertlab.interop.base import Imported, body_shapes, export_weights, import_weights, load_run
+from bertlab.interop.base import Imported, export_weights, import_weights, load_run
 from bertlab.models.characters import PUBLISHED_FILTERS
-from bertlab.models.presets import build_body, model_shape
+from bertlab.models.presets import body_shapes, build_body, model_shape
 from tests.recurrent_references import bilm_side, encode_characters
 
 WIDTH, CELL, WORDS = 6, 10, ["<S>", "</S>", "<UNK>", "the", "cat", "sat", "down"]

@@ -7,8 +7,9 @@ import pytest
 
 from bertlab.errors import UserError
 from bertlab.interop import fastai
-from bertlab.interop.base import body_shapes, read, write
+from bertlab.interop.base import read, write
 from bertlab.interop.words import read_words, word_tokenizer
+from bertlab.models.presets import body_shapes
 
 V, D, F, LAYERS = 11, 4, 6, 3
 WORDS = ["xxunk", "xxpad", "xxbos", "the", "cat", "sat", "n't", ".", "a", "b", "c"]

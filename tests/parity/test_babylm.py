@@ -16,7 +16,8 @@ import bertlab
 from bertlab.config import add_objectives, base_config
 from bertlab.data.tokenizers import load_tokenizer, train_tokenizer
 from bertlab.interop import huggingface
-from bertlab.interop.base import Imported, body_shapes, save_imported
+from bertlab.interop.base import Imported, save_imported
+from bertlab.models.presets import body_shapes
 from bertlab.transfer.babylm import EYE_TRACKING, TASKS, answer_scores, evaluate_babylm, read_items
 from tests.interop import published
 

@@ -10,7 +10,8 @@ import torch
 from bertlab.config import base_config
 from bertlab.errors import UserError
 from bertlab.interop import fastai, google
-from bertlab.interop.base import body_shapes, write
+from bertlab.interop.base import write
+from bertlab.models.presets import body_shapes
 from tests.faults.damage import try_damages
 from tests.faults.readers import Reader, moved
 from tests.interop.test_google import directory, variables

@@ -9,8 +9,8 @@ import transformers
 
 from bertlab.config import base_config
 from bertlab.interop import huggingface
-from bertlab.interop.base import body_shapes, flatten_tree, read
-from bertlab.models.presets import build_body, model_shape
+from bertlab.interop.base import flatten_tree, read
+from bertlab.models.presets import body_shapes, build_body, model_shape
 from bertlab.models.transformer import FARTHEST, log_buckets
 from tests.interop.published import VOCAB
 from tests.references import quick_jit

@@ -12,5 +12,6 @@ def fresh_run(config, directory: Path) -> Path:
     experiment = build_pretraining(config)
     params = initial(experiment.program, experiment.evaluations["valid"][0])
     save_imported(Imported(config, params, experiment.tokenizer), directory, "huggingface", "nowhere")
-    (directory / "imported.json").unlink()  # as if it had been trained here
+    for name in ("imported.json", "files.json"):  # as if it had been trained here
+        (directory / name).unlink()
     return directory

@@ -7,6 +7,7 @@ import pytest
 
 from bertlab.cli import main
 from bertlab.errors import UserError
+from bertlab.run import Run
 from bertlab.transfer.average import average
 from bertlab.transfer.tasks import OPTIONS
 
@@ -170,3 +171,15 @@ def test_the_average_of_questions_without_answers_has_its_own_threshold(tmp_path
     (tmp_path / "a" / "predictions" / "valid.jsonl").unlink()
     found = averaged([tmp_path / "a", tmp_path / "b"])
     assert found["average"]["exact_match"] == pytest.approx(2 / 3), "a threshold of 0 answers the last question"
+
+
+def test_damaged_predictions_are_not_averaged(fine_tuned):
+    runs = [fine_tuned(name, classes(values)) for name, values in (("forward", FORWARD), ("backward", BACKWARD))]
+    for run in runs:
+        Run(run).list_files()
+    own_task = str(runs[0].parent / "words.py")
+    assert average(runs, own_task=own_task)
+    file = runs[1] / "predictions" / "test.jsonl"
+    file.write_text(file.read_text().replace("0.6", "0.2", 1))
+    with pytest.raises(UserError, match=f"^{file} is damaged "):
+        average(runs, own_task=own_task)

@@ -46,7 +46,8 @@ def run(tmp_path) -> Path:
     batch = ROW | {name: ROW["tokens"][:, 0] for name in ("pair_label",)}
     params = random_params(tiny_program("bert", "mlm", VOCABULARY), batch)
     save_imported(Imported(config, params, WordPieceTokenizer(PIECES, False)), tmp_path / "run", "huggingface", "nowhere")
-    (tmp_path / "run" / "imported.json").unlink()  # as if it had been trained here
+    for name in ("imported.json", "files.json"):  # as if it had been trained here
+        (tmp_path / "run" / name).unlink()
     return tmp_path / "run"
 
 
