@@ -31,6 +31,8 @@ NAVIGATION = {
             "resume-and-move",
             "cluster",
             "gpu-and-tpu",
+            "model-and-mesh",
+            "prepare-once",
             "weights",
             "look-inside",
             "publish",
