@@ -69,6 +69,13 @@ def _enter(file: Path, present: bool) -> None:
         os.close(folder)
 
 
+def listed(directory: Path) -> set[str]:
+    """The names in a folder's files.json, and its own; empty without one, or if it cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
+        return {LIST, *parse_json((directory / LIST).read_text(encoding="utf-8"))}
+    return set()
+
+
 def require_whole(directory: Path, remedy: str) -> None:
     """Refuses a folder with a file that is not as files.json says.
 

@@ -31,6 +31,7 @@ FORMAT = 1
 BOUNDS = ("any-order",)
 """Kinds of score in evaluation.json whose bits per byte are an upper bound of a code length: they are written with ≤."""
 
+_MARKS = ("config.json", "environment.json", "metrics.jsonl", "result.json", "imported.json", checksums.LIST)  # of a run
 _OF_RESULTS = ("config.json", "study.json", "job.json")  # a directory with one of them is a run's or a study's
 
 
@@ -482,6 +483,10 @@ class Run:
         """Whether the directory itself holds a pretraining, an adaptation or a fine-tuning."""
         return self.config.exists() or self.metrics.exists()
 
+    def is_there(self) -> bool:
+        """Whether the directory holds a run, damaged perhaps, or imported weights; other tools have a config.json too."""
+        return self.job.exists() or sum((self.directory / name).exists() for name in _MARKS) > 1
+
 
 class StudyDirectory:
     """The directory that a sweep fills.
@@ -518,6 +523,10 @@ class StudyDirectory:
         """
         own = f"delete {self.directory / checksums.LIST} if you changed it yourself"
         checksums.require_whole(self.directory, f"publish the study again; {own}")
+
+    def is_there(self) -> bool:
+        """Whether the directory holds a study, even one whose study.json was lost."""
+        return self.study.exists() or self.study.path.name in checksums.listed(self.directory)
 
     def run(self, name: str) -> Run:
         """The directory of one of its runs."""
