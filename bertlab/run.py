@@ -416,7 +416,7 @@ class Run:
         Raises:
             UserError: Names the file.
         """
-        remedy = f"delete {self} and run it again; delete {self.files} if you changed it yourself"
+        remedy = f"delete {self} and run the command that made it again; delete {self.files} if you changed it yourself"
         checksums.require_whole(self.directory, remedy)
 
     def beside(self, name: str) -> "Run":
@@ -521,8 +521,12 @@ class StudyDirectory:
         Raises:
             UserError: Names the file.
         """
+        swept, published = "delete it and run the same sweep again", "publish the study again, into a new folder"
+        listed = checksums.listed(self.directory)
+        again = published if any("/" in name for name in listed) else swept  # a sweep's list has no files of runs
+        again = again if listed else f"{swept}, or {published}"
         own = f"delete {self.directory / checksums.LIST} if you changed it yourself"
-        checksums.require_whole(self.directory, f"publish the study again; {own}")
+        checksums.require_whole(self.directory, f"{again}; {own}")
 
     def is_there(self) -> bool:
         """Whether the directory holds a study, even one whose study.json was lost."""

@@ -27,6 +27,7 @@ from bertlab.run import Run, StudyDirectory
 from bertlab.studies.doctor import examine, read_facts
 from bertlab.studies.published import adopt, publish
 from bertlab.studies.sweep import describe
+from bertlab.studies.two_runs import compare
 from bertlab.train import loop
 from bertlab.train.checkpoint import Checkpoints, load_params
 from bertlab.transfer.evaluate import write_merged
@@ -191,6 +192,33 @@ def test_publishing_passes_no_damage_on(study, tmp_path):
     (tmp_path / "published" / "mlm-seed=1" / "evaluation.json").unlink()
     with pytest.raises(UserError, match=r"evaluation.json is damaged \(it is missing\)"):
         adopt(tmp_path / "published", tmp_path / "again")
+
+
+def flip(file: Path) -> None:
+    file.write_bytes(flipped(file.read_bytes()))
+
+
+def test_the_remedy_is_that_of_a_run_or_a_study_or_what_was_published(run_directory, study, tmp_path):
+    run, swept = shutil.copytree(run_directory.directory, tmp_path / "run"), shutil.copytree(study, tmp_path / "swept")
+    publish(study, tmp_path / "published")
+    flip(run / "data.json")
+    for place in (swept, tmp_path / "published"):
+        flip(place / "study.json")
+    again = f"restore it, or delete {run} and run the command that made it again; delete {run}/files.json if"
+    for use in (results.load, lambda place: compare(place, place)):
+        with pytest.raises(UserError, match=rf"data\.json is damaged .*; {again}"):
+            use(run)
+    with pytest.raises(UserError, match=r"study\.json is damaged .*; restore it, or delete it and run the same sweep again; "):
+        results.load(swept)
+    with pytest.raises(
+        UserError, match=r"study\.json is damaged .*; restore it, or publish the study again, into a new folder"
+    ):
+        results.load(tmp_path / "published")
+    for place in (run, swept, tmp_path / "published"):
+        (place / "files.json").write_text("{")
+        with pytest.raises(UserError, match=r"files\.json is damaged") as refused:
+            results.load(place)
+        assert ("sweep" in str(refused.value)) == ("publish" in str(refused.value)) == (place != run)
 
 
 def test_each_damage_to_the_newest_checkpoint_sets_it_aside(tmp_path, capsys):

@@ -175,6 +175,16 @@ def test_what_cannot_be_published_or_adopted_is_refused(tmp_path):
         run_sweep(study(**{"train.steps": 20}), tmp_path / "new", published=tmp_path / "folder")
 
 
+def test_a_sweep_s_damaged_study_can_be_made_anew(tmp_path):
+    assert run_sweep(study(), tmp_path)[0] == 0
+    before, file = load(tmp_path).measurements, tmp_path / "study.json"
+    file.write_text(file.read_text().replace("top", "tip", 1))
+    with pytest.raises(UserError, match="delete it and run the same sweep again"):
+        load(tmp_path)
+    file.unlink()
+    assert run_sweep(study(), tmp_path)[0] == 0 and load(tmp_path).measurements.equals(before)
+
+
 def contents(folder):
     """The content of all files."""
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
