@@ -22,7 +22,7 @@ from typing import Any
 
 from bertlab import checksums, keys
 from bertlab.config import as_saved
-from bertlab.errors import UserError
+from bertlab.errors import RunFailed, UserError
 from bertlab.files import is_plain_name, misfit, parse_json, read_json, write_json, write_text
 
 FORMAT = 1
@@ -399,8 +399,44 @@ class Run:
             f"{self.config} is not the config of a model; give the --workdir of a `bertlab train` or `bertlab import`"
         )
 
-    def finish(self, result: Mapping[str, Any]) -> None:
-        """Writes files.json and, as the last file, the result."""
+    def described(self) -> dict[Path, dict[str, Any]]:
+        """The files that a training writes at its beginning and then leaves, with their entries of files.json."""
+        written = (self.config.path, self.environment.path, self.data.path, *self.tokenizer.glob("*"))
+        return checksums.entries_of(filter(Path.is_file, written))
+
+    def require_as_written(self, known: Mapping[Path, Mapping[str, Any]], only_sizes: bool = False) -> None:
+        """Refuses to go on where files are no longer as this process wrote them.
+
+        Args:
+            known: The files with their entries.
+            only_sizes: Do not read them.
+
+        Raises:
+            RunFailed: Names the first that was changed, or the directory if that is gone, and says what to do.
+        """
+        for path, entry in known.items():
+            if not (wrong := checksums.damage_of(path, entry["bytes"], None if only_sizes else entry["blake2b"])):
+                continue
+            if not (self.config.exists() or self.environment.exists()):
+                raise RunFailed(
+                    f"{self} was removed or moved while its run was at work; put it back and run the same command again, or"
+                    f" delete {self} and run it again: it starts over"
+                )
+            anew = path not in (self.config.path, self.metrics.path)
+            todo = "run" if anew else f"restore it, or delete {self} to start over, and run"
+            raise RunFailed(f"{path} was changed while its run was at work ({wrong}); {todo} the same command again")
+
+    def finish(self, result: Mapping[str, Any], known: Mapping[Path, Mapping[str, Any]] | None = None) -> None:
+        """Writes files.json and, as the last file, the result.
+
+        Args:
+            result: The content of result.json.
+            known: What must still be as it was written.
+
+        Raises:
+            RunFailed: As `require_as_written`.
+        """
+        self.require_as_written(known or {})
         self.list_files()
         self.result.write(result)
 

@@ -21,7 +21,7 @@ from bertlab.data.formats.cooccurrence import entries
 from bertlab.data.prepare import prepare
 from bertlab.data.prepared import load_prepared
 from bertlab.data.tokenizers import load_tokenizer
-from bertlab.errors import UserError
+from bertlab.errors import RunFailed, UserError, failure_of_machine
 from bertlab.interop.base import save_imported
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies.doctor import examine, read_facts
@@ -392,6 +392,62 @@ def test_a_number_that_the_run_computed_for_its_config_is_not_changed_by_damage(
     (run / "config.json").unlink()
     refused, _ = goes_on(unfinished, run, capsys)
     assert refused.startswith(f"{run}/config.json is missing, and ") and not (run / "config.json").exists()
+
+
+def moved(run: Path) -> None:
+    run.rename(run.with_name("elsewhere"))
+
+
+MEANWHILE: dict[str, tuple[Callable[[Path], Any], str]] = {  # what is done, and the file that is named
+    "log emptied": (lambda run: (run / "metrics.jsonl").write_bytes(b""), "metrics.jsonl"),
+    "log changed": (lambda run: flip(run / "metrics.jsonl"), "metrics.jsonl"),
+    "log removed": (lambda run: (run / "metrics.jsonl").unlink(), "metrics.jsonl"),
+    "config changed": (lambda run: flip(run / "config.json"), "config.json"),
+    "config removed": (lambda run: (run / "config.json").unlink(), "config.json"),
+    "facts changed": (lambda run: flip(run / "data.json"), "data.json"),
+    "tokenizer removed": (lambda run: shutil.rmtree(run / "tokenizer"), "tokenizer/"),
+    "run removed": (shutil.rmtree, ""),
+    "run moved": (moved, ""),
+}
+
+
+@pytest.mark.parametrize("what", MEANWHILE)
+def test_a_run_whose_files_are_not_as_its_process_wrote_them_is_not_signed(what, run_directory, tmp_path):
+    run, (act, named) = Run(shutil.copytree(run_directory.directory, tmp_path / "run")), MEANWHILE[what]
+    result = run.result.read()
+    run.result.delete()
+    run.files.unlink()
+    known = run.described() | checksums.entries_of([run.metrics.path])
+    act(run.directory)
+    with pytest.raises(RunFailed, match=rf"^{run}/?{named}.* was .* the same command again") as failed:
+        run.finish(result, known)
+    assert failure_of_machine(failed.value).count("\n") == 0
+    assert not run.result.exists() and not run.files.exists()
+
+
+def test_a_training_whose_files_are_changed_meanwhile_fails(unfinished, tmp_path, monkeypatch):
+    """The log at the end, by its digest; a directory that is gone at the next checkpoint, and nothing is left in its place."""
+    config, advance = unfinished[0].copy_and_resolve_references(), loop.Session.advance
+
+    def train(place: Path, step: int, act: Callable[[Path], Any]) -> str:
+        def meanwhile(session, steps):
+            if session.step == step:
+                session.checkpoints.latest_path()  # waits for what is written in the background
+                act(place)
+            advance(session, steps)
+
+        monkeypatch.setattr(loop.Session, "advance", meanwhile)
+        with pytest.raises(RunFailed) as failed:
+            loop.train(config, place)
+        monkeypatch.undo()
+        return str(failed.value)
+
+    log, gone = tmp_path / "log", tmp_path / "gone"
+    assert train(log, 5, lambda place: flip(place / "metrics.jsonl")).startswith(f"{log}/metrics.jsonl was changed")
+    assert Run(log).steps()[-1] == 6 and not Run(log).result.exists()
+    assert train(gone, 3, moved).startswith(f"{gone} was removed or moved") and not gone.exists()
+    (tmp_path / "elsewhere").rename(gone)
+    assert loop.train(config, gone)["step"] == 6 and timeless(gone) == unfinished[2]
 
 
 def test_every_flipped_bit_of_a_cached_value_is_noticed(tmp_path):
