@@ -26,6 +26,11 @@ def digest_of(*parts: bytes | np.ndarray) -> str:
     return digest.hexdigest()
 
 
+def entries_of(files: Iterable[Path]) -> dict[Path, dict[str, Any]]:
+    """Files with their entries of files.json, as they are now."""
+    return {path: {"bytes": path.stat().st_size, "blake2b": digest_of_file(path)} for path in files}
+
+
 def write_list(directory: Path, files: Iterable[Path], only_sizes: Iterable[Path] = ()) -> None:
     """Writes a folder's files.json.
 
@@ -34,7 +39,7 @@ def write_list(directory: Path, files: Iterable[Path], only_sizes: Iterable[Path
         files: Files below it, read now.
         only_sizes: Files below it that are large and have checksums of their own.
     """
-    entries = {path: {"bytes": path.stat().st_size, "blake2b": digest_of_file(path)} for path in files}
+    entries = entries_of(files)
     entries |= {path: {"bytes": path.stat().st_size} for path in only_sizes}
     write_json(directory / LIST, {path.relative_to(directory).as_posix(): entries[path] for path in sorted(entries)})
 
@@ -67,6 +72,13 @@ def _enter(file: Path, present: bool) -> None:
             write_json(listed, dict(sorted(entries.items())))
     finally:
         os.close(folder)
+
+
+def listed(directory: Path) -> set[str]:
+    """The names in a folder's files.json, and its own; empty without one, or if it cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
+        return {LIST, *parse_json((directory / LIST).read_text(encoding="utf-8"))}
+    return set()
 
 
 def require_whole(directory: Path, remedy: str) -> None:
@@ -108,14 +120,18 @@ def _first_damage(directory: Path, text: bytes) -> tuple[Path, str] | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return directory / LIST, reason_of(error)
     for name, (size, digest) in files.items():
-        path = directory / name
-        if not path.is_file():
-            return path, "it is missing"
-        if path.stat().st_size != size:
-            return path, f"it has {path.stat().st_size} bytes instead of {size}"
-        if digest and digest_of_file(path) != digest:
-            return path, f"its content does not match {LIST}"
+        if wrong := damage_of(directory / name, size, digest):
+            return directory / name, wrong
     return None
+
+
+def damage_of(path: Path, size: int, digest: str | None) -> str:
+    """What is wrong with a file of which the size and perhaps the digest are known; "" if nothing is."""
+    if not path.is_file():
+        return "it is missing"
+    if path.stat().st_size != size:
+        return f"it has {path.stat().st_size} bytes instead of {size}"
+    return f"its content does not match {LIST}" if digest and digest_of_file(path) != digest else ""
 
 
 class Growing:

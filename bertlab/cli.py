@@ -203,30 +203,22 @@ def _check_places(given: argparse.Namespace) -> None:
     if not any(path for path, _ in places):
         return
     from bertlab.files import refuse_unwritable
+    from bertlab.places import require_free, require_json_name
     from bertlab.run import Run
 
     for path, shown in places:
         if not path or Run(path).result.exists():
             continue
-        if shown == "--out=":
-            _refuse_a_run_s_own(path, given.command)
-        if shown != "--out=" or given.command == "tokenizer":
+        folder = shown != "--out=" or given.command == "tokenizer"
+        require_free(path, f"{shown}{path}", folder=folder, but=_MEASURES.get(given.command, ""))
+        if folder:
             refuse_unwritable(path, f"{shown}{path}")
         elif path.is_dir():
             raise UserError(f"{shown}{path} is a directory; give a file")
         else:
             refuse_unwritable(path.parent if not path.is_symlink() else path, f"{shown}{path}")
-
-
-def _refuse_a_run_s_own(out: Path, command: str) -> None:
-    """Refuses to write under the name of a file of a run, with any ending, or into a folder of one, except a command's own."""
-    from bertlab.run import Run, named
-
-    for run, place in ((Run(out.parent), out), (Run(out.parent.parent), out.parent)):
-        own = named(run)
-        taken = {getattr(of, "path", of).stem for name, of in own.items() if name != _MEASURES.get(command)} | {"predictions"}
-        if own["config"].exists() and place.stem in taken:
-            raise UserError(f"--out={out}: {place.name} belongs to the run {run}; choose another name")
+            if given.command != "embed":
+                require_json_name(path)
 
 
 # Command -> the attribute of `bertlab.run.Run` that it writes.
@@ -916,12 +908,13 @@ def _manifest(given, _) -> None:
     import json
 
     from bertlab.files import write_json
-    from bertlab.studies.manifest import jobset
+    from bertlab.studies.manifest import jobset, require_manifest
 
     names = ("claim", "mirror", "restarts", "spot", "queue", "chips_per_host")
     how = {name: getattr(given, name) for name in names}
     manifest = jobset(given.name, given.topology, given.image, _words(given), **how)
     if given.out:
+        require_manifest(given.out)
         write_json(given.out, manifest)
         print(f"{given.out}; start it with: kubectl apply -f {given.out}")
     else:

@@ -22,7 +22,7 @@ from typing import Any
 
 from bertlab import checksums, keys
 from bertlab.config import as_saved
-from bertlab.errors import UserError
+from bertlab.errors import RunFailed, UserError
 from bertlab.files import is_plain_name, misfit, parse_json, read_json, write_json, write_text
 
 FORMAT = 1
@@ -31,6 +31,7 @@ FORMAT = 1
 BOUNDS = ("any-order",)
 """Kinds of score in evaluation.json whose bits per byte are an upper bound of a code length: they are written with ≤."""
 
+_MARKS = ("config.json", "environment.json", "metrics.jsonl", "result.json", "imported.json", checksums.LIST)  # of a run
 _OF_RESULTS = ("config.json", "study.json", "job.json")  # a directory with one of them is a run's or a study's
 
 
@@ -399,8 +400,44 @@ class Run:
             f"{self.config} is not the config of a model; give the --workdir of a `bertlab train` or `bertlab import`"
         )
 
-    def finish(self, result: Mapping[str, Any]) -> None:
-        """Writes files.json and, as the last file, the result."""
+    def described(self) -> dict[Path, dict[str, Any]]:
+        """The files that a training writes at its beginning and then leaves, with their entries of files.json."""
+        written = (self.config.path, self.environment.path, self.data.path, *self.tokenizer.glob("*"))
+        return checksums.entries_of(filter(Path.is_file, written))
+
+    def require_as_written(self, known: Mapping[Path, Mapping[str, Any]], only_sizes: bool = False) -> None:
+        """Refuses to go on where files are no longer as this process wrote them.
+
+        Args:
+            known: The files with their entries.
+            only_sizes: Do not read them.
+
+        Raises:
+            RunFailed: Names the first that was changed, or the directory if that is gone, and says what to do.
+        """
+        for path, entry in known.items():
+            if not (wrong := checksums.damage_of(path, entry["bytes"], None if only_sizes else entry["blake2b"])):
+                continue
+            if not (self.config.exists() or self.environment.exists()):
+                raise RunFailed(
+                    f"{self} was removed or moved while its run was at work; put it back and run the same command again, or"
+                    f" delete {self} and run it again: it starts over"
+                )
+            anew = path not in (self.config.path, self.metrics.path)
+            todo = "run" if anew else f"restore it, or delete {self} to start over, and run"
+            raise RunFailed(f"{path} was changed while its run was at work ({wrong}); {todo} the same command again")
+
+    def finish(self, result: Mapping[str, Any], known: Mapping[Path, Mapping[str, Any]] | None = None) -> None:
+        """Writes files.json and, as the last file, the result.
+
+        Args:
+            result: The content of result.json.
+            known: What must still be as it was written.
+
+        Raises:
+            RunFailed: As `require_as_written`.
+        """
+        self.require_as_written(known or {})
         self.list_files()
         self.result.write(result)
 
@@ -416,7 +453,7 @@ class Run:
         Raises:
             UserError: Names the file.
         """
-        remedy = f"delete {self} and run it again; delete {self.files} if you changed it yourself"
+        remedy = f"delete {self} and run the command that made it again; delete {self.files} if you changed it yourself"
         checksums.require_whole(self.directory, remedy)
 
     def beside(self, name: str) -> "Run":
@@ -483,6 +520,10 @@ class Run:
         """Whether the directory itself holds a pretraining, an adaptation or a fine-tuning."""
         return self.config.exists() or self.metrics.exists()
 
+    def is_there(self) -> bool:
+        """Whether the directory holds a run, damaged perhaps, or imported weights; other tools have a config.json too."""
+        return self.job.exists() or sum((self.directory / name).exists() for name in _MARKS) > 1
+
 
 class StudyDirectory:
     """The directory that a sweep fills.
@@ -517,8 +558,16 @@ class StudyDirectory:
         Raises:
             UserError: Names the file.
         """
+        swept, published = "delete it and run the same sweep again", "publish the study again, into a new folder"
+        listed = checksums.listed(self.directory)
+        again = published if any("/" in name for name in listed) else swept  # a sweep's list has no files of runs
+        again = again if listed else f"{swept}, or {published}"
         own = f"delete {self.directory / checksums.LIST} if you changed it yourself"
-        checksums.require_whole(self.directory, f"publish the study again; {own}")
+        checksums.require_whole(self.directory, f"{again}; {own}")
+
+    def is_there(self) -> bool:
+        """Whether the directory holds a study, even one whose study.json was lost."""
+        return self.study.exists() or self.study.path.name in checksums.listed(self.directory)
 
     def run(self, name: str) -> Run:
         """The directory of one of its runs."""

@@ -9,7 +9,6 @@ there is one: what may explain the results, in a person's words, with {expressio
 
 import dataclasses
 import json
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -97,7 +96,7 @@ def write_pages(folder: Path, studies: Path) -> list[Path]:
     if not (files := sorted(path for path in studies.glob("*.py") if "def get_study(" in path.read_text(encoding="utf-8"))):
         raise UserError(f"--studies={studies} has no file with get_study(); give the folder of the study files")
     for page in [place / PAGE for place in (folder, *found)]:
-        if page.exists() and not page.read_text(encoding="utf-8").startswith(MADE):
+        if page.exists() and not (page.is_file() and page.read_bytes().startswith(MADE.encode())):
             raise UserError(f"{page} was not made by `bertlab evidence`, which would replace it; move your text to {NOTES}")
     known = [load_study(str(path)) for path in files]
     places = {path.name: Place(path.name, results := load(path), compare_all(results)) for path in found}
@@ -110,8 +109,9 @@ def write_pages(folder: Path, studies: Path) -> list[Path]:
     with alone(folder / PAGE, wait=True):
         for place, drawn in pictures.items():
             target = place.results.path / "figures"
-            shutil.rmtree(target, ignore_errors=True)
-            target.mkdir()
+            target.mkdir(exist_ok=True)
+            for old in target.glob("*.svg"):  # another file there is not ours
+                old.unlink()
             for name, figure in drawn.items():
                 figure_svg(figure, target / f"{name}.svg", background="white")
             write_text(place.results.path / PAGE, texts[place])

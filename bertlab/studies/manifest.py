@@ -7,6 +7,7 @@ begins the set again without end; a command that fails does so at most `restarts
 which are on a volume that all hosts share or, on one host, in snapshots (`bertlab.mirror`).
 """
 
+import contextlib
 import math
 import re
 import shlex
@@ -15,12 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from bertlab.errors import UserError
+from bertlab.files import read_json
 from bertlab.remote import is_url
 
 ACCELERATORS = {"v5e": "tpu-v5-lite-podslice", "v5p": "tpu-v5p-slice", "v6e": "tpu-v6e-slice"}
 """Generation -> the value of GKE's label cloud.google.com/gke-tpu-accelerator."""
 FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 """Topologies of v5e and v6e; the first three fit on one host."""
+KIND = "JobSet"
+"""Of the manifest, as Kubernetes reads it."""
 RUNS = "/runs"
 """Where the volume is mounted."""
 
@@ -152,13 +156,26 @@ def jobset(
         metadata["annotations"] = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
+        "kind": KIND,
         "metadata": metadata,
         "spec": {
             "failurePolicy": {"maxRestarts": restarts, "rules": [taken]},
             "replicatedJobs": [{"name": "slice", "replicas": 1, "template": {"spec": job}}],
         },
     }
+
+
+def require_manifest(file: Path) -> None:
+    """Refuses to replace a file that is no manifest.
+
+    Raises:
+        UserError: It is there, and no JobSet.
+    """
+    found: Any = None
+    with contextlib.suppress(UserError):
+        found = read_json(file) if file.exists() else {"kind": KIND}
+    if not isinstance(found, dict) or found.get("kind") != KIND:
+        raise UserError(f"--out={file}: there is a file of that name that is no manifest; choose another name, or delete it")
 
 
 def workdir_of(words: Sequence[str]) -> str:

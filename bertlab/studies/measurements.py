@@ -303,7 +303,10 @@ def read_study(path: Path) -> tuple[dict[str, Any], dict[str, Run]]:
         UserError: The directory holds neither a study nor a run.
     """
     directory, single = StudyDirectory(path), Run(path)
-    directory.require_whole()
+    if single.is_there() and not directory.is_there():
+        single.require_whole()
+    else:
+        directory.require_whole()
     if study := directory.study.get():
         if wrong := misfit(study, _READ):
             raise UserError(f"{directory.study} is damaged: {wrong}; restore it, or run the sweep again")

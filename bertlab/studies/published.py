@@ -18,6 +18,7 @@ from typing import Any
 from bertlab import checksums
 from bertlab.errors import UserError
 from bertlab.locks import alone
+from bertlab.places import require_place
 from bertlab.run import JsonFile, Run, StudyDirectory
 from bertlab.studies.study import RunSpec
 from bertlab.studies.worker import is_finished
@@ -36,17 +37,33 @@ def publish(workdir: Path, folder: Path) -> list[str]:
         The directories that were added, such as "mlm-seed=1" and "mlm-seed=1/finetune/sst2".
 
     Raises:
-        UserError: The workdir holds no study, the folder holds another one or another process publishes there, or a file in one
-            of them is damaged.
+        UserError: The workdir holds no study, the folder holds anything else or another process publishes there, or a file in
+            one of them is damaged.
     """
     source, target = StudyDirectory(workdir), StudyDirectory(folder)
+    if Run(workdir).is_there() and not source.is_there():
+        raise UserError(f"{workdir} holds a single run; publish takes the directory of a study (bertlab train --seeds=1,2,3)")
     source.require_whole()
     study = source.study.read()
     if folder.resolve().is_relative_to(workdir.resolve()):
         raise UserError(f"{folder} lies in the study's own directory; give a folder outside {workdir}")
+    require_place(folder, "study", "folder")
+    _require_own(target, study)
     with alone(folder):
         target.require_whole()
         return _publish(study, source, target)
+
+
+def _require_own(target: StudyDirectory, study: dict) -> None:
+    """Refuses a folder with anything but results of the study; without a study.json, publishing was interrupted there."""
+    folder, names = target.directory, set(names_of(study))
+    own = lambda name: name in names or name.startswith(f"{target.study.path.name}.")  # of a write that was killed
+    if not target.study.exists() and (others := sorted(path.name for path in folder.glob("*") if not own(path.name))):
+        raise UserError(f"{folder} holds {others[0]}, which is no result of the study; give a new or empty folder")
+    if at_work := [run for run in map(target.run, sorted(names)) if run.log.exists() or run.checkpoints.exists()]:
+        raise UserError(
+            f"{folder} is the directory of a sweep (it has {at_work[0]}), not of published results; give another folder"
+        )
 
 
 def _publish(study: dict, source: StudyDirectory, target: StudyDirectory) -> list[str]:

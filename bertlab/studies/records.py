@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertlab.errors import UserError
+from bertlab.places import require_place
 from bertlab.run import JsonFile, Run, StudyDirectory
 from bertlab.studies.study import RunSpec, begun_at, sharing
 from bertlab.studies.worker import Stage, existing_run, is_finished, pretrained, recorded, stage_settings
@@ -58,8 +59,7 @@ def check_same_study(workdir: Path, description: Mapping[str, Any], runs: Sequen
     for place in (workdir, *(workdir / run.name for run in runs)):
         if place.exists() and not place.is_dir():
             raise UserError(f"{place} is a file, not the directory of a study or run; give another --workdir")
-    if Run(workdir).config.exists():
-        raise UserError(f"{workdir} holds a single run, so no study can be written there; give another --workdir")
+    require_place(workdir, "study")
     if not path.exists():
         return
     old = path.read()

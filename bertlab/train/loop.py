@@ -19,7 +19,7 @@ from bertlab import alive, keys
 from bertlab.config import as_saved, base_config, flatten
 from bertlab.data.batches import combined_hash
 from bertlab.data.facts import unique_note
-from bertlab.errors import UserError
+from bertlab.errors import RunFailed, UserError
 from bertlab.interrupts import held
 from bertlab.progress import doing, over, tell
 from bertlab.run import Run
@@ -53,6 +53,7 @@ def train(config, workdir) -> dict:
 
     Raises:
         UserError: the config or workdir is unusable or another process's, or training diverged.
+        RunFailed: the run's own files were changed or removed meanwhile.
         SystemExit: after a saved checkpoint, with status 0 after SIGTERM and 130 after Ctrl-C.
     """
     config, workdir = begun_from(config), Path(workdir)
@@ -105,7 +106,7 @@ def run(experiment: Experiment, workdir: Path) -> dict:
     ):
         # 2. The run directory describes itself before anything is compiled.
         if is_first():
-            describe(experiment, workdir)
+            session.described = describe(experiment, workdir)
             for line in stage_table(config.optimizer, steps, session.state.params):
                 print(line, flush=True)
         eval_step = session.compile_evaluation()
@@ -160,7 +161,7 @@ def run(experiment: Experiment, workdir: Path) -> dict:
         session.save()
         result = session.result(metrics)
     if is_first():
-        Run(workdir).finish(result)
+        Run(workdir).finish(result, session.known())
     return result
 
 
@@ -180,14 +181,15 @@ def with_warmup(experiment: Experiment, workdir: Path) -> Experiment:
     return dataclasses.replace(experiment, config=config)
 
 
-def describe(experiment: Experiment, workdir: Path) -> None:
-    """Writes the files that describe a run."""
+def describe(experiment: Experiment, workdir: Path) -> dict[Path, dict[str, Any]]:
+    """Writes the files that describe a run, and returns them (`Run.described`)."""
     directory = Run(workdir)
     directory.begin(experiment.config.to_dict())
     directory.environment.write(describe_environment())
     if experiment.data_facts is not None:
         directory.data.write(experiment.data_facts)
     experiment.tokenizer.save(directory.tokenizer)
+    return directory.described()
 
 
 class Session:
@@ -196,6 +198,7 @@ class Session:
     def __init__(self, experiment: Experiment, workdir: Path):
         config, program = experiment.config, experiment.program
         self.experiment, self.workdir = experiment, workdir
+        self.described: dict[Path, dict[str, Any]] = {}  # of the first process, once `run` has written them
         self.mesh = build_mesh(config.mesh)
         self.example = next(iter(experiment.evaluations.values()))[0]
         self.optimizer = build_optimizer(config.optimizer, config.train.steps, update_factors(program, self.example))
@@ -265,6 +268,10 @@ class Session:
         """Prints a line, once for all processes."""
         if is_first():
             print(line, flush=True)
+
+    def known(self) -> dict[Path, dict[str, Any]]:
+        """The files of the run that must be as this process wrote them, with their entries of files.json."""
+        return {**self.described, Run(self.workdir).metrics.path: self.writers[0].written.entry()}
 
     def compile_training(self) -> dict:
         """Training steps of the phase by row length: one, or none with length buckets; `advance` adds others."""
@@ -378,7 +385,9 @@ class Session:
         progress.sums = self.record.sums.sums
         position = {shard: state for of_process in gather(self.iterator.get_state()) for shard, state in of_process.items()}
         of_run = None
-        if is_first():  # first: a run that goes on from this checkpoint does not come by here again
+        if is_first():
+            Run(self.workdir).require_as_written(self.known(), only_sizes=True)  # now rather than at the end, days later
+            # The costs first: a run that goes on from this checkpoint does not come by here again.
             self.costs = {**self.costs, str(self.step): progress.axes()}
             Run(self.workdir).costs.write(self.costs)
             of_run = OfRun(metrics=self.writers[0].written.entry(), costs=self.costs, settings=self._settings())
@@ -394,7 +403,11 @@ class Session:
         """Waits for the background writing and releases threads and files."""
         alive.not_stepping()
         with contextlib.closing(self.record), contextlib.closing(self.iterator):
-            self.checkpoints.close()
+            try:
+                self.checkpoints.close()
+            except RunFailed:
+                Run(self.workdir).require_as_written(self.described, only_sizes=True)  # what is gone may be the reason
+                raise
 
 
 def data_hash(iterator) -> str:

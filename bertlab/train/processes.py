@@ -24,6 +24,7 @@ from jax.experimental import multihost_utils
 from bertlab import hosts, locks
 from bertlab.errors import UserError, failure_of_machine
 from bertlab.hosts import ADDRESS
+from bertlab.places import require_place
 from bertlab.run import Run
 
 # Seconds without a sign of life after which a process counts as lost.
@@ -139,7 +140,8 @@ def first_before_others(what: str) -> Iterator[None]:
 
 
 def alone(workdir: str | os.PathLike) -> contextlib.AbstractContextManager[None]:
-    """Holds a run directory for all processes of the run; raises as `alone_at`."""
+    """Holds a run directory for all processes of the run; raises as `alone_at`, and for a directory that no run may have."""
+    require_place(Path(workdir), "run")
     return alone_at(workdir, Run(workdir).lock)
 
 

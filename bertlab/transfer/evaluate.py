@@ -21,6 +21,7 @@ from bertlab.data.splits import Splits, read_in_splits
 from bertlab.errors import UserError
 from bertlab.files import misfit, parse_json, read_json
 from bertlab.locks import alone
+from bertlab.places import require_json_name
 from bertlab.run import BOUNDS, JsonFile, Run
 from bertlab.train.processes import first_before_others, is_first
 from bertlab.transfer.evaluations import BIASES, TEST_SPLIT, biases_of, read_evaluations, text_hash
@@ -151,12 +152,6 @@ def known_orders(orders: int | None, kinds: Collection[str]) -> int:
             " omit it"
         )
     return ORDERS if orders is None else orders
-
-
-def require_json_name(out: Path) -> None:
-    """Raises: UserError: the name of a command's output does not end in .json."""
-    if out.suffix != ".json":
-        raise UserError(f"--out={out}: the output is JSON; choose a name that ends in .json")
 
 
 def check_kept(out: Path, measures: Collection[str], what: str) -> None:

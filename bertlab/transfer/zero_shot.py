@@ -179,6 +179,7 @@ def zero_shot(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]], wo
     if is_first():
         directory.begin(config.to_dict())
         directory.environment.write(describe_environment())
+        known = directory.described()
     [(name, (task, data))] = tasks.items()
     model, heuristic, splits = load(source, config.init_step, together=True), heuristic_of(task, data), ("valid", "test")
     values = {split: values_of(model, heuristic, data.examples[split]) for split in splits}
@@ -194,7 +195,7 @@ def zero_shot(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]], wo
             metrics[split][f"{name}/relative"] = relative(score, task, values["valid"].shape[1])
     result = {"step": 0, "metrics": metrics}
     if is_first():
-        directory.finish(result)
+        directory.finish(result, known)
     return result
 
 

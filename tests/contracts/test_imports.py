@@ -20,6 +20,7 @@ LAYERS = (
     ("objectives", "machine"),
     ("config",),
     ("run",),
+    ("places",),
     ("train",),
     ("floors", "interop"),
     ("transfer",),

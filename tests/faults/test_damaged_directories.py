@@ -25,12 +25,13 @@ from bertlab.data.formats.cooccurrence import entries
 from bertlab.data.prepare import prepare
 from bertlab.data.prepared import load_prepared
 from bertlab.data.tokenizers import load_tokenizer
-from bertlab.errors import UserError
+from bertlab.errors import RunFailed, UserError, failure_of_machine
 from bertlab.interop.base import load_run, save_imported
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies.doctor import examine, read_facts
 from bertlab.studies.published import adopt, publish
 from bertlab.studies.sweep import describe
+from bertlab.studies.two_runs import compare
 from bertlab.train import loop
 from bertlab.train.build import begun_from
 from bertlab.train.checkpoint import Checkpoints, load_params
@@ -276,6 +277,33 @@ def test_publishing_passes_no_damage_on(study, tmp_path):
         adopt(tmp_path / "published", tmp_path / "again")
 
 
+def flip(file: Path) -> None:
+    file.write_bytes(flipped(file.read_bytes()))
+
+
+def test_the_remedy_is_that_of_a_run_or_a_study_or_what_was_published(run_directory, study, tmp_path):
+    run, swept = shutil.copytree(run_directory.directory, tmp_path / "run"), shutil.copytree(study, tmp_path / "swept")
+    publish(study, tmp_path / "published")
+    flip(run / "data.json")
+    for place in (swept, tmp_path / "published"):
+        flip(place / "study.json")
+    again = f"restore it, or delete {run} and run the command that made it again; delete {run}/files.json if"
+    for use in (results.load, lambda place: compare(place, place)):
+        with pytest.raises(UserError, match=rf"data\.json is damaged .*; {again}"):
+            use(run)
+    with pytest.raises(UserError, match=r"study\.json is damaged .*; restore it, or delete it and run the same sweep again; "):
+        results.load(swept)
+    with pytest.raises(
+        UserError, match=r"study\.json is damaged .*; restore it, or publish the study again, into a new folder"
+    ):
+        results.load(tmp_path / "published")
+    for place in (run, swept, tmp_path / "published"):
+        (place / "files.json").write_text("{")
+        with pytest.raises(UserError, match=r"files\.json is damaged") as refused:
+            results.load(place)
+        assert ("sweep" in str(refused.value)) == ("publish" in str(refused.value)) == (place != run)
+
+
 def test_each_damage_to_the_newest_checkpoint_sets_it_aside(tmp_path, capsys):
     """Or leaves what is restored as it was, if the file says nothing about the state."""
     state = {"params": {"w": jnp.arange(999.0), "b": jnp.ones(3)}}
@@ -447,6 +475,62 @@ def test_a_number_that_the_run_computed_for_its_config_is_not_changed_by_damage(
     (run / "config.json").unlink()
     refused, _ = goes_on(unfinished, run, capsys)
     assert refused.startswith(f"{run}/config.json is missing, and ") and not (run / "config.json").exists()
+
+
+def moved(run: Path) -> None:
+    run.rename(run.with_name("elsewhere"))
+
+
+MEANWHILE: dict[str, tuple[Callable[[Path], Any], str]] = {  # what is done, and the file that is named
+    "log emptied": (lambda run: (run / "metrics.jsonl").write_bytes(b""), "metrics.jsonl"),
+    "log changed": (lambda run: flip(run / "metrics.jsonl"), "metrics.jsonl"),
+    "log removed": (lambda run: (run / "metrics.jsonl").unlink(), "metrics.jsonl"),
+    "config changed": (lambda run: flip(run / "config.json"), "config.json"),
+    "config removed": (lambda run: (run / "config.json").unlink(), "config.json"),
+    "facts changed": (lambda run: flip(run / "data.json"), "data.json"),
+    "tokenizer removed": (lambda run: shutil.rmtree(run / "tokenizer"), "tokenizer/"),
+    "run removed": (shutil.rmtree, ""),
+    "run moved": (moved, ""),
+}
+
+
+@pytest.mark.parametrize("what", MEANWHILE)
+def test_a_run_whose_files_are_not_as_its_process_wrote_them_is_not_signed(what, run_directory, tmp_path):
+    run, (act, named) = Run(shutil.copytree(run_directory.directory, tmp_path / "run")), MEANWHILE[what]
+    result = run.result.read()
+    run.result.delete()
+    run.files.unlink()
+    known = run.described() | checksums.entries_of([run.metrics.path])
+    act(run.directory)
+    with pytest.raises(RunFailed, match=rf"^{run}/?{named}.* was .* the same command again") as failed:
+        run.finish(result, known)
+    assert failure_of_machine(failed.value).count("\n") == 0
+    assert not run.result.exists() and not run.files.exists()
+
+
+def test_a_training_whose_files_are_changed_meanwhile_fails(unfinished, tmp_path, monkeypatch):
+    """The log at the end, by its digest; a directory that is gone at the next checkpoint, and nothing is left in its place."""
+    config, advance = unfinished[0].copy_and_resolve_references(), loop.Session.advance
+
+    def train(place: Path, step: int, act: Callable[[Path], Any]) -> str:
+        def meanwhile(session, steps):
+            if session.step == step:
+                session.checkpoints.latest_path()  # waits for what is written in the background
+                act(place)
+            advance(session, steps)
+
+        monkeypatch.setattr(loop.Session, "advance", meanwhile)
+        with pytest.raises(RunFailed) as failed:
+            loop.train(config, place)
+        monkeypatch.undo()
+        return str(failed.value)
+
+    log, gone = tmp_path / "log", tmp_path / "gone"
+    assert train(log, 5, lambda place: flip(place / "metrics.jsonl")).startswith(f"{log}/metrics.jsonl was changed")
+    assert Run(log).steps()[-1] == 6 and not Run(log).result.exists()
+    assert train(gone, 3, moved).startswith(f"{gone} was removed or moved") and not gone.exists()
+    (tmp_path / "elsewhere").rename(gone)
+    assert loop.train(config, gone)["step"] == 6 and timeless(gone) == unfinished[2]
 
 
 def test_every_flipped_bit_of_a_cached_value_is_noticed(tmp_path):

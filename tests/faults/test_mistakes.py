@@ -97,6 +97,10 @@ def test_a_config_that_cannot_be_run_is_one_sentence(name, content, named, tmp_p
         ("embed --run=run --text=text --out=own/tokenizer/x.npz", "tokenizer belongs to the run own"),
         ("evaluate --run=run --out=own/similarity.json", "similarity.json belongs to the run own"),
         ("tokenizer train --corpus=pydocs --out=own/tokenizer", "tokenizer belongs to the run own"),
+        ("embed --run=run --text=text --out=own/checkpoints/4/state/x.npz", "checkpoints belongs to the run own"),
+        ("train --config=own.py --workdir=own/checkpoints", "checkpoints belongs to the run own"),
+        ("import --from=glove file --workdir=own/checkpoints/4/x", "checkpoints belongs to the run own"),
+        ("bench --out=x.txt", "--out=x.txt: the output is JSON"),
         ("sample --run=run --prompt=a\udcff", r"a\udcff is not UTF-8"),
         ("sample --run=run --steps=0", "--steps=0 must be"),
         ("embed --run=run --text=text --layers= --out=x.npz", "--layers= is empty"),
@@ -116,7 +120,8 @@ def test_places_that_cannot_be_written_or_read_are_refused_first(words, named, t
     (tmp_path / "dangling").symlink_to("nothing")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "config.json").touch()
+    for name in ("config.json", "environment.json"):
+        (tmp_path / "own" / name).touch()
     there = sorted(tmp_path.rglob("*"))
     assert cli.main(words.split()) == 2
     said = capsys.readouterr().err
@@ -124,7 +129,8 @@ def test_places_that_cannot_be_written_or_read_are_refused_first(words, named, t
 
 
 def test_a_measurement_may_be_written_under_its_own_name_or_another(tmp_path):
-    (tmp_path / "config.json").touch()
+    for name in ("config.json", "environment.json"):
+        (tmp_path / name).touch()
     for command, name in (("evaluate", "evaluation.json"), ("similarity", "similarity.json"), ("embed", "lines.csv")):
         cli._check_places(argparse.Namespace(command=command, out=tmp_path / name))
 

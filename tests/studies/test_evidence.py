@@ -312,10 +312,22 @@ def test_what_cannot_be_is_refused_before_a_page_is_written(folder, tmp_path):
     for of, studies, said in ((tmp_path / "none", STUDIES, "none has no folder"), (folder, tmp_path, "--studies=")):
         with pytest.raises(UserError, match=said):
             write_pages(of, studies)
-    (folder / PAGE).write_text("my own words")
-    with pytest.raises(UserError, match=r"README\.md was not made by `bertlab evidence`"):
-        write_pages(folder, STUDIES)
-    assert (folder / PAGE).read_text() == "my own words" and not (folder / "ours" / PAGE).exists()
+    for own, other in ((folder / PAGE, folder / "ours" / PAGE), (folder / "ours" / PAGE, folder / PAGE)):
+        for words in (b"my own words", b"\xff"):
+            own.write_bytes(words)
+            with pytest.raises(UserError, match=rf"^{own} was not made by `bertlab evidence`"):
+                write_pages(folder, STUDIES)
+            assert own.read_bytes() == words and not other.exists() and not (folder / "ours" / "figures").exists()
+        own.unlink()
+
+
+def test_a_folder_of_figures_keeps_what_is_no_figure_of_ours(folder):
+    for name in ("old.svg", "mine.png"):
+        (folder / "ours" / "figures").mkdir(exist_ok=True)
+        (folder / "ours" / "figures" / name).write_text("a picture")
+    write_pages(folder, STUDIES)
+    found = {path.name for path in (folder / "ours" / "figures").iterdir()}
+    assert "mine.png" in found and "old.svg" not in found and len(found) > 1
 
 
 def test_a_study_without_claims_has_no_rows(folder):

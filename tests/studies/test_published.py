@@ -7,7 +7,7 @@ import pytest
 from conftest import run_sweep
 
 from bertlab.errors import UserError
-from bertlab.run import StudyDirectory
+from bertlab.run import Run, StudyDirectory
 from bertlab.studies.comparisons import looks_of
 from bertlab.studies.measurements import load
 from bertlab.studies.published import LINES, adopt, publish, thinned
@@ -173,6 +173,62 @@ def test_what_cannot_be_published_or_adopted_is_refused(tmp_path):
         run_sweep(study(), tmp_path / "new", published=tmp_path / "nothing")
     with pytest.raises(UserError, match=r"holds another study.*train\.steps"):
         run_sweep(study(**{"train.steps": 20}), tmp_path / "new", published=tmp_path / "folder")
+
+
+def test_a_sweep_s_damaged_study_can_be_made_anew(tmp_path):
+    assert run_sweep(study(), tmp_path)[0] == 0
+    before, file = load(tmp_path).measurements, tmp_path / "study.json"
+    file.write_text(file.read_text().replace("top", "tip", 1))
+    with pytest.raises(UserError, match="delete it and run the same sweep again"):
+        load(tmp_path)
+    file.unlink()
+    assert run_sweep(study(), tmp_path)[0] == 0 and load(tmp_path).measurements.equals(before)
+
+
+def contents(folder):
+    """The content of all files."""
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_folder_that_holds_anything_else_is_refused_and_stays_as_it_is(tmp_path):
+    for name in ("here", "sweep"):
+        assert run_sweep(study(), tmp_path / name)[0] == 0
+    run = Run(tmp_path / "run")
+    run.config.write({})
+    run.finish({"step": 1})
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "notes.md").write_text("mine")
+    (tmp_path / "file").touch()
+    before = contents(tmp_path)
+    for folder, said in (
+        ("run", "run holds a single run"),
+        ("run/checkpoints", "checkpoints belongs to the run"),
+        ("notes", r"notes holds notes\.md"),
+        ("sweep", "sweep is the directory of a sweep"),
+    ):
+        with pytest.raises(UserError, match=said):
+            publish(tmp_path / "here", tmp_path / folder)
+    with pytest.raises(UserError, match="run holds a single run; publish takes the directory of a study"):
+        publish(run.directory, tmp_path / "new")
+    assert contents(tmp_path) == before and not (tmp_path / "new").exists()
+
+
+def test_publishing_that_was_interrupted_goes_on(tmp_path, monkeypatch):
+    assert run_sweep(study(), tmp_path / "here")[0] == 0
+    whole = publish(tmp_path / "here", tmp_path / "whole")
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+        broken.setattr("bertlab.run.StudyFile.write", broken_off)
+        publish(tmp_path / "here", tmp_path / "folder")
+    assert not (tmp_path / "folder" / "study.json").exists()
+    assert publish(tmp_path / "here", tmp_path / "folder") == [] != whole
+    (tmp_path / "folder" / "study.json.host-1.partial").unlink()
+    assert contents(tmp_path / "folder") == contents(tmp_path / "whole")
+
+
+def broken_off(file, value):
+    """Writes a study.json as one that is killed: a part of it, under another name."""
+    file.path.with_name("study.json.host-1.partial").write_text("{")
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("count", [1, LINES, LINES + 1, 5 * LINES + 3])
