@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TextIO
 from bertlab import __version__, hosts
 from bertlab.completion import SHELLS, is_completing
 from bertlab.errors import UserError, failure_of_machine, require, too_long_a_name
-from bertlab.interrupts import interruptible
+from bertlab.interrupts import interruptible, waiting
 from bertlab.transfer.recipes import RECIPES
 
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
@@ -81,7 +81,8 @@ def begin_with_huge_pages() -> None:
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     if sys.platform == "linux" and HUGE_PAGES.partition("=")[0] not in tunables:
         os.environ["GLIBC_TUNABLES"] = ":".join(filter(None, (tunables, HUGE_PAGES)))
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        with waiting():
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -122,12 +123,10 @@ def main(arguments: list[str] | None = None) -> int:
                         _print_json(found.value, out)
                     return found.status
                 return found or 0
-        except KeyboardInterrupt:
-            status, said = signals.status, "interrupted; run the same command again to continue"
-        except UserError as error:
-            status, said = 2, str(error)
-        except Exception as error:
-            status, said = 2, too_long_a_name(error)
+        except (KeyboardInterrupt, Exception) as error:
+            status, said = 2, str(error) if isinstance(error, UserError) else too_long_a_name(error)
+            if isinstance(error, KeyboardInterrupt) or signals.ends:
+                status, said = signals.status, "interrupted; run the same command again to continue"
             if said is None:
                 place = next(filter(None, (getattr(given, name, None) for name in _PLACES)), "")
                 status, said = 1, failure_of_machine(error, place)
@@ -1216,7 +1215,3 @@ def _completion(given, _) -> None:
     from bertlab.completion import code_for
 
     print(code_for(given.shell))
-
-
-if __name__ == "__main__":
-    sys.exit(command())
