@@ -4,12 +4,12 @@ import fnmatch
 
 import jax
 import numpy as np
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from bertlab import objectives
 from bertlab.config import base_config
+from bertlab.console import Console
 from bertlab.errors import UserError
 from bertlab.keys import KEYS, settings_of
 from bertlab.models.presets import FAMILIES, build_body, model_direction, model_shape

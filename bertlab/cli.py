@@ -9,7 +9,9 @@ import contextlib
 import functools
 import os
 import re
+import select
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ from typing import Any, NamedTuple, TextIO
 from bertlab import __version__, hosts
 from bertlab.completion import SHELLS, is_completing
 from bertlab.errors import UserError, failure_of_machine, require, too_long_a_name
-from bertlab.interrupts import interruptible
+from bertlab.interrupts import interruptible, waiting
 from bertlab.transfer.recipes import RECIPES
 
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
@@ -41,11 +43,33 @@ def command() -> int:
     """The `bertlab` of the shell: `main`, in a process with the fastest settings."""
     if not (is_completing() or {"-h", "--help", "--version"} & {*sys.argv}):  # these compute nothing
         begin_with_huge_pages()
-    status = main()
-    if status > 128:  # interrupted anywhere: an orderly exit under threads that are still at work may crash
-        sys.stdout.flush()
+    _open_what_is_closed()
+    try:
+        status = main()
+    except BrokenPipeError:
+        if not _reader_is_gone():
+            raise
+        status = 128 + signal.SIGPIPE
+    if status > 128:  # ended anywhere: an orderly exit under threads that are still at work may crash
         os._exit(status)
     return status
+
+
+def _open_what_is_closed() -> None:
+    """Of the standard files, as in `2>&-`: else a file of a command becomes one of them, and what is printed goes there."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(opened, True)
+    os.close(opened)
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")
+
+
+def _reader_is_gone() -> bool:
+    """Whether nobody reads standard output or error any more, as in `| head`; another pipe may be the broken one."""
+    poll = select.poll()
+    for number in (1, 2):
+        poll.register(number, 0)  # errors are always told
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def begin_with_huge_pages() -> None:
@@ -57,7 +81,8 @@ def begin_with_huge_pages() -> None:
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     if sys.platform == "linux" and HUGE_PAGES.partition("=")[0] not in tunables:
         os.environ["GLIBC_TUNABLES"] = ":".join(filter(None, (tunables, HUGE_PAGES)))
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        with waiting():
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -65,7 +90,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     Returns:
         0 on success, 1 if a run failed (a full disk, a run of a sweep) or the doctor found something, 2 for a mistake in the
-        request, 130 after Ctrl-C and 143 after SIGTERM. A mistake and a failure of the machine are one line on stderr.
+        request, 130 after Ctrl-C and 143 after SIGTERM. A mistake and a failure of the machine are one line on stderr. The
+        process ends with 141, silently, if what reads its output ends first, such as `head`.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     sys.path.insert(0, os.getcwd())  # your own objective in this directory can be imported, as with `python -m`
@@ -97,12 +123,10 @@ def main(arguments: list[str] | None = None) -> int:
                         _print_json(found.value, out)
                     return found.status
                 return found or 0
-        except KeyboardInterrupt:
-            status, said = signals.status, "interrupted; run the same command again to continue"
-        except UserError as error:
-            status, said = 2, str(error)
-        except Exception as error:
-            status, said = 2, too_long_a_name(error)
+        except (KeyboardInterrupt, Exception) as error:
+            status, said = 2, str(error) if isinstance(error, UserError) else too_long_a_name(error)
+            if isinstance(error, KeyboardInterrupt) or signals.ends:
+                status, said = signals.status, "interrupted; run the same command again to continue"
             if said is None:
                 place = next(filter(None, (getattr(given, name, None) for name in _PLACES)), "")
                 status, said = 1, failure_of_machine(error, place)
@@ -154,6 +178,7 @@ def _output(given: argparse.Namespace) -> Iterator[TextIO]:
         elif given.json:
             stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         yield out
+        out.flush()  # what fails at the exit has no sentence
 
 
 def _print_json(value: dict[str, Any], out: TextIO) -> None:
@@ -265,8 +290,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that notices a help text which cannot be written."""
 
     def print_help(self, file: TextIO | None = None) -> None:
-        with contextlib.suppress(BrokenPipeError):  # such as `| head`
-            print(self.format_help(), end="", file=file, flush=True)
+        print(self.format_help(), end="", file=file, flush=True)
 
 
 class _Version(argparse.Action):
@@ -1121,6 +1145,8 @@ def _tokenizer_decode(given, _) -> None:
 
 def _input_lines():
     """Yields (line number from 1, line without its end) of standard input, which is UTF-8 whatever the locale says."""
+    if sys.stdin is None:
+        raise UserError("standard input is closed; give it lines, for example those of a file with < FILE")
     offset = 0
     for number, line in enumerate(sys.stdin.buffer, 1):
         try:
@@ -1182,7 +1208,3 @@ def _completion(given, _) -> None:
     from bertlab.completion import code_for
 
     print(code_for(given.shell))
-
-
-if __name__ == "__main__":
-    sys.exit(command())

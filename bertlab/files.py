@@ -1,18 +1,23 @@
 """Text and JSON files, written whole or not at all; temporary folders that are removed even after a kill."""
 
 import contextlib
+import errno
 import functools
 import json
 import os
 import re
 import shutil
 import socket
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bertlab.errors import UserError
+
+TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
+"""What `move` meets where there is a folder of that name that is not empty."""
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -44,9 +49,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         partial = path.with_name(f"{shortened}.{host()}-{os.getpid()}.partial")
         try:
             yield partial
-            with open(partial, "rb") as written:  # else a machine that loses power may keep the name without the content
-                os.fsync(written.fileno())
-            os.replace(partial, path)
+            move(partial, path)
         except BaseException:
             with contextlib.suppress(OSError):  # the first error counts
                 partial.unlink(missing_ok=True)
@@ -54,6 +57,44 @@ def whole_file(path: Path) -> Iterator[Path]:
     except OSError as error:
         error.filename = error.filename or str(path)  # an error while writing names no file
         raise
+
+
+def move(source: Path, target: Path) -> None:
+    """Gives a file, or a folder with all that is in it, its final name, when it is on the disk and nothing can be lost.
+
+    A machine that loses power may else keep the name without the content.
+
+    Raises:
+        OSError: Of `TAKEN`, if another process has made the folder meanwhile; or any other.
+    """
+    synchronise(source)
+    os.replace(source, target)
+    _synchronise(target.parent)
+
+
+def synchronise(path: Path) -> None:
+    """Brings a file, or a folder with all that is in it, to the disk."""
+    if not path.is_dir():
+        return _synchronise(path)
+    for place, _, names in os.walk(path, topdown=False):
+        for name in names:
+            _synchronise(Path(place, name))
+        _synchronise(Path(place))
+
+
+def _synchronise(path: Path) -> None:
+    """A file, or the names in a folder; links, pipes and what has no disk are left."""
+    kind = path.lstat().st_mode
+    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+        return
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        if not (stat.S_ISDIR(kind) and error.errno in (errno.EINVAL, errno.ENOTSUP)):  # not every file system can
+            raise
+    finally:
+        os.close(opened)
 
 
 def refuse_unwritable(path: Path, named: str) -> None:

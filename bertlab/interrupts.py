@@ -5,14 +5,13 @@ noted, and the loop saves and ends by itself. A thread sees the signals as well:
 """
 
 import contextlib
-import gc
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Seconds in which a command that holds no signal is to notice the first one, and then again to end: it can be killed at any
@@ -32,6 +31,7 @@ class Signals:
     def __init__(self):
         self.received: int | None = None
         self._noticed, self._holders, self._at_once = False, [], []
+        self._raised = False
         self._saving = False  # it ends by itself, however long it takes
         self._repeats = 0  # signals of our own that the thread has not seen yet
 
@@ -40,25 +40,36 @@ class Signals:
         """The exit status of what the signal ended: 130 for Ctrl-C, 143 for SIGTERM."""
         return 128 + (self.received or 0)
 
+    @property
+    def ends(self) -> bool:
+        """Whether KeyboardInterrupt was raised and nothing saves: whatever error comes now is what a library made of it."""
+        return self._raised and not self._saving
+
     def saving(self) -> None:
         """Says that KeyboardInterrupt has arrived, and that what follows may take long."""
         self._saving = True
 
     def _receive(self, number, frame) -> None:
         """In the main thread, between two lines of Python."""
-        if not self._noticed and not self._holders and _forgets(frame):
-            self._repeats += 1
-            again = threading.Timer(0.02, signal.pthread_kill, [threading.main_thread().ident, number])
-            again.daemon = True
-            again.start()
-            return
         first, self._noticed = not self._noticed, True
         self.received = self.received or number
         if first and self._holders:
             self.saving()
             self._holders[-1]()
         elif first:
+            self._raised = True
             raise KeyboardInterrupt
+
+    def _forget(self, of) -> bool:
+        """Raises again what Python forgets: in `__del__`, or in what a weak reference or the collection of garbage calls."""
+        if of.exc_type is not KeyboardInterrupt or not self._noticed or self._holders:
+            return False
+        self._noticed = False
+        self._repeats += 1
+        again = threading.Timer(0.02, signal.pthread_kill, [threading.main_thread().ident, self.received])
+        again.daemon = True
+        again.start()
+        return True
 
     def _watch(self, wakeups: int) -> None:
         """In a thread: ends the process at the second signal, or if the first does not end what holds none."""
@@ -89,14 +100,27 @@ class Signals:
                 os._exit(self.status)
 
 
-def _forgets(frame: FrameType | None) -> bool:
-    """Whether Python would forget what is raised now: in `__del__`, or in what it calls while it collects garbage, as JAX's."""
-    collecting = {getattr(callback, "__code__", None) for callback in gc.callbacks}
-    while frame is not None:
-        if frame.f_code.co_name == "__del__" or frame.f_code in collecting:
-            return True
-        frame = frame.f_back
-    return False
+def end_at_once() -> None:
+    """Until a block is `interruptible`, a signal ends the process at once in one line: nothing has begun."""
+    for number in SIGNALS:
+        signal.signal(number, _end)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def _end(number, frame) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, b"bertlab: interrupted; run the same command again to continue\n")
+    os._exit(128 + number)
+
+
+@contextlib.contextmanager
+def waiting() -> Iterator[None]:
+    """A block in which signals wait: for its end, or if it starts another program in this process, until that is ready."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 _active: list[Signals] = []
@@ -129,8 +153,10 @@ def _begin(stack: contextlib.ExitStack, numbers: Sequence[int]) -> Signals:
     watcher = threading.Thread(target=signals._watch, args=(wakeups,), daemon=True)
     previous = {number: signal.signal(number, signals._receive) for number in numbers}
     before = signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    forgotten, sys.unraisablehook = sys.unraisablehook, lambda of: signals._forget(of) or forgotten(of)
 
     def end() -> None:
+        sys.unraisablehook = forgotten
         _active.clear()
         signal.set_wakeup_fd(before)
         for number, handler in previous.items():
@@ -142,6 +168,7 @@ def _begin(stack: contextlib.ExitStack, numbers: Sequence[int]) -> Signals:
 
     stack.callback(end)
     watcher.start()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
     return signals
 
 

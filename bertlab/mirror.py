@@ -33,6 +33,7 @@ from bertlab.files import (
     is_temporary,
     link_or_copy,
     misfit,
+    move,
     parse_json,
     read_json,
     temporary_folder,
@@ -177,7 +178,7 @@ class Mirror:
             self._mark(place / "new", found.digest)
             if folder.exists():
                 os.rename(folder, place / "old")
-            os.rename(place / "new", folder)
+            move(place / "new", folder)
         return found
 
     def save(self, folder: Path, status: int | None = None, mark: bool = True) -> None:

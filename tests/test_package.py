@@ -68,7 +68,7 @@ def test_the_wheel_has_all_that_the_commands_read(built):
         names = {*archive.namelist()}
         metadata = next(archive.read(name).decode() for name in names if name.endswith("METADATA"))
         entry_points = next(archive.read(name).decode() for name in names if name.endswith("entry_points.txt"))
-    assert f"Version: {bertlab.__version__}\n" in metadata and "bertlab = bertlab.cli:command" in entry_points
+    assert f"Version: {bertlab.__version__}\n" in metadata and "bertlab = bertlab.__main__:command" in entry_points
     suffixes = (".py", ".j2", ".js", ".css", ".typed")
     own = {str(path.relative_to(ROOT)) for path in (ROOT / "bertlab").rglob("*") if path.suffix in suffixes}
     assert own <= names and {f"bertlab/{name}" for name in shipped_files()} <= names

@@ -3,10 +3,10 @@
 import statistics
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 
 from bertlab.bench.workloads import RATES
+from bertlab.console import Console
 
 HEADINGS = (
     *("Workload", "Ours, k tokens/s", "Rival, k tokens/s", "Ratio", "Aim", "Model GFLOP/s, of ceiling"),

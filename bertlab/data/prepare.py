@@ -36,7 +36,7 @@ from bertlab.data.splits import Splits, check_fractions, named_splits, read_in_s
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer, normalise, train_on_sample
 from bertlab.data.vocabularies import sample_texts
 from bertlab.errors import UserError
-from bertlab.files import cache_directory, refuse_unwritable, temporary_folder, write_json
+from bertlab.files import TAKEN, cache_directory, move, refuse_unwritable, temporary_folder, write_json
 from bertlab.locks import alone
 from bertlab.progress import tell
 
@@ -202,10 +202,10 @@ def _build(backend: Backend, options: dict[str, Any], fingerprint: str, director
         write_list(temporary)
         temporary.chmod(0o755)
         try:
-            temporary.rename(directory)
-        except OSError:
+            move(temporary, directory)
+        except OSError as error:
             # Without locks, another process may have prepared it meanwhile; its result is as good.
-            if not directory.exists():
+            if error.errno not in TAKEN:
                 raise
 
 

@@ -15,10 +15,10 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 from ml_collections import ConfigDict
-from rich.console import Console
 from rich.table import Table
 
 from bertlab.config import flatten
+from bertlab.console import Console
 from bertlab.data.synthetic import language
 from bertlab.data.tokenizers import has_whole_words
 from bertlab.errors import UserError

@@ -24,7 +24,7 @@ from bertlab import objectives
 from bertlab.config import is_finetuning
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
-from bertlab.files import host, is_running
+from bertlab.files import host, is_running, move
 from bertlab.interop.card import write_card
 from bertlab.locks import alone
 from bertlab.objectives.base import Scoring
@@ -249,7 +249,7 @@ def whole_directory(directory: Path) -> Iterator[Path]:
     part.mkdir(parents=True)
     try:
         yield part
-        os.replace(part, directory)
+        move(part, directory)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from bertlab import checksums
+from bertlab.console import Console
 from bertlab.data.facts import unique_tokens
 from bertlab.data.formats import FORMATS, Format
 from bertlab.errors import UserError

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from bertlab.console import Console
 from bertlab.studies.estimate import Cost, flops_per_second, pretraining_cost, schedule, transfer_cost
 from bertlab.studies.launchers import Launcher
 from bertlab.studies.study import RATE, RunSpec, Study, representatives, unseeded

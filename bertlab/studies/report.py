@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console
 from rich.table import Table
 
+from bertlab.console import Console
 from bertlab.files import whole_file, write_text
 from bertlab.locks import alone
 from bertlab.run import StudyDirectory

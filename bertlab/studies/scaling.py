@@ -26,8 +26,8 @@ import pandas as pd
 import scipy.optimize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-from rich.console import Console
 
+from bertlab.console import Console
 from bertlab.data.facts import unique_tokens
 from bertlab.errors import UserError
 from bertlab.files import write_text

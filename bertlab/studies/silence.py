@@ -3,9 +3,8 @@
 import time
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from bertlab import alive
+from bertlab.console import Console
 from bertlab.run import Run
 from bertlab.studies.views import Job, print_line
 

@@ -30,7 +30,7 @@ from bertlab import checksums, objectives
 from bertlab.config import not_default
 from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
-from bertlab.files import link_or_copy, temporary_folder
+from bertlab.files import TAKEN, link_or_copy, move, temporary_folder
 from bertlab.keys import BY_NAME
 from bertlab.mirror import Mirror
 from bertlab.remote import Bucket, is_url
@@ -96,7 +96,7 @@ class Store:
                 return False
             for source, target in zip(_copy(stored, folder), _paths(Run(directory)), strict=True):
                 if source.exists():
-                    os.replace(source, target)
+                    move(source, target)
         return True
 
     def put(self, directory: Path) -> bool:
@@ -119,13 +119,16 @@ class Store:
             copy = Run(folder / "run")
             _copy(trained, copy.directory)
             try:
-                os.rename(copy.directory, stored.directory)
-            except OSError:  # it is there: the same training, so what it lacks can be added
+                move(copy.directory, stored.directory)
+            except OSError as error:
+                if error.errno not in TAKEN:
+                    raise
+                # The same training is there, so what it lacks can be added.
                 for step in set(copy.steps()) - set(stored.steps()) if stored.steps() else ():
-                    os.replace(copy.checkpoints / str(step), stored.checkpoints / str(step))
+                    move(copy.checkpoints / str(step), stored.checkpoints / str(step))
                 for source, target in zip(_paths(copy), _paths(stored), strict=True):
                     if source.is_file() or (source.exists() and not target.exists()):
-                        os.replace(source, target)
+                        move(source, target)
         return True
 
     @contextlib.contextmanager

@@ -18,8 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from bertlab.console import Console
 from bertlab.data.prepare import check_corpus, prepare
 from bertlab.data.prepared import check_part
 from bertlab.errors import RunFailed

@@ -9,10 +9,10 @@ from typing import Any
 import pandas as pd
 from ml_collections import ConfigDict
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from bertlab.config import flatten
+from bertlab.console import Console
 from bertlab.errors import UserError
 from bertlab.run import Run
 from bertlab.studies.measurements import Measure, Results, discards_pretraining, load_run

@@ -17,9 +17,9 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import NamedSharding
-from rich.console import Console
 from rich.table import Table
 
+from bertlab.console import Console
 from bertlab.errors import UserError
 from bertlab.files import write_json
 from bertlab.train.budget import mean_cost

@@ -65,6 +65,8 @@ RANDOM = [
     (r"/d/[0-9a-f]{32}", "/d/*"),
     (r"tmp[\w]{8}\b", "tmp"),
 ]
+# Of these, names that are not final.
+TEMPORARY = [one for one in RANDOM if one[1] != "/d/*"] + [(r"\.orbax-checkpoint-tmp", "")]
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -90,6 +92,7 @@ class Layer:
         point, fault: the call that fails, and how; None: none does.
         points: the calls that were seen, in order.
         met: whether the point was among them.
+        unsynchronised: files that got their final name before their content was brought to the disk.
     """
 
     roots: Sequence[Path]
@@ -97,6 +100,8 @@ class Layer:
     fault: str = ""
     points: list[Point] = field(default_factory=list)
     met: bool = False
+    unsynchronised: list[str] = field(default_factory=list)
+    _dirty: set[Path] = field(default_factory=set)
     _numbers: Counter = field(default_factory=Counter)
     _child: int = 0
 
@@ -159,6 +164,7 @@ class Layer:
         self.points.append(point)
         lasting = self.met and (self.fault == "EROFS" or (self.fault == "ENOSPC" and operation in GROWS))
         if point != self.point and not lasting:
+            self._note(operation, path, _source(process, name, arguments) if operation == "rename" else path)
             return go_on
         self.met = True
         if self.fault in ("short", "torn"):
@@ -169,6 +175,18 @@ class Layer:
             _kill(self._child) if self.fault in KILLS else os.kill(_group(process), signal.SIGKILL)
             return identity, 0, -errno.EIO, 0  # nobody is left to see it
         return identity, 0, -getattr(errno, self.fault), 0
+
+    def _note(self, operation: str, path: Path, source: Path) -> None:
+        """Keeps which files have content that is not on the disk; `source` is the old name of what is renamed."""
+        if operation in ("open", "write", "copy", "truncate"):
+            self._dirty.add(path)
+        elif operation in ("sync", "remove"):
+            self._dirty.discard(path)
+        elif operation == "rename":
+            moved = {one: path / one.relative_to(source) for one in self._dirty if one.is_relative_to(source)}
+            self._dirty = {one for one in self._dirty if not one.is_relative_to(path)} - {*moved} | {*moved.values()}
+            if not any(re.search(pattern, str(path)) for pattern, _ in TEMPORARY):
+                self.unsynchronised += sorted(map(str, moved.values()))
 
 
 def _install() -> int:
@@ -229,9 +247,18 @@ def _path(process: int, name: str, arguments: Sequence[int]) -> Path:
         return Path(os.readlink(f"/proc/{process}/fd/{arguments[2]}"))
     first = {"rename": 1, "link": 1, "renameat": 2, "renameat2": 2, "linkat": 2}.get(name, 0)
     if not name.endswith("at") and name != "renameat2":
-        base, address = -100, arguments[first]
-    else:
-        base, address = ctypes.c_int(arguments[first] & 0xFFFFFFFF).value, arguments[first + 1]
+        return _named(process, -100, arguments[first])
+    return _named(process, *arguments[first : first + 2])
+
+
+def _source(process: int, name: str, arguments: Sequence[int]) -> Path:
+    """The old name of what is renamed."""
+    return _named(process, *((-100, arguments[0]) if name == "rename" else arguments[:2]))
+
+
+def _named(process: int, base: int, address: int) -> Path:
+    """The file of a name in a process's memory, which is below an open folder, or the working directory."""
+    base = ctypes.c_int(base & 0xFFFFFFFF).value
     within = f"/proc/{process}/cwd" if base == -100 else f"/proc/{process}/fd/{base}"
     return Path(os.path.normpath(os.path.join(os.readlink(within), _text(process, address))))
 

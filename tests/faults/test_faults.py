@@ -26,7 +26,7 @@ def work():
 
 root = Path(sys.argv[1])
 layer = Layer([root])
-assert layer.run(work) == 0
+assert layer.run(work) == 0 and not layer.unsynchronised
 for point in layer.points:
     for fault in FAULTS[point.operation]:
         shutil.rmtree(root / "new", ignore_errors=True)
@@ -48,10 +48,40 @@ def test_each_call_of_a_write_fails_once_and_leaves_no_half_of_a_file(tmp_path):
     lines = [line.split() for line in run("-c", "import sys" + OWN, str(tmp_path)).splitlines()]
     points = [point.partition(":")[0] for point, *_ in lines]
     assert sorted(set(points)) == ["mkdir", "open", "rename", "sync", "write"]
-    assert len(lines) == 3 + 4 + 4 + 3 + 5
+    assert len(lines) == 3 + 4 + 4 + 3 + 5 + 3
     for point, fault, status, met, whole in lines:
         expected = {"short": ("0", "True"), "killed": ("-9", "None"), "torn": ("-9", "None")}.get(fault, ("1", "None"))
+        if point.startswith("sync:") and point.endswith("/new#1"):  # of the folder, when the file has its name
+            expected = expected[0], "True"
         assert met == "True" and (status, whole) == expected, (point, fault)
+
+
+NAMED = """
+import os
+import sys
+from pathlib import Path
+from bertlab.files import move
+from tests.faults.layer import Layer
+
+def work():
+    for name, give in {"early": os.rename, "late": move}.items():
+        (root / f".{name}.part-1" / "below").mkdir(parents=True)
+        for file in ("a", "below/b"):
+            (root / f".{name}.part-1" / file).write_text("half")
+            (root / f".{name}.part-1" / f"{file}.partial").write_text("text")
+            os.replace(root / f".{name}.part-1" / f"{file}.partial", root / f".{name}.part-1" / file)
+        give(root / f".{name}.part-1", root / name)
+    return 0
+
+root = Path(sys.argv[1])
+layer = Layer([root])
+assert layer.run(work) == 0
+print(*layer.unsynchronised)
+"""
+
+
+def test_what_gets_its_name_before_it_is_on_the_disk_is_seen(tmp_path):
+    assert run("-c", NAMED, str(tmp_path)).split() == [f"{tmp_path}/early/a", f"{tmp_path}/early/below/b"]
 
 
 TWO = """
@@ -74,7 +104,7 @@ def work():
 root = Path(sys.argv[1])
 layer = Layer([root])
 assert layer.run(work) == 0
-for point in [point for point in layer.points if point.operation != "mkdir"]:  # both ask for the directory
+for point in [point for point in layer.points if not point.path.endswith("/.")]:  # of the directory, which both name
     for file in root.iterdir():
         file.unlink()
     layer = Layer([root], point, LOST)

@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM end every command within seconds; a second one ends it at once, whatever it is in the middle of."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -40,6 +41,14 @@ class Deleted:
     def __del__(self):
         time.sleep(1)
 """ + UNHELD.format(work="Deleted(); time.sleep(600)")
+FORGOTTEN_REFERENCE = """
+import weakref
+interrupts.PATIENCE = 60
+class Referred:
+    pass
+referred = Referred()
+reference = weakref.ref(referred, lambda _: time.sleep(1))
+""" + UNHELD.format(work="del referred; time.sleep(600)")
 # As a library that catches everything.
 FORGETS = UNHELD.format(
     work="""
@@ -96,6 +105,7 @@ def started(script, together):
         (UNHELD.format(work="busy()"), [signal.SIGINT], 130, ["killed the others"]),
         (COLLECTS, [signal.SIGINT], 130, []),
         (DELETES, [signal.SIGINT], 130, []),
+        (FORGOTTEN_REFERENCE, [signal.SIGINT], 130, []),
         (FORGETS, [signal.SIGINT], 130, ["killed the others"]),
         (SAVES, [signal.SIGINT], 7, []),
         (HELD.format(work="time.sleep(0.2)"), [signal.SIGINT], 7, ["saving"]),
@@ -145,6 +155,61 @@ def test_every_command_is_interrupted_in_one_line(command, monkeypatch, capsys):
     assert cli.main(words[1:]) == 130
     assert time.monotonic() - begun < 5 and capsys.readouterr().err.count("\n") == 1
     assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)], "as they were"
+
+
+# In a folder on the path, Python imports it before all else. When a module begins to be imported, the process gets a signal; at
+# "", when Python starts for the second time.
+SITE = """
+import os, signal, sys
+
+at = os.environ["SIGNALLED_AT"]
+
+def interrupt():
+    os.kill(os.getpid(), int(os.environ["SIGNALLED_WITH"]))
+
+class Sender:
+    def find_spec(self, name, path=None, target=None):
+        if name == at:
+            sys.meta_path.remove(self)
+            if "WRAPPED" not in os.environ:
+                interrupt()
+            else:
+                try:
+                    interrupt()
+                except KeyboardInterrupt:
+                    raise ValueError("the module cannot be initialised")
+
+if at:
+    sys.meta_path.insert(0, Sender())
+elif "GLIBC_TUNABLES" in os.environ:
+    interrupt()
+"""
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it starts once")
+ONCE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # so that it starts no other program
+
+
+@pytest.mark.parametrize(
+    ("command", "at", "environment"),
+    [
+        ("--help", "argparse", {}),
+        ("report nowhere", "bertlab.transfer.recipes", {}),
+        pytest.param("floor --config=x.py", "", {}, marks=LINUX),
+        ("embed --run=x --text=x --out=x.npz", "bertlab.transfer.recipes", ONCE),
+        ("tokenizer train --corpus=pydocs --out=out", "bertlab.data", {}),
+        ("tokenizer train --corpus=pydocs --out=out", "numpy", {"WRAPPED": "1"}),
+        ("floor --config=x.py", "jax", {}),
+    ],
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_is_interrupted_while_it_imports(command, at, environment, number, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    ours = {"SIGNALLED_AT": at, "SIGNALLED_WITH": str(number.value), "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"} | ours | environment
+    words = [sys.executable, "-m", "bertlab", *command.split()]
+    ended = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60)
+    assert (ended.returncode, ended.stdout) == (128 + number, "")
+    assert re.fullmatch(r"bertlab.*: interrupted; run the same command again to continue\n", ended.stderr)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import io
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from bertlab import cli
+from bertlab.console import Console
 from bertlab.data import vocabularies
 from bertlab.errors import RunFailed, UserError, failure_of_machine
 from bertlab.files import write_bytes, write_text
@@ -333,6 +335,53 @@ def test_a_help_text_that_cannot_be_written_is_a_failure(words):
     with open("/dev/full", "w") as full:
         ended = subprocess.run(["python", "-m", "bertlab", *words.split()], executable=sys.executable, stdout=full, stderr=-1)
     assert ended.returncode == 1 and ended.stderr.count(b"\n") == 1 and b"No space left on device" in ended.stderr
+
+
+@pytest.mark.parametrize("words", ["keys --markdown", "--help", "doctor nowhere 2>&1"])
+def test_a_reader_that_ends_first_ends_a_command_silently(words):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = ["sh", "-c", f'exec "{sys.executable}" -m bertlab {words}']
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=60)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+def test_a_table_whose_reader_ends_first_is_an_error_as_of_print(monkeypatch):
+    file = io.StringIO()
+    monkeypatch.setattr(file, "write", lambda _: os.write(writer, b"row"))
+    reader, writer = os.pipe()
+    os.close(reader)
+    with pytest.raises(BrokenPipeError):
+        Console(file=file).print("row")
+    os.close(writer)
+
+
+def test_another_broken_pipe_than_that_of_the_output_has_its_traceback(monkeypatch):
+    def fails():
+        raise BrokenPipeError("of a worker")
+
+    monkeypatch.setattr(cli, "main", fails)
+    monkeypatch.setattr(cli, "begin_with_huge_pages", lambda: None)
+    with pytest.raises(BrokenPipeError, match="of a worker"):
+        cli.command()
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ("tokenizer encode --tokenizer={tokenizer} <&-", 2, b"bertlab tokenizer: standard input is closed; give it lines"),
+        ("doctor nowhere 2>&-", 2, b""),
+        ("doctor nowhere >&-", 2, b"bertlab doctor: nowhere is not a run"),
+        ("keys model.width >&-", 0, b""),
+    ],
+)
+def test_a_standard_file_that_is_closed(words, status, said, tmp_path):
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
+    command = ["sh", "-c", f'exec "{sys.executable}" -m bertlab {words.format(tokenizer=vocabulary)}']
+    ended = subprocess.run(command, stderr=subprocess.PIPE, timeout=60)
+    assert ended.returncode == status and ended.stderr.startswith(said) and ended.stderr.count(b"\n") == bool(said)
 
 
 @pytest.mark.parametrize("seconds", ["x", "nan", "-1", "inf"])

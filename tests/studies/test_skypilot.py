@@ -197,9 +197,7 @@ def test_a_task_has_what_was_asked_for_and_names_nothing_of_this_machine(cloud, 
     assert task["envs"] == {"WANDB_MODE": "offline"} and '-e ".[tpu]"' in task["setup"]
     assert sys.executable not in task["run"] and str(study) not in task["run"].replace(f"file://{tmp_path}/bucket", "")
     lines = task["run"].splitlines()
-    assert re.fullmatch(
-        r"""python -m bertlab.cli mirror "\$RUNS"/'a b' 'file://.*/bucket/a b-\w{8}-taken' \|\| exit""", lines[2]
-    )
+    assert re.fullmatch(r"""python -m bertlab mirror "\$RUNS"/'a b' 'file://.*/bucket/a b-\w{8}-taken' \|\| exit""", lines[2])
     assert '"$RUNS"/c/job.json --stop_with_parent >> "$RUNS"/c/log.txt' in lines[3]
     other = write_job(RunSpec("c", {}, "base.py", {"seed": 2}, {}), study / "c")
     engine.start([sys.executable, "--run", str(other)], study / "c", None)

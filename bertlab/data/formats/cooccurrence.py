@@ -8,7 +8,6 @@ Entries lie in one file beside the prepared corpus, sorted by (i, j), and are ma
 chunk of pairs are sorted and written as a run; runs are merged range by range, so the chunk bounds the memory.
 """
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from bertlab.data.formats.base import Format
 from bertlab.data.iterators import IteratorDataset
 from bertlab.data.prepared import TEMPORARY, Prepared
 from bertlab.errors import UserError
-from bertlab.files import temporary_folder
+from bertlab.files import TAKEN, move, temporary_folder
 
 # Raise it when a change of the code changes the output.
 FORMAT_VERSION = 2
@@ -54,9 +53,9 @@ def entries(prepared: Prepared, split: str, window: int) -> np.ndarray:
             _merge(runs, prepared.tokenizer.vocab_size, whole / path.name)
             checksums.write_list(whole, [whole / path.name])
             try:
-                os.rename(whole, directory)
-            except OSError:  # another process has made the same meanwhile
-                if not directory.exists():
+                move(whole, directory)
+            except OSError as error:  # another process has made the same meanwhile
+                if error.errno not in TAKEN:
                     raise
     checksums.require_whole(directory, f"delete {directory} and run the same command again: it counts anew")
     if not path.stat().st_size:

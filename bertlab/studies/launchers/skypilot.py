@@ -189,10 +189,10 @@ def commands(command: Sequence[str], directory: Path, url: str, beside: Mapping[
     runs = f'"{_RUNS}"/{shlex.quote(directory.parent.name)}'
     lines = [f'export PATH="{_ENVIRONMENT}/bin:$PATH" RUNS={runs}', 'mkdir -p "$RUNS"']
     for name, place in beside.items():
-        lines.append(f'python -m bertlab.cli mirror "$RUNS"/{shlex.quote(name)} {shlex.quote(place)} || exit')
+        lines.append(f'python -m bertlab mirror "$RUNS"/{shlex.quote(name)} {shlex.quote(place)} || exit')
     redirected = shlex.quote(f"exec {worker} >> {folder}/log.txt 2>&1")
     lines.append(
-        f"exec python -m bertlab.cli mirror --seconds={seconds:g} {folder} {shlex.quote(url)} -- bash -c {redirected} {folder}"
+        f"exec python -m bertlab mirror --seconds={seconds:g} {folder} {shlex.quote(url)} -- bash -c {redirected} {folder}"
     )
     return "\n".join(lines)
 
