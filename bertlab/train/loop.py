@@ -469,7 +469,7 @@ def finished(config, workdir: Path, of_heads: Mapping[str, Any] | None = None) -
 
     Raises:
         UserError: the directory holds a run whose config differs in a key that may not change on resume (`bertlab.keys`), or
-            one that is done and would evaluate something else.
+            one that is done and would evaluate something else, or of whose files one is damaged.
     """
     directory = Run(workdir)
     if not directory.config.exists():
@@ -499,4 +499,7 @@ def finished(config, workdir: Path, of_heads: Mapping[str, Any] | None = None) -
                 f"{workdir} is finished, so config.{name}={new[name]!r} has no effect ({old[name]!r} there); leave it, and"
                 f" measure more with: bertlab evaluate --run={workdir}"
             )
-    return None if result is not None and needs_repair(directory) else result
+    if result is None or needs_repair(directory):
+        return None
+    directory.require_whole()
+    return result

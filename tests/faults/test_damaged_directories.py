@@ -376,6 +376,15 @@ def line_removed(content: bytes) -> bytes:
     return b"".join([first, *rest])
 
 
+def test_a_finished_run_of_whose_files_one_is_damaged_does_not_give_its_result(unfinished, tmp_path):
+    run = shutil.copytree(unfinished[1].with_name("whole"), tmp_path / "run")
+    assert loop.train(unfinished[0], run)
+    file = run / "result.json"
+    file.write_text(re.sub(r'"loss": \d', '"loss": 9', file.read_text(), count=1))
+    with pytest.raises(UserError, match=f"^{file} is damaged .*; delete {run} and run "):
+        loop.train(unfinished[0], run)
+
+
 def goes_on(unfinished, run: Path, capsys) -> tuple[str, list[str]]:
     """Trains a damaged copy on; how that ended, and its warnings. What it ends with must be as without the damage."""
     config, _, whole = unfinished
