@@ -365,6 +365,7 @@ KEYS = (
     Key("mesh.data", -1, "devices on the data axis; -1: all remaining devices", on_resume=True, least=1, besides=(-1,)),
     Key("mesh.fsdp", 1, "devices that share parameters and optimizer state", on_resume=True, least=1, besides=(-1,)),
     Key("mesh.tensor", 1, "devices that share each matrix product", on_resume=True, least=1, besides=(-1,)),
+    Key("mesh.sequence", 1, "devices that share a row's positions", on_resume=True, least=1, besides=(-1,)),
     Key("writers", "jsonl", "formats of the log; jsonl is always written", ("jsonl", "tensorboard", "wandb", "mlflow", "aim"),
         several=True, on_resume=True),
     Key("profile", 0, "steps to trace into WORKDIR/profile for TensorBoard and Perfetto; 0: none", least=0, on_resume=True),

@@ -10,6 +10,7 @@ Letters: B batch, L length, H heads, K head width.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 
 import jax
@@ -17,11 +18,15 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
+from bertlab.errors import UserError
 from bertlab.models import attention_gpu, attention_kernel
-from bertlab.models.base import BATCH_AXES, Dropout, einsum
+from bertlab.models.base import BATCH_AXES, Dropout, einsum, sequence_parts
 from bertlab.models.base import drop as dropped
 
 BACKENDS = ("xla", "cudnn", "pallas")
+HEAD_AXES = ("tensor", "sequence")
+"""The mesh's axes that divide heads inside attention."""
+
 _ROWS = PartitionSpec(BATCH_AXES)
 
 
@@ -74,7 +79,7 @@ def attend(
     """
     dtype = dtype or qkv.dtype
     if backend == "pallas" and sight.bias is None and sight.documents is not None:
-        heads = qkv.shape[3] // _mesh_shape().get("tensor", 1)
+        heads = qkv.shape[3] // math.prod(_mesh_shape().get(axis, 1) for axis in HEAD_AXES)
         if kernel_of(_platform(), qkv.shape[1], heads, qkv.shape[-1]):
             return _kernel(qkv.astype(dtype), sight, drop).astype(qkv.dtype)
     if backend == "cudnn" and drop is None and (sight.bias is None or sight.bias.shape[0] == 1):
@@ -88,6 +93,36 @@ def attend(
     in_window = jax.named_scope(local)(lambda qkv: _in_bands(qkv, sight, dropout, dtype))
     in_full = jax.named_scope(others)(lambda qkv: _written_out(qkv, sight.mask, None, dropout, dtype))
     return jax.lax.cond(window.here, in_window, in_full, qkv)
+
+
+def heads_apart(x: Float[Array, "..."], axis: int, rows: bool = True) -> Float[Array, "..."]:
+    """Divides heads over the mesh's tensor and sequence axes, with whole rows; nothing where positions are not divided.
+
+    Args:
+        x: with one axis of heads.
+        axis: that axis.
+        rows: whether the first axis is the batch's.
+
+    Raises:
+        UserError: the mesh axes do not divide the heads.
+    """
+    if (parts := sequence_parts()) == 1:
+        return x
+    if x.shape[axis] % (parts * _mesh_shape()["tensor"]):
+        raise UserError(
+            f"config.mesh.sequence={parts} times config.mesh.tensor={_mesh_shape()['tensor']} does not divide {x.shape[axis]}"
+            " heads; change them or config.model.heads"
+        )
+    spec = [BATCH_AXES if rows else None, *[None] * (x.ndim - 1)]
+    spec[axis] = HEAD_AXES
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
+
+
+def heads_together(context: Float[Array, "B L H K"]) -> Float[Array, "B L H K"]:
+    """Divides positions over the mesh's sequence axis again, after `heads_apart`."""
+    if sequence_parts() == 1:
+        return context
+    return jax.lax.with_sharding_constraint(context, PartitionSpec(BATCH_AXES, "sequence", "tensor"))
 
 
 def _written_out(qkv, mask, bias, dropout, dtype):
@@ -165,7 +200,7 @@ def _kernel(qkv, sight: Sight, drop: Dropout | None):
     here = jnp.int32(length if window is None else jnp.where(window.here, window.reach, length))
     kernel = attention_gpu if _platform() == "gpu" else attention_kernel
     attention = lambda *given: kernel.attention(*given, spec)
-    given = (sight.documents, _ROWS), (words, PartitionSpec(BATCH_AXES, "tensor")), (here, PartitionSpec())
+    given = (sight.documents, _ROWS), (words, PartitionSpec(BATCH_AXES, HEAD_AXES)), (here, PartitionSpec())
     return _on_all_devices(attention, qkv, *given)
 
 
@@ -175,6 +210,6 @@ def _on_all_devices(attention, qkv, *given):
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return attention(qkv, *arrays)
-    in_specs = (PartitionSpec(BATCH_AXES, None, None, "tensor"), *specs)
-    out_specs = PartitionSpec(BATCH_AXES, None, "tensor")
+    in_specs = (PartitionSpec(BATCH_AXES, None, None, HEAD_AXES), *specs)
+    out_specs = PartitionSpec(BATCH_AXES, None, HEAD_AXES)
     return jax.shard_map(attention, in_specs=in_specs, out_specs=out_specs, check_vma=False)(qkv, *arrays)
