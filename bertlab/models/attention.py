@@ -95,13 +95,14 @@ def attend(
     return jax.lax.cond(window.here, in_window, in_full, qkv)
 
 
-def heads_apart(x: Float[Array, "..."], axis: int, rows: bool = True) -> Float[Array, "..."]:
-    """Divides heads over the mesh's tensor and sequence axes, with whole rows; nothing where positions are not divided.
+def heads_apart(x: Float[Array, "..."], axis: int, positions: int | None = None) -> Float[Array, "..."]:
+    """Divides heads over the mesh's tensor and sequence axes; does nothing where a row's positions are not divided.
 
     Args:
-        x: with one axis of heads.
+        x: with an axis of heads.
         axis: that axis.
-        rows: whether the first axis is the batch's.
+        positions: the axis of positions, which so far were divided over the sequence axis; then the first axis is the batch's.
+            None: there is no such axis.
 
     Raises:
         UserError: the mesh axes do not divide the heads.
@@ -113,16 +114,21 @@ def heads_apart(x: Float[Array, "..."], axis: int, rows: bool = True) -> Float[A
             f"config.mesh.sequence={parts} times config.mesh.tensor={_mesh_shape()['tensor']} does not divide {x.shape[axis]}"
             " heads; change them or config.model.heads"
         )
-    spec = [BATCH_AXES if rows else None, *[None] * (x.ndim - 1)]
-    spec[axis] = HEAD_AXES
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
+    if positions is None:
+        return _divided(x, {axis: HEAD_AXES})
+    return _divided(_divided(x, {0: BATCH_AXES, positions: "sequence", axis: "tensor"}), {0: BATCH_AXES, axis: HEAD_AXES})
 
 
 def heads_together(context: Float[Array, "B L H K"]) -> Float[Array, "B L H K"]:
-    """Divides positions over the mesh's sequence axis again, after `heads_apart`."""
+    """What `heads_apart` divides by heads, divided by positions again."""
     if sequence_parts() == 1:
         return context
-    return jax.lax.with_sharding_constraint(context, PartitionSpec(BATCH_AXES, "sequence", "tensor"))
+    by_heads = _divided(context, {0: BATCH_AXES, 2: HEAD_AXES})
+    return _divided(by_heads, {0: BATCH_AXES, 1: "sequence", 2: "tensor"})
+
+
+def _divided(x, by: Mapping[int, str | tuple[str, ...]]):
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*(by.get(axis) for axis in range(x.ndim))))
 
 
 def _written_out(qkv, mask, bias, dropout, dtype):

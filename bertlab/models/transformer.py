@@ -285,11 +285,11 @@ class Attention(nn.Module):
         if angles is not None:
             turned = rotate(qkv[:, :, :2], angles[:, :, None])
             qkv = jnp.concatenate([turned, qkv[:, :, 2:]], axis=2)
-        qkv = heads_apart(qkv, 3)
+        qkv = heads_apart(qkv, 3, positions=1)
         if table is not None:
             rows = log_buckets(length, c.position_buckets)
             seen = Dropout(c.dropout, deterministic=self.deterministic, name="table_dropout")(table[rows[0] : rows[-1] + 1])
-            places = heads_apart(biased(product(seen, kernel[:, :2], c.dtype))[rows - rows[0]], 2, rows=False)
+            places = heads_apart(biased(product(seen, kernel[:, :2], c.dtype))[rows - rows[0]], 2)
             of_queries = jnp.array([3**-0.5, 1, 1], qkv.dtype)[:, None, None]
             qkv, places = qkv * of_queries, places * of_queries[:2]
             sight = dataclasses.replace(sight, bias=position_scores(qkv, places, c.dtype))
@@ -454,7 +454,7 @@ class Transformer(Body):
         # A document's tokens are neighbours in its row, so indices serve as positions.
         if c.position_encoding == "relative":
             buckets = distance_buckets(mask.shape[-1], c.direction == "bidirectional")
-            bias = heads_apart(jnp.moveaxis(self.relative_bias[buckets], -1, 0)[None], 1, rows=False)
+            bias = heads_apart(jnp.moveaxis(self.relative_bias[buckets], -1, 0)[None], 1)
         if c.position_encoding == "disentangled":
             table = self.relative_norm(whole(self.relative_embedding, 1))
         _, outputs = blocks(x, (number == 0, number % c.global_every == 0), (everything, window, documents, bias, table))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from bertlab.models.base import BATCH_AXES, for_cpu, sequence_parts
+from bertlab.models.base import BATCH_AXES, for_cpu, rows_apart, sequence_parts
 from bertlab.objectives.base import Metrics
 
 # Rows of logits at a time: few enough for a CPU's caches; elsewhere as many as fill 256 MiB.
@@ -83,7 +83,7 @@ def _on_all_devices(rows, hidden, table, bias, labels, weights, with_gradient: b
         out_specs=((whole, whole), (divided, whole, whole) if with_gradient else None),
         axis_names=set(axes),
         check_vma=False,
-    )(filled(hidden), table, bias, filled(labels), filled(weights))
+    )(filled(hidden), table, bias, *(filled(rows_apart(x)) for x in (labels, weights)))
     return sums, gradients and (gradients[0][:, :positions], *gradients[1:])
 
 

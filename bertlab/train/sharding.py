@@ -1,8 +1,8 @@
 """The mesh, and the table from logical axis names to mesh axes: the same for every model.
 
 The mesh has four axes. `data` and `fsdp` divide the batch; `fsdp` also divides parameters and optimiser state along their
-`embed` axis; `tensor` divides heads, hidden units and the vocabulary. `sequence` divides a row's states along its positions, and
-inside attention along the heads; the batch itself, which is small beside its states, is whole along it.
+`embed` axis; `tensor` divides heads, hidden units and the vocabulary. `sequence` divides a row's states along its positions,
+inside attention along the heads instead; a batch of tokens, which is small beside its states, is whole along it.
 """
 
 import math
