@@ -67,6 +67,7 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
     shape = model_shape(config.model, vocab_size=1)
     _check_data_fields(config, built)
     check_shape(config, shape)
+    _check_views_divide(config, built)
     showing = [name for name, objective in built.items() if objective.has_view or objective.sees in ("clean", "any")]
     if config.model.attention == "pallas" and all(_has_order(name, built[name]) for name in showing):
         raise UserError(
@@ -308,6 +309,19 @@ def check_sequence(config: ConfigDict, shape, mesh: Mapping[str, int]) -> None:
             raise UserError(
                 f"config.mesh.sequence={parts} does not divide rows of {length} positions; change it, config.data.seq_len"
                 " or config.data.buckets"
+            )
+
+
+def _check_views_divide(config: ConfigDict, built: Mapping[str, objectives.Objective]) -> None:
+    """Refuses objectives that add positions to a row, if the mesh's sequence axis does not divide them all."""
+    parts, rows = config.mesh.sequence, row_length(config.data)
+    for name, objective in built.items() if parts > 1 else ():
+        with blamed(name, objective, "view"):
+            length = objective.positions(rows)
+        if length % parts:
+            raise UserError(
+                f"config.mesh.sequence={parts} does not divide the {length} positions that objective {name} makes of rows of"
+                f" {rows}; change it or config.data.seq_len"
             )
 
 
