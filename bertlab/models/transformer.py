@@ -271,8 +271,8 @@ class Attention(nn.Module):
     ) -> Float[Array, "N D"]:
         """Projected sums of the visible values; `angles` rotate queries and keys, and `table` has the distances.
 
-        Where the mesh divides positions, each device has its heads' queries, keys and values of whole rows, and gives back its
-        positions' sums of all heads (Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.1): two exchanges of all to all.
+        Where the mesh divides positions, each device gets its heads' queries, keys and values of whole rows, and then all
+        heads' sums of its positions, by two exchanges of all to all (Jacobs et al. 2023, "DeepSpeed Ulysses").
         """
         c = self.config
         batch, length, head_width = sight.mask.shape[0], sight.mask.shape[-1], c.width // c.heads

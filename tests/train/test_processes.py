@@ -109,6 +109,16 @@ module.prepare = prepare_late
 
 
 @pytest.mark.nightly
+def test_processes_whose_devices_share_rows_train_as_one(start, tmp_path):
+    """Each has two devices, one for either half of its rows."""
+    assert end(start(tmp_path / "one", 1, 4)) == [0]
+    assert end(start(tmp_path / "several", 2, 2, more=("--config.mesh.sequence=2",))) == [0, 0]
+    (expected, losses), (found, of_halves) = curves(tmp_path / "one"), curves(tmp_path / "several")
+    assert found == expected
+    np.testing.assert_allclose(of_halves, losses, rtol=1e-4)  # sums in another order
+
+
+@pytest.mark.nightly
 def test_a_process_whose_corpus_takes_longer_is_waited_for(start, tmp_path):
     two = start(tmp_path / "run", 2, 1, last=LATE.format(seconds=35))  # JAX would wait 30 for one to connect
     assert end(two) == [0, 0], [said(process) for process in two]
