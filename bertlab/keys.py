@@ -365,6 +365,7 @@ KEYS = (
     Key("mesh.data", -1, "devices on the data axis; -1: all remaining devices", on_resume=True, least=1, besides=(-1,)),
     Key("mesh.fsdp", 1, "devices that share parameters and optimizer state", on_resume=True, least=1, besides=(-1,)),
     Key("mesh.tensor", 1, "devices that share each matrix product", on_resume=True, least=1, besides=(-1,)),
+    Key("mesh.sequence", 1, "devices that share a row's positions", on_resume=True, least=1, besides=(-1,)),
     Key("mesh.windowed_einsum", False, "on a TPU, exchange parts of kernels and gradients while products are computed: hides"
         " exchanges, moves more memory", on_resume=True),
     Key("writers", "jsonl", "formats of the log; jsonl is always written", ("jsonl", "tensorboard", "wandb", "mlflow", "aim"),

@@ -365,7 +365,10 @@ def test_colours_respect_no_color(tmp_path, monkeypatch, capsys):
         ("bertlab tokenizer ", {"train", "encode", "decode"}),
         ("bertlab completion ", {"bash", "zsh", "fish"}),
         ("bertlab train --work", {"--workdir"}),
-        ("bertlab train --config.mesh.", {"--config.mesh.data=", "--config.mesh.fsdp=", "--config.mesh.tensor="}),
+        (
+            "bertlab train --config.mesh.",
+            {f"--config.mesh.{axis}=" for axis in ("data", "fsdp", "tensor", "sequence", "windowed_einsum")},
+        ),
         ("bertlab doctor --config.mesh.", set()),
     ],
 )

@@ -15,7 +15,9 @@ A body is a Linen module (`Body`) with four methods:
 
 import dataclasses
 import functools
+import itertools
 import math
+import string
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,6 +27,8 @@ from flax import linen as nn
 from flax import struct
 from flax.linen import fp8_ops
 from jaxtyping import Array, Bool, Float, Int
+
+from bertlab.errors import UserError
 
 SIDES = ("forward", "backward", "both")
 
@@ -115,16 +119,47 @@ BATCH_AXES = ("data", "fsdp")
 """The mesh's axes that divide a batch's rows."""
 
 
+def sequence_parts() -> int:
+    """Among how many devices a row's positions are divided, the mesh's sequence axis; 1 without a mesh."""
+    return jax.sharding.get_abstract_mesh().shape.get("sequence", 1)
+
+
 def rows_apart(x: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
     """Divides an activation's batch axis over the mesh's data and fsdp axes, like the batch; does nothing without a mesh.
 
-    Otherwise the compiler may divide activations like the parameters that multiply them, and move them back and forth.
+    Otherwise the compiler may divide activations like the parameters that multiply them, and move them back and forth. States
+    [B, L, ...] are divided along L too, over the sequence axis, if it divides L.
     """
     if jax.sharding.get_abstract_mesh().empty:
         return x
     spec = [None] * x.ndim
     spec[axis] = BATCH_AXES
+    if axis == 0 and x.ndim > 2 and sequence_parts() > 1 and x.shape[1] % sequence_parts() == 0:
+        spec[1] = "sequence"
     return jax.lax.with_sharding_constraint(x, jax.sharding.PartitionSpec(*spec))
+
+
+def positions_apart(field: Int[Array, "B L"]) -> Int[Array, "B L"]:
+    """A view's field divided along its positions over the mesh's sequence axis; what it is computed from stays whole.
+
+    Raises:
+        UserError: the axis does not divide L.
+    """
+    parts, length = sequence_parts(), field.shape[1]
+    if length % parts:
+        raise UserError(
+            f"config.mesh.sequence={parts} does not divide the {length} positions of a row, with those that an objective adds;"
+            " change it or config.data.seq_len"
+        )
+    if parts == 1:
+        return field
+    divided = jax.sharding.PartitionSpec(BATCH_AXES, "sequence")
+    return jax.lax.with_sharding_constraint(rows_apart(field), divided)
+
+
+def flattened(x: Float[Array, "B L D"]) -> Float[Array, "B*L D"] | Float[Array, "B L D"]:
+    """The states of all positions below each other; as they are if positions are divided, for then no axis could be both."""
+    return x if sequence_parts() > 1 else x.reshape(-1, x.shape[-1])
 
 
 def whole(weights: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
@@ -176,6 +211,10 @@ def product(x: Float[Array, "..."], kernel: Float[Array, "..."], dtype: jnp.dtyp
     """Sums over x's last axes and as many first axes of the kernel, in `dtype`; the result has the dtype between products."""
     if not for_cpu():
         return jnp.tensordot(x.astype(dtype), kernel.astype(dtype), axes)
+    if sequence_parts() > 1:
+        letters = iter(string.ascii_lowercase)
+        kept, summed, new = ("".join(itertools.islice(letters, n)) for n in (x.ndim - axes, axes, kernel.ndim - axes))
+        return einsum(f"{kept}{summed},{summed}{new}->{kept}{new}", x, kernel, dtype)
     inner = math.prod(kernel.shape[:axes])  # matrices, because gradients over more axes take a CPU twice as long
     x_matrix, kernel_matrix = x.reshape(-1, inner), kernel.reshape(inner, -1)
     if between_products(dtype) != dtype:
@@ -243,7 +282,7 @@ def float8_product(x: Float[Array, "..."], kernel: Float[Array, "..."], dtype: j
     """
     inner = math.prod(kernel.shape[:axes])
     between = between_products(dtype)
-    y = _float8_product(x.astype(between).reshape(-1, inner), kernel.reshape(inner, -1))
+    y = _float8_product(x.astype(between).reshape(*x.shape[:-axes], inner), kernel.reshape(inner, -1))
     return y.reshape(*x.shape[:-axes], *kernel.shape[axes:])
 
 
@@ -255,26 +294,27 @@ def _to_float8(x, dtype):
 
 
 def _scaled_dot(x, y, axes, result):
-    """Sum over one axis of each, (float8, scale); products of float8 are what the device is asked for."""
-    summed = jax.lax.dot_general(x[0], y[0], (((axes[0],), (axes[1],)), ((), ())), preferred_element_type=result)
+    """Sum over these axes of each, (float8, scale); products of float8 are what the device is asked for."""
+    summed = jax.lax.dot_general(x[0], y[0], (axes, ((), ())), preferred_element_type=result)
     return summed * (x[1] * y[1]).astype(result)
 
 
 @jax.custom_vjp
-def _float8_product(x: Float[Array, "n d"], kernel: Float[Array, "d f"]) -> Float[Array, "n f"]:
+def _float8_product(x: Float[Array, "... d"], kernel: Float[Array, "d f"]) -> Float[Array, "... f"]:
     return _float8_forward(x, kernel)[0]
 
 
 def _float8_forward(x, kernel):
     factors = _to_float8(x, jnp.float8_e4m3fn), _to_float8(kernel, jnp.float8_e4m3fn)
     # An empty array says the dtype of the kernel's gradient.
-    return _scaled_dot(*factors, (1, 0), x.dtype), (*factors, jnp.zeros(0, kernel.dtype))
+    return _scaled_dot(*factors, ((x.ndim - 1,), (0,)), x.dtype), (*factors, jnp.zeros(0, kernel.dtype))
 
 
 def _float8_backward(kept, of_y):
     x, kernel, like = kept
-    scaled = _to_float8(of_y, jnp.float8_e5m2)
-    return _scaled_dot(scaled, kernel, (1, 1), of_y.dtype), _scaled_dot(x, scaled, (0, 0), like.dtype)
+    scaled, rows = _to_float8(of_y, jnp.float8_e5m2), tuple(range(of_y.ndim - 1))
+    of_x = _scaled_dot(scaled, kernel, ((of_y.ndim - 1,), (1,)), of_y.dtype)
+    return of_x, _scaled_dot(x, scaled, (rows, rows), like.dtype)
 
 
 _float8_product.defvjp(_float8_forward, _float8_backward)

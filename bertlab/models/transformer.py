@@ -16,7 +16,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from bertlab.models.attention import Sight, Window, attend
+from bertlab.models.attention import Sight, Window, attend, heads_apart, heads_together
 from bertlab.models.base import (
     ACTIVATIONS,
     Body,
@@ -31,10 +31,12 @@ from bertlab.models.base import (
     View,
     between_products,
     einsum,
+    flattened,
     float8_product,
     lookup,
     normal,
     param,
+    positions_apart,
     product,
     rows_apart,
     stacked,
@@ -267,7 +269,11 @@ class Attention(nn.Module):
         angles: Float[Array, "B L 1 K/2"] | None,
         table: Float[Array, "2*k D"] | None = None,
     ) -> Float[Array, "N D"]:
-        """Projected sums of the visible values; `angles` rotate queries and keys, and `table` has the distances."""
+        """Projected sums of the visible values; `angles` rotate queries and keys, and `table` has the distances.
+
+        Where the mesh divides positions, each device gets its heads' queries, keys and values of whole rows, and then all
+        heads' sums of its positions, by two exchanges of all to all (Jacobs et al. 2023, "DeepSpeed Ulysses").
+        """
         c = self.config
         batch, length, head_width = sight.mask.shape[0], sight.mask.shape[-1], c.width // c.heads
         kernel = self.param("qkv_kernel", param(c.init, "embed", None, "heads", None), (c.width, 3, c.heads, head_width))
@@ -279,15 +285,17 @@ class Attention(nn.Module):
         if angles is not None:
             turned = rotate(qkv[:, :, :2], angles[:, :, None])
             qkv = jnp.concatenate([turned, qkv[:, :, 2:]], axis=2)
+        qkv = heads_apart(qkv, 3, positions=1)
         if table is not None:
             rows = log_buckets(length, c.position_buckets)
             seen = Dropout(c.dropout, deterministic=self.deterministic, name="table_dropout")(table[rows[0] : rows[-1] + 1])
-            places = biased(product(seen, kernel[:, :2], c.dtype))[rows - rows[0]]
+            places = heads_apart(biased(product(seen, kernel[:, :2], c.dtype))[rows - rows[0]], 2)
             of_queries = jnp.array([3**-0.5, 1, 1], qkv.dtype)[:, None, None]
             qkv, places = qkv * of_queries, places * of_queries[:2]
             sight = dataclasses.replace(sight, bias=position_scores(qkv, places, c.dtype))
         drop = Dropout(c.dropout, deterministic=False) if c.dropout and not self.deterministic else None
-        context = attend(c.attention, qkv, sight, drop, c.dtype).reshape(batch * length, c.heads, head_width)
+        context = attend(c.attention, qkv, sight, drop, c.dtype)
+        context = heads_together(context).reshape(*x.shape[:-1], c.heads, head_width)
         out_kernel = self.param("out_kernel", param(c.residual_init, "heads", None, "embed"), (c.heads, head_width, c.width))
         out = c.multiply(context, out_kernel, c.dtype, axes=2)
         if c.use_bias:
@@ -402,7 +410,7 @@ class Transformer(Body):
         """Hidden states of every layer, on the direction's only side; nothing is carried."""
         c = self.config
         batch, length = view["tokens"].shape
-        x = rows_apart(self.embed(view, deterministic).reshape(batch * length, c.width))
+        x = rows_apart(flattened(self.embed(view, deterministic)))
         layers = (x, *self._blocks(x, view, deterministic))
         if c.final_norm:
             layers = (*layers[:-1], self.final_norm(layers[-1]))
@@ -412,13 +420,14 @@ class Transformer(Body):
     def embed(self, view: View, deterministic: bool) -> Float[Array, "B L D"]:
         """The input of the first block: the sum of the embeddings, with a norm if the config has one, and dropout."""
         c = self.config
-        x = lookup(self.token_embedding.astype(between_products(c.dtype)), view["tokens"])
+        field = lambda name: positions_apart(view[name])
+        x = lookup(self.token_embedding.astype(between_products(c.dtype)), field("tokens"))
         if c.position_encoding == "learned":
-            x = x + lookup(self.position_embedding.astype(between_products(c.dtype)), view["positions"] + c.position_offset)
+            x = x + lookup(self.position_embedding.astype(between_products(c.dtype)), field("positions") + c.position_offset)
         if c.position_encoding == "sinusoidal":
-            x = x + sinusoids(view["positions"], c.width).astype(x.dtype)
+            x = x + sinusoids(field("positions"), c.width).astype(x.dtype)
         if c.segments:
-            segments = view["segments"] if c.segments > 1 else jnp.zeros_like(view["segments"])
+            segments = field("segments") if c.segments > 1 else jnp.zeros_like(field("segments"))
             x = x + lookup(self.segment_embedding.astype(between_products(c.dtype)), segments)
         if c.embedding_norm:
             x = self.embedding_norm(x)
@@ -431,7 +440,7 @@ class Transformer(Body):
         mask = attention_mask(view["documents"], c.direction)
         if "order" in view:
             mask &= order_mask(view["order"], view.get("shown_at", view["order"]))
-        angles = lambda base: rotary_angles(view["positions"], c.width // c.heads, base)
+        angles = lambda base: rotary_angles(positions_apart(view["positions"]), c.width // c.heads, base)
         rotary = c.position_encoding == "rotary"
         everything = (mask, angles(c.rotary_base) if rotary else None)
         window = None
@@ -445,7 +454,7 @@ class Transformer(Body):
         # A document's tokens are neighbours in its row, so indices serve as positions.
         if c.position_encoding == "relative":
             buckets = distance_buckets(mask.shape[-1], c.direction == "bidirectional")
-            bias = jnp.moveaxis(self.relative_bias[buckets], -1, 0)[None]
+            bias = heads_apart(jnp.moveaxis(self.relative_bias[buckets], -1, 0)[None], 1)
         if c.position_encoding == "disentangled":
             table = self.relative_norm(whole(self.relative_embedding, 1))
         _, outputs = blocks(x, (number == 0, number % c.global_every == 0), (everything, window, documents, bias, table))

@@ -406,14 +406,19 @@ class Objective(abc.ABC):
     @functools.cached_property
     def has_order(self) -> bool:
         """Whether its own view has the field `order`, which hides part of a document (`bertlab.models.base.View`)."""
-        if not self.has_view:
-            return False
-        shapes = dict.fromkeys(("tokens", "segments", "documents", "positions"), (2, 8)) | {"example_id": (2, 2)}
+        return self.has_view and "order" in self._view_of(8)
+
+    def positions(self, length: int) -> int:
+        """How many positions the model reads of a row of so many: some views are longer."""
+        return self._view_of(length)["tokens"].shape[1] if self.has_view else length
+
+    def _view_of(self, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """The shapes of its own view of two rows."""
+        shapes = dict.fromkeys(("tokens", "segments", "documents", "positions"), (2, length)) | {"example_id": (2, 2)}
         shapes |= dict.fromkeys(("pair_label", "order_label", "visit"), (2,))
         batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name, shape in shapes.items()}
         vocabulary = Vocabulary(8, 0, 1, 2, 3, 4, counts=(1,) * 8)
-        view = jax.eval_shape(lambda batch, key: self.view(batch, key, vocabulary, jnp.float32(0)), batch, jax.random.key(0))
-        return "order" in view
+        return jax.eval_shape(lambda batch, key: self.view(batch, key, vocabulary, jnp.float32(0)), batch, jax.random.key(0))
 
 
 def entropy(counts: np.ndarray) -> float:

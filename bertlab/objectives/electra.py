@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bertlab.errors import UserError
 from bertlab.keys import setting
-from bertlab.models.base import ACTIVATIONS, Dense, Norm, OutputConfig, TokenPrediction, View, rows_apart
+from bertlab.models.base import ACTIVATIONS, Dense, Norm, OutputConfig, TokenPrediction, View, flattened, rows_apart
 from bertlab.models.transformer import Transformer, TransformerConfig
 from bertlab.objectives.base import (
     HIDDEN,
@@ -279,7 +279,7 @@ class _Generator(Transformer):
     def logits(self, view: View, deterministic: bool) -> Float[Array, "B P V"]:
         """Logits at the chosen positions."""
         c, embedded = self.config, self.body.embed(view, deterministic)
-        hidden = self._blocks(rows_apart(self.projection(embedded).reshape(-1, c.width)), view, deterministic)[-1]
+        hidden = self._blocks(rows_apart(flattened(self.projection(embedded))), view, deterministic)[-1]
         hidden = (self.final_norm(hidden) if c.final_norm else hidden).reshape(*embedded.shape[:2], c.width)
         return self.output(at_positions(hidden, view["masked_positions"]), self.body.token_embedding, "both")
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from bertlab.models.base import BATCH_AXES, for_cpu
+from bertlab.models.base import BATCH_AXES, for_cpu, rows_apart, sequence_parts
 from bertlab.objectives.base import Metrics
 
 # Rows of logits at a time: few enough for a CPU's caches; elsewhere as many as fill 256 MiB.
@@ -61,26 +61,30 @@ def _backward(_, gradients, cotangents):
 def _on_all_devices(rows, hidden, table, bias, labels, weights, with_gradient: bool = False):
     """Each device works on its part of the batch; one sum over devices follows, not one per chunk."""
     compute = functools.partial(_chunks, rows, with_gradient)
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or math.prod(mesh.shape[axis] for axis in BATCH_AXES) == 1:
+    mesh, parts, positions = jax.sharding.get_abstract_mesh(), sequence_parts(), hidden.shape[1]
+    axes = (*BATCH_AXES, "sequence") if parts > 1 else BATCH_AXES
+    if mesh.empty or math.prod(mesh.shape[axis] for axis in axes) == 1:
         return compute(hidden, table, bias, labels, weights)
+    # So many more without weight that the sequence axis divides them.
+    filled = lambda x: jnp.pad(x, [(0, 0), (0, -positions % parts), *[(0, 0)] * (x.ndim - 2)])
 
     def of_one_device(*given):
         sums, gradients = compute(*given)
-        sums = jax.lax.psum(sums, BATCH_AXES)
+        sums = jax.lax.psum(sums, axes)
         if not with_gradient:
             return sums, None
         of_hidden, *of_layer = gradients
-        return sums, (of_hidden, *jax.lax.psum(tuple(of_layer), BATCH_AXES))
+        return sums, (of_hidden, *jax.lax.psum(tuple(of_layer), axes))
 
-    divided, whole = PartitionSpec(BATCH_AXES), PartitionSpec()
-    return jax.shard_map(
+    divided, whole = PartitionSpec(BATCH_AXES, "sequence" if parts > 1 else None), PartitionSpec()
+    sums, gradients = jax.shard_map(
         of_one_device,
         in_specs=(divided, whole, whole, divided, divided),
         out_specs=((whole, whole), (divided, whole, whole) if with_gradient else None),
-        axis_names=set(BATCH_AXES),
+        axis_names=set(axes),
         check_vma=False,
-    )(hidden, table, bias, labels, weights)
+    )(filled(hidden), table, bias, *(filled(rows_apart(x)) for x in (labels, weights)))
+    return sums, gradients and (gradients[0][:, :positions], *gradients[1:])
 
 
 _summed.defvjp(functools.partial(_on_all_devices, with_gradient=True), _backward)

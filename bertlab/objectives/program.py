@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool
 
 from bertlab import papers
 from bertlab.errors import UserError
-from bertlab.models.base import Carry, Encoded, View, logical_axes, unbox
+from bertlab.models.base import Carry, Encoded, View, logical_axes, rows_apart, sequence_parts, unbox
 from bertlab.objectives.base import Bound, Metrics, Objective, Vocabulary, without
 from bertlab.objectives.blame import blamed
 from bertlab.objectives.choosing import at_positions
@@ -271,7 +271,8 @@ class Program:
                     shown[name] = _checked_view(batch, view)
             else:
                 shown[name] = _one_stream(batch, name)
-        return shown
+        # Where the mesh divides positions, only states are divided: what is drawn and sorted by row stays whole.
+        return jax.tree.map(rows_apart, shown) if sequence_parts() > 1 else shown
 
     def initial_carry(self, rows: int) -> dict[str, Carry]:
         """States before the first batch: zeros, by view and side; {} if nothing is carried."""

@@ -23,6 +23,7 @@ from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.models.base import sides_of
 from bertlab.models.presets import FAMILIES, directions_with, family_of, model_direction, model_shape
+from bertlab.models.transformer import TransformerConfig
 from bertlab.objectives.blame import blamed
 from bertlab.objectives.judging import scoring_of
 from bertlab.run import Run
@@ -66,6 +67,7 @@ def check_config(config: ConfigDict) -> dict[str, objectives.Objective]:
     shape = model_shape(config.model, vocab_size=1)
     _check_data_fields(config, built)
     check_shape(config, shape)
+    _check_views_divide(config, built)
     showing = [name for name, objective in built.items() if objective.has_view or objective.sees in ("clean", "any")]
     if config.model.attention == "pallas" and all(_has_order(name, built[name]) for name in showing):
         raise UserError(
@@ -256,6 +258,7 @@ def check_shape(config: ConfigDict, shape) -> None:
         raise UserError(
             f"config.optimizer.decay_exclude={config.optimizer.decay_exclude!r} is not a regular expression: {error}"
         ) from None
+    check_sequence(config, shape, config.mesh)
     check_attention(config, shape)
     check_optimizer(config.optimizer)
     if shape.times_base != 1 and config.optimizer.name != "adam":
@@ -277,12 +280,58 @@ def check_shape(config: ConfigDict, shape) -> None:
     check_keep(config.train)
 
 
+def check_sequence(config: ConfigDict, shape, mesh: Mapping[str, int]) -> None:
+    """Refuses a mesh whose sequence axis divides what cannot be divided: LSTMs and static vectors, heads, rows.
+
+    Args:
+        config: the whole config.
+        shape: of the model.
+        mesh: sizes of its axes; −1 is not known yet.
+    """
+    parts, tensor, data = mesh["sequence"], mesh["tensor"], config.data
+    if parts == 1:
+        return
+    if not isinstance(shape, TransformerConfig):
+        why = "read a row one position after another" if family_of(config.model).recurrent else "have no states of long rows"
+        raise UserError(
+            f"config.mesh.sequence={parts} divides a row's positions, but models of config.model.family="
+            f"{config.model.family!r} {why}; set config.mesh.sequence=1"
+        )
+    if parts < 0:
+        return
+    if tensor > 0 and shape.heads % (parts * tensor):
+        raise UserError(
+            f"config.mesh.sequence={parts} times config.mesh.tensor={tensor} does not divide the model's {shape.heads} heads;"
+            " change them or config.model.heads"
+        )
+    for length in (row_length(data), *data.get("buckets", ())):
+        if length % parts:
+            raise UserError(
+                f"config.mesh.sequence={parts} does not divide rows of {length} positions; change it, config.data.seq_len"
+                " or config.data.buckets"
+            )
+
+
+def _check_views_divide(config: ConfigDict, built: Mapping[str, objectives.Objective]) -> None:
+    """Refuses objectives that add positions to a row, if the mesh's sequence axis does not divide them all."""
+    parts, rows = config.mesh.sequence, row_length(config.data)
+    for name, objective in built.items() if parts > 1 else ():
+        with blamed(name, objective, "view"):
+            length = objective.positions(rows)
+        if length % parts:
+            raise UserError(
+                f"config.mesh.sequence={parts} does not divide the {length} positions that objective {name} makes of rows of"
+                f" {rows}; change it or config.data.seq_len"
+            )
+
+
 def check_devices(config: ConfigDict) -> None:
     """Refuses a mesh that does not fill the devices, whose `tensor` spans processes, or that does not divide the batch.
 
     It also refuses rows for which this machine has too little memory.
     """
     mesh = build_mesh(config.mesh)
+    check_sequence(config, model_shape(config.model, vocab_size=1), mesh.shape)
     check_batch(mesh.shape["data"] * mesh.shape["fsdp"], config.data.batch_size, config.train.micro_batches)
     check_rows_have_one_process(mesh)
     _check_rows_fit(config.data)

@@ -8,6 +8,7 @@ Letters: B batch on one device, L length, H heads on one device, K head width.
 
 import dataclasses
 import functools
+import math
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from ml_collections import ConfigDict
 from bertlab.data.formats import row_length
 from bertlab.errors import UserError
 from bertlab.files import cache_directory, misfit, read_json, write_json
-from bertlab.models.attention import BACKENDS, Sight, attend, kernel_of, tiles
+from bertlab.models.attention import BACKENDS, HEAD_AXES, Sight, attend, kernel_of, tiles
 from bertlab.models.transformer import TransformerConfig, attention_mask
 from bertlab.objectives.program import Program
 from bertlab.train.processes import gather, is_first
@@ -64,7 +65,7 @@ def with_attention(experiment):
     if config.model.attention == "cudnn" and (platform != "gpu" or shape.dtype != jnp.bfloat16):
         raise UserError("config.model.attention='cudnn' needs a GPU and config.model.dtype='bfloat16'; set 'auto'")
     if config.model.attention == "pallas":
-        heads, head_width = shape.heads // build_mesh(config.mesh).shape["tensor"], shape.width // shape.heads
+        heads, head_width = _heads(shape, build_mesh(config.mesh)), shape.width // shape.heads
         if not kernel_of(platform, row_length(config.data), heads, head_width):
             raise UserError(
                 f"config.model.attention='pallas' has no tiles on a {platform.upper()} for {heads} heads of {head_width}"
@@ -97,11 +98,11 @@ def _check_products(shape: TransformerConfig) -> None:
 
 def _fastest(config: ConfigDict, shape: TransformerConfig, batch: int, length: int) -> str:
     """The fastest implementation for batches of so many rows and positions."""
-    mesh = build_mesh(config.mesh).shape
+    mesh = build_mesh(config.mesh)
     measured = Shape(
-        batch=batch // config.train.micro_batches // (mesh["data"] * mesh["fsdp"]),
+        batch=batch // config.train.micro_batches // (mesh.shape["data"] * mesh.shape["fsdp"]),
         length=length,
-        heads=shape.heads // mesh["tensor"],
+        heads=_heads(shape, mesh),
         head_width=shape.width // shape.heads,
         dtype=jnp.dtype(shape.dtype).name,
         direction=shape.direction,
@@ -110,6 +111,11 @@ def _fastest(config: ConfigDict, shape: TransformerConfig, batch: int, length: i
     backends = candidates(jax.default_backend(), measured, shape.position_encoding)
     [chosen, *_] = gather(choose(measured, backends, cache_directory() / "attention.json") if is_first() else None)
     return chosen
+
+
+def _heads(shape: TransformerConfig, mesh) -> int:
+    """Heads of one device."""
+    return shape.heads // math.prod(mesh.shape[axis] for axis in HEAD_AXES)
 
 
 def with_backend(program: Program, backend: str) -> Program:

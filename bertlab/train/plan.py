@@ -24,6 +24,7 @@ from bertlab.errors import UserError
 from bertlab.files import write_json
 from bertlab.train.budget import mean_cost
 from bertlab.train.build import build_phases
+from bertlab.train.checks import check_sequence
 from bertlab.train.choice import with_backend
 from bertlab.train.hlo import Work, read_work
 from bertlab.train.made_up import MadeUpRows, made_up_program
@@ -151,6 +152,7 @@ def plan(config, topology: str) -> Plan:
         phase = dataclasses.replace(phase, program=with_backend(phase.program, "pallas"))
     rows, few = phase.data.batch_size, phase.data.copy_and_resolve_references()
     check_batch(mesh.shape["data"] * mesh.shape["fsdp"], rows, config.train.micro_batches)
+    check_sequence(config, phase.program.body.config, mesh.shape)
     few.batch_size = ROWS
     of_few = dataclasses.replace(phase, data=few, train=batches(few))
     batch = next(iter(of_few.train))

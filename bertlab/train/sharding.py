@@ -1,7 +1,8 @@
 """The mesh, and the table from logical axis names to mesh axes: the same for every model.
 
-The mesh has three axes. `data` and `fsdp` divide the batch; `fsdp` also divides parameters and optimiser state along their
-`embed` axis; `tensor` divides heads, hidden units and the vocabulary.
+The mesh has four axes. `data` and `fsdp` divide the batch; `fsdp` also divides parameters and optimiser state along their
+`embed` axis; `tensor` divides heads, hidden units and the vocabulary. `sequence` divides a row's states along its positions,
+inside attention along the heads instead; a batch of tokens, which is small beside its states, is whole along it.
 """
 
 import math
@@ -16,7 +17,7 @@ from bertlab.data.parallel import memory_of_machine
 from bertlab.errors import UserError
 from bertlab.models.base import BATCH_AXES
 
-MESH_AXES = ("data", "fsdp", "tensor")
+MESH_AXES = ("data", "fsdp", "tensor", "sequence")
 BATCH = PartitionSpec(BATCH_AXES)
 
 RULES = {
@@ -33,14 +34,14 @@ def build_mesh(mesh, devices=None) -> Mesh:
     """The device mesh of `config.mesh`.
 
     Args:
-        mesh: sizes of the three axes; one may be −1: all remaining devices.
+        mesh: sizes of the axes, 1 for those that it lacks; one may be −1: all remaining devices.
         devices: by default all; a single process may use only the first ones.
 
     Raises:
         UserError: the sizes do not fit the number of devices.
     """
     devices = np.asarray(jax.devices() if devices is None else devices).ravel()
-    sizes = [int(mesh[axis]) for axis in MESH_AXES]
+    sizes = [int(mesh.get(axis, 1)) for axis in MESH_AXES]
     shown = ", ".join(f"{a}={s}" for a, s in zip(MESH_AXES, sizes))
     keys.check(mesh, "mesh")
     if sizes.count(-1) > 1:
@@ -54,7 +55,7 @@ def build_mesh(mesh, devices=None) -> Mesh:
         raise UserError(f"config.mesh ({shown}) asks for {used} devices, but JAX has {devices.size}; change its sizes")
     # As `jax.make_mesh`, but a mesh axis may take part of an axis of a TPU slice: 16 of 4 x 8 x 8.
     laid_out = mesh_utils.create_device_mesh(sizes, devices[:used], allow_split_physical_axes=True)
-    return Mesh(laid_out, MESH_AXES, axis_types=(AxisType.Auto,) * 3)
+    return Mesh(laid_out, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 
 def check_memory(shapes, shardings, mesh: Mesh) -> None:
@@ -83,11 +84,13 @@ def check_batch(shards: int, batch_size: int, micro_batches: int) -> None:
 
 def check_rows_have_one_process(mesh: Mesh) -> None:
     """Refuses a mesh in which devices of several processes share rows: each process reads its own."""
-    devices = mesh.devices.reshape(-1, mesh.shape["tensor"])
+    sharing = {axis: mesh.shape[axis] for axis in ("tensor", "sequence") if mesh.shape[axis] > 1}
+    devices = mesh.devices.reshape(-1, math.prod(sharing.values()))
     if any(len({device.process_index for device in group}) > 1 for group in devices):
+        shown = " times ".join(f"config.mesh.{axis}={size}" for axis, size in sharing.items())
         raise UserError(
-            f"config.mesh.tensor={mesh.shape['tensor']} spans processes, but each process reads its own rows; choose a divisor"
-            f" of the {len(mesh.local_devices)} devices of a process"
+            f"{shown} spans processes, but each process reads its own rows; choose a divisor of the"
+            f" {len(mesh.local_devices)} devices of a process"
         )
 
 

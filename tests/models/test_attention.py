@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -256,3 +257,47 @@ def test_blocks_of_a_window_give_what_all_scores_give(direction, reach):
     computed = jax.jit(lambda x: attention._in_bands(x, sight, None, jnp.float32)).lower(qkv).cost_analysis()["flops"]
     width = 3 if direction == "bidirectional" else 2
     assert computed < 1.5 * 2 * 2 * 2 * 2 * 512 * width * 64 * 16, "products of 8 blocks, not of [500, 500]"
+
+
+def long_rows(monkeypatch):
+    """Rows of more than 100 positions count as long, and 64 queries are computed at a time."""
+    monkeypatch.setattr(attention_kernel, "LONGEST", 100)
+    monkeypatch.setattr(attention, "_QUERIES", 64)
+
+
+@pytest.mark.parametrize("of", [*DIRECTIONS, "window", "all", "order and bias"])
+def test_some_queries_at_a_time_give_what_all_scores_give(of, monkeypatch):
+    """Rows of several documents whose length is no multiple of a block; also layers whose window is a value."""
+    random = np.random.default_rng(1)
+    documents = jnp.asarray(choice._packed(dataclasses.replace(SHAPE, length=150))[-1])
+    qkv = jnp.asarray(random.normal(size=(2, 150, 3, 2, 16)), jnp.float32)
+    direction = of if of in DIRECTIONS else "bidirectional"
+    mask = attention_mask(documents, direction)
+    sight = attention.Sight(mask, documents, direction)
+    if of in ("window", "all"):
+        near = jnp.abs(jnp.arange(150) - jnp.arange(150)[:, None]) <= 40
+        window = attention.Window(40, jnp.bool_(of == "window"), 1, 2)
+        sight = attention.Sight(mask & (near if of == "window" else True), documents, direction, window=window)
+    if of == "order and bias":
+        hidden = mask & (random.random((2, 1, 150, 150)) < 0.5) | jnp.eye(150, dtype=bool)
+        bias = jnp.asarray(random.normal(size=(1, 2, 150, 150)), jnp.float32)
+        sight = attention.Sight(hidden, None, direction, bias)
+    expected = jax.jit(functools.partial(value_and_gradient, sight=sight))(qkv)
+    long_rows(monkeypatch)
+    step = jax.jit(functools.partial(value_and_gradient, sight=sight)).lower(qkv)
+    assert not re.search(r"tensor<2x2x150x150x", step.as_text()), "all scores are never there"
+    for mine, right in zip(step.compile()(qkv), expected, strict=True):
+        np.testing.assert_allclose(mine, right, rtol=1e-5, atol=1e-5)
+
+
+def test_some_queries_at_a_time_drop_weights_by_themselves(monkeypatch):
+    """With values of one, a query's output is the share of its weights that stays, made larger."""
+    long_rows(monkeypatch)
+    qkv = jnp.zeros((1, 256, 3, 1, 16)).at[:, :, 2].set(jnp.eye(256, 16)[None, :, None])
+    documents = jnp.ones((1, 256), jnp.int32)
+    sight = attention.Sight(attention_mask(documents, "bidirectional"), documents, "bidirectional")
+    found = np.asarray(attention.attend("xla", qkv, sight, choice.Drawn(0.25)))[0, :, 0] * 256
+    assert {*np.unique(found.round(4))} == {0.0, np.float32(4 / 3).round(4)}
+    assert np.mean(found > 0) == pytest.approx(0.75, abs=0.03)
+    blocks = found.reshape(4, 64, 16) > 0
+    assert not any((blocks[0] == block).all() for block in blocks[1:])

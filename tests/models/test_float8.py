@@ -119,6 +119,20 @@ def test_the_scale_is_that_of_the_whole_array_on_a_mesh():
     assert np.abs(compute(x[1:], kernel)[0] - alone[0][1:]).max() > 1e-2
 
 
+def test_rows_in_parts_give_the_same_as_whole_ones():
+    """[B, L, D] with positions over two devices, and [B·L, D] on one."""
+    rng = np.random.default_rng(0)
+    x, kernel, of_y = (rng.normal(size=size).astype(np.float32) for size in ((4, 6, 2, 8), (2, 8, 4), (4, 6, 4)))
+    compute = lambda x, kernel, of_y: jax.vjp(lambda *given: float8_product(*given, jnp.float32, 2), x, kernel)[1](of_y)
+    of_x, of_kernel = quick_jit(compute)(x.reshape(24, 2, 8), kernel, of_y.reshape(24, 4))
+    mesh = build_mesh(dict(data=2, sequence=2))
+    placed = [jax.device_put(a, NamedSharding(mesh, P("data", "sequence"))) for a in (x, of_y)]
+    with jax.set_mesh(mesh):
+        found = quick_jit(compute)(placed[0], kernel, placed[1])
+    np.testing.assert_allclose(found[0].reshape(of_x.shape), of_x, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(found[1], of_kernel, rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("kind", "able"),
     [

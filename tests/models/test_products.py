@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 from ml_collections import ConfigDict
 
 from bertlab.models.base import einsum, product
@@ -64,6 +65,22 @@ def test_a_product_is_over_as_many_axes_as_asked(axes, cpu):
         found = product(x, kernel, dtype, axes)
         assert found.dtype == jnp.float32
         np.testing.assert_allclose(found, np.tensordot(given(x), given(kernel), axes), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_products_of_rows_in_parts_are_those_of_whole_rows(dtype):
+    """Values and gradients, where positions are divided over two devices and heads over two."""
+    rng, given = np.random.default_rng(0), rounded if dtype == jnp.bfloat16 else np.float64
+    x, kernel, g = (rng.normal(size=size).astype(np.float32) for size in ((2, 6, 2, 8), (2, 8, 3, 4), (2, 6, 3, 4)))
+    with jax.set_mesh(build_mesh(ConfigDict(dict(data=2, tensor=2, sequence=2)))):
+        place = lambda array, *axes: jax.device_put(array, PartitionSpec(*axes))
+        placed = place(x, "data", "sequence", "tensor"), place(kernel, "tensor"), place(g, "data", "sequence")
+        found = jax.jit(lambda *a: with_gradients(lambda x, y: product(x, y, dtype, 2), *a))(*placed)
+    x, kernel, g = map(given, (x, kernel, g))
+    expected = np.tensordot(x, kernel, 2), np.tensordot(g, kernel, ((2, 3), (2, 3))), np.tensordot(x, g, ((0, 1), (0, 1)))
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == jnp.float32
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-4)
 
 
 def test_no_factor_of_a_product_s_gradients_is_written_anew_in_another_order(cpu):

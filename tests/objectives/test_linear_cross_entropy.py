@@ -90,11 +90,11 @@ def test_all_logits_are_never_there(cpu, rows, most):
     assert most / 2 < largest(made.jaxpr) <= most
 
 
-@pytest.mark.parametrize("shape", [(1, 8, 1), (2, 2, 2)])
+@pytest.mark.parametrize("shape", [(1, 8, 1), (2, 2, 2), (1, 2, 1, 4)])
 def test_devices_give_the_same(shape):
     layer, labels, weights = given()
     expected = with_gradients(linear_cross_entropy, layer, labels, weights)
-    mesh = build_mesh(dict(zip(("data", "fsdp", "tensor"), shape)))
+    mesh = build_mesh(dict(zip(("data", "fsdp", "tensor", "sequence"), shape)))
     put = lambda x, *spec: jax.device_put(x, NamedSharding(mesh, PartitionSpec(*spec)))
     rows = ("data", "fsdp")
     placed = (put(layer[0], rows), put(layer[1], "tensor", "fsdp" if D % shape[1] == 0 else None), put(layer[2], "tensor"))

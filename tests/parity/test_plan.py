@@ -52,7 +52,7 @@ def test_fsdp_divides_the_state_and_moves_parameters_and_never_activations():
 
 def test_a_mesh_of_a_slice_none_of_whose_axes_has_its_sizes():
     mesh = build_mesh(ConfigDict(dict(data=-1, fsdp=16, tensor=1)), topology_devices("v5p:4x8x8")[0])
-    assert dict(mesh.shape) == {"data": 16, "fsdp": 16, "tensor": 1}
+    assert dict(mesh.shape) == {"data": 16, "fsdp": 16, "tensor": 1, "sequence": 1}
     assert len({device.id for device in mesh.devices.ravel()}) == 256
 
 
@@ -86,6 +86,21 @@ def test_local_layers_compute_little_more_than_the_mask_leaves(backend):
     layer = 12 * 768 * 4096**2  # the formula's attention in full, of the one row of a chip
     left_by_the_mask = found.model_flops - 2 * layer * (1 - 129 / 4096)
     assert left_by_the_mask < found.work.flops < 1.2 * left_by_the_mask
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("backend", ["xla", "pallas"])
+def test_parts_of_rows_exchange_states_and_never_scores(backend):
+    """Rows of 512 on four chips each: of states and their gradients each chip sends its quarter to all, and no more."""
+    sizes = dict(mesh__data=4, mesh__sequence=4, model__width=512, model__heads=8, data__seq_len=512, model__dropout=0.0)
+    found = planned(model__attention=backend, **sizes)
+    states, table = 2 * (64 // 4) * 512 * 512, 1024 * 512
+    exchanged = {kind: of.bytes for kind, of in found.work.collectives.items()}
+    # Of 2 layers, forward and backward: queries, keys, values and the context.
+    assert exchanged.pop("all-to-all") == 2 * 2 * 4 * states / 4
+    # Gradients, and the states of the 77 masked positions of a row.
+    assert sum(exchanged.values()) < 2 * found.parameters + 4 * table + states
+    assert bool(found.work.kernels) == (backend == "pallas")
 
 
 def test_what_does_not_fit_is_refused_with_what_to_change():

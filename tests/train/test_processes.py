@@ -109,6 +109,16 @@ module.prepare = prepare_late
 
 
 @pytest.mark.nightly
+def test_processes_whose_devices_share_rows_train_as_one(start, tmp_path):
+    """Each has two devices, one for either half of its rows."""
+    assert end(start(tmp_path / "one", 1, 4)) == [0]
+    assert end(start(tmp_path / "several", 2, 2, more=("--config.mesh.sequence=2",))) == [0, 0]
+    (expected, losses), (found, of_halves) = curves(tmp_path / "one"), curves(tmp_path / "several")
+    assert found == expected
+    np.testing.assert_allclose(of_halves, losses, rtol=1e-4)  # sums in another order
+
+
+@pytest.mark.nightly
 def test_a_process_whose_corpus_takes_longer_is_waited_for(start, tmp_path):
     two = start(tmp_path / "run", 2, 1, last=LATE.format(seconds=35))  # JAX would wait 30 for one to connect
     assert end(two) == [0, 0], [said(process) for process in two]
@@ -323,15 +333,19 @@ def test_text_that_was_dealt_out_otherwise_is_refused(small_config):
 
 
 def test_rows_are_of_one_process(monkeypatch):
-    """Two processes of two devices: `tensor` may divide what one has."""
+    """Two processes of two devices: `tensor` and `sequence` may divide what one has."""
     devices = np.array([SimpleNamespace(process_index=i // 2) for i in range(4)])
-    mesh = lambda tensor: SimpleNamespace(
-        devices=devices.reshape(-1, 1, tensor), shape={"tensor": tensor}, local_devices=devices[:2]
+    mesh = lambda tensor, sequence=1: SimpleNamespace(
+        devices=devices.reshape(-1, 1, tensor, sequence),
+        shape={"tensor": tensor, "sequence": sequence},
+        local_devices=devices[:2],
     )
-    check_rows_have_one_process(mesh(1))
-    check_rows_have_one_process(mesh(2))
+    for sizes in ((1,), (2,), (1, 2)):
+        check_rows_have_one_process(mesh(*sizes))
     with pytest.raises(UserError, match=r"config.mesh.tensor=4 spans processes.* a divisor of the 2 devices"):
         check_rows_have_one_process(mesh(4))
+    with pytest.raises(UserError, match=r"config.mesh.tensor=2 times config.mesh.sequence=2 spans processes"):
+        check_rows_have_one_process(mesh(2, 2))
 
 
 @pytest.mark.parametrize(

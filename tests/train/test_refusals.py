@@ -53,6 +53,12 @@ CASES = [
     (BERT, {"mesh.data": 8, "data.batch_size": 12}, "config.data.batch_size=12 .*config.mesh"),
     (BERT, {"train.micro_batches": 3}, r"batch_size=8 .*config.train.micro_batches \(3\)"),
     (BERT, {"mesh.data": 16, "data.batch_size": 16}, r"config.mesh \(data=16, .* 16 devices.* 8"),
+    (f"{BERT}:objectives=mlm", {"mesh.sequence": 4}, "config.mesh.sequence=4 times .*tensor=1 does not .* 2 heads"),
+    (GPT, {"mesh.sequence": 2, "mesh.tensor": 2}, "config.mesh.sequence=2 times config.mesh.tensor=2 does not .* 2 heads"),
+    (GPT, {"mesh.sequence": 2, "data.seq_len": 31}, "config.mesh.sequence=2 does not divide rows of 31 positions"),
+    (f"{BERT}:objectives=permutation", {"mesh.sequence": 2}, "sequence=2 .* 37 positions that objective permutation .* 32"),
+    (ELMO, {"mesh.sequence": 2}, "config.mesh.sequence=2 .*'elmo' read a row one position after another"),
+    (f"{STATIC}:objectives=glove", {"mesh.sequence": -1, "mesh.data": 1}, "config.mesh.sequence=-1 .*'static' have no states"),
     (BERT, {"optimizer.warmup_steps": 20}, "config.optimizer.warmup_steps=20 .*config.train.steps=20"),
     (BERT, {"model.heads": 3}, "config.model.width=16 .*config.model.heads=3"),
     # Objectives and data.

@@ -30,20 +30,33 @@ CASES = {
     "cbow": ("static", "cbow", {}),
     "glove": ("static", "glove", {}),
 }
+# Rows divided along their positions, with dropout: each device draws what one device would.
+IN_PARTS = {
+    "bert in parts": ("bert", "mlm+nsp", dict(heads=4, dropout=0.1)),
+    "gpt in parts": ("gpt", "ltr", dict(heads=4, layers=2, dropout=0.1)),
+    "modern in parts": ("modern", "mlm", dict(heads=4, layers=2, local_window=4, global_every=2, dropout=0.1)),
+    "diffusion in parts": ("bert", "diffusion", dict(heads=4, dropout=0.1)),
+    "disentangled in parts": ("bert", "mlm", dict(heads=4, position_encoding="disentangled", position_buckets=4)),
+    "relative in parts": ("bert", "mlm", dict(heads=4, position_encoding="relative", direction="bidirectional")),
+    "right to left in parts": ("gpt", "rtl", dict(heads=4, direction="right-to-left", dropout=0.1)),
+    "electra in parts": ("bert", "electra", dict(heads=16, width=32)),
+    "span corruption in parts": ("bert", "span_corruption", dict(heads=4)),
+    "prefix and others in parts": ("bert", "prefix+masked_next_token", dict(heads=4)),
+}
 # Float32 sums in another order differ in their last bits; a mean of means or a lost shard differs by percents.
 TOLERANCE = 1e-5
 
 
 def tiny_program(case: str) -> Program:
-    family, names, model = CASES[case]
+    family, names, model = (CASES | IN_PARTS)[case]
     dropouts = dict.fromkeys((key for key in FAMILIES[family].values if key.endswith("dropout")), 0.0)
-    program, stateful = references.tiny_program(family, names, **dropouts, **model), model.get("stateful", False)
+    program, stateful = references.tiny_program(family, names, **dropouts | model), model.get("stateful", False)
     return dataclasses.replace(program, stream=stateful, stateful=stateful)
 
 
-def batch_of(case: str, packed_batch) -> dict:
+def batch_of(case: str, packed_batch, length: int = 16) -> dict:
     """A batch with what the case reads; rows differ a lot in how much they hold."""
-    batch, rng = uneven(packed_batch(rows=16, length=16)), np.random.default_rng(3)
+    batch, rng = uneven(packed_batch(rows=16, length=length)), np.random.default_rng(3)
     shape = batch["tokens"].shape
     ids = lambda most, *more: rng.integers(0, most, (*shape, *more)).astype(np.int32)
     if "characters" in case:
@@ -124,7 +137,12 @@ def test_eight_devices_and_micro_batches_equal_one_device(case, packed_batch):
     variants = [dict(mesh_sizes=(2, 2, 2), micro_batches=2)]
     if case == "bert":  # what can go wrong with one of the two alone does not depend on the family
         variants = [dict(mesh_sizes=(8, 1, 1)), dict(mesh_sizes=(2, 4, 1), micro_batches=2), dict(mesh_sizes=(2, 2, 2))]
-    state, metrics = one_step(case, batch)
+    assert_same_step(case, batch, {}, variants)
+
+
+def assert_same_step(case, batch, usual, variants):
+    """The step with the `usual` arguments, and with each of the others."""
+    state, metrics = one_step(case, batch, **usual)
     assert bool(jax.tree.leaves(state.carry)) == ("stateful" in case)
     assert all(np.abs(np.asarray(leaf)).max() > 0 for leaf in jax.tree.leaves(state.opt_state[0].trace))
     for arguments in variants:
@@ -133,6 +151,19 @@ def test_eight_devices_and_micro_batches_equal_one_device(case, packed_batch):
         assert_same(state.opt_state[0].trace, other.opt_state[0].trace, f"{arguments}: gradient")
         assert_same(state.params, other.params, f"{arguments}: parameters")
         assert_same(state.carry, other.carry, f"{arguments}: carried states")
+
+
+SLOWER = {"gpt in parts": pytest.mark.slow, "modern in parts": pytest.mark.slow, "bert in parts": ()}
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=SLOWER.get(case, pytest.mark.nightly)) for case in IN_PARTS])
+def test_rows_in_parts_equal_whole_rows(case, packed_batch):
+    """Positions over two and over four devices, beside the other axes and in micro-batches."""
+    batch = batch_of(case, packed_batch, length=32)  # so long that each part has masked tokens
+    micro_batches = 1 if case == "bert in parts" else 2
+    meshes = [(1, 2, 2, 2), (2, 1, 1, 4)][:micro_batches]
+    variants = [dict(mesh_sizes=sizes, micro_batches=micro_batches) for sizes in meshes]
+    assert_same_step(case, batch, variants[0] | dict(mesh_sizes=(1, 1, 1)), variants)
 
 
 def test_shards_do_hold_unequal_numbers_of_masked_tokens(packed_batch):

@@ -60,6 +60,18 @@ def test_finetuning_learns_and_writes_a_run_directory(bert_run, words_task, tmp_
     assert finetune(bert_run, words_task, tmp_path / "words", overrides) == result
 
 
+@pytest.mark.nightly
+def test_rows_in_parts_are_learned_as_whole_ones(bert_run, words_task, tmp_path):
+    losses = []
+    for parts in (1, 2):
+        overrides = settings(**{"train.steps": 6, "train.log_every": 1, "optimizer.warmup_steps": 1, "mesh.sequence": parts})
+        finetune(bert_run, words_task, tmp_path / str(parts), overrides)
+        lines = (tmp_path / str(parts) / "metrics.jsonl").read_text().splitlines()
+        losses.append([json.loads(line)["words/loss"] for line in lines])
+    np.testing.assert_allclose(*losses, rtol=1e-4)  # sums in another order
+    assert losses[0] != losses[1], "it was computed otherwise"
+
+
 def test_finetuning_starts_from_the_pretrained_parameters(bert_run, words_task, tmp_path):
     finetune(bert_run, words_task, tmp_path / "start", settings(**{"train.steps": 0}))
     pretrained, start = load_params(bert_run), load_params(tmp_path / "start")
