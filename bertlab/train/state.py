@@ -183,7 +183,7 @@ def compiler_options(mesh: Mesh, config) -> dict[str, str]:
 
     By its own account (`bertlab plan`) a step with rings moves two to three times as much memory: docs/how-to/gpu-and-tpu.md.
     """
-    is_divided = mesh.size > mesh.shape["data"]
+    is_divided = mesh.shape["fsdp"] * mesh.shape["tensor"] > 1
     if mesh.devices.flat[0].platform != "tpu" or not is_divided or config.mesh.windowed_einsum:
         return {}
     return {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}

@@ -381,7 +381,7 @@ def test_a_finished_run_of_whose_files_one_is_damaged_does_not_give_its_result(u
     assert loop.train(unfinished[0], run)
     file = run / "result.json"
     file.write_text(re.sub(r'"loss": \d', '"loss": 9', file.read_text(), count=1))
-    with pytest.raises(UserError, match=f"^{file} is damaged .*; delete {run} and run "):
+    with pytest.raises(UserError, match=f"^{file} is damaged .* or delete {run} and run "):
         loop.train(unfinished[0], run)
 
 
