@@ -68,7 +68,7 @@ def _owners(place: Path, but: str) -> dict[str, set[str]]:
     if study.is_there():
         found["the study"] = {*_names(named(study)), *checksums.listed(place), checksums.LIST}
     if not found and (listed := checksums.listed(place)):
-        found["the files of"] = listed
+        found["the folder"] = listed
     return found
 
 

@@ -54,8 +54,8 @@ def places(tmp_path, monkeypatch):
         ("run/checkpoints/4/state/x.json", "the run run"),
         ("link/checkpoints/4/x.json", "the run link"),
         ("run/study/../tokenizer/x.json", "the run run/study/.."),
-        ("cache/corpus/files.json", "the files of cache/corpus"),
-        ("cache/corpus/dataset/info.json", "the files of cache/corpus"),
+        ("cache/corpus/files.json", "the folder cache/corpus"),
+        ("cache/corpus/dataset/info.json", "the folder cache/corpus"),
     ],
 )
 def test_out_is_nobody_s_at_any_depth(out, owner, places, capsys):
