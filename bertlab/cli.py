@@ -946,9 +946,10 @@ def _manifest(given, _) -> None:
 
 
 def _evaluate(given, _) -> Found | None:
+    from bertlab.config import split_list
     from bertlab.transfer.evaluate import evaluate
 
-    kinds = [kind.strip() for kind in given.kinds.split(",") if kind.strip()]
+    kinds = split_list("--kinds", given.kinds, expected="kinds") if given.kinds else []
     if given.suite or given.data:
         if not (given.suite and given.data) or given.text or given.minimal_pairs or given.noclosing:
             raise UserError(
@@ -970,9 +971,10 @@ def _evaluate(given, _) -> Found | None:
 
 
 def _similarity(given, _) -> Found:
+    from bertlab.config import split_list
     from bertlab.transfer.similarity import similarity
 
-    words = [Path(name.strip()) for name in given.words.split(",") if name.strip()]
+    words = split_list("--words", given.words, Path, "files") if given.words else []
     names = ("analogies", "sts", "text", "contexts", "vocabulary", "out", "step")
     return Found(similarity(given.run, words, **{name: getattr(given, name) for name in names}))
 
@@ -1069,9 +1071,10 @@ def _report(given, _) -> Found:
 
 
 def _scaling(given, _) -> Found:
+    from bertlab.config import split_list
     from bertlab.studies.scaling import scaling
 
-    return Found({"folder": scaling(given.path, given.along.split(","), given.measure)})
+    return Found({"folder": scaling(given.path, split_list("--along", given.along, expected="axes"), given.measure)})
 
 
 def _compare(given, _) -> Found:

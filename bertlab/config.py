@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +72,40 @@ def parse_arguments(text: str | None, /, **defaults: Any) -> dict[str, Any]:
 
 
 def split_arguments(text: str) -> list[str]:
-    """The `key=value` of "key=value,key=value"; a value extends to the next ",key=", so it may contain commas."""
-    return [item for item in re.split(r",+(?=\w+=)", text.strip(",")) if item]
+    """The `key=value` of "key=value,key=value"; a value extends to the next ",key=", so it may contain commas.
+
+    Raises:
+        UserError: a key is there twice.
+    """
+    items = [item for item in re.split(r",+(?=\w+=)", text.strip(",")) if item]
+    names = [item.partition("=")[0] for item in items]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"'{text}': {twice[0]} is given twice; give each argument once")
+    return items
+
+
+def split_list(named: str, text: str, kind: Callable[[str], Any] = str, expected: str = "values") -> list:
+    """The values of "value,value".
+
+    Args:
+        named: what it is the value of, for messages: "--kinds".
+        text: with at least one value.
+        kind: makes a value of its text, or raises ValueError.
+        expected: what the values are, for messages.
+
+    Raises:
+        UserError: a value is empty, of another kind or there twice.
+    """
+    try:
+        parts = [part.strip() for part in text.split(",")]
+        if "" in parts:
+            raise ValueError
+        values = [kind(part) for part in parts]
+    except ValueError:
+        raise UserError(f"{named}={text}: expected {expected} joined by commas") from None
+    if twice := [value for value in values if values.count(value) > 1]:
+        raise UserError(f"{named}={text}: {twice[0]} is given twice; give each once")
+    return values
 
 
 def base_config() -> ConfigDict:

@@ -16,6 +16,7 @@ from bertlab.config import (
     parse_arguments,
     parse_override,
     set_key,
+    split_list,
 )
 from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
@@ -46,11 +47,24 @@ def test_arguments_take_the_types_of_their_defaults():
         ("size", r"'size' .*size=tiny, steps=10"),
         ("steps=many", r"steps=many: .*int.* steps=10"),
         ("size=a,,steps=2.5", r"steps=2.5: .*int"),
+        ("size=a,steps=2,size=b,c", r"'size=a,steps=2,size=b,c': size is given twice"),
     ],
 )
 def test_wrong_arguments_are_refused_with_what_is_known(text, message):
     with pytest.raises(UserError, match=message):
         parse_arguments(text, size="tiny", steps=10)
+
+
+def test_a_list_has_each_value_once_and_none_that_is_empty():
+    assert split_list("--x", " a,b ") == ["a", "b"] and split_list("--x", "0,-1", int) == [0, -1]
+    for text, kind, message in [
+        (",", str, "--x=,: expected names joined by commas"),
+        ("a,", str, "--x=a,: expected names joined by commas"),
+        ("0,x", int, "--x=0,x: expected names joined by commas"),
+        ("00,1,0", int, "--x=00,1,0: 0 is given twice; give each once"),
+    ]:
+        with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+            split_list("--x", text, kind, "names")
 
 
 def test_unknown_argument_of_a_recipe_lists_its_arguments():

@@ -10,7 +10,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bertlab.config import SHIPPED, load_config
+from bertlab.config import SHIPPED, load_config, split_list
 from bertlab.errors import UserError
 
 
@@ -249,6 +249,7 @@ def chosen(suite: str, only: str = "") -> list[Workload]:
     """
     suites = {"": ("cpu", "device", "gpu", "tpu"), "cpu": ("cpu",)}.get(suite, (suite, "device"))
     known = {workload.name: workload for workload in WORKLOADS if workload.suite in suites}
-    if unknown := [name for name in only.split(",") if only and name not in known]:
+    names = split_list("--only", only, expected="workloads") if only else list(known)
+    if unknown := [name for name in names if name not in known]:
         raise UserError(f"--only={only}: {unknown[0]} is no workload of --suite={suite}; choose from {', '.join(known)}")
-    return [known[name] for name in only.split(",")] if only else list(known.values())
+    return [known[name] for name in names]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertlab.config import flatten, load_config
+from bertlab.config import flatten, load_config, split_list
 from bertlab.errors import UserError
 from bertlab.studies.launchers import Local
 from bertlab.studies.study import RATE, Study, file_name
@@ -88,15 +88,10 @@ def axes_of(seeds: str | None, rates: str | None, of: str = "") -> dict[str, lis
 
 def numbers(name: str, text: str, kind: type) -> list:
     """Parses "1,2,3" into seeds (int) or rates (float); a UserError says which value is wrong."""
-    try:
-        values = [kind(part) for part in text.split(",")]
-    except ValueError:
-        raise UserError(f"--{name}={text}: expected numbers separated by commas") from None
+    values = split_list(f"--{name}", text, kind, "numbers")
     for value in values:
         if kind is int and value < 0:
             raise UserError(f"--{name}={text}: {value} is negative; give whole numbers of at least 0")
         if kind is float and not (math.isfinite(value) and value > 0):
             raise UserError(f"--{name}={text}: {value} must be finite and above 0")
-    if len(set(values)) < len(values):
-        raise UserError(f"--{name}={text}: a value is repeated; give each once")
     return values

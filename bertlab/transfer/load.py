@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from bertlab import objectives
 from bertlab.compressed import read_whole
-from bertlab.config import base_config, is_finetuning
+from bertlab.config import base_config, is_finetuning, split_list
 from bertlab.data.text_rows import RowEncoder, TextRow
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
@@ -438,10 +438,7 @@ def parse_layers(text: str) -> str | list[int]:
     """ "all", or the numbers of "0,-1"."""
     if text == "all":
         return text
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UserError(f"--layers={text}: expected all, or numbers joined by commas such as 0,-1") from None
+    return split_list("--layers", text, int, "all, or numbers")
 
 
 def to_frame(embeddings: Sequence[Embedding]) -> "pandas.DataFrame":

@@ -8,6 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bertlab.config import split_list
 from bertlab.errors import UserError, reason_of
 from bertlab.floors import Floor, floors
 from bertlab.run import Run
@@ -75,7 +76,7 @@ def _check_words(asked: ConfigDict) -> None:
 
 
 def _files(joined: str) -> list[Path]:
-    return [Path(name) for name in joined.split(",") if name]
+    return split_list("config.evaluate.words", joined, Path, "files") if joined else []
 
 
 def measure(run: Path) -> None:

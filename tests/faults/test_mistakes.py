@@ -337,6 +337,31 @@ def test_a_help_text_that_cannot_be_written_is_a_failure(words):
     assert ended.returncode == 1 and ended.stderr.count(b"\n") == 1 and b"No space left on device" in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (f"train {CONFIG}:objectives=mlm,objectives=nsp --workdir=x", "objectives is given twice"),
+        ("sweep --study={root}/x.py:seeds=1,seeds=2 --workdir=x --dry_run", "seeds is given twice"),
+        ("sweep --study={root}/x.py --workdir=x --launcher_options=devices=0,devices=1", "devices is given twice"),
+        ("evaluate --run=x --kinds=,", "--kinds=,: expected kinds joined by commas"),
+        ("evaluate --run=x --kinds=pseudo,pseudo", "--kinds=pseudo,pseudo: pseudo is given twice"),
+        ("embed --run=x --text=x --out=x.npz --layers=0,0", "--layers=0,0: 0 is given twice"),
+        ("probe --run=x --task=ud --layers=0,0", "--layers=0,0: 0 is given twice"),
+        ("similarity --run=x --words=a.txt,a.txt", "--words=a.txt,a.txt: a.txt is given twice"),
+        ("scaling x --along=size,size", "--along=size,size: size is given twice"),
+        ("bench --only=small-mlm,small-mlm", "--only=small-mlm,small-mlm: small-mlm is given twice"),
+    ],
+)
+def test_what_is_given_twice_or_as_nothing_is_refused(words, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    study = (
+        "from bertlab.config import parse_arguments\ndef get_study(arguments=None):\n    parse_arguments(arguments, seeds=1)\n"
+    )
+    (tmp_path / "x.py").write_text(study)
+    assert cli.main(words.format(root=tmp_path).split()) == 2
+    assert said in capsys.readouterr().err and not (tmp_path / "x").exists()
+
+
 @pytest.mark.parametrize("words", ["keys --markdown", "--help", "doctor nowhere 2>&1"])
 def test_a_reader_that_ends_first_ends_a_command_silently(words):
     reader, writer = os.pipe()
