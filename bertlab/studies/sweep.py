@@ -33,7 +33,7 @@ from bertlab.studies.launchers import Launcher, Local
 from bertlab.studies.measurements import trained_objectives
 from bertlab.studies.ordering import check_until_decided, fix_rule, look, open_pairs, seed_by_seed, write_settled
 from bertlab.studies.published import adopt, clear_needed
-from bertlab.studies.records import check_same_study, check_steps, clear_changed, with_owners
+from bertlab.studies.records import check_same_code, check_same_study, check_steps, clear_changed, with_owners
 from bertlab.studies.selection import Search, at_selected_rates, candidates, find_searches, has_ended, undecided
 from bertlab.studies.silence import Silence
 from bertlab.studies.statistics import Settlement
@@ -105,6 +105,7 @@ def sweep(
         description = describe(study, runs, searches)
         description["trained"] = {run.name: trained_objectives(configs[run.name]) for run in own}
         check_same_study(place, description, everything)
+        check_same_code(place, everything, configs, transfers)
         if place == workdir:  # published results have no checkpoints
             check_steps(workdir, everything)
         return (seed_by_seed(runs, study) if until_decided else runs), description
