@@ -432,7 +432,7 @@ def _add_studies(add) -> None:
     )
     sweep(
         "--launcher_options", default="",
-        help="key=value,...; local: devices=0,1; slurm: submitit's, such as timeout_min=60,partition=gpu; ray: address=,"
+        help="key=value,...; local: devices=0,1; slurm: submitit's, such as timeout_min=60,slurm_partition=gpu; ray: address=,"
         " num_gpus=; skypilot: mirror=gs://..., accelerators=, infra=",
     )  # fmt: skip
 
