@@ -40,7 +40,7 @@ from bertlab.studies.statistics import Settlement
 from bertlab.studies.store import Store
 from bertlab.studies.study import RunSpec, Study, representatives
 from bertlab.studies.views import Job, LineView, TerminalView, print_line
-from bertlab.studies.worker import RUNNER, awaited, is_finished, write_job
+from bertlab.studies.worker import RUNNER, awaited, is_finished, worker_command, write_job
 
 POLL_SECONDS = 0.1  # between two checks for workers that have ended
 VIEW_SECONDS = 1.0  # between two reads of the files of running workers
@@ -86,6 +86,8 @@ def sweep(
     console = console or Console()
     workdir, shelf = Path(workdir), Store(store) if store and not dry_run else None
     launcher = launcher or Local(1)
+    if not dry_run:
+        launcher.require()
     check_claims(study)
     own = study.runs()  # at the rates that they have without a search
     if until_decided:
@@ -303,8 +305,7 @@ def start(run: RunSpec, workdir: Path, launcher: Launcher, runner: str, lock: in
     Run(directory).alive.delete()
     log = Run(directory).log
     log_start = log.stat().st_size if log.exists() else 0
-    command = [sys.executable, "-u", "-m", "bertlab.studies.worker", "--run", str(job.resolve())]
-    return Job(run, directory, launcher.start(command, directory, lock), log_start, time.monotonic())
+    return Job(run, directory, launcher.start(worker_command(job), directory, lock), log_start, time.monotonic())
 
 
 def stop(running: Sequence[Job]) -> None:
