@@ -25,6 +25,7 @@ def print_plan(
     workdir: Path,
     launcher: Launcher,
     console: Console,
+    target: Path,
 ) -> None:
     """Prints what a sweep would run and what it will cost; of runs that differ only in seeds, the settings of the first.
 
@@ -34,9 +35,10 @@ def print_plan(
         runs: The study's runs; where no rate is selected yet, at their own.
         configs: Run -> its pretraining's config.
         transfers: Run -> its adaptations' and fine-tunings' configs.
-        workdir: The study's directory.
+        workdir: Where the finished runs are: the study's directory, or a published study's folder.
         launcher: Would start the runs.
         console: Where to print.
+        target: The study's directory.
     """
     counted = f"{len(runs)} runs" + (f" and {len(tried)} candidates for pretraining rates" if tried else "")
     runs = [*tried, *runs]
@@ -83,7 +85,7 @@ def print_plan(
             before = "adapted to the text of and " if run.adapt else ""
             print_line(console, f"    then {before}fine-tuned on {', '.join(run.downstream)}")
     first = next((run for run in waiting if not run.shares and not run.averages), None)
-    if first and (submitted := previewed(first, workdir, launcher)):
+    if first and (submitted := previewed(first, target, launcher)):
         print_line(console, f"{first.name} would be submitted as:\n{submitted}")
     waits = {run.name: {name for name, _ in awaited(run, workdir)} for run in waiting}
     together = seconds_text(schedule(seconds, waits, at_a_time, share))
@@ -91,7 +93,7 @@ def print_plan(
         console,
         f"{study.name}: {counted}, {len(waiting)} to do: {count_text(total.tokens)} tokens (rows counted as full),"
         f" {count_text(total.flops)} FLOPs, {together} of training with {at_a_time}"
-        f" at a time, {source}, plus preparation, compilation and evaluation; in {workdir}; nothing was started (--dry_run)",
+        f" at a time, {source}, plus preparation, compilation and evaluation; in {target}; nothing was started (--dry_run)",
     )
 
 

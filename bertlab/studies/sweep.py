@@ -123,7 +123,7 @@ def sweep(
         print_line(console, f"--published={published}: nothing is copied in a dry run; {known}")
     runs, description = arranged(place)
     if dry_run:
-        print_plan(study, tried, runs, configs, transfers, place, launcher, console)
+        print_plan(study, tried, runs, configs, transfers, place, launcher, console, workdir)
         return 0
 
     workdir.mkdir(parents=True, exist_ok=True)
