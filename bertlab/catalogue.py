@@ -113,7 +113,7 @@ def print_models() -> list[dict[str, str | int]]:
 def key_table(pattern: str = "") -> list[tuple[str, str, str, str]]:
     """(name, default, values, meaning) of every config key whose name or meaning contains the pattern or matches it as a glob.
 
-    "module:Class" is an objective from outside; its settings are listed too.
+    Of "module:Class", an objective from outside, the settings are listed, by the keys that set them.
 
     The settings of each objective follow the table of keys, then the keys of fine-tuning and the settings of task heads.
     """
@@ -126,8 +126,11 @@ def key_table(pattern: str = "") -> list[tuple[str, str, str, str]]:
     rows += [("objectives.NAME.weight", "1.0", "number at least 0", "weight of the objective in the loss")]
     final = "its weight at the last step, reached linearly; unset: weight"
     rows += [("objectives.NAME.final_weight", "", "number at least 0", final)]
-    own = pattern.removeprefix("objectives.") if ":" in pattern else ""
-    for name, kind in {**objectives.REGISTRY, **({own: objectives.find(own)} if own else {})}.items():
+    if ":" in pattern:
+        own = pattern.removeprefix("objectives.")
+        name, _ = objectives.describe(own)
+        return [row(key, f"objectives.{name}.") for key in settings_of(objectives.find(own))]
+    for name, kind in objectives.REGISTRY.items():
         rows += [row(key, f"objectives.{name}.") for key in settings_of(kind)]
     rows += [row(key) for key in (*TASK_DATA, *TRANSFER)]
     rows += [("metrics.TASK", "", "text", "metric by which fine-tuning reports a task; unset: the task's first")]

@@ -448,7 +448,7 @@ def _add_studies(add) -> None:
     )
     sweep(
         "--launcher_options", default="",
-        help="key=value,...; local: devices=0,1; slurm: submitit's, such as timeout_min=60,partition=gpu; ray: address=,"
+        help="key=value,...; local: devices=0,1; slurm: submitit's, such as timeout_min=60,slurm_partition=gpu; ray: address=,"
         " num_gpus=; skypilot: mirror=gs://..., accelerators=, infra=",
     )  # fmt: skip
 
@@ -1048,11 +1048,13 @@ def _speedrun(given, _) -> None:
 
 
 def _publish(given, _) -> Found:
-    from bertlab.studies.published import publish
+    from bertlab.studies.published import own_files, publish
 
-    added = publish(given.path, given.folder)
+    added, needed = publish(given.path, given.folder), own_files(given.folder)
     print(f"{given.folder}: {len(added)} added" + "".join(f"\n  {name}" for name in added))
-    return Found({"folder": given.folder, "added": list(added)})
+    if needed:
+        print(f"not copied, and others need them to go on from it: {', '.join(needed)}, with the files that these read")
+    return Found({"folder": given.folder, "added": list(added), "needed": needed})
 
 
 def _evidence(given, _) -> Found:

@@ -314,7 +314,7 @@ class Run:
     Attributes:
         directory: The directory; it need not exist.
         config: The whole config.
-        environment: Machine, packages and command.
+        environment: Machine, packages, command, and digests of objectives and tasks from outside (`bertlab.train.code`).
         data: Facts about the prepared corpus (`bertlab.data.facts`).
         metrics: The log lines.
         result: The final metrics and costs. It is written last: a run that has it is finished.
@@ -342,7 +342,7 @@ class Run:
     """
 
     config = Named("config.json", ConfigFile, "give the --workdir of a `bertlab train` or `bertlab import`")
-    environment = Named("environment.json", JsonFile)
+    environment = Named("environment.json", JsonFile, form={"code?": {str: str}})
     data = Named("data.json", JsonFile, form={"corpus?": dict, "batches?": {str: dict}, "objectives?": {str: {"asks": str}}})
     metrics = Named("metrics.jsonl", MetricsFile)
     result = Named("result.json", JsonFile, "let the run finish first", _RESULT)

@@ -237,6 +237,6 @@ def test_keys_by_name_by_glob_and_by_meaning(capsys, monkeypatch):
     assert len({name for name, *_ in key_table()}) == len(key_table()) - 1  # `dropout` has two defaults
     assert len(names()) > len(KEYS)
     monkeypatch.syspath_prepend(ROOT / "tests/objectives")
-    assert names("cloze:Cloze") == names("objectives.cloze:Cloze") == ["objectives.cloze:Cloze.rate"]
+    assert names("cloze:Cloze") == names("objectives.cloze:Cloze") == ["objectives.Cloze.rate"], "the key that sets it"
     assert main(["keys", "no such key"]) == 2
     assert "'no such key'" in capsys.readouterr().err

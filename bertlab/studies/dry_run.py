@@ -1,6 +1,7 @@
 """The output of `bertlab sweep --dry_run`."""
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from bertlab.studies.launchers import Launcher
 from bertlab.studies.study import RATE, RunSpec, Study, representatives, unseeded
 from bertlab.studies.text import count_text, seconds_text
 from bertlab.studies.views import print_line
-from bertlab.studies.worker import awaited, is_finished
+from bertlab.studies.worker import awaited, is_finished, worker_command, write_job
 
 
 def print_plan(
@@ -23,6 +24,7 @@ def print_plan(
     workdir: Path,
     launcher: Launcher,
     console: Console,
+    target: Path,
 ) -> None:
     """Prints what a sweep would run and what it will cost; of runs that differ only in seeds, the settings of the first.
 
@@ -32,16 +34,18 @@ def print_plan(
         runs: The study's runs; where no rate is selected yet, at their own.
         configs: Run -> its pretraining's config.
         transfers: Run -> its adaptations' and fine-tunings' configs.
-        workdir: The study's directory.
+        workdir: Where the finished runs are: the study's directory, or a published study's folder.
         launcher: Would start the runs.
         console: Where to print.
+        target: The study's directory.
     """
     counted = f"{len(runs)} runs" + (f" and {len(tried)} candidates for pretraining rates" if tried else "")
     runs = [*tried, *runs]
     waiting = [run for run in runs if not is_finished(run, workdir / run.name)]
     to_do = {run.name for run in waiting}
     at_a_time = max(1, min(launcher.jobs, len(waiting)))
-    rate, source = flops_per_second([workdir / run.name for run in runs], launcher, at_a_time)
+    rate, source = flops_per_second([workdir / run.name for run in runs], launcher)
+    share = lambda running: launcher.share(running) or 1.0
     known: dict[Any, Cost] = {}
     stands_for = representatives(runs)
     printed: set[str] = set()
@@ -64,7 +68,8 @@ def print_plan(
             total += cost
             seconds[run.name] = cost.flops / rate
         steps = f"pretrained by {shared}" if shared else f"{config.train.steps:,} steps"
-        cost_text = f"{count_text(cost.tokens)} tokens, {count_text(cost.flops)} FLOPs, {seconds_text(cost.flops / rate)}"
+        duration = seconds_text(cost.flops / rate / share(at_a_time))
+        cost_text = f"{count_text(cost.tokens)} tokens, {count_text(cost.flops)} FLOPs, {duration}"
         state = "to do" if {run.name, shared} & to_do else "finished"  # a run that shares all it has is as its owner
         print_line(console, f"{run.name}  ({state})  {steps}, {cost_text}", style="bold")
         same = json.dumps([run.config, settings, run.downstream, bool(run.adapt)], sort_keys=True)
@@ -78,10 +83,22 @@ def print_plan(
         elif run.downstream:
             before = "adapted to the text of and " if run.adapt else ""
             print_line(console, f"    then {before}fine-tuned on {', '.join(run.downstream)}")
+    first = next((run for run in waiting if not run.shares and not run.averages), None)
+    if first and (submitted := previewed(first, target, launcher)):
+        print_line(console, f"{first.name} would be submitted as:\n{submitted}")
     waits = {run.name: {name for name, _ in awaited(run, workdir)} for run in waiting}
+    together = seconds_text(schedule(seconds, waits, at_a_time, share))
     print_line(
         console,
         f"{study.name}: {counted}, {len(waiting)} to do: {count_text(total.tokens)} tokens (rows counted as full),"
-        f" {count_text(total.flops)} FLOPs, {seconds_text(schedule(seconds, waits, at_a_time))} of training with {at_a_time}"
-        f" at a time, {source}, plus preparation, compilation and evaluation; in {workdir}; nothing was started (--dry_run)",
+        f" {count_text(total.flops)} FLOPs, {together} of training with {at_a_time}"
+        f" at a time, {source}, plus preparation, compilation and evaluation; in {target}; nothing was started (--dry_run)",
     )
+
+
+def previewed(run: RunSpec, workdir: Path, launcher: Launcher) -> str:
+    """What the launcher would submit for a run; its job.json lies in a temporary folder meanwhile."""
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder).resolve() / workdir.absolute().name / run.name
+        job = write_job(run, directory, jobs=launcher.jobs)
+        return launcher.preview(worker_command(job), directory)

@@ -86,33 +86,36 @@ def _finetuning_cost(config: ConfigDict) -> Cost:
     return Cost(tokens, 0.0 if config.transfer.features else tokens * flops * (1 / 3 if frozen else 1))
 
 
-def flops_per_second(directories: list[Path], launcher: Launcher, at_a_time: int) -> tuple[float, str]:
-    """(FLOP/s of one of `at_a_time` parallel runs, its source): from finished runs, or a share of this machine's products.
+def flops_per_second(directories: list[Path], launcher: Launcher) -> tuple[float, str]:
+    """(FLOP/s of a run that is alone, its source): from finished runs, or a share of this machine's products.
 
-    Runs that share this machine's cores share its rate; other runs each have the rate of one device.
+    Runs that share this machine's cores share that rate (`Launcher.share`); other runs each have it, as that of one device.
     """
-    share = launcher.share(at_a_time)
+    share = launcher.share(1)
     done = [run for run in map(Run, directories) if run.result.exists()]
     spent = [(run.result.read(), run.job.get({}).get("jobs", 1) if share else 1) for run in done]
     spent = [(of["flops"] * jobs, of["seconds"]) for of, jobs in spent if of.get("flops") and of.get("seconds")]
-    where = "" if launcher.is_here else ", a run at this machine's rate"
+    where = "" if launcher.is_here else ", if each had a machine like this one to itself"
     if spent:
         flops, seconds = (sum(column) for column in zip(*spent))
-        return flops / seconds * (share or 1), f"at the rate of the finished runs{where}"
+        return flops / seconds, f"at the rate of the finished runs{where}"
     products = machine_rate()
     platform = jax.devices()[0].platform
     reached = SHARES_OF_PRODUCTS.get(platform, OTHER_SHARE)
     source = f"roughly, at {100 * reached:.0f} % of this machine ({platform}: {products / 1e9:,.0f} GFLOP/s in matrix products)"
-    return reached * products * (share or 1), source + where
+    return reached * products, source + where
 
 
-def schedule(seconds: Mapping[str, float], waits: Mapping[str, set[str]], jobs: int) -> float:
+def schedule(
+    seconds: Mapping[str, float], waits: Mapping[str, set[str]], jobs: int, share: Callable[[int], float] = lambda running: 1.0
+) -> float:
     """How long the runs take together, in seconds.
 
     Args:
-        seconds: Run -> its duration, in starting order.
+        seconds: Run -> its duration if it is alone, in starting order.
         waits: Run -> the runs that must end before it starts; those not in `seconds` have already ended.
         jobs: Runs at a time.
+        share: Number of runs that are running -> how fast each is beside one that is alone.
     """
     place = {name: number for number, name in enumerate(seconds)}
     needs = {name: {of for of in waits[name] if of in seconds} for name in seconds}
@@ -121,12 +124,15 @@ def schedule(seconds: Mapping[str, float], waits: Mapping[str, set[str]], jobs: 
         for of in needed:
             followers.setdefault(of, []).append(name)
     ready = [(place[name], name) for name in seconds if not needs[name]]  # heaps: sorted, and so is an empty list
-    now, running = 0.0, []
+    # A run ends when `worked`, the seconds that each of the running ones has had for itself, has grown by its own.
+    now, worked, running = 0.0, 0.0, []
     while ready or running:
         while ready and len(running) < jobs:
             _, name = heapq.heappop(ready)
-            heapq.heappush(running, (now + seconds[name], place[name], name))
-        now, _, ended = heapq.heappop(running)
+            heapq.heappush(running, (worked + seconds[name], place[name], name))
+        speed, before = share(len(running)), worked
+        worked, _, ended = heapq.heappop(running)
+        now += (worked - before) / speed
         for name in followers.get(ended, ()):
             needs[name].discard(ended)
             if not needs[name]:

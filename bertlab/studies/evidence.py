@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from bertlab.config import SHIPPED
 from bertlab.errors import UserError
 from bertlab.files import write_text
 from bertlab.locks import alone
@@ -80,7 +81,8 @@ def write_pages(folder: Path, studies: Path) -> list[Path]:
 
     Args:
         folder: It holds a folder for each published study.
-        studies: Folder of the study files; those that were not published are listed as not run.
+        studies: Folder of the study files, here or, as for `bertlab.config.find_file`, among bertlab's own; those that were not
+            published are listed as not run.
 
     Returns:
         The pages that were written.
@@ -93,6 +95,7 @@ def write_pages(folder: Path, studies: Path) -> list[Path]:
         raise UserError(
             f"{folder} has no folder with a study.json; publish a study there first: bertlab publish DIR {folder}/NAME"
         )
+    studies = next((place for place in (studies, SHIPPED / studies) if place.is_dir()), studies)
     if not (files := sorted(path for path in studies.glob("*.py") if "def get_study(" in path.read_text(encoding="utf-8"))):
         raise UserError(f"--studies={studies} has no file with get_study(); give the folder of the study files")
     for page in [place / PAGE for place in (folder, *found)]:
@@ -157,15 +160,21 @@ def top_page(rows: Sequence[Row], waiting: Sequence[tuple[str, object]], places:
         "# Published findings and ours",
         "Each row is a finding of a paper and a task on which we measured it. Data, sizes and steps differ from the paper's:"
         " compare signs, never values. [How verdicts are reached](#how-verdicts-are-reached) has the rule.",
-        f"Of {len(counted)} measured rows, {len(counted) - len(undecided)} are decided by their own study's correction, and"
-        f" {len(decided)} if all are corrected together (column Holm). Of the {len(undecided)} undecided rows, {narrow} have an"
-        f" interval within {100 * SMALL:g} points of zero, so over seeds a larger difference is unlikely; the others cannot"
-        f" tell. {len(waiting)} more findings are not run.",
-        by_finding(counted),
-        "A number after a task is that of its labelled examples, as in `ud_1000`; `_probe` is a linear layer on frozen states."
-        " Scores of ours are accuracies or F1 in %; where a paper prints errors, the lower one is the better.",
-        markdown_table(counts(rows, decided)),
     ]
+    if counted:
+        parts += [
+            f"Of {len(counted)} measured rows, {len(counted) - len(undecided)} are decided by their own study's correction,"
+            f" and {len(decided)} if all are corrected together (column Holm). Of the {len(undecided)} undecided rows,"
+            f" {narrow} have an interval within {100 * SMALL:g} points of zero, so over seeds a larger difference is unlikely;"
+            f" the others cannot tell. {len(waiting)} more findings are not run.",
+            by_finding(counted),
+            "A number after a task is that of its labelled examples, as in `ud_1000`; `_probe` is a linear layer on frozen"
+            " states. Scores of ours are accuracies or F1 in %; where a paper prints errors, the lower one is the better.",
+        ]
+    else:
+        parts.append(f"No published finding was measured here; {len(waiting)} are not run.")
+    if rows:
+        parts.append(markdown_table(counts(rows, decided)))
     for name, control in GROUPS.items():
         of_group = [row for row in counted if row.control == control]
         parts += [f"## {name}", table_of(of_group, decided)] if of_group else []
@@ -173,7 +182,8 @@ def top_page(rows: Sequence[Row], waiting: Sequence[tuple[str, object]], places:
         parts += ["## Rows whose models are among those of another row", table_of(shared, decided)]
     if without := [row for row in rows if not row.verdict.found]:
         parts += ["## Without a measurement", table_of(without, decided)]
-    parts += ["## Scores", "Means over seeds on test.", markdown_table(pd.DataFrame(score_rows(places.values())))]
+    if scored := score_rows(places.values()):
+        parts += ["## Scores", "Means over seeds on test.", markdown_table(pd.DataFrame(scored))]
     if lengths := length_rows(places.values()):
         said = "Bits per byte of held-out text, means over seeds; ≤ marks an upper bound of a code length."
         parts += ["## Code lengths", said, markdown_table(pd.DataFrame(lengths))]

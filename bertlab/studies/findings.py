@@ -243,13 +243,31 @@ def notices(results: Results) -> list[str]:
             "The runs did not read the same data in the same order, so their differences are not due to the variants alone."
             f" {'. '.join(problems)}."
         )
-    texts += compare_texts(results) + leak_notices(results) + rate_notices(results)
+    texts += code_notices(results) + compare_texts(results) + leak_notices(results) + rate_notices(results)
     settled = results.study.get("settled")
     if settled:
         left = int((results.runs["status"] == "unfinished").sum())
         texts.append(f"{settled['sentence']}, by a rule fixed beforehand; {left} runs were not started.")
     statuses = ("failed",) if settled else ("failed", "unfinished")
     return texts + [runs_left_out(results, status) for status in statuses if (results.runs["status"] == status).any()]
+
+
+def code_notices(results: Results) -> list[str]:
+    """A sentence for each objective from outside of whose code the runs had different versions."""
+    versions: dict[str, dict[str, list[str]]] = {}
+    for run, environment in results.environments.items():
+        for name, digest in environment.get("code", {}).items():
+            versions.setdefault(name, {}).setdefault(digest, []).append(run)
+    said = []
+    for name, of in versions.items():
+        if len(of) > 1:
+            few = min(of.values(), key=len)
+            more = f" and {len(few) - LISTED} more" if len(few) > LISTED else ""
+            said.append(
+                f"The code of {name} was not the same in all runs ({', '.join(few[:LISTED])}{more} had another than the rest),"
+                " so differences are not due to the variants and seeds alone."
+            )
+    return said
 
 
 def rate_notices(results: Results) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bertlab import checksums
+from bertlab.config import SHIPPED
 from bertlab.errors import UserError
 from bertlab.locks import alone
 from bertlab.places import require_place
@@ -88,6 +89,24 @@ def _publish(study: dict, source: StudyDirectory, target: StudyDirectory) -> lis
     files = [path for pattern in ("*.json", "*.jsonl", "*.txt") for path in folder.rglob(pattern)]
     checksums.write_list(folder, [path for path in files if path.name != checksums.LIST])
     return added
+
+
+def own_files(folder: Path) -> list[str]:
+    """The Python files that a published study names and bertlab does not bring along: study, configs, objectives and tasks."""
+    study, named = StudyDirectory(folder).study.read(), []
+    words = shlex.split(study.get("command", ""))
+    for before, word in zip(["", *words], words):
+        flag, equals, value = word.partition("=")
+        named += [value] if flag == "--study" and equals else [word] if before == "--study" else []
+    for run in study["runs"]:
+        tasks = [of.get("task", task) for task, of in dict(run["downstream"]).items()]
+        named += [run.get("config", ""), *(part for task in tasks for part in task.split("+"))]
+        for entry in Run(folder / run["name"]).config.get({}).get("objectives", {}).values():
+            module, colon, _ = (entry.get("implementation") or "").partition(":")
+            named += [f"{module.replace('.', '/')}.py"] if colon else []
+    files = dict.fromkeys(name.partition(":")[0] for name in named)
+    shipped = (SHIPPED / "experiments").resolve()
+    return [name for name in files if name.endswith(".py") and not (SHIPPED / name).resolve().is_relative_to(shipped)]
 
 
 def adopt(folder: Path, workdir: Path) -> None:

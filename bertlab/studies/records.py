@@ -5,6 +5,7 @@ stage that saved nothing may get new ones, and starts over.
 """
 
 import functools
+import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,9 @@ from bertlab.places import require_place
 from bertlab.run import JsonFile, Run, StudyDirectory
 from bertlab.studies.study import RunSpec, begun_at, sharing
 from bertlab.studies.worker import Stage, existing_run, is_finished, pretrained, recorded, stage_settings
+from bertlab.train.code import code_of, file_of, other_code
+
+LISTED = 6  # runs that an error names
 
 
 def with_owners(runs: Sequence[RunSpec], workdir: Path) -> list[RunSpec]:
@@ -87,6 +91,37 @@ def check_same_study(workdir: Path, description: Mapping[str, Any], runs: Sequen
                 f"{path}: run {run.name} uses the pretraining of run {gone[0]}, and this study no longer has it; add that run,"
                 " or give another --workdir"
             )
+
+
+def check_same_code(
+    workdir: Path, runs: Sequence[RunSpec], configs: Mapping[str, Any], transfers: Mapping[str, Mapping[tuple[str, str], Any]]
+) -> None:
+    """Refuses a workdir in which runs were trained with other code of an outside objective or own task than there is now.
+
+    Args:
+        workdir: The study's.
+        runs: Of the study.
+        configs, transfers: Run -> its pretraining's config; run -> those of its adaptations and fine-tunings.
+
+    Raises:
+        UserError: Names the file and the runs.
+    """
+    code = functools.cache(lambda key: code_of(json.loads(key)))
+    changed: dict[str, list[str]] = {}
+    for run in runs:
+        stages = {"/".join(stage): config for stage, config in transfers.get(run.name, {}).items()}
+        for key, config in ({"pretrain": configs[run.name]} | stages).items():
+            named = {"objectives": config.objectives.to_dict(), "task": config.get("task", "")}
+            there = Run(_directory(workdir / run.name, key))
+            if (now := code(json.dumps(named, sort_keys=True))) and has_something_to_lose(workdir / run.name, key):
+                for name in other_code(there, now):
+                    changed.setdefault(name, []).append(str(there))
+    for name, places in changed.items():
+        more = f" and {len(places) - LISTED} more" if len(places) > LISTED else ""
+        raise UserError(
+            f"{file_of(name)}, or a file that it imports, is not as it was when these were trained with {name}:"
+            f" {', '.join(places[:LISTED])}{more}; restore it, give another --workdir, or delete them to train them again"
+        )
 
 
 def check_steps(workdir: Path, runs: Sequence[RunSpec]) -> None:

@@ -3,7 +3,8 @@
     bertlab sweep --study=... --workdir=runs/table5 --store=runs/store
 
 A store is a folder with one run directory for each pretraining. Its name is a digest of the settings that are not at their
-defaults, the text and bertlab's version; for an objective from outside also of the Python files beside its module. A sweep adds
+defaults, the text and bertlab's version; for an objective from outside also of its code
+(`bertlab.train.code`). A sweep adds
 every pretraining that it finishes, and reuses those that are there instead of training them. A reused run has the result, the
 costs and the environment of the run that trained it. Checkpoints are hard links where the file system has them, so they take no
 more room.
@@ -18,7 +19,6 @@ import contextlib
 import functools
 import hashlib
 import importlib.metadata
-import inspect
 import json
 import os
 import shutil
@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertlab import checksums, objectives
+from bertlab import checksums
 from bertlab.config import not_default
 from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
@@ -38,6 +38,7 @@ from bertlab.run import Run
 from bertlab.studies.checks import load_checked
 from bertlab.studies.study import RunSpec
 from bertlab.studies.worker import Stage
+from bertlab.train.code import code_of, other_code
 from bertlab.train.keep import LOG, kept_steps
 from bertlab.train.schedules import warmup_steps
 
@@ -87,6 +88,8 @@ class Store:
         Run(directory).store_key.write(digest + "\n")
         with self._here(digest, directory.parent) as stored, temporary_folder(directory.parent, "taken") as folder:
             if not _finished(stored) or _deciding(stored.config.read()) != _deciding(config):
+                return False
+            if other_code(stored, code_of(config)):  # its worker began after the file was changed
                 return False
             last = stored.result.read()["step"] if config.train.budget else config.train.steps
             named = ",".join(part for part in config.train.keep.split(",") if part.strip() != LOG)
@@ -168,7 +171,9 @@ class Store:
     def _digest(self, config: Any) -> str:
         """Of all that decides a pretraining."""
         text = self._fingerprint(json.dumps(config.data.to_dict(), sort_keys=True))
-        content = json.dumps([importlib.metadata.version("bertlab"), _deciding(config), text, *_code(config)], sort_keys=True)
+        content = json.dumps(
+            [importlib.metadata.version("bertlab"), _deciding(config), text, *code_of(config).values()], sort_keys=True
+        )
         return hashlib.blake2b(content.encode(), digest_size=12).hexdigest()
 
 
@@ -176,15 +181,6 @@ def _deciding(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that decide a pretraining and are not at their defaults; what may differ in a resumed run may differ."""
     free = lambda key: key in BY_NAME and BY_NAME[key].on_resume and not key.startswith("evaluate.")
     return {key: value for key, value in not_default(config).items() if not free(key) and key != "data.corpus"}
-
-
-def _code(config: Any) -> Iterator[str]:
-    """The Python files in the folders of objectives from outside."""
-    for name, entry in config.objectives.items():
-        kind = objectives.find(entry.get("implementation") or name)
-        if not kind.__module__.startswith("bertlab."):
-            for path in sorted(Path(inspect.getfile(kind)).parent.glob("*.py")):
-                yield f"{path.name}\n{path.read_text(encoding='utf-8')}"
 
 
 def _finished(run: Run) -> bool:

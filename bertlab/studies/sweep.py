@@ -32,14 +32,14 @@ from bertlab.studies.launchers import Launcher, Local
 from bertlab.studies.measurements import trained_objectives
 from bertlab.studies.ordering import check_until_decided, fix_rule, look, open_pairs, seed_by_seed, write_settled
 from bertlab.studies.published import adopt, clear_needed
-from bertlab.studies.records import check_same_study, check_steps, clear_changed, with_owners
+from bertlab.studies.records import check_same_code, check_same_study, check_steps, clear_changed, with_owners
 from bertlab.studies.selection import Search, at_selected_rates, candidates, find_searches, has_ended, undecided
 from bertlab.studies.silence import Silence
 from bertlab.studies.statistics import Settlement
 from bertlab.studies.store import Store
 from bertlab.studies.study import RunSpec, Study, representatives
 from bertlab.studies.views import Job, LineView, TerminalView, print_line
-from bertlab.studies.worker import RUNNER, awaited, is_finished, write_job
+from bertlab.studies.worker import RUNNER, awaited, is_finished, worker_command, write_job
 
 POLL_SECONDS = 0.1  # between two checks for workers that have ended
 VIEW_SECONDS = 1.0  # between two reads of the files of running workers
@@ -85,6 +85,8 @@ def sweep(
     console = console or Console()
     workdir, shelf = Path(workdir), Store(store) if store and not dry_run else None
     launcher = launcher or Local(1)
+    if not dry_run:
+        launcher.require()
     check_claims(study)
     own = study.runs()  # at the rates that they have without a search
     if until_decided:
@@ -104,6 +106,7 @@ def sweep(
         description = describe(study, runs, searches)
         description["trained"] = {run.name: trained_objectives(configs[run.name]) for run in own}
         check_same_study(place, description, everything)
+        check_same_code(place, everything, configs, transfers)
         if place == workdir:  # published results have no checkpoints
             check_steps(workdir, everything)
         return (seed_by_seed(runs, study) if until_decided else runs), description
@@ -119,7 +122,7 @@ def sweep(
         print_line(console, f"--published={published}: nothing is copied in a dry run; {known}")
     runs, description = arranged(place)
     if dry_run:
-        print_plan(study, tried, runs, configs, transfers, place, launcher, console)
+        print_plan(study, tried, runs, configs, transfers, place, launcher, console, workdir)
         return 0
 
     workdir.mkdir(parents=True, exist_ok=True)
@@ -301,8 +304,7 @@ def start(run: RunSpec, workdir: Path, launcher: Launcher, runner: str, lock: in
     Run(directory).alive.delete()
     log = Run(directory).log
     log_start = log.stat().st_size if log.exists() else 0
-    command = [sys.executable, "-u", "-m", "bertlab.studies.worker", "--run", str(job.resolve())]
-    return Job(run, directory, launcher.start(command, directory, lock), log_start, time.monotonic())
+    return Job(run, directory, launcher.start(worker_command(job), directory, lock), log_start, time.monotonic())
 
 
 def stop(running: Sequence[Job]) -> None:

@@ -265,6 +265,11 @@ def write_job(run: RunSpec, directory: Path, runner: str = RUNNER, jobs: int = 1
     return Run(directory).job.path
 
 
+def worker_command(job: Path) -> list[str]:
+    """The command that executes the run of a job.json on this machine; launchers add options."""
+    return [sys.executable, "-u", "-m", "bertlab.studies.worker", "--run", str(job.resolve())]
+
+
 def recorded(directory: Path) -> dict[str, dict[str, Any]]:
     """`Stage.key` -> the settings that a run's stages began with, from its job.json."""
     job = Run(directory).job.get()

@@ -6,10 +6,12 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from bertlab.machine import describe_machine
+from bertlab.train.code import code_of
 
 _PACKAGES = (
     *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "array-record", "tensorflow-datasets", "protobuf"),
@@ -17,8 +19,9 @@ _PACKAGES = (
 )
 
 
-def describe_environment() -> dict:
-    """A JSON-ready description of this process's software and hardware."""
+def describe_environment(config: Any = None) -> dict:
+    """A JSON-ready description of this process's software and hardware, and of a config's outside code ("code"), if any."""
+    code = code_of(config) if config is not None else {}
     return {
         "python": platform.python_version(),
         **describe_machine(),
@@ -30,6 +33,7 @@ def describe_environment() -> dict:
         "git_commit": _git("rev-parse", "HEAD"),
         "git_changed_files": _git("status", "--porcelain", "--untracked-files=no").splitlines(),
         "command": " ".join(sys.argv),
+        **({"code": code} if code else {}),
     }
 
 

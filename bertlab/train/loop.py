@@ -27,6 +27,7 @@ from bertlab.train.budget import steps_within
 from bertlab.train.build import Experiment, begun_from, build_pretraining
 from bertlab.train.checkpoint import Checkpoints, OfRun, needs_repair
 from bertlab.train.choice import with_attention
+from bertlab.train.code import require_same_code
 from bertlab.train.environment import describe_environment
 from bertlab.train.keep import kept_steps
 from bertlab.train.layer_groups import layer_plan, stage_table
@@ -185,7 +186,7 @@ def describe(experiment: Experiment, workdir: Path) -> dict[Path, dict[str, Any]
     """Writes the files that describe a run, and returns them (`Run.described`)."""
     directory = Run(workdir)
     directory.begin(experiment.config.to_dict())
-    directory.environment.write(describe_environment())
+    directory.environment.write(describe_environment(experiment.config))
     if experiment.data_facts is not None:
         directory.data.write(experiment.data_facts)
     experiment.tokenizer.save(directory.tokenizer)
@@ -468,8 +469,9 @@ def finished(config, workdir: Path, of_heads: Mapping[str, Any] | None = None) -
         of_heads: of a fine-tuning, the defaults of its heads' settings by dotted name.
 
     Raises:
-        UserError: the directory holds a run whose config differs in a key that may not change on resume (`bertlab.keys`), or
-            one that is done and would evaluate something else, or of whose files one is damaged.
+        UserError: the directory holds a run whose config differs in a key that may not change on resume (`bertlab.keys`), one
+            that was trained with other code of an objective or task, one that is done and would evaluate something else, or
+            one that is done and of whose files one is damaged.
     """
     directory = Run(workdir)
     if not directory.config.exists():
@@ -493,6 +495,8 @@ def finished(config, workdir: Path, of_heads: Mapping[str, Any] | None = None) -
         shown = ", ".join(f"{k} ({old.get(k)!r} there, {new.get(k)!r} given)" for k in differ[:5])
         raise UserError(f"{workdir} holds a run with a different config ({shown}); give another --workdir or the same config")
     result = directory.result.get()
+    if result is not None or directory.steps():  # otherwise it has trained nothing yet
+        require_same_code(directory, config)
     for name in new if result is not None else ():
         if name.startswith("evaluate.") and old[name] != new[name]:
             raise UserError(

@@ -178,7 +178,7 @@ def zero_shot(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]], wo
     Run(source).require_step(config.init_step)
     if is_first():
         directory.begin(config.to_dict())
-        directory.environment.write(describe_environment())
+        directory.environment.write(describe_environment(config))
         known = directory.described()
     [(name, (task, data))] = tasks.items()
     model, heuristic, splits = load(source, config.init_step, together=True), heuristic_of(task, data), ("valid", "test")

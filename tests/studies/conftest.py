@@ -175,7 +175,9 @@ def fake_config(spec, overrides):
     data = {"corpus": overrides.get("data.corpus", "pydocs"), "batch_size": 4, "seq_len": 8}
     data["unique_tokens"] = overrides.get("data.unique_tokens", 0)
     optimizer = {"learning_rate": overrides.get("optimizer.learning_rate", 1e-3)}
-    return ConfigDict({"train": {"steps": overrides.get("train.steps", 0)}, "data": data, "optimizer": optimizer})
+    objectives = {"Own": {"implementation": overrides["objective"]}} if "objective" in overrides else {}
+    train = {"steps": overrides.get("train.steps", 0)}
+    return ConfigDict({"train": train, "data": data, "optimizer": optimizer, "objectives": objectives})
 
 
 def fake_prepare(data):

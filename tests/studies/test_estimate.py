@@ -75,8 +75,8 @@ def test_time_comes_from_finished_runs_where_there_are_any(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "result.json").write_text(json.dumps({"flops": 0, "seconds": 0.0}))
     paths = [tmp_path / name for name in "abc"]
-    assert estimate.flops_per_second(paths, Local(1), 1) == (2e9, "at the rate of the finished runs")
-    rate, source = estimate.flops_per_second([tmp_path / "c"], Local(1), 1)
+    assert estimate.flops_per_second(paths, Local(1)) == (2e9, "at the rate of the finished runs")
+    rate, source = estimate.flops_per_second([tmp_path / "c"], Local(1))
     assert rate > 1e9 and "30 % of this machine (cpu: " in source
 
 
@@ -91,16 +91,16 @@ def test_other_work_on_the_cores_slows_no_estimate(monkeypatch):
 
 def test_runs_at_a_time_share_the_rate_of_this_machine(tmp_path, monkeypatch):
     monkeypatch.setattr(estimate, "machine_rate", lambda: 100e9)
-    rate = lambda launcher, at_a_time: estimate.flops_per_second([tmp_path], launcher, at_a_time)[0]
-    assert rate(Local(1), 1) == 30e9
-    assert rate(Local(64), 2) == 30e9 / 2, "two runs of 64 at a time"
+    rate = lambda launcher: estimate.flops_per_second([tmp_path], launcher)[0]
+    assert rate(Local(1)) == 30e9
+    assert rate(Local(64)) == 30e9, "for a run that is alone"
     (tmp_path / "result.json").write_text(json.dumps({"flops": 6e9, "seconds": 3.0}))
     (tmp_path / "job.json").write_text(json.dumps({"jobs": 2}))
-    assert rate(Local(1), 1) == 4e9, "it had half of the machine"
+    assert rate(Local(1)) == 4e9, "it had half of the machine"
     cluster = SimpleNamespace(jobs=8, is_here=False, share=lambda workers: None)
-    assert estimate.flops_per_second([tmp_path], cluster, 8) == (
+    assert estimate.flops_per_second([tmp_path], cluster) == (
         2e9,
-        "at the rate of the finished runs, a run at this machine's rate",
+        "at the rate of the finished runs, if each had a machine like this one to itself",
     )
 
 
@@ -118,3 +118,14 @@ def test_runs_at_a_time_share_the_rate_of_this_machine(tmp_path, monkeypatch):
 def test_runs_take_their_turns_and_wait_for_what_they_share(jobs, waits, together):
     seconds = {"a": 30.0, "b": 20.0, "c": 10.0}
     assert estimate.schedule(seconds, {name: waits.get(name, set()) for name in seconds}, jobs) == together
+
+
+def test_more_runs_at_a_time_on_the_same_cores_take_no_longer():
+    seconds = {"a": 30.0, "b": 20.0, "c": 10.0}
+    together = lambda jobs, share, waits={}: estimate.schedule(
+        seconds, {name: waits.get(name, set()) for name in seconds}, jobs, share
+    )
+    assert together(20, lambda running: 1 / running) == pytest.approx(60.0), "what one leaves free the others use"
+    assert together(20, lambda running: 1 / running, {"b": {"a"}, "c": {"a"}}) == pytest.approx(60.0)
+    assert together(2, lambda running: 1 / 2) == pytest.approx(60.0), "each on its own half of the cores"
+    assert together(3, lambda running: 1 / 3) == pytest.approx(90.0), "the others' cores stay idle"

@@ -519,6 +519,7 @@ def test_options_are_read():
         ("slurm", 1, "cluster=local,timeout_min=1,partition=gpu", "slurm_partition"),
         ("slurm", 1, "cluster=local,timeout_min=1,slurm_partitoin=gpu", "partitoin"),
         ("slurm", 1, "cluster=local,timeout_min=1,name=x", "name=...: "),
+        ("slurm", 1, "timeout_min=1,slurm_partitoin=gpu", "partitoin"),
         ("ray", 1, "num_gpu=1", "num_gpu"),
         ("ray", 1, "num_gpus=many", "num_gpus"),
         ("ray", 1, "tpus=3", "3 TPU chips; a run has 1, 2, 4 or 8"),
@@ -535,8 +536,9 @@ def test_mistakes_are_said_before_anything_starts(name, jobs, options, message):
 
 def test_what_is_not_installed_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
+    made = launcher("slurm", 1, "timeout_min=1")  # for a dry run
     with pytest.raises(UserError, match="sbatch"):
-        launcher("slurm", 1, "timeout_min=1")
+        made.require()
     for package, name in (("submitit", "slurm"), ("ray", "ray")):
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(UserError, match=re.escape(f"pip install 'bertlab[{name}]'")):

@@ -53,6 +53,7 @@ def test_it_trains_in_a_worker_beside_one_that_is_mistaken_and_is_reported(small
     last = [line for line in lines if line["split"] == "train"][-1]
     assert last["step"] == 2, printed
     assert "Own/loss" in last
+    assert [*json.loads((tmp_path / "runs/own/environment.json").read_text())["code"]] == ["outside:Own"]
 
     path = tmp_path / "mistaken.py"
     number = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if 'view["odd"]' in text)

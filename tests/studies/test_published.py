@@ -10,7 +10,7 @@ from bertlab.errors import UserError
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies.comparisons import looks_of
 from bertlab.studies.measurements import load
-from bertlab.studies.published import LINES, adopt, publish, thinned
+from bertlab.studies.published import LINES, adopt, own_files, publish, thinned
 from bertlab.studies.study import Study
 
 pytestmark = pytest.mark.usefixtures("fake_runs")
@@ -47,6 +47,23 @@ def test_a_sweep_elsewhere_takes_published_runs_as_finished_and_trains_only_new_
     assert called(there) == ["all-seed=2", "other-seed=2", "top-seed=2"]
     assert len(publish(there, folder)) == 5 and publish(there, folder) == []
     assert load(folder).measurements.equals(load(there).measurements)
+
+
+def test_files_that_others_need_too_are_named(tmp_path):
+    described = {"name": "s", "axes": {}, "command": "bertlab sweep --study=mine/study.py:size=tiny --workdir runs"}
+    shipped = "experiments/pretrain/bert.py:objectives=rarity:Rarity+mlm"
+    runs = [
+        {"name": "a", "config": "my_config.py", "downstream": {"x": {"task": "sst2+mine/task.py"}, "sst2": {}}},
+        {"name": "b", "config": shipped, "downstream": {}},
+        {"name": "c", "config": "run:runs/x.py", "downstream": {"x": {"task": "mine/other.py"}}},
+    ]
+    StudyDirectory(tmp_path).study.write({**described, "runs": runs})
+    entries = {"Rarity": {"weight": 1.0, "implementation": "package.rarity:Rarity"}, "mlm": {"weight": 1.0}}
+    StudyDirectory(tmp_path).run("b").config.write({"objectives": entries})
+    needed = ["mine/study.py", "my_config.py", "mine/task.py", "package/rarity.py", "mine/other.py"]
+    assert own_files(tmp_path) == needed
+    StudyDirectory(tmp_path).study.write({**described, "command": "bertlab sweep --study experiments/x.py", "runs": runs[1:2]})
+    assert own_files(tmp_path) == ["package/rarity.py"], "bertlab brings its own studies along"
 
 
 def test_a_rule_for_stopping_early_is_published_with_what_it_stopped(tmp_path):
@@ -135,12 +152,14 @@ def test_a_name_that_leads_out_of_a_study_is_refused_and_nothing_written_there(t
 
 
 def test_a_dry_run_and_a_refused_sweep_copy_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("bertlab.studies.sweep.print_plan", lambda *_: None)
+    places = []
+    monkeypatch.setattr("bertlab.studies.sweep.print_plan", lambda *given: places.append((given[5], given[-1])))
     here, folder, there = tmp_path / "here", tmp_path / "folder", tmp_path / "there"
     assert run_sweep(study(), here)[0] == 0
     publish(here, folder)
     status, printed = run_sweep(study((1, 2)), there, published=folder, dry_run=True)
     assert status == 0 and "nothing is copied in a dry run; it counts as finished" in printed
+    assert places == [(folder, there)], "finished runs are in the folder, and the study would be in its own directory"
     for other in (study(name="t"), study(**{"train.steps": 20})):
         with pytest.raises(UserError, match=r"folder.*holds another study"):
             run_sweep(other, there, published=folder)

@@ -472,6 +472,16 @@ def test_bits_per_byte_of_a_file_stand_beside_those_of_the_test_split(tmp_path, 
     assert [found[f"bits/byte, pseudo{of}"]["MLM"].split()[0] for of in ("", ", b")] == ["1.500", "1.250"]
 
 
+def test_other_code_of_an_objective_is_flagged_on_top(tmp_path):
+    path = write_study(tmp_path, objectives_study(seeds=(1, 2), variants=("MLM", "LTR")))
+    for run, digest in {"mlm-seed=1": "ab", "mlm-seed=2": "ab", "ltr-seed=1": "cd"}.items():  # the fourth recorded none
+        Run(path / run).environment.write({"code": {"rarity:Rarity": digest, "other:Own": "12"}})
+    [said] = [said for said in notices(load(path)) if "code" in said]
+    assert "rarity:Rarity" in said and "ltr-seed=1" in said and "mlm-seed=1" not in said
+    Run(path / "ltr-seed=1").environment.write({"code": {"rarity:Rarity": "ab"}})
+    assert not [said for said in notices(load(path)) if "code" in said]
+
+
 def test_numbers_of_different_texts_are_flagged_on_top(tmp_path, no_figures):
     directory = write_study(tmp_path / "s", objectives_study((1,), ("MLM", "LTR")))
     write_likelihoods(directory / "mlm-seed=1", {"pseudo": 1.5}, {"blimp.jsonl": {"pseudo": 0.75}}, text_hash="1" * 32)

@@ -16,6 +16,8 @@ from conftest import run_sweep
 
 from bertlab.errors import UserError
 from bertlab.run import Run
+from bertlab.studies import dry_run
+from bertlab.studies.estimate import Cost
 from bertlab.studies.launchers import launcher, skypilot
 from bertlab.studies.launchers.skypilot import install
 from bertlab.studies.study import RunSpec, Study
@@ -240,5 +242,21 @@ def test_mistakes_are_said_before_anything_starts(cloud, options, message):
 
 def test_a_machine_without_sky_is_told_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
+    made = launcher("skypilot", 1, "mirror=memory://b/c,accelerators=A100:1")
     with pytest.raises(UserError, match="has no sky; install it with"):
-        launcher("skypilot", 1, "mirror=memory://b/c")
+        made.require()
+
+
+@pytest.mark.usefixtures("fake_runs")
+def test_a_dry_run_shows_the_task_that_would_be_submitted(tmp_path, cloud, monkeypatch):
+    monkeypatch.setattr(dry_run, "pretraining_cost", lambda config: Cost(1.0, 1.0))
+    submitted = []
+    monkeypatch.setattr(skypilot, "write_json", lambda file, task: submitted.append(task))
+    monkeypatch.setattr(skypilot, "sky", lambda *words: subprocess.CompletedProcess(words, words[1] == "launch", "[]", "no"))
+    with pytest.raises(UserError, match="rejected a-seed=1"):
+        run_sweep(study(a="count"), tmp_path / "submitted" / "runs", made(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))  # without sky
+    status, printed = run_sweep(study(a="count"), tmp_path / "runs", made(tmp_path), dry_run=True)
+    shown = json.loads(printed[printed.index("\n{") : printed.rindex("}") + 1])
+    assert status == 0 and shown["resources"]["use_spot"] and shown == submitted[0]
+    assert not (tmp_path / "runs").exists() and "if each had a machine like this one" in printed

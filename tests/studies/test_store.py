@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import sys
 from types import SimpleNamespace
 
 import fsspec
@@ -106,6 +107,7 @@ def test_a_run_is_stored_under_what_it_began_with_and_an_outside_objective_under
     store = Store(tmp_path / "store")
     assert not store.begin(of(own), tmp_path / "before")
     (tmp_path / "code" / "mine_stored.py").write_text(OWN + "    weight = 100\n")
+    del sys.modules["mine_stored"]  # as a new sweep imports it
     assert not store.begin(of(own), tmp_path / "after")
     keys = [Run(tmp_path / name).store_key.read() for name in ("before", "after")]
     assert keys[0] != keys[1]

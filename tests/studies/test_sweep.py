@@ -21,11 +21,12 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from conftest import InThisProcess, run_sweep
+from conftest import InThisProcess, fake_config, run_sweep
 from rich.console import Console
 
 from bertlab import interrupts, locks
 from bertlab.errors import UserError
+from bertlab.run import Run
 from bertlab.studies import sweep as sweep_module
 from bertlab.studies import views
 from bertlab.studies.launchers import Local
@@ -33,7 +34,9 @@ from bertlab.studies.study import RunSpec, Study
 from bertlab.studies.sweep import check_configs, sweep
 from bertlab.studies.views import Job, LineView, TerminalView, progress
 from bertlab.studies.worker import execute_job, write_job
+from bertlab.train.code import code_of
 from tests.conftest import ROOT
+from tests.objectives.test_own_objective import SOURCE
 
 pytestmark = pytest.mark.usefixtures("fake_runs")
 
@@ -563,3 +566,25 @@ def test_progress_reads_the_last_whole_line(tmp_path):
     (task / "config.json").write_text('{"train": {"steps": 7}}')
     (task / "metrics.jsonl").write_text('{"step": 5, "split": "train"}\n')
     assert progress(job) == ("package", 1, 5, 7)
+
+
+def test_other_code_of_an_objective_is_refused_before_anything_is_trained(tmp_path, monkeypatch):
+    module = tmp_path / "swept_mine.py"
+    module.write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    place, spec = tmp_path / "runs", study({"A": "finish", "B": "finish"}, overrides={"objective": "swept_mine:Own"})
+    assert run_sweep(spec, place)[0] == 0
+    more = dataclasses.replace(spec, axes=spec.axes | {"seed": [1, 2]})
+    code = code_of(fake_config("", {"objective": "swept_mine:Own"}))
+    Run(place / "a-seed=1").environment.write({"code": code})  # b-seed=1 is of an earlier version, which recorded none
+    assert run_sweep(more, place)[0] == 0
+    module.write_text(SOURCE.replace("% 2", "% 3"))
+    del sys.modules["swept_mine"]
+    again = dataclasses.replace(spec, axes=spec.axes | {"seed": [1, 2, 3]})
+    with pytest.raises(UserError) as refused:
+        run_sweep(again, place)
+    assert str(module) in str(refused.value) and "a-seed=1" in str(refused.value) and "b-seed=1" not in str(refused.value)
+    assert not (place / "a-seed=3").exists()
+    shutil.rmtree(place / "a-seed=1")
+    assert run_sweep(again, place)[0] == 0
+    del sys.modules["swept_mine"]

@@ -44,6 +44,12 @@ def test_only_what_differs_is_named_and_results_stand_side_by_side(runs):
     assert frame.loc["sst2/accuracy"].isna().tolist() == [True, False]
 
 
+def test_other_code_of_an_outside_objective_is_a_difference(runs):
+    for run, digest in zip(runs, ("ab", "cd")):
+        Run(run).environment.write({"code": {"rarity:Rarity": digest, "other:Own": "12"}})
+    assert environment(*runs) == [("code.rarity:Rarity", "ab", "cd")]
+
+
 def test_the_same_text_is_told_from_another(runs, tmp_path):
     assert same_data(*runs) == ["Pretraining: they read the same batches in the same order."]
     other = write_run(tmp_path / "c", 100, 1e-3, 5.0, "00")

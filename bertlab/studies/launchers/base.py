@@ -60,6 +60,17 @@ class Launcher(Protocol):
         """The share of this machine's cores that each of so many workers has; None if each has its own device or node."""
         return None
 
+    def require(self) -> None:
+        """Refuses to start anything where the engine's own programs are missing; a dry run does without them.
+
+        Raises:
+            UserError: Names the program.
+        """
+
+    def preview(self, command: Sequence[str], directory: Path) -> str:
+        """What `start` would submit for a run that begins with no other one; "" if there is nothing to read."""
+        return ""
+
     def start(self, command: Sequence[str], directory: Path, lock: int | None) -> Process:
         """Starts a worker, or gives the run to an idle one.
 

@@ -53,7 +53,7 @@ class SkyPilot(Launcher):
         **resources: `RESOURCES` of SkyPilot's YAML: accelerators, infra=CLOUD/REGION/ZONE, image_id, ...
 
     Raises:
-        UserError: `sky` is missing, an option is unknown, or `mirror` is missing or wrong.
+        UserError: An option is unknown, or `mirror` is missing or wrong.
     """
 
     def __init__(
@@ -66,8 +66,6 @@ class SkyPilot(Launcher):
         envs: Any = None,
         **resources: Any,
     ):
-        if not shutil.which("sky"):
-            raise UserError("--launcher=skypilot: this machine has no sky; install it with: uv tool install 'skypilot[gcp]'")
         if not mirror:
             raise UserError(
                 "--launcher=skypilot: give the study a place in a bucket: --launcher_options=mirror=gs://BUCKET/PATH"
@@ -97,10 +95,25 @@ class SkyPilot(Launcher):
         self.queue: list[dict[str, Any]] = []
         self.tried = self.asked = float("-inf")
 
+    def require(self) -> None:
+        if not shutil.which("sky"):
+            raise UserError("--launcher=skypilot: this machine has no sky; install it with: uv tool install 'skypilot[gcp]'")
+
+    def preview(self, command: Sequence[str], directory: Path) -> str:
+        return json.dumps(self.task_of(command, directory.absolute(), {}), indent=2)
+
+    def task_of(self, command: Sequence[str], directory: Path, beside: Mapping[str, str]) -> dict[str, Any]:
+        """SkyPilot's task for a run; `beside`: as for `commands`."""
+        url = self.url_of(directory)
+        return self.task | {
+            "name": f"bertlab-{digest_of(url.encode())[:16]}",
+            "run": commands(command, directory, url, beside, self.seconds),
+        }
+
     def start(self, command: Sequence[str], directory: Path, lock: int | None) -> "SkyPilotProcess":
         directory = directory.absolute()
         log_start, url, others = log_size(directory), self.url_of(directory), taken_from(directory)
-        name = f"bertlab-{digest_of(url.encode())[:16]}"
+        name = self.task_of(command, directory, {})["name"]
         self.ask(after=0)
         same = [job for job in self.queue if job["job_name"] == name]
         if running := [job for job in same if not has_ended(job["status"])]:  # of a sweep that was killed
@@ -110,10 +123,9 @@ class SkyPilot(Launcher):
         mirror.take(directory, keep=_KEPT, begun=holds_something)
         mirror.save(directory)
         beside = {of.name: self.save_beside(of) for of in others}
-        task = self.task | {"name": name, "run": commands(command, directory, url, beside, self.seconds)}
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "task.yaml"  # JSON is YAML
-            write_json(file, task)
+            write_json(file, self.task_of(command, directory, beside))
             launched = sky("jobs", "launch", "--yes", "--detach-run", "--name", name, str(file))
         if launched.returncode:
             lines = (launched.stderr or launched.stdout).strip().splitlines()

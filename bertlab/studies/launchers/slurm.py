@@ -33,15 +33,11 @@ class Slurm(Launcher):
             gpus_per_node, slurm_partition, slurm_account, ...
 
     Raises:
-        UserError: submitit or SLURM is missing, or submitit does not know a parameter.
+        UserError: submitit is missing, or does not know a parameter.
     """
 
     def __init__(self, jobs: int, cluster: str = "slurm", slurm_max_num_timeout: int = 3, **parameters: Any):
         submitit = require("submitit", "slurm", "--launcher=slurm")
-        if cluster == "slurm" and not shutil.which("sbatch"):
-            raise UserError(
-                "--launcher=slurm: this machine has no sbatch; start the sweep on a machine that submits jobs to SLURM"
-            )
         if "timeout_min" not in parameters:
             raise UserError("--launcher=slurm: set a run's time limit in minutes with --launcher_options=timeout_min=...")
         reserved = {"name", "slurm_job_name", "slurm_dependency"} & parameters.keys()
@@ -53,13 +49,20 @@ class Slurm(Launcher):
         self.tried = self.asked = 0.0
         try:
             with warnings.catch_warnings(action="error"):  # submitit warns of a parameter without its "slurm_"
-                self.executor(Path(tempfile.gettempdir()), "checked")
+                there = bool(shutil.which("srun"))  # submitit's executor for SLURM cannot be made without it
+                self.executor(Path(tempfile.gettempdir()), "checked", cluster if there else "local")
         except (NameError, AssertionError, ValueError, TypeError, UserWarning) as error:
             raise UserError(f"--launcher_options: {str(error).splitlines()[0]}") from None
 
-    def executor(self, folder: Path, name: str) -> Any:
+    def require(self) -> None:
+        if self.cluster == "slurm" and not shutil.which("sbatch"):
+            raise UserError(
+                "--launcher=slurm: this machine has no sbatch; start the sweep on a machine that submits jobs to SLURM"
+            )
+
+    def executor(self, folder: Path, name: str, cluster: str) -> Any:
         """A submitit executor that keeps its files in a folder."""
-        executor = self.auto_executor(folder, cluster=self.cluster, slurm_max_num_timeout=self.max_num_timeout)
+        executor = self.auto_executor(folder, cluster=cluster, slurm_max_num_timeout=self.max_num_timeout)
         # Singleton: if a killed sweep's job still works on this run, the new job waits for it.
         executor.update_parameters(name=name, slurm_dependency="singleton", **self.parameters)
         return executor
@@ -68,7 +71,7 @@ class Slurm(Launcher):
         directory = directory.absolute()
         log_start = log_size(directory)
         try:
-            job = self.executor(Run(directory).slurm, str(directory)).submit(Submission(command, directory))
+            job = self.executor(Run(directory).slurm, str(directory), self.cluster).submit(Submission(command, directory))
         except RuntimeError as error:  # submitit's, with sbatch's own message
             raise UserError(f"SLURM rejected {directory.name}: {str(error).splitlines()[0]}") from None
         self.queue.add(job.job_id)
