@@ -190,7 +190,12 @@ def _check_places(given: argparse.Namespace) -> None:
 
     That is a device, or a pipe that would wait for its writer. A finished run is only read. Pipes of the shell are below /dev.
     """
-    for path in vars(given).values():
+    for name, path in vars(given).items():
+        if isinstance(path, Path) and name in _PLACES and re.match(r"[a-z][a-z0-9]+:/[^/]", str(path)):
+            url = str(path).replace(":/", "://", 1)
+            raise UserError(
+                f"{_PLACES[name]}{url} cannot be written to a URL; write here, and keep it there with `bertlab mirror`"
+            )
         if isinstance(path, Path) and path.is_fifo() and path.parts[:2] != ("/", "dev"):
             raise UserError(f"{path} is a pipe, which may never end; give a file")
         if isinstance(path, Path) and re.match(r"(gs|s3):/[^/]", str(path)):
