@@ -463,6 +463,8 @@ def _add_studies(add) -> None:
     manifest("--restarts", type=int, default=3, help="how often a command that fails begins again (default 3)")
     manifest("--spot", action="store_true", help="only on spot machines; when one is taken away, all begin again")
     manifest("--queue", default="", help="local queue of Kueue")
+    manifest("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of the container; several: repeat it")
+    manifest("--service_account", default="", help="Kubernetes' account of the pods, which may read and write the bucket")
     manifest("--chips_per_host", type=int, help="of v5e:2x4 and v6e:2x4 on two hosts: 4 (default: as many as fit)")
     manifest("--out", type=Path, help="FILE.json to write (default: print)")
     _add_command(manifest)
@@ -923,7 +925,7 @@ def _manifest(given, _) -> None:
     from bertlab.files import write_json
     from bertlab.studies.manifest import jobset
 
-    names = ("claim", "mirror", "restarts", "spot", "queue", "chips_per_host")
+    names = ("claim", "mirror", "restarts", "spot", "queue", "chips_per_host", "env", "service_account")
     how = {name: getattr(given, name) for name in names}
     manifest = jobset(given.name, given.topology, given.image, _words(given), **how)
     if given.out:
