@@ -910,8 +910,9 @@ def _mirror(given, _) -> int:
         )
     mirror.claim()
     given.folder.mkdir(parents=True, exist_ok=True)
-    if mirror.take(given.folder) is None:
-        print(f"{given.url} has no snapshot: {given.folder} begins it", flush=True)
+    brought = mirror.take(given.folder)
+    of = f"{given.folder} goes on from the newest snapshot in {given.url}"
+    print(of if brought else f"{given.url} has no snapshot: {given.folder} begins it", flush=True)
     if not shutil.which(words[0]):
         raise UserError(f"{words[0]} is no command here; write it after --, as in: -- bertlab train ...")
     # Its own session: Ctrl-C reaches it once, from here. Its input closes when this process ends.
@@ -1001,8 +1002,10 @@ def _floor(given, overrides: list[str]) -> Found:
 
 def _plan(given, overrides: list[str]) -> Found:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs, so leave accelerators alone
-    kind, _, count = given.topology.partition(":")
-    if kind == "cpu" and count.isdecimal() and int(count):
+    from bertlab.train.chips import split_topology
+
+    kind, count = split_topology(given.topology)
+    if kind == "cpu":
         os.environ.setdefault("JAX_NUM_CPU_DEVICES", count)
     from bertlab.train.plan import print_plan
 

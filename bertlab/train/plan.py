@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,10 @@ from rich.table import Table
 
 from bertlab.errors import UserError
 from bertlab.files import write_json
+from bertlab.progress import doing
 from bertlab.train.budget import mean_cost
 from bertlab.train.build import Phase, build_phases
+from bertlab.train.chips import CHIPS, Chip, split_topology
 from bertlab.train.choice import with_backend
 from bertlab.train.hlo import Work, read_work
 from bertlab.train.made_up import MadeUpRows, made_up_program
@@ -32,32 +33,6 @@ from bertlab.train.sharding import BATCH, build_mesh, check_batch
 from bertlab.train.state import fresh_state, lower_train_step, state_shardings
 from bertlab.train.width import update_factors
 
-
-@dataclasses.dataclass(frozen=True)
-class Chip:
-    """The manufacturer's figures for one TPU chip.
-
-    Attributes:
-        flops: bfloat16 products per second.
-        memory: bytes.
-        bandwidth: bytes per second between memory and chip.
-        links: bytes per second to the neighbours, all links together, one way.
-        kind: JAX's name of it.
-    """
-
-    flops: float
-    memory: float
-    bandwidth: float
-    links: float
-    kind: str
-
-
-# Google Cloud's pages "TPU v5e", "TPU v5p" and "TPU v6e" (interconnect there in Gbit/s a chip).
-CHIPS = {
-    "v5e": Chip(197e12, 16 * 2**30, 0.819e12, 1600e9 / 8, "TPU v5 lite"),
-    "v5p": Chip(459e12, 95 * 2**30, 2.765e12, 4800e9 / 8, "TPU v5"),
-    "v6e": Chip(918e12, 32 * 2**30, 1.638e12, 3584e9 / 8, "TPU v6 lite"),
-}
 ROWS = 8  # made up: shapes and FLOPs of a batch follow from few rows
 
 
@@ -132,11 +107,6 @@ def shortest(work: Work, chip: Chip) -> dict[str, float]:
     return {"products": work.flops / chip.flops, "memory": work.bytes / chip.bandwidth, "exchanges": sent / chip.links}
 
 
-def chip_of(kind: str) -> Chip | None:
-    """The figures of a device that JAX gives this name; None if they are not known here."""
-    return next((chip for chip in CHIPS.values() if chip.kind == kind), None)
-
-
 class TooLarge(UserError):
     """The step needs more memory than a device has."""
 
@@ -194,7 +164,7 @@ def plan(config, topology: str, number: int = 0) -> Plan:
     batch = {name: placed(values, NamedSharding(mesh, BATCH)) for name, values in example.items()}
     lowered = lower_train_step(phase.program, optimizer, config, phase.weights, mesh, state, batch)
     try:
-        with _kept_out_of_the_cache():
+        with _kept_out_of_the_cache(), doing(f"compiling for {topology}{f', phase {said!r}' if said else ''}"):
             compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
@@ -271,18 +241,13 @@ def topology_devices(topology: str) -> tuple[np.ndarray, Chip | None]:
     Raises:
         UserError: the topology is unknown, JAX has started with fewer CPU devices, or libtpu is not installed.
     """
-    kind, _, shape = topology.partition(":")
-    if kind == "cpu" and shape.isdecimal() and int(shape):
+    kind, shape = split_topology(topology)
+    if kind == "cpu":
         if len(found := jax.devices("cpu")) < int(shape):
             raise UserError(
                 f"JAX runs with {len(found)} CPU devices, but --topology asks for {shape}; set JAX_NUM_CPU_DEVICES={shape}"
             )
         return np.asarray(found[: int(shape)]), None
-    if kind not in CHIPS or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", shape):
-        raise UserError(
-            f"--topology={topology}: give cpu:8 (virtual devices) or one of {', '.join(CHIPS)} with its two or three sides,"
-            " like v5e:16x16"
-        )
     # libtpu searches for a TPU and serves one process at a time; here it only compiles.
     os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_STDERR_LOG_LEVEL": "3"}
     os.environ |= {"TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from bertlab import progress
 from bertlab.errors import UserError
 from bertlab.models.presets import model_shape
 from bertlab.train import plan as planning
@@ -134,12 +135,15 @@ def test_the_largest_batch_fits_in_the_phase_with_the_longest_rows(small_config,
         planning.largest_batch(load("0.5 data.batch_size=4; 0.5 data.batch_size=2"), "v5e:1")
 
 
-def test_each_phase_has_a_plan_with_its_length_its_batch_and_its_steps(small_config):
+def test_each_phase_has_a_plan_with_its_length_its_batch_and_its_steps(small_config, monkeypatch):
+    monkeypatch.setattr(progress, "_show", lambda label, done, total: told.append(label))
+    told = []
     phases = "0.5 data.seq_len=16 data.batch_size=16; 0.25; 0.2 data.seq_len=16 data.batch_size=16; 0.05"
     load = lambda **more: small_config("bert", model__layers=1, objectives__mlm__max_predictions=3, **more)
     plans = plan_phases(load(train__phases=phases), "cpu:1")
     assert [(of.rows, of.tokens, of.steps) for of in plans] == [(16, 256, 14), (8, 256, 6)], "like phases count as one"
     assert plans[0].phase == "0.5 data.seq_len=16 data.batch_size=16"
+    assert [*dict.fromkeys(told)] == [f"compiling for cpu:1, phase {of.phase!r}" for of in plans]
     alone = plan(load(), "cpu:1")
     assert (plans[1].memory, plans[1].work.flops, plans[1].model_flops) == (alone.memory, alone.work.flops, alone.model_flops)
 
