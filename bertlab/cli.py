@@ -215,7 +215,12 @@ def _check_places(given: argparse.Namespace) -> None:
 
     That is a device, or a pipe that would wait for its writer. A finished run is only read. Pipes of the shell are below /dev.
     """
-    for path in vars(given).values():
+    for name, path in vars(given).items():
+        if isinstance(path, Path) and name in _PLACES and re.match(r"[a-z][a-z0-9]+:/[^/]", str(path)):
+            url = str(path).replace(":/", "://", 1)
+            raise UserError(
+                f"{_PLACES[name]}{url} cannot be written to a URL; write here, and keep it there with `bertlab mirror`"
+            )
         if isinstance(path, Path) and path.is_fifo() and path.parts[:2] != ("/", "dev"):
             raise UserError(f"{path} is a pipe, which may never end; give a file")
         if isinstance(path, Path) and re.match(r"(gs|s3):/[^/]", str(path)):
@@ -474,6 +479,8 @@ def _add_studies(add) -> None:
     manifest("--restarts", type=int, default=3, help="how often a command that fails begins again (default 3)")
     manifest("--spot", action="store_true", help="only on spot machines; when one is taken away, all begin again")
     manifest("--queue", default="", help="local queue of Kueue")
+    manifest("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of the container; several: repeat it")
+    manifest("--service_account", default="", help="Kubernetes' account of the pods, which may read and write the bucket")
     manifest("--chips_per_host", type=int, help="of v5e:2x4 and v6e:2x4 on two hosts: 4 (default: as many as fit)")
     manifest("--out", type=Path, help="FILE.json to write (default: print)")
     _add_command(manifest)
@@ -919,8 +926,9 @@ def _mirror(given, _) -> int:
         )
     mirror.claim()
     given.folder.mkdir(parents=True, exist_ok=True)
-    if mirror.take(given.folder) is None:
-        print(f"{given.url} has no snapshot: {given.folder} begins it", flush=True)
+    brought = mirror.take(given.folder)
+    of = f"{given.folder} goes on from the newest snapshot in {given.url}"
+    print(of if brought else f"{given.url} has no snapshot: {given.folder} begins it", flush=True)
     if not shutil.which(words[0]):
         raise UserError(f"{words[0]} is no command here; write it after --, as in: -- bertlab train ...")
     # Its own session: Ctrl-C reaches it once, from here. Its input closes when this process ends.
@@ -934,7 +942,7 @@ def _manifest(given, _) -> None:
     from bertlab.files import write_json
     from bertlab.studies.manifest import jobset, require_manifest
 
-    names = ("claim", "mirror", "restarts", "spot", "queue", "chips_per_host")
+    names = ("claim", "mirror", "restarts", "spot", "queue", "chips_per_host", "env", "service_account")
     how = {name: getattr(given, name) for name in names}
     manifest = jobset(given.name, given.topology, given.image, _words(given), **how)
     if given.out:
@@ -1013,8 +1021,10 @@ def _floor(given, overrides: list[str]) -> Found:
 
 def _plan(given, overrides: list[str]) -> Found:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs, so leave accelerators alone
-    kind, _, count = given.topology.partition(":")
-    if kind == "cpu" and count.isdecimal() and int(count):
+    from bertlab.train.chips import split_topology
+
+    kind, count = split_topology(given.topology)
+    if kind == "cpu":
         os.environ.setdefault("JAX_NUM_CPU_DEVICES", count)
     from bertlab.train.plan import print_plan
 

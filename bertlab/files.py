@@ -117,8 +117,19 @@ def refuse_unwritable(path: Path, named: str) -> None:
 
 
 def cache_directory(directory: str = "") -> Path:
-    """The directory for data that can be rebuilt: `directory`, or if that is "" $BERTLAB_CACHE, or else ~/.cache/bertlab."""
-    return Path(directory or os.environ.get("BERTLAB_CACHE") or "~/.cache/bertlab").expanduser().absolute()
+    """The directory for data that can be rebuilt: `directory`, or if that is "" $BERTLAB_CACHE, or else ~/.cache/bertlab.
+
+    Raises:
+        UserError: It is a URL.
+    """
+    place = directory or os.environ.get("BERTLAB_CACHE") or "~/.cache/bertlab"
+    if "://" in place:
+        named = "config.data.directory" if directory else "BERTLAB_CACHE"
+        raise UserError(
+            f"{named}={place}: prepared corpora are files of this machine, not of a URL; give a folder here (a text: corpus"
+            " may be at a URL)"
+        )
+    return Path(place).expanduser().absolute()
 
 
 def host() -> str:

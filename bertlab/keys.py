@@ -38,7 +38,8 @@ class Key:
         besides: values outside these bounds that it can have too.
         only_with: conditions on other keys: "optimizer.name=adam or lamb", "data.corpus=tfds:*", or "lora.rank" (not 0 and not
             empty). If one does not hold, the key has no effect, and any value but the default is refused.
-        on_resume: it may change when a run is resumed: it changes nothing that is trained or logged.
+        on_resume: it may change when a run is resumed: it changes nothing that is trained or logged but by rounding and by what
+            dropout draws.
         in_phases: it may differ between the phases of a run.
         own: with `init_from`, it may differ from the run that the parameters come from.
         of_shape: of config.model: it is a value of the body's shape.
@@ -344,7 +345,8 @@ KEYS = (
     Key("train.steps", 1000, "number of updates", least=0),
     Key("train.budget", "", "instead of steps: tokens=2e6, supervised=, flops= or seconds="),
     Key("train.phases", "", 'curriculum, such as "0.9 data.seq_len=128; 0.1 data.seq_len=512" (bertlab/train/phases.py)'),
-    Key("train.micro_batches", 1, "micro-batches per update (gradient accumulation)", least=1),
+    Key("train.micro_batches", 1, "micro-batches per update (gradient accumulation); each draws its own dropout", least=1,
+        on_resume=True),
     Key("train.log_every", 50, "steps between log lines", least=1),
     Key("train.eval_every", 200, "steps between evaluations on valid; 0: only at the end", least=0),
     Key("train.eval_batches", 20, "batches per evaluation", least=0),

@@ -349,6 +349,7 @@ def attended(
             raise
         mirror.save(folder, None if interrupted else process.returncode)
         mirror.tidy()
+        say(f"the last snapshot of {folder} is in {mirror.url}")
         return signals.status if interrupted else process.returncode
 
 

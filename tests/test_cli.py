@@ -287,6 +287,16 @@ print([name for name in {late} if name in sys.modules])
     assert done.stdout.split("\n") == ["[]", "[]", ""]
 
 
+def test_a_misspelt_topology_is_said_before_anything_heavy_is_imported():
+    code = """
+import sys
+from bertlab.cli import main
+print(main(["plan", "--config=none.py", "--topology=v5e-16"]), "jax" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "2 False\n" and "--topology=v5e-16: give cpu:8" in done.stderr
+
+
 def test_help_imports_nothing_but_the_parser():
     """So `bertlab --help` answers in less than half a second; modules are counted because they do not depend on the machine."""
     code = """

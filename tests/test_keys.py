@@ -210,6 +210,7 @@ def test_a_config_made_from_another_leaves_what_no_longer_has_an_effect():
 def test_what_may_change_when_a_run_is_resumed():
     free = {key.name for key in KEYS if key.on_resume}
     assert free >= {"mesh.data", "writers", "profile", "model.remat", "train.checkpoint_every", "evaluate.pairs"}
+    assert "train.micro_batches" in free
     assert not free & {"seed", "train.steps", "data.seq_len", "model.width", "optimizer.learning_rate"}
     assert not has("on_resume", "objectives.mlm.rate")
 

@@ -247,14 +247,18 @@ def test_a_command_that_is_told_to_save_has_not_finished(tmp_path):
     folder, url = tmp_path / "run", f"file://{tmp_path}/bucket"
     words = [sys.executable, "-m", "bertlab.cli", "mirror", "--seconds=60", str(folder), url, "--"]
     words += [sys.executable, "-c", SAVES, str(folder)]
-    process = subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    process = subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not (folder / "begun").exists():
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
     process.terminate()
     assert process.wait(timeout=60) == 143
+    first, last = process.communicate()[0].splitlines()
+    assert first.startswith(f"{url} has no snapshot") and last == f"the last snapshot of {folder} is in {url}"
     assert Mirror(url).take(tmp_path / "there").status is None and "saved" in read(tmp_path / "there")
+    again = subprocess.run([*words[:-4], "true", str(folder)], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert again.stdout.splitlines()[0] == f"{folder} goes on from the newest snapshot in {url}"
 
 
 def test_a_command_whose_attempt_was_taken_over_is_ended(url, tmp_path):
@@ -286,5 +290,6 @@ def test_a_store_that_is_away_for_a_while_is_said_and_nothing_is_lost(url, tmp_p
     monkeypatch.setattr(system, "ls", ls)
     start = lambda: subprocess.Popen([sys.executable, "-c", COUNTER, str(folder), "30"])
     assert attended(mirror, folder, start, 0.1, lines.append) == 5
-    assert len(lines) == 1 and "ValueError: away" in lines[0]
+    away, last = lines
+    assert "ValueError: away" in away and url in last, "and where the last one is"
     assert Mirror(url).take(tmp_path / "there") and read(tmp_path / "there") == {"number": "30"}

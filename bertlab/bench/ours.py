@@ -29,6 +29,7 @@ from bertlab.models.presets import model_shape
 from bertlab.run import StudyDirectory
 from bertlab.studies.estimate import product_rate
 from bertlab.train.build import Experiment, build_pretraining
+from bertlab.train.chips import chip_of
 from bertlab.train.choice import Shape, compiled, error_of, with_attention
 from bertlab.train.cost import step_flops
 from bertlab.train.environment import describe_environment
@@ -37,7 +38,7 @@ from bertlab.train.loop import Session
 from bertlab.train.loop import train as train_run
 from bertlab.train.made_up import made_up_experiment
 from bertlab.train.optimizers import build_optimizer
-from bertlab.train.plan import chip_of, shortest
+from bertlab.train.plan import shortest
 from bertlab.train.state import build_train_step, compile_lowered, fresh_state
 from bertlab.train.width import update_factors
 

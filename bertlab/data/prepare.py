@@ -86,12 +86,12 @@ def prepare(
       backend: makes what runs the preparation; default `LocalBackend`. The result does not depend on it.
 
     Raises:
-      UserError: if the corpus cannot be read or is empty, the disk has no room for the result, a split that should have
-        documents gets none, or the tokenizer cannot be made.
+      UserError: if the corpus cannot be read or is empty, the directory is a URL, the disk has no room for the result, a split
+        that should have documents gets none, or the tokenizer cannot be made.
     """
     options = _options(data_config)
-    corpus = corpus_of(options)
     root = cache_directory(options["directory"])
+    corpus = corpus_of(options)
     runner = (backend or LocalBackend)(corpus, options, root, progress or tell)
     fingerprint = _fingerprint(runner, options)
     directory = root / f"{_slug(options['corpus'])}-{fingerprint[:16]}"

@@ -55,13 +55,14 @@ def write_card(
     model, names = config.model, "+".join(config.objectives)
     of = f" trained with {names}" if names else ""
     described = f"A model of family `{model.family}`, size `{model.size}`,{of} by bertlab; {parameters:,} parameters."
-    scores = [*_scores(run, step)]
+    at = _step_of(run, step)
+    scores = [*_scores(run, at, step)]
     parts = [
         "\n".join(["---", *_front(directory), f"tags: [{', '.join(['bertlab', model.family, *config.objectives])}]", "---"]),
         f"# {model.family} {model.size} {names}".rstrip(),
         described,
         _use(directory, scorings, model.get("output_bias", True)),
-        "## Training\n\n" + _table(("", ""), _facts(run, config, tokenizer, step)),
+        "## Training\n\n" + _table(("", ""), _facts(run, config, tokenizer, at)),
         "## Scores\n\n" + _table(("Of", "Split", "Metric", "Value"), scores) if scores else "",
         "≤ stands before an upper bound of a code length: the model's own is not known." if _is_bounded(scores) else "",
         f"## Config\n\n```json\n{json.dumps(config.to_dict(), indent=2)}\n```",
@@ -112,24 +113,27 @@ def _predictions(scorings: Mapping[str, Scoring], has_bias: bool) -> Iterator[st
             yield f"`{name}` gives [MASK] probability 0; without a bias in the output layer, these classes do not."
 
 
-def _last(run: Run, step: int | None) -> dict[str, Any]:
+def _step_of(run: Run, step: int | None) -> int:
+    """The step of the exported weights; without one, the last checkpoint's."""
+    return step if step is not None else run.result.get({}).get("step", max(run.steps(), default=0))
+
+
+def _last(run: Run, at: int) -> dict[str, Any]:
     """The run's result, if the step is its last one."""
     result = run.result.get({})
-    return result if step in (None, result.get("step")) else {}
+    return result if at == result.get("step") else {}
 
 
-def _facts(run: Run, config: ConfigDict, tokenizer: Tokenizer, step: int | None) -> list[tuple]:
+def _facts(run: Run, config: ConfigDict, tokenizer: Tokenizer, at: int) -> list[tuple]:
     """What was read, and what it cost."""
-    lines = run.metrics.read()
-    at = _last(run, step).get("step", step) or run.metrics.last_step()
-    found: dict[str, Any] = {}
-    for line in (line for line in lines if line["step"] == at):
-        found |= {name: line[name] for name in ("tokens", "flops", "data_hash") if name in line}
-    found |= {name: value for name, value in _last(run, step).items() if name in ("tokens", "flops", "data_hash")}
+    lines, result = run.metrics.read(), run.result.get()
+    of_step = [run.costs.get({}).get(str(at), {}), *(line for line in lines if line["step"] == at), _last(run, at)]
+    found = {name: of[name] for of in of_step for name in ("tokens", "flops", "data_hash") if name in of}
     corpus, imported = run.data.get({}).get("corpus", {}), run.imported.get({})
     versions = run.environment.get({}).get("versions", {})
     facts = {
-        "step": at if lines or _last(run, step) else None,
+        "step": at if lines or result else None,
+        "the run": f"unfinished: {at:,} of {config.train.steps:,} steps" if lines and result is None else None,
         "tokens": found.get("tokens"),
         "FLOPs": f"{found['flops']:.3g}" if "flops" in found else None,
         "hash of the batches (`data_hash`)": found.get("data_hash"),
@@ -143,12 +147,18 @@ def _facts(run: Run, config: ConfigDict, tokenizer: Tokenizer, step: int | None)
     return [(name, f"{value:,}" if isinstance(value, int) else value) for name, value in facts.items() if value is not None]
 
 
-def _scores(run: Run, step: int | None) -> Iterator[tuple]:
-    """(what, split, metric, value): of the objectives, of each fine-tuning, and of `bertlab evaluate`."""
-    last = _last(run, step)
+def _scores(run: Run, at: int, step: int | None) -> Iterator[tuple]:
+    """(what, split, metric, value): of the objectives, of each fine-tuning, and of `bertlab evaluate`.
+
+    Args:
+        run: the exported run.
+        at: the step of the weights.
+        step: as it was asked for; None: the last.
+    """
+    last = _last(run, at)
     by_split = last.get("metrics", {})
     if not last:
-        by_split = {line["split"]: line for line in run.metrics.read() if line["step"] == step}
+        by_split = {line["split"]: line for line in run.metrics.read() if line["step"] == at}
     yield from _of_splits(by_split)
     for task in run.tasks("finetune") if last else ():
         yield from _of_splits(run.stage("finetune", task).result.get({}).get("metrics", {}))

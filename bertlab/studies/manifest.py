@@ -83,6 +83,8 @@ def jobset(
     spot: bool = False,
     queue: str = "",
     chips_per_host: int | None = None,
+    env: Sequence[str] = (),
+    service_account: str = "",
 ) -> dict[str, Any]:
     """The manifest, as JSON.
 
@@ -97,6 +99,8 @@ def jobset(
         spot: Only on spot machines.
         queue: Kueue's local queue.
         chips_per_host: As for `hosts_of`.
+        env: "NAME=VALUE", variables of the container.
+        service_account: Kubernetes' account of the pods, by which GKE grants access to a bucket.
 
     Raises:
         UserError: Something is missing, or does not go together.
@@ -123,6 +127,11 @@ def jobset(
         command = ["bertlab", "mirror", workdir, mirror, "--", *words]
     else:
         command = ["sh", "-c", _UNFINISHED, *words[:1], *words]
+    variables = [variable_of(given) for given in env]
+    if double := [name for name in (of["name"] for of in variables) if [of["name"] for of in variables].count(name) > 1]:
+        raise UserError(f"--env={double[0]}= is given twice; omit one of them")
+    if service_account and not re.fullmatch(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?", service_account):
+        raise UserError(f"--service_account={service_account}: an account's name has small letters, digits, - and .")
     labels = {"cloud.google.com/gke-tpu-accelerator": ACCELERATORS[kind], "cloud.google.com/gke-tpu-topology": shape}
     container: dict[str, Any] = {
         "name": "bertlab",
@@ -136,6 +145,10 @@ def jobset(
         "nodeSelector": labels | ({"cloud.google.com/gke-spot": "true"} if spot else {}),
         "containers": [container],
     }
+    if variables:
+        container["env"] = variables
+    if service_account:
+        pod["serviceAccountName"] = service_account
     if claim:
         container["volumeMounts"] = [{"name": "runs", "mountPath": RUNS}]
         pod["volumes"] = [{"name": "runs", "persistentVolumeClaim": {"claimName": claim}}]
@@ -176,6 +189,18 @@ def require_manifest(file: Path) -> None:
         found = read_json(file) if file.exists() else {"kind": KIND}
     if not isinstance(found, dict) or found.get("kind") != KIND:
         raise UserError(f"--out={file}: there is a file of that name that is no manifest; choose another name, or delete it")
+
+
+def variable_of(given: str) -> dict[str, str]:
+    """A variable of a container, from "NAME=VALUE".
+
+    Raises:
+        UserError: It is not of that form.
+    """
+    name, equals, value = given.partition("=")
+    if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise UserError(f"--env={given}: expected NAME=VALUE, such as WANDB_MODE=offline")
+    return {"name": name, "value": value.replace("$(", "$$(")}  # Kubernetes would replace $(NAME)
 
 
 def workdir_of(words: Sequence[str]) -> str:

@@ -178,8 +178,11 @@ class Store:
 
 
 def _deciding(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that decide a pretraining and are not at their defaults; what may differ in a resumed run may differ."""
-    free = lambda key: key in BY_NAME and BY_NAME[key].on_resume and not key.startswith("evaluate.")
+    """The settings that decide a pretraining and are not at their defaults.
+
+    What may differ in a resumed run may differ, but for the number of micro-batches: each draws its own dropout.
+    """
+    free = lambda key: key in BY_NAME and BY_NAME[key].on_resume and not key.startswith(("evaluate.", "train.micro_batches"))
     return {key: value for key, value in not_default(config).items() if not free(key) and key != "data.corpus"}
 
 

@@ -108,6 +108,7 @@ def run(experiment: Experiment, workdir: Path) -> dict:
         # 2. The run directory describes itself before anything is compiled.
         if is_first():
             session.described = describe(experiment, workdir)
+            print(devices_note(session.mesh), flush=True)
             for line in stage_table(config.optimizer, steps, session.state.params):
                 print(line, flush=True)
         eval_step = session.compile_evaluation()
@@ -164,6 +165,14 @@ def run(experiment: Experiment, workdir: Path) -> dict:
     if is_first():
         Run(workdir).finish(result, session.known())
     return result
+
+
+def devices_note(mesh: jax.sharding.Mesh) -> str:
+    """What a run computes on: its devices and processes, and the sizes that its mesh came to have."""
+    number = lambda of, what: f"{of:,} {what}{'' if of == 1 else 'es' if what[-1] == 's' else 's'}"
+    sizes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
+    kind = mesh.devices.flat[0].device_kind
+    return f"on {number(mesh.size, f'{kind} device')} of {number(jax.process_count(), 'process')}, as a mesh of {sizes}"
 
 
 def warn(line: str) -> None:

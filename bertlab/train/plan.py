@@ -9,8 +9,7 @@ import contextlib
 import dataclasses
 import math
 import os
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,11 @@ from rich.table import Table
 from bertlab.console import Console
 from bertlab.errors import UserError
 from bertlab.files import write_json
+from bertlab.progress import doing
 from bertlab.train.budget import mean_cost
-from bertlab.train.build import build_phases
+from bertlab.train.build import Phase, build_phases
 from bertlab.train.checks import check_sequence
+from bertlab.train.chips import CHIPS, Chip, split_topology
 from bertlab.train.choice import with_backend
 from bertlab.train.hlo import Work, read_work
 from bertlab.train.made_up import MadeUpRows, made_up_program
@@ -33,38 +34,12 @@ from bertlab.train.sharding import BATCH, build_mesh, check_batch
 from bertlab.train.state import fresh_state, lower_train_step, state_shardings
 from bertlab.train.width import update_factors
 
-
-@dataclasses.dataclass(frozen=True)
-class Chip:
-    """The manufacturer's figures for one TPU chip.
-
-    Attributes:
-        flops: bfloat16 products per second.
-        memory: bytes.
-        bandwidth: bytes per second between memory and chip.
-        links: bytes per second to the neighbours, all links together, one way.
-        kind: JAX's name of it.
-    """
-
-    flops: float
-    memory: float
-    bandwidth: float
-    links: float
-    kind: str
-
-
-# Google Cloud's pages "TPU v5e", "TPU v5p" and "TPU v6e" (interconnect there in Gbit/s a chip).
-CHIPS = {
-    "v5e": Chip(197e12, 16 * 2**30, 0.819e12, 1600e9 / 8, "TPU v5 lite"),
-    "v5p": Chip(459e12, 95 * 2**30, 2.765e12, 4800e9 / 8, "TPU v5"),
-    "v6e": Chip(918e12, 32 * 2**30, 1.638e12, 3584e9 / 8, "TPU v6 lite"),
-}
 ROWS = 8  # made up: shapes and FLOPs of a batch follow from few rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """One training step on one topology; all values are per device except `rows`, `tokens` and `parameters`.
+    """One training step of a phase on one topology; values are per device except `rows`, `tokens`, `parameters` and `steps`.
 
     Attributes:
         topology: the topology as given.
@@ -77,6 +52,8 @@ class Plan:
         arguments: bytes of state and batch.
         memory: peak bytes, these included.
         chip: the device's figures; None for a CPU.
+        phase: its words in `train.phases`; "" without phases.
+        steps: of the run that are such steps.
     """
 
     topology: str
@@ -90,6 +67,8 @@ class Plan:
     arguments: int
     memory: int
     chip: Chip | None
+    phase: str = ""
+    steps: int = 0
 
     def seconds(self) -> dict[str, float]:
         """The shortest time for products, memory and exchanges, each by itself; nothing for a CPU."""
@@ -129,17 +108,39 @@ def shortest(work: Work, chip: Chip) -> dict[str, float]:
     return {"products": work.flops / chip.flops, "memory": work.bytes / chip.bandwidth, "exchanges": sent / chip.links}
 
 
-def chip_of(kind: str) -> Chip | None:
-    """The figures of a device that JAX gives this name; None if they are not known here."""
-    return next((chip for chip in CHIPS.values() if chip.kind == kind), None)
-
-
 class TooLarge(UserError):
     """The step needs more memory than a device has."""
 
 
-def plan(config, topology: str) -> Plan:
-    """Compiles the training step of a config's first phase for a topology.
+def distinct_phases(config) -> list[tuple[Phase, str, int]]:
+    """(phase, its words in `train.phases`, steps) for each training step that a run compiles; like phases count as one.
+
+    Raises:
+        UserError: the config is invalid.
+    """
+    batches = lambda data: MadeUpRows(data, config.data.tokenizer.vocab_size)
+    found: dict[Any, tuple[Phase, str, int]] = {}
+    begin = 0
+    for phase, said in zip(build_phases(config, made_up_program(config), batches), config.train.phases.split(";"), strict=True):
+        first = phase, said.strip(), 0
+        *alike, steps = found.get(like := (phase.data.to_json(), *phase.program.objectives), first)
+        found[like] = (*alike, steps + phase.end - begin)
+        begin = phase.end
+    return list(found.values())
+
+
+def plan_phases(config, topology: str) -> list[Plan]:
+    """The plan of each of `distinct_phases`; raises as `plan`."""
+    return [plan(config, topology, number) for number in range(len(distinct_phases(config)))]
+
+
+def plan(config, topology: str, number: int = 0) -> Plan:
+    """Compiles the training step of one phase of a config for a topology.
+
+    Args:
+        config: a whole experiment config.
+        topology: "v5e:16x16" or "cpu:8".
+        number: of the phase among `distinct_phases`, from 0.
 
     Raises:
         TooLarge: it needs more memory than a device has.
@@ -147,7 +148,7 @@ def plan(config, topology: str) -> Plan:
     """
     devices, chip = topology_devices(topology)
     batches = lambda data: MadeUpRows(data, config.data.tokenizer.vocab_size)
-    mesh, phase = build_mesh(config.mesh, devices), build_phases(config, made_up_program(config), batches)[0]
+    mesh, (phase, said, steps) = build_mesh(config.mesh, devices), distinct_phases(config)[number]
     if chip and getattr(phase.program.body.config, "attention", "") == "auto":
         phase = dataclasses.replace(phase, program=with_backend(phase.program, "pallas"))
     rows, few = phase.data.batch_size, phase.data.copy_and_resolve_references()
@@ -165,13 +166,14 @@ def plan(config, topology: str) -> Plan:
     batch = {name: placed(values, NamedSharding(mesh, BATCH)) for name, values in example.items()}
     lowered = lower_train_step(phase.program, optimizer, config, phase.weights, mesh, state, batch)
     try:
-        with _kept_out_of_the_cache():
+        with _kept_out_of_the_cache(), doing(f"compiling for {topology}{f', phase {said!r}' if said else ''}"):
             compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         raise TooLarge(
-            f"one step of {rows:,} rows does not fit on {topology}: {str(error).splitlines()[0]}; lower"
+            f"one step of {rows:,} rows{f' in the phase {said!r}' if said else ''} does not fit on {topology}:"
+            f" {str(error).splitlines()[0]}; lower"
             " config.data.batch_size, raise config.mesh.fsdp or config.train.micro_batches, or set config.model.remat='full'"
         ) from None
     memory = compiled.memory_analysis()
@@ -188,6 +190,8 @@ def plan(config, topology: str) -> Plan:
         # A TPU's compiler reports peak memory; a CPU's reports only memory beyond the arguments.
         memory=memory.peak_memory_in_bytes if chip else memory.argument_size_in_bytes + memory.temp_size_in_bytes,
         chip=chip,
+        phase=said,
+        steps=steps,
     )
 
 
@@ -202,25 +206,35 @@ def _kept_out_of_the_cache():
         jax.config.update("jax_persistent_cache_min_compile_time_secs", before)
 
 
-def largest_batch(config, topology: str) -> Plan:
-    """The plan of the largest batch that fits: doubles the config's batch while it fits, or halves it until it fits.
+def largest_batch(config, topology: str) -> list[Plan]:
+    """The plans of the largest batch that fits in every phase: doubles the config's while it fits, or halves it until it fits.
+
+    A phase with a batch of its own keeps it.
 
     Raises:
-        UserError: as `plan`; no batch that the mesh divides fits, or the device's memory is unknown.
+        UserError: as `plan`; no batch that the mesh divides fits, each phase has its own, or the device's memory is unknown.
     """
     if topology_devices(topology)[1] is None:
         raise UserError(f"--largest --topology={topology}: virtual devices have no memory limit; name a TPU slice")
-    config, best, halved = config.copy_and_resolve_references(), None, False
+    config = config.copy_and_resolve_references()
+    fixed = {number for number, (_, said, _) in enumerate(distinct_phases(config)) if "data.batch_size=" in said}
+    count = len(distinct_phases(config))
+    if len(fixed) == count:
+        raise UserError("--largest: each phase of config.train.phases sets its own data.batch_size; leave it out there")
+    plans: dict[int, Plan] = {number: plan(config, topology, number) for number in fixed}
+    best, halved = None, False
     while best is None or not halved:
         try:
-            best = plan(config, topology)
+            best = {number: plan(config, topology, number) for number in range(count) if number not in fixed}
             config.data.batch_size *= 2
         except TooLarge:
             if best is not None:
-                return best
+                break
+            if config.data.batch_size == 1:
+                raise
             halved = True
             config.data.batch_size //= 2
-    return best
+    return [of for _, of in sorted((plans | best).items())]
 
 
 def topology_devices(topology: str) -> tuple[np.ndarray, Chip | None]:
@@ -229,18 +243,13 @@ def topology_devices(topology: str) -> tuple[np.ndarray, Chip | None]:
     Raises:
         UserError: the topology is unknown, JAX has started with fewer CPU devices, or libtpu is not installed.
     """
-    kind, _, shape = topology.partition(":")
-    if kind == "cpu" and shape.isdecimal() and int(shape):
+    kind, shape = split_topology(topology)
+    if kind == "cpu":
         if len(found := jax.devices("cpu")) < int(shape):
             raise UserError(
                 f"JAX runs with {len(found)} CPU devices, but --topology asks for {shape}; set JAX_NUM_CPU_DEVICES={shape}"
             )
         return np.asarray(found[: int(shape)]), None
-    if kind not in CHIPS or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", shape):
-        raise UserError(
-            f"--topology={topology}: give cpu:8 (virtual devices) or one of {', '.join(CHIPS)} with its two or three sides,"
-            " like v5e:16x16"
-        )
     # libtpu searches for a TPU and serves one process at a time; here it only compiles.
     os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_STDERR_LOG_LEVEL": "3"}
     os.environ |= {"TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}
@@ -258,7 +267,7 @@ def topology_devices(topology: str) -> tuple[np.ndarray, Chip | None]:
 
 
 def print_plan(config, topology: str, largest: bool = False, out: Path | None = None) -> dict[str, Any]:
-    """The plan as a table on standard output, and as JSON.
+    """The plans of all phases as tables on standard output, and as JSON.
 
     Args:
         config: a whole experiment config.
@@ -267,15 +276,34 @@ def print_plan(config, topology: str, largest: bool = False, out: Path | None = 
         out: a JSON file; None: write none.
 
     Returns:
-        What the file has.
+        What the file has: the record of the phase that needs most memory, and under "phases" those of all, in order.
 
     Raises:
         UserError: as `plan`.
     """
-    found = (largest_batch if largest else plan)(config, topology)
+    plans = (largest_batch if largest else plan_phases)(config, topology)
+    record = max(plans, key=lambda of: of.memory).record() | {"phases": [of.record() for of in plans]}
     if out is not None:
-        write_json(out, found.record())
-    gib, chip = lambda size: f"{size / 2**30:,.2f} GiB", found.chip
+        write_json(out, record)
+    console = Console()
+    console = console if console.is_terminal else Console(width=120)
+    for found in plans:
+        of_phase = f", in the phase {found.phase!r}" if found.phase else ""
+        console.print(_table(f"One training step on {topology}, for each device{of_phase}", _rows(found)))
+        moved = {source or "(no line)": _gib(size) for source, size in found.largest_sources().items()}
+        console.print(_table("Lines that move most; a line, < and its caller", moved))
+    if len(plans) > 1:
+        console.print(_summary(plans))
+    return record
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:,.2f} GiB"
+
+
+def _rows(found: Plan) -> dict[str, str]:
+    """Names and values of one plan, for people."""
+    chip = found.chip
     times = lambda of: "once" if of.count == 1 else f"{of.count:,} times"
     exchanged = lambda of: f"{of.bytes / 2**20:,.1f} MiB, largest {of.largest}"
     rows = {
@@ -283,12 +311,12 @@ def print_plan(config, topology: str, largest: bool = False, out: Path | None = 
         "parameters": f"{found.parameters:,}",
         "rows and tokens of the batch": f"{found.rows:,} and {found.tokens:,}",
         "micro-batches": str(found.micro_batches) if found.micro_batches > 1 else "",
-        "state and batch": gib(found.arguments),
-        "peak, with temporary buffers": gib(found.memory),
+        "state and batch": _gib(found.arguments),
+        "peak, with temporary buffers": _gib(found.memory),
         "memory of the chip (a program can use slightly less)": f"{chip.memory / 2**30:.0f} GiB" if chip else "",
         "FLOPs of products": f"{found.work.flops:.4g}",
         "FLOPs of the model, by formula": f"{found.model_flops:.4g}",
-        "memory read and written": gib(found.work.bytes),
+        "memory read and written": _gib(found.work.bytes),
         **{f"{kind}, {times(of)}": exchanged(of) for kind, of in found.work.collectives.items()},
         **{f"shortest time for {what}": f"{1000 * seconds:.2f} ms" for what, seconds in found.seconds().items()},
     }
@@ -298,14 +326,26 @@ def print_plan(config, topology: str, largest: bool = False, out: Path | None = 
     for name, kernel in found.work.kernels.items() if chip else ():
         products, memory = kernel.flops / chip.flops, kernel.bytes / chip.bandwidth
         bound_by = f"at least {1000 * max(products, memory):.2f} ms, for {'products' if products > memory else 'memory'}"
-        what = f"{kernel.flops:.4g} FLOPs, {gib(kernel.bytes)}"
+        what = f"{kernel.flops:.4g} FLOPs, {_gib(kernel.bytes)}"
         rows[f"kernel {name}, {kernel.count:,.0f} times"] = f"{what}, {bound_by}"
-    console = Console()
-    console = console if console.is_terminal else Console(width=120)
-    console.print(_table(f"One training step on {topology}, for each device", rows))
-    moved = {source or "(no line)": gib(size) for source, size in found.largest_sources().items()}
-    console.print(_table("Lines that move most; a line, < and its caller", moved))
-    return found.record()
+    return rows
+
+
+def _summary(plans: Sequence[Plan]) -> Table:
+    """The phases below each other; what needs most memory decides whether the run fits."""
+    table = Table(title="Phases", title_justify="left")
+    for name in ("Phase", "Steps", "Rows", "Tokens", "Peak", "Step at least", "All at least"):
+        table.add_column(name, justify="left" if name == "Phase" else "right")
+    for found in plans:
+        bound = found.bound()
+        times = (f"{1000 * bound[1]:.2f} ms", f"{found.steps * bound[1] / 3600:,.2f} h") if bound else ("", "")
+        table.add_row(found.phase, f"{found.steps:,}", f"{found.rows:,}", f"{found.tokens:,}", _gib(found.memory), *times)
+    largest, bounds = max(plans, key=lambda of: of.memory), [found.bound() for found in plans]
+    hours = sum(found.steps * bound[1] for found, bound in zip(plans, bounds) if bound) / 3600
+    steps = sum(found.steps for found in plans)
+    table.add_section()
+    table.add_row("the run", f"{steps:,}", "", "", _gib(largest.memory), "", f"{hours:,.2f} h" if all(bounds) else "")
+    return table
 
 
 def _table(title: str, rows: Mapping[str, str]) -> Table:

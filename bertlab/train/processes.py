@@ -76,6 +76,11 @@ def join(saves: bool = True) -> None:
             shutdown_timeout_seconds=3600,  # the first process measures the model after the others have finished
         )
     except (RuntimeError, ValueError) as error:
+        if not arguments and isinstance(error, ValueError):  # of what a cluster should have said
+            raise UserError(
+                f"JAX knows no cluster in this environment to find the processes of this run in; set {ADDRESS}=host:port of the"
+                f" first process, {hosts.COUNT} and {hosts.INDEX}, or for one process none of them"
+            ) from None
         raise UserError(f"the processes of this run did not find each other: {error}") from None
     finally:
         alone.cancel()

@@ -20,8 +20,8 @@ from bertlab.cli import main
 from bertlab.errors import UserError
 from bertlab.files import read_json
 from bertlab.models import attention
+from bertlab.train.chips import CHIPS
 from bertlab.train.optimizers import build_optimizer
-from bertlab.train.plan import CHIPS
 from bertlab.train.state import build_train_step, fresh_state
 from bertlab.train.width import update_factors
 from tests.conftest import ROOT

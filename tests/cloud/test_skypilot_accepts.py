@@ -44,6 +44,7 @@ def task(tmp_path, monkeypatch):
             return subprocess.CompletedProcess(words, 0, "[]", "")
 
         monkeypatch.setattr(skypilot, "sky", run)
+        monkeypatch.setattr(skypilot, "OF_THIS_MACHINE", ("none://",))
         job = write_job(RunSpec("a", {}, "base.py", {}, {}), tmp_path / "study" / "a")
         engine = launcher("skypilot", 1, f"mirror=file://{tmp_path}/bucket{options}")
         engine.start([sys.executable, "-m", "bertlab.studies.worker", "--run", str(job)], job.parent, None)

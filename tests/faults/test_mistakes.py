@@ -44,6 +44,8 @@ def own_path(monkeypatch, tmp_path):
         (["--config.model.layers=1000000000"], ("config.model.layers=1000000000", "10000")),
         (["--workdir={root}/file/run"], ("{root}/file/run", "{root}/file is a file")),
         (["--workdir=/proc/run"], ("/proc/run",)),
+        (["--workdir=gs://bucket/run"], ("--workdir=gs://bucket/run", "bertlab mirror")),
+        (["--config.data.directory=gs://bucket/x"], ("config.data.directory=gs://bucket/x", "folder")),
     ],
 )
 def test_one_sentence_and_status_2_before_anything_is_made(arguments, named, tmp_path, capsys):
@@ -55,6 +57,22 @@ def test_one_sentence_and_status_2_before_anything_is_made(arguments, named, tmp
     assert said.count("\n") == 1 and said.startswith("bertlab train: ")
     assert all(one.format(root=tmp_path) in said for one in named)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["export", "x", "--to=huggingface", "gs://bucket/x"], "gs://bucket/x cannot be written"),
+        (["plan", "--config=x.py", "--topology=cpu:1", "--out=az://c/plan.json"], "--out=az://c/plan.json cannot be written"),
+        (["embed", "--run=x", "--text=s3://b/lines.txt", "--out=x.npz"], "s3://b/lines.txt is read by"),
+        (["prepare", "--corpus=pydocs"], "BERTLAB_CACHE=s3://b/cache"),
+    ],
+)
+def test_a_url_is_no_folder(arguments, named, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("BERTLAB_CACHE", "s3://b/cache")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 2
+    assert named in capsys.readouterr().err and not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,21 @@ def test_an_earlier_step_and_transformers_own_class(tmp_path):
     assert "trust_remote_code" not in card
 
 
+@pytest.mark.parametrize("step", [None, 4])
+def test_a_run_that_was_stopped_between_two_log_lines(step, tmp_path):
+    """Its weights are the last checkpoint's, and so are the step and the tokens: costs.json has those of each checkpoint."""
+    run = trained(tmp_path / "run")
+    run.result.delete()
+    (run.checkpoints / "2").rename(run.checkpoints / "4")
+    run.costs.write({str(n): {"tokens": n * 111, "supervised": 1, "flops": n * 1e9, "seconds": 1.0} for n in (2, 4)})
+    export_weights("huggingface", run.directory, tmp_path / "out", step=step)
+    found = rows((tmp_path / "out/README.md").read_text())
+    steps = run.config.read()["train"]["steps"]
+    for row in (["step", "4"], ["tokens", "444"], ["FLOPs", "4e+09"], ["the run", f"unfinished: 4 of {steps:,} steps"]):
+        assert row in found, row
+    assert not any("data_hash" in cell or cell == "mlm" for row in found for cell in row), "none was written at this step"
+
+
 @pytest.mark.parametrize(
     "objectives, direction, opens, classes, back_ends, fills",
     [

@@ -38,7 +38,10 @@ TPUS = exactly({"google.com/tpu": {"type": "integer", "minimum": 1}})
 # JobSet's v1alpha2 (kubernetes-sigs/jobset, api/jobset/v1alpha2/jobset_types.go), batch/v1's Job and v1's Pod, as far as used.
 CONTAINER = exactly(
     {"name": TEXT, "image": TEXT, "command": LIST(TEXT), "resources": exactly({"requests": TPUS, "limits": TPUS})},
-    {"volumeMounts": LIST(exactly({"name": TEXT, "mountPath": TEXT}))},
+    {
+        "volumeMounts": LIST(exactly({"name": TEXT, "mountPath": TEXT})),
+        "env": LIST(exactly({"name": {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$"}, "value": TEXT})),
+    },
 )
 POD = exactly(
     {
@@ -47,7 +50,10 @@ POD = exactly(
         "nodeSelector": NAMES,
         "containers": LIST(CONTAINER),
     },
-    {"volumes": LIST(exactly({"name": TEXT, "persistentVolumeClaim": exactly({"claimName": TEXT})}))},
+    {
+        "serviceAccountName": TEXT,
+        "volumes": LIST(exactly({"name": TEXT, "persistentVolumeClaim": exactly({"claimName": TEXT})})),
+    },
 )
 CONDITION = exactly({"type": ONE_OF("DisruptionTarget"), "status": ONE_OF("True", "False", "Unknown")})
 FAILURE = exactly({"action": ONE_OF("FailJob"), "onPodConditions": LIST(CONDITION)})
@@ -126,6 +132,17 @@ def test_a_manifest_is_valid_and_has_a_process_on_each_host(topology, how, accel
         assert container["command"][-len(WORDS) :] == WORDS and pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == "c"
 
 
+def test_variables_and_the_account_of_a_pod(capsys):
+    words = ["--topology=v5e:4x4", "--image=image", "--claim=c", "--env=A=b c=d", "--env=B=", "--env=C=$(A)"]
+    assert main(["manifest", "--name=x", *words, "--service_account=trainer", "--", *WORDS]) == 0
+    manifest = json.loads(capsys.readouterr().out)
+    jsonschema.validate(manifest, SET)
+    _, pod = pod_of(manifest)
+    assert pod["serviceAccountName"] == "trainer"
+    # Kubernetes would put A's value where $(A) stands; $$(A) is the text.
+    assert {of["name"]: of["value"] for of in pod["containers"][0]["env"]} == {"A": "b c=d", "B": "", "C": "$$(A)"}
+
+
 def test_a_misspelt_field_would_be_seen():
     manifest = jobset("x", "v5e:4x4", "image", WORDS, claim="c")
     pod_of(manifest)[1]["nodeSelectors"] = {}
@@ -153,6 +170,10 @@ def test_a_misspelt_field_would_be_seen():
         ({"words": ["bertlab", "train", "--workdir"]}, "names no --workdir"),
         ({"words": [*WORDS[:-1], "--workdir=runs/x"]}, "--workdir=runs/x is not on the volume, which is at /runs"),
         ({"mirror": "gs://b/x"}, "omit one of them"),
+        ({"env": ["WANDB_MODE"]}, "--env=WANDB_MODE: expected NAME=VALUE"),
+        ({"env": ["1A=b"]}, "--env=1A=b: expected NAME=VALUE"),
+        ({"env": ["A=1", "A=2"]}, "--env=A= is given twice"),
+        ({"service_account": "Trainer"}, "--service_account=Trainer: an account's name"),
         ({"claim": ""}, "has 4 hosts, which write to one --workdir; give a --claim"),
         ({"claim": "", "mirror": "gs://b/x"}, "has 4 hosts"),
         ({"claim": "", "topology": "v5e:2x4"}, "would be lost with the pod"),

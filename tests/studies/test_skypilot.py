@@ -19,7 +19,7 @@ from bertlab.run import Run
 from bertlab.studies import dry_run
 from bertlab.studies.estimate import Cost
 from bertlab.studies.launchers import launcher, skypilot
-from bertlab.studies.launchers.skypilot import install
+from bertlab.studies.launchers.skypilot import OF_THIS_MACHINE, install
 from bertlab.studies.study import RunSpec, Study
 from bertlab.studies.worker import write_job
 from tests.conftest import ROOT
@@ -42,6 +42,7 @@ def cloud(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_SKY", str(tmp_path / "jobs"))
     monkeypatch.setattr(skypilot, "QUEUE_SECONDS", 0.3)
     monkeypatch.setattr(skypilot, "STOP_SECONDS", 0.3)
+    monkeypatch.setattr(skypilot, "OF_THIS_MACHINE", ("none://",))  # its machines are folders of this one
     return tmp_path / "jobs"
 
 
@@ -93,6 +94,16 @@ def get_study(arguments=None):
 """
 
 
+# `bertlab`, where a folder of this machine may be the mirror.
+ON_ONE_MACHINE = """
+import sys
+from bertlab.cli import main
+from bertlab.studies.launchers import skypilot
+skypilot.OF_THIS_MACHINE = ("none://",)
+sys.exit(main())
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.nightly
 def test_trainings_on_machines_that_are_taken_away_end_as_undisturbed_ones(
@@ -111,7 +122,7 @@ def test_trainings_on_machines_that_are_taken_away_end_as_undisturbed_ones(
     study.write_text(STUDY.format(overrides=overrides, task=words_task))
     there = f"mirror=file://{tmp_path}/bucket,seconds=1,setup=echo,workdir={ROOT}"
     for place, more in (("here", []), ("there", ["--jobs=2", "--launcher=skypilot", f"--launcher_options={there}"])):
-        command = [sys.executable, "-m", "bertlab.cli", "sweep", f"--study={study}", f"--workdir={tmp_path / place}", *more]
+        command = [sys.executable, "-c", ON_ONE_MACHINE, "sweep", f"--study={study}", f"--workdir={tmp_path / place}", *more]
         ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
         assert ended.returncode == 0, ended.stdout + ended.stderr
     assert results(tmp_path / "there") == results(tmp_path / "here") and len(results(tmp_path / "here")) == 3 + 3
@@ -232,12 +243,30 @@ def test_a_run_that_stands_on_one_of_this_machine_is_refused(cloud, tmp_path):
         ("mirror=memory://b/c,seconds=soon", "seconds=soon: expected a number above 0"),
         ("mirror=memory://b/c,envs=x", "envs=x: expected {"),
         ("mirror=memory://b/c,workdir=nowhere", "workdir=nowhere: there is no such folder"),
+        (
+            "mirror=memory://b/c,accelerators=tpu-v5litepod-16",
+            "accelerators=tpu-v5litepod-16: a slice of more than 8 has several hosts",
+        ),
+        ('mirror=memory://b/c,accelerators={"TPU-v4-16": 1}', "has several hosts"),
+        (f"mirror=memory://b/c,workdir={ROOT}/tests", "tests: machines install bertlab from this folder"),
     ],
 )
 def test_mistakes_are_said_before_anything_starts(cloud, options, message):
     with pytest.raises(UserError, match=re.escape(message)) as error:
         launcher("skypilot", 1, options)
     assert "\n" not in str(error.value) and not cloud.exists()
+
+
+def test_a_folder_of_this_machine_is_no_mirror_for_rented_ones(cloud, tmp_path, monkeypatch):
+    monkeypatch.setattr(skypilot, "OF_THIS_MACHINE", OF_THIS_MACHINE)
+    for url in (f"file://{tmp_path}/bucket", "memory://b/c"):
+        with pytest.raises(UserError, match="rented machines do not reach it; use gs:// or s3://"):
+            launcher("skypilot", 1, f"mirror={url}")
+
+
+def test_what_installs_without_a_checkout_needs_none(cloud, tmp_path):
+    options = f"mirror=memory://b/c,workdir={tmp_path},setup=pip install bertlab,accelerators="
+    assert launcher("skypilot", 1, f"{options}tpu-v6e-8").task["setup"] == "pip install bertlab"
 
 
 def test_a_machine_without_sky_is_told_how_to_get_it(monkeypatch, tmp_path):

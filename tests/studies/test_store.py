@@ -65,6 +65,7 @@ def test_only_the_same_config_and_text_with_the_wanted_checkpoints_are_taken(stu
     store, trained = Store(tmp_path / "store"), swept(study, tmp_path / "first", tmp_path / "store")
     run, place = of(study), tmp_path / "run"
     others = [{"optimizer.learning_rate": 1e-4}, {"seed": 7}, {"evaluate.sentences": 3}, {"train.keep": "log,3"}]
+    others.append({"train.micro_batches": 2})  # other dropout
     for number, other in enumerate(others):
         other = of(changed(study, axes={"which": {"it": {}}}, **{"seed": 1, "data.seed": 1} | other))
         assert not store.begin(other, tmp_path / f"other-{number}")

@@ -1,14 +1,17 @@
 """Plans for devices that are not here, against what is known of the program: its parameters, its batch, its layers."""
 
+import dataclasses
 import json
+import re
 
 import pytest
 
+from bertlab import progress
 from bertlab.errors import UserError
 from bertlab.models.presets import model_shape
 from bertlab.train import plan as planning
 from bertlab.train.hlo import Collectives, Kernel, Work
-from bertlab.train.plan import Plan, plan, print_plan
+from bertlab.train.plan import Plan, plan, plan_phases, print_plan
 from tests.conftest import ROOT
 
 STATE = 3 * 4  # bytes of a float32 parameter with Adam's two moments
@@ -122,35 +125,59 @@ def test_products_of_disentangled_positions_are_those_of_the_formula(small_confi
     assert found.model_flops > 1.2 * plan(small_config("gpt"), "cpu:1").model_flops
 
 
+def fits_up_to(tokens, tried):
+    """A stand-in for `plan`: the batch of the phase, and TooLarge above so many tokens."""
+
+    def stand_in(config, topology, number=0):
+        phase, *_ = planning.distinct_phases(config)[number]
+        tried.append(batch := (phase.data.batch_size, phase.data.seq_len))
+        if batch[0] * batch[1] > tokens:
+            raise planning.TooLarge("no")
+        return batch
+
+    return stand_in
+
+
 def test_the_largest_batch_is_the_last_that_fits(small_config, monkeypatch):
-    tried = []
-
-    def fits_up_to(most):
-        def stand_in(config, topology):
-            tried.append(config.data.batch_size)
-            if config.data.batch_size > most:
-                raise planning.TooLarge("no")
-            return config.data.batch_size
-
-        return stand_in
-
     with pytest.raises(UserError, match="--largest --topology=cpu:1"):
         planning.largest_batch(small_config("bert"), "cpu:1")
     monkeypatch.setattr(planning, "topology_devices", lambda topology: (None, planning.CHIPS["v5e"]))
     for most, expected in ((40, [8, 16, 32, 64]), (3, [8, 4, 2])):
-        tried.clear()
-        monkeypatch.setattr(planning, "plan", fits_up_to(most))
-        assert planning.largest_batch(small_config("bert"), "v5e:1") == max(n for n in expected if n <= most)
-        assert tried == expected
+        monkeypatch.setattr(planning, "plan", fits_up_to(32 * most, tried := []))
+        assert planning.largest_batch(small_config("bert"), "v5e:1") == [(max(n for n in expected if n <= most), 32)]
+        assert tried == [(n, 32) for n in expected]
+    monkeypatch.setattr(planning, "plan", fits_up_to(0, []))
+    with pytest.raises(planning.TooLarge):
+        planning.largest_batch(small_config("bert"), "v5e:1")
 
 
-def test_the_plan_is_of_the_first_phase(small_config):
-    """Its length and its batch, where phases have others than the config."""
-    phases = "0.9 data.seq_len=16 data.batch_size=16; 0.1"
-    found = plan(small_config("bert", train__phases=phases, objectives__mlm__max_predictions=3), "cpu:1")
-    alone = plan(small_config("bert", data__seq_len=16, data__batch_size=16, objectives__mlm__max_predictions=3), "cpu:1")
-    assert (found.rows, found.tokens) == (16, 256)
-    assert found.model_flops == alone.model_flops and found.work.flops == alone.work.flops
+def test_the_largest_batch_fits_in_the_phase_with_the_longest_rows(small_config, monkeypatch):
+    monkeypatch.setattr(planning, "topology_devices", lambda topology: (None, planning.CHIPS["v5e"]))
+    monkeypatch.setattr(planning, "plan", fits_up_to(32 * 32, []))
+    load = lambda phases: small_config("bert", train__phases=phases, objectives__mlm__max_predictions=3)
+    assert planning.largest_batch(load("0.9 data.seq_len=16; 0.1"), "v5e:1") == [(32, 16), (32, 32)]
+    own = load("0.5 data.seq_len=16; 0.3 data.batch_size=4; 0.2 data.seq_len=16 data.batch_size=2")
+    assert planning.largest_batch(own, "v5e:1") == [(64, 16), (4, 32), (2, 16)], "a batch of a phase's own stays"
+    with pytest.raises(UserError, match=r"--largest: each phase of config\.train\.phases"):
+        planning.largest_batch(load("0.5 data.batch_size=4; 0.5 data.batch_size=2"), "v5e:1")
+
+
+def test_each_phase_has_a_plan_with_its_length_its_batch_and_its_steps(small_config, monkeypatch):
+    monkeypatch.setattr(progress, "_show", lambda label, done, total: told.append(label))
+    told = []
+    phases = "0.5 data.seq_len=16 data.batch_size=16; 0.25; 0.2 data.seq_len=16 data.batch_size=16; 0.05"
+    load = lambda **more: small_config("bert", model__layers=1, objectives__mlm__max_predictions=3, **more)
+    plans = plan_phases(load(train__phases=phases), "cpu:1")
+    assert [(of.rows, of.tokens, of.steps) for of in plans] == [(16, 256, 14), (8, 256, 6)], "like phases count as one"
+    assert plans[0].phase == "0.5 data.seq_len=16 data.batch_size=16"
+    assert [*dict.fromkeys(told)] == [f"compiling for cpu:1, phase {of.phase!r}" for of in plans]
+    alone = plan(load(), "cpu:1")
+    assert (plans[1].memory, plans[1].work.flops, plans[1].model_flops) == (alone.memory, alone.work.flops, alone.model_flops)
+
+
+def test_phases_of_other_objectives_are_other_steps(small_config):
+    config = small_config("bert", train__phases="0.5 objectives.nsp.weight=0; 0.5 objectives.nsp.weight=2 data.batch_size=8")
+    assert [steps for *_, steps in planning.distinct_phases(config)] == [10, 10]
 
 
 @pytest.mark.parametrize("recipe", ["awd_lstm", "elmo on characters", "glove"])
@@ -184,7 +211,8 @@ def test_the_roofline_is_the_slowest_of_products_memory_and_exchanges(monkeypatc
     found = Plan("v5e:2x2", {"data": 4}, 8, 80, 1, 5, 98.5e12, work, 2**30, 2**32, chip)
     assert found.seconds() == pytest.approx({"products": 1.0, "memory": 2.0, "exchanges": 1.5})
     assert found.bound() == ("memory", pytest.approx(2.0))
-    monkeypatch.setattr(planning, "plan", lambda config, topology: found)
+    later = dataclasses.replace(found, phase="0.1 data.seq_len=512", steps=3600, memory=2**33)
+    monkeypatch.setattr(planning, "plan_phases", lambda config, topology: [found, later])
     print_plan(None, "v5e:2x2", out=tmp_path / "plan.json")
     assert "2000.00 ms" in (shown := capsys.readouterr().out) and "f32[5]" in shown
     assert "0.250" in shown and "attention, 24 times" in shown and "at least 1000.00 ms" in shown
@@ -192,7 +220,10 @@ def test_the_roofline_is_the_slowest_of_products_memory_and_exchanges(monkeypatc
     record = json.loads((tmp_path / "plan.json").read_text())
     assert record["bound"] == "memory" and record["work"]["collectives"]["all-reduce"]["sent"] == 3e11
     assert len(record["work"]["sources"]) == 10 and record["work"]["kernels"]["attention"]["flops"] == 19.7e12
-    assert record["model_flops_share"] == pytest.approx(0.25) and record["memory"] == 2**32
+    assert record["model_flops_share"] == pytest.approx(0.25)
+    assert [of["memory"] for of in record["phases"]] == [2**32, 2**33] and record["memory"] == 2**33, "what the run needs"
+    assert re.search(r"0\.1 data\.seq_len=512 .* 3,600 .* 8\.00 GiB .* 2000\.00 ms .* 2\.00 h", shown)
+    assert re.search(r"the run .* 3,600 .* 8\.00 GiB .* 2\.00 h", shown)
 
 
 def test_a_batch_that_the_mesh_does_not_divide(small_config):

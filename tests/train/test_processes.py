@@ -378,6 +378,17 @@ def test_processes_find_each_other_by_what_the_environment_says(environment, arg
     assert os.environ.get(hosts.ADDRESS) != "auto", "JAX would take it for an address"
 
 
+def test_processes_that_jax_is_to_find_where_there_is_no_cluster(tmp_path):
+    of_clusters = re.compile(r"JAX_|SLURM|OMPI|PMI|TPU|KUBERNETES|CLOUD")
+    environment = {name: value for name, value in os.environ.items() if not of_clusters.match(name)}
+    environment |= {hosts.ADDRESS: "auto", "JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+    command = [sys.executable, "-m", "bertlab", "finetune", "--run=x", "--task=sst2", f"--workdir={tmp_path / 'x'}"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 2 and not [*tmp_path.iterdir()]
+    line = done.stderr.splitlines()[-1]
+    assert "no cluster" in line and f"{hosts.ADDRESS}=host:port" in line and hosts.COUNT in line and hosts.INDEX in line
+
+
 @pytest.mark.parametrize(
     ("environment", "message"),
     [

@@ -219,6 +219,28 @@ def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(bat
     assert_same_run(straight, tmp_path, 20)
 
 
+def test_a_run_goes_on_with_another_number_of_micro_batches(small_config, tmp_path, capsys):
+    """As on half the chips: the same data, and without dropout the same losses, up to the order of sums in float32."""
+    config = small_config("gpt", model__dropout=0.0, model__layers=1, train__checkpoint_every=10)
+    break_at(config, tmp_path / "moved", 13)
+    shutil.copytree(tmp_path / "moved", tmp_path / "straight")
+    loop.train(config, tmp_path / "straight")
+    config.train.micro_batches = 2
+    loop.train(config, tmp_path / "moved")
+    assert json.loads((tmp_path / "moved" / "config.json").read_text())["train"]["micro_batches"] == 2
+    kind = jax.devices()[0].device_kind
+    assert f"\non 1 {kind} device of 1 process, as a mesh of data 1, fsdp 1, tensor 1" in capsys.readouterr().out
+    straight, moved = (lines_of(tmp_path / name) for name in ("straight", "moved"))
+    assert len(straight) == len(moved) and any(line["step"] == 20 for line in moved)
+    assert len({line["data_hash"] for line in moved if line["split"] == "train"}) == 5, "a hash of all batches so far"
+    for expected, found in zip(straight, moved):
+        same = ("step", "split", "tokens", "data_hash")
+        assert [found.get(name) for name in same] == [expected.get(name) for name in same]
+        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    with pytest.raises(AssertionError):
+        np.testing.assert_equal(state_of(tmp_path / "moved", 20), state_of(tmp_path / "straight", 20))
+
+
 def steps_of(workdir):
     return [(line["step"], line["split"]) for line in lines_of(workdir)]
 

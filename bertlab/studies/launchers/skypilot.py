@@ -14,6 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,11 @@ RESOURCES = (
     " max_hourly_cost local_disk"
 ).split()
 """Options that go into the task's `resources` as they are."""
+
+OF_THIS_MACHINE = ("file://", "memory://")
+"""Beginnings of URLs that rented machines do not reach."""
+HOST_CHIPS = 8
+"""The most chips or cores of a TPU on one host, as the number in an accelerator's name counts them."""
 
 _ENVIRONMENT = "$HOME/bertlab-environment"  # on the machine
 _RUNS = "$HOME/bertlab-runs"
@@ -53,7 +59,8 @@ class SkyPilot(Launcher):
         **resources: `RESOURCES` of SkyPilot's YAML: accelerators, infra=CLOUD/REGION/ZONE, image_id, ...
 
     Raises:
-        UserError: An option is unknown, or `mirror` is missing or wrong.
+        UserError: an option is unknown, `mirror` is missing or wrong, the accelerators are of several hosts, or `workdir` has
+            no bertlab to install.
     """
 
     def __init__(
@@ -85,11 +92,24 @@ class SkyPilot(Launcher):
         if not Path(workdir).expanduser().is_dir():
             raise UserError(f"--launcher_options=workdir={workdir}: there is no such folder")
         Mirror(mirror)
+        if mirror.startswith(OF_THIS_MACHINE):
+            raise UserError(f"--launcher_options=mirror={mirror}: rented machines do not reach it; use gs:// or s3://")
+        accelerators = str(resources.get("accelerators", ""))
+        if any(int(n) > HOST_CHIPS for n in re.findall(r"tpu-v\w+-(\d+)", accelerators, re.IGNORECASE)):
+            raise UserError(
+                f"--launcher_options=accelerators={accelerators}: a slice of more than {HOST_CHIPS} has several hosts, and each"
+                " run here has one; take a smaller slice, or train on this one with `bertlab manifest`"
+            )
+        if not setup and not is_checkout(Path(workdir).expanduser()):
+            raise UserError(
+                f"--launcher_options=workdir={workdir}: machines install bertlab from this folder, and it has no pyproject.toml"
+                " of bertlab; start in a checkout, or give setup= with the commands that install bertlab"
+            )
         self.jobs, self.mirror, self.seconds = jobs, mirror.rstrip("/"), seconds
         # A machine that is shut down in an orderly way lets the worker save; that is no end of the job either.
         recovery = {"job_recovery": {"recover_on_exit_codes": [128 + signal.SIGTERM]}}
         resources = {"use_spot": True, **recovery, **resources}
-        setup = setup or install(self.mirror, str(resources.get("accelerators", "")))
+        setup = setup or install(self.mirror, accelerators)
         self.task = {"workdir": workdir, "resources": resources, "envs": dict(envs or {}), "setup": setup}
         self.taken: dict[str, Mirror] = {}
         self.queue: list[dict[str, Any]] = []
@@ -164,6 +184,13 @@ class SkyPilot(Launcher):
 def sky(*words: str) -> subprocess.CompletedProcess:
     """What SkyPilot's command says."""
     return subprocess.run(["sky", *words], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def is_checkout(folder: Path) -> bool:
+    """Whether bertlab can be installed from a folder."""
+    with contextlib.suppress(OSError, ValueError):
+        return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"] == "bertlab"
+    return False
 
 
 def install(mirror: str, accelerators: str) -> str:
