@@ -12,7 +12,7 @@ from bertlab.studies.comparisons import MOST_FREQUENT, PUBLISHED, Comparison, fi
 from bertlab.studies.curves import at_last_steps, trajectory_axis, untrained
 from bertlab.studies.measurements import Measure, Results, cost, score_of_task, scores
 from bertlab.studies.same_data import compare_data, compare_texts
-from bertlab.studies.seeds import mean_scores, seed_counts
+from bertlab.studies.seeds import mean_scores, seed_counts, seed_tables
 from bertlab.studies.selection import at_selected_labels, at_the_ends, searches_of
 from bertlab.studies.text import count_text, points, score_text, seconds_text, signed_points
 from bertlab.transfer.tasks import TASKS
@@ -244,6 +244,7 @@ def notices(results: Results) -> list[str]:
             f" {'. '.join(problems)}."
         )
     texts += code_notices(results) + compare_texts(results) + leak_notices(results) + rate_notices(results)
+    texts += seed_notices(results)
     settled = results.study.get("settled")
     if settled:
         left = int((results.runs["status"] == "unfinished").sum())
@@ -286,6 +287,32 @@ def rate_notices(results: Results) -> list[str]:
     for (axis, label, end), variants in at_the_ends(results).items():
         listed = "; ".join(f"{variant} ({', '.join(tasks)})" for variant, tasks in variants.items())
         said.append(f"{axis}={label} is the {end} candidate and was selected for {listed}; a better one may lie beyond.")
+    return said
+
+
+def seed_notices(results: Results) -> list[str]:
+    """Which variants have two seeds only, and which score exactly the same with every seed."""
+    chosen, said = at_selected_labels(results), []
+    # That one seed tells nothing is the first finding where all have one.
+    counts = {variant: seeds for variant, (seeds, _) in seed_counts(chosen).items() if seeds}
+    few = [variant for variant, seeds in counts.items() if seeds < 3]
+    if few and max(counts.values()) > 1:
+        said.append(
+            f"{'; '.join(few)}: fewer than 3 seeds. An interval from two rests on a single degree of freedom, so it is very"
+            " wide; one seed has none."
+        )
+    same: dict[str, list[str]] = {}
+    for measure in scores(chosen):
+        for variant, table in seed_tables(chosen, measure).items():
+            values = table.stack()
+            if len(values) > 1 and values.nunique() == 1:
+                same.setdefault(measure.task, []).append(variant)
+    if same:
+        listed = "; ".join(f"{task} ({', '.join(variants)})" for task, variants in same.items())
+        said.append(
+            f"All seeds have exactly the same score on {listed}. A head that has not trained gives one answer to everything:"
+            " look at its rate, its steps and the score of the most frequent answer."
+        )
     return said
 
 

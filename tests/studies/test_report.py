@@ -350,7 +350,7 @@ def test_the_same_data_are_stated_with_their_hash_and_the_footer_says_where_numb
     text = study_report[0].read_text(encoding="utf-8")
     assert "Runs with the same seed and the same settings of the data read the same tokens in the same order." in text
     assert load(study_directory).runs.set_index("run").loc["mlm-seed=2", "data_hash"] in text
-    assert 'class="notice"' not in text
+    assert text.count('class="notice"') == 1 and "fewer than 3 seeds" in text, "nothing else is to be noticed"
     footer = text[text.index("<footer>") :]
     assert all(expected in footer for expected in ("3f2a9c1d", "jax 0.10.2", "cpu"))
 
@@ -384,7 +384,7 @@ def test_bits_per_byte_are_of_the_test_split_with_the_error_of_one_seed_or_the_s
     said = notes(results)[SCALES]
     assert "For one seed, s.e." in said
     assert "[UNK]" not in said and "capitals" not in said and "free" not in said
-    assert notices(results) == []
+    assert [said for said in notices(results) if "fewer than 3 seeds" not in said] == []
     write_likelihoods(directory / "ltr-seed=2", {"left-to-right": 2.2}, text_hash="1" * 32)
     assert "s.e." not in notes(load(directory))[SCALES]
 
@@ -482,6 +482,17 @@ def test_other_code_of_an_objective_is_flagged_on_top(tmp_path):
     assert not [said for said in notices(load(path)) if "code" in said]
 
 
+def test_few_seeds_and_equal_scores_of_all_seeds_are_flagged_on_top(tmp_path):
+    spec = objectives_study(seeds=(1, 2, 3), variants=("MLM", "LTR"))
+    flat = {f"mlm-seed={seed}": {"package": 0.5} for seed in (1, 2, 3)} | {"ltr-seed=1": {"package": 0.5}}
+    said = notices(load(write_study(tmp_path / "three", spec, per_run=flat)))
+    assert len(said) == 1 and "package (MLM)" in said[0] and "code_spans" not in said[0]
+    said = notices(load(write_study(tmp_path / "two", spec, per_run={"ltr-seed=3": {"finished": False}})))
+    assert [of for of in said if of.startswith("LTR: fewer than 3 seeds")] and not [of for of in said if "MLM" in of]
+    one = objectives_study(seeds=(1,), variants=("MLM", "LTR"))
+    assert notices(load(write_study(tmp_path / "one", one))) == [], "the first finding says it"
+
+
 def test_numbers_of_different_texts_are_flagged_on_top(tmp_path, no_figures):
     directory = write_study(tmp_path / "s", objectives_study((1,), ("MLM", "LTR")))
     write_likelihoods(directory / "mlm-seed=1", {"pseudo": 1.5}, {"blimp.jsonl": {"pseudo": 0.75}}, text_hash="1" * 32)
@@ -537,7 +548,7 @@ def test_floors_have_a_row_for_each_variant_and_objective_and_leaks_are_on_top(t
         "MLM+NSP: nsp": ["2", "nsp", "0.2000", "0.2040", "0.0040 s.e. 0.0028", "2.00"],
         "LTR": ["1", "ltr", "2.0000", "1.9500", "-0.0500 s.e. 0.0200", "-2.50"],
     }
-    assert notices(results) == []
+    assert [said for said in notices(results) if "fewer than 3 seeds" not in said] == []
     write_floors(directory / "ltr-seed=1", ltr=(2.0, -0.07, 0.02))
     page = html_page(load(directory))
     assert page.index("The loss of ltr is below its floor by more than 3 standard errors in ltr-seed=1") < page.index(
