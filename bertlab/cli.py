@@ -463,19 +463,22 @@ def _add_studies(add) -> None:
         "bertlab mirror runs/x gs://bucket/x -- bertlab train --config=experiments/pretrain/bert.py:size=base --workdir=runs/x",
     )  # fmt: skip
     mirror("folder", type=Path, help="where the command writes: a run, or a whole study")
-    mirror("url", help="gs://BUCKET/PATH or s3://BUCKET/PATH of its own")
+    mirror("url", help="gs://BUCKET/PATH, s3://BUCKET/PATH or file:///PATH (a disk that both machines have) of its own")
     mirror("--seconds", type=float, default=60.0, help="between two snapshots (default 60)")
     _add_command(mirror)
 
     manifest = add(
-        "manifest", _manifest, "print a JobSet for Google's Kubernetes: a command on a TPU slice, a process on each host",
+        "manifest", _manifest, "print a JobSet for Google's Kubernetes, not run on a cloud yet: a command on a TPU slice, a"
+        " process on each host",
         "bertlab manifest --name=x --topology=v5e:4x4 --image=IMAGE --claim=C -- bertlab train --config=F.py --workdir=/runs/x",
     )  # fmt: skip
     manifest("--name", required=True, help="of the JobSet")
     manifest("--topology", required=True, help="the slice, as v5e:4x4, v6e:2x4 or v5p:2x2x2")
     manifest("--image", required=True, help="a container image with bertlab and JAX for TPUs")
     manifest("--claim", default="", help="a volume claim that all hosts can write to, mounted at /runs")
-    manifest("--mirror", default="", help="of one host, instead: gs://BUCKET/PATH for snapshots of the --workdir")
+    manifest(
+        "--mirror", default="", help="of one host, instead: gs://BUCKET/PATH or s3://BUCKET/PATH for snapshots of the --workdir"
+    )
     manifest("--restarts", type=int, default=3, help="how often a command that fails begins again (default 3)")
     manifest("--spot", action="store_true", help="only on spot machines; when one is taken away, all begin again")
     manifest("--queue", default="", help="local queue of Kueue")
@@ -627,14 +630,15 @@ def _add_measuring(add) -> None:
     floor("--run", type=Path, help="run directory; gives the losses, and the config if you omit --config")
 
     plan = add(
-        "plan", _plan, "compile a training step for a machine you do not have, and print its memory, FLOPs and communication",
+        "plan", _plan, "compile the training step of each phase for a machine you do not have, and print its memory, FLOPs and"
+        " communication: the compiler's figures, which no TPU has confirmed yet",
         "bertlab plan --config=experiments/pretrain/bert.py:size=large --topology=v5e:16x16 --config.data.batch_size=4096",
         overrides=True, finds=True, processes="one",
     )  # fmt: skip
     plan("--config", required=True, help=_CONFIG_HELP)
     plan("--topology", required=True, help="a TPU slice such as v5e:16x16, or virtual devices such as cpu:8")
-    plan("--largest", action="store_true", help="find the largest batch that fits, by doubling or halving")
-    plan("--out", type=Path, help="also write the plan to this JSON file")
+    plan("--largest", action="store_true", help="find the largest batch that fits in every phase, by doubling or halving")
+    plan("--out", type=Path, help="also write the plans to this JSON file")
 
     bench = add(
         "bench", _bench, "measure speed on named workloads, alternating with a rival that does the same work",

@@ -61,6 +61,15 @@ def test_help_of_a_command_shows_an_example_that_parses(command, capsys):
     assert callable(given.function) and all(given.takes_overrides and word.startswith("--config.") for word in rest)
 
 
+@pytest.mark.parametrize(
+    ("command", "named"), [("mirror", "file:///PATH"), ("plan", "no TPU has confirmed"), ("manifest", "not run on a cloud")]
+)
+def test_help_names_where_a_command_works_and_what_was_not_tried(command, named, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert named in " ".join(capsys.readouterr().out.split())
+
+
 def test_every_option_that_is_a_number_has_limits():
     def numbers(parser):
         for action in parser._actions:

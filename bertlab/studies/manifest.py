@@ -17,7 +17,6 @@ from typing import Any
 
 from bertlab.errors import UserError
 from bertlab.files import read_json
-from bertlab.remote import is_url
 
 ACCELERATORS = {"v5e": "tpu-v5-lite-podslice", "v5p": "tpu-v5p-slice", "v6e": "tpu-v6e-slice"}
 """Generation -> the value of GKE's label cloud.google.com/gke-tpu-accelerator."""
@@ -121,7 +120,7 @@ def jobset(
         raise UserError("the results would be lost with the pod; give --claim=CLAIM or --mirror=gs://BUCKET/PATH")
     if claim and not Path(workdir).is_relative_to(RUNS):
         raise UserError(f"--workdir={workdir} is not on the volume, which is at {RUNS}; choose one below it")
-    if mirror and not is_url(mirror):
+    if mirror and not mirror.startswith(("gs://", "s3://")):  # file:// would be lost with the pod
         raise UserError(f"--mirror={mirror}: expected gs://BUCKET/PATH or s3://BUCKET/PATH")
     if mirror:
         command = ["bertlab", "mirror", workdir, mirror, "--", *words]

@@ -178,6 +178,7 @@ def test_a_misspelt_field_would_be_seen():
         ({"claim": "", "mirror": "gs://b/x"}, "has 4 hosts"),
         ({"claim": "", "topology": "v5e:2x4"}, "would be lost with the pod"),
         ({"claim": "", "topology": "v5e:2x4", "mirror": "bucket"}, "--mirror=bucket: expected gs://"),
+        ({"claim": "", "topology": "v5e:2x4", "mirror": "file:///runs/x"}, "--mirror=file:///runs/x: expected gs://"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence(change, message):
