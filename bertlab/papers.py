@@ -140,10 +140,12 @@ def differences(config) -> dict[str, tuple[Any, Any]]:
 def remark(config, said: Collection[str] = ()) -> str:
     """One line about `differences`; "" if there are none.
 
-    Those in the keys that were `said` before are left out, and with a kind of tokenizer all of the tokenizer's.
+    Those in the keys that were `said` before are left out, and with a kind of tokenizer, or one that is there, all of the
+    tokenizer's.
     """
     model = config.model
-    is_said = lambda key: key in said or f"{key.rpartition('.')[0]}.kind" in said
+    of_tokenizer = lambda key: key.startswith("data.tokenizer.") and config.data.tokenizer.path
+    is_said = lambda key: key in said or f"{key.rpartition('.')[0]}.kind" in said or of_tokenizer(key)
     pairs = differences(config).items()
     found = [f"{key} ({theirs} there, {ours} here)" for key, (theirs, ours) in pairs if not is_said(key)]
     published = SIZES.get((model.family, model.size), Pretraining(""))

@@ -142,3 +142,5 @@ def test_what_differs_from_a_size_s_paper_is_said():
     synthetic = load_config(spec("bert", "size=tiny,corpus=synthetic"))
     assert "tokenizer.kind (wordpiece there, words here)" in papers.remark(synthetic)
     assert papers.remark(synthetic, {"data.tokenizer.kind"}) == "", "what was said is not said again"
+    synthetic.data.tokenizer.path = "own"
+    assert papers.remark(synthetic) == "", "a tokenizer that is there has a kind of its own"

@@ -331,9 +331,9 @@ class Setting:
             raise UserError(f"tasks={'+'.join(self.tasks)}: this study needs a task of {wanted}; name one")
         found = {}
         for name, count, use in itertools.product(names, self.labels or [0], self.uses):
-            parts = [name, *([str(count or "all")] if self.labels else []), *(["probe"] if use == "probe" else [])]
+            parts = [Path(name).stem, *([str(count or "all")] if self.labels else []), *(["probe"] if use == "probe" else [])]
             settings = (self._probe() if use == "probe" else {}) | self._settings(name, long_rows) | self._few(count)
-            found["_".join(parts)] = settings | ({"task": name} if len(parts) > 1 else {})
+            found["_".join(parts)] = settings | ({"task": name} if parts != [name] else {})
         return found
 
     def in_documents(self) -> dict[str, dict[str, Any]]:
@@ -357,7 +357,7 @@ class Setting:
         return {key: PROBE_RESETS[key] for key in PROBE_RESETS if key not in given} | given
 
     def _settings(self, name: str, long_rows: int) -> dict[str, Any]:
-        folder, length, more = TASKS.get(name) or ("", OWN_TASKS[name], {})
+        folder, length, more = TASKS.get(name) or ("", OWN_TASKS.get(name, 0), {})
         if self.scale in ("base", "paper"):  # the recipe's lengths
             length, more = long_rows if name in LONG else 0, {}
         data = {"task_data.directory": f"{self.data}/{folder}"} if folder else {}
@@ -443,8 +443,12 @@ def _check_arguments(values: Mapping[str, Any], least: Mapping[str, int]) -> Non
         if values[name] and values[name] < fewest:
             raise UserError(f"{name}={values[name]}: give at least {fewest} for this study, or 0 to use the scale's own")
     names, uses = _named(values["tasks"]), values["use"].split("+")
-    if unknown := [name for name in names if name not in (*OWN_TASKS, *TASKS)]:
-        raise UserError(f"tasks={values['tasks']}: '{unknown[0]}' is not one of {', '.join((*OWN_TASKS, *TASKS))}")
+    if unknown := [name for name in names if not name.endswith(".py") and name not in (*OWN_TASKS, *TASKS)]:
+        known = ", ".join((*OWN_TASKS, *TASKS))
+        raise UserError(f"tasks={values['tasks']}: '{unknown[0]}' is neither the file of a task (mine.py) nor one of {known}")
+    for name in names:
+        if name.endswith(".py"):
+            find_task(name)
     if not values["data"] and (published := [name for name in names if name in TASKS]):
         raise UserError(f"tasks={values['tasks']}: {published[0]} is read from files; add data=DIR with its folder")
     if values["body"] not in BODIES:

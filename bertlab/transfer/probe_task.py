@@ -89,7 +89,10 @@ def probe_task(
 def _tagged(run: Path, of: Task, overrides: Mapping[str, str]) -> tuple[str, TaskData]:
     """A tagging task's name and data."""
     if not of.kind.of_words:
-        raise UserError(f"--task={of.name} has kind {of.kind.name}, but a probe reads a tag for each word; give a tagging task")
+        raise UserError(
+            f"--task={of.name} has kind {of.kind.name}, but a probe reads a tag for each word; give a tagging task, or"
+            f" fit a head alone on whole texts: bertlab finetune --run=RUN --task={of.name} --recipe=probe"
+        )
     config = base_config()
     config.task_data = ConfigDict({**OPTIONS, "pretraining": pretraining_options(Run(run).config.read()["data"])})
     for key, value in overrides.items():

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from bertlab.config import load_config
+from bertlab.errors import UserError
 from bertlab.studies import settings, worker
 from bertlab.studies.settings import read_setting
 from bertlab.studies.study import load_study
@@ -69,3 +70,19 @@ def test_names_are_read_in_their_documents_at_published_sizes_alone(study):
     pretrained = load_config(str(ROOT / "experiments/pretrain/bert.py")).to_dict()
     given = {"data.buckets": json.loads(json.dumps(settings_of["data.buckets"]))}
     assert overridden(finetune_config(ROOT, "ner", pretrained=pretrained), given).data.buckets == (128, 256)
+
+
+def test_a_task_of_ones_own_is_named_by_its_file(tmp_path):
+    file = tmp_path / "agreement.py"
+    file.write_text(
+        'from bertlab.transfer.tasks import table\n\nTASK = table("agreement", train="a.tsv", text="text", label="label")\n'
+    )
+    for scale in ("tiny", "paper"):
+        found = read_setting(f"scale={scale},tasks=package+{file},labels=40+all").downstream()
+        assert list(found) == ["package_40", "package_all", "agreement_40", "agreement_all"]
+        assert found["agreement_40"]["task"] == str(file) and "data.seq_len" not in found["agreement_40"]
+    assert read_setting(f"tasks={file}").downstream()["agreement"]["task"] == str(file)
+    with pytest.raises(UserError, match=r"nowhere\.py"):
+        read_setting("tasks=nowhere.py")
+    with pytest.raises(UserError, match=r"'mine' is neither the file of a task \(mine.py\) nor one of package"):
+        read_setting("tasks=mine")
