@@ -58,7 +58,9 @@ def publish(workdir: Path, folder: Path) -> list[str]:
 def _require_own(target: StudyDirectory, study: dict) -> None:
     """Refuses a folder with anything but results of the study; without a study.json, publishing was interrupted there."""
     folder, names = target.directory, set(names_of(study))
-    own = lambda name: name in names or name.startswith(f"{target.study.path.name}.")  # of a write that was killed
+    lists = {checksums.LIST} if checksums.listed(folder) == {checksums.LIST} else set()  # it is written before study.json
+    begun = (f"{target.study.path.name}.", f"{checksums.LIST}.")  # of a write that was killed
+    own = lambda name: name in names | lists or name.startswith(begun)
     if not target.study.exists() and (others := sorted(path.name for path in folder.glob("*") if not own(path.name))):
         raise UserError(f"{folder} holds {others[0]}, which is no result of the study; give a new or empty folder")
     if at_work := [run for run in map(target.run, sorted(names)) if run.log.exists() or run.checkpoints.exists()]:

@@ -6,6 +6,7 @@ import json
 import pytest
 from conftest import run_sweep
 
+from bertlab import checksums
 from bertlab.errors import UserError
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies.comparisons import looks_of
@@ -246,6 +247,7 @@ def test_publishing_that_was_interrupted_goes_on(tmp_path, monkeypatch):
 
 def broken_off(file, value):
     """Writes a study.json as one that is killed: a part of it, under another name."""
+    checksums.write_list(file.path.parent, ())
     file.path.with_name("study.json.host-1.partial").write_text("{")
     raise KeyboardInterrupt
 
