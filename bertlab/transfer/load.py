@@ -25,7 +25,7 @@ from bertlab.config import base_config, is_finetuning, split_list
 from bertlab.data.text_rows import RowEncoder, TextRow
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
-from bertlab.files import whole_file
+from bertlab.files import ordinary_mode, whole_file
 from bertlab.models.base import Carry, Encoded, View, sides_of
 from bertlab.models.presets import build_body, family_of, model_direction, model_shape
 from bertlab.objectives.base import Objective
@@ -530,7 +530,7 @@ def embed_file(
         vectors = np.stack([vector for vector, _ in parts])
         arrays, said = {"vectors": vectors}, f"{len(texts)} lines, one vector of {vectors.shape[1]} each"
         table = lambda: _columns(vectors).rename_axis("text").reset_index()
-    with whole_file(out) as partial:
+    with whole_file(out) as partial, ordinary_mode(partial):
         if out.suffix == ".npz":
             with partial.open("wb") as file:  # under a name it would add a suffix
                 np.savez(file, **arrays)
