@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float
 from ml_collections import ConfigDict
 
 from bertlab import objectives
-from bertlab.compressed import read_whole
+from bertlab.compressed import read_whole, text_of
 from bertlab.config import base_config, is_finetuning, split_list
 from bertlab.data.text_rows import RowEncoder, TextRow
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
@@ -546,11 +546,12 @@ def read_lines(path: Path, flag: str) -> list[str]:
     """The lines of a UTF-8 file, plain or compressed (.gz, .xz, .zst), without line ends.
 
     Raises:
-        UserError: names the flag; the file cannot be read, or as `bertlab.compressed.read_whole`.
+        UserError: names the flag; the file cannot be read, or as `bertlab.compressed.read_whole` and `text_of`.
     """
+    named = f"{flag}={path}"
     try:
-        lines = read_whole(path, f"{flag}={path}").decode("utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError, MemoryError) as error:
+        lines = text_of(read_whole(path, named), named).split("\n")
+    except (OSError, MemoryError) as error:
         said = getattr(error, "strerror", None) or str(error) or "too large for the memory"
-        raise UserError(f"{flag}={path}: {said}; give a UTF-8 file, plain or compressed (.gz, .xz or .zst)") from None
+        raise UserError(f"{named}: {said}; give a UTF-8 file, plain or compressed (.gz, .xz or .zst)") from None
     return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
