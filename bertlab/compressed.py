@@ -1,5 +1,6 @@
 """Files that may be compressed (.gz, .xz, .zst): however much is packed into a small file, it does not fill the memory."""
 
+import codecs
 import gzip
 import io
 import lzma
@@ -119,6 +120,32 @@ def read_whole(path: Path, named: str = "") -> bytes:
     except DAMAGE as error:
         raise UserError(f"{named} is damaged or too large ({reason_of(error)}); download or compress it again") from error
     return content.getvalue()
+
+
+def text_of(content: bytes, named: str, mark: bool = True) -> str:
+    """The text of a UTF-8 file.
+
+    Args:
+        content: All of it.
+        named: Begins messages, such as "--text=FILE".
+        mark: Whether a byte order mark at its beginning is left out.
+
+    Raises:
+        UserError: It is not UTF-8; names byte (from 0) and line (from 1).
+    """
+    start = 3 * (mark and content.startswith(codecs.BOM_UTF8))
+    try:
+        return str(memoryview(content)[start:], "utf-8")
+    except UnicodeDecodeError as error:
+        position = start + error.start
+        raise not_utf8(named, position, content.count(b"\n", 0, position) + 1) from None
+
+
+def not_utf8(named: str, position: int, line: int) -> UserError:
+    """The error about a byte (from 0) of a line (from 1) of a file."""
+    return UserError(
+        f"{named}: byte {position} (line {line}) is not UTF-8 text; convert the file, for example with iconv -t utf-8."
+    )
 
 
 def reason_of(error: BaseException) -> str:

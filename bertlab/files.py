@@ -59,6 +59,19 @@ def whole_file(path: Path) -> Iterator[Path]:
         raise
 
 
+@contextlib.contextmanager
+def ordinary_mode(path: Path) -> Iterator[Path]:
+    """Yields a path that a library writes a file to; the file gets the mode of a new one, whatever the library gave it.
+
+    safetensors writes it under a temporary name, for its owner alone, and renames it.
+    """
+    path.touch()
+    mode = path.stat().st_mode
+    yield path
+    if path.stat().st_mode != mode:
+        path.chmod(stat.S_IMODE(mode))
+
+
 def move(source: Path, target: Path) -> None:
     """Gives a file, or a folder with all that is in it, its final name, when it is on the disk and nothing can be lost.
 

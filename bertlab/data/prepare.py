@@ -185,7 +185,9 @@ def _slug(spec: str) -> str:
 
 def _build(backend: Backend, options: dict[str, Any], fingerprint: str, directory: Path, tokenizer: Tokenizer | None) -> None:
     """Builds the folder beside `directory`, with a given tokenizer or its own, and gives it its name when it is complete."""
-    with temporary_folder(directory.parent, TEMPORARY) as temporary:
+    with temporary_folder(directory.parent, TEMPORARY) as folder:
+        temporary = folder / "whole"  # with the mode of a new folder; that of `folder` is its owner's alone
+        temporary.mkdir()
         backend.find_splits()  # a wrong number of documents is known before a tokenizer is trained
         tokenizer = tokenizer or backend.train_tokenizer(temporary)
         tokenizer.save(temporary / "tokenizer")
@@ -200,7 +202,6 @@ def _build(backend: Backend, options: dict[str, Any], fingerprint: str, director
         }
         write_json(temporary / "prepared.json", summary)
         write_list(temporary)
-        temporary.chmod(0o755)
         try:
             move(temporary, directory)
         except OSError as error:

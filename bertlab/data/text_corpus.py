@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
-from bertlab.compressed import DAMAGE, is_compressed, read_lines, reason_of, unpacked
+from bertlab.compressed import DAMAGE, is_compressed, not_utf8, read_lines, reason_of, unpacked
 from bertlab.data.documents import LONGEST_DOCUMENT, SECTION, Document, PartedCorpus, make_documents
 from bertlab.errors import UserError
 from bertlab.files import parse_json
@@ -131,10 +131,7 @@ def _lines(path: Path | RemoteFile, count: Callable[[int], None]) -> Iterator[tu
                     # The codec counts from after a byte order mark.
                     position = offset + error.start + (3 if line.startswith(b"\xef\xbb\xbf") and number == 1 else 0)
                     where = f"{path} (decompressed)" if is_compressed(path) else path
-                    raise UserError(
-                        f"{where}: byte {position} (line {number}) is not UTF-8 text; convert the file, for example "
-                        "with iconv -t utf-8."
-                    ) from error
+                    raise not_utf8(str(where), position, number) from error
                 offset += len(line)
                 yield number, text.rstrip("\r\n")
     except DAMAGE as error:

@@ -29,7 +29,7 @@ import tokenizers
 from bertlab.config import is_finetuning
 from bertlab.data.tokenizers import Gpt1Tokenizer, Tokenizer, load_tokenizer, pieces_by_id
 from bertlab.errors import UserError
-from bertlab.files import write_json
+from bertlab.files import ordinary_mode, write_json
 from bertlab.interop.base import Entry, Imported, flatten_tree, write
 from bertlab.interop.fast_tokenizers import save_fast_tokenizer
 from bertlab.interop.transformer import (
@@ -585,7 +585,8 @@ def save(run: Imported, directory: Path) -> None:
     tensors = KINDS[kind].join(write(table, params))
     if settings["architectures"][0] in ("BertModel", "RobertaModel", "ModernBertModel", "BertlabModel"):
         tensors = {name.removeprefix(KINDS[kind].prefix): array for name, array in tensors.items()}
-    safetensors.numpy.save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    with ordinary_mode(directory / "model.safetensors") as path:
+        safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
     write_json(directory / "config.json", settings)
     if kind == "bertlab":
         shutil.copyfile(Path(__file__).with_name("modeling_bertlab.py"), directory / "modeling_bertlab.py")

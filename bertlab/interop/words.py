@@ -6,6 +6,7 @@ from pathlib import Path
 from tokenizers import AddedToken, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
+from bertlab.compressed import text_of
 from bertlab.data.tokenizers import JsonTokenizer, Tokenizer, WordsTokenizer, load_tokenizer
 from bertlab.data.vocabularies import SPECIALS
 from bertlab.errors import UserError
@@ -68,11 +69,8 @@ def read_words(path: Path) -> list[str]:
         UserError: the file is neither, or is not UTF-8.
     """
     if path.suffix != ".json":
-        try:
-            # read_text would split lines at carriage returns too.
-            return path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path} is not UTF-8 text ({error}); save it as UTF-8, one word per line") from error
+        # read_text would split lines at carriage returns too.
+        return text_of(path.read_bytes(), str(path), mark=False).removesuffix("\n").split("\n")
     words = read_json(path)
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise UserError(f"{path}: expected a list of words in the order of the embedding's rows")

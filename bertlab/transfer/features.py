@@ -25,7 +25,7 @@ from jaxtyping import Float
 
 from bertlab.checksums import digest_of
 from bertlab.errors import UserError
-from bertlab.files import misfit, parse_json, read_json, whole_file, write_json
+from bertlab.files import misfit, ordinary_mode, parse_json, read_json, whole_file, write_json
 from bertlab.progress import hidden, tell
 from bertlab.train.processes import first_before_others, gather, meet, part
 from bertlab.transfer.load import Pretrained
@@ -261,7 +261,7 @@ def _write_shard(path: Path, model: Pretrained, texts: list[Text], ask: dict, dt
     states = np.concatenate([found.pop(i) for i in range(len(texts))])
     about = {"file": path.name, "texts": len(texts), "tokens": len(states), "sha256": texts_digest(texts)}
     about["blake2b"] = digest_of(states, offsets)
-    with whole_file(path) as partial:
+    with whole_file(path) as partial, ordinary_mode(partial):
         # One entry, as the order of several is not the same each time.
         safetensors.numpy.save_file({"states": states, "offsets": offsets}, partial, {"about": json.dumps(about)})
     return about

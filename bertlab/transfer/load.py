@@ -20,12 +20,12 @@ from jaxtyping import Array, Bool, Float
 from ml_collections import ConfigDict
 
 from bertlab import objectives
-from bertlab.compressed import read_whole
+from bertlab.compressed import read_whole, text_of
 from bertlab.config import base_config, is_finetuning, split_list
 from bertlab.data.text_rows import RowEncoder, TextRow
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
-from bertlab.files import whole_file
+from bertlab.files import ordinary_mode, whole_file
 from bertlab.models.base import Carry, Encoded, View, sides_of
 from bertlab.models.presets import build_body, family_of, model_direction, model_shape
 from bertlab.objectives.base import Objective
@@ -531,7 +531,7 @@ def embed_file(
         vectors = np.stack([vector for vector, _ in parts])
         arrays, said = {"vectors": vectors}, f"{len(texts)} lines, one vector of {vectors.shape[1]} each"
         table = lambda: _columns(vectors).rename_axis("text").reset_index()
-    with whole_file(out) as partial:
+    with whole_file(out) as partial, ordinary_mode(partial):
         if out.suffix == ".npz":
             with partial.open("wb") as file:  # under a name it would add a suffix
                 np.savez(file, **arrays)
@@ -547,11 +547,12 @@ def read_lines(path: Path, flag: str) -> list[str]:
     """The lines of a UTF-8 file, plain or compressed (.gz, .xz, .zst), without line ends.
 
     Raises:
-        UserError: names the flag; the file cannot be read, or as `bertlab.compressed.read_whole`.
+        UserError: names the flag; the file cannot be read, or as `bertlab.compressed.read_whole` and `text_of`.
     """
+    named = f"{flag}={path}"
     try:
-        lines = read_whole(path, f"{flag}={path}").decode("utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError, MemoryError) as error:
+        lines = text_of(read_whole(path, named), named).split("\n")
+    except (OSError, MemoryError) as error:
         said = getattr(error, "strerror", None) or str(error) or "too large for the memory"
-        raise UserError(f"{flag}={path}: {said}; give a UTF-8 file, plain or compressed (.gz, .xz or .zst)") from None
+        raise UserError(f"{named}: {said}; give a UTF-8 file, plain or compressed (.gz, .xz or .zst)") from None
     return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]

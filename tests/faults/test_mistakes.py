@@ -16,12 +16,17 @@ import pytest
 from bertlab import cli
 from bertlab.console import Console
 from bertlab.data import vocabularies
+from bertlab.data.text_corpus import TextCorpus
 from bertlab.errors import RunFailed, UserError, failure_of_machine
 from bertlab.files import write_bytes, write_text
+from bertlab.interop.words import read_words
 from bertlab.own_project import write_project
 from bertlab.train.checkpoint import Checkpoints
 from bertlab.train.metrics import JsonlWriter
 from bertlab.train.sharding import build_mesh, check_memory, replicated
+from bertlab.transfer.evaluate import read_pairs
+from bertlab.transfer.load import read_lines
+from bertlab.transfer.similarity import read_ratings
 from tests.conftest import ROOT
 
 SPEEDRUN = ROOT / "experiments" / "speedrun"
@@ -378,6 +383,31 @@ def test_what_is_given_twice_or_as_nothing_is_refused(words, said, tmp_path, mon
     (tmp_path / "x.py").write_text(study)
     assert cli.main(words.format(root=tmp_path).split()) == 2
     assert said in capsys.readouterr().err and not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda path: list(TextCorpus(f"text:{path}").documents()),
+        lambda path: read_lines(path, "--text"),
+        lambda path: read_pairs(path),
+        lambda path: read_ratings(path, "--words"),
+        read_words,
+    ],
+)
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        ("a\nb".encode("utf-16"), r"byte 0 \(line 1\)"),
+        (b"\n\r\n\xc3", r"byte 3 \(line 3\)"),
+        (b"\xef\xbb\xbf\n\n\xe9", r"byte 5 \(line 3\)"),
+        (b"\xef\xbb\xbf\xe9\n", r"byte 3 \(line 1\)"),
+    ],
+)
+def test_text_that_is_not_utf8_is_named_by_byte_and_line(content, place, read, tmp_path):
+    (tmp_path / "lines.txt").write_bytes(content)
+    with pytest.raises(UserError, match=rf"lines\.txt: {place} is not UTF-8 text; convert the file, for example with iconv"):
+        read(tmp_path / "lines.txt")
 
 
 @pytest.mark.parametrize("words", ["keys --markdown", "--help", "doctor nowhere 2>&1"])

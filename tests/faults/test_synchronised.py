@@ -1,4 +1,4 @@
-"""What appears in one move is on the disk before it gets its name, and the name after it."""
+"""What appears in one move is on the disk before it gets its name, and the name after it; its files have an ordinary mode."""
 
 import errno
 import json
@@ -16,6 +16,8 @@ from bertlab.interop import export_weights, import_weights
 from bertlab.mirror import Mirror
 from bertlab.run import Run
 from bertlab.studies.store import Store
+from bertlab.transfer.features import extract
+from bertlab.transfer.load import embed_file, load
 from tests.interop import published
 
 
@@ -63,6 +65,20 @@ def disk(monkeypatch):
     return Disk(monkeypatch)
 
 
+@pytest.fixture
+def mask():
+    """Of the files that are made: their group may write them, others not even read them."""
+    before = os.umask(0o007)
+    yield
+    os.umask(before)
+
+
+def modes(folder):
+    """Those of the files and of the folders below a folder and of itself."""
+    found = [stat.S_IMODE(path.stat().st_mode) for path in [folder, *folder.rglob("*")] if path.is_dir()]
+    return {stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*") if path.is_file()}, {*found}
+
+
 def assert_safe(disk, *names):
     assert {*names} <= {*disk.moved} and not disk.early and not disk.late
 
@@ -86,6 +102,7 @@ def test_a_file_and_where_a_folder_cannot_be_brought_to_the_disk(tmp_path, disk,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.json", "c.json", "new"]
 
 
+@pytest.mark.usefixtures("mask")
 def test_a_prepared_corpus_and_its_cooccurrences(tmp_path, disk):
     (tmp_path / "text.txt").write_text("\n\n".join(f"one word and another {i % 7}" for i in range(40)))
     data = base_config().data
@@ -95,13 +112,32 @@ def test_a_prepared_corpus_and_its_cooccurrences(tmp_path, disk):
     assert_safe(disk, prepared.directory.name)
     assert len(entries(prepared, "train", 2))
     assert_safe(disk, "cooccurrence-2-train-2")
+    assert modes(prepared.directory) == ({0o660}, {0o770})
 
 
+@pytest.mark.usefixtures("mask")
 def test_imported_and_exported_weights(tmp_path, disk):
     source = published.write_directory("bert", tmp_path / "source")
     import_weights("huggingface", source, tmp_path / "run")
     export_weights("huggingface", tmp_path / "run", tmp_path / "out")
     assert_safe(disk, "run", "out")
+    assert modes(tmp_path / "out") == ({0o660}, {0o770})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("imported")
+    import_weights("huggingface", published.write_directory("bert", folder / "source"), folder / "run")
+    return folder / "run"
+
+
+@pytest.mark.usefixtures("mask")
+def test_embeddings_and_stored_states(run, tmp_path, disk):
+    (tmp_path / "lines.txt").write_text("a\n")
+    embed_file(run, tmp_path / "lines.txt", tmp_path / "x.safetensors", [-1], False, False)
+    extract(load(run), ["a"], tmp_path / "states", [-1])
+    assert_safe(disk, "x.safetensors", "shard-00000.safetensors")
+    assert modes(tmp_path) == ({0o660}, {0o770, 0o700})
 
 
 def test_a_stored_pretraining_and_what_is_taken_of_a_mirror(tmp_path, disk):

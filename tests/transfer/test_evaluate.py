@@ -107,7 +107,7 @@ def test_pairs_are_read_from_plain_and_compressed_lines(suffix, opened, tmp_path
         (b'["sentence_good"]', r'pairs.jsonl, line 1: expected a JSON object with a string "sentence_good"'),
         (b"{", r"pairs.jsonl, line 1: not valid JSON"),
         (b"\n", r"--minimal_pairs=.*pairs.jsonl has no pairs"),
-        (b"\xff", r"--minimal_pairs=.*pairs.jsonl: .*; give a UTF-8 file"),
+        (b"\xff", r"--minimal_pairs=.*pairs.jsonl: byte 0 \(line 1\) is not UTF-8 text; convert the file"),
         (None, r"--minimal_pairs=.*pairs.jsonl: No such file or directory; give a UTF-8 file"),
     ],
 )
