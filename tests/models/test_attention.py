@@ -265,7 +265,11 @@ def long_rows(monkeypatch):
     monkeypatch.setattr(attention, "_QUERIES", 64)
 
 
-@pytest.mark.parametrize("of", [*DIRECTIONS, "window", "all", "order and bias"])
+LONG = ["left-to-right", "window", "order and bias"]
+LONG += [pytest.param(of, marks=pytest.mark.slow) for of in ("bidirectional", "right-to-left", "all")]
+
+
+@pytest.mark.parametrize("of", LONG)
 def test_some_queries_at_a_time_give_what_all_scores_give(of, monkeypatch):
     """Rows of several documents whose length is no multiple of a block; also layers whose window is a value."""
     random = np.random.default_rng(1)

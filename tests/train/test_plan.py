@@ -61,7 +61,7 @@ def test_fsdp_divides_the_state_and_moves_parameters_and_never_activations(of_ei
     assert twice.work.collectives == found.work.collectives, "what a batch makes stays where it is"
 
 
-LONG = {"data__seq_len": 256, "data__batch_size": 4, "model__layers": 2, "model__heads": 4, "model__dropout": 0.1}
+LONG = {"data__seq_len": 256, "data__batch_size": 4, "model__layers": 1, "model__heads": 4, "model__dropout": 0.1}
 
 
 def test_parts_of_rows_share_the_work_and_exchange_states_and_never_scores(small_config):
@@ -69,12 +69,12 @@ def test_parts_of_rows_share_the_work_and_exchange_states_and_never_scores(small
     whole, parts = (plan(small_config("gpt", **LONG, mesh__sequence=n), "cpu:8") for n in (1, 4))
     assert not whole.work.collectives
     assert parts.work.flops == pytest.approx(whole.work.flops / 4, rel=0.001)
-    assert parts.memory - parts.arguments < 0.3 * (whole.memory - whole.arguments)
+    assert parts.memory - parts.arguments < (whole.memory - whole.arguments) / 3, "a quarter, but of the mask, which each has"
     assert parts.arguments == whole.arguments, "state and batch are small beside the states of long rows"
     assert set(parts.work.collectives) == {"all-reduce", "all-to-all"}
     states = 4 * 4 * 256 * 16  # bytes of [4, 256, 16] in float32
-    # Queries, keys, values and the context: of each device a quarter of the positions.
-    assert parts.work.collectives["all-to-all"].bytes == 2 * 2 * 4 * states / 4
+    # Queries, keys, values and the context, forward and backward: of each device a quarter of the positions.
+    assert parts.work.collectives["all-to-all"].bytes == 2 * 4 * states / 4
     assert parts.work.collectives["all-reduce"].bytes == pytest.approx(4 * (parts.parameters + TABLE), rel=0.001)
 
 
@@ -82,7 +82,7 @@ def test_parts_of_rows_share_the_work_and_exchange_states_and_never_scores(small
 @pytest.mark.parametrize("recipe", ["bert", "modern"])
 def test_parts_of_rows_exchange_besides_only_what_an_objective_asks_for(recipe, small_config):
     """The states of the 40 positions of a row that are masked, and of [CLS]."""
-    found = plan(small_config(recipe, **LONG, mesh__sequence=4), "cpu:4")
+    found = plan(small_config(recipe, **LONG | {"model__layers": 2}, mesh__sequence=4), "cpu:4")
     states, exchanged = 4 * 4 * 256 * 16, {kind: of.bytes for kind, of in found.work.collectives.items()}
     assert exchanged.pop("all-to-all") == 2 * 2 * 4 * states / 4
     assert sum(exchanged.values()) == pytest.approx(4 * (found.parameters + TABLE), abs=0.7 * states)
