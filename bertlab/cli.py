@@ -1227,3 +1227,7 @@ def _completion(given, _) -> None:
     from bertlab.completion import code_for
 
     print(code_for(given.shell))
+
+
+if __name__ == "__main__":
+    sys.exit(command())
