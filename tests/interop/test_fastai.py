@@ -133,7 +133,7 @@ def test_word_files_are_lines_or_a_list(tmp_path):
     assert read_words(tmp_path / "itos.txt") == ["<unk>", "a", "\u2028", "\r", "b\rc"], "no other line breaks"
     assert read_words(tmp_path / "itos.json") == ["<unk>", "a\n"]
     (tmp_path / "itos.txt").write_bytes("<unk>\né\n".encode("latin-1"))
-    with pytest.raises(UserError, match=r"itos\.txt is not UTF-8"):
+    with pytest.raises(UserError, match=r"itos\.txt: byte 6 \(line 2\) is not UTF-8"):
         read_words(tmp_path / "itos.txt")
     (tmp_path / "itos.json").write_text('{"a": 1}')
     with pytest.raises(UserError, match=r"itos\.json: "):

@@ -147,7 +147,7 @@ def test_a_mistake_in_its_judging_is_recorded_once_with_its_line(own, mistake, t
     method, kind = mistake.split()[0], find(own.config.objectives[own.name].implementation)
     part = "evaluation" if method in ("scoring", "token_logits") else "floor"
     run = shutil.copytree(own.directory, tmp_path / "run")
-    for file in ("measured.json", f"{part}.json"):
+    for file in ("measured.json", f"{part}.json", "files.json"):
         (run / file).unlink()
     if method == "corruption":  # asked by nsp, which shares the view
         monkeypatch.setattr(kind, "floor", Objective.floor)

@@ -271,6 +271,7 @@ def test_what_installs_without_a_checkout_needs_none(cloud, tmp_path):
 
 def test_a_machine_without_sky_is_told_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(skypilot, "OF_THIS_MACHINE", ("none://",))
     made = launcher("skypilot", 1, "mirror=memory://b/c,accelerators=A100:1")
     with pytest.raises(UserError, match="has no sky; install it with"):
         made.require()

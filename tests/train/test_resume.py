@@ -279,6 +279,7 @@ def test_a_finished_run_is_left_alone_and_another_config_refused(of_gpt, small_c
     recorded = json.loads((straight / "config.json").read_text())
     recorded["optimizer"]["ratio"] = 20  # from before such a setting without effect was refused
     (straight / "config.json").write_text(json.dumps(recorded))
+    (straight / "files.json").unlink()
     older = config.copy_and_resolve_references()
     older.optimizer.ratio = 20.0
     before = {path: path.stat().st_mtime_ns for path in straight.rglob("*")}

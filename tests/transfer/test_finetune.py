@@ -57,6 +57,7 @@ def test_finetuning_learns_and_writes_a_run_directory(bert_run, words_task, tmp_
     # A run from before these settings existed.
     del before["objectives"]["words"]["cell"], before["transfer"]["document_context"], before["transfer"]["head"]
     (tmp_path / "words" / "config.json").write_text(json.dumps(before))
+    (tmp_path / "words" / "files.json").unlink()
     assert finetune(bert_run, words_task, tmp_path / "words", overrides) == result
 
 
