@@ -31,15 +31,8 @@ FORMAT = 1
 BOUNDS = ("any-order",)
 """Kinds of score in evaluation.json whose bits per byte are an upper bound of a code length: they are written with ≤."""
 
-_MARKS = (
-    "config.json",
-    "environment.json",
-    "metrics.jsonl",
-    "result.json",
-    "imported.json",
-    "checkpoints",
-    checksums.LIST,
-)  # of a run
+# Two of these names make a run.
+_MARKS = ("config.json", "environment.json", "metrics.jsonl", "result.json", "imported.json", "checkpoints", checksums.LIST)
 _OF_RESULTS = ("config.json", "study.json", "job.json")  # a directory with one of them is a run's or a study's
 
 
