@@ -31,7 +31,10 @@ def code_of(config: Any) -> dict[str, str]:
 
 def other_code(run: Run, code: Mapping[str, str]) -> list[str]:
     """Those of these names whose code a run's environment.json has with another digest."""
-    there = run.environment.get({}).get("code", {})
+    try:
+        there = run.environment.get({}).get("code", {})
+    except UserError:  # damaged: an unfinished run writes it anew, and a finished one's files have digests
+        return []
     return [name for name, digest in code.items() if there.get(name, digest) != digest]
 
 
