@@ -66,6 +66,7 @@ class Launcher(Protocol):
         Raises:
             UserError: Names the program.
         """
+        return None
 
     def preview(self, command: Sequence[str], directory: Path) -> str:
         """What `start` would submit for a run that begins with no other one; "" if there is nothing to read."""
