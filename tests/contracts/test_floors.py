@@ -85,7 +85,13 @@ def above(small_config, tmp_path):
     return train
 
 
-@pytest.mark.parametrize("name", ["mlm", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("ltr", "diffusion"))])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("mlm", marks=pytest.mark.slow),
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("ltr", "diffusion")),
+    ],
+)
 def test_an_honest_model_comes_near_its_floor_and_not_below(name, above):
     nats, error = above(name)
     assert -3 * error < nats < 0.15

@@ -39,6 +39,7 @@ def swept(study, workdir, store):
     return Run(workdir / study.runs()[0].name)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_a_study_takes_the_pretraining_of_another_and_fine_tunes_to_the_same_scores(study, tmp_path, monkeypatch):
     shelf = tmp_path / "store"

@@ -144,7 +144,9 @@ def test_logits_in_parts_or_all_at_once_train_the_same(small_config, tmp_path):
     np.testing.assert_allclose(found[0], found[8], rtol=1e-5)
 
 
-@pytest.mark.parametrize("recipe", ["modern", "awd_lstm", pytest.param("elmo", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "recipe", ["modern", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("awd_lstm", "elmo"))]
+)
 def test_bfloat16_trains_float32_parameters_and_moments_to_the_same_losses(recipe, small_config, tmp_path):
     losses = {}
     for dtype in ("float32", "bfloat16"):

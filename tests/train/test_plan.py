@@ -48,6 +48,7 @@ def test_what_an_objective_shows_of_a_row_stays_where_the_row_is(objective, smal
     assert set(plan(config, "cpu:8").work.collectives) == {"all-reduce"}
 
 
+@pytest.mark.slow
 def test_fsdp_divides_the_state_and_moves_parameters_and_never_activations(of_eight):
     found = of_eight(mesh__data=2, mesh__fsdp=4)
     assert found.arguments < 0.4 * STATE * found.parameters
@@ -162,6 +163,7 @@ def test_the_largest_batch_fits_in_the_phase_with_the_longest_rows(small_config,
         planning.largest_batch(load("0.5 data.batch_size=4; 0.5 data.batch_size=2"), "v5e:1")
 
 
+@pytest.mark.slow
 def test_each_phase_has_a_plan_with_its_length_its_batch_and_its_steps(small_config, monkeypatch):
     monkeypatch.setattr(progress, "_show", lambda label, done, total: told.append(label))
     told = []

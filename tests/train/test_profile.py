@@ -40,6 +40,7 @@ def steps_traced(workdir) -> list[int]:
     return marked
 
 
+@pytest.mark.slow
 def test_it_traces_steps_after_the_first_ones_and_changes_no_number(config, tmp_path, capsys):
     loop.train(config(0), tmp_path / "without")
     assert not (tmp_path / "without/profile").exists()
