@@ -22,6 +22,7 @@ from bertlab.objectives.program import Program
 from bertlab.run import Run
 from bertlab.train.checkpoint import load_params
 from bertlab.train.checks import check_config, check_devices, check_family, check_model, check_vocabulary, vocabulary_of
+from bertlab.train.layer_groups import parameter_at, parameter_name
 from bertlab.train.lora import build_adapter
 from bertlab.train.phases import phase_configs, weights_of
 from bertlab.train.processes import part
@@ -218,10 +219,7 @@ def grafted(fresh, pretrained, run: Path) -> tuple[dict, list[str]]:
     kept_fresh = []
 
     def graft(path, leaf):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        node = pretrained
-        for key in path:
-            node = node.get(key.key) if isinstance(node, dict) else None
+        name, node = parameter_name(path), parameter_at(pretrained, path)
         if node is None:
             kept_fresh.append(name)
             return leaf

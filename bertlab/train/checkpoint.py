@@ -25,6 +25,7 @@ from bertlab.errors import RunFailed, UserError, causes, code_of, remedy_of
 from bertlab.files import write_json
 from bertlab.models.presets import body_shapes
 from bertlab.run import JsonFile, Run
+from bertlab.train.layer_groups import parameter_at, parameter_name
 from bertlab.train.lora import build_adapter
 from bertlab.train.processes import is_first, meet
 
@@ -308,9 +309,7 @@ def require_fitting(run: Run, params, config, vocabulary_size: int) -> None:
         UserError: names a parameter that is missing or has another shape.
     """
     for path, leaf in jax.tree.leaves_with_path(body_shapes(config, vocabulary_size, predicts=False)):
-        name, found = jax.tree_util.keystr(path, simple=True, separator="/"), params
-        for key in path:
-            found = found.get(key.key) if isinstance(found, dict) else None
+        name, found = parameter_name(path), parameter_at(params, path)
         if found is None or found.shape != leaf.shape:
             there = "missing" if found is None else found.shape
             differ = f"{name} is {leaf.shape} by config.model and {there} there"

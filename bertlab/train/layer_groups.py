@@ -39,6 +39,13 @@ def parameter_name(path) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
+def parameter_at(params, path):
+    """The parameter at a path of another tree; None if there is none."""
+    for key in path:
+        params = params.get(key.key) if isinstance(params, dict) else None
+    return params
+
+
 def layer_groups(params) -> tuple[Any, tuple[str, ...]]:
     """Each parameter's group.
 
