@@ -101,7 +101,9 @@ def own_files(folder: Path) -> list[str]:
         flag, equals, value = word.partition("=")
         named += [value] if flag == "--study" and equals else [word] if before == "--study" else []
     for run in study["runs"]:
-        tasks = [of.get("task", task) for task, of in dict(run["downstream"]).items()]
+        downstream = run.get("downstream", ())
+        settings_of = downstream if isinstance(downstream, Mapping) else {}  # a list of names has no settings
+        tasks = [settings_of.get(task, {}).get("task", task) for task in downstream]
         named += [run.get("config", ""), *(part for task in tasks for part in task.split("+"))]
         for entry in Run(folder / run["name"]).config.get({}).get("objectives", {}).values():
             module, colon, _ = (entry.get("implementation") or "").partition(":")

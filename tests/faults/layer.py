@@ -13,7 +13,9 @@ import select
 import signal
 import socket
 import struct
+import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -114,7 +116,10 @@ class Layer:
             try:
                 socket.send_fds(theirs, [b"x"], [_install()])
                 status = function()
+            except BaseException:
+                traceback.print_exc()
             finally:
+                sys.stderr.flush()
                 os._exit(status)
         self._child = child
         listener = socket.recv_fds(ours, 1, 1)[1][0]
