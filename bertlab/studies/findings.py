@@ -231,6 +231,8 @@ def run_finding(results: Results) -> str:
         sentence += f"; {metric} on held-out text went from {first:.3f} to {last:.3f}"
     for measure in scores(results):
         sentence += f"; {measure.name} on test is {score_text(results.values(measure)[run], measure.metric)}"
+        answered = results.values(measure._replace(stage="most_frequent"))[run]
+        sentence += f" ({score_text(answered, measure.metric)} by always giving the most frequent answer)" if answered > 0 else ""
     return sentence + ". One run says nothing about differences."
 
 

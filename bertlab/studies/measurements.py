@@ -10,6 +10,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 import pandas as pd
 
+from bertlab.config import is_finetuning
 from bertlab.errors import UserError
 from bertlab.files import misfit
 from bertlab.run import JsonFile, Run, StudyDirectory
@@ -219,6 +220,7 @@ def _read(path: Path, study: dict[str, Any], directories: Mapping[str, Run], sin
         owner = run.get("shares", {}).get("pretrain")  # perhaps a candidate for a rate, which is no run of the study
         pretraining = directories[name].beside(owner) if owner else directories[name]
         scratch = not single and discards_pretraining(directory, run)
+        tuned = isinstance(directory, _Finetuning)
         labels = {axis: run["labels"].get(axis, "") for axis in study["axes"]}
         variant = variant_name(label for axis, label in labels.items() if axis not in seeds)
         identity = {"run": name, "variant": variant or (study["title"] if repetitions else name), **labels}
@@ -235,11 +237,11 @@ def _read(path: Path, study: dict[str, Any], directories: Mapping[str, Run], sin
         data_hash = "" if scratch or not result else result.get("data_hash") or ""
         trained = "" if scratch else study.get("trained", {}).get(name, trained_objectives(config))
         own = [
-            *_pretraining(result, lines, scratch),
+            *_pretraining(result, lines, without_metrics=scratch or tuned, costs=NO_COSTS if scratch else {}),
             *([] if scratch or earlier else _floors(pretraining.floor.get({}))),
             *_evaluations(evaluations),
             *[(measure, _number(value)) for measure, value, _ in _similarities(words)],
-            *_finetunings(directory, run),
+            *[row for row in _finetunings(directory, run) if not (tuned and row[0].is_cost)],  # its costs are the run's
         ]
         measured += [(name, *measure, *numbers) for measure, numbers in own]
         runs.append(
@@ -319,8 +321,18 @@ def read_study(path: Path) -> tuple[dict[str, Any], dict[str, Run]]:
             "give the --workdir of a sweep or of a run"
         )
     name = path.resolve().name
-    run = {"name": name, "labels": {}, "config": "", "overrides": {}, "downstream": single.tasks("finetune")}
-    return _alone(run), {name: single}
+    tasks = single.tasks("finetune")
+    if is_finetuning(config := single.config.get({})):
+        tasks, single = ["+".join(config["metrics"])], _Finetuning(path)
+    return _alone({"name": name, "labels": {}, "config": "", "overrides": {}, "downstream": tasks}), {name: single}
+
+
+class _Finetuning(Run):
+    """The directory of a single fine-tuning, which is the only one in it."""
+
+    def stage(self, kind: str, task: str = "") -> Run:
+        """As `Run.stage`, with itself as the fine-tuning."""
+        return self if kind == "finetune" else super().stage(kind, task)
 
 
 def _alone(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -404,13 +416,15 @@ def _number(value: float | None, standard_error: float | None = None) -> tuple[f
 Rows = list[tuple[Measure, tuple[float | None, float | None]]]
 
 
-def _pretraining(result: Mapping[str, Any] | None, lines: Sequence[Mapping[str, Any]], scratch: bool) -> Rows:
-    """Costs and held-out metrics of a pretraining; before it is finished, the costs of its last line."""
-    costs = {key: (result or {}).get(key) for key in COSTS} | (NO_COSTS if scratch else {})
+def _pretraining(
+    result: Mapping[str, Any] | None, lines: Sequence[Mapping[str, Any]], without_metrics: bool, costs: Mapping[str, float]
+) -> Rows:
+    """Costs and held-out metrics of a pretraining; before it is finished, the costs of its last line; `costs` replace some."""
+    costs = {key: (result or {}).get(key) for key in COSTS} | costs
     if lines and costs["step"] is None:
         costs |= {key: lines[-1].get(key) for key in X_AXES}
     rows = [(cost(key), _number(value)) for key, value in costs.items() if value is not None]
-    metrics = {} if scratch else (result or {}).get("metrics", {})
+    metrics = {} if without_metrics else (result or {}).get("metrics", {})
     return rows + [
         (Measure("pretrain", "", split, metric), _number(value))
         for split, values in metrics.items()

@@ -18,14 +18,14 @@ from bertlab.errors import UserError
 from bertlab.keys import Key
 from bertlab.run import Run
 from bertlab.train import loop
-from bertlab.train.processes import alone, first_before_others
+from bertlab.train.processes import alone, first_before_others, is_first
 from bertlab.transfer.composition import build_finetuning
 from bertlab.transfer.heads import BESIDE
 from bertlab.transfer.inputs import LAYOUTS, transfer_of
 from bertlab.transfer.kinds import KINDS
 from bertlab.transfer.recipes import find_recipe
 from bertlab.transfer.task_models import VECTORS
-from bertlab.transfer.tasks import OPTIONS, Task, TaskData, find_task, load_tasks
+from bertlab.transfer.tasks import OPTIONS, SPLITS, Task, TaskData, find_task, load_tasks
 from bertlab.transfer.zero_shot import zero_shot
 
 KEYS = (
@@ -81,6 +81,10 @@ def finetune(
     with alone(workdir):
         if (result := loop.finished(config, Path(workdir), defaults)) is not None:
             return result
+        if is_first():
+            for name, (_, data) in tasks.items():
+                counts = ", ".join(f"{len(data.examples[split]):,} {split}" for split in SPLITS)
+                print(f"{name}: {counts} examples", flush=True)
         if config.transfer.zero_shot:
             return zero_shot(config, tasks, Path(workdir))
         return loop.run(build_finetuning(config, tasks, Path(workdir)), Path(workdir))

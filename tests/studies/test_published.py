@@ -57,6 +57,8 @@ def test_files_that_others_need_too_are_named(tmp_path):
         {"name": "a", "config": "my_config.py", "downstream": {"x": {"task": "sst2+mine/task.py"}, "sst2": {}}},
         {"name": "b", "config": shipped, "downstream": {}},
         {"name": "c", "config": "run:runs/x.py", "downstream": {"x": {"task": "mine/other.py"}}},
+        {"name": "d", "downstream": ["sst2"]},
+        {"name": "e"},
     ]
     StudyDirectory(tmp_path).study.write({**described, "runs": runs})
     entries = {"Rarity": {"weight": 1.0, "implementation": "package.rarity:Rarity"}, "mlm": {"weight": 1.0}}

@@ -645,6 +645,13 @@ def test_report_of_a_single_run_and_of_one_in_progress(tmp_path, no_figures):
     text = report(tmp_path / "x", console=console).read_text(encoding="utf-8")
     assert "package/accuracy on test is 70.0" in console.file.getvalue().replace("\n", " ")
     assert "One run says nothing about differences." in text
+    place = Run(tmp_path / "x" / "finetune" / "package")
+    place.config.write({"seed": 0, "transfer": {"random": False}, "metrics": {"package": "accuracy"}})
+    place.most_frequent.write({split: {"package/accuracy": 0.3} for split in ("valid", "test")})
+    tuned = report(place.directory, console=(alone := quiet())).read_text(encoding="utf-8")
+    said = " ".join(alone.file.getvalue().split())
+    assert "package/accuracy on test is 70.0 % (30.0 % by always giving the most frequent answer)" in said
+    assert "package accuracy (%)" in said and "Validation losses" not in said and "not finished" not in tuned
     write_run(tmp_path / "y", "MLM", 1, finished=False)
     text = report(tmp_path / "y", console=quiet()).read_text(encoding="utf-8")
     assert "This run is not finished." in text and "mlm/loss (nats)" in text

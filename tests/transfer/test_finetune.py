@@ -50,7 +50,9 @@ def test_finetuning_learns_and_writes_a_run_directory(bert_run, words_task, tmp_
     lines = [json.loads(line) for line in (tmp_path / "words" / "metrics.jsonl").read_text().splitlines()]
     assert lines[0]["split"] == "valid" and lines[0]["step"] == 0
     assert lines[0]["words/loss"] > 2 * result["metrics"]["valid"]["words/loss"]
-    (fresh,) = re.findall(r"not in .*: (heads_.*)", capsys.readouterr().out)
+    said = capsys.readouterr().out
+    assert re.match(r"words: \d+ train, \d+ valid, \d+ test examples\n", said)
+    (fresh,) = re.findall(r"not in .*: (heads_.*)", said)
     assert all(name.startswith("heads_words/") for name in fresh.split(", ")), "mlm+nsp trained all else that the tasks use"
     assert finetune(bert_run, words_task, tmp_path / "words", overrides) == result
     before = json.loads((tmp_path / "words" / "config.json").read_text())
