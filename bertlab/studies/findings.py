@@ -232,7 +232,8 @@ def run_finding(results: Results) -> str:
     for measure in scores(results):
         sentence += f"; {measure.name} on test is {score_text(results.values(measure)[run], measure.metric)}"
         answered = results.values(measure._replace(stage="most_frequent"))[run]
-        sentence += f" ({score_text(answered, measure.metric)} by always giving the most frequent answer)" if answered > 0 else ""
+        if answered > 0:
+            sentence += f" ({score_text(answered, measure.metric)} by always giving the most frequent answer)"
     return sentence + ". One run says nothing about differences."
 
 
