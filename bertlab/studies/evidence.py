@@ -18,7 +18,7 @@ import pandas as pd
 
 from bertlab.config import SHIPPED
 from bertlab.errors import UserError
-from bertlab.files import write_text
+from bertlab.files import whole_file, write_text
 from bertlab.locks import alone
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies import plots
@@ -113,10 +113,11 @@ def write_pages(folder: Path, studies: Path) -> list[Path]:
         for place, drawn in pictures.items():
             target = place.results.path / "figures"
             target.mkdir(exist_ok=True)
-            for old in target.glob("*.svg"):  # another file there is not ours
-                old.unlink()
             for name, figure in drawn.items():
-                figure_svg(figure, target / f"{name}.svg", background="white")
+                with whole_file(target / f"{name}.svg") as partial:
+                    figure_svg(figure, partial, background="white")
+            for old in [path for path in target.glob("*.svg") if path.stem not in drawn]:  # another file there is not ours
+                old.unlink()
             write_text(place.results.path / PAGE, texts[place])
         write_text(folder / PAGE, top_page(rows, waiting, places, folder / NOTES))
     return [place / PAGE for place in (*found, folder)]

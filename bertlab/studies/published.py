@@ -18,6 +18,7 @@ from typing import Any
 from bertlab import checksums
 from bertlab.config import SHIPPED
 from bertlab.errors import UserError
+from bertlab.files import move, temporary_folder, whole_file
 from bertlab.locks import alone
 from bertlab.places import require_place
 from bertlab.run import JsonFile, Run, StudyDirectory
@@ -125,15 +126,30 @@ def adopt(folder: Path, workdir: Path) -> None:
     workdir.mkdir(parents=True, exist_ok=True)
     for name in ("study", "rule"):
         if getattr(published, name).exists() and not getattr(target, name).exists():
-            shutil.copyfile(getattr(published, name).path, getattr(target, name).path)
-    for run, there in [(published.run(name), target.run(name)) for name in names if published.run(name).directory.is_dir()]:
-        if not there.job.exists():
-            shutil.copytree(
-                run.directory, there.directory, ignore=shutil.ignore_patterns("adapt", "finetune"), dirs_exist_ok=True
-            )
-        for stage, task in run.stages():
-            if not there.stage(stage, task).directory.exists():
-                shutil.copytree(run.stage(stage, task).directory, there.stage(stage, task).directory)
+            with whole_file(getattr(target, name).path) as partial:
+                shutil.copyfile(getattr(published, name).path, partial)
+    pairs = [(published.run(name), target.run(name)) for name in names if published.run(name).directory.is_dir()]
+    with temporary_folder(workdir, "adopted") as folder:
+        for run, there in pairs:
+            if not there.job.exists():
+                own = [path for path in run.directory.iterdir() if path.name not in ("adapt", "finetune")]
+                for path in sorted(own, key=run.job.path.__eq__):  # its job says that all of it is there
+                    _copy_whole(path, there.directory / path.name, folder)
+            for stage, task in run.stages():
+                if not (place := there.stage(stage, task).directory).exists():
+                    _copy_whole(run.stage(stage, task).directory, place, folder)
+
+
+def _copy_whole(source: Path, target: Path, folder: Path) -> None:
+    """Copies a file or a folder by way of a temporary folder, so that nothing stands half-copied under its name."""
+    copied = folder / source.name
+    if source.is_dir():
+        shutil.copytree(source, copied)
+        shutil.rmtree(target, ignore_errors=True)  # of a run that has not begun
+    else:
+        shutil.copyfile(source, copied)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    move(copied, target)
 
 
 def clear_needed(folder: Path, workdir: Path, runs: Sequence[RunSpec]) -> list[str]:

@@ -64,6 +64,7 @@ RANDOM = [
     (r"\.part-[\w-]+", ".part"),
     (r"\.[\w-]+-\d+\.partial", ".partial"),
     (r"\.writable-\w+", ".writable"),
+    (r"/adopted-[\w-]+", "/adopting"),
     (r"/d/[0-9a-f]{32}", "/d/*"),
     (r"tmp[\w]{8}\b", "tmp"),
 ]

@@ -13,6 +13,7 @@ processes of a training each call may also be the last one of the process that m
 import argparse
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import pickle
@@ -56,6 +57,17 @@ def get_study(arguments=None):
         overrides={overrides!r},
         downstream={{"trec": {{"task_data.directory": "{place}/task", "train.steps": 4, "data.batch_size": 4}}}},
     )
+"""
+OF_ONE = {
+    **dict.fromkeys(("name", "title", "question", "command"), "s"),
+    "axes": {},
+    "downstream": [],
+    "runs": [{"name": "a", "labels": {}, "downstream": {}}],
+}
+TAGS = """
+from bertlab.transfer.tasks import table
+
+TASK = table("number", train="tags.tsv", text="words", label="tags", kind="tagging")
 """
 
 
@@ -119,9 +131,19 @@ def stages() -> list[Stage]:
         Stage("adapt", ["adapt", *task, "--recipe=same", "--workdir={place}/adapted/x"], "adapted"),
         Stage("evaluate", ["evaluate", "--run={place}/study/a", "--out={place}/scores/x.json"], "scores"),
         Stage("embed", ["embed", "--run={place}/study/a", "--text={place}/lines.txt", "--out={place}/e/x.npz"], "e"),
+        Stage(
+            "similarity",
+            ["similarity", "--run={place}/study/a", "--words={place}/rated.txt", "--out={place}/rated/x.json"],
+            "rated",
+        ),
+        Stage("probe", ["probe", "--run={place}/study/a", "--task={place}/tags.py", "--out={place}/probed/x.json"], "probed"),
         Stage("publish", ["publish", "{place}/of_one", "{place}/published"], "published"),
+        Stage("evidence", ["evidence", "{place}/results", f"--studies={ROOT}/experiments/ablations"], "results"),
         Stage("report", ["report", "{place}/study/a"], "study/a"),
         Stage("sweep", ["sweep", "--study={place}/study.py", "--workdir={place}/swept"], "swept"),
+        Stage(
+            "adopt", ["sweep", "--study={place}/study.py", "--workdir={place}/adopted", "--published={place}/shared"], "adopted"
+        ),
     ]
 
 
@@ -134,6 +156,11 @@ class Soak:
         self.before: dict[str, dict[str, str]] = {}
         self.whole: dict[str, dict[str, str]] = {}
         (place / "text.txt").write_text("\n\n".join(" ".join(topics[name].split()) for name in sorted(topics)[:40]))
+        (place / "rated.txt").write_text("parser grammar 7\nfile text 5\nmodule number 2\n")
+        (place / "tags.py").write_text(TAGS)
+        (place / "tags.tsv").write_text(
+            "words\ttags\n" + "".join(f"the file number {i} is read\tO N N O O O\n" for i in range(30))
+        )
         (place / "lines.txt").write_text("a parser reads a file\nthe grammar\n")
         overrides = SMALL | {"data.directory": f"{place}/cache", "finetune.mesh.data": 1}
         (place / "study.py").write_text(STUDY.format(config=CONFIG.format(place=place), overrides=overrides, place=place))
@@ -145,8 +172,14 @@ class Soak:
         for stage in self.stages:
             if stage.name == "publish":  # a study of one run
                 shutil.copytree(place / "study" / "a", place / "of_one" / "a")
-                (place / "of_one" / "study.json").write_text(json.dumps({"name": "s", "runs": [{"name": "a"}]}))
+                (place / "of_one" / "study.json").write_text(json.dumps(OF_ONE))
                 (place / "of_one" / "a" / "job.json").write_text("{}")
+            if stage.name == "adopt":
+                from bertlab.studies.published import publish
+
+                publish(place / "swept", place / "shared")
+            if stage.name == "evidence":
+                shutil.copytree(place / "published", place / "results" / "s")
             if (place / stage.writes).exists():
                 shutil.copytree(place / stage.writes, self._before(stage))
             self.before[stage.name] = contents(place / stage.writes)
@@ -251,7 +284,14 @@ class Soak:
 PASSING = (".partial", "environment.json", "files.json", ".lock", "log.txt")
 GROWING = ("/metrics.jsonl", "/costs.json", "/alive.txt", "/failed.txt")
 REPLACED = ("/predictions/valid.jsonl",)  # by each evaluation, as a whole
-UNNAMED = ("/.preparing", ".part/", "/.writable", "/tmp", ".orbax-checkpoint-tmp")  # folders that get their name later
+UNNAMED = (
+    "/.preparing",
+    ".part/",
+    "/.writable",
+    "/adopting",
+    "/tmp",
+    ".orbax-checkpoint-tmp",
+)  # folders that get their name later
 
 
 def files_of(top: Path) -> Iterator[tuple[str, Path]]:
@@ -381,12 +421,17 @@ def in_fork(function: Callable[[], str]) -> str:
 
 
 def turns(soak: Soak, seed: int) -> Iterator[tuple[Stage, Point, str]]:
-    """Every point once, with one of its faults; then every point with another, and so on; in random order."""
-    generator = random.Random(seed)
-    calls = [(stage, point) for stage in soak.stages for point in soak.points[stage.name]]
-    orders = [generator.sample(of := stage.faults(point.operation), len(of)) for stage, point in calls]
-    for turn in range(max(map(len, orders))):
-        for (stage, point), order in generator.sample(list(zip(calls, orders)), len(calls)):
+    """The stages in turn, each with the next of its points and faults, until none has another."""
+    orders = [_in_random_order(stage, soak.points[stage.name], random.Random(f"{seed} {stage.name}")) for stage in soak.stages]
+    for each in itertools.zip_longest(*orders):
+        yield from filter(None, each)
+
+
+def _in_random_order(stage: Stage, points: Sequence[Point], generator: random.Random) -> Iterator[tuple[Stage, Point, str]]:
+    """Every point of a stage once, with one of its faults; then every point with another, and so on."""
+    calls = [(point, generator.sample(of := stage.faults(point.operation), len(of))) for point in points]
+    for turn in range(max((len(order) for _, order in calls), default=0)):
+        for point, order in generator.sample(calls, len(calls)):
             if turn < len(order):
                 yield stage, point, order[turn]
 
