@@ -28,6 +28,9 @@ from bertlab.files import is_plain_name, misfit, parse_json, read_json, write_js
 FORMAT = 1
 """Of the directories that this version writes. Those without a number were written before it existed and are read as well."""
 
+AT_STEP = "run.json"
+"""In a checkpoint's folder: what the run's other files were when it was saved (`bertlab.train.checkpoint.OfRun`)."""
+
 BOUNDS = ("any-order",)
 """Kinds of score in evaluation.json whose bits per byte are an upper bound of a code length: they are written with ≤."""
 
@@ -293,7 +296,8 @@ _NUMBER = (int, float, None)
 _COSTS = {f"{axis}?": _NUMBER for axis in ("tokens", "supervised", "flops", "seconds")}
 _SCORES = {str: {str: _NUMBER}}  # split -> metric -> number
 _RUN = {"name": str, "labels?": {str: str}, "downstream?": (dict, list), "shares?": {str: str}, "averages?": list}
-_RESULT = {"step?": int, "metrics?": _SCORES, "data_hash?": (str, None), **_COSTS}
+_RESULT = {"step?": int, "metrics?": _SCORES, "data_hash?": (str, None), "sources?": {str: str}, **_COSTS}
+_AT_STEP = {"metrics?": {"bytes": int, "blake2b": str}, "costs?": {str: dict}, "settings?": dict, "sources?": {str: str}}
 _FLOOR = {"value": _NUMBER, "exact": bool, "above": _NUMBER, "above_standard_error": _NUMBER, "standard_error?": _NUMBER}
 _STUDY = {
     "name": str,
@@ -482,6 +486,10 @@ class Run:
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, in order."""
         return sorted(int(path.name) for path in self.checkpoints.glob("*") if path.name.isdigit())
+
+    def at_step(self, step: int) -> JsonFile:
+        """`AT_STEP` of a checkpoint; an earlier version wrote none."""
+        return JsonFile(self.checkpoints / str(step) / AT_STEP, form=_AT_STEP)
 
     def require_step(self, step: int | None) -> None:
         """Refuses a step without a checkpoint; None, the last one, is not checked.

@@ -17,6 +17,7 @@ from bertlab.run import JsonFile, Run, StudyDirectory
 from bertlab.studies import leaks
 from bertlab.studies.study import COSTS
 from bertlab.studies.worker import NO_COSTS, common_step, from_scratch, result_at
+from bertlab.train.sources import of_tests
 from bertlab.transfer.evaluations import MEASURES, TEST_SPLIT, biases_of, read_evaluations
 
 X_AXES = ("step", "tokens", "supervised", "flops", "seconds")
@@ -259,6 +260,10 @@ def _read(path: Path, study: dict[str, Any], directories: Mapping[str, Run], sin
         data_hashes += [(name, *of) for of in hashes.items()]
         asked_about = [(of.task, of.metric, entry["text_hash"]) for of, entry in _entries(evaluations)]
         asked_about += [(of.task, of.metric, entry["text_hash"]) for of, _, entry in _similarities(words)]
+        tested = [
+            (task, of_tests(directory.stage("finetune", task).result.get({}).get("sources", {}))) for task in run["downstream"]
+        ]
+        asked_about += [(task, "scores", digests) for task, digests in tested if digests]
         text_hashes += [(name, *row) for row in asked_about]
         configs |= {name: config} if config else {}
         if not scratch and (data := pretraining.data.get()):

@@ -125,7 +125,7 @@ def check_same_code(
 
 
 def check_steps(workdir: Path, runs: Sequence[RunSpec]) -> None:
-    """Refuses a study that begins with steps of a pretraining or an adaptation that went past them without a checkpoint.
+    """Refuses a study that begins with a step without a checkpoint, or with whatever a run that still trains has by then.
 
     Args:
         workdir: The study's.
@@ -136,6 +136,7 @@ def check_steps(workdir: Path, runs: Sequence[RunSpec]) -> None:
     """
     for run in runs:
         directory = workdir / run.name
+        _require_one_step(run, directory)
         for stage, task, begins_with, step in begun_at(run):
             if Stage(stage, task, directory / stage / task).finished or run.averages:
                 continue
@@ -148,6 +149,21 @@ def check_steps(workdir: Path, runs: Sequence[RunSpec]) -> None:
                     f"run {run.name}: {stage}.init_step={step}, but {source} has checkpoints at {listed} and goes on from the"
                     " last one; choose one of these steps, or give another --workdir"
                 )
+
+
+def _require_one_step(run: RunSpec, directory: Path) -> None:
+    """Refuses an existing run that is not finished, unless all that begin with it name the step."""
+    source = Run(given) if (given := existing_run(run.config)) else None
+    if source is None or source.result.exists() or source.imported.exists() or not source.steps():
+        return
+    for task, finetune in run.downstream.items():
+        done = Stage("finetune", task, directory / "finetune" / task).finished
+        if not done and (run.adapt or finetune).get("init_step") is None:
+            key = "adapt.init_step" if run.adapt else "finetune.init_step"
+            raise UserError(
+                f"{source} is not finished, so runs of this study could start from different checkpoints of it; let it finish,"
+                f" or set {key} (of bertlab finetune: --config.init_step), now at most {source.steps()[-1]}"
+            )
 
 
 def clear_changed(workdir: Path, runs: Sequence[RunSpec]) -> None:

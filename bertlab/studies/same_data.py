@@ -47,6 +47,7 @@ WHAT = {
     "babylm": "BabyLM's scores",
     "similarity": "Similarities of words",
     "analogies": "Analogies",
+    "scores": "Test scores",
 }
 
 

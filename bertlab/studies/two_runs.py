@@ -144,10 +144,10 @@ def other_totals(first: Path, second: Path) -> list[str]:
 
 
 def other_texts(first: Path, second: Path) -> list[str]:
-    """A sentence for each number of `bertlab evaluate` that the two runs measured on different texts."""
+    """A sentence for each number that the two runs measured on different texts."""
     ours, theirs = (
         {
-            _name(Measure("evaluate", row.task, "test", row.metric)): row.text_hash
+            _name(Measure("finetune" if row.metric == "scores" else "evaluate", row.task, "test", row.metric)): row.text_hash
             for of in _results(path)
             for row in of.text_hashes.itertuples()
         }

@@ -20,6 +20,7 @@ from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.judging import guessing_of, prediction_flops
 from bertlab.objectives.program import Program
 from bertlab.run import Run
+from bertlab.train import sources
 from bertlab.train.checkpoint import load_params
 from bertlab.train.checks import check_config, check_devices, check_family, check_model, check_vocabulary, vocabulary_of
 from bertlab.train.layer_groups import parameter_at, parameter_name
@@ -58,6 +59,7 @@ class Experiment:
         phases: the phases in order.
         tokenizer: saved with the run.
         evaluations: held-out batches by split; "valid" is evaluated during training, all splits at the end.
+        sources: digests of what is read (`bertlab.train.sources`).
         data_facts: facts about corpus and batches, for `bertlab doctor`; None for a task's rows.
         warm_start: fresh parameters -> parameters to start from, or None.
         score: (split, the objectives' outputs for each evaluation batch) -> metrics that are not means over rows, such as F1;
@@ -69,6 +71,7 @@ class Experiment:
     phases: tuple[Phase, ...]
     tokenizer: Tokenizer
     evaluations: Mapping[str, list[dict[str, np.ndarray]]]
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
     data_facts: Mapping[str, Any] | None = None
     warm_start: Callable[[Any], Any] | None = None
     score: Callable[[str, list[Mapping[str, Any]]], dict[str, float]] | None = None
@@ -111,6 +114,8 @@ def build_pretraining(config: ConfigDict) -> Experiment:
         phases=build_phases(config, program, lambda data: train_batches(prepared, data, process)),
         tokenizer=prepared.tokenizer,
         evaluations=evaluations,
+        sources={sources.CORPUS: prepared.fingerprint}
+        | ({sources.INIT_FROM: sources.of_pretrained(Run(begin))} if config.init_from else {}),
         data_facts=facts | {"objectives": objective_facts(built, prepared, evaluations)},
         warm_start=(lambda fresh: warm_start(fresh, begin, config.init_step)) if config.init_from else None,
     )

@@ -24,7 +24,7 @@ from bertlab import checksums
 from bertlab.errors import RunFailed, UserError, causes, code_of, remedy_of
 from bertlab.files import write_json
 from bertlab.models.presets import body_shapes
-from bertlab.run import JsonFile, Run
+from bertlab.run import AT_STEP, Run
 from bertlab.train.layer_groups import parameter_at, parameter_name
 from bertlab.train.lora import build_adapter
 from bertlab.train.processes import is_first, meet
@@ -39,15 +39,13 @@ class OfRun(TypedDict, total=False):
         metrics: bytes and blake2b of metrics.jsonl, as in files.json.
         costs: the content of costs.json.
         settings: the numbers that the run computed for its config, by dotted name.
+        sources: the digests of what it reads (`bertlab.train.sources`).
     """
 
     metrics: Mapping[str, Any]
     costs: Mapping[str, Any]
     settings: Mapping[str, Any]
-
-
-_OF_RUN = "run.json"
-_OF_RUN_FORM = {"metrics?": {"bytes": int, "blake2b": str}, "costs?": {str: dict}, "settings?": dict}
+    sources: Mapping[str, str]
 
 
 class Checkpoints:
@@ -114,12 +112,9 @@ class Checkpoints:
         """As `checksums.find_damage`, of a checkpoint and of the log up to it."""
         if damage := checksums.find_damage(self._directory / str(step)):
             return damage
-        metrics = self.of_run(step).get("metrics")
-        return checksums.find_damage_up_to(Run(self._directory.parent).metrics.path, metrics) if metrics else None
-
-    def of_run(self, step: int) -> OfRun:
-        """What the run's other files were at a step; {} if an earlier version wrote the checkpoint."""
-        return JsonFile(self._directory / str(step) / _OF_RUN, form=_OF_RUN_FORM).get({})
+        run = Run(self._directory.parent)
+        metrics = run.at_step(step).get({}).get("metrics")
+        return checksums.find_damage_up_to(run.metrics.path, metrics) if metrics else None
 
     def latest_path(self) -> str:
         """The path of the last complete step, for messages."""
@@ -211,8 +206,8 @@ def _saving(directory: Path, of_run: Callable[[], OfRun | None] = lambda: None) 
         # Orbax still changes its own files at the top, which hold only times and names.
         listed = [path for path in unnamed.glob("*/**/*") if path.is_file()]
         if (content := of_run()) is not None:
-            write_json(unnamed / _OF_RUN, content)
-            listed.append(unnamed / _OF_RUN)
+            write_json(unnamed / AT_STEP, content)
+            listed.append(unnamed / AT_STEP)
         checksums.write_list(unnamed, listed)
 
     def meet_others(*, key: str, timeout_ms: int) -> None:

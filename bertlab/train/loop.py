@@ -23,6 +23,7 @@ from bertlab.errors import RunFailed, UserError
 from bertlab.interrupts import held
 from bertlab.progress import doing, over, tell
 from bertlab.run import Run
+from bertlab.train import sources
 from bertlab.train.budget import steps_within
 from bertlab.train.build import Experiment, begun_from, build_pretraining
 from bertlab.train.checkpoint import Checkpoints, OfRun, needs_repair
@@ -219,8 +220,9 @@ class Session:
 
         begin = lambda: init_state(program, self.optimizer, self.mesh, config.seed, self.example)
         latest = self.checkpoints.latest_whole()
-        of_run: OfRun = self.checkpoints.of_run(latest) if is_first() and latest is not None else {}
-        self._require_settings(of_run)
+        before: OfRun = Run(workdir).at_step(latest).get({}) if is_first() and latest is not None else {}
+        self._require_settings(before)
+        sources.require_same(Run(workdir), before.get("sources", {}), experiment.sources)
         self.phase = experiment.phase(latest or 0)
         self.iterator = iter(self.phase.train)
         if latest is not None:  # (a) restored, with its data position
@@ -237,8 +239,8 @@ class Session:
                 params = jax.device_put(experiment.warm_start(on_host(self.state.params)), placement)
                 self.state = dataclasses.replace(self.state, params=params)
         self.step = latest or 0
-        self.costs = self._costs_up_to(latest, of_run) if is_first() else {}
-        length = of_run.get("metrics", {}).get("bytes")
+        self.costs = self._costs_up_to(latest, before) if is_first() else {}
+        length = before.get("metrics", {}).get("bytes")
         self.writers = open_writers(config, workdir, latest, length) if is_first() else []
         self.record = Record(
             experiment,
@@ -254,9 +256,9 @@ class Session:
         config = self.experiment.config
         return {"train.steps": config.train.steps, "optimizer.warmup_steps": config.optimizer.warmup_steps}
 
-    def _require_settings(self, of_run: OfRun) -> None:
+    def _require_settings(self, before: OfRun) -> None:
         """Refuses numbers of config.json that are not those with which the run was trained so far."""
-        for name, value in of_run.get("settings", {}).items():
+        for name, value in before.get("settings", {}).items():
             if (found := self._settings()[name]) not in (None, value):  # None: left open, as in a config that is no run's
                 file = Run(self.workdir).config
                 raise UserError(
@@ -264,13 +266,13 @@ class Session:
                     f" it, or delete {self.workdir} and run the same command again: it starts over"
                 )
 
-    def _costs_up_to(self, latest: int | None, of_run: OfRun) -> dict:
+    def _costs_up_to(self, latest: int | None, before: OfRun) -> dict:
         """The costs of the checkpoints so far; costs.json is made anew from those that the last one has."""
         file = Run(self.workdir).costs
         if latest is None:
             file.delete()
             return {}
-        costs = of_run["costs"] if "costs" in of_run else file.get({})
+        costs = before["costs"] if "costs" in before else file.get({})
         file.write(costs)
         return costs
 
@@ -394,20 +396,25 @@ class Session:
         progress = self.record.progress
         progress.sums = self.record.sums.sums
         position = {shard: state for of_process in gather(self.iterator.get_state()) for shard, state in of_process.items()}
-        of_run = None
+        now = None
         if is_first():
             Run(self.workdir).require_as_written(self.known(), only_sizes=True)  # now rather than at the end, days later
             # The costs first: a run that goes on from this checkpoint does not come by here again.
             self.costs = {**self.costs, str(self.step): progress.axes()}
             Run(self.workdir).costs.write(self.costs)
-            of_run = OfRun(metrics=self.writers[0].written.entry(), costs=self.costs, settings=self._settings())
-        self.checkpoints.save(self.step, self.state, position, dataclasses.asdict(progress), of_run)
+            now = OfRun(
+                metrics=self.writers[0].written.entry(),
+                costs=self.costs,
+                settings=self._settings(),
+                sources=self.experiment.sources,
+            )
+        self.checkpoints.save(self.step, self.state, position, dataclasses.asdict(progress), now)
 
     def result(self, metrics: dict) -> dict:
         """The content of result.json."""
         parameters = sum(x.size for x in jax.tree.leaves(self.state.params))
         totals = {"step": self.step, "parameters": parameters, **self.record.progress.axes()}
-        return {**totals, "data_hash": data_hash(self.iterator), "metrics": metrics}
+        return {**totals, "data_hash": data_hash(self.iterator), "sources": self.experiment.sources, "metrics": metrics}
 
     def close(self) -> None:
         """Waits for the background writing and releases threads and files."""

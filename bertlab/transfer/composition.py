@@ -24,6 +24,7 @@ from bertlab.models.base import sides_of
 from bertlab.models.presets import build_body, family_of, model_direction, model_shape
 from bertlab.objectives.program import Program
 from bertlab.run import Run
+from bertlab.train import sources
 from bertlab.train.build import Experiment, build_phases, warm_start
 from bertlab.train.checks import check_devices, check_family, check_shape, vocabulary_of
 from bertlab.train.layer_groups import layer_groups, layer_plan, parameter_name
@@ -91,9 +92,19 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
         phases=build_phases(config, program, lambda data: _train_batches(rows["train"], data, add["train"])),
         tokenizer=tokenizer,
         evaluations={split: Batches(rows[split], size, add[split]) for split in ("valid", "test")},
+        sources=_sources(Run(run), tasks, inputs),
         warm_start=_warm_start(config, run, {name: of.layout.vectors for name, of in inputs.items() if of.layout.vectors}),
         score=scoring,
     )
+
+
+def _sources(run: Run, tasks: Tasks, inputs: Mapping[str, Inputs]) -> dict[str, str]:
+    """The digests of the run that is fine-tuned, of its tasks' examples and of the runs that have word vectors for them."""
+    found = {sources.INIT_FROM: sources.of_pretrained(run), **sources.of_tasks(tasks)}
+    for name in tasks:
+        if vectors := inputs[name].layout.vectors:
+            found[f"{sources.VECTORS}/{name}"] = sources.of_pretrained(Run(vectors.run))
+    return found
 
 
 def check_finetuning(

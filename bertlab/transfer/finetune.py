@@ -17,7 +17,7 @@ from bertlab.config import base_config, flatten, parse_override, set_key
 from bertlab.errors import UserError
 from bertlab.keys import Key
 from bertlab.run import Run
-from bertlab.train import loop
+from bertlab.train import loop, sources
 from bertlab.train.processes import alone, first_before_others, is_first
 from bertlab.transfer.composition import build_finetuning
 from bertlab.transfer.heads import BESIDE
@@ -80,11 +80,17 @@ def finetune(
     defaults |= {key.name: key.default for key in KEYS if not key.unset}
     with alone(workdir):
         if (result := loop.finished(config, Path(workdir), defaults)) is not None:
+            sources.require_same(Run(workdir), result.get("sources", {}), sources.of_tasks(tasks))
             return result
         if is_first():
             for name, (_, data) in tasks.items():
                 counts = ", ".join(f"{len(data.examples[split]):,} {split}" for split in SPLITS)
                 print(f"{name}: {counts} examples", flush=True)
+            if (source := Run(Path(config.init_from).expanduser())).steps() and not (
+                source.result.exists() or source.imported.exists()
+            ):
+                step = source.steps()[-1] if config.init_step is None else config.init_step
+                print(f"{source} is not finished; its step {step} is used", flush=True)
         if config.transfer.zero_shot:
             return zero_shot(config, tasks, Path(workdir))
         return loop.run(build_finetuning(config, tasks, Path(workdir)), Path(workdir))

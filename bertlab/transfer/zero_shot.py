@@ -34,6 +34,7 @@ from bertlab.data.text_rows import RowEncoder
 from bertlab.errors import UserError
 from bertlab.objectives import build
 from bertlab.run import Run
+from bertlab.train import sources
 from bertlab.train.environment import describe_environment
 from bertlab.train.phases import weights_of
 from bertlab.train.processes import is_first
@@ -193,7 +194,7 @@ def zero_shot(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]], wo
         metrics[split] = scoring(split, [{name: {"logits": of}}])
         if (score := metrics[split].get(f"{name}/{task.metrics[0]}")) is not None:
             metrics[split][f"{name}/relative"] = relative(score, task, values["valid"].shape[1])
-    result = {"step": 0, "metrics": metrics}
+    result = {"step": 0, "sources": sources.of_tasks(tasks), "metrics": metrics}
     if is_first():
         directory.finish(result, known)
     return result

@@ -1,0 +1,91 @@
+"""What a training reads and its config only names: its text, the run it starts from, a task's labelled examples.
+
+Each has a digest, which a checkpoint keeps in its run.json and a finished run in its result.json. A training goes on with the
+same ones only: all that it does afterwards would else belong to no config.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bertlab import keys
+from bertlab.config import flatten
+from bertlab.errors import UserError
+from bertlab.run import Run
+
+CORPUS, INIT_FROM, VECTORS, EXAMPLES = "corpus", "init_from", "word_vectors", "examples"
+
+_SAID = {
+    CORPUS: "the text or the tokenizer of config.data",
+    INIT_FROM: "the run that config.init_from names",
+    VECTORS: "the run of word vectors of {}",
+    EXAMPLES: "the {} examples of task {}",
+}
+
+
+def digest(parts: Iterable[str]) -> str:
+    """A digest of texts in this order."""
+    found = hashlib.blake2b(digest_size=12)
+    for part in parts:
+        encoded = part.encode("utf-8", "surrogatepass")
+        found.update(len(encoded).to_bytes(8, "little") + encoded)
+    return found.hexdigest()
+
+
+def of_pretrained(run: Run) -> str:
+    """A digest of what decides a run's parameters: settings, tokenizer and sources; the same when it has trained further."""
+    free = lambda name: name.startswith("init_from") or name == "optimizer.warmup_steps" or keys.has("on_resume", name)
+    settings = {name: value for name, value in flatten(run.config.read()).items() if not free(name)}
+    steps = run.steps()
+    read = run.at_step(steps[-1]).get({}).get("sources", {}) if steps else {}
+    corpus = run.data.get({}).get("corpus", {}).get("fingerprint")
+    tokenizer = [part for path in sorted(run.tokenizer.glob("*")) for part in (path.name, path.read_bytes().hex())]
+    return digest([json.dumps([settings, read, corpus, run.imported.get({})], sort_keys=True), *tokenizer])
+
+
+def of_tasks(tasks: Mapping[str, tuple[Any, Any]]) -> dict[str, str]:
+    """The digests of tasks' examples and labels by split, wherever their files are.
+
+    Args:
+        tasks: by the name of each task's objective, the task and its `bertlab.transfer.tasks.base.TaskData`.
+    """
+    return {
+        f"{EXAMPLES}/{name}/{split}": digest(
+            [*data.labels, "", *(repr(dataclasses.replace(example, where="")) for example in examples)]
+        )
+        for name, (_, data) in tasks.items()
+        for split, examples in data.examples.items()
+    }
+
+
+def of_tests(sources: Mapping[str, str]) -> str:
+    """The digests of a fine-tuning's test examples; "" if none is known."""
+    return " ".join(value for name, value in sources.items() if name.startswith(f"{EXAMPLES}/") and name.endswith("/test"))
+
+
+def require_same(run: Run, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Refuses to go on with a run that has read something else so far.
+
+    Args:
+        run: the run.
+        before, now: digests by source; what has none on one side counts as the same.
+
+    Raises:
+        UserError: names the first that differs.
+    """
+    if what := changed(before, now):
+        raise UserError(
+            f"{what} changed since {run} was trained with it; put the same back, give another --workdir, or delete {run} and"
+            " run the same command again: it starts over"
+        )
+
+
+def changed(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
+    """The first source that is not as it was, in words; None if all are."""
+    for name, value in now.items():
+        if before.get(name, value) != value:
+            kind, *which = name.split("/")
+            return _SAID[kind].format(*reversed(which))
+    return None
