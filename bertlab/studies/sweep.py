@@ -143,6 +143,8 @@ def sweep(
         def work_on(runs, ended, what, settled=None) -> tuple[dict[str, str], int]:
             """Prepares the text of the runs that have not ended and executes them; returns what `run_all` does."""
             pending = [run for run in runs if not ended(run)]
+            for name in {run.name for run in runs} - {run.name for run in pending}:  # killed, perhaps, when all was done
+                Run(workdir / name).alive.path.unlink(missing_ok=True)
             counts = f"{what}, {len(runs) - len(pending)} already finished, {len(pending)} to do"
             print_line(console, f"{study.name}: {counts}, in {workdir}")
             if pending:

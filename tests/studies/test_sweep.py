@@ -74,8 +74,10 @@ def test_finished_runs_are_skipped_and_unfinished_ones_run_again(fake_runs, tmp_
     assert status == 0 and "1 already finished, 1 to do" in printed
     assert (len(calls(tmp_path, "a-seed=1")), len(calls(tmp_path, "b-seed=1"))) == (1, 2)
     fake_runs.clear()
+    (tmp_path / "a-seed=1" / "alive.txt").write_text("1 on a machine\n")  # its worker was killed when all was done
     assert run_sweep(spec, tmp_path)[0] == 0
     assert (fake_runs, len(calls(tmp_path, "b-seed=1"))) == ([], 2)
+    assert not (tmp_path / "a-seed=1" / "alive.txt").exists()
 
 
 def test_goes_on_after_failures_and_says_which_and_why(tmp_path):

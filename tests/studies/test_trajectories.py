@@ -18,6 +18,7 @@ from bertlab.studies.comparisons import ALL_PAIRS, compare_all, of_family
 from bertlab.studies.curves import curves, score_curves, shared_curves, trajectory_axis
 from bertlab.studies.findings import findings
 from bertlab.studies.measurements import cost, load, scores
+from bertlab.studies.records import check_steps
 from bertlab.studies.report import html_page, show
 from bertlab.studies.study import Study
 from bertlab.studies.sweep import describe, sweep
@@ -184,3 +185,18 @@ def test_a_study_without_steps_has_no_such_curves(study_directory):
     assert "Scores along pretraining" not in html_page(found, show(found))
     with pytest.raises(UserError, match="has no axis of steps"):
         results.plot_score_curves(found)
+
+
+def test_runs_of_a_study_start_from_the_same_step_of_a_run_that_is_not_finished(tmp_path):
+    source = Run(tmp_path / "half")
+    for step in (5, 10):
+        (source.checkpoints / str(step)).mkdir(parents=True)
+    study = Study("s", "", "?", f"run:{source}", {"finetune.seed": [1, 2]}, downstream={"package": {}})
+    with pytest.raises(
+        UserError, match=r"half is not finished, .* finetune\.init_step \(.*--config\.init_step\), now at most 10$"
+    ):
+        check_steps(tmp_path / "study", study.runs())
+    named = dataclasses.replace(study, downstream={"package": {"init_step": 5}})
+    check_steps(tmp_path / "study", named.runs())
+    source.result.write({"step": 10})
+    check_steps(tmp_path / "study", study.runs())
