@@ -491,6 +491,11 @@ class Run:
         """`AT_STEP` of a checkpoint; an earlier version wrote none."""
         return JsonFile(self.checkpoints / str(step) / AT_STEP, form=_AT_STEP)
 
+    def sources(self) -> Mapping[str, str]:
+        """The digests of what the training up to the last checkpoint has read (`bertlab.train.sources`); {}: not known."""
+        steps = self.steps()
+        return self.at_step(steps[-1]).get({}).get("sources", {}) if steps else {}
+
     def require_step(self, step: int | None) -> None:
         """Refuses a step without a checkpoint; None, the last one, is not checked.
 

@@ -506,11 +506,13 @@ def finished(config, workdir: Path, of_heads: Mapping[str, Any] | None = None) -
     free = lambda name: keys.has("on_resume", name) or found.get(name)  # numbers that the run computed
     if _moved(old.get("init_from"), new["init_from"]):
         old["init_from"] = new["init_from"]
+    result = directory.result.get()
+    if result is None and sources.CORPUS in directory.sources():  # a text with another digest is refused when it is read
+        old["data.corpus"] = new["data.corpus"]
     differ = [name for name in {**old, **new} if old.get(name) != new.get(name) and not free(name)]
     if differ:
         shown = ", ".join(f"{k} ({old.get(k)!r} there, {new.get(k)!r} given)" for k in differ[:5])
         raise UserError(f"{workdir} holds a run with a different config ({shown}); give another --workdir or the same config")
-    result = directory.result.get()
     if result is not None or directory.steps():  # otherwise it has trained nothing yet
         require_same_code(directory, config)
     for name in new if result is not None else ():

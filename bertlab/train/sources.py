@@ -38,11 +38,9 @@ def of_pretrained(run: Run) -> str:
     """A digest of what decides a run's parameters: settings, tokenizer and sources; the same when it has trained further."""
     free = lambda name: name.startswith("init_from") or name == "optimizer.warmup_steps" or keys.has("on_resume", name)
     settings = {name: value for name, value in flatten(run.config.read()).items() if not free(name)}
-    steps = run.steps()
-    read = run.at_step(steps[-1]).get({}).get("sources", {}) if steps else {}
     corpus = run.data.get({}).get("corpus", {}).get("fingerprint")
     tokenizer = [part for path in sorted(run.tokenizer.glob("*")) for part in (path.name, path.read_bytes().hex())]
-    return digest([json.dumps([settings, read, corpus, run.imported.get({})], sort_keys=True), *tokenizer])
+    return digest([json.dumps([settings, dict(run.sources()), corpus, run.imported.get({})], sort_keys=True), *tokenizer])
 
 
 def of_tasks(tasks: Mapping[str, tuple[Any, Any]]) -> dict[str, str]:

@@ -39,8 +39,15 @@ def test_a_pretraining_does_not_go_on_over_another_text(small_config, tmp_path):
     ):
         loop.train(config, tmp_path / "run")
     assert files_of(tmp_path / "run") == before, "the tokenizer that it was trained with stays"
-    text.write_text(content)
-    assert loop.train(config, tmp_path / "run")["step"] == 4
+    text.unlink()
+    moved = tmp_path / "here" / "text.txt"
+    moved.parent.mkdir()
+    moved.write_text(content)
+    config.data.corpus = f"text:{moved}"
+    assert loop.train(config, tmp_path / "run")["step"] == 4, "the same text elsewhere"
+    config.data.corpus = f"text:{text}"
+    with pytest.raises(UserError, match="holds a run with a different config"):  # a finished run reads none
+        loop.train(config, tmp_path / "run")
 
 
 @pytest.mark.slow
