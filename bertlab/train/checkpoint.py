@@ -262,7 +262,9 @@ _unraisable: list = []
 
 
 def _not_orbax(record: logging.LogRecord) -> bool:
-    return record.levelno < logging.ERROR or "orbax" not in record.pathname
+    """Keeps Orbax's errors, and its warning of a checkpoint that a training removes meanwhile."""
+    ours = record.levelno >= logging.ERROR or str(record.msg).startswith("Metadata file does not exist")
+    return not (ours and "orbax" in record.pathname)
 
 
 def _other_unraisable(unraisable) -> None:
@@ -343,6 +345,7 @@ def load_params(run: Path, step: int | None = None):
 
 def _load_params(run: Path, step: int | None):
     """The parameters, as they are now on disk."""
+    _leave_errors_to_us()
     directory = Run(run).checkpoints.absolute()
     if not directory.is_dir():
         raise UserError(f"{run} is not a run with checkpoints; give the --workdir of a `bertlab train`")

@@ -33,6 +33,9 @@ CHIPS = {
 }
 
 
+MOST_VIRTUAL = 1024  # CPU devices; XLA makes threads for each
+
+
 def chip_of(kind: str) -> Chip | None:
     """The figures of a device that JAX gives this name; None if they are not known here."""
     return next((chip for chip in CHIPS.values() if chip.kind == kind), None)
@@ -45,11 +48,11 @@ def split_topology(topology: str) -> tuple[str, str]:
         UserError: it is of another form, or of another chip.
     """
     kind, _, shape = topology.partition(":")
-    if kind == "cpu" and shape.isdecimal() and int(shape):
+    if kind == "cpu" and shape.isdecimal() and 0 < int(shape[:9]) <= MOST_VIRTUAL:
         return kind, shape
     if kind not in CHIPS or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", shape):
         raise UserError(
-            f"--topology={topology}: give cpu:8 (virtual devices) or one of {', '.join(CHIPS)} with its two or three sides,"
-            " like v5e:16x16"
+            f"--topology={topology}: give cpu:8 (virtual devices, at most {MOST_VIRTUAL:,}) or one of {', '.join(CHIPS)} with its"
+            " two or three sides, like v5e:16x16"
         )
     return kind, shape

@@ -195,7 +195,7 @@ def test_other_models_have_a_plan(recipe, small_config):
     [
         *(
             (topology, f"--topology={topology}: .*cpu:8")
-            for topology in ("v9:2x2", "v5e", "v5e:", "v5e:0x0", "v5e:2x2x2x2", "cpu:x", "cpu:²", "cpu:", "cpu:0")
+            for topology in ("v9:2x2", "v5e", "v5e:", "v5e:0x0", "v5e:2x2x2x2", "cpu:x", "cpu:²", "cpu:", "cpu:0", "cpu:1025")
         ),
         ("cpu:999", "JAX_NUM_CPU_DEVICES=999"),
     ],
