@@ -52,7 +52,7 @@ def split_topology(topology: str) -> tuple[str, str]:
         return kind, shape
     if kind not in CHIPS or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", shape):
         raise UserError(
-            f"--topology={topology}: give cpu:8 (virtual devices, at most {MOST_VIRTUAL:,}) or one of {', '.join(CHIPS)} with its"
-            " two or three sides, like v5e:16x16"
+            f"--topology={topology}: give cpu:8 (virtual devices, at most {MOST_VIRTUAL:,}) or one of {', '.join(CHIPS)} with"
+            " its two or three sides, like v5e:16x16"
         )
     return kind, shape
