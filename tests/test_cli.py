@@ -407,6 +407,27 @@ def test_the_code_for_a_shell_names_the_command(shell, capsys):
     assert "bertlab" in capsys.readouterr().out
 
 
+def test_what_a_command_only_prints_is_printed_with_quiet_too(capsys, tmp_path):
+    pytest.importorskip("argcomplete")
+    command = ["manifest", "--name=x", "--topology=v5e:4x4", "--image=i", "--claim=c", "--quiet"]
+    trained = ["--", "bertlab", "train", "--config=F.py", "--workdir=/runs/x"]
+    assert main([*command, *trained]) == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "JobSet"
+    assert main([*command, f"--out={tmp_path / 'm.json'}", *trained]) == 0
+    assert capsys.readouterr().out == "", "the file is the result"
+    assert main(["completion", "bash"]) == 0
+    shown = capsys.readouterr().out
+    assert main(["completion", "bash", "--quiet"]) == 0 and capsys.readouterr().out == shown != ""
+
+
+def test_a_name_that_is_nearly_a_command_is_suggested(capsys):
+    for words, meant in ((["tran"], "train"), (["tokenizer", "encod"], "encode"), (["average", "a", "--split=vaild"], "valid")):
+        with pytest.raises(SystemExit) as end:
+            main(words)
+        said = capsys.readouterr().err
+        assert end.value.code == 2 and f"; did you mean {meant}?" in said and "choose from" not in said
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_is_a_line_with_the_time_left_on_a_terminal(terminal):
     out = io.StringIO()
