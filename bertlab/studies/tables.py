@@ -10,7 +10,7 @@ import scipy.stats
 from bertlab.run import BOUNDS
 from bertlab.studies import plots, statistics
 from bertlab.studies.comparisons import CONTRASTS, FIRST_VARIANT, SHORTEST, Comparison, looks_of, of_family
-from bertlab.studies.measurements import TRANSFER_COSTS, Measure, Results, cost, scores
+from bertlab.studies.measurements import TRANSFER_COSTS, Measure, Results, bounds, cost, scores
 from bertlab.studies.seeds import seed_counts, summarise
 from bertlab.studies.selection import at_selected_labels, loss_text, searches_of, selections
 from bertlab.studies.study import COSTS
@@ -114,6 +114,7 @@ COST_LABELS = {
     cost("seconds", "transfer"): "transfer time",
 }
 WIDEST = 6  # scores side by side
+UNDETERMINED = "undetermined"  # stands for an interval that holds every value that there is
 
 
 def losses(results: Results) -> list[Measure]:
@@ -259,7 +260,7 @@ def selection_table(results: Results) -> pd.DataFrame:
             **({(SEEDS, "chosen"): row["chosen"]} if row["chosen"] else {}),
             (SEEDS, "valid"): text(row["valid"]),
             (SEEDS, "test"): text(row["test"]),
-            (SEEDS, "95 % interval"): interval_text(row["low"], row["high"], row["metric"]),
+            (SEEDS, "95 % interval"): mean_interval_text(row["low"], row["high"], row["metric"]),
             (SEEDS, "sd"): text(row["sd"]),
             (SEEDS, "best"): text(row["best"]),
             (SEEDS, "failed"): str(row["failed"]),
@@ -311,8 +312,17 @@ def difference_cells(found: Comparison, group: str) -> dict[tuple[str, str], str
     return {
         ("", "seeds"): str(found.pairs or min(found.seeds)),
         (group, "difference"): number(factor * found.mean, digits, "+"),
-        (group, "95 % interval"): interval_text(found.low, found.high, found.measure.metric),
+        (group, "95 % interval"): UNDETERMINED
+        if found.is_undetermined
+        else interval_text(found.low, found.high, found.measure.metric),
     }
+
+
+def mean_interval_text(low: float, high: float, metric: str) -> str:
+    """`interval_text` of a mean; "undetermined" if it holds every score that there is, as one of two seeds may."""
+    lowest, highest = bounds(metric)
+    everything = math.isfinite(highest) and low <= lowest and high >= highest
+    return UNDETERMINED if everything else interval_text(low, high, metric)
 
 
 def interval_text(low: float, high: float, metric: str) -> str:

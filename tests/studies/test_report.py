@@ -182,8 +182,8 @@ def test_findings_name_the_best_and_the_reference(study_directory):
     text = " ".join(findings_of(load(study_directory)))
     assert text.startswith("5 variants were run with 2 seeds each")
     assert re.search(
-        r"package \(accuracy, test\): MLM\+NSP has the highest mean, 7\d\.\d %, \S+ points \(\S+ to \S+\) above MLM"
-        r" \(may be chance\); \S+ points \(\S+ to \S+\) above No pretraining[ .]",
+        r"package \(accuracy, test\): MLM\+NSP has the highest mean, 7\d\.\d %, \S+ points \(undetermined with 2 seeds\) above"
+        r" MLM \(may be chance\); \S+ points \(\S+ to \S+\) above No pretraining[ .]",
         text,
     )
 
@@ -213,6 +213,39 @@ def test_findings_say_which_variants_are_above_always_the_most_frequent_answer(t
     assert said() == [], "nothing to be above"
     one = with_most_frequent(write_study(tmp_path / "one", objectives_study(seeds=(1,))), 0.40)
     assert findings_of(load(one))[2] == f"{head} 40.0 % on package."
+
+
+def said_of_the_most_frequent(directory, **scores):
+    """What is said about always giving the most frequent package, 40 %, beside variants with these accuracies, one per seed."""
+    path = with_most_frequent(study_of(directory, "package", **scores), 0.40)
+    return next(sentence for sentence in findings_of(load(path)) if sentence.startswith("Always"))
+
+
+def test_a_variant_without_an_interval_is_not_said_to_be_no_better_than_the_most_frequent_answer(tmp_path):
+    said = said_of_the_most_frequent(tmp_path / "a", MLM=[1.0, 1.0, 1.0], LTR=[1.0, 1.0, 1.0])
+    assert "; MLM, LTR cannot be tested (too few seeds, or no spread over them)." in said and "no variant" not in said
+    directory = with_most_frequent(study_of(tmp_path / "b", "package", MLM=[0.7, 0.71], LTR=[0.5, 0.5], biLM=[0.6, 0.6]), 0.40)
+    Run(directory / "bilm-seed=2").result.delete()
+    said = next(sentence for sentence in findings_of(load(directory)) if sentence.startswith("Always"))
+    assert "; MLM is above that by more than chance; LTR, biLM cannot be tested" in said
+    said = said_of_the_most_frequent(tmp_path / "c", MLM=[0.3, 0.6], LTR=[0.2, 0.7])
+    assert said.endswith("; no variant is above that by more than chance.")
+    said = said_of_the_most_frequent(tmp_path / "d", MLM=[0.7, 0.71, 0.72], LTR=[0.73, 0.71, 0.72])
+    assert said.endswith("; all variants are above that by more than chance.")
+
+
+def test_an_interval_that_holds_every_value_is_undetermined(tmp_path):
+    results = load(study_of(tmp_path / "s", MLM=[0.1, 0.99], LTR=[0.95, 0.05]))
+    assert "by 4.5 points (undetermined with 2 seeds); 2 seeds cannot tell that from chance." in sentence(results)
+    cells = {
+        f"{group} {row}": text
+        for frame in show(results).tables
+        for (group, head), column in frame.items()
+        if head == "95 % interval"
+        for row, text in column.items()
+    }
+    assert [text for row, text in cells.items() if "code_spans" in row] == ["undetermined"] * 3, "the difference and both means"
+    assert "undetermined" not in [text for row, text in cells.items() if "package" in row and "MLM" not in row]
 
 
 def test_findings_before_anything_is_finished(tmp_path, no_figures):
@@ -487,10 +520,26 @@ def test_few_seeds_and_equal_scores_of_all_seeds_are_flagged_on_top(tmp_path):
     flat = {f"mlm-seed={seed}": {"package": 0.5} for seed in (1, 2, 3)} | {"ltr-seed=1": {"package": 0.5}}
     said = notices(load(write_study(tmp_path / "three", spec, per_run=flat)))
     assert len(said) == 1 and "package (MLM)" in said[0] and "code_spans" not in said[0]
+    assert said[0].endswith("Equal scores have no spread, so they give no interval."), "nothing is known of the cause"
     said = notices(load(write_study(tmp_path / "two", spec, per_run={"ltr-seed=3": {"finished": False}})))
     assert [of for of in said if of.startswith("LTR: fewer than 3 seeds")] and not [of for of in said if "MLM" in of]
     one = objectives_study(seeds=(1,), variants=("MLM", "LTR"))
     assert notices(load(write_study(tmp_path / "one", one))) == [], "the first finding says it"
+
+
+def test_equal_scores_of_all_seeds_are_a_ceiling_a_head_without_training_or_neither(tmp_path):
+    spec = objectives_study(seeds=(1, 2, 3), variants=("MLM", "LTR", "biLM"))
+    scores = {"mlm": 1.0, "ltr": 0.4 + 1e-8, "bilm": 0.5}  # JAX and NumPy round differently
+    per_run = {f"{name}-seed={seed}": {"package": score} for name, score in scores.items() for seed in (1, 2, 3)}
+    said = notices(load(with_most_frequent(write_study(tmp_path / "s", spec, per_run=per_run), 0.40)))
+    assert [sentence.partition(" at ")[0].partition(" That")[0].partition(" Equal")[0] for sentence in said] == [
+        f"All seeds have exactly the same score on package ({variant})." for variant in ("MLM", "LTR", "biLM")
+    ]
+    assert ["ceiling" in of for of in said] == [True, False, False] and ["not trained" in of for of in said] == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_numbers_of_different_texts_are_flagged_on_top(tmp_path, no_figures):
