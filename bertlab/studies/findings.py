@@ -7,6 +7,7 @@ from typing import Any
 
 import scipy.stats
 
+from bertlab.run import Run
 from bertlab.studies import leaks, plots
 from bertlab.studies.comparisons import MOST_FREQUENT, PUBLISHED, Comparison, find, of_family
 from bertlab.studies.curves import at_last_steps, trajectory_axis, untrained
@@ -14,6 +15,7 @@ from bertlab.studies.measurements import Measure, Results, bounds, cost, score_o
 from bertlab.studies.same_data import compare_data, compare_texts
 from bertlab.studies.seeds import mean_scores, seed_counts, seed_tables
 from bertlab.studies.selection import at_selected_labels, at_the_ends, searches_of
+from bertlab.studies.tables import is_finetuning
 from bertlab.studies.text import count_text, points, score_text, seconds_text, signed_points
 from bertlab.transfer.tasks import TASKS
 
@@ -244,15 +246,20 @@ def run_finding(results: Results) -> str:
     run = results.runs["run"].iloc[0]
     steps, tokens, seconds = (results.values(cost(name))[run] for name in ("step", "tokens", "seconds"))
     sentence = f"The run took {steps:,.0f} steps over {count_text(tokens)} tokens in {seconds_text(seconds)}"
+    held_out = "valid examples" if is_finetuning(results) else "held-out text"
     for metric in plots.loss_metrics(results.metrics):
         curve = results.metrics[(results.metrics["split"] == "valid") & (results.metrics["metric"] == metric)]
         first, last = curve["value"].iloc[0], curve["value"].iloc[-1]
-        sentence += f"; {metric} on held-out text went from {first:.3f} to {last:.3f}"
+        sentence += f"; {metric} on {held_out} went from {first:.3f} to {last:.3f}"
     for measure in scores(results):
         sentence += f"; {measure.name} on test is {score_text(results.values(measure)[run], measure.metric)}"
         answered = results.values(measure._replace(stage="most_frequent"))[run]
         if answered > 0:
             sentence += f" ({score_text(answered, measure.metric)} by always giving the most frequent answer)"
+    if is_finetuning(results):
+        files = {split: Run(results.path).predictions(split) for split in ("valid", "test")}
+        counts = [f"{file.read().count(chr(10)):,} {split}" for split, file in files.items() if file.exists()]
+        sentence += f"; there are {' and '.join(counts)} examples" if counts else ""
     return sentence + ". One run says nothing about differences."
 
 

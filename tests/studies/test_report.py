@@ -37,6 +37,8 @@ from bertlab.studies.tables import (
     LOSSES,
     SCALES,
     SCORES,
+    TEST_LOSSES,
+    VALID_SCORES,
     difference_table,
     floor_table,
     length_table,
@@ -668,6 +670,7 @@ def test_environments_that_differ_are_listed_by_run():
         }
     )
     assert rows == [("devices", "cpu × 2"), ("commit", "differs between runs: 1 (a); 2 (b)")]
+    assert environment_rows({"a": {"memory_gb": 25, "git_commit": "1"}}) == [("memory (GB)", "25"), ("git commit", "1")]
     [(_, text)] = environment_rows({f"r{n}": {"commit": str(n // 7)} for n in range(12)})
     assert text == "differs between runs: 0 (7 runs, such as r0 and r6); 1 (r7, r8, r9, r10, r11)"
 
@@ -704,6 +707,77 @@ def test_report_of_a_single_run_and_of_one_in_progress(tmp_path, no_figures):
     write_run(tmp_path / "y", "MLM", 1, finished=False)
     text = report(tmp_path / "y", console=quiet()).read_text(encoding="utf-8")
     assert "This run is not finished." in text and "mlm/loss (nats)" in text
+
+
+def short_run(directory, tuned=False, points=2):
+    """A run, or a fine-tuning, of so many held-out points, after as many of training."""
+    write_run(directory, "MLM+NSP", 1)
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    if tuned:
+        lines = [{key: value for key, value in line.items() if not key.startswith("nsp")} | {"supervised": 0} for line in lines]
+    valid, trained = ([line for line in lines if line["split"] == split] for split in ("valid", "train"))
+    kept = [valid[0], *trained[:6], *valid[6 : 6 + points - 1]]
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+    result = Run(directory).result.read()
+    if tuned:
+        Run(directory).config.write({"seed": 1, "transfer": {"random": False}, "metrics": {"mlm": "accuracy"}})
+        of = {"valid": {"mlm/accuracy": 0.9, "mlm/loss": 0.3}, "test": {"mlm/accuracy": 0.8, "mlm/loss": 0.4}}
+        result |= {"supervised": 0, "metrics": of}
+        for split, number in (("valid", 3), ("test", 12)):
+            Run(directory).predictions(split).write('{"id": "0"}\n' * number)
+    else:
+        result["metrics"]["test"] = {"loss": 9.0, "mlm/loss": 8.0, "nsp/loss": 1.0}
+    Run(directory).result.write(result)
+    return load(directory)
+
+
+def test_a_single_run_is_drawn_along_its_steps_with_its_training_if_little_else_was_measured(tmp_path):
+    results = short_run(tmp_path / "x")
+    for panel in (drawn := module.figures(results))["learning_curves"].axes:
+        assert panel.get_xlabel() == "steps"
+        assert [len(line.get_xdata()) for line in panel.get_lines()] == [2, 6], "held out, and in training"
+    assert list(drawn) == ["learning_curves"], "a bar alone says no more than its number"
+    page = html_page(results)
+    assert page.count("<svg viewBox") == 2 and "The thin line with small dots is the loss in training." in page
+    assert "measures of effort" not in page and "not comparable" in page and "Downstream tasks" not in page
+    results = short_run(tmp_path / "y", points=5)
+    assert {len(panel.get_lines()) for panel in module.figures(results)["learning_curves"].axes} == {1}
+    assert "in training" not in html_page(results)
+
+
+def test_a_single_pretraining_has_its_test_losses(tmp_path):
+    frame = table(short_run(tmp_path / "x"))
+    assert list(frame[TEST_LOSSES].columns) == ["mlm/loss", "nsp/loss"]
+    assert frame[TEST_LOSSES].iloc[0].tolist() == ["8.000", "1.000"] and (LOSSES, "mlm/loss") in frame
+    assert TEST_LOSSES not in table(load(study_of(tmp_path / "s", MLM=[0.7], LTR=[0.69])))
+
+
+def test_a_page_says_only_what_it_shows_of_a_single_fine_tuning(tmp_path):
+    results = short_run(tmp_path / "x", tuned=True)
+    page = " ".join(html_page(results).split())
+    for absent in ("upervised position", "Transfer is", "pretraining", "held-out", "segments", "not comparable", "Losses are"):
+        assert absent not in page, absent
+    assert "Loss on valid examples during fine-tuning." in page and "in this fine-tuning" in page
+    assert "mlm/loss on valid examples went from" in page and "there are 3 valid and 12 test examples" in page
+    frame = table(results)
+    assert [frame[group].iloc[0].tolist() for group in (SCORES, VALID_SCORES)] == [["80.0"], ["90.0"]]
+
+
+def test_a_cost_that_is_nothing_everywhere_has_no_column_and_no_panels(tmp_path):
+    directory = study_of(tmp_path / "s", MLM=[0.7], LTR=[0.69])
+    whole = load(directory)
+    without = dataclasses.replace(
+        whole,
+        metrics=whole.metrics.assign(supervised=0),
+        measurements=whole.measurements.assign(
+            value=whole.measurements["value"].where(whole.measurements["metric"] != "supervised", 0)
+        ),
+    )
+    assert (COST, "supervised positions") in table(whole) and (COST, "supervised positions") not in table(without)
+    labels = lambda results: [panel.get_xlabel() for panel in module.figures(results)["learning_curves"].axes[:5]]
+    assert labels(whole)[2].startswith("supervised") and not any("supervised" in label for label in labels(without))
+    page = html_page(without)
+    assert "against four measures of effort" in page and "supervised position" not in page.lower()
 
 
 @pytest.mark.parametrize(
