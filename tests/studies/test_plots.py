@@ -207,7 +207,7 @@ def test_bars_are_means_in_percent_from_zero_with_the_reference_line(results):
 def test_an_axis_of_shares_ends_at_all_of_them(accuracy):
     """Right of 100 % there is room for the numbers, but no tick: nothing can be there."""
     results = results_of(["a", "b"], **{"package/accuracy": [accuracy, 0.5], "package/points": [7.0, 3.0]})
-    shares, others = plots.downstream_bars(results, scores_of(results), line_styles(results.runs)).axes
+    shares, others = downstream_bars(results, scores_of(results), line_styles(results.runs)).axes
     assert max(shares.get_xticks()) == 100 < shares.get_xlim()[1]
     assert shares.spines["bottom"].get_bounds() == (0, 100)
     assert others.spines["bottom"].get_bounds() == others.get_xlim()
