@@ -442,7 +442,8 @@ def _add_grid(argument, selection: str = "") -> None:
 def _add_studies(add) -> None:
     sweep = add(
         "sweep", _sweep, "run all unfinished runs of a study",
-        "bertlab sweep --study=experiments/ablations/objectives.py --workdir=runs/objectives --jobs=2", processes="several",
+        "bertlab sweep --study=experiments/ablations/objectives.py --workdir=runs/objectives --jobs=2", finds=True,
+        processes="several",
     )  # fmt: skip
     sweep("--study", required=True, help="study file and its arguments, FILE.py:key=value,key=value")
     sweep("--workdir", required=True, type=Path, help="study directory; it holds one directory per run")
@@ -905,7 +906,23 @@ def _average(given, _) -> Found:
     return Found(found)
 
 
-def _sweep(given, _) -> int | None:
+def _sweep(given, _) -> Found | None:
+    from bertlab.run import StudyDirectory
+
+    found: dict[str, Any] = {}
+    status = _run_sweep(given, found.update)
+    if status is None:
+        return None
+    if given.json and not given.dry_run and StudyDirectory(given.workdir).study.exists():
+        from bertlab.studies.measurements import load
+
+        counts = load(given.workdir).runs["status"].value_counts()
+        found = {"directory": given.workdir, **{of: counts.get(of, 0) for of in ("finished", "failed", "unfinished")}}
+    return Found(found, status)
+
+
+def _run_sweep(given, tell) -> int | None:
+    """The status of a sweep; None on a host that follows another one. `tell` is given what a dry run found."""
     from bertlab.studies.launchers import launcher
     from bertlab.studies.study import load_study
     from bertlab.studies.sweep import sweep
@@ -913,7 +930,7 @@ def _sweep(given, _) -> int | None:
     how = (given.dry_run, given.until_decided, given.published, given.store)
     if not hosts.are_several() or given.launcher != "local":
         started_by = launcher(given.launcher, given.jobs, given.launcher_options)
-        return sweep(load_study(given.study), given.workdir, started_by, *how)
+        return sweep(load_study(given.study), given.workdir, started_by, *how, tell=tell)
     from bertlab.studies.launchers.slice import follow, leading
 
     if given.jobs != 1 or given.launcher_options:
@@ -923,9 +940,9 @@ def _sweep(given, _) -> int | None:
         return None if given.dry_run else follow(given.workdir, index, count)
     study = load_study(given.study)
     if given.dry_run:
-        return sweep(study, given.workdir, None, *how)
+        return sweep(study, given.workdir, None, *how, tell=tell)
     with leading(given.workdir, count) as started_by:
-        return sweep(study, given.workdir, started_by, *how)
+        return sweep(study, given.workdir, started_by, *how, tell=tell)
 
 
 def _mirror(given, _) -> int:
@@ -1094,9 +1111,10 @@ def _evidence(given, _) -> Found:
 
 
 def _report(given, _) -> Found:
-    from bertlab.studies.report import report
+    from bertlab.studies.report import numbers, report
 
-    return Found({"page": report(given.path)})
+    page = report(given.path)
+    return Found({"page": page, "table": numbers(given.path) if given.json else []})
 
 
 def _scaling(given, _) -> Found:

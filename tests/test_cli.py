@@ -350,6 +350,15 @@ def test_json_is_one_object_and_quiet_is_nothing(capsys):
     assert capsys.readouterr().err.startswith("bertlab keys: no config key matches")
 
 
+def test_defaults_of_keys_are_json_values(capsys):
+    assert main(["keys", "--json"]) == 0
+    defaults = {key["key"]: key["default"] for key in json.loads(capsys.readouterr().out)["keys"]}
+    expected = {"mesh.windowed_einsum": False, "mesh.data": -1, "data.corpus": "pydocs", "objectives.NAME.weight": 1.0}
+    expected |= {"optimizer.warmup_steps": None}  # unset
+    found = {key: defaults[key] for key in expected}
+    assert found == expected and [*map(type, found.values())] == [*map(type, expected.values())]
+
+
 def test_json_has_null_for_what_is_no_number(capsys):
     value = {"a": np.float32(0.5), "b": [math.nan, math.inf, np.int64(3)], "c": ROOT, 1: {"d": None, "e": np.True_}}
     cli._print_json(value, sys.stdout)

@@ -111,6 +111,11 @@ def report(path: str | os.PathLike, *, console: Console | None = None) -> Path:
     return place.page
 
 
+def numbers(path: str | os.PathLike) -> list[dict[str, Any]]:
+    """The rows of `report/table.csv`: mean, spread and seeds of each variant in each measure, in raw units (`summarise`)."""
+    return summarise(load(path)).to_dict("records")
+
+
 def _write(results: Results, said: Shown, place: StudyDirectory) -> None:
     """Writes the report's files."""
     directory = place.report

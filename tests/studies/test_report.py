@@ -19,6 +19,7 @@ from conftest import Elements, objectives_study, write_run, write_study
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from bertlab.cli import main
 from bertlab.run import Run
 from bertlab.studies import report as module
 from bertlab.studies.comparisons import compare_all
@@ -689,6 +690,22 @@ def test_files_and_terminal(study_directory, study_report):
         assert (study_directory / "report" / name).stat().st_size > 100, name
     assert "dc:date" not in (study_directory / "report" / "figures" / "downstream.svg").read_text(encoding="utf-8")
     assert "MLM+NSP" in printed and "4.39 M" in printed and "report: " in printed
+
+
+def test_as_json_a_report_has_its_numbers(tmp_path, no_figures, capsys):
+    directory = study_of(tmp_path / "s", MLM=[0.7, 0.74], LTR=[0.69, 0.70])
+    assert main(["report", str(directory), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["page"] == str(directory / "report.html")
+    [row] = [
+        row
+        for row in found["table"]
+        if (row["variant"], row["task"], row["split"], row["metric"]) == ("MLM", "code_spans", "test", "f1")
+    ]
+    assert row == {
+        **{"variant": "MLM", "stage": "finetune", "task": "code_spans", "split": "test", "metric": "f1"},
+        **{"mean": pytest.approx(0.72), "sd": pytest.approx(statistics.stdev([0.7, 0.74])), "seeds": 2, "runs": 2},
+    }
 
 
 def test_report_of_a_single_run_and_of_one_in_progress(tmp_path, no_figures):
