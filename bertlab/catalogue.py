@@ -1,6 +1,7 @@
 """The output of `bertlab models` and `bertlab keys`: published sizes with exact parameter counts, and every config key."""
 
 import fnmatch
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,6 +20,7 @@ from bertlab.transfer.heads import DERIVED
 from bertlab.transfer.kinds import KINDS
 from bertlab.transfer.tasks.base import KEYS as TASK_DATA
 
+UNSET = object()  # the default of a key that has none
 # Vocabularies of the released models; unreleased models are counted with BERT's.
 _BERT_UNCASED, _BERT_CASED, _GPT1, _GPT2, _MODERN, _ELMO = 30_522, 28_996, 40_478, 50_257, 50_368, 793_471
 _PTB, _WIKITEXT_2, _WIKITEXT_103 = 10_000, 33_278, 267_735
@@ -110,22 +112,22 @@ def print_models() -> list[dict[str, str | int]]:
     return found
 
 
-def key_table(pattern: str = "") -> list[tuple[str, str, str, str]]:
+def key_table(pattern: str = "") -> list[tuple[str, Any, str, str]]:
     """(name, default, values, meaning) of every config key whose name or meaning contains the pattern or matches it as a glob.
 
+    The default is `UNSET` of a key that has none.
     Of "module:Class", an objective from outside, the settings are listed, by the keys that set them.
 
     The settings of each objective follow the table of keys, then the keys of fine-tuning and the settings of task heads.
     """
-    shown = lambda default: str(default) if isinstance(default, str) else repr(default)
     only = lambda key: f"; only with {' and '.join(key.conditions)}" if key.conditions else ""
     row = lambda key, prefix="": (
-        prefix + key.name, "" if key.unset else shown(key.default), key.values(), key.meaning + only(key)
+        prefix + key.name, UNSET if key.unset else key.default, key.values(), key.meaning + only(key)
     )  # fmt: skip
     rows = [row(key) for key in KEYS if key.name != "objectives"]
-    rows += [("objectives.NAME.weight", "1.0", "number at least 0", "weight of the objective in the loss")]
+    rows += [("objectives.NAME.weight", 1.0, "number at least 0", "weight of the objective in the loss")]
     final = "its weight at the last step, reached linearly; unset: weight"
-    rows += [("objectives.NAME.final_weight", "", "number at least 0", final)]
+    rows += [("objectives.NAME.final_weight", UNSET, "number at least 0", final)]
     if ":" in pattern:
         own = pattern.removeprefix("objectives.")
         name, _ = objectives.describe(own)
@@ -133,7 +135,7 @@ def key_table(pattern: str = "") -> list[tuple[str, str, str, str]]:
     for name, kind in objectives.REGISTRY.items():
         rows += [row(key, f"objectives.{name}.") for key in settings_of(kind)]
     rows += [row(key) for key in (*TASK_DATA, *TRANSFER)]
-    rows += [("metrics.TASK", "", "text", "metric by which fine-tuning reports a task; unset: the task's first")]
+    rows += [("metrics.TASK", UNSET, "text", "metric by which fine-tuning reports a task; unset: the task's first")]
     heads = {}
     for kind in KINDS.values():
         for key in settings_of(kind.head):
@@ -146,20 +148,22 @@ def key_table(pattern: str = "") -> list[tuple[str, str, str, str]]:
     return [row for row in rows if fits(row[0]) or fits(row[3])]
 
 
-def print_keys(pattern: str = "", markdown: bool = False) -> list[dict[str, str]]:
+def print_keys(pattern: str = "", markdown: bool = False) -> list[dict[str, Any]]:
     """Prints `key_table`: a table on a terminal, tab-separated lines elsewhere, or Markdown.
 
     Returns:
-        Of each row, `key`, `default`, `values` and `meaning`.
+        Of each row, `key`, `default` (as it is in a config; None for a key without one), `values` and `meaning`.
 
     Raises:
         UserError: no key matches.
     """
-    rows = key_table(pattern)
-    if not rows:
+    table = key_table(pattern)
+    if not table:
         raise UserError(f"no config key matches {pattern!r}; list all with: bertlab keys")
     headings = ("Key", "Default", "Values", "Meaning")
-    found = [dict(zip(map(str.lower, headings), row)) for row in rows]
+    found = [dict(zip(map(str.lower, headings), (name, None if of is UNSET else of, *rest))) for name, of, *rest in table]
+    shown = lambda default: "" if default is UNSET else default if isinstance(default, str) else repr(default)
+    rows = [(name, shown(default), *rest) for name, default, *rest in table]
     if markdown:
         print(KEYS_PAGE, end="")
         code = lambda text: f"`{text}`".replace("|", "\\|") if text else "–"
@@ -170,12 +174,12 @@ def print_keys(pattern: str = "", markdown: bool = False) -> list[dict[str, str]
     if not console.is_terminal:
         print("\n".join("\t".join(row) for row in rows))
         return found
-    table = Table()
+    drawn = Table()
     for heading in headings:
-        table.add_column(heading, overflow="fold", no_wrap=heading == "Key")
+        drawn.add_column(heading, overflow="fold", no_wrap=heading == "Key")
     for row in rows:
-        table.add_row(*map(escape, row))
-    console.print(table)
+        drawn.add_row(*map(escape, row))
+    console.print(drawn)
     return found
 
 

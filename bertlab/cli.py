@@ -6,6 +6,7 @@ None, an exit status, or what its command found as a `Found`, which `--json` pri
 
 import argparse
 import contextlib
+import difflib
 import functools
 import os
 import re
@@ -16,11 +17,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 from bertlab import __version__, hosts
 from bertlab.completion import SHELLS, is_completing
-from bertlab.errors import UserError, failure_of_machine, require, too_long_a_name
+from bertlab.errors import UserError, failure_of_machine, how_to_install, require, too_long_a_name
 from bertlab.interrupts import interruptible, waiting
 from bertlab.transfer.recipes import RECIPES
 
@@ -166,14 +167,14 @@ def _together(saves: bool = True) -> Iterator[bool]:
 def _output(given: argparse.Namespace) -> Iterator[TextIO]:
     """Shows progress, and sends what is printed where it belongs; yields standard output.
 
-    With --quiet nothing is shown but errors; with --json what is printed for people goes to standard error.
+    With --quiet nothing is shown but errors and what a command `prints`; with --json what is for people goes to standard error.
     """
     from bertlab.progress import hidden, shown
 
     out = sys.stdout
     with contextlib.ExitStack() as stack:
         stack.enter_context(hidden() if given.quiet else shown())
-        if given.quiet:
+        if given.quiet and not (given.prints and not getattr(given, "out", None)):
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w", encoding="utf-8"))))
         elif given.json:
             stack.enter_context(contextlib.redirect_stdout(sys.stderr))
@@ -292,7 +293,14 @@ def _check_numbers(given: argparse.Namespace) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that notices a help text which cannot be written."""
+    """A parser that notices a help text which cannot be written, and suggests the choice that was meant."""
+
+    def error(self, message: str) -> NoReturn:
+        if wrong := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
+            known = re.findall(r"[\w-]+", wrong[2])
+            if meant := difflib.get_close_matches(wrong[1], known, 1):
+                message = message.replace(f" (choose from {wrong[2]})", f"; did you mean {meant[0]}?")
+        super().error(message)
 
     def print_help(self, file: TextIO | None = None) -> None:
         print(self.format_help(), end="", file=file, flush=True)
@@ -319,15 +327,19 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, help="show the version and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def add(name, function, help, example, overrides=False, to=commands, finds=False, processes="any"):
-        """Of `processes`: "several" work together, "one" refuses others, "any" takes no notice of others."""
+    def add(name, function, help, example, overrides=False, to=commands, finds=False, processes="any", prints=False):
+        """Adds a command.
+
+        Of `processes`: "several" work together, "one" refuses others, "any" takes no notice of others. `prints`: what it prints
+        is its result, and not about it.
+        """
         command = to.add_parser(
             name, help=help, description=help[0].upper() + help[1:] + ".", epilog=f"example:\n  {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
         )  # fmt: skip
-        command.set_defaults(function=function, takes_overrides=overrides, json=False, processes=processes)
+        command.set_defaults(function=function, takes_overrides=overrides, json=False, processes=processes, prints=prints)
         output = command.add_argument_group("output")
-        output.add_argument("--quiet", action="store_true", help="print nothing but errors")
+        output.add_argument("--quiet", action="store_true", help=f"print nothing but {'the result and ' * prints}errors")
         if finds:
             output.add_argument("--json", action="store_true", help="print one JSON object; the rest goes to standard error")
         return command.add_argument
@@ -430,7 +442,8 @@ def _add_grid(argument, selection: str = "") -> None:
 def _add_studies(add) -> None:
     sweep = add(
         "sweep", _sweep, "run all unfinished runs of a study",
-        "bertlab sweep --study=experiments/ablations/objectives.py --workdir=runs/objectives --jobs=2", processes="several",
+        "bertlab sweep --study=experiments/ablations/objectives.py --workdir=runs/objectives --jobs=2", finds=True,
+        processes="several",
     )  # fmt: skip
     sweep("--study", required=True, help="study file and its arguments, FILE.py:key=value,key=value")
     sweep("--workdir", required=True, type=Path, help="study directory; it holds one directory per run")
@@ -471,6 +484,7 @@ def _add_studies(add) -> None:
         "manifest", _manifest, "print a JobSet for Google's Kubernetes, not run on a cloud yet: a command on a TPU slice, a"
         " process on each host",
         "bertlab manifest --name=x --topology=v5e:4x4 --image=IMAGE --claim=C -- bertlab train --config=F.py --workdir=/runs/x",
+        prints=True,
     )  # fmt: skip
     manifest("--name", required=True, help="of the JobSet")
     manifest("--topology", required=True, help="the slice, as v5e:4x4, v6e:2x4 or v5p:2x2x2")
@@ -647,8 +661,8 @@ def _add_measuring(add) -> None:
     bench("--suite", default="cpu", choices=("cpu", "gpu", "tpu"), help="which workloads (default cpu)")
     bench(
         "--against", choices=("transformers", "none"),
-        help="the rival: PyTorch with transformers (default, for gpu if it is installed; pip install 'bertlab[bench]'), or none"
-        " (default for tpu)",
+        help="the rival: PyTorch with transformers (default, for gpu if it is installed;"
+        f" {how_to_install('bench')}), or none (default for tpu)",
     )  # fmt: skip
     bench(
         "--minutes", type=float,
@@ -710,12 +724,12 @@ def _add_data(add, commands) -> None:
     learn("--out", required=True, type=Path, help="directory for the tokenizer")
     encode = add(
         "encode", _tokenizer_encode, "encode lines of standard input as ids or pieces",
-        "echo 'One sentence.' | bertlab tokenizer encode --tokenizer=tokenizer", to=actions,
+        "echo 'One sentence.' | bertlab tokenizer encode --tokenizer=tokenizer", to=actions, prints=True,
     )  # fmt: skip
     encode("--pieces", action="store_true", help="print pieces instead of ids")
     decode = add(
         "decode", _tokenizer_decode, "decode lines of ids from standard input as text",
-        "echo '17 20 3' | bertlab tokenizer decode --tokenizer=tokenizer", to=actions,
+        "echo '17 20 3' | bertlab tokenizer decode --tokenizer=tokenizer", to=actions, prints=True,
     )  # fmt: skip
     for argument in (encode, decode):
         argument("--tokenizer", required=True, type=Path, help="RUN/tokenizer, another saved tokenizer, or vocab.txt")
@@ -776,7 +790,7 @@ def _add_setting_up(add) -> None:
 
     completion = add(
         "completion", _completion, "print what your shell runs to complete commands, options and config keys",
-        "bertlab completion bash",
+        "bertlab completion bash", prints=True,
     )  # fmt: skip
     completion(
         "shell", choices=SHELLS,
@@ -892,7 +906,23 @@ def _average(given, _) -> Found:
     return Found(found)
 
 
-def _sweep(given, _) -> int | None:
+def _sweep(given, _) -> Found | None:
+    from bertlab.run import StudyDirectory
+
+    found: dict[str, Any] = {}
+    status = _run_sweep(given, found.update)
+    if status is None:
+        return None
+    if given.json and not given.dry_run and StudyDirectory(given.workdir).study.exists():
+        from bertlab.studies.measurements import load
+
+        counts = load(given.workdir).runs["status"].value_counts()
+        found = {"directory": given.workdir, **{of: counts.get(of, 0) for of in ("finished", "failed", "unfinished")}}
+    return Found(found, status)
+
+
+def _run_sweep(given, tell) -> int | None:
+    """The status of a sweep; None on a host that follows another one. `tell` is given what a dry run found."""
     from bertlab.studies.launchers import launcher
     from bertlab.studies.study import load_study
     from bertlab.studies.sweep import sweep
@@ -900,7 +930,7 @@ def _sweep(given, _) -> int | None:
     how = (given.dry_run, given.until_decided, given.published, given.store)
     if not hosts.are_several() or given.launcher != "local":
         started_by = launcher(given.launcher, given.jobs, given.launcher_options)
-        return sweep(load_study(given.study), given.workdir, started_by, *how)
+        return sweep(load_study(given.study), given.workdir, started_by, *how, tell=tell)
     from bertlab.studies.launchers.slice import follow, leading
 
     if given.jobs != 1 or given.launcher_options:
@@ -910,9 +940,9 @@ def _sweep(given, _) -> int | None:
         return None if given.dry_run else follow(given.workdir, index, count)
     study = load_study(given.study)
     if given.dry_run:
-        return sweep(study, given.workdir, None, *how)
+        return sweep(study, given.workdir, None, *how, tell=tell)
     with leading(given.workdir, count) as started_by:
-        return sweep(study, given.workdir, started_by, *how)
+        return sweep(study, given.workdir, started_by, *how, tell=tell)
 
 
 def _mirror(given, _) -> int:
@@ -1081,9 +1111,10 @@ def _evidence(given, _) -> Found:
 
 
 def _report(given, _) -> Found:
-    from bertlab.studies.report import report
+    from bertlab.studies.report import numbers, report
 
-    return Found({"page": report(given.path)})
+    page = report(given.path)
+    return Found({"page": page, "table": numbers(given.path) if given.json else []})
 
 
 def _scaling(given, _) -> Found:

@@ -102,6 +102,11 @@ def failure_of_machine(error: BaseException, place: object = "") -> str | None:
     return f"{f'{file}: ' if file else ''}{os.strerror(code)}; {_REMEDIES[code]}, then run the same command again"
 
 
+def how_to_install(extra: str) -> str:
+    """What installs an extra's packages; the package index has another project of that name."""
+    return f"pip install -e '.[{extra}]' in the clone, or the wheel with [{extra}]"
+
+
 def require(module: str, extra: str, wanted_by: str) -> ModuleType:
     """Imports an optional package.
 
@@ -111,4 +116,4 @@ def require(module: str, extra: str, wanted_by: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise UserError(f"{wanted_by} needs the package {module}; install it with: pip install 'bertlab[{extra}]'") from None
+        raise UserError(f"{wanted_by} needs the package {module}; install it: {how_to_install(extra)}") from None

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any, BinaryIO
 
-from bertlab.errors import RunFailed, UserError, reason_of
+from bertlab.errors import RunFailed, UserError, how_to_install, reason_of
 from bertlab.files import write_bytes
 
 _PACKAGES = {"gs": ("gcsfs", "gs"), "s3": ("s3fs", "s3")}  # protocol -> package, extra
@@ -47,7 +47,7 @@ def open_system(url: str, named: str) -> tuple[Any, str]:
     try:
         system, place = fsspec.core.url_to_fs(str(url))
     except ImportError:
-        raise UserError(f"{named} needs the package {package}; install it with: pip install 'bertlab[{extra}]'") from None
+        raise UserError(f"{named} needs the package {package}; install it: {how_to_install(extra)}") from None
     return system, place.rstrip("/")
 
 

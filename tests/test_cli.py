@@ -350,6 +350,15 @@ def test_json_is_one_object_and_quiet_is_nothing(capsys):
     assert capsys.readouterr().err.startswith("bertlab keys: no config key matches")
 
 
+def test_defaults_of_keys_are_json_values(capsys):
+    assert main(["keys", "--json"]) == 0
+    defaults = {key["key"]: key["default"] for key in json.loads(capsys.readouterr().out)["keys"]}
+    expected = {"mesh.windowed_einsum": False, "mesh.data": -1, "data.corpus": "pydocs", "objectives.NAME.weight": 1.0}
+    expected |= {"optimizer.warmup_steps": None}  # unset
+    found = {key: defaults[key] for key in expected}
+    assert found == expected and [*map(type, found.values())] == [*map(type, expected.values())]
+
+
 def test_json_has_null_for_what_is_no_number(capsys):
     value = {"a": np.float32(0.5), "b": [math.nan, math.inf, np.int64(3)], "c": ROOT, 1: {"d": None, "e": np.True_}}
     cli._print_json(value, sys.stdout)
@@ -405,6 +414,27 @@ def test_the_code_for_a_shell_names_the_command(shell, capsys):
     pytest.importorskip("argcomplete")
     assert main(["completion", shell]) == 0
     assert "bertlab" in capsys.readouterr().out
+
+
+def test_what_a_command_only_prints_is_printed_with_quiet_too(capsys, tmp_path):
+    pytest.importorskip("argcomplete")
+    command = ["manifest", "--name=x", "--topology=v5e:4x4", "--image=i", "--claim=c", "--quiet"]
+    trained = ["--", "bertlab", "train", "--config=F.py", "--workdir=/runs/x"]
+    assert main([*command, *trained]) == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "JobSet"
+    assert main([*command, f"--out={tmp_path / 'm.json'}", *trained]) == 0
+    assert capsys.readouterr().out == "", "the file is the result"
+    assert main(["completion", "bash"]) == 0
+    shown = capsys.readouterr().out
+    assert main(["completion", "bash", "--quiet"]) == 0 and capsys.readouterr().out == shown != ""
+
+
+def test_a_name_that_is_nearly_a_command_is_suggested(capsys):
+    for words, meant in ((["tran"], "train"), (["tokenizer", "encod"], "encode"), (["average", "a", "--split=vaild"], "valid")):
+        with pytest.raises(SystemExit) as end:
+            main(words)
+        said = capsys.readouterr().err
+        assert end.value.code == 2 and f"; did you mean {meant}?" in said and "choose from" not in said
 
 
 @pytest.mark.parametrize("terminal", [True, False])

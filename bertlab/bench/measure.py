@@ -19,7 +19,7 @@ from typing import Any
 
 from bertlab.bench.table import device_tables, print_table, rate
 from bertlab.bench.workloads import RATES, Workload, chosen
-from bertlab.errors import UserError
+from bertlab.errors import UserError, how_to_install
 from bertlab.files import misfit, read_json, write_json
 from bertlab.machine import describe_machine
 
@@ -168,8 +168,7 @@ def bench(
     missing = [library for library in LIBRARIES[against] if importlib.util.find_spec(library) is None]
     if missing and {*SIDES[against]} & {side for _, rivals in asked for side in rivals}:
         raise UserError(
-            f"--against={against} needs {' and '.join(missing)}; install them with: pip install 'bertlab[bench]', or set"
-            " --against=none"
+            f"--against={against} needs {' and '.join(missing)}; install them: {how_to_install('bench')}; or set --against=none"
         )
     facts = {"suite": suite, "rehearsal": rehearse, "against": against}
     if on_device:

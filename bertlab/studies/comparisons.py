@@ -58,6 +58,12 @@ class Comparison(TTest):
         return self.low > 0 or self.high < 0
 
     @property
+    def is_undetermined(self) -> bool:
+        """Whether the interval holds every difference that two scores can have, as one of two seeds may."""
+        lowest, highest = bounds(self.measure.metric)
+        return math.isfinite(highest) and self.low <= lowest - highest and self.high >= highest - lowest
+
+    @property
     def corrected_p(self) -> float:
         """p times the corrections, 1 at most."""
         return float(np.minimum(self.corrections * self.p, 1.0))

@@ -25,7 +25,7 @@ def print_plan(
     launcher: Launcher,
     console: Console,
     target: Path,
-) -> None:
+) -> dict[str, Any]:
     """Prints what a sweep would run and what it will cost; of runs that differ only in seeds, the settings of the first.
 
     Args:
@@ -38,6 +38,10 @@ def print_plan(
         launcher: Would start the runs.
         console: Where to print.
         target: The study's directory.
+
+    Returns:
+        `study` (its name), `directory`, `to_do` (runs), and of these together `tokens`, `flops` and `seconds`, of training with
+        so many `at_a_time`. `runs`: of each `run`, candidates among them, its `status`, `tokens`, `flops` and `seconds`.
     """
     counted = f"{len(runs)} runs" + (f" and {len(tried)} candidates for pretraining rates" if tried else "")
     runs = [*tried, *runs]
@@ -49,7 +53,7 @@ def print_plan(
     known: dict[Any, Cost] = {}
     stands_for = representatives(runs)
     printed: set[str] = set()
-    total, seconds = Cost(), {}
+    total, seconds, planned = Cost(), {}, []
     trained = [run.overrides.items() for run in runs if run.overrides]
     common = [(key, value) for key, value in (trained[0] if trained else ()) if all((key, value) in of for of in trained)]
     if common:
@@ -68,10 +72,12 @@ def print_plan(
             total += cost
             seconds[run.name] = cost.flops / rate
         steps = f"pretrained by {shared}" if shared else f"{config.train.steps:,} steps"
-        duration = seconds_text(cost.flops / rate / share(at_a_time))
-        cost_text = f"{count_text(cost.tokens)} tokens, {count_text(cost.flops)} FLOPs, {duration}"
+        duration = cost.flops / rate / share(at_a_time)
+        cost_text = f"{count_text(cost.tokens)} tokens, {count_text(cost.flops)} FLOPs, {seconds_text(duration)}"
         state = "to do" if {run.name, shared} & to_do else "finished"  # a run that shares all it has is as its owner
         print_line(console, f"{run.name}  ({state})  {steps}, {cost_text}", style="bold")
+        spent = {"tokens": cost.tokens, "flops": cost.flops, "seconds": duration}
+        planned.append({"run": run.name, "status": state, **spent})
         same = json.dumps([run.config, settings, run.downstream, bool(run.adapt)], sort_keys=True)
         if same in printed and not run.averages:
             continue
@@ -87,13 +93,15 @@ def print_plan(
     if first and (submitted := previewed(first, target, launcher)):
         print_line(console, f"{first.name} would be submitted as:\n{submitted}")
     waits = {run.name: {name for name, _ in awaited(run, workdir)} for run in waiting}
-    together = seconds_text(schedule(seconds, waits, at_a_time, share))
+    together = schedule(seconds, waits, at_a_time, share)
     print_line(
         console,
         f"{study.name}: {counted}, {len(waiting)} to do: {count_text(total.tokens)} tokens (rows counted as full),"
-        f" {count_text(total.flops)} FLOPs, {together} of training with {at_a_time}"
+        f" {count_text(total.flops)} FLOPs, {seconds_text(together)} of training with {at_a_time}"
         f" at a time, {source}, plus preparation, compilation and evaluation; in {target}; nothing was started (--dry_run)",
     )
+    whole = {"tokens": total.tokens, "flops": total.flops, "seconds": together, "at_a_time": at_a_time}
+    return {"study": study.name, "directory": target, "to_do": len(waiting), **whole, "runs": planned}
 
 
 def previewed(run: RunSpec, workdir: Path, launcher: Launcher) -> str:

@@ -19,7 +19,7 @@
 
   const FLAGS = ["seeds", "logX", "logY", "down"], TEXTS = ["search", "columns", "sort"];
   const fresh = () => ({
-    y: 0, x: "", spread: "sd", zoom: null, rows: "variants", every: false, seeds: false, logX: false, logY: false, down: false,
+    y: data.first, x: "", spread: "sd", zoom: null, rows: "variants", every: false, seeds: false, logX: false, logY: false, down: false,
     search: "", columns: "", sort: "", hidden: new Set(), labels: axes.map(() => new Set()), // hidden variants and labels
   });
   let state = fresh();
@@ -43,7 +43,8 @@
   function readFragment() {
     const given = new URLSearchParams(location.hash.slice(1));
     state = fresh();
-    state.y = Math.max(0, measures.findIndex((of) => of.id === given.get("y")));
+    const asked = measures.findIndex((of) => of.id === given.get("y"));
+    if (asked >= 0) state.y = asked;
     state.x = given.get("x") ?? "";
     setMeasure(state.y);
     for (const name of FLAGS) state[name] = given.has(name);

@@ -77,7 +77,7 @@ def page_data(results: Results) -> dict[str, Any]:
           `labels`. The scores along pretraining and by labelled examples have no `sd`.
         - "result": `mean`, `sd`, `low`, `high`, `seeds` for each variant, and `values` for each run.
 
-        `left_out`: the names of what would make the page too large.
+        `first`: the measure to open on. `left_out`: the names of what would make the page too large.
     """
     results = at_selected_labels(results)
     page = _Page(results)
@@ -96,16 +96,31 @@ def page_data(results: Results) -> dict[str, Any]:
     page.learning_curves(trained, trained["metric"].unique(), "Curves of training", ", train")
     groups = dict.fromkeys([*FIRST_GROUPS, *(measure["group"] for measure in page.measures)])
     order = sorted(groups, key=lambda group: group == COST)
+    measures = sorted(page.measures, key=lambda measure: order.index(measure["group"]))
     return {
         "axes": page.axes,
         "runs": page.runs,
         "variants": len(results.variants),
         "series": page.series,
         "x": [{"id": axis, "label": EFFORT[axis]} for axis in X_AXES],
-        "measures": sorted(page.measures, key=lambda measure: order.index(measure["group"])),
+        "measures": measures,
+        "first": first_shown(measures, page.series),
         "arrays": list(map(list, page.arrays)),
         "left_out": page.left_out,
     }
+
+
+def first_shown(measures: Sequence[Mapping[str, Any]], series: Sequence[Mapping[str, Any]]) -> int:
+    """The index of the first curve or score of those that the most variants have: a loss may be of few of them."""
+
+    def variants(measure: Mapping[str, Any]) -> int:
+        if measure["kind"] == "curve":
+            return len({variant for curve in measure["curves"] for variant in series[curve["series"]]["variants"]})
+        return sum(mean is not None for mean in measure["mean"])
+
+    groups = (*FIRST_GROUPS, group_of(Measure("finetune", "", "test", "")))
+    offered = [i for i, measure in enumerate(measures) if measure["group"] in groups]
+    return max(offered, key=lambda i: variants(measures[i]), default=0)
 
 
 class _Page:

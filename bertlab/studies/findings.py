@@ -7,17 +7,29 @@ from typing import Any
 
 import scipy.stats
 
+from bertlab.run import Run
 from bertlab.studies import leaks, plots
 from bertlab.studies.comparisons import MOST_FREQUENT, PUBLISHED, Comparison, find, of_family
 from bertlab.studies.curves import at_last_steps, trajectory_axis, untrained
-from bertlab.studies.measurements import Measure, Results, cost, score_of_task, scores
+from bertlab.studies.measurements import Measure, Results, bounds, cost, score_of_task, scores
 from bertlab.studies.same_data import compare_data, compare_texts
 from bertlab.studies.seeds import mean_scores, seed_counts, seed_tables
 from bertlab.studies.selection import at_selected_labels, at_the_ends, searches_of
+from bertlab.studies.tables import is_finetuning
 from bertlab.studies.text import count_text, points, score_text, seconds_text, signed_points
 from bertlab.transfer.tasks import TASKS
 
 LISTED = 6  # unfinished runs that a notice names
+ROUNDING = 1e-6  # between a score that JAX and one that NumPy counted
+# What it means that all seeds have one score.
+AT_CEILING = (
+    "That is the highest score there is: the task is at its ceiling, so it cannot tell these variants apart from better ones."
+)
+UNTRAINED_HEAD = (
+    "That is the score of always giving the most frequent answer, as a head gives that has not trained: look at its rate and"
+    " its steps."
+)
+NO_SPREAD = "Equal scores have no spread, so they give no interval."
 
 
 def findings(results: Results, compared: Sequence[Comparison]) -> list[str]:
@@ -152,10 +164,17 @@ def most_frequent(results: Results, compared: Sequence[Comparison], measure: Mea
     if not family:
         return f"{head}."
     above = [found.variant for found in family if found.low > 0]
-    if len(above) == len(mean_scores(results, measure)):
-        return f"{head}; all variants are above that by more than chance."
-    verb = "are" if len(above) > 1 else "is"
-    return f"{head}; {', '.join(above) or 'no variant'} {verb} above that by more than chance."
+    tested = [found.variant for found in family if not math.isnan(found.low)]
+    untested = [variant for variant in mean_scores(results, measure).index if variant not in tested]
+    if not above:
+        said = ["no variant is above that by more than chance"] if tested else []
+    elif untested or above != tested:
+        said = [f"{', '.join(above)} {'are' if len(above) > 1 else 'is'} above that by more than chance"]
+    else:
+        said = ["all variants are above that by more than chance"]
+    if untested:
+        said.append(f"{', '.join(untested)} cannot be tested (too few seeds, or no spread over them)")
+    return f"{head}; {'; '.join(said)}."
 
 
 def gap(compared: Sequence[Comparison], measure: Measure, variant: str, other: str) -> str:
@@ -187,6 +206,8 @@ def size(found: Comparison) -> str:
     metric = found.measure.metric
     if math.isnan(found.low):
         return points(found.mean, metric)
+    if found.is_undetermined:
+        return f"{points(found.mean, metric)} (undetermined with {found.pairs or min(found.seeds)} seeds)"
     low, high = (-found.high, -found.low) if found.mean < 0 else (found.low, found.high)
     return f"{points(found.mean, metric)} ({signed_points(low, metric)} to {signed_points(high, metric)})"
 
@@ -225,15 +246,20 @@ def run_finding(results: Results) -> str:
     run = results.runs["run"].iloc[0]
     steps, tokens, seconds = (results.values(cost(name))[run] for name in ("step", "tokens", "seconds"))
     sentence = f"The run took {steps:,.0f} steps over {count_text(tokens)} tokens in {seconds_text(seconds)}"
+    held_out = "valid examples" if is_finetuning(results) else "held-out text"
     for metric in plots.loss_metrics(results.metrics):
         curve = results.metrics[(results.metrics["split"] == "valid") & (results.metrics["metric"] == metric)]
         first, last = curve["value"].iloc[0], curve["value"].iloc[-1]
-        sentence += f"; {metric} on held-out text went from {first:.3f} to {last:.3f}"
+        sentence += f"; {metric} on {held_out} went from {first:.3f} to {last:.3f}"
     for measure in scores(results):
         sentence += f"; {measure.name} on test is {score_text(results.values(measure)[run], measure.metric)}"
         answered = results.values(measure._replace(stage="most_frequent"))[run]
         if answered > 0:
             sentence += f" ({score_text(answered, measure.metric)} by always giving the most frequent answer)"
+    if is_finetuning(results):
+        files = {split: Run(results.path).predictions(split) for split in ("valid", "test")}
+        counts = [f"{file.read().count(chr(10)):,} {split}" for split, file in files.items() if file.exists()]
+        sentence += f"; there are {' and '.join(counts)} examples" if counts else ""
     return sentence + ". One run says nothing about differences."
 
 
@@ -294,7 +320,7 @@ def rate_notices(results: Results) -> list[str]:
 
 
 def seed_notices(results: Results) -> list[str]:
-    """Which variants have two seeds only, and which score exactly the same with every seed."""
+    """Which variants have two seeds only, and which score exactly the same with every seed, and what that may come from."""
     chosen, said = at_selected_labels(results), []
     # That one seed tells nothing is the first finding where all have one.
     counts = {variant: seeds for variant, (seeds, _) in seed_counts(chosen).items() if seeds}
@@ -304,18 +330,20 @@ def seed_notices(results: Results) -> list[str]:
             f"{'; '.join(few)}: fewer than 3 seeds. An interval from two rests on a single degree of freedom, so it is very"
             " wide; one seed has none."
         )
-    same: dict[str, list[str]] = {}
+    same: dict[str, dict[str, list[str]]] = {sentence: {} for sentence in (AT_CEILING, UNTRAINED_HEAD, NO_SPREAD)}
     for measure in scores(chosen):
+        answered = mean_scores(chosen, measure._replace(stage="most_frequent"))
         for variant, table in seed_tables(chosen, measure).items():
             values = table.stack()
             if len(values) > 1 and values.nunique() == 1:
-                same.setdefault(measure.task, []).append(variant)
-    if same:
-        listed = "; ".join(f"{task} ({', '.join(variants)})" for task, variants in same.items())
-        said.append(
-            f"All seeds have exactly the same score on {listed}. A head that has not trained gives one answer to everything:"
-            " look at its rate, its steps and the score of the most frequent answer."
-        )
+                at = lambda score, value=values.iloc[0]: math.isclose(value, score, rel_tol=0, abs_tol=ROUNDING)
+                highest, most_frequent = bounds(measure.metric)[1], answered.get(variant, math.nan)
+                sentence = AT_CEILING if at(highest) else UNTRAINED_HEAD if at(most_frequent) else NO_SPREAD
+                same[sentence].setdefault(measure.task, []).append(variant)
+    for sentence, of in same.items():
+        if of:
+            listed = "; ".join(f"{task} ({', '.join(variants)})" for task, variants in of.items())
+            said.append(f"All seeds have exactly the same score on {listed}. {sentence}")
     return said
 
 

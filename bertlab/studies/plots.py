@@ -165,6 +165,8 @@ def learning_curves(
     styles: Mapping[str, LineStyle],
     *,
     legend: bool = True,
+    training: pd.DataFrame | None = None,
+    width: float = 2.4,
 ) -> Figure:
     """Validation curves, a row of panels per metric and a column per horizontal axis.
 
@@ -176,11 +178,20 @@ def learning_curves(
         x_axes: Of "step", "tokens", "supervised", "flops", "seconds".
         styles: Variant -> style, from `line_styles`.
         legend: Whether to draw one above the panels.
+        training: Rows of `bertlab.studies.curves.curves`, of which thin lines are drawn: a run's losses in training.
+        width: Of a panel, in inches.
     """
     curve = curve[curve["metric"].isin(names)]
     lines = {name: dict(list(of.groupby("variant"))) for name, of in curve.groupby("metric")}
-    draw = lambda panel, name, axis: draw_curves(panel, lines.get(name, {}), axis, styles)
-    return _panels(names, x_axes, draw, curve["variant"] if legend else (), styles)
+
+    def draw(panel: Axes, name: str, axis: str) -> None:
+        of_metric = training[training["metric"] == name] if training is not None else curve[:0]
+        divisor = draw_curves(panel, lines.get(name, {}), axis, styles)
+        for variant, of in of_metric.groupby("variant"):
+            looks = {"color": styles[variant].colour, "linewidth": 0.7, "marker": ".", "markersize": 4, "zorder": 1.9}
+            panel.plot(of[axis] / divisor, of["value"], clip_on=False, **looks)
+
+    return _panels(names, x_axes, draw, curve["variant"] if legend else (), styles, width)
 
 
 def score_curves(
@@ -250,11 +261,12 @@ def _panels(
     draw: Callable[[Axes, str, str], None],
     shown: Iterable[str],
     styles: Mapping[str, LineStyle],
+    width: float = 2.4,
 ) -> Figure:
     """A row of panels per metric and a column per horizontal axis; `shown` are the variants of the legend."""
     shown = set(shown)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(2.4 * len(x_axes), 2.0 * len(names)), layout="constrained")
+        figure = Figure(figsize=(width * len(x_axes), 2.0 * len(names)), layout="constrained")
         grid = figure.subplots(len(names), len(x_axes), squeeze=False)
         for name, row in zip(names, grid, strict=True):
             for axis, panel in zip(x_axes, row, strict=True):
@@ -265,8 +277,12 @@ def _panels(
     return figure
 
 
-def draw_curves(panel: Axes, lines: Mapping[str, pd.DataFrame], axis: str, styles: Mapping[str, LineStyle]) -> None:
-    """Draws one metric against one horizontal axis; `lines` are the variants' rows of `mean_curves`."""
+def draw_curves(panel: Axes, lines: Mapping[str, pd.DataFrame], axis: str, styles: Mapping[str, LineStyle]) -> float:
+    """Draws one metric against one horizontal axis; `lines` are the variants' rows of `mean_curves`.
+
+    Returns:
+        What the axis is divided by.
+    """
     divisor, label = x_scale(axis, max((line[axis].max() for line in lines.values()), default=math.nan))
     for variant, style in styles.items():
         if variant not in lines:
@@ -290,6 +306,7 @@ def draw_curves(panel: Axes, lines: Mapping[str, pd.DataFrame], axis: str, style
     panel.set_xlabel(label)
     panel.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=divisor == 1))
     panel.yaxis.set_major_locator(MaxNLocator(nbins=5))
+    return divisor
 
 
 WIDE = 10  # a horizontal axis whose points are that far apart is logarithmic
@@ -359,7 +376,7 @@ def downstream_bars(results: Results, measures: Sequence[Measure], styles: Mappi
             panel.set_yticks(places, labels)
             panel.set_ylim(sum(heights), 0)
             panel.set_xlabel(wrapped(f"{metric_label(name)}, test", 2.2))
-            panel.xaxis.set_major_locator(MaxNLocator(nbins=5))
+            end_at_highest(panel, percent_factor(name) * bounds(name)[1])
             panel.grid(axis="y", visible=False)
             panel.tick_params(axis="y", length=0)
         handles = {f"mean of {variant}": Line2D([], [], **line) for variant, line in lines.items()}
@@ -367,6 +384,14 @@ def downstream_bars(results: Results, measures: Sequence[Measure], styles: Mappi
         if handles:
             add_legend(figure, handles, "lower")
     return figure
+
+
+def end_at_highest(panel: Axes, highest: float) -> None:
+    """Ends a panel's horizontal axis at the highest score there is; right of it is only room for numbers."""
+    low, high = panel.get_xlim()
+    end = min(high, highest)
+    panel.set_xticks([tick for tick in MaxNLocator(nbins=5).tick_values(low, end) if low <= tick <= end])
+    panel.spines["bottom"].set_bounds(low, end)
 
 
 def most_frequent(results: Results, measure: Measure) -> float:

@@ -1,6 +1,7 @@
 """The report of a study or a run: terminal tables, CSV, LaTeX, figures, and one self-contained HTML page."""
 
 import dataclasses
+import functools
 import io
 import os
 import re
@@ -34,12 +35,11 @@ from bertlab.studies.seeds import seed_counts, summarise
 from bertlab.studies.selection import at_selected_labels, rate_rows, selections
 from bertlab.studies.tables import (
     COST,
-    COST_NOTE,
-    LOSSES,
-    LOSSES_NOTE,
     SCALES,
     SCORES,
+    column_notes,
     grouped_tables,
+    is_finetuning,
     notes,
     score_label,
     seeds_text,
@@ -50,9 +50,12 @@ from bertlab.studies.text import MISSING, escape_latex, plain_text, seconds_text
 LATEX_NOTES = {
     SCORES: "Mean ± standard deviation over the given number of seeds; one seed has no deviation.",
     SCALES: "Mean ± standard deviation over seeds.",
-    LOSSES: LOSSES_NOTE,
-    COST: f"Cost is the mean over seeds. {COST_NOTE}",
+    COST: "Cost is the mean over seeds.",
 }
+ENVIRONMENT_LABELS = {"memory_gb": "memory (GB)"}  # of those whose key does not read as words
+NUMBERS = ("none", "one measure", "two measures", "three measures", "four measures", "five measures")
+FEW_POINTS = 4  # a single run's curve of fewer has the losses in training beside it
+FIGURE_WIDTH = {False: 2.4, True: 4.8}  # inches of a panel of learning curves, of a study and of a single run
 WIDEST_COLUMN = 32  # of a terminal's table; longer texts fold
 
 
@@ -62,13 +65,14 @@ class Shown:
 
     Attributes:
         compared: From `compare_all`.
-        tables, notes: From `grouped_tables` and `notes` of `bertlab.studies.tables`.
+        tables, notes, column_notes: From `grouped_tables`, `notes` and `column_notes` of `bertlab.studies.tables`.
         notices, findings: From `bertlab.studies.findings`.
     """
 
     compared: Sequence[Comparison]
     tables: Sequence[pd.DataFrame]
     notes: Mapping[str, str]
+    column_notes: Mapping[str, str]
     notices: Sequence[str]
     findings: Sequence[str]
 
@@ -76,8 +80,9 @@ class Shown:
 def show(results: Results) -> Shown:
     """Compares the variants of a study, and works out its tables and sentences."""
     compared = compare_all(results)
-    texts = grouped_tables(results, compared), notes(results), notices(results), findings(results, compared)
-    return Shown(compared, *texts)
+    tables = grouped_tables(results, compared)
+    below = notes(results), column_notes(results, tables)
+    return Shown(compared, tables, *below, notices(results), findings(results, compared))
 
 
 def report(path: str | os.PathLike, *, console: Console | None = None) -> Path:
@@ -104,6 +109,11 @@ def report(path: str | os.PathLike, *, console: Console | None = None) -> Path:
         _write(results, said, place)
     print_report(said, place.page, console)
     return place.page
+
+
+def numbers(path: str | os.PathLike) -> list[dict[str, Any]]:
+    """The rows of `report/table.csv`: mean, spread and seeds of each variant in each measure, in raw units (`summarise`)."""
+    return summarise(load(path)).to_dict("records")
 
 
 def _write(results: Results, said: Shown, place: StudyDirectory) -> None:
@@ -157,7 +167,8 @@ def latex(name: str, said: Shown) -> str:
         style = style.format_index(escape_latex, axis="index").format_index(escape_latex, axis="columns")
         texts.append(style.to_latex(hrules=True, multicol_align="c", column_format="l" + "r" * frame.shape[1]))
         groups = dict.fromkeys(group for group, _ in frame.columns)
-        below = [notes_of[group] for group in groups for notes_of in (LATEX_NOTES, said.notes) if group in notes_of] + first
+        kinds = (LATEX_NOTES, said.column_notes, said.notes)
+        below = [notes_of[group] for group in groups for notes_of in kinds if group in notes_of] + first
         if below:
             note = escape_latex(" ".join(" ".join(below).split()))
             texts[-1] += f"\\par\\smallskip\n\\parbox{{\\linewidth}}{{\\footnotesize {note}}}\n"
@@ -172,20 +183,33 @@ def figures(results: Results) -> dict[str, Figure]:
     drawn = {}
     metrics = curves(results)
     if losses := plots.loss_metrics(metrics):
-        drawn["learning_curves"] = plots.learning_curves(mean_curves(metrics), losses, X_AXES, styles)
+        means, more = mean_curves(metrics), of_learning_curves(results, metrics)
+        drawn["learning_curves"] = plots.learning_curves(means, losses, axes_of(results, means), styles, **more)
     by_examples = scores_by_examples(results, measures := scores(results))
     if len(by_examples):  # more readable than a bar for each number
         drawn["scores_by_examples"] = plots.example_curves(by_examples, plots.line_styles(by_examples.assign(trained="")))
-    elif measures:
+    elif measures and results.axes:  # one bar would only repeat its number
         drawn["downstream"] = plots.downstream_bars(results, measures, styles)
     if len(curve := score_curves(results, measures)):
         names = list(dict.fromkeys(curve["metric"]))
-        drawn["score_curves"] = plots.score_curves(curve, names, X_AXES, styles)
+        drawn["score_curves"] = plots.score_curves(curve, names, axes_of(results, curve), styles)
     for figure in score_maps(results):
         drawn["heat_map"] = figure
     if plots.has_code_lengths(results):
         drawn["code_lengths"] = plots.code_lengths(results, styles)
     return drawn
+
+
+def axes_of(results: Results, table: pd.DataFrame) -> list[str]:
+    """The horizontal axes of curves: all with anything to measure along; only steps of a single run, whose line is the same."""
+    return [axis for axis in X_AXES if results.axes and table[axis].max() > 0] or ["step"]
+
+
+def of_learning_curves(results: Results, metrics: pd.DataFrame) -> dict[str, Any]:
+    """More arguments of `plots.learning_curves`: a panel's width, and the losses in training of a run with few other points."""
+    trained, valid = (metrics[metrics["split"] == split] for split in ("train", "valid"))
+    few = not results.axes and len(valid) and valid.groupby("metric")["step"].nunique().max() < FEW_POINTS
+    return {"width": FIGURE_WIDTH[not results.axes], "training": trained if few and len(trained) else None}
 
 
 def score_maps(results: Results) -> list[Figure]:
@@ -305,7 +329,7 @@ def environment_rows(environments: Mapping[str, Mapping[str, Any]]) -> list[tupl
             listing = (f"{value or 'none'} ({_of_runs(runs)})" for value, runs in values.items())
             text = "differs between runs: " + "; ".join(listing)
         if text:
-            rows.append((key.replace("_", " "), text))
+            rows.append((ENVIRONMENT_LABELS.get(key, key.replace("_", " ")), text))
     return rows
 
 
@@ -323,9 +347,11 @@ def html_page(results: Results, said: Shown) -> str:
     metrics = curves(results)
     means = mean_curves(metrics)
     along = score_curves(results, scores(results))
+    axes, score_axes, more = axes_of(results, means), axes_of(results, along), of_learning_curves(results, metrics)
+    learning = functools.partial(plots.learning_curves, **more)
     bars = [
         inline_svg(plots.downstream_bars(results, [measure], styles), f"b{i}", f"{measure.name} on test by variant")
-        for i, measure in enumerate(scores(results))
+        for i, measure in enumerate(scores(results) if results.axes else ())
     ]
     maps = [
         {
@@ -345,10 +371,13 @@ def html_page(results: Results, said: Shown) -> str:
         notices=said.notices,
         data_differ=bool(problems),
         tables=html_tables(results, said),
-        losses_note=LOSSES_NOTE,
-        cost_note=COST_NOTE,
-        curves=html_curves(plots.learning_curves, means, plots.loss_metrics(metrics), styles, "loss"),
-        score_curves=html_curves(plots.score_curves, along, list(dict.fromkeys(along["metric"])), styles, "score"),
+        column_notes=" ".join(said.column_notes.values()),
+        curves=html_curves(learning, means, plots.loss_metrics(metrics), axes, styles, "loss"),
+        axes=NUMBERS[len(axes)],
+        has_training=more["training"] is not None,
+        tuned=is_finetuning(results),
+        score_curves=html_curves(plots.score_curves, along, list(dict.fromkeys(along["metric"])), score_axes, styles, "score"),
+        score_axes=NUMBERS[len(score_axes)],
         bars=bars,
         maps=maps,
         code_lengths=inline_svg(lengths, "l", "bits per byte by variant") if lengths else "",
@@ -370,6 +399,7 @@ def html_curves(
     draw: Callable[..., Figure],
     table: pd.DataFrame,
     names: Sequence[str],
+    axes: Sequence[str],
     styles: Mapping[str, plots.LineStyle],
     prefix: str,
 ) -> list[dict[str, Any]]:
@@ -379,6 +409,7 @@ def html_curves(
         draw: `plots.learning_curves` or `plots.score_curves`.
         table: What it draws.
         names: The metrics.
+        axes: The horizontal axes.
         styles: Variant -> style.
         prefix: Of the ids in the page.
     """
@@ -388,7 +419,7 @@ def html_curves(
         shown = [variant for variant in styles if variant in variants]
         panels = [
             inline_svg(draw(table, [name], [axis], styles, legend=False), f"{prefix}{i}-{axis}", f"{name} against {axis}")
-            for axis in X_AXES
+            for axis in axes
         ]
         legend = [(v, inline_svg(legend_sample(styles[v]), f"{prefix}-key{i}-{j}", "")) for j, v in enumerate(shown)]
         rows.append({"name": plots.metric_label(name), "panels": panels, "legend": legend})

@@ -56,6 +56,7 @@ def sweep(
     *,
     runner: str = RUNNER,
     console: Console | None = None,
+    tell: Callable[[dict[str, Any]], None] | None = None,
 ) -> int:
     """Runs the unfinished runs of a study; run directories are `workdir/RUN`.
 
@@ -74,6 +75,7 @@ def sweep(
         store: A folder or URL of finished pretrainings (`bertlab.studies.store`); the sweep takes what is there, and adds.
         runner: "module:function" called in each worker process with a RunSpec and its directory.
         console: Where to print; default the terminal.
+        tell: Is given what a dry run found (`bertlab.studies.dry_run.print_plan`).
 
     Returns:
         The exit status: 0 if every run finished, 1 if a run failed, 130 if interrupted (SIGINT, SIGTERM).
@@ -122,7 +124,9 @@ def sweep(
         print_line(console, f"--published={published}: nothing is copied in a dry run; {known}")
     runs, description = arranged(place)
     if dry_run:
-        print_plan(study, tried, runs, configs, transfers, place, launcher, console, workdir)
+        planned = print_plan(study, tried, runs, configs, transfers, place, launcher, console, workdir)
+        if tell:
+            tell(planned)
         return 0
 
     workdir.mkdir(parents=True, exist_ok=True)

@@ -7,10 +7,11 @@ from pathlib import Path
 import pandas as pd
 import scipy.stats
 
+from bertlab import config
 from bertlab.run import BOUNDS
 from bertlab.studies import plots, statistics
 from bertlab.studies.comparisons import CONTRASTS, FIRST_VARIANT, SHORTEST, Comparison, looks_of, of_family
-from bertlab.studies.measurements import TRANSFER_COSTS, Measure, Results, cost, scores
+from bertlab.studies.measurements import TRANSFER_COSTS, Measure, Results, bounds, cost, scores
 from bertlab.studies.seeds import seed_counts, summarise
 from bertlab.studies.selection import at_selected_labels, loss_text, searches_of, selections
 from bertlab.studies.study import COSTS
@@ -18,6 +19,7 @@ from bertlab.studies.text import MISSING, count_text, interval, number, p_text, 
 from bertlab.transfer.evaluations import BIASES, CODE_LENGTHS
 
 SCORES, LOSSES, COST = "Downstream test scores", "Validation losses (nats)", "Cost"
+VALID_SCORES, TEST_LOSSES = "Downstream valid scores", "Test losses (nats)"  # of a single run
 SCALES = "One scale for all (test)"
 # Metrics of `bertlab evaluate` -> how a table heads and prints them.
 ON_ONE_SCALE = {
@@ -27,14 +29,11 @@ ON_ONE_SCALE = {
     "similarity/": ("Spearman of cosines, {}", lambda mean, sd: spread(mean, sd, 3)),
     "analogies/": ("analogies (%), {}", lambda mean, sd: spread(100 * mean, 100 * sd, 1)),
 }
-LOSSES_NOTE = (
-    "Losses are measured on held-out documents. Each objective answers its own question, so do not compare losses between"
-    " columns."
-)
-COST_NOTE = (
-    "FLOPs are those of the model in pretraining, forward and backward. Tokens do not include padding. A supervised position is"
-    " one at which a loss is taken. Transfer is all adaptation and fine-tuning of a run, without the heads' FLOPs."
-)
+LOSSES_NOTE = "Losses are measured on held-out documents."
+SEVERAL_LOSSES_NOTE = "Each objective answers its own question, so do not compare losses between columns."
+COST_NOTE = "FLOPs are those of the model in {}, forward and backward. Tokens do not include padding."
+SUPERVISED_NOTE = "A supervised position is one at which a loss is taken."
+TRANSFER_NOTE = "Transfer is all adaptation and fine-tuning of a run, without the heads' FLOPs."
 SCALES_NOTE = (
     "Bits per byte: left-to-right and right-to-left are code lengths of the text, and ≤ marks an upper bound of one, the mean"
     " over random orders; all these compare with each other. Pseudo ones mask each token in turn and see both sides of it; they"
@@ -114,11 +113,17 @@ COST_LABELS = {
     cost("seconds", "transfer"): "transfer time",
 }
 WIDEST = 6  # scores side by side
+UNDETERMINED = "undetermined"  # stands for an interval that holds every value that there is
 
 
-def losses(results: Results) -> list[Measure]:
-    """The validation losses of pretraining, one per objective; the total if no objective has its own."""
-    found = [m for m in results.measures(stage="pretrain", split="valid") if m.metric.endswith("loss")]
+def is_finetuning(results: Results) -> bool:
+    """Whether the results are those of a single fine-tuning."""
+    return not results.axes and any(map(config.is_finetuning, results.configs.values()))
+
+
+def losses(results: Results, split: str = "valid") -> list[Measure]:
+    """The losses of pretraining on a split, one per objective; the total if no objective has its own."""
+    found = [m for m in results.measures(stage="pretrain", split=split) if m.metric.endswith("loss")]
     return [measure for measure in found if measure.metric != "loss"] or found
 
 
@@ -126,7 +131,8 @@ def table(results: Results) -> pd.DataFrame:
     """The report's table as text: a row per variant, columns in groups (scores, losses, one scale, cost).
 
     Scores are in percent and losses in nats, as mean ± standard deviation if there are two seeds or more. A cell says how many
-    seeds it is of if some of the variant's seeds lack the metric.
+    seeds it is of if some of the variant's seeds lack the metric. Scores are on test and losses on valid; a single run has both
+    on both. A cost that is 0 everywhere has no column.
     """
     summary = summarise(results).set_index(["variant", *Measure._fields]).to_dict("index")
     counts = seed_counts(results)
@@ -146,12 +152,17 @@ def table(results: Results) -> pd.DataFrame:
     def column(measure: Measure, form: Callable[[float, float], str]) -> list[str]:
         return [cell(variant, measure, form) for variant in results.variants]
 
-    for measure in scores(results):
-        factor, digits = plots.score_scale(measure.metric)
-        percent = lambda mean, sd, factor=factor, digits=digits: spread(mean * factor, sd * factor, digits)
-        columns[SCORES, score_label(measure)] = column(measure, percent)
-    for measure in losses(results):
-        columns[LOSSES, measure.metric] = column(measure, lambda mean, sd: spread(mean, sd, 3))
+    def single(*groups: tuple[str, str]) -> tuple[tuple[str, str], ...]:
+        return () if results.axes else groups
+
+    for group, split in ((SCORES, "test"), *single((VALID_SCORES, "valid"))):
+        for measure in scores(results):
+            factor, digits = plots.score_scale(measure.metric)
+            percent = lambda mean, sd, factor=factor, digits=digits: spread(mean * factor, sd * factor, digits)
+            columns[group, score_label(measure)] = column(measure._replace(split=split), percent)
+    for group, split in ((LOSSES, "valid"), *single((TEST_LOSSES, "test"))):
+        for measure in losses(results, split):
+            columns[group, measure.metric] = column(measure, lambda mean, sd: spread(mean, sd, 3))
     for prefix, (label, form) in ON_ONE_SCALE.items():
         asked = [measure for measure in results.measures(stage="evaluate") if measure.metric.startswith(prefix)]
         asked.sort(key=lambda measure, prefix=prefix: measure.metric.removeprefix(prefix) in BOUNDS)
@@ -165,6 +176,9 @@ def table(results: Results) -> pd.DataFrame:
             both = [[cell for cell in pair if cell != MISSING] for pair in zip(before, cells, strict=True)]
             columns[SCALES, label.format(name)] = ["; ".join(known) or MISSING for known in both]
     for measure in (*map(cost, COSTS), *(m for m in results.measures(stage="transfer") if m.metric in TRANSFER_COSTS)):
+        known = results.values(measure).loc[results.finished["run"]].dropna()
+        if len(known) and not known.any():
+            continue
         form = seconds_text if measure.metric == "seconds" else count_text
         columns[COST, COST_LABELS[measure]] = column(measure, lambda mean, _, form=form: form(mean))
     return pd.DataFrame(columns, index=pd.Index(results.variants, name="variant"))
@@ -259,7 +273,7 @@ def selection_table(results: Results) -> pd.DataFrame:
             **({(SEEDS, "chosen"): row["chosen"]} if row["chosen"] else {}),
             (SEEDS, "valid"): text(row["valid"]),
             (SEEDS, "test"): text(row["test"]),
-            (SEEDS, "95 % interval"): interval_text(row["low"], row["high"], row["metric"]),
+            (SEEDS, "95 % interval"): mean_interval_text(row["low"], row["high"], row["metric"]),
             (SEEDS, "sd"): text(row["sd"]),
             (SEEDS, "best"): text(row["best"]),
             (SEEDS, "failed"): str(row["failed"]),
@@ -311,8 +325,17 @@ def difference_cells(found: Comparison, group: str) -> dict[tuple[str, str], str
     return {
         ("", "seeds"): str(found.pairs or min(found.seeds)),
         (group, "difference"): number(factor * found.mean, digits, "+"),
-        (group, "95 % interval"): interval_text(found.low, found.high, found.measure.metric),
+        (group, "95 % interval"): UNDETERMINED
+        if found.is_undetermined
+        else interval_text(found.low, found.high, found.measure.metric),
     }
+
+
+def mean_interval_text(low: float, high: float, metric: str) -> str:
+    """`interval_text` of a mean; "undetermined" if it holds every score that there is, as one of two seeds may."""
+    lowest, highest = bounds(metric)
+    everything = math.isfinite(highest) and low <= lowest and high >= highest
+    return UNDETERMINED if everything else interval_text(low, high, metric)
 
 
 def interval_text(low: float, high: float, metric: str) -> str:
@@ -360,17 +383,27 @@ def grouped_tables(results: Results, compared: Sequence[Comparison]) -> list[pd.
     apart += (selection_table(results), rate_table(results), floor_table(chosen))
     whole = lambda wanted: [frame[[("", "seeds"), *columns]] for columns in side_by_side(frame, wanted)]
     scales = (*whole((SCALES,)), length_table(compared), phenomenon_table(chosen))
-    parts = [*whole((SCORES, LOSSES)), *apart, *scales, *whole((COST,))]
+    parts = [*whole((SCORES, VALID_SCORES, LOSSES, TEST_LOSSES)), *apart, *scales, *whole((COST,))]
     return [part for part in parts if not part.empty]
 
 
 def side_by_side(frame: pd.DataFrame, groups: Sequence[str]) -> list[list[tuple[str, str]]]:
     """The columns of these groups, in several parts if there are more scores than a page has room for."""
     columns = [column for column in frame.columns if column[0] in groups]
-    scored = sum(group == SCORES for group, _ in columns)
+    scored = sum(group in (SCORES, VALID_SCORES) for group, _ in columns)
     if scored <= WIDEST + 2:
         return [columns] if columns else []
     return [columns[i : i + WIDEST] for i in range(0, len(columns), WIDEST)]
+
+
+def column_notes(results: Results, tables: Sequence[pd.DataFrame]) -> dict[str, str]:
+    """What the columns of losses and costs in these tables mean; the page has it once, below all tables."""
+    heads = {group: {name for frame in tables for of, name in frame.columns if of == group} for group in (LOSSES, COST)}
+    costs = [COST_NOTE.format("this fine-tuning" if is_finetuning(results) else "pretraining")]
+    costs += [SUPERVISED_NOTE] * (COST_LABELS[cost("supervised")] in heads[COST])
+    costs += [TRANSFER_NOTE] * any(COST_LABELS[cost(metric, "transfer")] in heads[COST] for metric in TRANSFER_COSTS)
+    said = {LOSSES: [LOSSES_NOTE, *[SEVERAL_LOSSES_NOTE] * (len(heads[LOSSES]) > 1)], COST: costs}
+    return {group: " ".join(said[group]) for group in said if heads[group]}
 
 
 def notes(results: Results) -> dict[str, str]:

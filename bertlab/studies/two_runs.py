@@ -21,6 +21,7 @@ from bertlab.studies.text import MISSING, count_text, number, seconds_text
 from bertlab.studies.worker import existing_run, pretrained
 from bertlab.train.phases import weights_of
 
+ABSENT = object()  # the value of a key that a run lacks; None is one that a key can have
 PRETRAINING = ""
 PRETRAINED = ("pretrain", "evaluate", "floor")  # stages of the long table that are about a pretraining
 
@@ -32,7 +33,8 @@ def compare(first: Path, second: Path, console: Console | None = None) -> dict[s
 
     Returns:
         {"config": {name: [first, second]}, "environment": the same, "results": {name: {"first", "second", "difference"}},
-        "notes": sentences}. A difference is NaN if the numbers are not comparable.
+        "notes": sentences}. Values are those of the files, None for a key that a run lacks. A difference is NaN if the numbers
+        are not comparable.
 
     Raises:
         UserError: One of them is not a run.
@@ -60,7 +62,7 @@ def compare(first: Path, second: Path, console: Console | None = None) -> dict[s
     for sentence in notes:
         say(sentence)
     say("Two runs cannot tell a difference from chance; run a study with seeds for that.")
-    by_name = lambda rows: {name: list(values) for name, *values in rows}
+    by_name = lambda rows: {name: [None if value is ABSENT else value for value in values] for name, *values in rows}
     found = {"config": by_name(configs), "environment": by_name(environments), "results": shown.to_dict("index")}
     return {**found, "notes": notes}
 
@@ -103,8 +105,8 @@ def from_random(path: Path) -> bool:
     return job is not None and discards_pretraining(Run(path), job["run"])
 
 
-def differences(first: Path, second: Path) -> list[tuple[str, str, str]]:
-    """(dotted name, value in the first, value in the second) of each config key that differs.
+def differences(first: Path, second: Path) -> list[tuple[str, Any, Any]]:
+    """(dotted name, value in the first, value in the second) of each config key that differs; `ABSENT` where it is not there.
 
     Keys of an adaptation or a fine-tuning are named "finetune.package: optimizer.learning_rate".
     """
@@ -113,18 +115,18 @@ def differences(first: Path, second: Path) -> list[tuple[str, str, str]]:
         configs = [flatten(Run(directory).config.read()) for directory in (ours, theirs)]
         # `init_from` names the pretraining or the adaptation, and those are compared themselves.
         keys = [key for key in _differing(*configs) if stage == PRETRAINING or key != "init_from"]
-        rows += [(f"{stage}: {key}" if stage else key, *(_shown(config, key) for config in configs)) for key in keys]
+        rows += [(f"{stage}: {key}" if stage else key, *(config.get(key, ABSENT) for config in configs)) for key in keys]
     return rows
 
 
-def environment(first: Path, second: Path) -> list[tuple[str, str, str]]:
+def environment(first: Path, second: Path) -> list[tuple[str, Any, Any]]:
     """As `differences`, for environment.json without the command; of later stages, only what does not differ in pretraining."""
-    rows, before = [], set()
+    rows, before = [], []
     for stage, ours, theirs in _pairs(first, second):
         found = [flatten(Run(directory).environment.get({})) for directory in (ours, theirs)]
-        entries = [(key, *(_shown(of, key) for of in found)) for key in _differing(*found) if key != "command"]
+        entries = [(key, *(of.get(key, ABSENT) for of in found)) for key in _differing(*found) if key != "command"]
         rows += [(f"{stage}: {key}" if stage else key, *values) for key, *values in entries if (key, *values) not in before]
-        before |= set(entries) if stage == PRETRAINING else set()
+        before += entries if stage == PRETRAINING else []
     return rows
 
 
@@ -166,7 +168,7 @@ def same_data(first: Path, second: Path) -> list[str]:
 def print_table(
     console: Console,
     title: str,
-    rows: Sequence[Sequence[str]],
+    rows: Sequence[Sequence[Any]],
     runs: Sequence[Path],
     nothing: str,
     more: Sequence[str] = (),
@@ -180,7 +182,7 @@ def print_table(
     for head in (*(str(run) for run in runs), *more):
         table.add_column(head, justify="right", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(MISSING if value is ABSENT else str(value) for value in row))
     console.print(table, markup=False, highlight=False)
 
 
@@ -240,7 +242,3 @@ def _same_batches(stage: str, first: Path, second: Path) -> str:
 def _differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
     keys = dict.fromkeys([*ours, *theirs])
     return [key for key in keys if (key in ours) != (key in theirs) or ours.get(key) != theirs.get(key)]
-
-
-def _shown(config: Mapping[str, Any], key: str) -> str:
-    return str(config[key]) if key in config else MISSING

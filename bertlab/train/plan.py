@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding
 from rich.table import Table
 
 from bertlab.console import Console
-from bertlab.errors import UserError
+from bertlab.errors import UserError, how_to_install
 from bertlab.files import write_json
 from bertlab.progress import doing
 from bertlab.train.budget import mean_cost
@@ -256,7 +256,7 @@ def topology_devices(topology: str) -> tuple[np.ndarray, Chip | None]:
     try:
         import libtpu  # noqa: F401
     except ModuleNotFoundError:
-        raise UserError(f"--topology={topology} needs the TPU compiler: pip install 'bertlab[tpu]'") from None
+        raise UserError(f"--topology={topology} needs the TPU compiler: {how_to_install('tpu')}") from None
     from jax.experimental import topologies
 
     try:

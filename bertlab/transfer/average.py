@@ -1,5 +1,6 @@
 """Averages predictions of several fine-tunings: ULMFiT's two directions (Howard and Ruder 2018, section 3.3), ensembles."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,11 +30,14 @@ def average(runs: Sequence[Path], split: str = "test", own_task: str = "") -> di
         The task's metrics by run directory, and for the "average".
 
     Raises:
-        UserError: a run has no predictions or they lack what is averaged, the runs predict different examples, or predictions
-            of the task's kind have no average.
+        UserError: a run is given twice, it has no predictions or they lack what is averaged, the runs predict different
+            examples, or predictions of the task's kind have no average.
     """
     if len(runs) < 2:
         raise UserError("give at least two fine-tuned runs to average")
+    for one, other in itertools.combinations(runs, 2):
+        if Path(one).resolve() == Path(other).resolve():
+            raise UserError(f"{other} is the same run as {one} and would count twice; give each run once")
     lines = _read_predictions(runs, split)
     config = Run(runs[0]).config.read()
     if wrong := misfit(config, {"task": str, "task_data": dict}):

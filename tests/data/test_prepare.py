@@ -383,7 +383,7 @@ def test_apache_beam_is_asked_for_by_name_and_not_needed_otherwise(config, monke
     command = ["prepare", f"--corpus={config['corpus']}", f"--config.data.directory={config['directory']}"]
     command += ["--config.data.tokenizer.vocab_size=400", "--config.data.workers=1"]
     assert cli.main([*command, "--beam_runner=DirectRunner"]) == 2
-    assert "pip install 'bertlab[beam]'" in capsys.readouterr().err
+    assert "pip install -e '.[beam]' in the clone" in capsys.readouterr().err
     assert not Path(config["directory"]).exists()
     assert cli.main(command) in (None, 0) and len(finished(config)) == 1
 

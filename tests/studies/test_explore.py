@@ -98,6 +98,15 @@ def check_curves(data, measure, means):
             assert given == [pytest.approx(list(of[axis]), rel=1e-6, nan_ok=True) for axis in X_AXES]
 
 
+def test_the_page_opens_on_what_the_most_variants_have(data, tmp_path):
+    first = lambda data: data["measures"][data["first"]]["id"]
+    assert first(data) == "result/finetune/package/test/accuracy", "each loss is of some variants only"
+    write = lambda name, *variants: page_data(load(write_study(tmp_path / name, objectives_study((1,), variants))))
+    assert first(write("alike", "MLM", "MLM+NSP")) == "curve/mlm/loss", "both have it"
+    (tmp_path / "none").mkdir()
+    assert page_data(load(write_study(tmp_path / "none", objectives_study((1,)), finished=False)))["first"] == 0
+
+
 def test_learning_curves_are_those_of_the_report(data, study):
     means = mean_curves(curves(study))
     ids = [f"curve/{name}" for name in means["metric"].unique()]

@@ -541,5 +541,5 @@ def test_what_is_not_installed_is_named(monkeypatch, tmp_path):
         made.require()
     for package, name in (("submitit", "slurm"), ("ray", "ray")):
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(UserError, match=re.escape(f"pip install 'bertlab[{name}]'")):
+        with pytest.raises(UserError, match=re.escape(f"pip install -e '.[{name}]' in the clone")):
             launcher(name, 1, "timeout_min=1")

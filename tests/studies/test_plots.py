@@ -203,6 +203,16 @@ def test_bars_are_means_in_percent_from_zero_with_the_reference_line(results):
     assert all(text.get_bbox_patch().get_facecolor()[3] == 1 for text in panel.texts), "lines end before numbers"
 
 
+@pytest.mark.parametrize("accuracy", [1.0, 0.999])
+def test_an_axis_of_shares_ends_at_all_of_them(accuracy):
+    """Right of 100 % there is room for the numbers, but no tick: nothing can be there."""
+    results = results_of(["a", "b"], **{"package/accuracy": [accuracy, 0.5], "package/points": [7.0, 3.0]})
+    shares, others = downstream_bars(results, scores_of(results), line_styles(results.runs)).axes
+    assert max(shares.get_xticks()) == 100 < shares.get_xlim()[1]
+    assert shares.spines["bottom"].get_bounds() == (0, 100)
+    assert others.spines["bottom"].get_bounds() == others.get_xlim()
+
+
 def visible_texts(figure):
     """The texts of a drawn figure, without the labels of ticks beyond the ends of their axis."""
     beyond = set()

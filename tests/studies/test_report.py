@@ -19,6 +19,7 @@ from conftest import Elements, objectives_study, write_run, write_study
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from bertlab.cli import main
 from bertlab.run import Run
 from bertlab.studies import report as module
 from bertlab.studies.comparisons import compare_all
@@ -37,6 +38,8 @@ from bertlab.studies.tables import (
     LOSSES,
     SCALES,
     SCORES,
+    TEST_LOSSES,
+    VALID_SCORES,
     difference_table,
     floor_table,
     length_table,
@@ -182,8 +185,8 @@ def test_findings_name_the_best_and_the_reference(study_directory):
     text = " ".join(findings_of(load(study_directory)))
     assert text.startswith("5 variants were run with 2 seeds each")
     assert re.search(
-        r"package \(accuracy, test\): MLM\+NSP has the highest mean, 7\d\.\d %, \S+ points \(\S+ to \S+\) above MLM"
-        r" \(may be chance\); \S+ points \(\S+ to \S+\) above No pretraining[ .]",
+        r"package \(accuracy, test\): MLM\+NSP has the highest mean, 7\d\.\d %, \S+ points \(undetermined with 2 seeds\) above"
+        r" MLM \(may be chance\); \S+ points \(\S+ to \S+\) above No pretraining[ .]",
         text,
     )
 
@@ -213,6 +216,39 @@ def test_findings_say_which_variants_are_above_always_the_most_frequent_answer(t
     assert said() == [], "nothing to be above"
     one = with_most_frequent(write_study(tmp_path / "one", objectives_study(seeds=(1,))), 0.40)
     assert findings_of(load(one))[2] == f"{head} 40.0 % on package."
+
+
+def said_of_the_most_frequent(directory, **scores):
+    """What is said about always giving the most frequent package, 40 %, beside variants with these accuracies, one per seed."""
+    path = with_most_frequent(study_of(directory, "package", **scores), 0.40)
+    return next(sentence for sentence in findings_of(load(path)) if sentence.startswith("Always"))
+
+
+def test_a_variant_without_an_interval_is_not_said_to_be_no_better_than_the_most_frequent_answer(tmp_path):
+    said = said_of_the_most_frequent(tmp_path / "a", MLM=[1.0, 1.0, 1.0], LTR=[1.0, 1.0, 1.0])
+    assert "; MLM, LTR cannot be tested (too few seeds, or no spread over them)." in said and "no variant" not in said
+    directory = with_most_frequent(study_of(tmp_path / "b", "package", MLM=[0.7, 0.71], LTR=[0.5, 0.5], biLM=[0.6, 0.6]), 0.40)
+    Run(directory / "bilm-seed=2").result.delete()
+    said = next(sentence for sentence in findings_of(load(directory)) if sentence.startswith("Always"))
+    assert "; MLM is above that by more than chance; LTR, biLM cannot be tested" in said
+    said = said_of_the_most_frequent(tmp_path / "c", MLM=[0.3, 0.6], LTR=[0.2, 0.7])
+    assert said.endswith("; no variant is above that by more than chance.")
+    said = said_of_the_most_frequent(tmp_path / "d", MLM=[0.7, 0.71, 0.72], LTR=[0.73, 0.71, 0.72])
+    assert said.endswith("; all variants are above that by more than chance.")
+
+
+def test_an_interval_that_holds_every_value_is_undetermined(tmp_path):
+    results = load(study_of(tmp_path / "s", MLM=[0.1, 0.99], LTR=[0.95, 0.05]))
+    assert "by 4.5 points (undetermined with 2 seeds); 2 seeds cannot tell that from chance." in sentence(results)
+    cells = {
+        f"{group} {row}": text
+        for frame in show(results).tables
+        for (group, head), column in frame.items()
+        if head == "95 % interval"
+        for row, text in column.items()
+    }
+    assert [text for row, text in cells.items() if "code_spans" in row] == ["undetermined"] * 3, "the difference and both means"
+    assert "undetermined" not in [text for row, text in cells.items() if "package" in row and "MLM" not in row]
 
 
 def test_findings_before_anything_is_finished(tmp_path, no_figures):
@@ -487,10 +523,26 @@ def test_few_seeds_and_equal_scores_of_all_seeds_are_flagged_on_top(tmp_path):
     flat = {f"mlm-seed={seed}": {"package": 0.5} for seed in (1, 2, 3)} | {"ltr-seed=1": {"package": 0.5}}
     said = notices(load(write_study(tmp_path / "three", spec, per_run=flat)))
     assert len(said) == 1 and "package (MLM)" in said[0] and "code_spans" not in said[0]
+    assert said[0].endswith("Equal scores have no spread, so they give no interval."), "nothing is known of the cause"
     said = notices(load(write_study(tmp_path / "two", spec, per_run={"ltr-seed=3": {"finished": False}})))
     assert [of for of in said if of.startswith("LTR: fewer than 3 seeds")] and not [of for of in said if "MLM" in of]
     one = objectives_study(seeds=(1,), variants=("MLM", "LTR"))
     assert notices(load(write_study(tmp_path / "one", one))) == [], "the first finding says it"
+
+
+def test_equal_scores_of_all_seeds_are_a_ceiling_a_head_without_training_or_neither(tmp_path):
+    spec = objectives_study(seeds=(1, 2, 3), variants=("MLM", "LTR", "biLM"))
+    scores = {"mlm": 1.0, "ltr": 0.4 + 1e-8, "bilm": 0.5}  # JAX and NumPy round differently
+    per_run = {f"{name}-seed={seed}": {"package": score} for name, score in scores.items() for seed in (1, 2, 3)}
+    said = notices(load(with_most_frequent(write_study(tmp_path / "s", spec, per_run=per_run), 0.40)))
+    assert [sentence.partition(" at ")[0].partition(" That")[0].partition(" Equal")[0] for sentence in said] == [
+        f"All seeds have exactly the same score on package ({variant})." for variant in ("MLM", "LTR", "biLM")
+    ]
+    assert ["ceiling" in of for of in said] == [True, False, False] and ["not trained" in of for of in said] == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_numbers_of_different_texts_are_flagged_on_top(tmp_path, no_figures):
@@ -619,6 +671,7 @@ def test_environments_that_differ_are_listed_by_run():
         }
     )
     assert rows == [("devices", "cpu × 2"), ("commit", "differs between runs: 1 (a); 2 (b)")]
+    assert environment_rows({"a": {"memory_gb": 25, "git_commit": "1"}}) == [("memory (GB)", "25"), ("git commit", "1")]
     [(_, text)] = environment_rows({f"r{n}": {"commit": str(n // 7)} for n in range(12)})
     assert text == "differs between runs: 0 (7 runs, such as r0 and r6); 1 (r7, r8, r9, r10, r11)"
 
@@ -639,6 +692,22 @@ def test_files_and_terminal(study_directory, study_report):
     assert "MLM+NSP" in printed and "4.39 M" in printed and "report: " in printed
 
 
+def test_as_json_a_report_has_its_numbers(tmp_path, no_figures, capsys):
+    directory = study_of(tmp_path / "s", MLM=[0.7, 0.74], LTR=[0.69, 0.70])
+    assert main(["report", str(directory), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["page"] == str(directory / "report.html")
+    [row] = [
+        row
+        for row in found["table"]
+        if (row["variant"], row["task"], row["split"], row["metric"]) == ("MLM", "code_spans", "test", "f1")
+    ]
+    assert row == {
+        **{"variant": "MLM", "stage": "finetune", "task": "code_spans", "split": "test", "metric": "f1"},
+        **{"mean": pytest.approx(0.72), "sd": pytest.approx(statistics.stdev([0.7, 0.74])), "seeds": 2, "runs": 2},
+    }
+
+
 def test_report_of_a_single_run_and_of_one_in_progress(tmp_path, no_figures):
     write_run(tmp_path / "x", "MLM+NSP", 1, package=0.7)
     console = quiet()
@@ -655,6 +724,77 @@ def test_report_of_a_single_run_and_of_one_in_progress(tmp_path, no_figures):
     write_run(tmp_path / "y", "MLM", 1, finished=False)
     text = report(tmp_path / "y", console=quiet()).read_text(encoding="utf-8")
     assert "This run is not finished." in text and "mlm/loss (nats)" in text
+
+
+def short_run(directory, tuned=False, points=2):
+    """A run, or a fine-tuning, of so many held-out points, after as many of training."""
+    write_run(directory, "MLM+NSP", 1)
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    if tuned:
+        lines = [{key: value for key, value in line.items() if not key.startswith("nsp")} | {"supervised": 0} for line in lines]
+    valid, trained = ([line for line in lines if line["split"] == split] for split in ("valid", "train"))
+    kept = [valid[0], *trained[:6], *valid[6 : 6 + points - 1]]
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+    result = Run(directory).result.read()
+    if tuned:
+        Run(directory).config.write({"seed": 1, "transfer": {"random": False}, "metrics": {"mlm": "accuracy"}})
+        of = {"valid": {"mlm/accuracy": 0.9, "mlm/loss": 0.3}, "test": {"mlm/accuracy": 0.8, "mlm/loss": 0.4}}
+        result |= {"supervised": 0, "metrics": of}
+        for split, number in (("valid", 3), ("test", 12)):
+            Run(directory).predictions(split).write('{"id": "0"}\n' * number)
+    else:
+        result["metrics"]["test"] = {"loss": 9.0, "mlm/loss": 8.0, "nsp/loss": 1.0}
+    Run(directory).result.write(result)
+    return load(directory)
+
+
+def test_a_single_run_is_drawn_along_its_steps_with_its_training_if_little_else_was_measured(tmp_path):
+    results = short_run(tmp_path / "x")
+    for panel in (drawn := module.figures(results))["learning_curves"].axes:
+        assert panel.get_xlabel() == "steps"
+        assert [len(line.get_xdata()) for line in panel.get_lines()] == [2, 6], "held out, and in training"
+    assert list(drawn) == ["learning_curves"], "a bar alone says no more than its number"
+    page = html_page(results)
+    assert page.count("<svg viewBox") == 2 and "The thin line with small dots is the loss in training." in page
+    assert "measures of effort" not in page and "not comparable" in page and "Downstream tasks" not in page
+    results = short_run(tmp_path / "y", points=5)
+    assert {len(panel.get_lines()) for panel in module.figures(results)["learning_curves"].axes} == {1}
+    assert "in training" not in html_page(results)
+
+
+def test_a_single_pretraining_has_its_test_losses(tmp_path):
+    frame = table(short_run(tmp_path / "x"))
+    assert list(frame[TEST_LOSSES].columns) == ["mlm/loss", "nsp/loss"]
+    assert frame[TEST_LOSSES].iloc[0].tolist() == ["8.000", "1.000"] and (LOSSES, "mlm/loss") in frame
+    assert TEST_LOSSES not in table(load(study_of(tmp_path / "s", MLM=[0.7], LTR=[0.69])))
+
+
+def test_a_page_says_only_what_it_shows_of_a_single_fine_tuning(tmp_path):
+    results = short_run(tmp_path / "x", tuned=True)
+    page = " ".join(html_page(results).split())
+    for absent in ("upervised position", "Transfer is", "pretraining", "held-out", "segments", "not comparable", "Losses are"):
+        assert absent not in page, absent
+    assert "Loss on valid examples during fine-tuning." in page and "in this fine-tuning" in page
+    assert "mlm/loss on valid examples went from" in page and "there are 3 valid and 12 test examples" in page
+    frame = table(results)
+    assert [frame[group].iloc[0].tolist() for group in (SCORES, VALID_SCORES)] == [["80.0"], ["90.0"]]
+
+
+def test_a_cost_that_is_nothing_everywhere_has_no_column_and_no_panels(tmp_path):
+    directory = study_of(tmp_path / "s", MLM=[0.7], LTR=[0.69])
+    whole = load(directory)
+    without = dataclasses.replace(
+        whole,
+        metrics=whole.metrics.assign(supervised=0),
+        measurements=whole.measurements.assign(
+            value=whole.measurements["value"].where(whole.measurements["metric"] != "supervised", 0)
+        ),
+    )
+    assert (COST, "supervised positions") in table(whole) and (COST, "supervised positions") not in table(without)
+    labels = lambda results: [panel.get_xlabel() for panel in module.figures(results)["learning_curves"].axes[:5]]
+    assert labels(whole)[2].startswith("supervised") and not any("supervised" in label for label in labels(without))
+    page = html_page(without)
+    assert "against four measures of effort" in page and "supervised position" not in page.lower()
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,14 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from conftest import InThisProcess, fake_config, run_sweep
+from conftest import InThisProcess, fake_config, objectives_study, run_sweep, write_study
 from rich.console import Console
 
 from bertlab import interrupts, locks
+from bertlab.cli import main
 from bertlab.errors import UserError
 from bertlab.run import Run
+from bertlab.studies import study as study_module
 from bertlab.studies import sweep as sweep_module
 from bertlab.studies import views
 from bertlab.studies.launchers import Local
@@ -133,6 +135,30 @@ def real_study(task, axes=None, **overrides):
         },
         downstream={"words": {"task": task, "data.seq_len": 32}},
     )
+
+
+def test_a_sweep_and_its_dry_run_have_numbers_as_json(real_configs, tmp_path, words_task, monkeypatch, capsys):
+    spec = real_study(words_task, axes={"head": {"A": {}, "B": {"finetune.head.bilstm": 2}}, "seed": [1]})
+    monkeypatch.setattr(study_module, "load_study", lambda _: spec)
+    command = ["sweep", "--study=s.py", f"--workdir={tmp_path / 'new'}", "--json"]
+    assert main([*command, "--dry_run"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    of_tasks = 5 * 16 * 32
+    assert [found[key] for key in ("to_do", "tokens", "directory")] == [2, 320 + 2 * of_tasks, str(tmp_path / "new")]
+    assert [[of["run"], of["status"], of["tokens"]] for of in found["runs"]] == [
+        ["a-seed=1", "to do", 320 + of_tasks],
+        ["b-seed=1", "to do", of_tasks],
+    ]
+    assert sum(of["flops"] for of in found["runs"]) == pytest.approx(found["flops"]) and found["seconds"] > 0
+    directory = write_study(
+        tmp_path / "new", objectives_study((1, 2), ("MLM", "LTR")), per_run={"mlm-seed=2": {"finished": False}}
+    )
+    Run(directory / "ltr-seed=1").result.delete()
+    Run(directory / "ltr-seed=1").failed.write("no memory")
+    monkeypatch.setattr(sweep_module, "sweep", lambda *_, **__: 1)
+    assert main(command) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found == {"directory": str(directory), "finished": 2, "failed": 1, "unfinished": 1}
 
 
 def test_dry_run_lists_everything_with_its_cost_and_starts_nothing(real_configs, tmp_path, words_task):

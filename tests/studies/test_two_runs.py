@@ -10,7 +10,7 @@ from bertlab.cli import main
 from bertlab.errors import UserError
 from bertlab.run import Run
 from bertlab.studies.measurements import Measure, load
-from bertlab.studies.two_runs import compare, differences, environment, other_texts, outcomes, same_data
+from bertlab.studies.two_runs import ABSENT, compare, differences, environment, other_texts, outcomes, same_data
 
 
 def write_run(directory, steps, rate, loss, data_hash, **more):
@@ -32,7 +32,7 @@ def runs(tmp_path):
 
 
 def test_only_what_differs_is_named_and_results_stand_side_by_side(runs):
-    assert differences(*runs) == [("optimizer.learning_rate", "0.001", "0.0005"), ("lora.rank", "–", "4")]
+    assert differences(*runs) == [("optimizer.learning_rate", 0.001, 0.0005), ("lora.rank", ABSENT, 4)]
     assert differences(runs[0], runs[0]) == []
     older = [
         write_run(runs[0].parent / f"ratio{ratio}", 9, 0, 0, "", optimizer={"decay": "linear", "ratio": ratio})
@@ -83,8 +83,8 @@ def test_fine_tunings_and_adaptations_that_both_have_are_compared(tmp_path):
     write_stage(theirs, "adapt/package", 2e-4, 0.7)
     write_stage(theirs, "finetune/code_spans", 7, 0.6)
     assert differences(ours, theirs) == [
-        ("adapt.package: optimizer.learning_rate", "0.0001", "0.0002"),
-        ("finetune.package: optimizer.learning_rate", "0.0005", "123"),
+        ("adapt.package: optimizer.learning_rate", 0.0001, 0.0002),
+        ("finetune.package: optimizer.learning_rate", 0.0005, 123),
     ]
     assert environment(ours, theirs) == [("finetune.package: packages.jax", "0.10.2", "0.11")]
     assert same_data(ours, theirs) == [
@@ -109,7 +109,7 @@ def test_a_run_that_shares_its_pretraining_is_compared_with_it(runs, tmp_path):
     write_stage(runs[0], "adapt/package", 1, 0.5)
     write_stage(runs[1], "adapt/package", 2, 0.5)
     assert differences(shared, runs[1]) == [*differences(*runs)]
-    assert differences(shared, runs[1])[-1] == ("adapt.package: optimizer.learning_rate", "1", "2")
+    assert differences(shared, runs[1])[-1] == ("adapt.package: optimizer.learning_rate", 1, 2)
     frame = outcomes(shared, runs[0])
     assert frame.loc["mlm/loss, valid"].tolist() == [5.0, 5.0]
     assert frame.loc["package/accuracy"].tolist() == [0.75, 0.5]
@@ -181,8 +181,24 @@ def test_it_is_printed(runs, capsys):
     assert "optimizer.learning_rate" in printed and "data.seq_len" not in printed
     assert "environments are the same" in printed, "the command is no difference"
     assert any(line.split()[-5:] == ["mlm/loss,", "valid", "5.0000", "4.7500", "-0.2500"] for line in printed.splitlines())
+    [rank] = [line.split() for line in printed.splitlines() if "lora.rank" in line]
+    assert rank == ["lora.rank", "–", "4"]
     assert main(["compare", *map(str, runs)]) == 0
     assert "lora.rank" in capsys.readouterr().out
+
+
+def test_as_json_it_has_the_files_values(runs, capsys):
+    for run, epsilon in zip(runs, (None, 1)):
+        config = Run(run).config.read()
+        Run(run).config.write(config | {"optimizer": config["optimizer"] | {"epsilon": epsilon}})
+    assert main(["compare", *map(str, runs), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["config"] == {
+        "optimizer.learning_rate": [0.001, 0.0005],
+        "optimizer.epsilon": [None, 1],
+        "lora.rank": [None, 4],
+    }
+    assert found["results"]["sst2/accuracy"] == {"first": None, "second": 0.8, "difference": None}
 
 
 def printed_results(ours, theirs):

@@ -70,12 +70,23 @@ def test_what_cannot_be_averaged_is_refused(fine_tuned):
         averaged([run])
     with pytest.raises(UserError, match="task_data"):
         averaged([run, fine_tuned("b", classes(FORWARD)[::-1])])
+    relabelled = [{**line, "gold": "good"} for line in classes(FORWARD)]
+    with pytest.raises(UserError, match="task_data"):
+        averaged([run, fine_tuned("relabelled", relabelled)])
     with pytest.raises(UserError, match=r"predictions/valid.jsonl is missing"):
-        averaged([run, run], "valid")
+        averaged([run, fine_tuned("again", classes(FORWARD))], "valid")
     tags = [{"id": "0", "gold": ["bad", "bad"], "predicted": ["bad", "bad"]}]
     (run.parent / "table.tsv").write_text("text\tlabel\n" + "".join(f"text {i}\tbad good\n" for i in range(40)))
     with pytest.raises(UserError, match="has no 'probabilities' to average"):
         averaged([fine_tuned(name, tags, ', kind="tagging"') for name in "cd"])
+
+
+def test_a_run_given_twice_is_not_averaged_with_itself(fine_tuned, tmp_path):
+    run = fine_tuned("a", classes(FORWARD))
+    (tmp_path / "link").symlink_to(run)
+    for again in (run, tmp_path / "link", tmp_path / "a" / ".." / "a"):
+        with pytest.raises(UserError, match="/a and would count twice"):
+            averaged([run, again])
 
 
 # --- tags
@@ -118,7 +129,7 @@ def test_each_word_has_the_tag_with_the_highest_mean_probability(tagged):
     # A run that cut the sentence has no say about words that it did not read.
     cut = tagged("c", [[0.0, 0.9, 0.1]])
     assert averaged([second, cut])["average"]["entity_f1"] == 1
-    assert averaged([cut, cut])["average"]["entity_f1"] == pytest.approx(2 / 3)
+    assert averaged([cut, tagged("d", [[0.0, 0.9, 0.1]])])["average"]["entity_f1"] == pytest.approx(2 / 3)
     old = written(first.parent / "old", first.parent / "tags.py", {"gold": ["B-PER", "O", "B-LOC"], "predicted": ["O"] * 3})
     with pytest.raises(
         UserError,
@@ -155,8 +166,9 @@ def test_the_answer_is_the_slice_with_the_highest_mean_probability(tmp_path):
     # Right in the mean alone: 0.35 of 0.4 and 0.3; a slice that one run does not list has 0 there.
     first = answered(tmp_path, "a", (["green"], {"red": 0.5, "green": 0.4}, 0.1))
     second = answered(tmp_path, "b", (["green"], {"blue": 0.6, "green": 0.3}, 0.1))
+    again = answered(tmp_path, "c", (["green"], {"red": 0.5, "green": 0.4}, 0.1))
     assert [values["exact_match"] for values in averaged([first, second]).values()] == [0, 0, 1]
-    assert [values["span_f1"] for values in averaged([first, first]).values()] == [0, 0]
+    assert [values["span_f1"] for values in averaged([first, again]).values()] == [0, 0, 0]
 
 
 def test_the_average_of_questions_without_answers_has_its_own_threshold(tmp_path):
