@@ -9,6 +9,7 @@ demo: $(VENV)/.installed
 	@echo "Pretraining and probing three variants with four seeds on two cores; this takes about eight minutes."
 	$(BIN)/bertlab sweep --study=experiments/ablations/objectives.py:scale=demo --workdir=runs/demo --jobs=2
 	$(BIN)/bertlab report runs/demo
+	@echo "To run bertlab yourself in this terminal: source $(BIN)/activate"
 
 # Tests mostly wait for compilation, so XLA optimises little here; `make parity` compiles as your own runs do. Work stealing gives
 # each worker one half of the files in order, so that both seldom set up the same module.

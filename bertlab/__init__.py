@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bertlab.transfer.load import Pretrained
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 
 def load(path: str | os.PathLike[str], step: int | None = None) -> "Pretrained":

@@ -35,6 +35,7 @@ NAVIGATION = {
             "prepare-once",
             "weights",
             "look-inside",
+            "dashboards",
             "publish",
             "babylm",
         )

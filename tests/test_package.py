@@ -118,12 +118,41 @@ def test_the_folders_that_the_wheel_brings_along_exist():
     assert {"bertlab", *(f"experiments/{name}" for name in SHIPPED)} <= {*build["only-include"]}
 
 
-def test_the_versions_of_changelog_and_citation_agree():
-    """The newest released version is cited; the package is that one or on the way to the next."""
-    released = re.findall(r"^## (\d+\.\d+\.\d+) – (\d{4}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    cited = (ROOT / "CITATION.cff").read_text()
-    [version], [day] = re.findall(r"^version: (\S+)$", cited, re.M), re.findall(r'^date-released: "(\S+)"$', cited, re.M)
-    assert (version, day) == released[0]
+def versions_agree(version: str, changelog: str, citation: str) -> bool:
+    """Whether a package of that version may have this changelog and this citation."""
+    released = re.findall(r"^## (\d+\.\d+\.\d+) – (\d{4}-\d\d-\d\d)$", changelog, re.MULTILINE)
+    [cited], [day] = re.findall(r"^version: (\S+)$", citation, re.M), re.findall(r'^date-released: "(\S+)"$', citation, re.M)
+    unreleased = re.search(r"^## Unreleased$(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
+    has_entries = unreleased is not None and re.search(r"^- ", unreleased[1], re.MULTILINE) is not None
     numbers = lambda text: tuple(map(int, re.match(r"(\d+)\.(\d+)\.(\d+)", text).groups()))
-    ours = bertlab.__version__
-    assert numbers(ours) > numbers(version) if "dev" in ours else ours == version
+    is_next = "dev" in version and numbers(version) > numbers(cited)
+    return (cited, day) == released[0] and (is_next or (version == cited and not has_entries))
+
+
+def test_the_versions_of_changelog_and_citation_agree():
+    """The newest released version is cited; the package is that one or, once a change is unreleased, on the way to the next."""
+    changelog, citation = ((ROOT / name).read_text(encoding="utf-8") for name in ("CHANGELOG.md", "CITATION.cff"))
+    assert versions_agree(bertlab.__version__, changelog, citation)
+
+
+@pytest.mark.parametrize(
+    "version, unreleased, expected",
+    [("1.2.3", "", True), ("1.2.3", "- new\n", False), ("1.3.0.dev0", "- new\n", True), ("1.2.3.dev0", "- new\n", False)],
+)
+def test_unreleased_changes_need_a_version_of_development(version, unreleased, expected):
+    changelog = f"# Changelog\n\n## Unreleased\n\n{unreleased}\n## 1.2.3 – 2026-01-02\n\n- first\n"
+    assert versions_agree(version, changelog, 'version: 1.2.3\ndate-released: "2026-01-02"\n') == expected
+
+
+def test_no_word_that_decides_the_example_project_s_test_occurs_in_its_training_sentences():
+    """Else a model of random values solves the task, and the study of `bertlab init` shows nothing."""
+    rows = {}
+    for part in ("train", "test"):
+        lines = (ROOT / f"experiments/own_project/{part}.tsv").read_text(encoding="utf-8").splitlines()[1:]
+        rows[part] = [
+            (set(re.findall(r"\w+", sentence.lower())), label) for sentence, label in (line.split("\t") for line in lines)
+        ]
+    known = set().union(*(words for words, _ in rows["train"]))
+    assert all(len(words - known) == 2 for words, _ in rows["test"]), "the adjective and the noun"
+    for part, number in (("train", 240), ("test", 160)):
+        assert [label for _, label in rows[part]].count("right") == number // 2 == len(rows[part]) / 2

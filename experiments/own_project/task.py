@@ -1,5 +1,5 @@
-"""A task of your own: is the sentence about the past? Its file is next to this one; valid and test are held out of it."""
+"""A task of your own: are the words in order? No adjective and no noun of test.tsv that is swapped occurs in train.tsv."""
 
 from bertlab.transfer.tasks import table
 
-TASK = table("tense", train="sentences.tsv", text="sentence", label="label")
+TASK = table("word_order", train="train.tsv", test="test.tsv", text="sentence", label="label")

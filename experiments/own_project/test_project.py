@@ -33,7 +33,7 @@ def test_two_steps_of_training_and_of_fine_tuning(tmp_path):
     few = ["--config.train.steps=2", "--config.data.batch_size=4", "--config.train.eval_batches=1"]
     small = ["--config.data.tokenizer.vocab_size=512", "--config.evaluate.sentences=0"]
     assert main(["train", "--config=config.py", f"--workdir={run}", f"--config.data.directory={tmp_path}", *few, *small]) == 0
-    assert main(["finetune", f"--run={run}", "--task=task.py", f"--workdir={tmp_path}/tense", *few[:2]]) == 0
+    assert main(["finetune", f"--run={run}", "--task=task.py", f"--workdir={tmp_path}/word_order", *few[:2]]) == 0
 
 
 def test_the_study_is_complete(tmp_path, capsys):
