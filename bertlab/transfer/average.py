@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from bertlab.errors import UserError, reason_of
 from bertlab.files import misfit, parse_json
 from bertlab.run import Run, TextFile
+from bertlab.train import sources
 from bertlab.transfer.inputs import transfer_of
 from bertlab.transfer.kinds.base import Line
 from bertlab.transfer.scoring import scores_of
@@ -48,7 +49,11 @@ def average(runs: Sequence[Path], split: str = "test", own_task: str = "") -> di
     if name.endswith(".py") and Path(name).expanduser().resolve() != Path(own_task).expanduser().resolve():
         raise UserError(f"{Run(runs[0]).config} names the task {name}, a Python file; give it, if you trust it: --task={name}")
     task = find_task(name)
-    labels = load_task(task, config["task_data"]).labels
+    data = load_task(task, config["task_data"])
+    labels, now = data.labels, sources.of_tasks({task.name: (task, data)})
+    for run in runs:
+        if what := sources.changed(Run(run).result.get({}).get("sources", {}), now):
+            raise UserError(f"{what} changed since {run} predicted them; put the same back, or fine-tune again")
     together = lambda lines: [task.kind.average(of_example, labels) for of_example in zip(*lines.values(), strict=True)]
     has_valid = all(Run(run).predictions("valid").exists() for run in runs)
     names = ", ".join(str(Run(run).predictions(split)) for run in runs)

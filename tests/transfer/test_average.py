@@ -8,8 +8,9 @@ import pytest
 from bertlab.cli import main
 from bertlab.errors import UserError
 from bertlab.run import Run
+from bertlab.train import sources
 from bertlab.transfer.average import average
-from bertlab.transfer.tasks import OPTIONS
+from bertlab.transfer.tasks import OPTIONS, find_task, load_task
 
 TABLE = 'from bertlab.transfer.tasks import table\n\nTASK = table("words", train="table.tsv", text="text", label="label"{})\n'
 GOLD = ["bad", "good", "good", "bad"]
@@ -195,3 +196,17 @@ def test_damaged_predictions_are_not_averaged(fine_tuned):
     file.write_text(file.read_text().replace("0.6", "0.2", 1))
     with pytest.raises(UserError, match=f"^{file} is damaged "):
         average(runs, own_task=own_task)
+
+
+def test_labels_that_changed_since_are_not_those_of_the_predictions(fine_tuned, tmp_path):
+    runs = [fine_tuned("a", classes(FORWARD)), fine_tuned("b", classes(BACKWARD))]
+    task = find_task(str(tmp_path / "words.py"))
+    digests = sources.of_tasks({task.name: (task, load_task(task, OPTIONS))})
+    assert digests.keys() == {f"examples/words/{split}" for split in ("train", "valid", "test")}
+    Run(runs[1]).result.write({"metrics": {}, "sources": digests})
+    averaged(runs)
+    (tmp_path / "table.tsv").write_text((tmp_path / "table.tsv").read_text().replace("good", "fine"))
+    with pytest.raises(
+        UserError, match=r"^the train examples of task words changed since .*/b predicted them; put the same back"
+    ):
+        averaged(runs)
