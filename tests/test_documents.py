@@ -194,7 +194,7 @@ def reader(tmp_path, monkeypatch, bert_run, small_overrides):
             words = [word.replace("corpus=pydocs", f"corpus={small_overrides['data.corpus']}") for word in words]
         words = [word.replace("books/*.txt", "books/*.txt.gz") for word in words]
         if words[0] == "sweep":
-            words = [word.replace(",seeds=3", "") for word in words]
+            words = [re.sub(r",(seeds|steps|task_steps|select)=\w+", "", word) for word in words]
             words = [re.sub(r"(--study=\S+)", r"\1,seeds=1,steps=4,task_steps=2,select=off", word) for word in words]
         given = [
             word for word in words if word.startswith(("--run=", "--config.init_from=")) or ("/" in word and "=" not in word)
