@@ -254,7 +254,12 @@ def test_a_view_is_shared_by_its_address(visit):
 
 def test_an_address_that_makes_no_sense_gives_the_page(visit):
     page = visit("y=nothing&x=__proto__&zoom=9,1,NaN&spread=x&rows=y&sort=z&off=nobody&only&without:size=large&%zz")
-    assert page.locator("#legend li").count() > 0 and state(page)["x"] == "tokens"
+    assert page.locator("#legend li").count() > 0 and state(page)["x"] == "variant"
+
+
+def test_the_page_opens_on_a_score_that_all_variants_have(visit):
+    page = visit()
+    assert page.inner_text("#heading") == "package/accuracy (%)" and page.locator("#chart .mark").count() == 10
 
 
 def test_the_table_is_sorted_and_its_columns_are_chosen(visit):
@@ -302,7 +307,7 @@ def test_it_is_dark_where_the_reader_wants_that_and_light_on_paper(visit):
 
 
 def test_all_controls_have_names_and_are_reached_by_keyboard(visit):
-    page = visit()
+    page = visit(f"y={LOSS}")
     nameless = page.locator("select, input, button").evaluate_all(
         "all => all.filter((of) => !of.hidden && !of.labels?.length && !of.textContent.trim()).map((of) => of.outerHTML)"
     )
