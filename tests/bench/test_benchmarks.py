@@ -261,7 +261,7 @@ def test_a_rival_that_is_not_installed_is_refused_where_it_is_needed(monkeypatch
     monkeypatch.setattr(measure.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(measure, "measure", lambda workload, rivals, *_: {"name": workload.name, "rivals": rivals})
     monkeypatch.setattr(measure, "print_table", lambda results: None)
-    with pytest.raises(UserError, match=r"torch and .* and accelerate.* pip install 'bertlab\[bench\]'"):
+    with pytest.raises(UserError, match=r"torch and .* and accelerate.* pip install -e '\.\[bench\]'"):
         measure.bench("cpu", "transformers", None)
     assert measure.bench("cpu", "transformers", None, only="rows") == [{"name": "rows", "rivals": ()}]
     rivals = [measure.rivals_of(workload, "transformers") for workload in chosen("", "bert-tiny,elmo-small,start")]

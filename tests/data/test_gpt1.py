@@ -109,7 +109,7 @@ def test_missing_libraries_name_the_extra(tmp_path, monkeypatch):
     write_gpt1(tmp_path, ("encoder_bpe_40000.json", "vocab_40000.bpe"))
     monkeypatch.setitem(sys.modules, "ftfy", None)
     gpt1_words.libraries.cache_clear()
-    with pytest.raises(UserError, match=r"ftfy.* pip install 'bertlab\[openai\]'"):
+    with pytest.raises(UserError, match=r"ftfy.* pip install -e '\.\[openai\]'"):
         load_tokenizer(tmp_path).encode("a")
 
 

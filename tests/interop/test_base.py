@@ -141,5 +141,5 @@ def test_refusals(tmp_path):
         import_weights("huggingface", tmp_path / "missing", tmp_path / "run")
     with pytest.raises(UserError, match=r"has no config\.json; give the --workdir"):
         export_weights("huggingface", tmp_path, tmp_path / "out")
-    with pytest.raises(UserError, match=r"pip install 'bertlab\[nothing\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '\.\[nothing\]'"):
         require("no_such_package", "nothing", "this")

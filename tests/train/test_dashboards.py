@@ -172,5 +172,5 @@ def test_a_dashboard_that_cannot_begin_is_one_sentence(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", dashboards.DASHBOARDS)
 def test_a_client_that_is_not_installed_is_named_with_its_extra(name, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UserError, match=rf"config\.writers={name} needs the package {name}; .*'bertlab\[{name}\]'"):
+    with pytest.raises(UserError, match=rf"config\.writers={name} needs the package {name}; .*-e '\.\[{name}\]'"):
         dashboards.DASHBOARDS[name](tmp_path, base_config().to_dict(), ())
