@@ -492,9 +492,15 @@ class Run:
         return JsonFile(self.checkpoints / str(step) / AT_STEP, form=_AT_STEP)
 
     def sources(self) -> Mapping[str, str]:
-        """The digests of what the training up to the last checkpoint has read (`bertlab.train.sources`); {}: not known."""
-        steps = self.steps()
-        return self.at_step(steps[-1]).get({}).get("sources", {}) if steps else {}
+        """The digests of what the training so far has read (`bertlab.train.sources`); {}: not known.
+
+        They are the same in all checkpoints; one that is damaged, or removed meanwhile, is passed over.
+        """
+        for step in reversed(self.steps()):
+            with contextlib.suppress(UserError):
+                if found := self.at_step(step).get({}).get("sources"):
+                    return found
+        return {}
 
     def require_step(self, step: int | None) -> None:
         """Refuses a step without a checkpoint; None, the last one, is not checked.

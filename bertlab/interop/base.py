@@ -7,6 +7,7 @@ Imports and exports read the same table, so an export returns exactly what was i
 import contextlib
 import dataclasses
 import glob
+import hashlib
 import importlib
 import math
 import os
@@ -290,6 +291,7 @@ def save_imported(imported: Imported, workdir: Path, source_kind: str, source: s
         "files": list(imported.files),
         "tensors": imported.tensors,
         "parameters": sum(array.size for array in jax.tree.leaves(imported.params)),
+        "blake2b": _digest(imported.params),
     }
     with whole_directory(Path(workdir)) as directory:
         run = Run(directory)
@@ -301,6 +303,15 @@ def save_imported(imported: Imported, workdir: Path, source_kind: str, source: s
         run.imported.write(description)
         run.list_files()
     return description
+
+
+def _digest(params: Any) -> str:
+    """Of all arrays, with their names: what the weights are, wherever they came from."""
+    found = hashlib.blake2b(digest_size=16)
+    for path, array in jax.tree.leaves_with_path(params):
+        found.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}".encode())
+        found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()
 
 
 def load_run(run: Path, step: int | None = None) -> Imported:

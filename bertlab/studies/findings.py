@@ -12,7 +12,7 @@ from bertlab.studies import leaks, plots
 from bertlab.studies.comparisons import MOST_FREQUENT, PUBLISHED, Comparison, find, of_family
 from bertlab.studies.curves import at_last_steps, trajectory_axis, untrained
 from bertlab.studies.measurements import Measure, Results, bounds, cost, score_of_task, scores
-from bertlab.studies.same_data import compare_data, compare_texts
+from bertlab.studies.same_data import compare_data, compare_sources, compare_texts
 from bertlab.studies.seeds import mean_scores, seed_counts, seed_tables
 from bertlab.studies.selection import at_selected_labels, at_the_ends, searches_of
 from bertlab.studies.tables import is_finetuning
@@ -272,7 +272,13 @@ def notices(results: Results) -> list[str]:
             "The runs did not read the same data in the same order, so their differences are not due to the variants alone."
             f" {'. '.join(problems)}."
         )
-    texts += code_notices(results) + compare_texts(results) + leak_notices(results) + rate_notices(results)
+    texts += (
+        code_notices(results)
+        + compare_sources(results)
+        + compare_texts(results)
+        + leak_notices(results)
+        + rate_notices(results)
+    )
     texts += seed_notices(results)
     settled = results.study.get("settled")
     if settled:

@@ -80,6 +80,7 @@ class Results:
         first_metrics: Downstream task -> the metric it is reported by.
         configs: Run name -> the config.json of its pretraining.
         token_objectives: Run name -> the objectives of its pretraining that predict tokens, from data.json.
+        sources: (run name, task, "" for the pretraining) -> the digests of what it read (`bertlab.train.sources`).
     """
 
     path: Path
@@ -93,6 +94,7 @@ class Results:
     first_metrics: Mapping[str, str] = field(default_factory=dict)
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     token_objectives: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    sources: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
     _found: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)  # of `once`
 
     @property
@@ -215,7 +217,7 @@ def _read(path: Path, study: dict[str, Any], directories: Mapping[str, Run], sin
     """The results of runs; of a single one the pretraining counts, whatever its fine-tunings start from."""
     seeds = seed_axes(study["axes"])
     repetitions = bool(seeds) and len(seeds) == len(study["axes"])
-    runs, measured, curves, data_hashes, text_hashes, environments, configs, asked = [], [], [], [], [], {}, {}, {}
+    runs, measured, curves, data_hashes, text_hashes, environments, configs, asked, read = [], [], [], [], [], {}, {}, {}, {}
     for run in study["runs"]:
         name, directory = run["name"], directories[run["name"]]
         owner = run.get("shares", {}).get("pretrain")  # perhaps a candidate for a rate, which is no run of the study
@@ -260,10 +262,11 @@ def _read(path: Path, study: dict[str, Any], directories: Mapping[str, Run], sin
         data_hashes += [(name, *of) for of in hashes.items()]
         asked_about = [(of.task, of.metric, entry["text_hash"]) for of, entry in _entries(evaluations)]
         asked_about += [(of.task, of.metric, entry["text_hash"]) for of, _, entry in _similarities(words)]
-        tested = [
-            (task, of_tests(directory.stage("finetune", task).result.get({}).get("sources", {}))) for task in run["downstream"]
-        ]
-        asked_about += [(task, "scores", digests) for task, digests in tested if digests]
+        read |= {(name, ""): result["sources"]} if not scratch and result and "sources" in result else {}
+        for task in run["downstream"]:
+            if known := directory.stage("finetune", task).result.get({}).get("sources"):
+                read[name, task] = known
+                asked_about += [(task, "scores", digests)] if (digests := of_tests(known)) else []
         text_hashes += [(name, *row) for row in asked_about]
         configs |= {name: config} if config else {}
         if not scratch and (data := pretraining.data.get()):
@@ -287,6 +290,7 @@ def _read(path: Path, study: dict[str, Any], directories: Mapping[str, Run], sin
         first_metrics=read_first_metrics(directories.values(), study["downstream"]),
         configs=configs,
         token_objectives=asked,
+        sources=read,
     )
     for table, columns in ((results.measurements, COLUMNS[5:]), (results.metrics, (*X_AXES, "value"))):
         for column in columns:

@@ -124,19 +124,20 @@ def check_same_code(
         )
 
 
-def check_steps(workdir: Path, runs: Sequence[RunSpec]) -> None:
+def check_steps(workdir: Path, runs: Sequence[RunSpec], configs: Mapping[str, Any] = {}) -> None:
     """Refuses a study that begins with a step without a checkpoint, or with whatever a run that still trains has by then.
 
     Args:
         workdir: The study's.
         runs: From `with_owners`.
+        configs: Run name -> the config of its pretraining.
 
     Raises:
         UserError: Names the step and those that there are.
     """
     for run in runs:
         directory = workdir / run.name
-        _require_one_step(run, directory)
+        _require_one_step(run, directory, configs.get(run.name))
         for stage, task, begins_with, step in begun_at(run):
             if Stage(stage, task, directory / stage / task).finished or run.averages:
                 continue
@@ -151,18 +152,24 @@ def check_steps(workdir: Path, runs: Sequence[RunSpec]) -> None:
                 )
 
 
-def _require_one_step(run: RunSpec, directory: Path) -> None:
-    """Refuses an existing run that is not finished, unless all that begin with it name the step."""
-    source = Run(given) if (given := existing_run(run.config)) else None
-    if source is None or source.result.exists() or source.imported.exists() or not source.steps():
-        return
-    for task, finetune in run.downstream.items():
-        done = Stage("finetune", task, directory / "finetune" / task).finished
-        if not done and (run.adapt or finetune).get("init_step") is None:
-            key = "adapt.init_step" if run.adapt else "finetune.init_step"
+def _require_one_step(run: RunSpec, directory: Path, config: Any) -> None:
+    """Refuses to begin with a run that is not finished, unless the step is named."""
+    begins: list[tuple[Stage, Any, Any, str]] = []
+    if given := existing_run(run.config):
+        key = "adapt.init_step" if run.adapt else "finetune.init_step"
+        said = f"{key} (of bertlab finetune: --config.init_step)"
+        for task, finetune in run.downstream.items():
+            step = (run.adapt or finetune).get("init_step")
+            begins.append((Stage("finetune", task, directory / "finetune" / task), given, step, said))
+    elif config is not None and config.init_from and "pretrain" not in run.shares:
+        begins.append((Stage("pretrain", "", directory), config.init_from, config.init_step, "config.init_step"))
+    for stage, path, step, key in begins:
+        source = Run(Path(path).expanduser())
+        complete = source.result.exists() or source.imported.exists() or not source.steps()
+        if step is None and not complete and not stage.finished:
             raise UserError(
                 f"{source} is not finished, so runs of this study could start from different checkpoints of it; let it finish,"
-                f" or set {key} (of bertlab finetune: --config.init_step), now at most {source.steps()[-1]}"
+                f" or set {key}, now at most {source.steps()[-1]}"
             )
 
 

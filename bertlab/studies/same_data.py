@@ -5,8 +5,12 @@ from collections.abc import Iterator, Mapping
 
 import pandas as pd
 
+from bertlab import keys
+from bertlab.config import flatten
+from bertlab.run import Run
 from bertlab.studies.curves import trained_runs
 from bertlab.studies.measurements import Results, once
+from bertlab.train.sources import INIT_FROM, in_words
 
 BOOKKEEPING = ("directory", "workers")  # keys of `config.data` that do not change what is read
 
@@ -64,6 +68,41 @@ def compare_texts(results: Results) -> list[str]:
             listing = "; ".join(f"{text_hash[:12]}… in {', '.join(runs.unique())}" for text_hash, runs in by_text)
             problems.append(f"{what} of {of} were measured on different texts and are not comparable: {listing}.")
     return problems
+
+
+def compare_sources(results: Results) -> list[str]:
+    """A sentence for each text, example or run to start from that differs between runs which differ in seeds only.
+
+    Of the examples of test, `compare_texts` speaks, whatever the runs differ in.
+    """
+    finished, problems = {*results.finished["run"]}, []
+    read: dict[tuple[str, str], dict[str, str]] = {}
+    stands = {run["name"] for run in results.study["runs"] if str(run.get("config", "")).startswith("run:")}
+    for (name, task), known in results.sources.items():
+        for source, value in known.items() if name in finished else ():
+            # Each run of a study fine-tunes its own pretraining, unless the study stands on an existing run.
+            if not source.endswith("/test") and (source != INIT_FROM or not task or name in stands):
+                read.setdefault((task, source), {})[name] = value
+    for (task, source), values in read.items():
+        if len({*values.values()}) == 1:
+            continue
+        alike: dict[str, dict[str, str]] = {}
+        for name, value in values.items():
+            alike.setdefault(_settings(results, name, task), {})[name] = value
+        for runs in alike.values():
+            if len({*runs.values()}) > 1:
+                problems.append(
+                    f"Runs that differ in seeds only do not have the same here: {in_words(source)} ({_listing(runs)}). So their"
+                    " mean and spread are of different things."
+                )
+    return problems
+
+
+def _settings(results: Results, name: str, task: str) -> str:
+    """What decides a run's stage, but for seeds."""
+    config = Run(results.path / name).stage("finetune", task).config.get({}) if task else results.configs.get(name, {})
+    free = lambda key: key in ("seed", "data.seed") or keys.has("on_resume", key)
+    return json.dumps({key: value for key, value in flatten(config).items() if not free(key)}, sort_keys=True, default=str)
 
 
 def _reading_alike(results: Results) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -110,7 +110,7 @@ def sweep(
         check_same_study(place, description, everything)
         check_same_code(place, everything, configs, transfers)
         if place == workdir:  # published results have no checkpoints
-            check_steps(workdir, everything)
+            check_steps(workdir, everything, configs)
         return (seed_by_seed(runs, study) if until_decided else runs), description
 
     if published:  # it must fit before any of its files is copied

@@ -100,7 +100,7 @@ def run(experiment: Experiment, workdir: Path) -> dict:
 
     # 1. Mesh and optimiser; state and data position, restored or fresh.
     with (
-        company(Diverged),
+        company(Diverged, Refused),
         contextlib.closing(Session(experiment, workdir)) as session,
         contextlib.closing(Trace(config.profile, Run(workdir).profile, session.step, steps)) as trace,
         alive.telling(warn),
@@ -203,6 +203,10 @@ def describe(experiment: Experiment, workdir: Path) -> dict[Path, dict[str, Any]
     return directory.described()
 
 
+class Refused(UserError):
+    """What all processes of a run refuse at the same place."""
+
+
 class Session:
     """One process's part of a run: state, data position and totals, and the periodic actions on them."""
 
@@ -221,8 +225,7 @@ class Session:
         begin = lambda: init_state(program, self.optimizer, self.mesh, config.seed, self.example)
         latest = self.checkpoints.latest_whole()
         before: OfRun = Run(workdir).at_step(latest).get({}) if is_first() and latest is not None else {}
-        self._require_settings(before)
-        sources.require_same(Run(workdir), before.get("sources", {}), experiment.sources)
+        self._require_same(before)
         self.phase = experiment.phase(latest or 0)
         self.iterator = iter(self.phase.train)
         if latest is not None:  # (a) restored, with its data position
@@ -255,6 +258,21 @@ class Session:
         """The numbers in config.json that a run may have computed."""
         config = self.experiment.config
         return {"train.steps": config.train.steps, "optimizer.warmup_steps": config.optimizer.warmup_steps}
+
+    def _require_same(self, before: OfRun) -> None:
+        """Refuses, in all processes, to go on with other settings or sources, or with processes that read different ones."""
+        refused = ""
+        try:  # only the first process knows what was before
+            self._require_settings(before)
+            sources.require_same(Run(self.workdir), before.get("sources", {}), self.experiment.sources)
+        except UserError as error:
+            refused = str(error)
+        first, *others = gather({"refused": refused, "sources": dict(self.experiment.sources)})
+        for process, other in enumerate(others, 1):
+            if what := sources.changed(first["sources"], other["sources"]):
+                first["refused"] = first["refused"] or f"process {process} does not have the same as process 0: {what}"
+        if first["refused"]:
+            raise Refused(first["refused"])
 
     def _require_settings(self, before: OfRun) -> None:
         """Refuses numbers of config.json that are not those with which the run was trained so far."""

@@ -17,6 +17,9 @@ from bertlab.run import Run
 
 CORPUS, INIT_FROM, VECTORS, EXAMPLES = "corpus", "init_from", "word_vectors", "examples"
 
+# Settings that say where something is; what it is has a digest.
+_PLACES = ("init_from.", "data.corpus.", "data.tokenizer.path.", "task.", "task_data.directory.", "task_data.pretraining.")
+
 _SAID = {
     CORPUS: "the text or the tokenizer of config.data",
     INIT_FROM: "the run that config.init_from names",
@@ -35,12 +38,17 @@ def digest(parts: Iterable[str]) -> str:
 
 
 def of_pretrained(run: Run) -> str:
-    """A digest of what decides a run's parameters: settings, tokenizer and sources; the same when it has trained further."""
-    free = lambda name: name.startswith("init_from") or name == "optimizer.warmup_steps" or keys.has("on_resume", name)
+    """A digest of what decides a run's parameters: settings, code, tokenizer, text and other sources, imported weights.
+
+    It is the same when the run has trained further, and wherever it and what it reads lie.
+    """
+    free = lambda name: f"{name}.".startswith(_PLACES) or name == "optimizer.warmup_steps" or keys.has("on_resume", name)
     settings = {name: value for name, value in flatten(run.config.read()).items() if not free(name)}
-    corpus = run.data.get({}).get("corpus", {}).get("fingerprint")
+    read = {CORPUS: run.data.get({}).get("corpus", {}).get("fingerprint"), **run.sources()}
+    imported = {name: value for name, value in run.imported.get({}).items() if name != "source"}
+    code = run.environment.get({}).get("code", {})
     tokenizer = [part for path in sorted(run.tokenizer.glob("*")) for part in (path.name, path.read_bytes().hex())]
-    return digest([json.dumps([settings, dict(run.sources()), corpus, run.imported.get({})], sort_keys=True), *tokenizer])
+    return digest([json.dumps([settings, read, imported, list(code.values())], sort_keys=True), *tokenizer])
 
 
 def of_tasks(tasks: Mapping[str, tuple[Any, Any]]) -> dict[str, str]:
@@ -50,12 +58,16 @@ def of_tasks(tasks: Mapping[str, tuple[Any, Any]]) -> dict[str, str]:
         tasks: by the name of each task's objective, the task and its `bertlab.transfer.tasks.base.TaskData`.
     """
     return {
-        f"{EXAMPLES}/{name}/{split}": digest(
-            [*data.labels, "", *(repr(dataclasses.replace(example, where="")) for example in examples)]
-        )
+        f"{EXAMPLES}/{name}/{split}": digest([*data.labels, "", *(repr(_content(example)) for example in examples)])
         for name, (_, data) in tasks.items()
         for split, examples in data.examples.items()
     }
+
+
+def _content(example: Any) -> dict[str, Any]:
+    """What an example has, but for its place; a field that a later version adds changes nothing."""
+    given = {field.name: (getattr(example, field.name), field.default) for field in dataclasses.fields(example)}
+    return {name: value for name, (value, default) in given.items() if name != "where" and value != default}
 
 
 def of_tests(sources: Mapping[str, str]) -> str:
@@ -82,8 +94,10 @@ def require_same(run: Run, before: Mapping[str, str], now: Mapping[str, str]) ->
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
     """The first source that is not as it was, in words; None if all are."""
-    for name, value in now.items():
-        if before.get(name, value) != value:
-            kind, *which = name.split("/")
-            return _SAID[kind].format(*reversed(which))
-    return None
+    return next((in_words(name) for name, value in now.items() if before.get(name, value) != value), None)
+
+
+def in_words(source: str) -> str:
+    """What a source is, for a sentence."""
+    kind, *which = source.split("/")
+    return _SAID[kind].format(*reversed(which))

@@ -50,7 +50,8 @@ def average(runs: Sequence[Path], split: str = "test", own_task: str = "") -> di
         raise UserError(f"{Run(runs[0]).config} names the task {name}, a Python file; give it, if you trust it: --task={name}")
     task = find_task(name)
     data = load_task(task, config["task_data"])
-    labels, now = data.labels, sources.of_tasks({task.name: (task, data)})
+    labels, of_splits = data.labels, sources.of_tasks({task.name: (task, data)})
+    now = {name: value for name, value in of_splits.items() if not name.endswith("/train")}  # runs may have trained on less
     for run in runs:
         if what := sources.changed(Run(run).result.get({}).get("sources", {}), now):
             raise UserError(f"{what} changed since {run} predicted them; put the same back, or fine-tune again")

@@ -92,18 +92,19 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
         phases=build_phases(config, program, lambda data: _train_batches(rows["train"], data, add["train"])),
         tokenizer=tokenizer,
         evaluations={split: Batches(rows[split], size, add[split]) for split in ("valid", "test")},
-        sources=_sources(Run(run), tasks, inputs),
+        sources=sources_of(config, tasks),
         warm_start=_warm_start(config, run, {name: of.layout.vectors for name, of in inputs.items() if of.layout.vectors}),
         score=scoring,
     )
 
 
-def _sources(run: Run, tasks: Tasks, inputs: Mapping[str, Inputs]) -> dict[str, str]:
+def sources_of(config: ConfigDict, tasks: Tasks) -> dict[str, str]:
     """The digests of the run that is fine-tuned, of its tasks' examples and of the runs that have word vectors for them."""
-    found = {sources.INIT_FROM: sources.of_pretrained(run), **sources.of_tasks(tasks)}
+    here = lambda path: Run(Path(path).expanduser())
+    found = {sources.INIT_FROM: sources.of_pretrained(here(config.init_from)), **sources.of_tasks(tasks)}
     for name in tasks:
-        if vectors := inputs[name].layout.vectors:
-            found[f"{sources.VECTORS}/{name}"] = sources.of_pretrained(Run(vectors.run))
+        if vectors := config.objectives.get(name, {}).get(VECTORS):
+            found[f"{sources.VECTORS}/{name}"] = sources.of_pretrained(here(vectors))
     return found
 
 
@@ -257,8 +258,8 @@ def _check(config: ConfigDict, shape, tasks: Tasks, pretrained: Mapping[str, Any
         check_family(config, ConfigDict(pretrained["model"]))
     if transfer.layout == "delimited" and config.model.token_encoder == "characters":
         raise UserError("config.transfer.layout='delimited' adds tokens, but this model reads characters; set it to 'pair'")
-    if transfer.layers is not None and transfer.layers > shape.layers:
-        raise UserError(f"config.transfer.layers={transfer.layers} must be 0 (only the embeddings) to {shape.layers}")
+    if transfer.layers is not None and transfer.layers > (layers := getattr(shape, "layers", 0)):
+        raise UserError(f"config.transfer.layers={transfer.layers} must be 0 (only the embeddings) to {layers}")
     for name, (task, data) in tasks.items():
         if config.metrics.get(name) not in task.metrics:
             metrics = ", ".join(task.metrics)

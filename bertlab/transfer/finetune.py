@@ -19,7 +19,7 @@ from bertlab.keys import Key
 from bertlab.run import Run
 from bertlab.train import loop, sources
 from bertlab.train.processes import alone, first_before_others, is_first
-from bertlab.transfer.composition import build_finetuning
+from bertlab.transfer.composition import build_finetuning, sources_of
 from bertlab.transfer.heads import BESIDE
 from bertlab.transfer.inputs import LAYOUTS, transfer_of
 from bertlab.transfer.kinds import KINDS
@@ -80,7 +80,7 @@ def finetune(
     defaults |= {key.name: key.default for key in KEYS if not key.unset}
     with alone(workdir):
         if (result := loop.finished(config, Path(workdir), defaults)) is not None:
-            sources.require_same(Run(workdir), result.get("sources", {}), sources.of_tasks(tasks))
+            sources.require_same(Run(workdir), result.get("sources", {}), sources_of(config, tasks))
             return result
         if is_first():
             for name, (_, data) in tasks.items():

@@ -194,7 +194,11 @@ def zero_shot(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]], wo
         metrics[split] = scoring(split, [{name: {"logits": of}}])
         if (score := metrics[split].get(f"{name}/{task.metrics[0]}")) is not None:
             metrics[split][f"{name}/relative"] = relative(score, task, values["valid"].shape[1])
-    result = {"step": 0, "sources": sources.of_tasks(tasks), "metrics": metrics}
+    result = {
+        "step": 0,
+        "sources": {sources.INIT_FROM: sources.of_pretrained(Run(source)), **sources.of_tasks(tasks)},
+        "metrics": metrics,
+    }
     if is_first():
         directory.finish(result, known)
     return result

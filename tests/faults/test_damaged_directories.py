@@ -474,6 +474,10 @@ def test_a_run_goes_on_from_the_last_checkpoint_up_to_which_its_log_is_whole(unf
     again = shutil.copytree(unfinished[1], tmp_path / "again")
     (again / "metrics.jsonl").write_bytes(content[: up_to[4]] + b'{"step": 4, "split": "train", "loss": 1.0}\n{"st')
     assert goes_on(unfinished, again, capsys) == ("", [])
+    third = shutil.copytree(unfinished[1], tmp_path / "third")
+    (third / "checkpoints" / "4" / "run.json").write_bytes(b'{"metr')  # has the digests of what the run reads, too
+    refused, warned = goes_on(unfinished, third, capsys)
+    assert not refused and warned[0].startswith(f"warning: {third / 'checkpoints' / '4' / 'run.json'} is damaged (")
 
 
 def test_a_number_that_the_run_computed_for_its_config_is_not_changed_by_damage(unfinished, tmp_path, capsys):

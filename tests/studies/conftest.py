@@ -177,7 +177,7 @@ def fake_config(spec, overrides):
     optimizer = {"learning_rate": overrides.get("optimizer.learning_rate", 1e-3)}
     objectives = {"Own": {"implementation": overrides["objective"]}} if "objective" in overrides else {}
     train = {"steps": overrides.get("train.steps", 0)}
-    return ConfigDict({"train": train, "data": data, "optimizer": optimizer, "objectives": objectives})
+    return ConfigDict({"init_from": "", "train": train, "data": data, "optimizer": optimizer, "objectives": objectives})
 
 
 def fake_prepare(data):

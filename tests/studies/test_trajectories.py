@@ -8,6 +8,7 @@ import pytest
 import scipy.stats
 from conftest import InThisProcess, run_sweep, write_lines
 from matplotlib.colors import to_hex
+from ml_collections import ConfigDict
 from rich.console import Console
 
 from bertlab import results
@@ -200,3 +201,11 @@ def test_runs_of_a_study_start_from_the_same_step_of_a_run_that_is_not_finished(
     check_steps(tmp_path / "study", named.runs())
     source.result.write({"step": 10})
     check_steps(tmp_path / "study", study.runs())
+    warm = dataclasses.replace(study, config="base.py", downstream={})
+    source.result.delete()
+    configs = {run.name: ConfigDict({"init_from": str(source.directory), "init_step": None}) for run in warm.runs()}
+    with pytest.raises(UserError, match=r"half is not finished, .* config\.init_step, now at most 10$"):
+        check_steps(tmp_path / "warm", warm.runs(), configs)
+    for config in configs.values():
+        config.init_step = 5
+    check_steps(tmp_path / "warm", warm.runs(), configs)

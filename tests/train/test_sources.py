@@ -4,13 +4,14 @@ import json
 import shutil
 from pathlib import Path
 from pydoc_data.topics import topics
+from types import SimpleNamespace
 
 import pytest
 
 from bertlab.errors import UserError
 from bertlab.run import Run
 from bertlab.studies.measurements import load
-from bertlab.studies.same_data import compare_texts
+from bertlab.studies.same_data import compare_sources, compare_texts
 from bertlab.train import loop
 from bertlab.train.sources import of_pretrained
 from bertlab.transfer.finetune import finetune
@@ -113,3 +114,69 @@ def test_test_scores_of_other_examples_are_not_compared(tmp_path):
         )
     [said] = compare_texts(load(tmp_path))
     assert said == ("Test scores of words were measured on different texts and are not comparable: 12… in a, b; 34… in c.")
+
+
+def test_seeds_of_one_variant_that_read_different_things_are_named(tmp_path):
+    runs = [
+        {"name": name, "labels": {"use": name[0], "seed": name[1]}, "downstream": {"words": {}}} for name in ("a1", "a2", "b1")
+    ]
+    named = dict.fromkeys(("name", "title", "question", "command"), "s")
+    study = {**named, "axes": {"use": ["a", "b"], "seed": ["1", "2"]}, "downstream": ["words"], "runs": runs}
+
+    def said(change, runs=runs):
+        (tmp_path / "study.json").write_text(json.dumps({**study, "runs": runs}))
+        for name, limit in (("a1", 0), ("a2", 0), ("b1", 50)):
+            run = Run(tmp_path / name)
+            run.config.write({"seed": int(name[1]), "data": {"corpus": "pydocs", "seed": int(name[1])}})
+            run.result.write({"step": 1, "metrics": {}, "sources": {"corpus": "11"} | change.get((name, ""), {})})
+            tuned = run.stage("finetune", "words")
+            tuned.config.write({"seed": int(name[1]), "task_data": {"limit": limit}, "transfer": {"random": False}})
+            sources = {"init_from": name, "examples/words/train": str(limit), "examples/words/test": "33"}
+            metrics = {"test": {"words/f1": 0.5}}
+            tuned.result.write({"metrics": metrics, "sources": sources | change.get((name, "words"), {})})
+        return compare_sources(load(tmp_path))
+
+    assert said({}) == [], "each its own pretraining, and another limit on another variant"
+    differ = "Runs that differ in seeds only do not have the same here: "
+    [text] = said({("a2", ""): {"corpus": "22"}})
+    assert text.startswith(f"{differ}the text or the tokenizer of config.data (11… in a1, b1; 22… in a2). So their mean")
+    [examples] = said({("a2", "words"): {"examples/words/train": "44"}})
+    assert examples.startswith(f"{differ}the train examples of task words (0… in a1; 44… in a2).")
+    standing = [{**run, "config": "run:base"} for run in runs]
+    [base] = said({}, standing)
+    assert base.startswith(f"{differ}the run that config.init_from names (a1… in a1; a2… in a2).")
+
+
+def test_a_run_is_known_by_what_decides_its_parameters_and_not_by_where_that_is(tmp_path):
+    def digest_of(seed=1, corpus="text:here/a.txt", fingerprint="ff", code="aa", weights="ww", source="w.bin", last=4):
+        run = Run(tmp_path / "run")
+        shutil.rmtree(run.directory, ignore_errors=True)
+        run.config.write({"seed": seed, "data": {"corpus": corpus, "tokenizer": {"path": f"{corpus}/tokenizer"}}})
+        run.data.write({"corpus": {"fingerprint": fingerprint}})
+        run.environment.write({"code": {"my:Own": code}})
+        run.imported.write({"source": source, "blake2b": weights})
+        run.at_step(last).write({"sources": {"corpus": fingerprint}} if last else {})
+        return of_pretrained(run)
+
+    first = digest_of()
+    same = ({"corpus": "text:there/a.txt"}, {"source": "moved.bin"}, {"last": 8}, {"last": 0})  # 0: by an earlier version
+    assert all(digest_of(**change) == first for change in same)
+    others = [digest_of(**change) for change in ({"seed": 2}, {"fingerprint": "fe"}, {"code": "ab"}, {"weights": "wx"})]
+    assert len({first, *others}) == 5
+
+
+def test_processes_that_read_different_texts_are_refused_in_all_of_them(monkeypatch, tmp_path):
+    session = loop.Session.__new__(loop.Session)
+    session.workdir = tmp_path
+    session.experiment = SimpleNamespace(sources={"corpus": "aa"}, config=None)
+    for sources, refused, said in (
+        ({"corpus": "bb"}, "", "^process 1 does not have the same as process 0: the text or the tokenizer of config.data$"),
+        ({"corpus": "aa"}, "what the first process found", "^what the first process found$"),
+    ):
+        monkeypatch.setattr(
+            loop, "gather", lambda own, other=sources, first=refused: [own | {"refused": first}, {"sources": other}]
+        )
+        with pytest.raises(loop.Refused, match=said):
+            session._require_same({})
+    monkeypatch.setattr(loop, "gather", lambda own: [own, own])
+    session._require_same({})

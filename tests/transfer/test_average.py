@@ -205,8 +205,10 @@ def test_labels_that_changed_since_are_not_those_of_the_predictions(fine_tuned, 
     assert digests.keys() == {f"examples/words/{split}" for split in ("train", "valid", "test")}
     Run(runs[1]).result.write({"metrics": {}, "sources": digests})
     averaged(runs)
+    Run(runs[0]).result.write({"metrics": {}, "sources": digests | {"examples/words/train": "of task_data.limit"}})
+    averaged(runs)
     (tmp_path / "table.tsv").write_text((tmp_path / "table.tsv").read_text().replace("good", "fine"))
     with pytest.raises(
-        UserError, match=r"^the train examples of task words changed since .*/b predicted them; put the same back"
+        UserError, match=r"^the valid examples of task words changed since .*/a predicted them; put the same back"
     ):
         averaged(runs)
