@@ -10,6 +10,8 @@ An object store has no locks and moves no folder in one step, so nothing here ne
 
 A snapshot is the list: whoever reads it sees all files of one moment. The newest attempt that has a list counts. An older
 attempt that is still alive writes only below its own number, where it damages nothing, and ends at its next snapshot.
+
+No list holds links. One to a regular file inside the folder is saved as that file; other links, pipes and sockets are left out.
 """
 
 import contextlib
@@ -22,7 +24,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +86,14 @@ class Mirror:
 
     Raises:
         UserError: As `bertlab.remote.open_system`.
+
+    Attributes:
+        left_out: Paths below the folder of the links, pipes and sockets that were left out when it was last saved.
     """
 
     def __init__(self, url: str):
         self.url = url.rstrip("/")
+        self.left_out: list[str] = []
         self._bucket = Bucket(url)
         self._number = 0  # of this attempt; 0 before
         self._kept: dict[str, str] = {}  # digest -> place below the URL, of what the last list names
@@ -192,10 +198,11 @@ class Mirror:
         Raises:
             Superseded: A newer attempt has begun.
             StoreFailed: The store cannot be reached or written.
+            RunFailed: As `freeze`.
         """
         self._require_newest()
         with temporary_folder(folder.parent, "mirrored") as place:
-            names, folders = freeze(folder, place / "files")
+            names, folders, self.left_out = freeze(folder, place / "files")
             files, missing = {}, {}
             for name in names:
                 path = place / "files" / name
@@ -268,48 +275,69 @@ class Mirror:
         return UserError(f"{self.url}/{place} is damaged ({what}); delete {self.url} to start over")
 
 
-def freeze(folder: Path, place: Path) -> tuple[list[str], list[str]]:
-    """Copies a folder as it is at one moment, while others write to it; returns the paths of its files and of its folders.
+def freeze(folder: Path, place: Path) -> tuple[list[str], list[str], list[str]]:
+    """Copies a folder as it is at one moment, while others write to it.
 
     Files are replaced, not rewritten (but for logs, which grow), so a folder whose files are the same ones before and after
     was at rest. Checkpoints are linked, as they are never written again.
 
+    Returns:
+        The paths below the folder of its files, of its folders, and of the links, pipes and sockets that are left out.
+
     Raises:
-        RunFailed: It is never at rest.
+        RunFailed: It is never at rest, or holds a name that is not UTF-8.
     """
     for _ in range(_TRIES):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # removed in between
             before = dict(_entries(folder))
+            names = sorted(name for name, number in before.items() if number is not None)
+            if wrong := _wrong_name(folder, names):
+                raise RunFailed(wrong)
             place.mkdir()
-            for name in before:
+            for name in names:
                 path = place / name
                 if name.endswith("/"):
                     path.mkdir()
-                elif "checkpoints" in Path(name).parts:
+                elif "checkpoints" in Path(name).parts and not (folder / name).is_symlink():
                     link_or_copy(folder / name, path)
                 else:
                     shutil.copy2(folder / name, path)
             if dict(_entries(folder)) == before:
-                names = sorted(before)
-                return [name for name in names if name[-1] != "/"], [name[:-1] for name in names if name[-1] == "/"]
+                files, folders = [name for name in names if name[-1] != "/"], [name[:-1] for name in names if name[-1] == "/"]
+                return files, folders, sorted(before.keys() - set(names))
         shutil.rmtree(place, ignore_errors=True)
         time.sleep(0.1)
     raise RunFailed(f"{folder} changes all the time and cannot be copied as it is at one moment; end what else writes there")
 
 
-def _entries(folder: Path, below: str = "") -> Iterator[tuple[str, int]]:
-    """(path, with / at the end of a folder's; number of the file on the disk); a folder comes before what is in it."""
+def _entries(folder: Path, below: str = "", top: str = "") -> Iterator[tuple[str, int | None]]:
+    """(path, with / at the end of a folder's; number of the file on the disk, None if it is left out)."""
+    top = top or os.path.realpath(folder)
     with os.scandir(folder) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     for entry in entries:
         if _LEFT.fullmatch(entry.name) or is_temporary(entry.name):
             continue
         name = f"{below}{entry.name}"
-        if entry.is_dir():
+        if entry.is_dir(follow_symlinks=False):
             yield f"{name}/", entry.inode()
-            yield from _entries(Path(entry.path), f"{name}/")
-        elif entry.is_file():
+            yield from _entries(Path(entry.path), f"{name}/", top)
+        elif entry.is_file(follow_symlinks=False):
             yield name, entry.inode()
+        else:
+            target = os.path.realpath(entry.path)
+            is_inside = os.path.isfile(target) and Path(target).is_relative_to(top)
+            yield name, os.stat(target).st_ino if is_inside else None
+
+
+def _wrong_name(folder: Path, names: Iterable[str]) -> str:
+    """A sentence about the first name that no list can hold; "" without one."""
+    for name in names:
+        try:
+            name.encode("utf-8")
+        except UnicodeEncodeError:
+            return f"{folder} holds the name {os.fsencode(name)!r}, which is not UTF-8, so it cannot be saved; rename it"
+    return ""
 
 
 def attended(
@@ -328,9 +356,14 @@ def attended(
         say: Prints a line.
 
     Raises:
+        UserError: The folder holds a name that is not UTF-8; the command was not started.
         Superseded: A newer attempt has begun; the command has been ended.
         StoreFailed: The last snapshot could not be saved.
+        RunFailed: As `freeze`, of the last snapshot.
     """
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # others remove files; the snapshots look again
+        if wrong := _wrong_name(folder, (name for name, number in _entries(folder) if number is not None)):
+            raise UserError(wrong)
     process, interrupted = start(), False
     with interruptible(process.kill) as signals:
         try:
@@ -347,16 +380,27 @@ def attended(
         except BaseException:
             _end(process)
             raise
-        mirror.save(folder, None if interrupted else process.returncode)
+        _save(mirror, folder, None if interrupted else process.returncode, say)
         mirror.tidy()
         say(f"the last snapshot of {folder} is in {mirror.url}")
         return signals.status if interrupted else process.returncode
 
 
+def _save(mirror: Mirror, folder: Path, status: int | None, say: Callable[[str], None]) -> None:
+    """Saves a snapshot; a line says what is left out, unless the snapshot before left something out too."""
+    before = mirror.left_out
+    try:
+        mirror.save(folder, status)
+    finally:
+        if (left := mirror.left_out) and not before:
+            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+            say(f"left out of the snapshots of {folder}: {left[0]!r}{more} (links to no file inside it, pipes, sockets)")
+
+
 def _try_to_save(mirror: Mirror, folder: Path, seconds: float, say: Callable[[str], None]) -> None:
     """Saves a snapshot; if it fails, a line says so, and the next one will have all that this one would have."""
     try:
-        mirror.save(folder)
+        _save(mirror, folder, None, say)
     except Superseded:
         raise
     except (OSError, RunFailed) as error:

@@ -34,7 +34,7 @@ def open_system(url: str, named: str) -> tuple[Any, str]:
         named: Begins messages, such as "--store=gs://bucket".
 
     Raises:
-        UserError: Another protocol, a URL without a bucket, or a package is missing.
+        UserError: Another protocol, a URL without a bucket, a relative `file://` path, or a package is missing.
     """
     import fsspec
 
@@ -43,6 +43,8 @@ def open_system(url: str, named: str) -> tuple[Any, str]:
         raise UserError(f"{named}: {protocol}:// is not known; use gs://BUCKET/PATH or s3://BUCKET/PATH")
     if not path.strip("/"):
         raise UserError(f"{named}: expected a bucket and a path, such as {protocol}://bucket/path")
+    if protocol == "file" and not path.startswith("/"):
+        raise UserError(f"{named}: the path is relative; give an absolute one, as in file:///tmp/bucket/path")
     package, extra = _PACKAGES.get(protocol, ("", ""))
     try:
         system, place = fsspec.core.url_to_fs(str(url))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -203,6 +204,51 @@ def test_a_folder_that_is_never_at_rest_is_said(tmp_path, monkeypatch):
         freeze(folder, tmp_path / "frozen")
 
 
+def test_links_are_saved_as_files_inside_the_folder_or_left_out(url, tmp_path):
+    outside = write(tmp_path / "outside", a="not of the run")
+    here = write(tmp_path / "here", a="1", checkpoints__2__state="two")
+    (here / "file").symlink_to("a")
+    (here / "checkpoints" / "same").symlink_to("../folder/2/state")
+    links = {"loop": "loop", "up": "..", "here": ".", "folder": "checkpoints", "none": "nothing", "out": outside / "a"}
+    for name, target in links.items():
+        (here / name).symlink_to(target)
+    os.mkfifo(here / "pipe")
+    mirror = saved(url, here)
+    assert mirror.left_out == sorted([*links, "pipe"])
+    assert Mirror(url).take(tmp_path / "there").folders == ["checkpoints", "checkpoints/2"]
+    assert read(tmp_path / "there") == {"a": "1", "file": "1", "checkpoints/2/state": "two", "checkpoints/same": "two"}
+    (tmp_path / "linked").symlink_to("here")
+    assert saved("memory://bucket/run/linked", tmp_path / "linked").newest().files.keys() == read(tmp_path / "there").keys()
+    (here / "file").unlink()
+    (here / "file").symlink_to("checkpoints/2/state")
+    mirror.save(here)
+    assert Mirror(url).take(tmp_path / "there") and read(tmp_path / "there")["file"] == "two"
+
+
+@pytest.mark.parametrize("name", [b"bad-\xff", b"folder-\xff/a"])
+def test_a_name_that_is_not_utf8_is_refused_and_the_snapshot_before_it_stays(url, tmp_path, name):
+    here = write(tmp_path / "here", a="1")
+    mirror = saved(url, here)
+    path = here / os.fsdecode(name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("2")
+    shown = re.escape(rf"{here} holds the name b'{name.decode('ascii', 'backslashreplace').removesuffix('/a')}")
+    with pytest.raises(RunFailed, match=shown + "/?', which is not UTF-8"):
+        mirror.save(here)
+    assert Mirror(url).take(tmp_path / "there") and read(tmp_path / "there") == {"a": "1"}
+    assert sorted(os.listdir(tmp_path)) == ["here", "there"]
+    with pytest.raises(UserError, match=shown):
+        attended(mirror, here, lambda: pytest.fail("the command has run"), 0.1, print)
+
+
+def test_a_relative_path_is_refused_as_a_url(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for url in ("file://relative/x", "file://x"):
+        with pytest.raises(UserError, match=f"^{url}: the path is relative; give an absolute one, as in file:///"):
+            Mirror(url)
+    assert Mirror(f"file://{tmp_path}/x").newest() is None
+
+
 COUNTER = """
 import sys, time
 from pathlib import Path
@@ -228,6 +274,44 @@ def test_a_command_is_attended_and_its_status_is_kept(url, tmp_path):
     assert attended(mirror, folder, start, 0.1, print) == 5
     assert moments[-1] == 5 and len(moments) > 2 and set(moments[:-1]) == {None}
     assert Mirror(url).take(tmp_path / "there").status == 5 and read(tmp_path / "there") == {"number": "30"}
+
+
+NAMES = """
+import os, sys, time
+folder = os.fsencode(sys.argv[1])
+open(folder + b"/\\xff", "w").close()
+os.symlink("loop", folder + b"/loop")
+os.symlink("..", folder + b"/up")
+while not os.path.exists(sys.argv[1] + "/said"):
+    time.sleep(0.02)
+if sys.argv[2] == "mend":
+    os.rename(folder + b"/\\xff", folder + b"/mended")
+"""
+
+
+def test_a_command_that_makes_links_and_a_name_that_is_not_utf8_is_told_so(url, tmp_path):
+    folder, lines = tmp_path / "run", []
+    folder.mkdir()
+
+    def say(line):
+        lines.append(line)
+        if "not UTF-8" in line:
+            (folder / "said").write_text("")
+
+    mirror = Mirror(url)
+    mirror.claim()
+    start = lambda how: lambda: subprocess.Popen([sys.executable, "-c", NAMES, str(folder), how])
+    assert attended(mirror, folder, start("mend"), 0.1, say) == 0
+    assert Mirror(url).take(tmp_path / "there") and read(tmp_path / "there") == {"mended": "", "said": ""}
+    assert attended(mirror, folder, lambda: subprocess.Popen(["true"]), 0.1, say) == 0, "and is not told again"
+    of = f"left out of the snapshots of {folder}: 'loop' and 1 more (links to no file inside it, pipes, sockets)"
+    assert lines.count(of) == 1 and sum("left out" in line for line in lines) == 1
+    assert any(line.startswith("no snapshot was saved (") and "b'\\xff'" in line for line in lines)
+    for name in ("loop", "up", "said"):
+        (folder / name).unlink()
+    with pytest.raises(RunFailed, match="not UTF-8"):
+        attended(mirror, folder, start("leave"), 0.1, say)
+    assert "mended" in Mirror(url).newest().files, "the list before it can be read"
 
 
 SAVES = """
