@@ -11,7 +11,7 @@ An object store has no locks and moves no folder in one step, so nothing here ne
 A snapshot is the list: whoever reads it sees all files of one moment. The newest attempt that has a list counts. An older
 attempt that is still alive writes only below its own number, where it damages nothing, and ends at its next snapshot.
 
-No list holds links. One to a regular file inside the folder is saved as that file; other links, pipes and sockets are left out.
+No list holds links: what they lead to is saved. Links that lead nowhere or in a circle, pipes and sockets are left out.
 """
 
 import contextlib
@@ -310,24 +310,25 @@ def freeze(folder: Path, place: Path) -> tuple[list[str], list[str], list[str]]:
     raise RunFailed(f"{folder} changes all the time and cannot be copied as it is at one moment; end what else writes there")
 
 
-def _entries(folder: Path, below: str = "", top: str = "") -> Iterator[tuple[str, int | None]]:
-    """(path, with / at the end of a folder's; number of the file on the disk, None if it is left out)."""
-    top = top or os.path.realpath(folder)
+def _entries(folder: Path, below: str = "", within: tuple[str, ...] = ()) -> Iterator[tuple[str, int | None]]:
+    """(path, with / at the end of a folder's; number of the file on the disk, None if it is left out).
+
+    `within` are the folders that the walk has come through; a link to one of them, or to what holds it, leads in a circle.
+    """
+    within += (os.path.realpath(folder),)
     with os.scandir(folder) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     for entry in entries:
         if _LEFT.fullmatch(entry.name) or is_temporary(entry.name):
             continue
-        name = f"{below}{entry.name}"
-        if entry.is_dir(follow_symlinks=False):
-            yield f"{name}/", entry.inode()
-            yield from _entries(Path(entry.path), f"{name}/", top)
-        elif entry.is_file(follow_symlinks=False):
-            yield name, entry.inode()
+        name, target = f"{below}{entry.name}", os.path.realpath(entry.path)
+        if os.path.isdir(target) and not any(Path(of).is_relative_to(target) for of in within):
+            yield f"{name}/", os.stat(target).st_ino
+            yield from _entries(Path(entry.path), f"{name}/", within)
+        elif os.path.isfile(target):
+            yield name, os.stat(target).st_ino
         else:
-            target = os.path.realpath(entry.path)
-            is_inside = os.path.isfile(target) and Path(target).is_relative_to(top)
-            yield name, os.stat(target).st_ino if is_inside else None
+            yield name, None
 
 
 def _wrong_name(folder: Path, names: Iterable[str]) -> str:
@@ -394,7 +395,7 @@ def _save(mirror: Mirror, folder: Path, status: int | None, say: Callable[[str],
     finally:
         if (left := mirror.left_out) and not before:
             more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-            say(f"left out of the snapshots of {folder}: {left[0]!r}{more} (links to no file inside it, pipes, sockets)")
+            say(f"left out of the snapshots of {folder}: {left[0]!r}{more} (links to nothing or in a circle, pipes, sockets)")
 
 
 def _try_to_save(mirror: Mirror, folder: Path, seconds: float, say: Callable[[str], None]) -> None:

@@ -204,21 +204,22 @@ def test_a_folder_that_is_never_at_rest_is_said(tmp_path, monkeypatch):
         freeze(folder, tmp_path / "frozen")
 
 
-def test_links_are_saved_as_files_inside_the_folder_or_left_out(url, tmp_path):
-    outside = write(tmp_path / "outside", a="not of the run")
+def test_links_are_saved_as_what_they_lead_to_or_left_out(url, tmp_path):
+    disk = write(tmp_path / "disk", state="three")
     here = write(tmp_path / "here", a="1", checkpoints__2__state="two")
     (here / "file").symlink_to("a")
-    (here / "checkpoints" / "same").symlink_to("../folder/2/state")
-    links = {"loop": "loop", "up": "..", "here": ".", "folder": "checkpoints", "none": "nothing", "out": outside / "a"}
-    for name, target in links.items():
+    (here / "checkpoints" / "3").symlink_to(disk)
+    (disk / "back").symlink_to(here)
+    for name, target in {"loop": "loop", "up": "..", "self": ".", "none": "nothing"}.items():
         (here / name).symlink_to(target)
     os.mkfifo(here / "pipe")
     mirror = saved(url, here)
-    assert mirror.left_out == sorted([*links, "pipe"])
-    assert Mirror(url).take(tmp_path / "there").folders == ["checkpoints", "checkpoints/2"]
-    assert read(tmp_path / "there") == {"a": "1", "file": "1", "checkpoints/2/state": "two", "checkpoints/same": "two"}
+    assert mirror.left_out == ["checkpoints/3/back", "loop", "none", "pipe", "self", "up"]
+    assert Mirror(url).take(tmp_path / "there").folders == ["checkpoints", "checkpoints/2", "checkpoints/3"]
+    content = {"a": "1", "file": "1", "checkpoints/2/state": "two", "checkpoints/3/state": "three"}
+    assert read(tmp_path / "there") == content
     (tmp_path / "linked").symlink_to("here")
-    assert saved("memory://bucket/run/linked", tmp_path / "linked").newest().files.keys() == read(tmp_path / "there").keys()
+    assert saved("memory://bucket/run/linked", tmp_path / "linked").newest().files.keys() == content.keys()
     (here / "file").unlink()
     (here / "file").symlink_to("checkpoints/2/state")
     mirror.save(here)
@@ -304,7 +305,7 @@ def test_a_command_that_makes_links_and_a_name_that_is_not_utf8_is_told_so(url, 
     assert attended(mirror, folder, start("mend"), 0.1, say) == 0
     assert Mirror(url).take(tmp_path / "there") and read(tmp_path / "there") == {"mended": "", "said": ""}
     assert attended(mirror, folder, lambda: subprocess.Popen(["true"]), 0.1, say) == 0, "and is not told again"
-    of = f"left out of the snapshots of {folder}: 'loop' and 1 more (links to no file inside it, pipes, sockets)"
+    of = f"left out of the snapshots of {folder}: 'loop' and 1 more (links to nothing or in a circle, pipes, sockets)"
     assert lines.count(of) == 1 and sum("left out" in line for line in lines) == 1
     assert any(line.startswith("no snapshot was saved (") and "b'\\xff'" in line for line in lines)
     for name in ("loop", "up", "said"):
