@@ -1,7 +1,9 @@
 """Reads the directories of runs and studies into one long table of measurements: one row per measured number."""
 
 import functools
+import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -302,16 +304,48 @@ _READ = {
     **dict.fromkeys(("name", "title", "question", "command"), str),
     "axes": {str: [str]},
     "downstream": [str],
-    "runs": [{"name": str, "labels": {str: str}, "downstream": (dict, list), "adapt?": (dict, None)}],
+    "runs": [{"name": str, "labels": {str: str}, "downstream": {str: dict}, "adapt?": (dict, None)}],
+    "select?": [str],
+    "rates?": [(int, float)],
+    "searches?": [{"variant": str, "own": (int, float), "candidates": {str: (int, float)}, "runs": [str]}],
+    "claims?": [{**dict.fromkeys(("higher", "lower", "published", "source"), str), "kinds?": [str]}],
+    "contrasts?": [[str]],
+    "published?": (dict, None),
 }
 """What reports read in study.json."""
+_PUBLISHED = {"source": str, "columns": [str], "rows": {str: [(int, float, str, None)]}, "note": str}
+_ROUNDED = 1e-6  # how far beyond its bounds a score may be that was computed in float32
+
+
+def _wrong_in(study: Mapping[str, Any]) -> str:
+    """What reports cannot use in a study.json; "" if nothing."""
+    published = study.get("published") if isinstance(study.get("published"), dict) else None
+    if wrong := misfit(study, _READ) or (published and misfit({"published": published}, {"published": _PUBLISHED})):
+        return wrong
+    names = [run["name"] for run in study["runs"]]
+    if not names:
+        return "runs is empty"
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        return f"runs has {twice[0]!r} more than once"
+    for number, search in enumerate(study.get("searches", ())):
+        if len(search["candidates"]) != len(study.get("rates", ())) or not search["candidates"]:
+            return f"searches.{number}.candidates must have a candidate for each of rates"
+        if not all(rate > 0 for rate in (search["own"], *search["candidates"].values())):
+            return f"searches.{number} must have rates above 0"
+    for number, pair in enumerate(study.get("contrasts", ())):
+        if len(pair) != 2:
+            return f"contrasts.{number} must have two variants, not {len(pair)}"
+    for name, row in published["rows"].items() if published else ():
+        if len(row) != len(published["columns"]):
+            return f"published.rows.{name} must have a value for each of published.columns"
+    return ""
 
 
 def read_study(path: Path) -> tuple[dict[str, Any], dict[str, Run]]:
     """What study.json says, with "settled" if the sweep stopped early, and the runs; of a single run the same keys.
 
     Raises:
-        UserError: The directory holds neither a study nor a run.
+        UserError: The directory holds neither a study nor a run, or study.json is damaged.
     """
     directory, single = StudyDirectory(path), Run(path)
     if single.is_there() and not directory.is_there():
@@ -319,7 +353,10 @@ def read_study(path: Path) -> tuple[dict[str, Any], dict[str, Run]]:
     else:
         directory.require_whole()
     if study := directory.study.get():
-        if wrong := misfit(study, _READ):
+        for run in study["runs"]:
+            if isinstance(run.get("downstream"), list):  # of names, without settings
+                run["downstream"] = {task: {} for task in run["downstream"]}
+        if wrong := _wrong_in(study):
             raise UserError(f"{directory.study} is damaged: {wrong}; restore it, or run the sweep again")
         if settled := directory.settled.get():
             study["settled"] = settled
@@ -498,14 +535,28 @@ def _finetunings(directory: Run, run: Mapping[str, Any]) -> Rows:
         spent += [_spent(adaptation.result, adaptation.result.get({})), _spent(place.result, result)]
         metrics = result.get("metrics", {})
         most_frequent = place.most_frequent.get({}) if metrics else {}
-        for stage, by_split in (("finetune", metrics), ("most_frequent", most_frequent)):
+        parts = (("finetune", place.result, metrics), ("most_frequent", place.most_frequent, most_frequent))
+        for stage, file, by_split in parts:
             for split, values in by_split.items():
+                _require_possible(file, split, values)
                 # A task's own loss ("package/loss") stands for the total ("loss"), which may hold other objectives.
                 own = {metric.removeprefix(f"{task}/"): value for metric, value in values.items()}
                 rows += [(Measure(stage, task, split, metric), _number(value)) for metric, value in own.items()]
     spent = [of for of in spent if of]
     totals = {key: sum(of[key] for of in spent) for key in TRANSFER_COSTS if spent and not run.get("averages")}
     return rows + [(cost(key, "transfer"), _number(value)) for key, value in totals.items()]
+
+
+def _require_possible(file: JsonFile, split: str, values: Mapping[str, float | None]) -> None:
+    """Refuses a score that no model can have."""
+    for metric, value in values.items():
+        low, high = bounds(metric)
+        finite = isinstance(value, int) or (value is not None and math.isfinite(value))  # others are no scores
+        if finite and not low - _ROUNDED <= value <= high + _ROUNDED:
+            raise UserError(
+                f"{file} is damaged: {split}/{metric} must be between {low:g} and {high:g}, not {value!r:.40};"
+                " restore it, or delete it and run the sweep again"
+            )
 
 
 def _spent(file: JsonFile, result: Mapping[str, Any]) -> dict[str, float]:

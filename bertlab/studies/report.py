@@ -1,11 +1,12 @@
 """The report of a study or a run: terminal tables, CSV, LaTeX, figures, and one self-contained HTML page."""
 
+import contextlib
 import dataclasses
 import functools
 import io
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from rich.cells import cell_len
 from rich.table import Table
 
 from bertlab.console import Console
+from bertlab.errors import UserError
 from bertlab.files import whole_file, write_text
 from bertlab.locks import alone
 from bertlab.run import StudyDirectory
@@ -99,13 +101,14 @@ def report(path: str | os.PathLike, *, console: Console | None = None) -> Path:
         The path of `report.html`.
 
     Raises:
-        UserError: `path` holds neither a study nor a run, or one of its files is damaged.
+        UserError: `path` holds neither a study nor a run, or one of its files is damaged, or what lies where the report is
+            written is of another kind.
     """
     console = console or Console()
     results = load(path)
     said = show(results)
     place = StudyDirectory(results.path)
-    with alone(place.report, wait=True):
+    with alone(place.report, wait=True), _refusing_what_is_in_the_way():
         _write(results, said, place)
     print_report(said, place.page, console)
     return place.page
@@ -114,6 +117,18 @@ def report(path: str | os.PathLike, *, console: Console | None = None) -> Path:
 def numbers(path: str | os.PathLike) -> list[dict[str, Any]]:
     """The rows of `report/table.csv`: mean, spread and seeds of each variant in each measure, in raw units (`summarise`)."""
     return summarise(load(path)).to_dict("records")
+
+
+@contextlib.contextmanager
+def _refusing_what_is_in_the_way() -> Iterator[None]:
+    """Names a file where a folder is to be, or a folder where a file is to be."""
+    try:
+        yield
+    except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
+        wanted = Path(error.filename2 or error.filename)  # the second is what a file was to be moved to
+        there = next(path for path in (wanted, *wanted.parents) if os.path.lexists(path))
+        kind = "a folder, and the report needs a file" if there.is_dir() else "a file, and the report needs a folder"
+        raise UserError(f"{there} is {kind} of this name; move or delete it, and run the same command again") from None
 
 
 def _write(results: Results, said: Shown, place: StudyDirectory) -> None:

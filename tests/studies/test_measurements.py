@@ -11,8 +11,9 @@ import scipy.stats
 from conftest import PARAMETERS, objectives_study, write_json, write_run, write_study
 
 from bertlab.errors import UserError
-from bertlab.studies.comparisons import difference
+from bertlab.studies.comparisons import compare_all, difference
 from bertlab.studies.curves import curves, mean_curves, shared_curves, untrained
+from bertlab.studies.findings import verdicts
 from bertlab.studies.measurements import COLUMNS, Measure, cost, load, score_of_task
 from bertlab.studies.plots import learning_curves, line_styles
 from bertlab.studies.same_data import compare_data
@@ -319,3 +320,15 @@ def test_an_average_is_scored_beside_the_same_most_frequent_answer_and_costs_wha
     assert row["status"] == "finished" and row[["package/accuracy", "most_frequent/package/accuracy"]].tolist() == [0.7, 0.25]
     costs = ["tokens", "transfer/seconds", "parameters"]
     assert row[costs].tolist() == (2 * one[costs]).tolist()
+
+
+def test_tasks_that_are_a_list_of_names_have_no_settings(tmp_path):
+    directory = small_study(tmp_path / "s")
+    expected, study = load(directory), json.loads((directory / "study.json").read_text())
+    for run in study["runs"]:
+        run["downstream"] = [*run["downstream"]]
+    claims = [{"higher": "MLM", "lower": "LTR", "published": "1 against 2", "source": "a paper"}]
+    write_json(directory / "study.json", study | {"claims": claims})
+    found = load(directory)
+    assert found.measurements.equals(expected.measurements)
+    assert [verdict.measure.task for verdict in verdicts(found, compare_all(found))] == ["package", "code_spans"]

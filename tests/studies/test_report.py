@@ -238,8 +238,8 @@ def test_a_variant_without_an_interval_is_not_said_to_be_no_better_than_the_most
 
 
 def test_an_interval_that_holds_every_value_is_undetermined(tmp_path):
-    results = load(study_of(tmp_path / "s", MLM=[0.1, 0.99], LTR=[0.95, 0.05]))
-    assert "by 4.5 points (undetermined with 2 seeds); 2 seeds cannot tell that from chance." in sentence(results)
+    results = load(study_of(tmp_path / "s", MLM=[0.1, 0.98], LTR=[0.95, 0.05]))
+    assert "by 4.0 points (undetermined with 2 seeds); 2 seeds cannot tell that from chance." in sentence(results)
     cells = {
         f"{group} {row}": text
         for frame in show(results).tables
@@ -1052,3 +1052,92 @@ def test_a_published_finding_is_held_against_the_interval(mlm, ltr, says, tmp_pa
     assert says in first and "MLM is above LTR (83.9 and 82.1; table 5)." in first
     tokens = count_text(results.values(cost("tokens")).max())
     assert any(f"pretrained on more than {tokens} tokens" in text for text in more), "how small it was"
+
+
+WITH_SEARCH = {"own": 1e-3, "candidates": {"mlm-seed=1-rate=0.001": 1e-3}, "runs": ["mlm-seed=1"]}
+CLAIM = {"higher": "MLM", "lower": "LTR", "published": "1 against 2", "source": "a paper"}
+PAPER = {"source": "a paper", "columns": ["a"], "rows": {"MLM": [1.0]}, "note": ""}
+OTHER_STUDIES = {  # keys of study.json, and what is wrong with them
+    "no runs": ({"runs": []}, "runs is empty"),
+    "a run twice": (lambda study: {"runs": study["runs"] * 2}, "runs has 'mlm-seed=1' more than once"),
+    "tasks of another kind": (
+        lambda study: {"runs": [study["runs"][0] | {"downstream": {"package": 5}}]},
+        "an object, not '5'",
+    ),
+    "claims are a number": ({"claims": 5}, "claims must be a list, not '5'"),
+    "a claim without variants": ({"claims": [{"x": 1}]}, "claims.0.higher is missing"),
+    "kinds are a number": ({"claims": [CLAIM | {"kinds": 5}]}, "claims.0.kinds must be a list, not '5'"),
+    "contrasts are a number": ({"contrasts": 5}, "contrasts must be a list, not '5'"),
+    "a contrast of three": ({"contrasts": [["MLM", "LTR", "MLM"]]}, "contrasts.0 must have two variants, not 3"),
+    "a search without variant": ({"searches": [WITH_SEARCH], "rates": [1]}, "searches.0.variant is missing"),
+    "a search without its rates": ({"searches": [{"variant": "MLM", **WITH_SEARCH}]}, "a candidate for each of rates"),
+    "a rate of 0": (
+        {"searches": [{"variant": "MLM", **WITH_SEARCH, "own": 0}], "rates": [1]},
+        "searches.0 must have rates above 0",
+    ),
+    "published is a number": ({"published": 5}, "published must be an object or null, not '5'"),
+    "published without source": ({"published": {"x": 1}}, "published.source is missing"),
+    "a published row too long": (
+        {"published": PAPER | {"rows": {"MLM": [1, 2]}}},
+        "published.rows.MLM must have a value for each",
+    ),
+}
+OTHER_STUDIES |= {
+    f"a search without {key}": (
+        {"searches": [{name: value for name, value in WITH_SEARCH.items() if name != key} | {"variant": "MLM"}], "rates": [1]},
+        f"searches.0.{key} is missing",
+    )
+    for key in ("own", "runs")
+}
+
+
+def refused(directory, capsys):
+    """The one line with which `bertlab report` refuses a directory."""
+    assert main(["report", str(directory)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    return said.strip()
+
+
+@pytest.mark.parametrize("other", OTHER_STUDIES)
+def test_a_study_json_of_another_form_is_refused_in_one_sentence(other, tmp_path, capsys, no_figures):
+    file = study_of(tmp_path / "s", MLM=[0.7], LTR=[0.6]) / "study.json"
+    study, (change, wrong) = json.loads(file.read_text()), OTHER_STUDIES[other]
+    file.write_text(json.dumps(study | (change(study) if callable(change) else change)))
+    said = refused(file.parent, capsys)
+    assert said.startswith(f"bertlab report: {file} is damaged: ") and wrong in said
+    assert "; restore it, or " in said and not (file.parent / "report").exists()
+
+
+@pytest.mark.parametrize("score", [1e308, -0.1, 10**400], ids=["large", "negative", "beyond floats"])
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_a_score_that_no_model_can_have_is_refused_in_one_sentence(split, score, tmp_path, capsys, no_figures):
+    directory = study_of(tmp_path / "s", MLM=[0.7, 0.8], LTR=[0.6, 0.65])
+    file = directory / "mlm-seed=1" / "finetune" / "code_spans" / "result.json"
+    result = json.loads(file.read_text())
+    result["metrics"][split]["code_spans/f1"] = score
+    file.write_text(json.dumps(result))
+    said = refused(directory, capsys)
+    assert said.startswith(f"bertlab report: {file} is damaged: {split}/code_spans/f1 must be between 0 and 1, not ")
+    assert said.endswith("; restore it, or delete it and run the sweep again") and len(said) < 400
+
+
+def test_a_score_of_1_that_float32_rounded_up_is_one(tmp_path):
+    scored = load(study_of(tmp_path / "s", "package", MLM=[1.0000001], LTR=[0.6]))
+    assert scored.wide("package/accuracy")["package/accuracy"].max() == 1.0000001
+
+
+@pytest.mark.parametrize(
+    "name", ["report", "report/figures", "report.html", "explore.html", "report/table.tex", "report/runs.csv"]
+)
+def test_what_is_in_the_way_of_a_report_is_named(name, tmp_path, capsys, no_figures):
+    path = study_of(tmp_path / "s", MLM=[0.7], LTR=[0.6]) / name
+    path.parent.mkdir(exist_ok=True)
+    folder = "." in name
+    path.mkdir() if folder else path.write_text("mine")
+    kinds = "a folder, and the report needs a file" if folder else "a file, and the report needs a folder"
+    remedy = "move or delete it, and run the same command again"
+    assert refused(tmp_path / "s", capsys) == f"bertlab report: {path} is {kinds} of this name; {remedy}"
+    assert path.is_dir() if folder else path.read_text() == "mine"
+    path.rmdir() if folder else path.unlink()
+    assert report(tmp_path / "s", console=quiet()).exists()
