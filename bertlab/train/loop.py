@@ -489,7 +489,7 @@ def itstime(step: int, steps: int, every: int) -> bool:
 
 
 def _moved(before: Any, now: str) -> bool:
-    """Whether a run to start from is the same one, moved together with its study: gone from there, and named the same here."""
+    """Whether a run to start from, or its tokenizer, is the same one, moved together with its study: gone from there, and named the same here."""
     there, here = Path(str(before)).expanduser(), Path(now).expanduser().absolute()
     return bool(now) and there.is_absolute() and not there.exists() and there.parts[-2:] == here.parts[-2:]
 
@@ -522,11 +522,12 @@ def finished(config, workdir: Path, of_heads: Mapping[str, Any] | None = None) -
     old = {key: value for key, value in default.items() if key in new} | old
     found = {"train.steps": new["train.budget"], "optimizer.warmup_steps": new["optimizer.warmup_steps"] is None}
     free = lambda name: keys.has("on_resume", name) or found.get(name)  # numbers that the run computed
-    if _moved(old.get("init_from"), new["init_from"]):
-        old["init_from"] = new["init_from"]
+    for name in ("init_from", "data.tokenizer.path"):
+        if _moved(old.get(name), new.get(name, "")):
+            old[name] = new[name]
     result = directory.result.get()
     if result is None and sources.CORPUS in directory.sources():  # a text with another digest is refused when it is read
-        old["data.corpus"] = new["data.corpus"]
+        old |= {name: new[name] for name in ("data.corpus", "data.tokenizer.path")}
     differ = [name for name in {**old, **new} if old.get(name) != new.get(name) and not free(name)]
     if differ:
         shown = ", ".join(f"{k} ({old.get(k)!r} there, {new.get(k)!r} given)" for k in differ[:5])

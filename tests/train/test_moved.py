@@ -11,9 +11,9 @@ from bertlab.train.loop import finished
 def test_a_run_that_moved_with_the_one_it_starts_from_goes_on(tmp_path):
     there, here = tmp_path / "there" / "study", tmp_path / "here" / "study"
     config = base_config()
-    config.init_from = str(there / "a")
+    config.init_from, config.data.tokenizer.path = str(there / "a"), str(there / "a" / "tokenizer")
     Run(here / "b").begin(config.to_dict())
-    config.init_from = str(here / "a")
+    config.init_from, config.data.tokenizer.path = str(here / "a"), str(here / "a" / "tokenizer")
     assert finished(config, here / "b") is None, "it may go on"
     for other in (here / "c", tmp_path / "here" / "another" / "a", ""):
         config.init_from = str(other)
