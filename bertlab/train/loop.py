@@ -489,7 +489,7 @@ def itstime(step: int, steps: int, every: int) -> bool:
 
 
 def _moved(before: Any, now: str) -> bool:
-    """Whether a run to start from, or its tokenizer, is the same one, moved together with its study: gone from there, and named the same here."""
+    """Whether a run to start from, or its tokenizer, moved together with its study: gone there, and named the same here."""
     there, here = Path(str(before)).expanduser(), Path(now).expanduser().absolute()
     return bool(now) and there.is_absolute() and not there.exists() and there.parts[-2:] == here.parts[-2:]
 
