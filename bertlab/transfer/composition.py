@@ -103,7 +103,8 @@ def sources_of(config: ConfigDict, tasks: Tasks) -> dict[str, str]:
     here = lambda path: Run(Path(path).expanduser())
     found = {sources.INIT_FROM: sources.of_pretrained(here(config.init_from)), **sources.of_tasks(tasks)}
     for name in tasks:
-        if vectors := config.objectives.get(name, {}).get(VECTORS):
+        vectors = config.objectives.get(name, {}).get(VECTORS)
+        if vectors and here(vectors).config.exists():  # a finished fine-tuning no longer needs them
             found[f"{sources.VECTORS}/{name}"] = sources.of_pretrained(here(vectors))
     return found
 
