@@ -316,6 +316,7 @@ def test_text_is_as_much_as_is_asked_for_and_prepared_anew_each_time(workload, t
     assert all(timed(side, 1)["seconds"] > 0.01 for _ in range(2)), "nothing is kept from round to round"
 
 
+@pytest.mark.slow
 def test_the_task_is_balanced_and_the_run_has_the_shape_that_the_rival_is_told(workload, tmp_path):
     ours.write_task(workload, str(tmp_path), train=60, held_out=20)
     task = find_task(str(tmp_path / "task.py"))

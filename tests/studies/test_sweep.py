@@ -443,6 +443,7 @@ def test_interrupt_lets_the_run_save_and_exits_130(tmp_path, number, before):
     assert "interrupted" in printed
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_kills_the_run_and_exits_at_once(tmp_path):
     process = start_waiting_sweep(tmp_path, mode="stay")
     [worker] = psutil.Process(process.pid).children()

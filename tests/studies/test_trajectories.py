@@ -78,6 +78,7 @@ def test_a_step_that_was_passed_without_a_checkpoint_is_refused_before_anything_
     assert run_sweep(study_of((125,)), tmp_path)[0] == 0, "fewer steps need nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_a_sweep_fine_tunes_from_kept_steps(small_overrides, words_task, tmp_path):
     small = {"model.width": 16, "model.layers": 1, "train.steps": 4, "train.eval_batches": 1, "evaluate.sentences": 0}

@@ -65,6 +65,7 @@ def test_fsdp_divides_the_state_and_moves_parameters_and_never_activations(of_ei
 LONG = {"data__seq_len": 256, "data__batch_size": 4, "model__layers": 1, "model__heads": 4, "model__dropout": 0.1}
 
 
+@pytest.mark.slow
 def test_parts_of_rows_share_the_work_and_exchange_states_and_never_scores(small_config):
     """Four parts: before and after attention each state goes from all to all, forward and backward, and gradients once."""
     whole, parts = (plan(small_config("gpt", **LONG, mesh__sequence=n), "cpu:8") for n in (1, 4))
