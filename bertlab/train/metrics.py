@@ -1,6 +1,5 @@
 """Metric sums between log lines, and the writers of these lines: flat dicts of JSON values."""
 
-import contextlib
 import json
 from pathlib import Path
 
@@ -52,8 +51,7 @@ class JsonlWriter:
         self.dropped: set[tuple[int, str]] = set()
         stay, seen = [], 0
         if path.exists():
-            may_be_damaged = (UserError,) if resumed_step is None else ()  # nothing of it stays
-            with contextlib.suppress(*may_be_damaged):
+            try:
                 for raw, line in MetricsFile(path).lines():
                     seen += len(raw)
                     # A process killed while writing leaves at most one unfinished line, the last.
@@ -65,6 +63,9 @@ class JsonlWriter:
                         self.dropped.discard(of)
                     else:
                         self.dropped.add(of)
+            except UserError:
+                if resumed_step is not None and (up_to is None or seen < up_to):  # else nothing from there on stays
+                    raise
             write_bytes(path, b"".join(stay))
         self.written = Growing(b"".join(stay))
         self._file = path.open("ab")

@@ -472,7 +472,9 @@ def test_a_run_goes_on_from_the_last_checkpoint_up_to_which_its_log_is_whole(unf
     ]
     # What is damaged after it is as after a kill.
     again = shutil.copytree(unfinished[1], tmp_path / "again")
-    (again / "metrics.jsonl").write_bytes(content[: up_to[4]] + b'{"step": 4, "split": "train", "loss": 1.0}\n{"st')
+    (again / "metrics.jsonl").write_bytes(
+        content[: up_to[4]] + b'{"step": 4, "splot": 1}\n{"step": 4, "split": "train", "loss": 1.0}\n{"st'
+    )
     assert goes_on(unfinished, again, capsys) == ("", [])
     third = shutil.copytree(unfinished[1], tmp_path / "third")
     (third / "checkpoints" / "4" / "run.json").write_bytes(b'{"metr')  # has the digests of what the run reads, too
