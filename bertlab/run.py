@@ -540,6 +540,10 @@ class Run:
         """Whether the directory itself holds a pretraining, an adaptation or a fine-tuning."""
         return self.config.exists() or self.metrics.exists()
 
+    def is_half_trained(self) -> bool:
+        """Whether it has a checkpoint, but is neither finished nor imported: it may save further ones."""
+        return bool(self.steps()) and not (self.result.exists() or self.imported.exists())
+
     def is_there(self) -> bool:
         """Whether the directory holds a run, damaged perhaps, or imported weights; other tools have a config.json too."""
         return self.job.exists() or sum((self.directory / name).exists() for name in _MARKS) > 1

@@ -7,7 +7,6 @@ Imports and exports read the same table, so an export returns exactly what was i
 import contextlib
 import dataclasses
 import glob
-import hashlib
 import importlib
 import math
 import os
@@ -22,6 +21,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab import objectives
+from bertlab.checksums import digest_of
 from bertlab.config import is_finetuning
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
@@ -307,11 +307,8 @@ def save_imported(imported: Imported, workdir: Path, source_kind: str, source: s
 
 def _digest(params: Any) -> str:
     """Of all arrays, with their names: what the weights are, wherever they came from."""
-    found = hashlib.blake2b(digest_size=16)
-    for path, array in jax.tree.leaves_with_path(params):
-        found.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}".encode())
-        found.update(np.ascontiguousarray(array).data)
-    return found.hexdigest()
+    leaves = [(jax.tree_util.keystr(path), np.asarray(array)) for path, array in jax.tree.leaves_with_path(params)]
+    return digest_of(*(part for name, array in leaves for part in (f"{name} {array.dtype} {array.shape}".encode(), array)))
 
 
 def load_run(run: Path, step: int | None = None) -> Imported:

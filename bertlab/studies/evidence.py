@@ -18,7 +18,7 @@ import pandas as pd
 
 from bertlab.config import SHIPPED
 from bertlab.errors import UserError
-from bertlab.files import whole_file, write_text
+from bertlab.files import write_text
 from bertlab.locks import alone
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies import plots
@@ -28,7 +28,7 @@ from bertlab.studies.findings import Verdict, claimed, findings, notices, verdic
 from bertlab.studies.measurements import Measure, Results, load, scores
 from bertlab.studies.noted import Place, fill
 from bertlab.studies.published import names_of
-from bertlab.studies.report import environment_rows, figure_svg, figures
+from bertlab.studies.report import environment_rows, figures, write_svg
 from bertlab.studies.seeds import mean_scores
 from bertlab.studies.study import load_study
 from bertlab.studies.tables import grouped_tables, interval_text, notes
@@ -114,8 +114,7 @@ def write_pages(folder: Path, studies: Path) -> list[Path]:
             target = place.results.path / "figures"
             target.mkdir(exist_ok=True)
             for name, figure in drawn.items():
-                with whole_file(target / f"{name}.svg") as partial:
-                    figure_svg(figure, partial, background="white")
+                write_svg(figure, target / f"{name}.svg", background="white")
             for old in [path for path in target.glob("*.svg") if path.stem not in drawn]:  # another file there is not ours
                 old.unlink()
             write_text(place.results.path / PAGE, texts[place])

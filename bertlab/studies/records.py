@@ -165,8 +165,7 @@ def _require_one_step(run: RunSpec, directory: Path, config: Any) -> None:
         begins.append((Stage("pretrain", "", directory), config.init_from, config.init_step, "config.init_step"))
     for stage, path, step, key in begins:
         source = Run(Path(path).expanduser())
-        complete = source.result.exists() or source.imported.exists() or not source.steps()
-        if step is None and not complete and not stage.finished:
+        if step is None and source.is_half_trained() and not stage.finished:
             raise UserError(
                 f"{source} is not finished, so runs of this study could start from different checkpoints of it; let it finish,"
                 f" or set {key}, now at most {source.steps()[-1]}"

@@ -252,10 +252,15 @@ def figure_svg(figure: Figure, file: Path | io.StringIO, background: str = "none
         figure.savefig(file, format="svg", facecolor=background, metadata={"Date": None, "Creator": None})
 
 
+def write_svg(figure: Figure, path: Path, background: str = "none") -> None:
+    """Saves a figure as an SVG file, with this background, in one move."""
+    with whole_file(path) as partial:
+        figure_svg(figure, partial, background)
+
+
 def write_figure(figure: Figure, path: Path, background: str = "none") -> None:
     """Saves a figure as `path`.svg, with this background, and as `path`.png, each in one move."""
-    with whole_file(path.with_name(f"{path.name}.svg")) as partial:
-        figure_svg(figure, partial, background)
+    write_svg(figure, path.with_name(f"{path.name}.svg"), background)
     with whole_file(path.with_name(f"{path.name}.png")) as partial:
         figure.savefig(partial, format="png", dpi=160, facecolor="white")
 

@@ -86,9 +86,7 @@ def finetune(
             for name, (_, data) in tasks.items():
                 counts = ", ".join(f"{len(data.examples[split]):,} {split}" for split in SPLITS)
                 print(f"{name}: {counts} examples", flush=True)
-            if (source := Run(Path(config.init_from).expanduser())).steps() and not (
-                source.result.exists() or source.imported.exists()
-            ):
+            if (source := Run(Path(config.init_from).expanduser())).is_half_trained():
                 step = source.steps()[-1] if config.init_step is None else config.init_step
                 print(f"{source} is not finished; its step {step} is used", flush=True)
         if config.transfer.zero_shot:

@@ -199,7 +199,7 @@ def test_numbers_of_notes_come_from_the_results(folder):
 @pytest.mark.slow
 def test_the_committed_pages_are_those_of_the_committed_results(tmp_path, monkeypatch):
     """If this fails: bertlab evidence experiments/results --studies=experiments/ablations. Figures' files are not compared."""
-    monkeypatch.setattr(evidence, "figure_svg", lambda figure, file, **_: file.write_text(""))
+    monkeypatch.setattr(evidence, "write_svg", lambda figure, path, **_: path.write_text(""))
     shutil.copytree(RESULTS, tmp_path / "results", ignore=shutil.ignore_patterns("figures"))
     for page in write_pages(tmp_path / "results", STUDIES):
         assert page.read_text() == (RESULTS / page.relative_to(tmp_path / "results")).read_text(), page
