@@ -946,7 +946,7 @@ def _run_sweep(given, tell) -> int | None:
 
 
 def _mirror(given, _) -> int:
-    from bertlab.mirror import Mirror, attended
+    from bertlab.mirror import Mirror, attended, require_names
 
     words, mirror = _words(given), Mirror(given.url)
     if not words:
@@ -958,13 +958,14 @@ def _mirror(given, _) -> int:
         raise UserError(
             f"the command does not name {given.folder}, of which snapshots are saved; give the folder that it writes"
         )
+    if not shutil.which(words[0]):
+        raise UserError(f"{words[0]} is no command here; write it after --, as in: -- bertlab train ...")
+    require_names(given.folder)
     mirror.claim()
     given.folder.mkdir(parents=True, exist_ok=True)
     brought = mirror.take(given.folder)
     of = f"{given.folder} goes on from the newest snapshot in {given.url}"
     print(of if brought else f"{given.url} has no snapshot: {given.folder} begins it", flush=True)
-    if not shutil.which(words[0]):
-        raise UserError(f"{words[0]} is no command here; write it after --, as in: -- bertlab train ...")
     # Its own session: Ctrl-C reaches it once, from here. Its input closes when this process ends.
     start = lambda: subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
     return attended(mirror, given.folder, start, given.seconds, functools.partial(print, flush=True))
@@ -1157,15 +1158,16 @@ def _prepare(given, overrides: list[str]) -> Found:
 def _tokenizer_train(given, _) -> Found:
     from bertlab.data.corpora import open_corpus
     from bertlab.data.tokenizers import train_tokenizer
+    from bertlab.files import whole_directory
     from bertlab.locks import alone
     from bertlab.progress import doing
 
     options = {"seed": given.seed, "lowercase": given.lowercase, "sample_sentences": given.sample_sentences}
-    with alone(given.out):
+    with alone(given.out), whole_directory(given.out) as folder:
         sentences = (s for document in open_corpus(given.corpus).documents() for s in document.sentences)
         with doing("training the tokenizer"):
             tokenizer = train_tokenizer(given.kind, sentences, given.vocab_size, **options)
-        tokenizer.save(given.out)
+        tokenizer.save(folder)
     print(f"{given.kind} tokenizer with {tokenizer.vocab_size} pieces saved in {given.out}")
     return Found({"directory": given.out, "kind": given.kind, "pieces": tokenizer.vocab_size})
 

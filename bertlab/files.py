@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import functools
+import glob
 import json
 import os
 import re
@@ -175,6 +176,35 @@ def temporary_folder(root: Path, kind: str) -> Iterator[Path]:
 def is_temporary(name: str) -> bool:
     """Whether a folder of this name is one of `temporary_folder`, of any process on this machine."""
     return bool(re.fullmatch(r"[a-z-]+-" + re.escape(host()) + r"-\d{1,7}-\w+", name, re.ASCII))
+
+
+@contextlib.contextmanager
+def whole_directory(directory: Path) -> Iterator[Path]:
+    """Creates a directory under a temporary name and renames it if the block succeeds.
+
+    Raises:
+        UserError: the name is taken.
+    """
+    refuse_occupied(directory)
+    directory = directory.absolute()
+    begun = f".{directory.name}.part-{host()}-"
+    for abandoned in directory.parent.glob(f"{glob.escape(begun)}*"):
+        if (number := abandoned.name.removeprefix(begun)).isdecimal() and not is_running(int(number)):
+            shutil.rmtree(abandoned, ignore_errors=True)
+    part = directory.with_name(f"{begun}{os.getpid()}")
+    part.mkdir(parents=True)
+    try:
+        yield part
+        move(part, directory)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def refuse_occupied(directory: Path) -> None:
+    """Refuses a path that exists and is not an empty directory."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UserError(f"{directory} is not empty; name a new directory")
 
 
 def link_or_copy(source: str | os.PathLike, target: str | os.PathLike) -> None:

@@ -341,6 +341,17 @@ def _wrong_name(folder: Path, names: Iterable[str]) -> str:
     return ""
 
 
+def require_names(folder: Path) -> None:
+    """Refuses a folder with a name that no snapshot can have, before an attempt begins.
+
+    Raises:
+        UserError: A name is not UTF-8.
+    """
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # others remove files; the snapshots look again
+        if wrong := _wrong_name(folder, (name for name, number in _entries(folder) if number is not None)):
+            raise UserError(wrong)
+
+
 def attended(
     mirror: Mirror, folder: Path, start: Callable[[], subprocess.Popen], seconds: float, say: Callable[[str], None]
 ) -> int:
@@ -357,14 +368,10 @@ def attended(
         say: Prints a line.
 
     Raises:
-        UserError: The folder holds a name that is not UTF-8; the command was not started.
         Superseded: A newer attempt has begun; the command has been ended.
         StoreFailed: The last snapshot could not be saved.
         RunFailed: As `freeze`, of the last snapshot.
     """
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # others remove files; the snapshots look again
-        if wrong := _wrong_name(folder, (name for name, number in _entries(folder) if number is not None)):
-            raise UserError(wrong)
     process, interrupted = start(), False
     with interruptible(process.kill) as signals:
         try:

@@ -30,8 +30,9 @@ from ml_collections import ConfigDict
 
 from bertlab.config import base_config, flatten
 from bertlab.errors import UserError
+from bertlab.files import refuse_occupied
 from bertlab.interop import import_weights
-from bertlab.interop.base import Imported, refuse_occupied
+from bertlab.interop.base import Imported
 from bertlab.interop.huggingface import save
 from bertlab.run import Run
 from bertlab.train.build import Experiment, build_pretraining

@@ -229,6 +229,8 @@ def test_tokenizer_round_trip(kind, tmp_path, monkeypatch, capsys):
     arguments = ["tokenizer", "train", f"--corpus=text:{tmp_path}/*.txt", f"--kind={kind}", f"--vocab_size={size}"]
     assert main([*arguments, f"--out={out}", "--lowercase"]) == 0
     assert size in (said := capsys.readouterr().out) and out in said
+    assert main([*arguments[:-1], "--vocab_size=300", f"--out={out}"]) == 2
+    assert "tokenizer is not empty; name a new directory" in capsys.readouterr().err
 
     def piped(arguments, text):
         pipe(monkeypatch, text.encode())

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 from rich.table import Table
 
+from bertlab import progress
 from bertlab.config import flatten
 from bertlab.console import Console
 from bertlab.data.synthetic import language
@@ -84,7 +85,7 @@ def floors(experiment: Experiment | ConfigDict, split: str = "test", params: Any
     make_views = jax.jit(program.views)
     row_losses = jax.jit(functools.partial(_row_losses, program))
     rows, found, caveats = {name: [] for name in names}, {}, {name: set() for name in names}
-    for index, batch in enumerate(batches):
+    for index, batch in enumerate(progress.over(batches, "computing the floors", len(batches))):
         views = make_views(batch, jax.random.fold_in(jax.random.key(0), index))  # as build_eval_step's
         losses = None if params is None else jax.device_get(row_losses(params, views))
         views = jax.device_get(views)

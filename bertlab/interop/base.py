@@ -4,14 +4,10 @@ Each entry of a table maps one parameter of bertlab's tree ("body/blocks/up/kern
 Imports and exports read the same table, so an export returns exactly what was imported.
 """
 
-import contextlib
 import dataclasses
-import glob
 import importlib
 import math
-import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +21,7 @@ from bertlab.checksums import digest_of
 from bertlab.config import is_finetuning
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
-from bertlab.files import host, is_running, move
+from bertlab.files import refuse_occupied, whole_directory
 from bertlab.interop.card import write_card
 from bertlab.locks import alone
 from bertlab.objectives.base import Scoring
@@ -233,41 +229,12 @@ class Imported:
         return bool(at_mask) and all(scoring.never_mask for scoring in at_mask)
 
 
-@contextlib.contextmanager
-def whole_directory(directory: Path) -> Iterator[Path]:
-    """Creates a directory under a temporary name and renames it if the block succeeds.
-
-    Raises:
-        UserError: the name is taken.
-    """
-    refuse_occupied(directory)
-    directory = directory.absolute()
-    begun = f".{directory.name}.part-{host()}-"
-    for abandoned in directory.parent.glob(f"{glob.escape(begun)}*"):
-        if (number := abandoned.name.removeprefix(begun)).isdecimal() and not is_running(int(number)):
-            shutil.rmtree(abandoned, ignore_errors=True)
-    part = directory.with_name(f"{begun}{os.getpid()}")
-    part.mkdir(parents=True)
-    try:
-        yield part
-        move(part, directory)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
-
-
 def only(source: Path, found: Sequence[Path], expected: str) -> Path:
     """The single file found in a source. Raises: UserError: none or several were found; names the expected file."""
     if len(found) != 1:
         names = " and ".join(path.name for path in sorted(found))
         raise UserError(f"{source}: expected {expected}, found {names or 'none'}")
     return found[0]
-
-
-def refuse_occupied(directory: Path) -> None:
-    """Refuses a path that exists and is not an empty directory."""
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise UserError(f"{directory} is not empty; name a new directory")
 
 
 def save_imported(imported: Imported, workdir: Path, source_kind: str, source: str | Path) -> dict:

@@ -327,6 +327,11 @@ def _wrong_in(study: Mapping[str, Any]) -> str:
         return "runs is empty"
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         return f"runs has {twice[0]!r} more than once"
+    for run in study["runs"]:
+        for settings in (run.get("adapt") or {}, *run["downstream"].values()):
+            for key in ("init_step", "task_data.limit"):
+                if settings.get(key) is not None and not str(settings[key]).isdecimal():
+                    return f"{key} of run {run['name']} must be a whole number, not {str(settings[key])[:40]!r}"
     for number, search in enumerate(study.get("searches", ())):
         if len(search["candidates"]) != len(study.get("rates", ())) or not search["candidates"]:
             return f"searches.{number}.candidates must have a candidate for each of rates"

@@ -15,7 +15,7 @@ label's `test` score is reported.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +148,8 @@ def has_ended(run: Run) -> bool:
 
 def searches_of(results: Results) -> list[Search]:
     """The searches of a study that was swept; [] without."""
-    return [Search(**search) for search in results.study.get("searches", ())]
+    names = [field.name for field in fields(Search)]  # a later version may write more
+    return [Search(**{name: search[name] for name in names}) for search in results.study.get("searches", ())]
 
 
 def rate_rows(results: Results) -> pd.DataFrame:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from bertlab.errors import UserError, require
-from bertlab.files import host, whole_file
+from bertlab.files import host, whole_directory, whole_file
 from bertlab.interop import EXPORTERS, IMPORTERS, export_weights, import_weights
-from bertlab.interop.base import Entry, _find, load_run, read, save_imported, transposed, whole_directory, write
+from bertlab.interop.base import Entry, _find, load_run, read, save_imported, transposed, write
 from bertlab.interop.huggingface import load
 from bertlab.train.checkpoint import load_params
 from tests.interop import published

@@ -1064,6 +1064,13 @@ OTHER_STUDIES = {  # keys of study.json, and what is wrong with them
         lambda study: {"runs": [study["runs"][0] | {"downstream": {"package": 5}}]},
         "an object, not '5'",
     ),
+    **{
+        f"{key} is no number": (
+            lambda study, key=key: {"runs": [study["runs"][0] | {"downstream": {"package": {key: ["x"]}}}]},
+            f"{key} of run mlm-seed=1 must be a whole number, not \"['x']\"",
+        )
+        for key in ("init_step", "task_data.limit")
+    },
     "claims are a number": ({"claims": 5}, "claims must be a list, not '5'"),
     "a claim without variants": ({"claims": [{"x": 1}]}, "claims.0.higher is missing"),
     "kinds are a number": ({"claims": [CLAIM | {"kinds": 5}]}, "claims.0.kinds must be a list, not '5'"),
