@@ -47,7 +47,7 @@ def folder(tmp_path, cache, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_entry_is_timed_until_the_target_and_the_table_is_made_from_its_files(folder, monkeypatch, capsys):
     command = ["speedrun", "bert", "--corpus=synthetic", "--seeds=1,2", f"--folder={folder}"]
     assert main(command) == 0

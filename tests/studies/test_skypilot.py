@@ -64,9 +64,9 @@ def jobs(cloud):
     return sorted((json.loads(path.read_text()) for path in cloud.glob("*/job.json")), key=lambda job: job["job_id"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("fake_runs")
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_a_sweep_on_machines_that_are_taken_away_ends_as_an_undisturbed_one(cloud, tmp_path, monkeypatch, seed):
     monkeypatch.setenv("FAKE_SKY_LOSSES", "3")
     monkeypatch.setenv("FAKE_SKY_BETWEEN", "1 2.5")  # a training sleeps for three seconds: both are taken away at least once
@@ -104,7 +104,6 @@ sys.exit(main())
 """
 
 
-@pytest.mark.slow
 @pytest.mark.nightly
 def test_trainings_on_machines_that_are_taken_away_end_as_undisturbed_ones(
     cloud, small_overrides, words_task, tmp_path, monkeypatch

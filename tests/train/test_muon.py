@@ -146,7 +146,7 @@ def test_kernels_and_embeddings_are_decayed_and_the_matrices_of_layers_are_muons
 MUON = dict(name="muon", learning_rate=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_eight_devices_are_one_device(packed_batch):
     batch = test_sharding.batch_of("bert", packed_batch)
     (state, _), (other, _) = (test_sharding.one_step("bert", batch, sizes, **MUON) for sizes in ((1, 1, 1), (2, 2, 2)))

@@ -108,7 +108,7 @@ def test_more_devices_have_no_more_work_each(recipe, axis, small_config):
     assert max(work.bytes for work in several) < 1.15 * alone.bytes, "with what is exchanged"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_products_are_those_of_the_formula_and_what_is_computed_again(small_config):
     plain, dots, again = (plan(small_config("gpt", model__remat=remat), "cpu:1") for remat in ("none", "dots", "full"))
     assert plain.work.flops == pytest.approx(plain.model_flops, rel=0.02)
@@ -164,7 +164,7 @@ def test_the_largest_batch_fits_in_the_phase_with_the_longest_rows(small_config,
         planning.largest_batch(load("0.5 data.batch_size=4; 0.5 data.batch_size=2"), "v5e:1")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_each_phase_has_a_plan_with_its_length_its_batch_and_its_steps(small_config, monkeypatch):
     monkeypatch.setattr(progress, "_show", lambda label, done, total: told.append(label))
     told = []

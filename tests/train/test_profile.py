@@ -59,7 +59,7 @@ def test_of_fewer_steps_it_traces_what_there_is(tmp_path):
     assert edges(4, 4) == edges(0, 0) == edges(0, 20, count=0) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_goes_on_through_evaluations_and_from_phase_to_phase(config, tmp_path):
     phases = "0.5 data.seq_len=16 data.batch_size=16; 0.5 data.seq_len=32"
     loop.train(config(5, train__phases=phases), tmp_path)

@@ -153,7 +153,7 @@ def assert_same_step(case, batch, usual, variants):
         assert_same(state.carry, other.carry, f"{arguments}: carried states")
 
 
-SLOWER = {"gpt in parts": (), "bert in parts": pytest.mark.slow, "modern in parts": pytest.mark.slow}
+SLOWER = {"gpt in parts": (), "bert in parts": pytest.mark.slow}
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=SLOWER.get(case, pytest.mark.nightly)) for case in IN_PARTS])
