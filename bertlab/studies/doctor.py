@@ -24,12 +24,11 @@ from bertlab.data.formats import FORMATS, Format
 from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
 from bertlab.run import Run, StudyDirectory
-from bertlab.studies import leaks
+from bertlab.studies import held_out
 from bertlab.train.phases import phase_configs, weights_of
 
 # Before that many updates a model may be expected to know little: a tiny BERT leaves the unigram entropy after about 150.
 MANY_STEPS = 300
-NEAR_UNIGRAM = 0.97  # of the unigram entropy
 PAIRS = 200  # the fewest of which an accuracy is judged: two standard errors are 0.07
 PADDING = 0.3  # pairs of segments from short documents are padded by a fifth and more
 DUPLICATES = {"documents": 0.01, "sentences": 0.1}  # Python's documentation has 0 and 0.035
@@ -188,7 +187,7 @@ class Facts:
     @property
     def all_token_losses(self) -> dict[str, float]:
         """Held-out loss by objective, of those that predict tokens."""
-        losses = leaks.token_losses(self.held_out, leaks.token_objectives(self.recorded))
+        losses = held_out.token_losses(self.held_out, held_out.token_objectives(self.recorded))
         if not losses:
             raise CannotTell("data.json names no objective that predicts tokens")
         return losses
@@ -295,9 +294,8 @@ def _finished(facts: Facts) -> Finding | None:
 def _unigram(facts: Facts) -> Finding | None:
     entropy = facts.recorded["corpus"]["unigram_entropy"]
     losses = facts.token_losses(long=True)
-    near = {name: NEAR_UNIGRAM * (facts.objectives[name]["guessing"] or math.inf) for name in losses}
-    # If even the best loss is that near, nothing more can be learned.
-    stuck = {name: loss for name, loss in losses.items() if loss >= near[name] > facts.best_loss(name)}
+    guessing = {name: facts.objectives[name]["guessing"] for name in losses}
+    stuck = held_out.near_guessing(losses, guessing, {name: facts.best_loss(name) for name in losses})
     if not stuck:
         return None
     family = FAMILIES.get(facts.setting("model.family"))
@@ -324,7 +322,7 @@ def _pair_labels(facts: Facts) -> Finding | None:
         accuracy, rows, rule = facts.held_out[f"{name}/accuracy"], pairs["rows"], pairs["length_rule"]
         majority = max(pairs["share"], 1 - pairs["share"])
         # If even the best loss is that of a guess, nothing can be learned.
-        if facts.best_loss(name) >= NEAR_UNIGRAM * _entropy(majority):
+        if facts.best_loss(name) >= held_out.NEAR_GUESSING * _entropy(majority):
             continue
         seen = f"{name} has a held-out accuracy of {accuracy:.1%} on {rows:,} pairs"
         if accuracy <= majority + 2 * _standard_error(majority, rows):
@@ -402,11 +400,11 @@ def _floor(facts: Facts) -> Finding | None:
     if facts.floor is None:
         raise CannotTell("floor.json is missing (only config.data.corpus='synthetic' has known floors)")
     above = {
-        name: (entry["above"], leaks.standard_error(entry.get("above_standard_error"), entry.get("standard_error")))
+        name: (entry["above"], held_out.standard_error(entry.get("above_standard_error"), entry.get("standard_error")))
         for name, entry in facts.floor.items()
         if entry.get("above") is not None
     }
-    if not (found := leaks.below_floor(above)):
+    if not (found := held_out.below_floor(above)):
         return None
     listed = [f"{name} ({below:.4f} nats below, standard error {error:.4f})" for name, (below, error) in found.items()]
     return Finding(
@@ -417,7 +415,7 @@ def _floor(facts: Facts) -> Finding | None:
 
 @check("loss not next to nothing")
 def _no_loss(facts: Facts) -> Finding | None:
-    if not (found := leaks.next_to_nothing(facts.all_token_losses)):
+    if not (found := held_out.next_to_nothing(facts.all_token_losses)):
         return None
     return Finding(
         f"the held-out loss of {_values(found)} is almost zero; real text costs more",

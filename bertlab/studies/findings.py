@@ -2,13 +2,14 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import scipy.stats
+from ml_collections import ConfigDict
 
 from bertlab.run import Run
-from bertlab.studies import leaks, plots
+from bertlab.studies import held_out, plots
 from bertlab.studies.comparisons import MOST_FREQUENT, PUBLISHED, Comparison, find, of_family
 from bertlab.studies.curves import at_last_steps, trajectory_axis, untrained
 from bertlab.studies.measurements import Measure, Results, bounds, cost, score_of_task, scores
@@ -17,6 +18,7 @@ from bertlab.studies.seeds import mean_scores, seed_counts, seed_tables
 from bertlab.studies.selection import at_selected_labels, at_the_ends, searches_of
 from bertlab.studies.tables import is_finetuning
 from bertlab.studies.text import count_text, points, score_text, seconds_text, signed_points
+from bertlab.train.phases import phase_configs, weights_of
 from bertlab.transfer.tasks import TASKS
 
 LISTED = 6  # unfinished runs that a notice names
@@ -277,6 +279,7 @@ def notices(results: Results) -> list[str]:
         + compare_sources(results)
         + compare_texts(results)
         + leak_notices(results)
+        + guessing_notices(results)
         + rate_notices(results)
     )
     texts += seed_notices(results)
@@ -363,22 +366,56 @@ def leak_notices(results: Results) -> list[str]:
         metrics = [f"{name}/{of}" for of in ("above", "floor", "lower_bound")]
         errors = zip(*(results.standard_errors(measure._replace(metric=metric)) for metric in metrics), strict=True)
         above = zip(results.values(measure).items(), errors, strict=True)
-        if runs := leaks.below_floor({run: (nats, leaks.standard_error(*of_run)) for (run, nats), of_run in above}):
+        if runs := held_out.below_floor({run: (nats, held_out.standard_error(*of_run)) for (run, nats), of_run in above}):
             said.append(
-                f"The loss of {name} is below its floor by more than {leaks.STANDARD_ERRORS} standard errors in"
+                f"The loss of {name} is below its floor by more than {held_out.STANDARD_ERRORS} standard errors in"
                 f" {', '.join(runs)}. No model can be that good, so it sees what it must predict (a leak)."
             )
-    held_out = {measure.metric: results.values(measure) for measure in results.measures(stage="pretrain", split="valid")}
     runs_of: dict[str, list[str]] = {}
-    for run, names in results.token_objectives.items():
-        losses = leaks.token_losses({metric: values[run] for metric, values in held_out.items()}, names)
-        for name in leaks.next_to_nothing(losses):
+    for run, losses in _token_losses(results):
+        for name in held_out.next_to_nothing(losses):
             runs_of.setdefault(name, []).append(run)
     return said + [
         f"The loss of {name} is next to nothing in {', '.join(runs)}. Text does not allow that, so the model sees what it must"
         " predict (a leak)."
         for name, runs in runs_of.items()
     ]
+
+
+def guessing_notices(results: Results) -> list[str]:
+    """A sentence for each objective whose trained models know little more than how frequent each token is."""
+    floors = {of.metric: results.values(of) for of in results.measures(stage="floor")}
+    runs_of: dict[str, list[str]] = {}
+    for run, losses in _token_losses(results):
+        best = {name: floors[f"{name}/floor"].get(run, 0.0) for name in losses if f"{name}/floor" in floors}
+        found = held_out.near_guessing(losses, results.token_objectives[run], best)
+        for name in found.keys() & _trained_at_the_end(results.configs.get(run, {})) if found else ():
+            runs_of.setdefault(name, []).append(run)
+    return [
+        f"The held-out loss of {name} is no better than that of guessing by frequency in {_listed(runs)}. These models learned"
+        " little else, so their scores say little about the objective; train them longer, or at another rate."
+        for name, runs in sorted(runs_of.items())
+    ]
+
+
+def _trained_at_the_end(config: Mapping[str, Any]) -> set[str]:
+    """The objectives that are in the loss at the last step; others may be forgotten by design."""
+    entries = config.get("objectives", {})
+    if config.get("train", {}).get("phases"):
+        entries = phase_configs(ConfigDict(config))[-1][1].objectives
+    return {name for name, entry in entries.items() if weights_of(ConfigDict(entry))[1]}
+
+
+def _token_losses(results: Results) -> Iterator[tuple[str, dict[str, float]]]:
+    """Each pretraining with steps, and its last held-out losses of objectives that predict tokens."""
+    steps = results.values(cost("step"))
+    found = {measure.metric: results.values(measure) for measure in results.measures(stage="pretrain", split="valid")}
+    for run, guessing in ((name, of) for name, of in results.token_objectives.items() if steps[name] > 0):
+        yield run, held_out.token_losses({metric: values[run] for metric, values in found.items()}, guessing)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
 
 
 def runs_left_out(results: Results, status: str) -> str:

@@ -16,7 +16,7 @@ from bertlab.config import is_finetuning
 from bertlab.errors import UserError
 from bertlab.files import misfit
 from bertlab.run import JsonFile, Run, StudyDirectory
-from bertlab.studies import leaks
+from bertlab.studies import held_out
 from bertlab.studies.study import COSTS
 from bertlab.studies.worker import NO_COSTS, common_step, from_scratch, result_at
 from bertlab.train.sources import of_tests
@@ -81,7 +81,7 @@ class Results:
         environments: Run name -> its environment.json; of a run that pretrains nothing, its first fine-tuning's.
         first_metrics: Downstream task -> the metric it is reported by.
         configs: Run name -> the config.json of its pretraining.
-        token_objectives: Run name -> the objectives of its pretraining that predict tokens, from data.json.
+        token_objectives: Run name -> `held_out.token_objectives` of its pretraining.
         sources: (run name, task, "" for the pretraining) -> the digests of what it read (`bertlab.train.sources`).
     """
 
@@ -95,7 +95,7 @@ class Results:
     environments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     first_metrics: Mapping[str, str] = field(default_factory=dict)
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    token_objectives: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    token_objectives: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     sources: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
     _found: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)  # of `once`
 
@@ -272,7 +272,7 @@ def _read(path: Path, study: dict[str, Any], directories: Mapping[str, Run], sin
         text_hashes += [(name, *row) for row in asked_about]
         configs |= {name: config} if config else {}
         if not scratch and (data := pretraining.data.get()):
-            asked[name] = leaks.token_objectives(data)
+            asked[name] = held_out.token_objectives(data)
         places = (pretraining, *(directory.stage(*stage) for stage in stages if stage[0] == "finetune"))
         found = next(filter(None, (of.environment.get() for of in places)), None)
         environments |= {name: found} if found else {}

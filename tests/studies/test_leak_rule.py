@@ -1,13 +1,14 @@
 """A run that is too good to be true is so to `bertlab doctor` and to the report of its study alike."""
 
+import contextlib
 import json
 
 import pytest
 from conftest import objectives_study, write_json, write_lines, write_study
 
-from bertlab.studies import leaks
-from bertlab.studies.doctor import CHECKS, read_facts
-from bertlab.studies.findings import leak_notices
+from bertlab.studies import held_out
+from bertlab.studies.doctor import CHECKS, CannotTell, read_facts
+from bertlab.studies.findings import guessing_notices, leak_notices
 from bertlab.studies.measurements import load
 from bertlab.studies.tables import floor_table
 
@@ -80,5 +81,35 @@ def test_a_token_loss_next_to_nothing_is_found_by_both(found, losses, asks, is_l
 
 def test_the_first_known_standard_error_counts():
     nan = float("nan")
-    assert leaks.standard_error(None, 0.2) == leaks.standard_error(nan, 0.2) == 0.2
-    assert leaks.standard_error(0.0, 0.2) == leaks.standard_error(None, nan) == leaks.standard_error() == 0.0
+    assert held_out.standard_error(None, 0.2) == held_out.standard_error(nan, 0.2) == 0.2
+    assert held_out.standard_error(0.0, 0.2) == held_out.standard_error(None, nan) == held_out.standard_error() == 0.0
+
+
+def test_a_model_that_only_guesses_by_frequency_is_one_to_both(tmp_path):
+    """Unless nothing better can be learned, it was not trained, or another objective came after it."""
+    study = write_study(tmp_path / "s", objectives_study((1,), ("MLM",)))
+    run = study / "mlm-seed=1"
+    config, result = (json.loads((run / name).read_text()) for name in ("config.json", "result.json"))
+    log = [*map(json.loads, (run / "metrics.jsonl").read_text().splitlines())]
+
+    def said(loss, guessing=5.0, floor=None, weight=1.0, phases="", steps=2000):
+        objectives = {"mlm": {"asks": "tokens", "guessing": guessing}}
+        write_json(run / "data.json", {"objectives": objectives, "corpus": {"unigram_entropy": 5.0}})
+        write_json(run / "floor.json", {"mlm": HEALTHY | {"value": floor, "exact": True, "note": ""}} if floor else {})
+        train = config.get("train", {}) | {"steps": steps, "phases": phases}
+        write_json(
+            run / "config.json", config | {"train": train, "objectives": {"mlm": {"weight": weight}, "ltr": {"weight": 1.0}}}
+        )
+        write_json(run / "result.json", result | {"step": steps, "metrics": result["metrics"] | {"valid": {"mlm/loss": loss}}})
+        write_lines(run / "metrics.jsonl", [*log[:-1], log[-1] | {"split": "valid", "step": steps, "mlm/loss": loss}])
+        sentences = guessing_notices(load(study))
+        assert all("is no better than that of guessing by frequency in mlm-seed=1. " in text for text in sentences)
+        found = CHECKS["learned more than token frequencies"]
+        with contextlib.suppress(CannotTell):
+            assert bool(sentences) == (found(read_facts(run)) is not None)
+        return len(sentences)
+
+    assert said(4.9) == said(4.9, floor=4.8) == 1
+    assert said(4.8) == said(4.9, guessing=None) == said(4.9, floor=4.86) == said(4.9, weight=0.0) == 0
+    assert said(4.9, phases="0.5; 0.5 objectives.mlm.weight=0") == 0, "it may have been forgotten"
+    assert said(4.9, steps=0) == 0, "no model has been trained"
