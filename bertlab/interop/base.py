@@ -28,6 +28,7 @@ from bertlab.objectives.base import Scoring
 from bertlab.objectives.judging import scoring_of
 from bertlab.run import Run
 from bertlab.train.checkpoint import load_params, require_fitting, save_params
+from bertlab.train.layer_groups import parameter_name
 from bertlab.train.phases import trained_objectives
 
 IMPORTERS = {
@@ -127,7 +128,7 @@ def read(table: Sequence[Entry], tensors: Mapping[str, np.ndarray], shapes, sour
     _refuse(source, "has NaN or infinite numbers in", damaged)
 
     def parameter(path, leaf) -> np.ndarray:
-        entry, out = entries[_joined(path)], np.empty(leaf.shape, np.float32)
+        entry, out = entries[parameter_name(path)], np.empty(leaf.shape, np.float32)
         for layer, part in enumerate(out if entry.stacked else [out]):
             part[...] = entry.to_ours([tensors[name] for name in entry.names(layer)])
         return out
@@ -180,11 +181,7 @@ def _listed(items: Sequence[str], most: int = 8) -> str:
 
 def flatten_tree(tree) -> dict[str, Any]:
     """Leaves by path, with keys joined by "/"."""
-    return {_joined(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
-
-
-def _joined(path) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")
+    return {parameter_name(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
 
 
 @dataclasses.dataclass(frozen=True)

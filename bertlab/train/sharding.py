@@ -16,6 +16,7 @@ from bertlab import keys
 from bertlab.data.parallel import memory_of_machine
 from bertlab.errors import UserError
 from bertlab.models.base import BATCH_AXES
+from bertlab.train.layer_groups import parameter_name
 
 MESH_AXES = ("data", "fsdp", "tensor", "sequence")
 BATCH = PartitionSpec(BATCH_AXES)
@@ -107,7 +108,7 @@ def parameter_shardings(mesh: Mesh, logical_axes, shapes):
     """
 
     def place(path, axes, leaf):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        name = parameter_name(path)
         if len(axes) != leaf.ndim:
             raise UserError(
                 f"parameter {name} {leaf.shape} names {len(axes)} logical axes; name one (or None) per dimension, with"
