@@ -1,8 +1,8 @@
 """The documents: their commands and Python run or say why not, their links lead somewhere, and the site lists every page.
 
 A block is run unless a comment stands before it: `<!-- not run: REASON -->`. A page's blocks run in order in one folder, as a
-reader would run them, but small (`SMALL`). Runs that a page takes for granted are copies of a very small one; README or a tutorial
-must train a run of that name.
+reader would run them, but small (`SMALL`). Runs that a page takes for granted are copies of a very small one, and
+README or a tutorial must train a run of that name.
 """
 
 import importlib

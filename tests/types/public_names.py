@@ -96,13 +96,12 @@ def get_study(arguments: str | None = None) -> Study:
     assert_type(given, Setting)
     assert_type(given.recipe("bert", objectives="mlm"), str)
     overrides = {**given.overrides, **given.transformer}
-    axes = {"rate": {"15 %": {"objectives.mlm.rate": 0.15}}, "seed": given.seeds}
     return Study(
         name="own",
         title="Own",
         question="?",
         config=given.recipe("bert"),
-        axes=axes,
+        axes={"rate": {"15 %": {"objectives.mlm.rate": 0.15}}, "seed": given.seeds},
         overrides=overrides,
         rates=given.rates,
         downstream=given.downstream(),
