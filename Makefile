@@ -106,6 +106,8 @@ package: $(VENV)/.installed-test
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "bertlab needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 14))' \
+	  || echo "bertlab is tested on Python 3.11 to 3.13; if this newer one fails, name another with: make PYTHON=python3.12 ..."
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 	  || { echo "This Python has no venv: install it (on Debian and Ubuntu: apt install python3-venv) and run make again."; exit 1; }
 	$(PYTHON) -m venv $(VENV)

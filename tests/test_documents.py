@@ -1,7 +1,8 @@
 """The documents: their commands and Python run or say why not, their links lead somewhere, and the site lists every page.
 
 A block is run unless a comment stands before it: `<!-- not run: REASON -->`. A page's blocks run in order in one folder, as a
-reader would run them, but small (`SMALL`). Runs that a page takes for granted are copies of a very small one.
+reader would run them, but small (`SMALL`). Runs that a page takes for granted are copies of a very small one, and
+README or a tutorial must train a run of that name.
 """
 
 import importlib
@@ -84,6 +85,14 @@ def example(page: str, file: str) -> str:
         block["text"] for block in blocks(page) if block["language"] == "python" and block["text"].startswith(f'"""{file}')
     ]
     return text
+
+
+def trained() -> set[Path]:
+    """The directories of the runs that README and the tutorials train."""
+    pages = [page for page in PAGES if page == "README.md" or page.startswith("docs/tutorials/")]
+    shell = [block["text"] for page in pages for block in blocks(page) if block["language"] == "sh" and not block["why"]]
+    found = [words for text in shell for words in commands(text, {}) if words[:2] == ["bertlab", "train"]]
+    return {Path(word.removeprefix("--workdir=")) for words in found for word in words if word.startswith("--workdir=")}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -183,7 +192,11 @@ def reader(tmp_path, monkeypatch, bert_run, small_overrides):
         Path(name).write_text(REVIEWS)
     Path("books").mkdir()
     shutil.copy(small_overrides["data.corpus"].removeprefix("text:").replace("*.txt.gz", "topics.txt.gz"), "books/one.txt.gz")
-    shutil.copytree(bert_run, "runs/bert")
+
+    def take_for_granted(place: Path) -> None:
+        if place.parts[0] == "runs" and not place.exists():
+            assert place in trained(), f"neither README nor a tutorial trains {place}"
+            shutil.copytree(bert_run, place)
 
     def command(words: list[str]) -> None:
         if words == ACTIVATE.split():
@@ -200,8 +213,8 @@ def reader(tmp_path, monkeypatch, bert_run, small_overrides):
             word for word in words if word.startswith(("--run=", "--config.init_from=")) or ("/" in word and "=" not in word)
         ]
         for place in (Path(word.rpartition("=")[2]) for word in given):
-            if place.parts[0] == "runs" and not place.exists() and words[0] not in ("report", "sweep"):
-                shutil.copytree(bert_run, place)
+            if words[0] not in ("report", "sweep"):
+                take_for_granted(place)
         small = [f"--config.{setting}" for setting in SMALL.get(words[0], "").split()]
         is_tokenizer_given = any("tokenizer.path" in word for word in words)
         small = [word for word in small if not (is_tokenizer_given and "vocab_size" in word)]
@@ -220,6 +233,8 @@ def reader(tmp_path, monkeypatch, bert_run, small_overrides):
                     Path(named[1]).write_text(block["text"] + (SMALL_STUDY if "def get_study" in block["text"] else ""))
                     importlib.invalidate_caches()
                 else:
+                    for place in re.findall(r'"(runs/[^"]+)"', block["text"]):
+                        take_for_granted(Path(place))
                     exec(compile(block["text"], page, "exec"), values)
 
     return follow

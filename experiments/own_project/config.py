@@ -4,7 +4,7 @@ from bertlab.config import base_config, parse_arguments, train_on
 
 
 def get_config(arguments=None):
-    values = parse_arguments(arguments, objectives="objective:Overwritten", corpus="pydocs", steps=1000)
+    values = parse_arguments(arguments, objectives="objective:Swapped", corpus="pydocs", steps=1000)
     config = base_config()
     config.model.family = "bert"
     config.model.size = "tiny"

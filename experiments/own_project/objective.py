@@ -1,4 +1,4 @@
-"""An objective of your own. Its fields are settings: --config.objectives.Overwritten.rate=0.3."""
+"""An objective of your own. Its fields are settings: --config.objectives.Swapped.rate=0.3."""
 
 import dataclasses
 
@@ -10,22 +10,26 @@ from bertlab.objectives import Objective, cross_entropy
 
 
 @dataclasses.dataclass(frozen=True)
-class Overwritten(Objective):
-    """-Σ log p(overwritten_t | x̃): in x̃ some tokens of x were replaced by the token before them."""
+class Swapped(Objective):
+    """-Σ log p(moved_t | x̃): x̃ is x with some neighbours (t, t + 1), t even, swapped."""
 
     reads = "both"  # states that have seen both sides; the others are "forward" and "backward"
     sees = "own"  # it shows the model its own view; "clean" is the unchanged text
-    asks = "positions"  # each unit of its loss's weight is one supervised position
+    asks = "positions"  # the loss counts one answer per position and uses no vocabulary logits
 
-    rate: float = 0.15
+    rate: float = 0.15  # of the pairs
 
     def view(self, batch, key, vocabulary, progress):
         """What the model is shown; all randomness comes from the key."""
-        tokens = batch["tokens"]
-        before = jnp.roll(tokens, 1, axis=1)
-        real = (batch["documents"] > 0) & ~vocabulary.is_special(tokens) & ~vocabulary.is_special(before)
-        overwritten = real & (tokens != before) & jax.random.bernoulli(key, self.rate, tokens.shape)
-        return {**batch, "tokens": jnp.where(overwritten, before, tokens), "overwritten": overwritten, "asked": real}
+        tokens, documents = batch["tokens"], batch["documents"]
+        place, after = jnp.arange(tokens.shape[1]), lambda x: jnp.roll(x, -1, axis=1)
+        real = (documents > 0) & ~vocabulary.is_special(tokens)
+        pair = real & after(real) & (documents == after(documents)) & (tokens != after(tokens))
+        pair &= (place % 2 == 0) & (place + 1 < len(place))
+        left = pair & jax.random.bernoulli(key, self.rate, tokens.shape)  # these change places with the token after them
+        right = jnp.roll(left, 1, axis=1)
+        shown = jnp.where(left, after(tokens), jnp.where(right, jnp.roll(tokens, 1, axis=1), tokens))
+        return {**batch, "tokens": shown, "moved": left | right, "asked": real}
 
     def head(self, body):
         """The layer that only this objective needs."""
@@ -34,4 +38,4 @@ class Overwritten(Objective):
     def loss(self, model, view):
         """{"loss": (weighted sum, weight), ...} of the last layer's states."""
         logits = model.head(model.encoded.both[-1]).astype(jnp.float32)
-        return cross_entropy(logits, view["overwritten"].astype(jnp.int32), view["asked"])
+        return cross_entropy(logits, view["moved"].astype(jnp.int32), view["asked"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from objective import Overwritten
+from objective import Swapped
 
 from bertlab.cli import main
 from bertlab.objectives import Vocabulary
@@ -19,13 +19,13 @@ def here(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
 
 
-def test_the_objective_overwrites_with_the_token_before():
+def test_the_objective_swaps_neighbours():
     tokens = np.array([[2, 5, 6, 7, 8, 9, 3, 0]])
     vocabulary = Vocabulary(size=10, pad_id=0, unk_id=1, cls_id=2, sep_id=3, mask_id=4)
     batch = {"tokens": tokens, "documents": (tokens > 0).astype(int)}
-    view = Overwritten(rate=1.0).view(batch, jax.random.key(1), vocabulary, progress=0.0)
-    np.testing.assert_array_equal(view["tokens"], [[2, 5, 5, 6, 7, 8, 3, 0]])
-    np.testing.assert_array_equal(view["overwritten"], [[0, 0, 1, 1, 1, 1, 0, 0]])
+    view = Swapped(rate=1.0).view(batch, jax.random.key(1), vocabulary, progress=0.0)
+    np.testing.assert_array_equal(view["tokens"], [[2, 5, 7, 6, 9, 8, 3, 0]])
+    np.testing.assert_array_equal(view["moved"], [[0, 0, 1, 1, 1, 1, 0, 0]])
 
 
 def test_two_steps_of_training_and_of_fine_tuning(tmp_path):
@@ -38,4 +38,4 @@ def test_two_steps_of_training_and_of_fine_tuning(tmp_path):
 
 def test_the_study_is_complete(tmp_path, capsys):
     assert main(["sweep", "--study=study.py:steps=2,seeds=2", f"--workdir={tmp_path}/study", "--dry_run"]) == 0
-    assert "overwritten" in capsys.readouterr().out
+    assert "swapped" in capsys.readouterr().out
