@@ -494,12 +494,14 @@ class Run:
     def sources(self) -> Mapping[str, str]:
         """The digests of what the training so far has read (`bertlab.train.sources`); {}: not known.
 
-        They are the same in all checkpoints; one that is damaged, or removed meanwhile, is passed over.
+        They are the same in all checkpoints and in the result; what is damaged, or removed meanwhile, is passed over.
         """
         for step in reversed(self.steps()):
             with contextlib.suppress(UserError):
                 if found := self.at_step(step).get({}).get("sources"):
                     return found
+        with contextlib.suppress(UserError):
+            return self.result.get({}).get("sources", {})
         return {}
 
     def require_step(self, step: int | None) -> None:

@@ -77,6 +77,7 @@ def compare_sources(results: Results) -> list[str]:
     """
     finished, problems = {*results.finished["run"]}, []
     read: dict[tuple[str, str], dict[str, str]] = {}
+    variant_of = dict(zip(results.runs["run"], results.runs["variant"], strict=True))
     stands = {run["name"] for run in results.study["runs"] if str(run.get("config", "")).startswith("run:")}
     for (name, task), known in results.sources.items():
         for source, value in known.items() if name in finished else ():
@@ -86,9 +87,10 @@ def compare_sources(results: Results) -> list[str]:
     for (task, source), values in read.items():
         if len({*values.values()}) == 1:
             continue
-        alike: dict[str, dict[str, str]] = {}
+        alike: dict[tuple[str, str], dict[str, str]] = {}
         for name, value in values.items():
-            alike.setdefault(_settings(results, name, task), {})[name] = value
+            same = (variant_of[name] if task else "", _settings(results, name, task, shared=name in stands))
+            alike.setdefault(same, {})[name] = value
         for runs in alike.values():
             if len({*runs.values()}) > 1:
                 problems.append(
@@ -98,10 +100,18 @@ def compare_sources(results: Results) -> list[str]:
     return problems
 
 
-def _settings(results: Results, name: str, task: str) -> str:
-    """What decides a run's stage, but for seeds."""
+def _settings(results: Results, name: str, task: str, shared: bool) -> str:
+    """What decides a run's stage, but for seeds.
+
+    Args:
+        results: Of the study.
+        name: The run.
+        task: Of its fine-tuning; "" for the pretraining.
+        shared: Whether all seeds fine-tune one run, not each its own.
+    """
     config = Run(results.path / name).stage("finetune", task).config.get({}) if task else results.configs.get(name, {})
-    free = lambda key: key in ("seed", "data.seed") or keys.has("on_resume", key)
+    own = () if shared or not task else ("init_from",)
+    free = lambda key: key in ("seed", "data.seed", *own) or keys.has("on_resume", key)
     return json.dumps({key: value for key, value in flatten(config).items() if not free(key)}, sort_keys=True, default=str)
 
 

@@ -114,8 +114,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
         phases=build_phases(config, program, lambda data: train_batches(prepared, data, process)),
         tokenizer=prepared.tokenizer,
         evaluations=evaluations,
-        sources={sources.CORPUS: prepared.fingerprint}
-        | ({sources.INIT_FROM: sources.of_pretrained(Run(begin))} if config.init_from else {}),
+        sources={sources.CORPUS: prepared.fingerprint, **sources.of_start(config)},
         data_facts=facts | {"objectives": objective_facts(built, prepared, evaluations)},
         warm_start=(lambda fresh: warm_start(fresh, begin, config.init_step)) if config.init_from else None,
     )

@@ -61,6 +61,7 @@ def train(config, workdir) -> dict:
     config, workdir = begun_from(config), Path(workdir)
     with alone(workdir):
         if (result := finished(config, workdir)) is not None:
+            sources.require_same(Run(workdir), result.get("sources", {}), sources.of_start(config))
             return result
         experiment = build_pretraining(config)
         for said in (heads_note(config.model), unique_note(experiment.data_facts, config.data.unique_tokens)):
@@ -260,19 +261,25 @@ class Session:
         return {"train.steps": config.train.steps, "optimizer.warmup_steps": config.optimizer.warmup_steps}
 
     def _require_same(self, before: OfRun) -> None:
-        """Refuses, in all processes, to go on with other settings or sources, or with processes that read different ones."""
+        """Refuses, in all processes, to go on with other settings or sources, or with processes that read different ones.
+
+        The step of another run that this one began with stays.
+        """
         refused = ""
         try:  # only the first process knows what was before
             self._require_settings(before)
             sources.require_same(Run(self.workdir), before.get("sources", {}), self.experiment.sources)
         except UserError as error:
             refused = str(error)
-        first, *others = gather({"refused": refused, "sources": dict(self.experiment.sources)})
+        now = dict(self.experiment.sources)
+        kept = sources.kept(before.get("sources", {}), now) if before else now
+        first, *others = gather({"refused": refused, "sources": now, "kept": kept})
         for process, other in enumerate(others, 1):
             if what := sources.changed(first["sources"], other["sources"]):
                 first["refused"] = first["refused"] or f"process {process} does not have the same as process 0: {what}"
         if first["refused"]:
             raise Refused(first["refused"])
+        self.sources = first["kept"]
 
     def _require_settings(self, before: OfRun) -> None:
         """Refuses numbers of config.json that are not those with which the run was trained so far."""
@@ -424,7 +431,7 @@ class Session:
                 metrics=self.writers[0].written.entry(),
                 costs=self.costs,
                 settings=self._settings(),
-                sources=self.experiment.sources,
+                sources=self.sources,
             )
         self.checkpoints.save(self.step, self.state, position, dataclasses.asdict(progress), now)
 
@@ -432,7 +439,7 @@ class Session:
         """The content of result.json."""
         parameters = sum(x.size for x in jax.tree.leaves(self.state.params))
         totals = {"step": self.step, "parameters": parameters, **self.record.progress.axes()}
-        return {**totals, "data_hash": data_hash(self.iterator), "sources": self.experiment.sources, "metrics": metrics}
+        return {**totals, "data_hash": data_hash(self.iterator), "sources": self.sources, "metrics": metrics}
 
     def close(self) -> None:
         """Waits for the background writing and releases threads and files."""

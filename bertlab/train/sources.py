@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from bertlab import keys
@@ -16,6 +17,7 @@ from bertlab.errors import UserError
 from bertlab.run import Run
 
 CORPUS, INIT_FROM, VECTORS, EXAMPLES = "corpus", "init_from", "word_vectors", "examples"
+INIT_STEP = "init_step"  # of a run that still trained; a run that has begun keeps its own
 
 # Settings that say where something is; what it is has a digest.
 _PLACES = ("init_from.", "data.corpus.", "data.tokenizer.path.", "task.", "task_data.directory.", "task_data.pretraining.")
@@ -23,6 +25,7 @@ _PLACES = ("init_from.", "data.corpus.", "data.tokenizer.path.", "task.", "task_
 _SAID = {
     CORPUS: "the text or the tokenizer of config.data",
     INIT_FROM: "the run that config.init_from names",
+    INIT_STEP: "the step of the unfinished run that config.init_from names",
     VECTORS: "the run of word vectors of {}",
     EXAMPLES: "the {} examples of task {}",
 }
@@ -47,8 +50,24 @@ def of_pretrained(run: Run) -> str:
     read = {CORPUS: run.data.get({}).get("corpus", {}).get("fingerprint"), **run.sources()}
     imported = {name: value for name, value in run.imported.get({}).items() if name != "source"}
     code = run.environment.get({}).get("code", {})
-    tokenizer = [part for path in sorted(run.tokenizer.glob("*")) for part in (path.name, path.read_bytes().hex())]
+    files = sorted(path for path in run.tokenizer.glob("[!.]*") if path.is_file())
+    tokenizer = [part for path in files for part in (path.name, path.read_bytes().hex())]
     return digest([json.dumps([settings, read, imported, list(code.values())], sort_keys=True), *tokenizer])
+
+
+def of_start(config: Any) -> dict[str, str]:
+    """The digest of the run in `config.init_from`, and the step that is used of it if it is unfinished and no step is named."""
+    if not config.init_from:
+        return {}
+    run = Run(Path(config.init_from).expanduser())
+    unfinished = config.init_step is None and run.is_half_trained()
+    return {INIT_FROM: of_pretrained(run)} | ({INIT_STEP: str(run.steps()[-1])} if unfinished else {})
+
+
+def kept(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """The sources of a run that goes on: those of now, but the step that it began with."""
+    others = {name: value for name, value in now.items() if name != INIT_STEP}
+    return others | {name: value for name, value in before.items() if name == INIT_STEP}
 
 
 def of_tasks(tasks: Mapping[str, tuple[Any, Any]]) -> dict[str, str]:
@@ -94,7 +113,8 @@ def require_same(run: Run, before: Mapping[str, str], now: Mapping[str, str]) ->
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
     """The first source that is not as it was, in words; None if all are."""
-    return next((in_words(name) for name, value in now.items() if before.get(name, value) != value), None)
+    differ = (name for name, value in now.items() if name != INIT_STEP and before.get(name, value) != value)
+    return next(map(in_words, differ), None)
 
 
 def in_words(source: str) -> str:

@@ -101,7 +101,7 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
 def sources_of(config: ConfigDict, tasks: Tasks) -> dict[str, str]:
     """The digests of the run that is fine-tuned, of its tasks' examples and of the runs that have word vectors for them."""
     here = lambda path: Run(Path(path).expanduser())
-    found = {sources.INIT_FROM: sources.of_pretrained(here(config.init_from)), **sources.of_tasks(tasks)}
+    found = {**sources.of_start(config), **sources.of_tasks(tasks)}
     for name in tasks:
         vectors = config.objectives.get(name, {}).get(VECTORS)
         if vectors and here(vectors).config.exists():  # a finished fine-tuning no longer needs them

@@ -196,7 +196,7 @@ def zero_shot(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]], wo
             metrics[split][f"{name}/relative"] = relative(score, task, values["valid"].shape[1])
     result = {
         "step": 0,
-        "sources": {sources.INIT_FROM: sources.of_pretrained(Run(source)), **sources.of_tasks(tasks)},
+        "sources": {**sources.of_start(config), **sources.of_tasks(tasks)},
         "metrics": metrics,
     }
     if is_first():

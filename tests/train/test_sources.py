@@ -72,6 +72,11 @@ def test_a_warm_start_does_not_go_on_from_another_run(small_config, tmp_path):
     shutil.rmtree(begun)
     shutil.move(kept, begun)
     assert loop.train(config, tmp_path / "run")["step"] == 4
+    assert Run(tmp_path / "run").result.read()["sources"]["init_step"] == "2", "of the base while it still trained"
+    shutil.rmtree(begun)
+    loop.train(other, begun)
+    with pytest.raises(UserError, match=r"^the run that config.init_from names changed since"):
+        loop.train(config, tmp_path / "run")  # finished
 
 
 @pytest.mark.slow
@@ -130,7 +135,8 @@ def test_seeds_of_one_variant_that_read_different_things_are_named(tmp_path):
             run.config.write({"seed": int(name[1]), "data": {"corpus": "pydocs", "seed": int(name[1])}})
             run.result.write({"step": 1, "metrics": {}, "sources": {"corpus": "11"} | change.get((name, ""), {})})
             tuned = run.stage("finetune", "words")
-            tuned.config.write({"seed": int(name[1]), "task_data": {"limit": limit}, "transfer": {"random": False}})
+            begun = {"init_from": "base" if "config" in runs[0] else str(run), "seed": int(name[1])}
+            tuned.config.write({**begun, "task_data": {"limit": limit}, "transfer": {"random": False}})
             sources = {"init_from": name, "examples/words/train": str(limit), "examples/words/test": "33"}
             metrics = {"test": {"words/f1": 0.5}}
             tuned.result.write({"metrics": metrics, "sources": sources | change.get((name, "words"), {})})
@@ -143,26 +149,48 @@ def test_seeds_of_one_variant_that_read_different_things_are_named(tmp_path):
     [examples] = said({("a2", "words"): {"examples/words/train": "44"}})
     assert examples.startswith(f"{differ}the train examples of task words (0… in a1; 44… in a2).")
     standing = [{**run, "config": "run:base"} for run in runs]
+    [step] = said({("a1", "words"): {"init_step": "40"}, ("a2", "words"): {"init_step": "60"}})
+    assert step.startswith(f"{differ}the step of the unfinished run that config.init_from names (40… in a1; 60… in a2).")
     [base] = said({}, standing)
     assert base.startswith(f"{differ}the run that config.init_from names (a1… in a1; a2… in a2).")
 
 
 def test_a_run_is_known_by_what_decides_its_parameters_and_not_by_where_that_is(tmp_path):
-    def digest_of(seed=1, corpus="text:here/a.txt", fingerprint="ff", code="aa", weights="ww", source="w.bin", last=4):
+    def digest_of(
+        seed=1,
+        corpus="text:here/a.txt",
+        fingerprint="ff",
+        code="aa",
+        weights="ww",
+        source="w.bin",
+        last=4,
+        result=False,
+        base="cc",
+        tokenizer=None,
+    ):
         run = Run(tmp_path / "run")
         shutil.rmtree(run.directory, ignore_errors=True)
         run.config.write({"seed": seed, "data": {"corpus": corpus, "tokenizer": {"path": f"{corpus}/tokenizer"}}})
         run.data.write({"corpus": {"fingerprint": fingerprint}})
         run.environment.write({"code": {"my:Own": code}})
         run.imported.write({"source": source, "blake2b": weights})
-        run.at_step(last).write({"sources": {"corpus": fingerprint}} if last else {})
+        read = {"sources": {"corpus": fingerprint, "init_from": base}}
+        run.at_step(last).write(read if last else {})
+        if result:
+            run.result.write(read)
+        for name, content in ({"vocab.txt": "a"} | (tokenizer or {})).items():
+            path = run.tokenizer / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
         return of_pretrained(run)
 
     first = digest_of()
-    same = ({"corpus": "text:there/a.txt"}, {"source": "moved.bin"}, {"last": 8}, {"last": 0})  # 0: by an earlier version
+    same = ({"corpus": "text:there/a.txt"}, {"source": "moved.bin"}, {"last": 8}, {"last": 0, "result": True})
+    same += ({"tokenizer": {".DS_Store": "x"}}, {"tokenizer": {"more/file": "x"}})
     assert all(digest_of(**change) == first for change in same)
     others = [digest_of(**change) for change in ({"seed": 2}, {"fingerprint": "fe"}, {"code": "ab"}, {"weights": "wx"})]
-    assert len({first, *others}) == 5
+    others += [digest_of(base="ca"), digest_of(tokenizer={"vocab.txt": "b"})]
+    assert len({first, *others}) == 7
 
 
 def test_processes_that_read_different_texts_are_refused_in_all_of_them(monkeypatch, tmp_path):
