@@ -55,6 +55,8 @@ def write_card(
     model, names = config.model, "+".join(config.objectives)
     of = f" trained with {names}" if names else ""
     described = f"A model of family `{model.family}`, size `{model.size}`,{of} by bertlab; {parameters:,} parameters."
+    if config.get("task"):
+        described += " The scores below need the task's head, which is not in this export."
     at = _step_of(run, step)
     scores = [*_scores(run, at, step)]
     parts = [

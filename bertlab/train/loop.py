@@ -532,9 +532,17 @@ def finished(config, workdir: Path, of_heads: Mapping[str, Any] | None = None) -
     for name in ("init_from", "data.tokenizer.path"):
         if _moved(old.get(name), new.get(name, "")):
             old[name] = new[name]
-    result = directory.result.get()
-    if result is None and sources.CORPUS in directory.sources():  # a text with another digest is refused when it is read
-        old |= {name: new[name] for name in ("data.corpus", "data.tokenizer.path")}
+    result, known = directory.result.get(), directory.sources()
+    # What has another digest is refused when it is read; a finished run reads no text.
+    elsewhere = ["init_from"] if new.get("init_from") and sources.INIT_FROM in known else []
+    of_base = lambda of: of.get("data.tokenizer.path") == str(Run(Path(of["init_from"]).expanduser()).tokenizer)
+    if elsewhere and of_base(old) and of_base(new):
+        elsewhere.append("data.tokenizer.path")
+    if result is None and sources.CORPUS in known:
+        elsewhere += ["data.corpus", "data.tokenizer.path"]
+    if any(name.startswith(f"{sources.EXAMPLES}/") for name in known):
+        elsewhere.append("task_data.directory")
+    old |= {name: new[name] for name in elsewhere if name in new}
     differ = [name for name in {**old, **new} if old.get(name) != new.get(name) and not free(name)]
     if differ:
         shown = ", ".join(f"{k} ({old.get(k)!r} there, {new.get(k)!r} given)" for k in differ[:5])

@@ -117,3 +117,12 @@ def test_it_says_how_the_model_predicts(objectives, direction, opens, classes, b
     assert ("fill-mask" not in said) == (fills or not run.ways())
     assert ("one position before a [MASK]" in said) == ("mntp" in back_ends)
     assert said.strip()
+
+
+def test_a_fine_tuned_run_has_a_card_too(tmp_path):
+    run = trained(tmp_path / "run", norm_placement="pre")
+    config = run.config.read()
+    run.config.write(config | {"task": "sst2", "data": {"seq_len": 48, "batch_size": 16}})
+    export_weights("huggingface", run.directory, tmp_path / "out")
+    card = (tmp_path / "out/README.md").read_text()
+    assert ["fine-tuned on", "sst2"] in rows(card) and "need the task's head, which is not in this export" in card

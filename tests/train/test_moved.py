@@ -23,3 +23,23 @@ def test_a_run_that_moved_with_the_one_it_starts_from_goes_on(tmp_path):
     config.init_from = str(here / "a")
     with pytest.raises(UserError, match="holds a run with a different config"):
         finished(config, here / "b")
+
+
+def test_what_has_a_digest_may_lie_anywhere(tmp_path):
+    """Whether it is the same is seen when it is read."""
+    config, run = base_config(), Run(tmp_path / "run")
+    config.init_from, config.data.tokenizer.path = "a", "a/tokenizer"
+    config.task_data = {"directory": "tables"}
+    run.begin(config.to_dict())
+    known = {"init_from": "11", "examples/words/train": "22"}
+    for write, more in ((run.at_step(1).write, {}), (run.result.write, {"step": 1, "metrics": {}})):
+        write({"sources": known, **more})
+        for key, value in (("init_from", "b"), ("task_data.directory", "moved")):
+            moved = config.copy_and_resolve_references()
+            moved.update_from_flattened_dict({key: value} | ({"data.tokenizer.path": "b/tokenizer"} if value == "b" else {}))
+            finished(moved, run.directory)
+        for name, value in (("init_from", ""), ("data.tokenizer.path", "c/tokenizer"), ("seed", 5)):
+            other = config.copy_and_resolve_references()
+            other.update_from_flattened_dict({name: value})
+            with pytest.raises(UserError, match="holds a run with a different config"):
+                finished(other, run.directory)
