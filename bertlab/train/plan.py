@@ -144,7 +144,7 @@ def plan(config, topology: str, number: int = 0) -> Plan:
 
     Raises:
         TooLarge: it needs more memory than a device has.
-        UserError: the config is invalid, the topology is unknown, or its compiler is missing.
+        UserError: the config is invalid, the topology is unknown, its compiler is missing, or its program cannot be read.
     """
     devices, chip = topology_devices(topology)
     batches = lambda data: MadeUpRows(data, config.data.tokenizer.vocab_size)
@@ -176,6 +176,13 @@ def plan(config, topology: str, number: int = 0) -> Plan:
             f" {str(error).splitlines()[0]}; lower"
             " config.data.batch_size, raise config.mesh.fsdp or config.train.micro_batches, or set config.model.remat='full'"
         ) from None
+    try:
+        text = compiled.as_text()
+    except jax.errors.JaxRuntimeError as error:  # libtpu may be ahead of jaxlib
+        raise UserError(
+            f"the step compiles for {topology}, but this jaxlib cannot read the program ({str(error).splitlines()[0][:120]});"
+            " set config.mesh.windowed_einsum=True, take another mesh, or other versions of jax and libtpu"
+        ) from None
     memory = compiled.memory_analysis()
     return Plan(
         topology=topology,
@@ -185,7 +192,7 @@ def plan(config, topology: str, number: int = 0) -> Plan:
         micro_batches=config.train.micro_batches,
         parameters=sum(leaf.size for leaf in jax.tree.leaves(shapes.params)),
         model_flops=mean_cost(of_few, "flops", config.seed, (0.0, 1.0), batches=1) * rows / ROWS / mesh.size,
-        work=read_work(compiled.as_text()),
+        work=read_work(text),
         arguments=memory.argument_size_in_bytes,
         # A TPU's compiler reports peak memory; a CPU's reports only memory beyond the arguments.
         memory=memory.peak_memory_in_bytes if chip else memory.argument_size_in_bytes + memory.temp_size_in_bytes,

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 
+import jax
 import pytest
 
 from bertlab import progress
@@ -30,6 +31,15 @@ def test_data_parallel_reduces_every_gradient_once_and_gathers_nothing(of_eight)
     assert found.arguments == pytest.approx(STATE * found.parameters, rel=0.1), "every device has the whole state"
     assert set(found.work.collectives) == {"all-reduce"}
     assert found.work.collectives["all-reduce"].bytes == pytest.approx(4 * (found.parameters + TABLE), rel=0.02)
+
+
+def test_a_program_that_cannot_be_read_back_is_said(small_config, monkeypatch):
+    def unreadable(self):
+        raise jax.errors.JaxRuntimeError("INTERNAL: async-update should have 1 operands\nand more lines")
+
+    monkeypatch.setattr(jax.stages.Compiled, "as_text", unreadable)
+    with pytest.raises(UserError, match=r"^the step compiles for cpu:1, but this jaxlib .*have 1 operands\); set config"):
+        plan(small_config("skip_gram"), "cpu:1")
 
 
 @pytest.mark.nightly
