@@ -14,7 +14,8 @@ from ml_collections import ConfigDict
 
 import bertlab
 from bertlab import results
-from bertlab.config import load_config
+from bertlab.cli import main
+from bertlab.config import base_config, load_config, parse_arguments, train_on
 from bertlab.data.synthetic import SyntheticCorpus
 from bertlab.floors import Floor, floors
 from bertlab.keys import setting
@@ -22,14 +23,15 @@ from bertlab.models import Dense, View
 from bertlab.objectives import Bound, Corruption, NoFloor, Objective, Oracle, Scoring, Vocabulary, cross_entropy
 from bertlab.studies.axes import Point, axis, chain, product, where, zipped
 from bertlab.studies.launchers import Local, Ray, SkyPilot, Slurm
-from bertlab.studies.study import Published, Study
+from bertlab.studies.settings import Setting, read_setting
+from bertlab.studies.study import Claim, Published, Study
 from bertlab.studies.sweep import sweep
 from bertlab.transfer.adapt import adapt
 from bertlab.transfer.finetune import finetune
 from bertlab.transfer.geometry import cka_layers, layer_geometry
 from bertlab.transfer.inspect import InContext, in_context, neighbours, occurrences
 from bertlab.transfer.likelihood import BitsPerByte, Score
-from bertlab.transfer.load import Pretrained
+from bertlab.transfer.load import Embedding, Pretrained
 from bertlab.transfer.pretrain import pretrain
 from bertlab.transfer.probes import control_labels, probe_layers
 from bertlab.transfer.tasks import (
@@ -80,7 +82,37 @@ class Own(Objective):
         return Corruption(np.ones(vocabulary.size))
 
 
+def get_config(arguments: str | None = None) -> ConfigDict:
+    values = parse_arguments(arguments, objectives="mlm", steps=10)
+    assert_type(values, dict[str, Any])
+    config = base_config()
+    assert_type(config, ConfigDict)
+    train_on(config, "pydocs", values["objectives"], mask_rate=0.3)
+    return config
+
+
+def get_study(arguments: str | None = None) -> Study:
+    setting = read_setting(arguments, paper={"train.steps": 10}, tasks=["package"], rate=0.15)
+    assert_type(setting, Setting)
+    assert_type(setting.recipe("bert", objectives="mlm"), str)
+    assert_type(setting.steps(setting.recipe("bert")), int)
+    assert_type(setting.others["rate"], Any)
+    return Study(
+        name="own",
+        title="Own",
+        question="?",
+        config=setting.recipe("bert"),
+        axes={"seed": setting.seeds},
+        overrides={**setting.overrides, **setting.transformer, **setting.finetuning("small")},
+        rates=setting.rates,
+        task_rates=setting.task_rates,
+        downstream=setting.downstream(),
+        claims=[Claim("MLM", "LTR", "84.4 against 82.1", "a paper")],
+    )
+
+
 def runs() -> None:
+    assert_type(main(["models"]), int)
     config = load_config("config.py:size=tiny", {"train.steps": 3})
     assert_type(config, ConfigDict)
     assert_type(pretrain(config, "runs/x"), dict[str, Any])
@@ -95,6 +127,7 @@ def models() -> None:
     assert_type(model, Pretrained)
     assert_type(model.score(["a"]), list[Score])
     assert_type(model.bits_per_byte(["a"]), BitsPerByte)
+    assert_type(model.encode(["a"], layers=[-1]), list[Embedding])
     model.encode(["a"], layers=[-1])[0].states.mean()
     model.sentence_vectors(["a"], pooling="mean").mean()
     bank = occurrences(model, SENTENCES, "a", layer=-1)
