@@ -876,6 +876,11 @@ def _finetune(given, overrides: list[str]) -> Found | None:
         if "init_step" in values:
             raise UserError(f"--step={given.step} and --config.init_step set the same key; omit one of them")
         values["init_step"] = str(given.step)
+    steps, epochs = values.get("train.steps", "0"), values.get("transfer.epochs", "0")
+    if steps != "0" and epochs != "0":
+        raise UserError(
+            f"--config.train.steps={steps} and --config.transfer.epochs={epochs} both say how long; omit one of them"
+        )
     if _asks_for_a_grid(given, overrides):
         hosts.refuse("a study over --seeds or --rates")
         how = (given.seeds, given.rates, values, given.recipe, given.jobs)
