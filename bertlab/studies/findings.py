@@ -13,7 +13,7 @@ from bertlab.studies import held_out, plots
 from bertlab.studies.comparisons import MOST_FREQUENT, PUBLISHED, Comparison, find, of_family
 from bertlab.studies.curves import at_last_steps, trajectory_axis, untrained
 from bertlab.studies.measurements import Measure, Results, bounds, cost, score_of_task, scores
-from bertlab.studies.same_data import compare_data, compare_sources, compare_texts
+from bertlab.studies.same_data import compare_data, compare_sources, compare_texts, unlike_losses
 from bertlab.studies.seeds import mean_scores, seed_counts, seed_tables
 from bertlab.studies.selection import at_selected_labels, at_the_ends, searches_of
 from bertlab.studies.tables import is_finetuning
@@ -289,6 +289,15 @@ def notices(results: Results) -> list[str]:
         texts.append(f"{settled['sentence']}, by a rule fixed beforehand; {left} runs were not started.")
     statuses = ("failed",) if settled else ("failed", "unfinished")
     return texts + [runs_left_out(results, status) for status in statuses if (results.runs["status"] == status).any()]
+
+
+def loss_notices(results: Results) -> list[str]:
+    """A sentence for each objective whose losses do not compare between the variants; for pages that show losses."""
+    return [
+        f"Losses of {name} do not compare between these variants, which differ in {', '.join(differ[:LISTED])}"
+        f"{' and more' if len(differ) > LISTED else ''}: compare scores on tasks, or bits per byte."
+        for name, differ in unlike_losses(results).items()
+    ]
 
 
 def code_notices(results: Results) -> list[str]:

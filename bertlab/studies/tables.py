@@ -30,7 +30,10 @@ ON_ONE_SCALE = {
     "analogies/": ("analogies (%), {}", lambda mean, sd: spread(100 * mean, 100 * sd, 1)),
 }
 LOSSES_NOTE = "Losses are measured on held-out documents."
-SEVERAL_LOSSES_NOTE = "Each objective answers its own question, so do not compare losses between columns."
+SEVERAL_LOSSES_NOTE = (
+    "Each objective answers its own question, so do not compare losses between columns, nor within one if variants differ"
+    " in mask rate, tokenizer or format."
+)
 COST_NOTE = "FLOPs are those of the model in {}, forward and backward. Tokens do not include padding."
 SUPERVISED_NOTE = "A supervised position is one at which a loss is taken."
 TRANSFER_NOTE = "Transfer is all adaptation and fine-tuning of a run, without the heads' FLOPs."
