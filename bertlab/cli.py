@@ -108,6 +108,9 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         print(f"bertlab: {said}", file=sys.stderr)
         return 1
+    for argument, value in zip(arguments, [*arguments[1:], ""]):
+        if given.takes_overrides and argument in rest and argument.startswith("--config.") and "=" not in argument:
+            parser.error(f"write {argument}={'VALUE' if value.startswith('--') else value or 'VALUE'}")
     if unknown := [a for a in rest if not (given.takes_overrides and a.startswith("--config."))]:
         parser.error(f"{given.command} does not know {' '.join(unknown)}; see bertlab {given.command} --help")
     with interruptible() as signals:

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -106,6 +107,50 @@ def test_unknown_and_missing_flags_are_refused(arguments, message, capsys):
         main(arguments)
     assert end.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["train", "--config=experiments/pretrain/bert.py:objectives=mml", "--workdir=x"], "mlm"),
+        (["train", "--config=experiments/pretrain/bert.py:objective=mlm", "--workdir=x"], "objectives"),
+        (["train", "--config=experiments/pretrain/brt.py", "--workdir=x"], "experiments/pretrain/bert.py"),
+        (["train", "--config=experiments/pretrain/bert.py:size=tinny", "--workdir=x"], "tiny"),
+        (["train", "--config=experiments/pretrain/bert.py:objectives=nearly_mine:Mine", "--workdir=x"], "nearly_mine1"),
+        (["train", "--config=experiments/pretrain/bert.py:objectives=nearly_mine1:Min", "--workdir=x"], "Mine"),
+        (["sweep", "--study=experiments/ablations/objectives.py:scael=tiny", "--workdir=x"], "scale"),
+        (["sweep", "--study=experiments/ablations/objectives.py:scale=demmo", "--workdir=x"], "demo"),
+        (["sweep", "--study=studi.py", "--workdir=x"], "study.py"),
+        (["finetune", "--run=nowhere", "--task=taks.py", "--workdir=x"], "task.py"),
+        (["import", "--from=huggingfase", ".", "--workdir=x"], "huggingface"),
+        (["export", "run", "--to=hugginface", "x"], "huggingface"),
+    ],
+)
+def test_a_misspelt_name_is_answered_with_the_nearest_one(arguments, meant, capsys, tmp_path, monkeypatch, bert_run):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("study.py", "task.py"):
+        Path(name).touch()
+    Path("nearly_mine1.py").write_text("class Mine:\n    pass\n")
+    Path("run").symlink_to(bert_run)
+    Path("nowhere").symlink_to(bert_run)
+    assert main(arguments) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert f"did you mean {meant}?" in said
+    assert not Path("x").exists()
+
+
+def test_a_recipe_of_fine_tuning_is_answered_with_the_nearest_one(bert_run, tmp_path, capsys):
+    assert main(["finetune", f"--run={bert_run}", "--task=package", "--recipe=bret", f"--workdir={tmp_path}/x"]) == 2
+    assert "did you mean bert?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("value", "shown"), [(["3"], "3"), (["-3"], "-3"), (["--quiet"], "VALUE"), ([], "VALUE")])
+def test_a_key_is_given_with_its_value_in_one_word(value, shown, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["train", "--config=x.py", "--workdir=x", "--config.train.steps", *value])
+    assert end.value.code == 2
+    assert f"write --config.train.steps={shown}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
