@@ -820,16 +820,19 @@ def _asks_for_a_grid(given, overrides: list[str]) -> bool:
 
 
 def _load_config(spec: str, overrides: list[str]):
-    """The config of a file with its arguments and overrides; says what arguments bring, and what differs from a paper."""
+    """The config of a file with its arguments and overrides; says what arguments bring."""
+    return _config_and_remark(spec, overrides)[0]
+
+
+def _config_and_remark(spec: str, overrides: list[str]):
+    """As `_load_config`; and a line, perhaps empty, about what its paper does otherwise."""
     from bertlab.config import brought, load_config
     from bertlab.papers import remark
 
     config = load_config(spec, argv=overrides)
     if settings := brought(spec, config, overrides):
         print(f"{spec} sets " + ", ".join(f"{key}={value}" for key, value in settings.items()), flush=True)
-    if otherwise := remark(config, settings):
-        print(otherwise, flush=True)
-    return config
+    return config, remark(config, settings)
 
 
 def _train(given, overrides: list[str]) -> Found | None:
@@ -845,11 +848,14 @@ def _train(given, overrides: list[str]) -> Found | None:
         from bertlab.studies.grid import pretraining_grid
 
         hosts.refuse("a study over --seeds or --rates")
-        _load_config(given.config, overrides)
+        _, otherwise = _config_and_remark(given.config, overrides)
         status = pretraining_grid(given.config, given.workdir, given.seeds, given.rates, overrides, given.jobs)
+        if otherwise:
+            print(otherwise, flush=True)
         return Found({"study": given.workdir}, status)
     with _together() as first:
-        config = begun_from(_load_config(given.config, overrides))
+        config, otherwise = _config_and_remark(given.config, overrides)
+        config = begun_from(config)
         if unfinished := finished(config, given.workdir) is None:
             check_config(config)
             check_devices(config)
@@ -858,6 +864,8 @@ def _train(given, overrides: list[str]) -> Found | None:
             if unfinished:  # all processes that share its cache
                 with processes.first_before_others("prepared"):
                     prepare(config.data)
+            if otherwise and not Run(given.workdir).config.exists():  # once, after all that can be wrong was checked
+                print(otherwise, flush=True)
             result = pretrain(config, given.workdir)
         print(f"finished: {Run(given.workdir).result}; see it with: bertlab report {given.workdir}")
     return Found(result) if first else None

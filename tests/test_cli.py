@@ -20,6 +20,7 @@ import bertlab
 from bertlab import cli, progress
 from bertlab.cli import build_parser, main
 from bertlab.interop.base import EXPORTERS, IMPORTERS
+from bertlab.run import Run
 from bertlab.train.checkpoint import load_params
 from tests.conftest import ROOT
 from tests.interop import published
@@ -506,3 +507,25 @@ def test_progress_is_a_line_with_the_time_left_on_a_terminal(terminal):
         assert "unseen" not in said and "afterwards" not in said
     else:
         assert said == ""
+
+
+def test_what_a_paper_does_otherwise_is_said_where_a_training_begins_and_nowhere_else(tmp_path, capsys, monkeypatch):
+    def pretrain(config, workdir):
+        Run(workdir).config.write(json.loads(config.to_json_best_effort()))
+        print("trained")
+        return {}
+
+    monkeypatch.setattr("bertlab.data.prepare.prepare", lambda data: print("prepared"))
+    monkeypatch.setattr("bertlab.transfer.pretrain.pretrain", pretrain)
+    monkeypatch.setattr("bertlab.train.plan.print_plan", lambda *_: {})
+    recipe = f"--config={ROOT}/experiments/pretrain/bert.py:size=tiny"
+    command = ["train", recipe, f"--workdir={tmp_path}/x", "--config.mesh.data=1"]
+
+    def said(command, status=0):
+        assert main(command) == status
+        return [line if "is not trained as in" not in line else "remark" for line in capsys.readouterr().out.splitlines()]
+
+    assert said([*command, "--config.train.steps=-1"], status=2) == []
+    assert said(["plan", recipe, "--topology=cpu:1"]) == []
+    assert said(command)[:3] == ["prepared", "remark", "trained"]
+    assert "remark" not in said(command), "it goes on"

@@ -141,11 +141,14 @@ def of_score(results: Results, compared: Sequence[Comparison], measure: Measure)
     best, second = means.index[:2]
     others = [second, *(v for v in untrained(results) if v in means.index and v not in (best, second))]
     gaps = [gap(compared, measure, best, other) for other in others]
-    highest = f"{measure.task} ({measure.metric}, test): {best} has the highest mean, {score_text(means[best], measure.metric)}"
+    score, head = score_text(means[best], measure.metric), f"{measure.task} ({measure.metric}, test)"
+    highest = f"{head}: {best} has the highest mean, {score}, {'; '.join(gaps)}."
+    if means.max() - means.min() < ROUNDING:
+        highest = f"{head}: {'both' if len(means) == 2 else 'all'} variants score {score}."
     held = [{claim["higher"], claim["lower"]} for claim in results.study.get("claims", ())]  # `claimed` says these
     pairs = [(a, b) for a, b in mlm_and_ltr(results.variants) if {a, b} <= set(means.index) and {a, b} not in held]
     return [
-        f"{highest}, {'; '.join(gaps)}.",
+        highest,
         most_frequent(results, compared, measure),
         *(comparison(compared, measure, a, b) for a, b in pairs),
     ]

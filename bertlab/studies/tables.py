@@ -292,7 +292,8 @@ def difference_table(compared: Sequence[Comparison]) -> pd.DataFrame:
             continue
         smallest, percent = statistics.smallest_p(found.pairs), plots.percent_factor(found.measure.metric) == 100
         rows[difference_label(found)] = difference_cells(found, DIFFERENCES) | {
-            (DIFFERENCES, "p"): p_text(found.corrected_p),
+            # Without spread there is neither an interval nor a p.
+            (DIFFERENCES, "p"): p_text(math.nan if math.isnan(found.low) else found.corrected_p),
             (DIFFERENCES, "p by sign flips"): f"{p_text(found.flips)} ({p_text(smallest)})",
             (DIFFERENCES, "seeds for 1 point"): seeds_for_a_point(found) if percent else MISSING,
         }
