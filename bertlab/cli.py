@@ -336,8 +336,9 @@ def build_parser() -> argparse.ArgumentParser:
         Of `processes`: "several" work together, "one" refuses others, "any" takes no notice of others. `prints`: what it prints
         is its result, and not about it.
         """
+        keys = "config keys:\n  --config.KEY=VALUE sets one, as often as you like; bertlab keys lists them\n\n" * overrides
         command = to.add_parser(
-            name, help=help, description=help[0].upper() + help[1:] + ".", epilog=f"example:\n  {example}",
+            name, help=help, description=help[0].upper() + help[1:] + ".", epilog=f"{keys}example:\n  {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
         )  # fmt: skip
         command.set_defaults(function=function, takes_overrides=overrides, json=False, processes=processes, prints=prints)
@@ -356,7 +357,10 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-_CONFIG_HELP = "config file and its arguments, FILE.py:key=value,key=value; set any config key with --config.KEY=VALUE"
+_CONFIG_HELP = (
+    "config file and its arguments, FILE.py:key=value,key=value, such as size, objectives, corpus and steps of"
+    " experiments/pretrain/bert.py; an unknown key is answered with all that the file knows"
+)
 _STUDY_HELP = "run directory; with --seeds or --rates, study directory"
 _ANY_RUN = "directory of a run or of imported weights"
 

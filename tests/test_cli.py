@@ -354,6 +354,14 @@ print(main(["plan", "--config=none.py", "--topology=v5e-16"]), "jax" in sys.modu
     assert done.stdout == "2 False\n" and "--topology=v5e-16: give cpu:8" in done.stderr
 
 
+def test_help_names_config_keys_where_a_command_takes_them_and_a_recipe_s_arguments():
+    choices = next(action for action in build_parser()._actions if action.dest == "command").choices
+    helps = {name: " ".join(parser.format_help().split()) for name, parser in choices.items()}
+    with_keys = {"train", "finetune", "adapt", "probe", "floor", "plan", "prepare"}
+    assert {name for name, text in helps.items() if "--config.KEY=VALUE" in text} == with_keys
+    assert all(argument in helps["train"] for argument in ("size", "objectives", "corpus", "steps"))
+
+
 def test_help_imports_nothing_but_the_parser():
     """So `bertlab --help` answers in less than half a second; modules are counted because they do not depend on the machine."""
     code = """
