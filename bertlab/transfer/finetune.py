@@ -117,7 +117,7 @@ def overridden(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
 
 def require_no_steps(config: ConfigDict) -> None:
     """Refuses passes that `train.steps` makes idle. Raises: UserError: names both keys."""
-    if config.transfer.epochs and config.train.steps:
+    if config.transfer.epochs > 0 and config.train.steps:
         raise UserError(
             f"config.transfer.epochs={config.transfer.epochs} has no effect with config.train.steps={config.train.steps};"
             " set config.train.steps=0, or leave epochs unset"
