@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
@@ -20,6 +21,7 @@ from bertlab.transfer.heads import DERIVED
 from bertlab.transfer.kinds import KINDS
 from bertlab.transfer.tasks.base import KEYS as TASK_DATA
 
+ALL_COLUMNS = 100  # of a terminal that shows the table of models whole; a narrower one lacks the vocabularies' names
 UNSET = object()  # the default of a key that has none
 # Vocabularies of the released models; unreleased models are counted with BERT's.
 _BERT_UNCASED, _BERT_CASED, _GPT1, _GPT2, _MODERN, _ELMO = 30_522, 28_996, 40_478, 50_257, 50_368, 793_471
@@ -90,24 +92,28 @@ def print_models() -> list[dict[str, str | int]]:
     Returns:
         Of each row, `family`, `size`, `shape`, `vocabulary`, `vocab_size`, and the parameters of the `body` and in `all`.
     """
-    found = []
-    table = Table(title="config.model.family, config.model.size and exact parameter counts", title_justify="left")
-    for column in ("family", "size", "layers x width, heads, hidden", "vocabulary"):
-        table.add_column(column, no_wrap=True)
-    for column in ("V", "body", "with its objectives' output"):
-        table.add_column(column, justify="right", no_wrap=True)
+    console, found = Console(), []
+    console = console if console.is_terminal else Console(width=140)
+    narrow = console.width < ALL_COLUMNS
+    table = Table(
+        title="config.model.family, config.model.size and exact parameter counts", title_justify="left",
+        box=SIMPLE_HEAD, show_edge=False, padding=0,
+    )  # fmt: skip
+    names = ("family", "size", "layers x width, heads, hidden", "vocabulary", "V", "body", "with output")
+    shown_of = lambda row: [text for name, text in zip(names, row) if not (narrow and name == "vocabulary")]
+    for name in shown_of(names):
+        folds = name == names[2]
+        table.add_column(name, justify="right" if name in names[-3:] else "left", no_wrap=not folds)
     for family, kind in FAMILIES.items():
         table.add_section()
         shown = family
         for size in kind.sizes:
             for tokens, vocab_size in _vocabularies(family, size):
                 shape, body, total = _count(family, size, tokens, vocab_size)
-                table.add_row(shown, size, shape, tokens, f"{vocab_size:,}", f"{body:,}", f"{total:,}")
+                table.add_row(*shown_of((shown, size, shape, tokens, f"{vocab_size:,}", f"{body:,}", f"{total:,}")))
                 shown = ""
                 found.append({"family": family, "size": size, "shape": shape, "vocabulary": tokens})
                 found[-1] |= {"vocab_size": vocab_size, "body": body, "all": total}
-    console = Console()
-    console = console if console.is_terminal else Console(width=140)
     console.print(table)
     return found
 

@@ -108,6 +108,9 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         print(f"bertlab: {said}", file=sys.stderr)
         return 1
+    for argument, value in zip(arguments, [*arguments[1:], ""]):
+        if given.takes_overrides and argument in rest and argument.startswith("--config.") and "=" not in argument:
+            parser.error(f"write {argument}={'VALUE' if value.startswith('--') else value or 'VALUE'}")
     if unknown := [a for a in rest if not (given.takes_overrides and a.startswith("--config."))]:
         parser.error(f"{given.command} does not know {' '.join(unknown)}; see bertlab {given.command} --help")
     with interruptible() as signals:
@@ -333,8 +336,9 @@ def build_parser() -> argparse.ArgumentParser:
         Of `processes`: "several" work together, "one" refuses others, "any" takes no notice of others. `prints`: what it prints
         is its result, and not about it.
         """
+        keys = "config keys:\n  --config.KEY=VALUE sets one, as often as you like; bertlab keys lists them\n\n" * overrides
         command = to.add_parser(
-            name, help=help, description=help[0].upper() + help[1:] + ".", epilog=f"example:\n  {example}",
+            name, help=help, description=help[0].upper() + help[1:] + ".", epilog=f"{keys}example:\n  {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
         )  # fmt: skip
         command.set_defaults(function=function, takes_overrides=overrides, json=False, processes=processes, prints=prints)
@@ -353,7 +357,10 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-_CONFIG_HELP = "config file and its arguments, FILE.py:key=value,key=value; set any config key with --config.KEY=VALUE"
+_CONFIG_HELP = (
+    "config file and its arguments, FILE.py:key=value,key=value, such as size, objectives, corpus and steps of"
+    " experiments/pretrain/bert.py; an unknown key is answered with all that the file knows"
+)
 _STUDY_HELP = "run directory; with --seeds or --rates, study directory"
 _ANY_RUN = "directory of a run or of imported weights"
 
@@ -817,16 +824,19 @@ def _asks_for_a_grid(given, overrides: list[str]) -> bool:
 
 
 def _load_config(spec: str, overrides: list[str]):
-    """The config of a file with its arguments and overrides; says what arguments bring, and what differs from a paper."""
+    """The config of a file with its arguments and overrides; says what arguments bring."""
+    return _config_and_remark(spec, overrides)[0]
+
+
+def _config_and_remark(spec: str, overrides: list[str]):
+    """As `_load_config`; and a line, perhaps empty, about what its paper does otherwise."""
     from bertlab.config import brought, load_config
     from bertlab.papers import remark
 
     config = load_config(spec, argv=overrides)
     if settings := brought(spec, config, overrides):
         print(f"{spec} sets " + ", ".join(f"{key}={value}" for key, value in settings.items()), flush=True)
-    if otherwise := remark(config, settings):
-        print(otherwise, flush=True)
-    return config
+    return config, remark(config, settings)
 
 
 def _train(given, overrides: list[str]) -> Found | None:
@@ -842,11 +852,14 @@ def _train(given, overrides: list[str]) -> Found | None:
         from bertlab.studies.grid import pretraining_grid
 
         hosts.refuse("a study over --seeds or --rates")
-        _load_config(given.config, overrides)
+        _, otherwise = _config_and_remark(given.config, overrides)
         status = pretraining_grid(given.config, given.workdir, given.seeds, given.rates, overrides, given.jobs)
+        if otherwise:
+            print(otherwise, flush=True)
         return Found({"study": given.workdir}, status)
     with _together() as first:
-        config = begun_from(_load_config(given.config, overrides))
+        config, otherwise = _config_and_remark(given.config, overrides)
+        config = begun_from(config)
         if unfinished := finished(config, given.workdir) is None:
             check_config(config)
             check_devices(config)
@@ -855,6 +868,8 @@ def _train(given, overrides: list[str]) -> Found | None:
             if unfinished:  # all processes that share its cache
                 with processes.first_before_others("prepared"):
                     prepare(config.data)
+            if otherwise and not Run(given.workdir).config.exists():  # once, after all that can be wrong was checked
+                print(otherwise, flush=True)
             result = pretrain(config, given.workdir)
         print(f"finished: {Run(given.workdir).result}; see it with: bertlab report {given.workdir}")
     return Found(result) if first else None
@@ -876,6 +891,11 @@ def _finetune(given, overrides: list[str]) -> Found | None:
         if "init_step" in values:
             raise UserError(f"--step={given.step} and --config.init_step set the same key; omit one of them")
         values["init_step"] = str(given.step)
+    steps, epochs = values.get("train.steps", "0"), values.get("transfer.epochs", "0")
+    if steps != "0" and epochs != "0":
+        raise UserError(
+            f"--config.train.steps={steps} and --config.transfer.epochs={epochs} both say how long; omit one of them"
+        )
     if _asks_for_a_grid(given, overrides):
         hosts.refuse("a study over --seeds or --rates")
         how = (given.seeds, given.rates, values, given.recipe, given.jobs)

@@ -23,7 +23,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_dict
 
 from bertlab import keys
-from bertlab.errors import UserError
+from bertlab.errors import UserError, did_you_mean, similar_file
 from bertlab.papers import SIZES
 
 _PACKAGE = Path(__file__).parent
@@ -62,7 +62,9 @@ def parse_arguments(text: str | None, /, **defaults: Any) -> dict[str, Any]:
         key, equals, value = item.partition("=")
         if key not in defaults or not equals:
             known = ", ".join(f"{k}={v}" for k, v in defaults.items())
-            raise UserError(f"argument '{item}' is not one of key=value with a known key; known (with defaults): {known}")
+            meant = did_you_mean(key, defaults, "")
+            listed = f"{meant} Known" if meant else "known"
+            raise UserError(f"argument '{item}' is not one of key=value with a known key; {listed} (with defaults): {known}")
         kind = type(defaults[key])
         try:
             values[key] = {"true": True, "false": False}[value.lower()] if kind is bool else kind(value)
@@ -384,7 +386,8 @@ def find_file(path: str, given: str) -> str:
     for candidate in (path, os.path.join(SHIPPED, path)):
         if os.path.isfile(candidate):
             return candidate
-    raise UserError(f"{given}: {path} is missing here and in {SHIPPED}; give the path of a Python file")
+    meant = similar_file(path) or similar_file(path, SHIPPED)
+    raise UserError(f"{given}: {path} is missing here and in {SHIPPED}{meant or '; give the path of a Python file'}")
 
 
 def set_key(config: ConfigDict, name: str, value: Any) -> None:

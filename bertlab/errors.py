@@ -1,9 +1,10 @@
 """Errors written for the user."""
 
+import difflib
 import errno
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import ModuleType
 
 
@@ -16,6 +17,30 @@ class UserError(ValueError):
 
     def __init__(self, said: str):
         super().__init__("".join(one if one.isprintable() else repr(one)[1:-1] for one in said))
+
+
+def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None) -> str:
+    """What to say of a name that is not known: the nearest one that is, or else what there is.
+
+    Args:
+        name: as it was given.
+        known: the names that exist.
+        otherwise: what is said if none is near; None: all of them.
+    """
+    if near := difflib.get_close_matches(name, known, n=1):
+        return f"did you mean {near[0]}?"
+    return f"choose one of {', '.join(known)}" if otherwise is None else otherwise
+
+
+def similar_file(path: str | os.PathLike, root: str | os.PathLike = "") -> str:
+    """What to add about a file missing in a root if a similar one is beside it; "" else."""
+    folder, name = os.path.split(path)
+    try:
+        beside = [entry.name for entry in os.scandir(os.path.join(root, folder) or ".") if entry.is_file()]
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(name, beside, n=1)
+    return f"; did you mean {os.path.join(folder, near[0])}?" if near else ""
 
 
 class RunFailed(RuntimeError):

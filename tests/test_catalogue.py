@@ -2,6 +2,8 @@
 
 import contextlib
 import io
+import json
+import re
 
 import pytest
 
@@ -38,18 +40,13 @@ PUBLISHED = {
 
 @pytest.fixture(scope="module")
 def table() -> dict[tuple[str, str, int], tuple[int, int]]:
-    """What `bertlab models` prints: (family, size, V) to its two numbers."""
+    """What `bertlab models --json` prints: (family, size, V) to its two numbers."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        assert main(["models"]) == 0
-    rows, family = {}, ""
-    for line in printed.getvalue().splitlines():
-        cells = [cell.strip() for cell in line.split("│")[1:-1]]
-        if cells:
-            family = cells[0] or family
-            vocab_size, body, total = (int(cell.replace(",", "")) for cell in cells[-3:])
-            assert (family, cells[1], vocab_size) not in rows
-            rows[family, cells[1], vocab_size] = body, total
-    return rows
+        assert main(["models", "--json"]) == 0
+    rows = json.loads(printed.getvalue())["models"]
+    found = {(row["family"], row["size"], row["vocab_size"]): (row["body"], row["all"]) for row in rows}
+    assert len(found) == len(rows)
+    return found
 
 
 def test_every_family_and_size_is_printed(table):
@@ -61,3 +58,16 @@ def test_every_family_and_size_is_printed(table):
 def test_numbers_are_those_of_the_published_models(model, table):
     for published, printed in zip(PUBLISHED[model], table[model], strict=True):
         assert published in (None, printed)
+
+
+@pytest.mark.parametrize(("columns", "most_lines"), [(80, 80), (100, 55)])
+def test_a_terminal_shows_every_name_and_number_whole(columns, most_lines, table, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    assert main(["models"]) == 0
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    lines = printed.splitlines()
+    assert max(map(len, lines)) <= columns and len(lines) < most_lines and "…" not in printed
+    for (_, size, vocab_size), (body, total) in table.items():
+        assert len(re.findall(rf"\b{size} .* {vocab_size:,} +{body:,} +{total:,} *$", printed, re.MULTILINE)) == 1
+    assert all(len(re.findall(rf"^{family} ", printed, re.MULTILINE)) == 1 for family in FAMILIES)

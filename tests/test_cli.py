@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -19,6 +20,7 @@ import bertlab
 from bertlab import cli, progress
 from bertlab.cli import build_parser, main
 from bertlab.interop.base import EXPORTERS, IMPORTERS
+from bertlab.run import Run
 from bertlab.train.checkpoint import load_params
 from tests.conftest import ROOT
 from tests.interop import published
@@ -106,6 +108,50 @@ def test_unknown_and_missing_flags_are_refused(arguments, message, capsys):
         main(arguments)
     assert end.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["train", "--config=experiments/pretrain/bert.py:objectives=mml", "--workdir=x"], "mlm"),
+        (["train", "--config=experiments/pretrain/bert.py:objective=mlm", "--workdir=x"], "objectives"),
+        (["train", "--config=experiments/pretrain/brt.py", "--workdir=x"], "experiments/pretrain/bert.py"),
+        (["train", "--config=experiments/pretrain/bert.py:size=tinny", "--workdir=x"], "tiny"),
+        (["train", "--config=experiments/pretrain/bert.py:objectives=nearly_mine:Mine", "--workdir=x"], "nearly_mine1"),
+        (["train", "--config=experiments/pretrain/bert.py:objectives=nearly_mine1:Min", "--workdir=x"], "Mine"),
+        (["sweep", "--study=experiments/ablations/objectives.py:scael=tiny", "--workdir=x"], "scale"),
+        (["sweep", "--study=experiments/ablations/objectives.py:scale=demmo", "--workdir=x"], "demo"),
+        (["sweep", "--study=studi.py", "--workdir=x"], "study.py"),
+        (["finetune", "--run=nowhere", "--task=taks.py", "--workdir=x"], "task.py"),
+        (["import", "--from=huggingfase", ".", "--workdir=x"], "huggingface"),
+        (["export", "run", "--to=hugginface", "x"], "huggingface"),
+    ],
+)
+def test_a_misspelt_name_is_answered_with_the_nearest_one(arguments, meant, capsys, tmp_path, monkeypatch, bert_run):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("study.py", "task.py"):
+        Path(name).touch()
+    Path("nearly_mine1.py").write_text("class Mine:\n    pass\n")
+    Path("run").symlink_to(bert_run)
+    Path("nowhere").symlink_to(bert_run)
+    assert main(arguments) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert f"did you mean {meant}?" in said
+    assert not Path("x").exists()
+
+
+def test_a_recipe_of_fine_tuning_is_answered_with_the_nearest_one(bert_run, tmp_path, capsys):
+    assert main(["finetune", f"--run={bert_run}", "--task=package", "--recipe=bret", f"--workdir={tmp_path}/x"]) == 2
+    assert "did you mean bert?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("value", "shown"), [(["3"], "3"), (["-3"], "-3"), (["--quiet"], "VALUE"), ([], "VALUE")])
+def test_a_key_is_given_with_its_value_in_one_word(value, shown, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["train", "--config=x.py", "--workdir=x", "--config.train.steps", *value])
+    assert end.value.code == 2
+    assert f"write --config.train.steps={shown}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -308,6 +354,14 @@ print(main(["plan", "--config=none.py", "--topology=v5e-16"]), "jax" in sys.modu
     assert done.stdout == "2 False\n" and "--topology=v5e-16: give cpu:8" in done.stderr
 
 
+def test_help_names_config_keys_where_a_command_takes_them_and_a_recipe_s_arguments():
+    choices = next(action for action in build_parser()._actions if action.dest == "command").choices
+    helps = {name: " ".join(parser.format_help().split()) for name, parser in choices.items()}
+    with_keys = {"train", "finetune", "adapt", "probe", "floor", "plan", "prepare"}
+    assert {name for name, text in helps.items() if "--config.KEY=VALUE" in text} == with_keys
+    assert all(argument in helps["train"] for argument in ("size", "objectives", "corpus", "steps"))
+
+
 def test_help_imports_nothing_but_the_parser():
     """So `bertlab --help` answers in less than half a second; modules are counted because they do not depend on the machine."""
     code = """
@@ -461,3 +515,25 @@ def test_progress_is_a_line_with_the_time_left_on_a_terminal(terminal):
         assert "unseen" not in said and "afterwards" not in said
     else:
         assert said == ""
+
+
+def test_what_a_paper_does_otherwise_is_said_where_a_training_begins_and_nowhere_else(tmp_path, capsys, monkeypatch):
+    def pretrain(config, workdir):
+        Run(workdir).config.write(json.loads(config.to_json_best_effort()))
+        print("trained")
+        return {}
+
+    monkeypatch.setattr("bertlab.data.prepare.prepare", lambda data: print("prepared"))
+    monkeypatch.setattr("bertlab.transfer.pretrain.pretrain", pretrain)
+    monkeypatch.setattr("bertlab.train.plan.print_plan", lambda *_: {})
+    recipe = f"--config={ROOT}/experiments/pretrain/bert.py:size=tiny"
+    command = ["train", recipe, f"--workdir={tmp_path}/x", "--config.mesh.data=1"]
+
+    def said(command, status=0):
+        assert main(command) == status
+        return [line if "is not trained as in" not in line else "remark" for line in capsys.readouterr().out.splitlines()]
+
+    assert said([*command, "--config.train.steps=-1"], status=2) == []
+    assert said(["plan", recipe, "--topology=cpu:1"]) == []
+    assert said(command)[:3] == ["prepared", "remark", "trained"]
+    assert "remark" not in said(command), "it goes on"

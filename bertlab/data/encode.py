@@ -9,6 +9,8 @@ import numpy as np
 
 from bertlab.data.tokenizers import Tokenizer
 
+CHUNK_CHARACTERS, FEW_CHUNKS = 1 << 18, 8
+"""Of the documents that go to a worker process at once, and up to how many such chunks none is started."""
 HASH = np.dtype("<u8")
 """Of the hashes of texts. With 100 million different texts, two of them have one hash in common with probability 0.0003."""
 

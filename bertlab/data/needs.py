@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertlab.data.documents import Corpus
-from bertlab.data.encode import HASH
+from bertlab.data.encode import CHUNK_CHARACTERS, FEW_CHUNKS, HASH
 from bertlab.data.parallel import available_cores
 from bertlab.errors import UserError
 
@@ -32,7 +32,7 @@ class Needs:
     memory: float
 
     def __str__(self) -> str:
-        needs = f"{size(self.disk)} of disk and {size(self.memory)} of memory"
+        needs = f"{size(self.disk)} of disk and up to {size(self.memory)} of memory"
         return f"preparing about {size(self.text)} of text needs about {needs}"
 
     def check_disk(self, root: Path) -> None:
@@ -65,6 +65,8 @@ def needs_of(corpus: Corpus, options: Mapping[str, Any]) -> Needs | None:
             break
     text, sentences, documents = (number / share for number in (text, sentences, documents))
     tokenizer, workers = options["tokenizer"], options["workers"] or available_cores()
+    if text <= FEW_CHUNKS * CHUNK_CHARACTERS:
+        workers = 1  # no process is started for so little text
     sampled = 0.0 if tokenizer["path"] else min(1.0, tokenizer["sample_sentences"] / max(sentences, 1))
     sample = sampled * (text * (1 + PER_SAMPLED_BYTE.get(tokenizer["kind"], 0)) + PER_SENTENCE * sentences)
     return Needs(

@@ -28,7 +28,7 @@ from bertlab import keys
 from bertlab.data.corpora import corpus_of
 from bertlab.data.documents import Corpus, Document
 from bertlab.data.duplicates import HashFiles
-from bertlab.data.encode import encode_documents
+from bertlab.data.encode import CHUNK_CHARACTERS, FEW_CHUNKS, encode_documents
 from bertlab.data.needs import needs_of
 from bertlab.data.parallel import grouped, ordered_map
 from bertlab.data.prepared import FORMAT_VERSION, TEMPORARY, Prepared, load_prepared, write_list
@@ -45,8 +45,6 @@ COUNTS = ("documents", "sentences", "tokens", "bytes", "unknown")
 
 
 _DOCUMENTS_PER_SHARD = 1 << 15
-_CHUNK_CHARACTERS = 1 << 18
-_FEW_CHUNKS = 8
 
 Progress = Callable[[str, float, float | None], None]
 
@@ -213,7 +211,7 @@ def _build(backend: Backend, options: dict[str, Any], fingerprint: str, director
 def chunks(documents: Iterable[Document]) -> Iterator[list[tuple[str, tuple[str, ...]]]]:
     """Groups documents (id and sentences) to make sending them to another process cheap."""
     pairs = ((document.id, document.sentences) for document in documents)
-    return grouped(pairs, lambda pair: sum(map(len, pair[1])), _CHUNK_CHARACTERS)
+    return grouped(pairs, lambda pair: sum(map(len, pair[1])), CHUNK_CHARACTERS)
 
 
 def features(tokenizer: Tokenizer) -> tfds.features.FeaturesDict:
@@ -328,7 +326,7 @@ class LocalBackend:
             chunks(self._corpus.documents()),
             workers=self._options["workers"],
             load=functools.partial(load_tokenizer, folder / "tokenizer"),
-            few=_FEW_CHUNKS,
+            few=FEW_CHUNKS,
         )
         occurrences = np.zeros(tokenizer.vocab_size, np.int64)
         document = 0

@@ -20,7 +20,7 @@ from bertlab import objectives
 from bertlab.checksums import digest_of
 from bertlab.config import is_finetuning
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
-from bertlab.errors import UserError
+from bertlab.errors import UserError, did_you_mean
 from bertlab.files import refuse_occupied, whole_directory
 from bertlab.interop.card import write_card
 from bertlab.locks import alone
@@ -335,6 +335,6 @@ def export_weights(kind: str, run: str | Path, directory: str | Path, step: int 
 
 def _find(kind: str, registry: Mapping[str, str]) -> Callable:
     if kind not in registry:
-        raise UserError(f"format {kind!r} is not known; choose from {', '.join(registry)}")
+        raise UserError(f"format {kind!r} is not known; {did_you_mean(kind, registry)}")
     module, _, function = registry[kind].partition(":")
     return getattr(importlib.import_module(module), function)

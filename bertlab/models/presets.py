@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from ml_collections import ConfigDict
 
-from bertlab.errors import UserError
+from bertlab.errors import UserError, did_you_mean
 from bertlab.keys import BY_NAME, KEYS
 from bertlab.models.awd_lstm import AwdLstm, AwdLstmConfig
 from bertlab.models.base import OutputConfig, sides_of, unbox
@@ -226,7 +226,7 @@ def model_shape(model, vocab_size: int) -> Any:
         BY_NAME[f"model.{leaf}"].check(model[leaf], {})
     family, direction = family_of(model), model_direction(model)
     if model.size not in family.sizes:
-        raise UserError(f"config.model.size={model.size!r} is not known; choose one of {', '.join(family.sizes)}")
+        raise UserError(f"config.model.size={model.size!r} is not known; {did_you_mean(model.size, family.sizes)}")
     values = {**family.values, **family.sizes[model.size]}
     fields = {field.name for field in dataclasses.fields(family.shape)}
     for key in (BY_NAME[f"model.{leaf}"] for leaf in model):

@@ -2,8 +2,10 @@
 
 import dataclasses
 import importlib.util
+import sys
+from pathlib import Path
 
-from bertlab.errors import UserError
+from bertlab.errors import UserError, did_you_mean
 from bertlab.models.base import SIDES
 from bertlab.objectives.activation import ActivationRegularisation, TemporalActivationRegularisation
 from bertlab.objectives.autoregressive import LeftToRight, RightToLeft
@@ -105,13 +107,13 @@ def find(name: str) -> type[Objective]:
         return REGISTRY[name]
     module, colon, attribute = name.partition(":")
     if not colon:
-        raise UserError(
-            f"objective '{name}' is not known; choose from {', '.join([*REGISTRY, *TOGETHER])}, or name your own as"
-            " module:Class"
-        )
+        known = [*REGISTRY, *TOGETHER]
+        listed = f"choose from {', '.join(known)}, or name your own as module:Class"
+        raise UserError(f"objective '{name}' is not known; {did_you_mean(name, known, listed)}")
     found = getattr(_imported(name, module), attribute, None)
     if found is None:
-        raise UserError(f"objective '{name}': module {module} has no {attribute}")
+        meant = did_you_mean(attribute, dir(sys.modules[module]), "write the class's name")
+        raise UserError(f"objective '{name}': module {module} has no {attribute}; {meant}")
     _check_class(name, found)
     return found
 
@@ -124,7 +126,9 @@ def _imported(name: str, module: str):
         raise UserError(f"objective '{name}': {error.filename}, line {error.lineno}: {error.msg}") from None
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name in (module, module.split(".")[0]):
-            raise UserError(f"objective '{name}': module {module} was not found; add its folder to PYTHONPATH") from None
+            here = [file.stem for file in Path().glob("*.py")]
+            meant = did_you_mean(module, here, "add its folder to PYTHONPATH")
+            raise UserError(f"objective '{name}': module {module} was not found; {meant}") from None
         spec = importlib.util.find_spec(module)
         where = f"{spec.origin}, line {line_in(spec.origin, error)}"
         raise UserError(f"objective '{name}': {where}: {said(error)} ({type(error).__name__} as it is imported)") from error

@@ -252,6 +252,7 @@ class Objective(abc.ABC):
 
     @property
     def has_view(self) -> bool:
+        """Whether `view` changes what the model is shown."""
         return self.sees in ("own", "shared")
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]) -> View:

@@ -403,7 +403,7 @@
     if (points.some(ends)) said.push(`${means}, ${spread} ${what}.`);
     if (state.seeds) said.push(`${seeds} are single seeds.`);
     const ofLosses = of.kind === "curve" && of.label.includes("loss");
-    if (ofLosses) said.push("Losses of different objectives do not compare with each other.");
+    if (ofLosses) said.push("Losses of different objectives do not compare, nor those of one objective with another mask rate, tokenizer or format.");
     if (shown.some((mark) => mark.dropped)) said.push("What is at or below 0 has no place on a log axis.");
     if (out.length) {
       const more = out.length > 4 ? ` and ${out.length - 4} more` : "";

@@ -8,7 +8,7 @@ style by their hashes, so nothing else can run, whatever a run directory contain
 import base64
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -28,6 +28,7 @@ from bertlab.studies.curves import (
     shared_curves,
 )
 from bertlab.studies.measurements import TRANSFER_COSTS, X_AXES, Measure, Results, bounds, cost, scores, variant_name
+from bertlab.studies.same_data import unlike_losses
 from bertlab.studies.seeds import pretraining_seeds, summarise
 from bertlab.studies.selection import at_selected_labels
 from bertlab.studies.statistics import RESOLUTION
@@ -104,14 +105,19 @@ def page_data(results: Results) -> dict[str, Any]:
         "series": page.series,
         "x": [{"id": axis, "label": EFFORT[axis]} for axis in X_AXES],
         "measures": measures,
-        "first": first_shown(measures, page.series),
+        "first": first_shown(measures, page.series, unlike_losses(results)),
         "arrays": list(map(list, page.arrays)),
         "left_out": page.left_out,
     }
 
 
-def first_shown(measures: Sequence[Mapping[str, Any]], series: Sequence[Mapping[str, Any]]) -> int:
-    """The index of the first curve or score of those that the most variants have: a loss may be of few of them."""
+def first_shown(
+    measures: Sequence[Mapping[str, Any]], series: Sequence[Mapping[str, Any]], unlike: Collection[str] = ()
+) -> int:
+    """The index of the first curve or score of those that the most variants have: a loss may be of few of them.
+
+    Losses of the objectives in `unlike` do not compare, so another measure comes first.
+    """
 
     def variants(measure: Mapping[str, Any]) -> int:
         if measure["kind"] == "curve":
@@ -120,7 +126,8 @@ def first_shown(measures: Sequence[Mapping[str, Any]], series: Sequence[Mapping[
 
     groups = (*FIRST_GROUPS, group_of(Measure("finetune", "", "test", "")))
     offered = [i for i, measure in enumerate(measures) if measure["group"] in groups]
-    return max(offered, key=lambda i: variants(measures[i]), default=0)
+    compares = lambda measure: measure["id"].removeprefix("curve/").partition("/")[0] not in unlike
+    return max(offered, key=lambda i: (compares(measures[i]), variants(measures[i])), default=0)
 
 
 class _Page:

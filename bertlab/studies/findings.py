@@ -13,7 +13,7 @@ from bertlab.studies import held_out, plots
 from bertlab.studies.comparisons import MOST_FREQUENT, PUBLISHED, Comparison, find, of_family
 from bertlab.studies.curves import at_last_steps, trajectory_axis, untrained
 from bertlab.studies.measurements import Measure, Results, bounds, cost, score_of_task, scores
-from bertlab.studies.same_data import compare_data, compare_sources, compare_texts
+from bertlab.studies.same_data import compare_data, compare_sources, compare_texts, unlike_losses
 from bertlab.studies.seeds import mean_scores, seed_counts, seed_tables
 from bertlab.studies.selection import at_selected_labels, at_the_ends, searches_of
 from bertlab.studies.tables import is_finetuning
@@ -141,11 +141,14 @@ def of_score(results: Results, compared: Sequence[Comparison], measure: Measure)
     best, second = means.index[:2]
     others = [second, *(v for v in untrained(results) if v in means.index and v not in (best, second))]
     gaps = [gap(compared, measure, best, other) for other in others]
-    highest = f"{measure.task} ({measure.metric}, test): {best} has the highest mean, {score_text(means[best], measure.metric)}"
+    score, head = score_text(means[best], measure.metric), f"{measure.task} ({measure.metric}, test)"
+    highest = f"{head}: {best} has the highest mean, {score}, {'; '.join(gaps)}."
+    if means.max() - means.min() < ROUNDING:
+        highest = f"{head}: {'both' if len(means) == 2 else 'all'} variants score {score}."
     held = [{claim["higher"], claim["lower"]} for claim in results.study.get("claims", ())]  # `claimed` says these
     pairs = [(a, b) for a, b in mlm_and_ltr(results.variants) if {a, b} <= set(means.index) and {a, b} not in held]
     return [
-        f"{highest}, {'; '.join(gaps)}.",
+        highest,
         most_frequent(results, compared, measure),
         *(comparison(compared, measure, a, b) for a, b in pairs),
     ]
@@ -289,6 +292,15 @@ def notices(results: Results) -> list[str]:
         texts.append(f"{settled['sentence']}, by a rule fixed beforehand; {left} runs were not started.")
     statuses = ("failed",) if settled else ("failed", "unfinished")
     return texts + [runs_left_out(results, status) for status in statuses if (results.runs["status"] == status).any()]
+
+
+def loss_notices(results: Results) -> list[str]:
+    """A sentence for each objective whose losses do not compare between the variants; for pages that show losses."""
+    return [
+        f"Losses of {name} do not compare between these variants, which differ in {', '.join(differ[:LISTED])}"
+        f"{' and more' if len(differ) > LISTED else ''}: compare scores on tasks, or bits per byte."
+        for name, differ in unlike_losses(results).items()
+    ]
 
 
 def code_notices(results: Results) -> list[str]:

@@ -30,7 +30,7 @@ from bertlab.studies import plots
 from bertlab.studies.comparisons import Comparison, compare_all, highest_beyond_chance
 from bertlab.studies.curves import curves, mean_curves, score_curves, scores_by_examples, shared_curves, untrained
 from bertlab.studies.explore import explore_page
-from bertlab.studies.findings import findings, notices
+from bertlab.studies.findings import findings, loss_notices, notices
 from bertlab.studies.measurements import X_AXES, Measure, Results, cost, load, scores
 from bertlab.studies.same_data import compare_data
 from bertlab.studies.seeds import seed_counts, summarise
@@ -84,7 +84,7 @@ def show(results: Results) -> Shown:
     compared = compare_all(results)
     tables = grouped_tables(results, compared)
     below = notes(results), column_notes(results, tables)
-    return Shown(compared, tables, *below, notices(results), findings(results, compared))
+    return Shown(compared, tables, *below, notices(results) + loss_notices(results), findings(results, compared))
 
 
 def report(path: str | os.PathLike, *, console: Console | None = None) -> Path:

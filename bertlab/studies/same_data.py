@@ -12,6 +12,7 @@ from bertlab.studies.curves import trained_runs
 from bertlab.studies.measurements import Results, once
 from bertlab.train.sources import INIT_FROM, in_words
 
+WEIGHTS = ("weight", "final_weight")  # settings of an objective that its own loss does not have
 BOOKKEEPING = ("directory", "workers")  # keys of `config.data` that do not change what is read
 
 
@@ -43,6 +44,30 @@ def compare_data(results: Results) -> tuple[dict[str, str], list[str]]:
         else:
             problems.append(f"{where}: data_hash at step {step:,} is {_listing(hashes)}")
     return same, problems
+
+
+@once
+def unlike_losses(results: Results) -> dict[str, list[str]]:
+    """Objective -> the config keys in which its trained runs differ, so that its losses ask different questions.
+
+    They are its own settings, those of the tokenizer, and the format with its settings. Objectives whose losses compare are
+    left out.
+    """
+    trained = set(trained_runs(results)["run"])
+    found: dict[str, list[str]] = {}
+    for objective in dict.fromkeys(name for config in results.configs.values() for name in config.get("objectives", {})):
+        asked = []
+        for run, config in results.configs.items():
+            if run in trained and objective in config.get("objectives", {}):
+                own, data = config["objectives"][objective], config.get("data", {})
+                own = {key: value for key, value in own.items() if key not in WEIGHTS}
+                data = {key: data[key] for key in ("tokenizer", "format", data.get("format")) if key in data}
+                asked.append({f"objectives.{objective}": own, "data": data})
+        flat = [flatten(of) for of in asked]
+        values = {key: {json.dumps(of.get(key)) for of in flat} for key in dict.fromkeys(key for of in flat for key in of)}
+        if differ := [key for key, of in values.items() if len(of) > 1]:
+            found[objective] = differ
+    return found
 
 
 WHAT = {

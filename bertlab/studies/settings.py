@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertlab.config import add_objectives, base_config, load_config, parse_arguments, with_mask_rate
-from bertlab.errors import UserError
+from bertlab.errors import UserError, did_you_mean
 from bertlab.models.presets import FAMILIES
 from bertlab.studies.axes import Point, axis, product
 from bertlab.studies.study import rate_axis
@@ -404,7 +404,7 @@ def read_setting(
         values = parse_arguments(arguments, **defaults | presets[preset]) | {"scale": presets[preset]["scale"]}
     scale = values["scale"]
     if scale not in SCALES:
-        raise UserError(f"scale={scale}: choose one of {', '.join((*presets, *SCALES))}")
+        raise UserError(f"scale={scale}: {did_you_mean(scale, (*presets, *SCALES))}")
     values["select"] = values["select"] or ("on" if scale in SELECTING else "off")
     _check_arguments(values, {"steps": 1, "task_steps": 1} | dict(least or {}))
     pretraining, adam, finetune = _of_scale(values, paper or {})
@@ -452,7 +452,7 @@ def _check_arguments(values: Mapping[str, Any], least: Mapping[str, int]) -> Non
     if not values["data"] and (published := [name for name in names if name in TASKS]):
         raise UserError(f"tasks={values['tasks']}: {published[0]} is read from files; add data=DIR with its folder")
     if values["body"] not in BODIES:
-        raise UserError(f"body={values['body']}: choose one of {', '.join(BODIES)}")
+        raise UserError(f"body={values['body']}: {did_you_mean(values['body'], BODIES)}")
     if not set(uses) <= {"study", "probe"} or len(set(uses)) < len(uses):
         raise UserError(f"use={values['use']}: give study, probe or study+probe")
 

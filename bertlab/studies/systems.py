@@ -8,7 +8,7 @@ Study(axes={"system": variants(used, read), "seed": setting.seeds}, claims=CLAIM
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from bertlab.errors import UserError
+from bertlab.errors import UserError, did_you_mean
 from bertlab.studies import ulmfit
 from bertlab.studies.settings import Setting
 from bertlab.studies.study import Claim
@@ -84,7 +84,7 @@ def check_elmo(setting: Setting, reads: str) -> None:
 
 def _check(argument: str, value: str, known: Collection[str]) -> None:
     if value not in known:
-        raise UserError(f"{argument}={value}: choose one of {', '.join(known)}")
+        raise UserError(f"{argument}={value}: {did_you_mean(value, known)}")
 
 
 def static_and_contextual(setting: Setting) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:

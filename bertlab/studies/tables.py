@@ -30,7 +30,10 @@ ON_ONE_SCALE = {
     "analogies/": ("analogies (%), {}", lambda mean, sd: spread(100 * mean, 100 * sd, 1)),
 }
 LOSSES_NOTE = "Losses are measured on held-out documents."
-SEVERAL_LOSSES_NOTE = "Each objective answers its own question, so do not compare losses between columns."
+SEVERAL_LOSSES_NOTE = (
+    "Each objective answers its own question, so do not compare losses between columns, nor within one if variants differ"
+    " in mask rate, tokenizer or format."
+)
 COST_NOTE = "FLOPs are those of the model in {}, forward and backward. Tokens do not include padding."
 SUPERVISED_NOTE = "A supervised position is one at which a loss is taken."
 TRANSFER_NOTE = "Transfer is all adaptation and fine-tuning of a run, without the heads' FLOPs."
@@ -289,7 +292,8 @@ def difference_table(compared: Sequence[Comparison]) -> pd.DataFrame:
             continue
         smallest, percent = statistics.smallest_p(found.pairs), plots.percent_factor(found.measure.metric) == 100
         rows[difference_label(found)] = difference_cells(found, DIFFERENCES) | {
-            (DIFFERENCES, "p"): p_text(found.corrected_p),
+            # Without spread there is neither an interval nor a p.
+            (DIFFERENCES, "p"): p_text(math.nan if math.isnan(found.low) else found.corrected_p),
             (DIFFERENCES, "p by sign flips"): f"{p_text(found.flips)} ({p_text(smallest)})",
             (DIFFERENCES, "seeds for 1 point"): seeds_for_a_point(found) if percent else MISSING,
         }

@@ -45,7 +45,7 @@ def split_topology(topology: str) -> tuple[str, str]:
     """("v5e", "16x16") of "v5e:16x16", ("cpu", "8") of "cpu:8".
 
     Raises:
-        UserError: it is of another form, or of another chip.
+        UserError: it is of another form, of another chip, or hosts of 2 x 2 chips do not make it.
     """
     kind, _, shape = topology.partition(":")
     if kind == "cpu" and shape.isdecimal() and 0 < int(shape[:9]) <= MOST_VIRTUAL:
@@ -54,5 +54,9 @@ def split_topology(topology: str) -> tuple[str, str]:
         raise UserError(
             f"--topology={topology}: give cpu:8 (virtual devices, at most {MOST_VIRTUAL:,}) or one of {', '.join(CHIPS)} with"
             " its two or three sides, like v5e:16x16"
+        )
+    if kind in CHIPS and any(int(side) % 2 and side != "1" for side in shape.split("x")[:2]):
+        raise UserError(
+            f"--topology={topology}: a host has 2 x 2 chips, so no slice has such sides; give two even ones, like {kind}:4x4"
         )
     return kind, shape

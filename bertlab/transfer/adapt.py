@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from bertlab import keys
 from bertlab.config import base_config, flatten, is_finetuning, parse_override, set_key
 from bertlab.data.prepare import prepare
-from bertlab.errors import UserError
+from bertlab.errors import UserError, did_you_mean
 from bertlab.run import Run
 from bertlab.train import loop
 from bertlab.train.build import begun_from
@@ -107,7 +107,7 @@ def adaptation_config(
         UserError: the run is no pretraining, or the task, its files, the recipe or a setting are wrong.
     """
     if recipe not in RECIPES:
-        raise UserError(f"recipe '{recipe}' is not known; choose one of {', '.join(RECIPES)}")
+        raise UserError(f"recipe '{recipe}' is not known; {did_you_mean(recipe, RECIPES)}")
     if is_finetuning(pretrained):
         raise UserError(f"{run} is a fine-tuning and has no pretraining objective; give its pretraining run")
     if "+" in task:

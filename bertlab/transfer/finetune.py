@@ -98,7 +98,8 @@ def overridden(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
     """A fine-tuning's config with overrides; `head.SETTING` sets `objectives.TASK.SETTING` of each task.
 
     Raises:
-        UserError: a key is unknown, or a value has the wrong type.
+        UserError: a key is unknown, a value has the wrong type, or `transfer.epochs` is given without `train.steps` and the
+            recipe has steps.
     """
     for name, value in overrides.items():
         if not (keys_of := _keys_of(config, name)):
@@ -108,8 +109,19 @@ def overridden(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
             raise UserError(f"{name}: the heads of {config.task} have no setting '{setting}'{only}")
         for key in keys_of:
             set_key(config, key, parse_override(config, key, value) if isinstance(value, str) else value)
+    if "transfer.epochs" in overrides and "train.steps" not in overrides:  # a study may give both, and its steps count
+        require_no_steps(config)
     keys.drop_without_effect(config, flatten(overrides))
     return config
+
+
+def require_no_steps(config: ConfigDict) -> None:
+    """Refuses passes that `train.steps` makes idle. Raises: UserError: names both keys."""
+    if config.transfer.epochs > 0 and config.train.steps:
+        raise UserError(
+            f"config.transfer.epochs={config.transfer.epochs} has no effect with config.train.steps={config.train.steps};"
+            " set config.train.steps=0, or leave epochs unset"
+        )
 
 
 def finetune_config(run: Path, task: str, recipe: str = "small", pretrained: Mapping[str, Any] | None = None) -> ConfigDict:

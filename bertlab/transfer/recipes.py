@@ -11,7 +11,7 @@ A recipe's `head.` keys set the task's own objective if it has that setting.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bertlab.errors import UserError
+from bertlab.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from bertlab.transfer.kinds import Kind
@@ -136,5 +136,5 @@ def find_recipe(name: str, kind: "Kind") -> dict[str, Any]:
         UserError: the recipe is unknown.
     """
     if name not in RECIPES:
-        raise UserError(f"recipe '{name}' is not known; choose one of {', '.join(RECIPES)}")
+        raise UserError(f"recipe '{name}' is not known; {did_you_mean(name, RECIPES)}")
     return {**RECIPES[name], **kind.recipe(name)}

@@ -66,7 +66,7 @@ def test_it_is_said_before_it_starts_and_is_not_far_from_what_it_took(tmp_path, 
     config["tokenizer"] = {"kind": "words", "vocab_size": 4000}
     said = []
     prepared = prepare(config, progress=lambda *_: said.append(capsys.readouterr().out))
-    assert said[0] == f"preparing about {size(text)} of text needs about 834 kB of disk and 252 MB of memory\n"
+    assert said[0] == f"preparing about {size(text)} of text needs about 834 kB of disk and up to 252 MB of memory\n"
     assert text == 867_047 and not any(said[1:])
     took = sum(path.stat().st_size for path in prepared.directory.rglob("*") if path.is_file())
     assert took == pytest.approx(834e3, rel=0.25), "random words: text compresses better"
@@ -108,4 +108,6 @@ def test_a_sample_of_the_tokenizer_takes_its_memory_and_workers_theirs():
     assert of().text == 10_000_000 and of().memory == 250e6 + 0.1 * (10e6 + 60 * 10_000)
     assert of(kind="unigram").memory - of().memory == pytest.approx(20e6), "ten thousand sentences, a tenth of them sampled"
     assert of(path="x").memory == 250e6 and of(path="x", workers=4).memory == 5 * 250e6
+    corpus.documents = lambda: iter([SimpleNamespace(sentences=("a" * 100,) * 900)])
+    assert of(path="x", workers=4).memory == 250e6, "no worker is started for so little text"
     assert needs_of(SimpleNamespace(share_read=None), OPTIONS) is None

@@ -144,7 +144,7 @@ def test_repeated_text_is_counted_and_nothing_depends_on_processes_and_chunks(co
             counts = {f"{unit}_in_train": sum(text in of_train[unit] for text in texts) for unit, texts in units.items()}
             expected[split] |= counts
     assert min(expected["train"].values()) > 30 and min(expected["valid"].values()) > 5
-    monkeypatch.setattr(prepare_module, "_CHUNK_CHARACTERS", 2000)
+    monkeypatch.setattr(prepare_module, "CHUNK_CHARACTERS", 2000)
     monkeypatch.setattr(prepare_module, "_DOCUMENTS_PER_SHARD", 50)
     monkeypatch.setattr(duplicates, "_HASHES_AT_ONCE", 100)
     prepared = prepare(changed(config, workers=2, directory=f"{config['directory']}-2"))
@@ -343,7 +343,7 @@ def test_interruption_by_an_error_leaves_nothing(config):
 
 def prepare_and_wait(config):
     """Run by a process that will be killed: prepares, and waits for ever when some chunks are tokenised."""
-    prepare_module._CHUNK_CHARACTERS = 2000
+    prepare_module.CHUNK_CHARACTERS = 2000
 
     def wait(label, done, total):
         if label == "tokenising" and done:

@@ -86,7 +86,7 @@ def batch_hash(prepared, data):
     ids=lambda tokenizer: tokenizer["kind"],
 )
 def test_same_as_on_one_machine(text, tmp_path, monkeypatch, tokenizer):
-    monkeypatch.setattr(prepare_module, "_CHUNK_CHARACTERS", 2000)
+    monkeypatch.setattr(prepare_module, "CHUNK_CHARACTERS", 2000)
     monkeypatch.setattr(duplicates, "_HASHES_AT_ONCE", 100)
     monkeypatch.setattr(tfds.download, "DownloadConfig", functools.partial(tfds.download.DownloadConfig, num_shards=3))
     data = config_for(text, tmp_path / "one", **tokenizer)
@@ -146,7 +146,7 @@ def test_second_time_does_nothing(text, tmp_path, monkeypatch):
 
 
 def test_a_failure_leaves_nothing(text, tmp_path, monkeypatch):
-    monkeypatch.setattr(prepare_module, "_CHUNK_CHARACTERS", 2000)
+    monkeypatch.setattr(prepare_module, "CHUNK_CHARACTERS", 2000)
     encode = beam.encode_documents
 
     def fail(tokenizer, documents):

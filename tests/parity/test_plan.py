@@ -2,7 +2,9 @@
 
 import functools
 
+import jax
 import pytest
+from jax.experimental import topologies
 from ml_collections import ConfigDict
 
 from bertlab.config import load_config
@@ -120,8 +122,11 @@ def test_parameters_are_gathered_and_not_passed_in_rings_unless_asked():
 
 
 def test_slices_that_there_are_not():
-    with pytest.raises(UserError, match="--topology=v5e:3x5 is not known to libtpu"):
-        topology_devices("v5e:3x5")
+    with pytest.raises(UserError, match="--topology=v5e:2x1000000 is not known to libtpu"):
+        topology_devices("v5e:2x1000000")
+    for unlike in ("v5e:3x3", "v5e:2x3", "v5e:1x3", "v5p:3x3x3"):  # what `split_topology` says without it
+        with pytest.raises(jax.errors.JaxRuntimeError):
+            topologies.get_topology_desc(unlike, platform="tpu")
     assert [len(topology_devices(name)[0]) for name in ("v5e:2x2", "v6e:4x4", "v5p:2x2x4")] == [4, 16, 16]
 
 

@@ -19,8 +19,10 @@ from bertlab.studies import explore
 from bertlab.studies import report as report_module
 from bertlab.studies.curves import curves, mean_curves, score_curves, scores_by_examples
 from bertlab.studies.explore import explore_page, intervals, page_data
+from bertlab.studies.findings import loss_notices
 from bertlab.studies.measurements import X_AXES, Measure, load, scores
 from bertlab.studies.report import report
+from bertlab.studies.same_data import unlike_losses
 from bertlab.studies.statistics import mean_interval
 from bertlab.studies.study import Study
 from bertlab.studies.sweep import describe
@@ -296,3 +298,27 @@ def test_a_study_of_which_nothing_has_begun_has_a_page(tmp_path):
     console = Console(file=io.StringIO())
     page = report(tmp_path / "s", console=console).with_name("explore.html").read_text(encoding="utf-8")
     assert data_of(page)["measures"] == []
+
+
+def test_losses_of_one_objective_with_other_settings_are_named_and_not_shown_first(tmp_path):
+    study = objectives_study((1,), ("MLM", "MLM+NSP"))
+    folder = write_study(tmp_path / "study", study)
+    tokenizer, runs = {"kind": "unigram", "vocab_size": 400}, [run.name for run in study.runs()]
+
+    def asked(**second):
+        for run, of in zip(runs, ({}, second)):
+            data = {"tokenizer": tokenizer | of.get("tokenizer", {}), "format": of.get("format", "segments"), "seq_len": 8}
+            entry = {"weight": of.get("weight", 1.0), "final_weight": None, "rate": of.get("rate", 0.15)}
+            config = {"train": {"steps": 100}, "seed": 1, "data": data, "objectives": {"mlm": entry}}
+            (folder / run / "config.json").write_text(json.dumps(config))
+        results = load(folder)
+        data = page_data(results)
+        return unlike_losses(results), loss_notices(results), data["measures"][data["first"]]["id"]
+
+    score = "result/finetune/package/test/accuracy"
+    for alike in ({}, {"weight": 2.0}):
+        assert asked(**alike) == ({}, [], "curve/mlm/loss")
+    others = {"rate": (0.4, "objectives.mlm.rate"), "format": ("full_sentences", "data.format")}
+    for key, (value, name) in (others | {"tokenizer": ({"vocab_size": 99}, "data.tokenizer.vocab_size")}).items():
+        unlike, (said,), first = asked(**{key: value})
+        assert unlike == {"mlm": [name]} and name in said and first == score

@@ -1,7 +1,6 @@
 """The notebooks run from top to bottom in fast mode, ask a question and answer it, and keep the outputs of a real run."""
 
 import ast
-import importlib
 import itertools
 import json
 import re
@@ -19,6 +18,7 @@ from bertlab.data.pydocs import PydocsCorpus, Section
 from bertlab.studies import launchers
 from bertlab.transfer.tasks import pydocs
 from tests.conftest import ROOT
+from tests.contracts.test_public_names import public_names
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -120,20 +120,6 @@ def test_keeps_the_outputs_of_a_real_run(path: Path):
             texts = [*output.get("text", ()), *(output.get("data", {}).get("text/plain", ()))]
             texts += output.get("data", {}).get("text/html", ())
             assert not MACHINE_PATH.search("".join(texts)) and "Traceback" not in "".join(texts), source
-
-
-def public_names() -> set[str]:
-    """The stable names of docs/reference/names.md: "bertlab.results.load", ..."""
-    page = (ROOT / "docs/reference/names.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(bertlab[\w.]*)` \| (.*?) \|$", page, flags=re.MULTILINE)
-    return {f"{module}.{name}" for module, names in rows for name in re.findall(r"`(\w+)`", names)}
-
-
-def test_the_public_names_are_there():
-    assert len(public_names()) > 30
-    for name in public_names():
-        module, _, attribute = name.rpartition(".")
-        assert callable(getattr(importlib.import_module(module), attribute)), name
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

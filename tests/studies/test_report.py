@@ -545,6 +545,17 @@ def test_equal_scores_of_all_seeds_are_a_ceiling_a_head_without_training_or_neit
     ]
 
 
+def test_equal_scores_have_no_highest_mean_and_no_p(tmp_path):
+    spec = objectives_study(seeds=(1, 2, 3), variants=("MLM", "LTR"))
+    same = {f"{name}-seed={seed}": {"package": 0.5} for name in ("mlm", "ltr") for seed in (1, 2, 3)}
+    results = load(write_study(tmp_path, spec, per_run=same))
+    compared = compare_all(results)
+    said = [of for of in findings(results, compared) if of.startswith("package")]
+    assert said[0] == "package (accuracy, test): both variants score 50.0\u00a0%."
+    table = difference_table(compared)
+    assert [(row[2] == "–", row[3] == "–") for row in table.to_numpy() if "–" in row[:3]] == [(True, True)], table
+
+
 def test_numbers_of_different_texts_are_flagged_on_top(tmp_path, no_figures):
     directory = write_study(tmp_path / "s", objectives_study((1,), ("MLM", "LTR")))
     write_likelihoods(directory / "mlm-seed=1", {"pseudo": 1.5}, {"blimp.jsonl": {"pseudo": 0.75}}, text_hash="1" * 32)

@@ -209,6 +209,8 @@ def test_other_models_have_a_plan(recipe, small_config):
             for topology in ("v9:2x2", "v5e", "v5e:", "v5e:0x0", "v5e:2x2x2x2", "cpu:x", "cpu:²", "cpu:", "cpu:0", "cpu:1025")
         ),
         ("cpu:999", "JAX_NUM_CPU_DEVICES=999"),
+        # libtpu refuses these too (tests/parity/test_plan.py); nobody has to install it for that.
+        *((topology, f"--topology={topology}: a host has 2 x 2") for topology in ("v5e:3x3", "v5e:2x3", "v5p:3x3x3")),
     ],
 )
 def test_topologies_that_there_are_not(topology, message, small_config):

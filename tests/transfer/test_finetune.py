@@ -10,10 +10,14 @@ import pytest
 from ml_collections import ConfigDict
 
 from bertlab import objectives
+from bertlab.cli import main
 from bertlab.data.rows import make_row
 from bertlab.errors import UserError
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program
+from bertlab.studies.launchers import Local
+from bertlab.studies.study import Study
+from bertlab.studies.sweep import sweep
 from bertlab.train.build import grafted
 from bertlab.train.checkpoint import load_params
 from bertlab.transfer.composition import build_finetuning
@@ -151,3 +155,29 @@ def test_short_texts_are_trained_in_short_batches(bert_run, words_task, tmp_path
     ):
         with pytest.raises(UserError, match=message):
             finetune(bert_run, words_task, tmp_path / "wrong", overrides | wrong)
+
+
+def test_passes_that_steps_make_idle_are_refused_before_anything_is_computed(bert_run, words_task, tmp_path, capsys):
+    command = ["finetune", f"--run={bert_run}", f"--task={words_task}", f"--workdir={tmp_path / 'x'}"]
+    for more in ([], ["--seeds=1,2"]):  # the steps are the recipe's
+        assert main([*command, "--config.transfer.epochs=1", *more]) == 2
+        said = capsys.readouterr().err
+        assert "config.transfer.epochs=1.0" in said and "config.train.steps=400" in said
+    assert main([*command, "--config.transfer.epochs=1", "--config.train.steps=3"]) == 2
+    said = capsys.readouterr().err
+    assert "config.transfer.epochs=1" in said and "config.train.steps=3" in said
+    assert not (tmp_path / "x").exists()
+    settings_of = lambda **given: overridden(finetune_config(bert_run, words_task), given).to_dict()
+    counted = settings_of(**{"transfer.epochs": "2", "train.steps": "0"})
+    assert counted["transfer"]["epochs"] == 2.0 and settings_of(**{"transfer.epochs": 0.0})["train"]["steps"] == 400
+    assert settings_of(**{"transfer.epochs": 3.0, "train.steps": 9})["train"]["steps"] == 9, "a study's steps for one task"
+
+
+def test_a_study_whose_passes_are_idle_is_refused(bert_run, words_task, tmp_path):
+    study = Study(
+        name="idle", title="Idle", question="?", config=f"run:{bert_run}", axes={"finetune.seed": [1, 2]},
+        overrides={"finetune.transfer.epochs": 2.0}, downstream={"words": {"task": words_task}},
+    )  # fmt: skip
+    with pytest.raises(UserError, match=r"transfer\.epochs=2\.0.*train\.steps=400"):
+        sweep(study, tmp_path / "study", Local(1))
+    assert not (tmp_path / "study").exists()

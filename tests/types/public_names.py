@@ -24,7 +24,7 @@ from bertlab.objectives import Bound, Corruption, NoFloor, Objective, Oracle, Sc
 from bertlab.studies.axes import Point, axis, chain, product, where, zipped
 from bertlab.studies.launchers import Local, Ray, SkyPilot, Slurm
 from bertlab.studies.settings import Setting, read_setting
-from bertlab.studies.study import Published, Study
+from bertlab.studies.study import Claim, Published, Study
 from bertlab.studies.sweep import sweep
 from bertlab.transfer.adapt import adapt
 from bertlab.transfer.finetune import finetune
@@ -83,33 +83,36 @@ class Own(Objective):
 
 
 def get_config(arguments: str | None = None) -> ConfigDict:
-    values = parse_arguments(arguments, objectives="mlm", steps=1000)
+    values = parse_arguments(arguments, objectives="mlm", steps=10)
     assert_type(values, dict[str, Any])
     config = base_config()
-    config.train.steps = values["steps"]
-    train_on(config, "pydocs", values["objectives"])
+    assert_type(config, ConfigDict)
+    train_on(config, "pydocs", values["objectives"], mask_rate=0.3)
     return config
 
 
 def get_study(arguments: str | None = None) -> Study:
-    given = read_setting(arguments)
-    assert_type(given, Setting)
-    assert_type(given.recipe("bert", objectives="mlm"), str)
-    overrides = {**given.overrides, **given.transformer}
+    setting = read_setting(arguments, paper={"train.steps": 10}, tasks=["package"], rate=0.15)
+    assert_type(setting, Setting)
+    assert_type(setting.recipe("bert", objectives="mlm"), str)
+    assert_type(setting.steps(setting.recipe("bert")), int)
+    assert_type(setting.others["rate"], Any)
     return Study(
         name="own",
         title="Own",
         question="?",
-        config=given.recipe("bert"),
-        axes={"rate": {"15 %": {"objectives.mlm.rate": 0.15}}, "seed": given.seeds},
-        overrides=overrides,
-        rates=given.rates,
-        downstream=given.downstream(),
+        config=setting.recipe("bert"),
+        axes={"seed": setting.seeds},
+        overrides={**setting.overrides, **setting.transformer, **setting.finetuning("small")},
+        rates=setting.rates,
+        task_rates=setting.task_rates,
+        downstream=setting.downstream(),
+        claims=[Claim("MLM", "LTR", "84.4 against 82.1", "a paper")],
     )
 
 
 def runs() -> None:
-    assert_type(main(["train", "--config=config.py", "--workdir=runs/x"]), int)
+    assert_type(main(["models"]), int)
     config = load_config("config.py:size=tiny", {"train.steps": 3})
     assert_type(config, ConfigDict)
     assert_type(pretrain(config, "runs/x"), dict[str, Any])

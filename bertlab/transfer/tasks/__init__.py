@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
-from bertlab.errors import UserError
+from bertlab.errors import UserError, similar_file
 from bertlab.transfer.tasks import babylm, catalogue, edges, glue, pydocs, superglue
 from bertlab.transfer.tasks.assemble import check_labels, check_task, draw
 from bertlab.transfer.tasks.base import KEYS, OPTIONS, SPLITS, Task, TaskData
@@ -72,7 +72,8 @@ def find_task(name: str) -> Task:
 
 def _own_task(path: Path) -> Task:
     if not path.is_file():
-        raise UserError(f"{path}: the file is missing; give a task's name, or the path of a .py file that defines TASK")
+        meant = similar_file(path) or "; give a task's name, or the path of a .py file that defines TASK"
+        raise UserError(f"{path}: the file is missing{meant}")
     specification = importlib.util.spec_from_file_location(f"own_task_{path.stem}", path)
     module = importlib.util.module_from_spec(specification)
     try:
