@@ -97,6 +97,28 @@ def test_an_older_attempt_that_is_alive_ends_and_damages_nothing(url, tmp_path):
     assert Mirror(url).take(tmp_path / "third") and read(tmp_path / "third") == {"a": "new", "shared": "both"}
 
 
+def test_a_folder_and_a_list_that_are_refused_end_no_other_attempt(tmp_path, capsys):
+    url, wrong = f"file://{tmp_path}/bucket", write(tmp_path / "wrong", b="2")
+    alive = saved(url, write(tmp_path / "here", a="1"))
+    assert main(["mirror", str(wrong), url, "--", "touch", f"{wrong}/ran"]) == 2
+    assert "holds files that are not from" in capsys.readouterr().err and read(wrong) == {"b": "2"}
+    listed = tmp_path / "bucket" / "000001" / "list.json"
+    whole = listed.read_text()
+    listed.write_text("{")
+    new = tmp_path / "new"
+    assert main(["mirror", str(new), url, "--", "touch", f"{new}/ran"]) == 2
+    assert "is damaged" in capsys.readouterr().err and not new.exists()
+    listed.write_text(whole)
+    alive.save(write(tmp_path / "here", a="3"))
+    assert os.listdir(tmp_path / "bucket") == ["000001"]
+    other = Mirror(url)
+    claim = other.claim
+    other.claim = lambda: (claim(), write(wrong.parent / "late", b="2"))
+    with pytest.raises(UserError, match="holds files that are not from"):  # they came meanwhile
+        other.begin(tmp_path / "late")
+    assert read(tmp_path / "late") == {"b": "2"}
+
+
 def test_an_attempt_that_is_taken_over_between_its_list_and_its_clearing_removes_nothing(url, tmp_path, monkeypatch):
     """The newer one has read the list before, whose contents the older one would now remove."""
     old, new = saved(url, write(tmp_path / "old", a="1")), Mirror(url)
