@@ -191,31 +191,21 @@ def test_damage_to_any_object_is_noticed_and_the_folder_stays(url, tmp_path):
     assert Mirror(url).take(there)
 
 
-def test_a_snapshot_is_of_one_moment_while_others_write(tmp_path):
-    """Two files that are always replaced in this order: no moment has a second one that is ahead of the first."""
-    folder, end = tmp_path / "run", threading.Event()
-    write(folder, first="0", second="0")
+def test_a_snapshot_is_of_one_moment_while_others_write(tmp_path, monkeypatch):
+    """Between the copies of two files both are replaced, three times; then others rest."""
+    folder, copied, copy = write(tmp_path / "run", first="0", second="0"), [], mirror_module.shutil.copy2
 
-    def count():
-        number = 0
-        while not end.is_set():
-            number += 1
-            write(folder, first=str(number))
-            write(folder, second=str(number))
-            time.sleep(0.003)
+    def copy_while_others_write(source, target):
+        copy(source, target)
+        copied.append(target.name)
+        if copied[-1] == "first" and len(copied) < 6:
+            write(folder, first=str(len(copied)), second=str(len(copied)))
 
-    thread = threading.Thread(target=count)
-    thread.start()
-    try:
-        for attempt in range(40):
-            freeze(folder, tmp_path / f"frozen-{attempt}")
-    finally:
-        end.set()
-        thread.join()
-    pairs = [[int(of) for of in read(tmp_path / f"frozen-{attempt}").values()] for attempt in range(40)]
-    assert all(len(pair) == 2 for pair in pairs)
-    found = [read(tmp_path / f"frozen-{attempt}") for attempt in range(40)]
-    assert all(int(of["first"]) - int(of["second"]) in (0, 1) for of in found)
+    monkeypatch.setattr(mirror_module.shutil, "copy2", copy_while_others_write)
+    monkeypatch.setattr(mirror_module.time, "sleep", lambda _: None)
+    freeze(folder, tmp_path / "frozen")
+    assert copied == 4 * ["first", "second"], "each pair that was of two moments was copied again"
+    assert read(tmp_path / "frozen") == read(folder) == {"first": "5", "second": "5"}
 
 
 def test_a_folder_that_is_never_at_rest_is_said(tmp_path, monkeypatch):
