@@ -173,7 +173,7 @@ def test_a_run_is_known_by_its_tokenizer(tmp_path):
     run.config.write({"seed": 1})
     for text in ("the value of the other values", "an object has another name", "the value of the other values"):
         shutil.rmtree(run.tokenizer, ignore_errors=True)
-        train_tokenizer("bpe", [text] * 20, 270, seed=0).save(run.tokenizer)
+        train_tokenizer("bpe", [text] * 20, 300, seed=0).save(run.tokenizer)
         digests.append(of_pretrained(run))
     assert digests[0] == digests[2] != digests[1]
 
