@@ -981,9 +981,8 @@ def _mirror(given, _) -> int:
     if not shutil.which(words[0]):
         raise UserError(f"{words[0]} is no command here; write it after --, as in: -- bertlab train ...")
     require_names(given.folder)
-    mirror.claim()
+    brought = mirror.begin(given.folder)
     given.folder.mkdir(parents=True, exist_ok=True)
-    brought = mirror.take(given.folder)
     of = f"{given.folder} goes on from the newest snapshot in {given.url}"
     print(of if brought else f"{given.url} has no snapshot: {given.folder} begins it", flush=True)
     # Its own session: Ctrl-C reaches it once, from here. Its input closes when this process ends.

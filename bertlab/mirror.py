@@ -129,7 +129,7 @@ class Mirror:
         return None
 
     def claim(self) -> None:
-        """Begins a new attempt: from now on, older ones end at their next snapshot. Call it before `take`.
+        """Begins a new attempt: from now on, older ones end at their next snapshot. `begin` is for a folder.
 
         Raises:
             UserError: The store does not keep an object from being created twice.
@@ -143,6 +143,16 @@ class Mirror:
         if self._bucket.create(f"{number:06}/claim", who.encode()):
             raise UserError(f"{self.url}: this store creates one object twice, so two attempts could mix; use another store")
         self._number = number
+
+    def begin(self, folder: Path, keep: Collection[str] = (), begun: Callable[[Path], bool] | None = None) -> Snapshot | None:
+        """Begins a new attempt in a folder: `claim`, then `take`. A folder or a list that is refused ends no other attempt.
+
+        Args, returns and raises: As `take` and `claim`.
+        """
+        if self.newest() is not None:
+            self._require_ours(folder, begun)
+        self.claim()
+        return self.take(folder, keep, begun)  # which looks again: there may be a newer list
 
     def take(self, folder: Path, keep: Collection[str] = (), begun: Callable[[Path], bool] | None = None) -> Snapshot | None:
         """Makes a folder equal to the newest snapshot, in one move, unless it has itself gone on from it.
@@ -162,12 +172,8 @@ class Mirror:
         """
         if (found := self.newest()) is None:
             return None
-        mark = read_json(folder / MARK) if (folder / MARK).exists() else {}
-        ours = isinstance(mark, dict) and mark.get("url") == self.url
-        if ours and mark.get("snapshot") == found.digest:
+        if self._require_ours(folder, begun) == found.digest:
             return found
-        if not ours and folder.exists() and (begun(folder) if begun else any(folder.iterdir())):
-            raise UserError(f"{folder} holds files that are not from {self.url}; give another folder, or another URL")
         folder.parent.mkdir(parents=True, exist_ok=True)
         with temporary_folder(folder.parent, "mirrored") as place:
             while True:
@@ -234,6 +240,15 @@ class Mirror:
             if number < self._number:
                 for name in set(self._bucket.below(f"{number:06}")) - set(self._kept.values()):
                     self._bucket.remove(name)
+
+    def _require_ours(self, folder: Path, begun: Callable[[Path], bool] | None) -> str:
+        """The digest of the list that a folder was last equal to, "" of none; raises UserError if it holds something else."""
+        mark = read_json(folder / MARK) if (folder / MARK).exists() else {}
+        if isinstance(mark, dict) and mark.get("url") == self.url:
+            return str(mark.get("snapshot"))
+        if folder.exists() and (begun(folder) if begun else any(folder.iterdir())):
+            raise UserError(f"{folder} holds files that are not from {self.url}; give another folder, or another URL")
+        return ""
 
     def _attempts(self) -> list[int]:
         return [int(name) for name in self._bucket.children() if name.isdecimal() and name.isascii()]

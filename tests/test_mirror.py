@@ -97,6 +97,28 @@ def test_an_older_attempt_that_is_alive_ends_and_damages_nothing(url, tmp_path):
     assert Mirror(url).take(tmp_path / "third") and read(tmp_path / "third") == {"a": "new", "shared": "both"}
 
 
+def test_a_folder_and_a_list_that_are_refused_end_no_other_attempt(tmp_path, capsys):
+    url, wrong = f"file://{tmp_path}/bucket", write(tmp_path / "wrong", b="2")
+    alive = saved(url, write(tmp_path / "here", a="1"))
+    assert main(["mirror", str(wrong), url, "--", "touch", f"{wrong}/ran"]) == 2
+    assert "holds files that are not from" in capsys.readouterr().err and read(wrong) == {"b": "2"}
+    listed = tmp_path / "bucket" / "000001" / "list.json"
+    whole = listed.read_text()
+    listed.write_text("{")
+    new = tmp_path / "new"
+    assert main(["mirror", str(new), url, "--", "touch", f"{new}/ran"]) == 2
+    assert "is damaged" in capsys.readouterr().err and not new.exists()
+    listed.write_text(whole)
+    alive.save(write(tmp_path / "here", a="3"))
+    assert os.listdir(tmp_path / "bucket") == ["000001"]
+    other = Mirror(url)
+    claim = other.claim
+    other.claim = lambda: (claim(), write(wrong.parent / "late", b="2"))
+    with pytest.raises(UserError, match="holds files that are not from"):  # they came meanwhile
+        other.begin(tmp_path / "late")
+    assert read(tmp_path / "late") == {"b": "2"}
+
+
 def test_an_attempt_that_is_taken_over_between_its_list_and_its_clearing_removes_nothing(url, tmp_path, monkeypatch):
     """The newer one has read the list before, whose contents the older one would now remove."""
     old, new = saved(url, write(tmp_path / "old", a="1")), Mirror(url)
@@ -169,31 +191,21 @@ def test_damage_to_any_object_is_noticed_and_the_folder_stays(url, tmp_path):
     assert Mirror(url).take(there)
 
 
-def test_a_snapshot_is_of_one_moment_while_others_write(tmp_path):
-    """Two files that are always replaced in this order: no moment has a second one that is ahead of the first."""
-    folder, end = tmp_path / "run", threading.Event()
-    write(folder, first="0", second="0")
+def test_a_snapshot_is_of_one_moment_while_others_write(tmp_path, monkeypatch):
+    """Between the copies of two files both are replaced, three times; then others rest."""
+    folder, copied, copy = write(tmp_path / "run", first="0", second="0"), [], mirror_module.shutil.copy2
 
-    def count():
-        number = 0
-        while not end.is_set():
-            number += 1
-            write(folder, first=str(number))
-            write(folder, second=str(number))
-            time.sleep(0.003)
+    def copy_while_others_write(source, target):
+        copy(source, target)
+        copied.append(target.name)
+        if copied[-1] == "first" and len(copied) < 6:
+            write(folder, first=str(len(copied)), second=str(len(copied)))
 
-    thread = threading.Thread(target=count)
-    thread.start()
-    try:
-        for attempt in range(40):
-            freeze(folder, tmp_path / f"frozen-{attempt}")
-    finally:
-        end.set()
-        thread.join()
-    pairs = [[int(of) for of in read(tmp_path / f"frozen-{attempt}").values()] for attempt in range(40)]
-    assert all(len(pair) == 2 for pair in pairs)
-    found = [read(tmp_path / f"frozen-{attempt}") for attempt in range(40)]
-    assert all(int(of["first"]) - int(of["second"]) in (0, 1) for of in found)
+    monkeypatch.setattr(mirror_module.shutil, "copy2", copy_while_others_write)
+    monkeypatch.setattr(mirror_module.time, "sleep", lambda _: None)
+    freeze(folder, tmp_path / "frozen")
+    assert copied == 4 * ["first", "second"], "each pair that was of two moments was copied again"
+    assert read(tmp_path / "frozen") == read(folder) == {"first": "5", "second": "5"}
 
 
 def test_a_folder_that_is_never_at_rest_is_said(tmp_path, monkeypatch):

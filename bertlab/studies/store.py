@@ -152,8 +152,7 @@ class Store:
         if found and {Run.result.name, Run.measured.name} <= found.files.keys() and {*map(str, trained.steps())} <= steps:
             return False
         with temporary_folder(trained.directory.parent, "fetched") as folder:
-            mirror.claim()
-            mirror.take(folder / key)
+            mirror.begin(folder / key)
             if not Store(folder).put(trained.directory):
                 return False
             mirror.save(folder / key, status=0)

@@ -3,6 +3,8 @@
 import io
 import itertools
 import math
+import os
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -63,6 +65,14 @@ def test_odd_runs_do_not_move_the_fit(tmp_path):
     runs = pd.read_csv(folder / "runs.csv")
     assert len(runs) == 24 and set(runs.columns) == {"variant", "run", "parameters", "tokens", "flops", "loss"}
     assert {path.name for path in folder.iterdir()} == {"runs.csv", "fits.csv", "isoflop.svg", "isoflop.png"}
+
+
+def test_every_file_of_scaling_appears_in_one_move(tmp_path, monkeypatch):
+    replace, moved = os.replace, set()
+    monkeypatch.setattr("os.replace", lambda source, target: moved.add(Path(target)) or replace(source, target))
+    monkeypatch.setattr("bertlab.studies.scaling.SAMPLES", 2)
+    files = {*scaling(write_study(tmp_path), console=Console(quiet=True)).iterdir()}
+    assert {path.name for path in files} == {"runs.csv", "fits.csv", "isoflop.svg", "isoflop.png"} and files <= moved
 
 
 def test_a_curve_of_equal_flops_has_its_lowest_point_where_the_law_has_it(tmp_path):

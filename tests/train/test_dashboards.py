@@ -153,8 +153,21 @@ class Failing(dashboards.Dashboard):
         type(self).ended += 1
 
 
+def test_a_resumed_run_sends_no_line_twice(tmp_path, monkeypatch):
+    """Of any client: the tests above are run only where theirs is installed."""
+    sent = []
+    monkeypatch.setattr(Failing, "ended", 0)
+    monkeypatch.setattr(
+        Failing, "_send", lambda _, step, split, numbers: sent.append({"step": step, "split": split, **numbers})
+    )
+    monkeypatch.setitem(dashboards.DASHBOARDS, "wandb", Failing)
+    write("wandb", tmp_path / "run")
+    assert sent == [{name: value for name, value in line.items() if name != "data_hash"} for line in LINES]
+
+
 def test_a_dashboard_that_fails_does_not_end_a_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Failing, "fails_at", 10)
+    monkeypatch.setattr(Failing, "ended", 0)
     monkeypatch.setitem(dashboards.DASHBOARDS, "wandb", Failing)
     write("wandb", tmp_path / "run")
     lines = capsys.readouterr().err.splitlines()

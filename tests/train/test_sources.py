@@ -7,13 +7,16 @@ from pydoc_data.topics import topics
 from types import SimpleNamespace
 
 import pytest
+from ml_collections import ConfigDict
 
+from bertlab.data.tokenizers import train_tokenizer
 from bertlab.errors import UserError
 from bertlab.run import Run
 from bertlab.studies.measurements import load
 from bertlab.studies.same_data import compare_sources, compare_texts
 from bertlab.train import loop
-from bertlab.train.sources import of_pretrained
+from bertlab.train.sources import changed, of_pretrained
+from bertlab.transfer.composition import sources_of
 from bertlab.transfer.finetune import finetune
 from tests.references import broken_at
 
@@ -191,6 +194,35 @@ def test_a_run_is_known_by_what_decides_its_parameters_and_not_by_where_that_is(
     others = [digest_of(**change) for change in ({"seed": 2}, {"fingerprint": "fe"}, {"code": "ab"}, {"weights": "wx"})]
     others += [digest_of(base="ca"), digest_of(tokenizer={"vocab.txt": "b"})]
     assert len({first, *others}) == 7
+
+
+def test_a_run_is_known_by_its_tokenizer(tmp_path):
+    run, digests = Run(tmp_path / "run"), []
+    run.config.write({"seed": 1})
+    for text in ("the value of the other values", "an object has another name", "the value of the other values"):
+        shutil.rmtree(run.tokenizer, ignore_errors=True)
+        train_tokenizer("bpe", [text] * 20, 300, seed=0).save(run.tokenizer)
+        digests.append(of_pretrained(run))
+    assert digests[0] == digests[2] != digests[1]
+
+
+def test_a_fine_tuning_knows_its_run_and_the_word_vectors_of_each_task(tmp_path):
+    def found(base=1, vectors=2):
+        for name, seed in (("base", base), ("vectors", vectors)):
+            Run(tmp_path / name).config.write({"seed": seed})
+        config = ConfigDict(
+            {"init_from": str(tmp_path / "base"), "objectives": {"a": {"word_vectors": str(tmp_path / "vectors")}}}
+        )
+        data = SimpleNamespace(labels=(), examples={})
+        return sources_of(config, {"a": (None, data), "b": (None, data)})
+
+    first = found()
+    assert first == {
+        name: of_pretrained(Run(tmp_path / of)) for name, of in (("init_from", "base"), ("word_vectors/a", "vectors"))
+    }
+    assert changed(first, found(vectors=3)) == "the run of word vectors of a"
+    assert changed(first, found(base=3)) == "the run that config.init_from names"
+    assert changed(first, found()) is None
 
 
 def test_processes_that_read_different_texts_are_refused_in_all_of_them(monkeypatch, tmp_path):

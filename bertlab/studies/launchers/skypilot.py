@@ -139,8 +139,7 @@ class SkyPilot(Launcher):
         if running := [job for job in same if not has_ended(job["status"])]:  # of a sweep that was killed
             return SkyPilotProcess(self, name, running[-1]["job_id"] - 1, Mirror(url), directory, log_start)
         mirror = Mirror(url)
-        mirror.claim()
-        mirror.take(directory, keep=_KEPT, begun=holds_something)
+        mirror.begin(directory, keep=_KEPT, begun=holds_something)
         mirror.save(directory)
         beside = {of.name: self.save_beside(of) for of in others}
         with tempfile.TemporaryDirectory() as folder:
