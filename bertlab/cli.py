@@ -204,11 +204,15 @@ def _print_json(value: dict[str, Any], out: TextIO) -> None:
 
 
 def _check_texts(given: argparse.Namespace, rest: list[str], arguments: list[str]) -> None:
-    """Refuses text that is not UTF-8, and an option's value that is empty; a prompt and a config key may be empty."""
+    """Refuses text that is not UTF-8, and what is empty; a prompt and a config key may be empty."""
     for text in (*vars(given).values(), *rest):
         if isinstance(text, str) and any("\ud800" <= one <= "\udfff" for one in text):
             raise UserError(f"{text} is not UTF-8 text; convert it, for example with iconv -t utf-8")
+    if given.command in ("mirror", "manifest"):
+        arguments = arguments[: len(arguments) - len(given.words)]  # those of the command after -- are its own
     for before, argument in zip(["", *arguments], arguments):
+        if not argument and not before.startswith("-"):
+            raise UserError(f"the argument after {before} is empty; give a value, or omit it")
         option, _, value = argument.rpartition("=") if argument.startswith("--") else (before, "", argument)
         if not value and option.startswith("--") and "=" not in option and not option.startswith(("--config.", "--prompt")):
             raise UserError(f"{option}= is empty; give a value, or omit the option")
@@ -969,6 +973,7 @@ def _mirror(given, _) -> int:
     from bertlab.mirror import Mirror, attended, require_names
 
     words, mirror = _words(given), Mirror(given.url)
+    mirror.require_place(given.folder)
     if not words:
         if mirror.take(given.folder) is None:
             raise UserError(f"{given.url} has no snapshot; check the URL")

@@ -178,6 +178,11 @@ def is_temporary(name: str) -> bool:
     return bool(re.fullmatch(r"[a-z-]+-" + re.escape(host()) + r"-\d{1,7}-\w+", name, re.ASCII))
 
 
+def is_begun(name: str) -> bool:
+    """Whether a name is one under which `whole_file` or `whole_directory` writes, of any process on any machine."""
+    return bool(re.fullmatch(r".+\.[\w-]{1,40}-\d+\.partial|\..+\.part-[\w-]{1,40}-\d+", name, re.ASCII | re.DOTALL))
+
+
 @contextlib.contextmanager
 def whole_directory(directory: Path) -> Iterator[Path]:
     """Creates a directory under a temporary name and renames it if the block succeeds.

@@ -11,7 +11,8 @@ An object store has no locks and moves no folder in one step, so nothing here ne
 A snapshot is the list: whoever reads it sees all files of one moment. The newest attempt that has a list counts. An older
 attempt that is still alive writes only below its own number, where it damages nothing, and ends at its next snapshot.
 
-No list holds links: what they lead to is saved. Links that lead nowhere or in a circle, pipes and sockets are left out.
+No list holds links: what they lead to is saved. Links that lead nowhere or in a circle, pipes and sockets are left out. Of a
+file's mode a list keeps whether its owner may execute it.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -31,6 +33,7 @@ from typing import Any
 from bertlab.checksums import digest_of, digest_of_file
 from bertlab.errors import RunFailed, UserError, reason_of
 from bertlab.files import (
+    is_begun,
     is_plain_name,
     is_temporary,
     link_or_copy,
@@ -52,9 +55,10 @@ MARK = "mirror.json"
 
 _TRIES = 50  # to find a folder at rest
 _END_SECONDS = 60.0  # in which a command that was told to end has ended
-_LIST = {"format": int, "files": {str: {"bytes": int, "blake2b": str, "at": str}}, "folders": [str], "status": (int, None)}
-# Of one machine, or of something that is being written.
-_LEFT = re.compile(r".*\.lock|alive\.txt|.*\.partial|.*\.orbax-checkpoint-tmp.*|" + re.escape(MARK))
+_FILE = {"bytes": int, "blake2b": str, "at": str, "executable?": bool}
+_LIST = {"format": int, "files": {str: _FILE}, "folders": [str], "status": (int, None)}
+# Bertlab's own, of one machine: the locks beside places, of runs and of sweeps; or of a checkpoint that is being written.
+_LEFT = re.compile(r"(\..+|run|sweep)\.lock|alive\.txt|.*\.orbax-checkpoint-tmp.*|" + re.escape(MARK), re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +66,7 @@ class Snapshot:
     """The newest list at a URL.
 
     Attributes:
-        files: Path below the folder -> bytes, blake2b, and at: the place of its content below the URL.
+        files: Path below the folder -> bytes, blake2b, at: the place of its content below the URL, and executable: true, if so.
         folders: Paths of folders.
         status: The exit status of the command that was at work; None while it is, or was when its machine was lost.
         digest: Of the list.
@@ -127,6 +131,23 @@ class Mirror:
             self._kept = {of["blake2b"]: of["at"] for of in found["files"].values()}
             return Snapshot(found["files"], found["folders"], found["status"], digest_of(text.encode()))
         return None
+
+    def require_place(self, folder: Path) -> None:
+        """Refuses a URL where no snapshots of a folder can stay.
+
+        Raises:
+            UserError: It is in this process's memory, in the folder, or a file.
+        """
+        if self.url.startswith("memory:"):
+            raise UserError(
+                f"{self.url} is lost when this process ends; give gs://BUCKET/PATH, s3://BUCKET/PATH or file:///PATH"
+            )
+        if not (place := self._bucket.folder):
+            return
+        if place.is_relative_to(os.path.realpath(folder)):
+            raise UserError(f"{self.url} is in {folder}, so each snapshot would hold those before it; give a place outside")
+        if files := [path for path in (place, *place.parents) if path.exists() and not path.is_dir()]:
+            raise UserError(f"{self.url}: {files[0]} is a file; give a folder, which need not exist")
 
     def claim(self) -> None:
         """Begins a new attempt: from now on, older ones end at their next snapshot. `begin` is for a folder.
@@ -214,7 +235,10 @@ class Mirror:
                 path = place / "files" / name
                 digest = self._digest(path)
                 at = self._kept.get(digest) or f"{self._number:06}/{digest}"
-                files[name] = {"bytes": path.stat().st_size, "blake2b": digest, "at": at}
+                found = path.stat()
+                files[name] = {"bytes": found.st_size, "blake2b": digest, "at": at}
+                if found.st_mode & stat.S_IXUSR:
+                    files[name]["executable"] = True
                 if digest not in self._kept:
                     missing[at] = path
             text = json.dumps({"format": FORMAT, "files": files, "folders": folders, "status": status}, indent=1)
@@ -272,6 +296,9 @@ class Mirror:
                 raise self._damage(of["at"], f"{name} is missing") from None
             if path.stat().st_size != of["bytes"] or self._digest(path) != of["blake2b"]:
                 raise self._damage(of["at"], f"{name} does not match its digest")
+            if of.get("executable"):
+                mode = stat.S_IMODE(path.stat().st_mode)
+                path.chmod(mode | (mode & 0o444) >> 2)  # by all who may read it
 
     def _digest(self, path: Path) -> str:
         """Of a file's content; of one that is linked and has not changed, only once."""
@@ -334,7 +361,7 @@ def _entries(folder: Path, below: str = "", within: tuple[str, ...] = ()) -> Ite
     with os.scandir(folder) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     for entry in entries:
-        if _LEFT.fullmatch(entry.name) or is_temporary(entry.name):
+        if _LEFT.fullmatch(entry.name) or is_begun(entry.name) or is_temporary(entry.name):
             continue
         name, target = f"{below}{entry.name}", os.path.realpath(entry.path)
         if os.path.isdir(target) and not any(Path(of).is_relative_to(target) for of in within):
@@ -387,8 +414,8 @@ def attended(
         StoreFailed: The last snapshot could not be saved.
         RunFailed: As `freeze`, of the last snapshot.
     """
-    process, interrupted = start(), False
-    with interruptible(process.kill) as signals:
+    interrupted = False
+    with start() as process, interruptible(process.kill) as signals:
         try:
             while process.poll() is None:
                 try:

@@ -78,12 +78,15 @@ class Bucket:
 
     Raises:
         UserError: As `open_system`.
+
+    Attributes:
+        folder: Where `file:///PATH` leads; None of the other protocols.
     """
 
     def __init__(self, url: str):
         self.url = url.rstrip("/")
         self._system, self._root = open_system(url, url)
-        self._is_local = self.url.startswith("file:")
+        self.folder = Path(os.path.realpath(self._root)) if self.url.startswith("file:") else None
 
     def read(self, name: str) -> bytes:
         """The content of an object. Raises: FileNotFoundError."""
@@ -93,7 +96,7 @@ class Bucket:
     def replace(self, name: str, content: bytes) -> None:
         """Writes an object in one step."""
         with _failing(self.url):
-            if self._is_local:
+            if self.folder:
                 write_bytes(Path(self._at(name)), content)
             else:
                 self._system.pipe_file(self._at(name), content)
@@ -101,7 +104,7 @@ class Bucket:
     def create(self, name: str, content: bytes) -> bool:
         """Writes an object unless it is there, which the store decides; returns whether it did."""
         with contextlib.suppress(FileExistsError), _failing(self.url, FileExistsError):
-            if self._is_local:
+            if self.folder:
                 Path(self._at(name)).parent.mkdir(parents=True, exist_ok=True)
                 with open(self._at(name), "xb") as file:
                     file.write(content)

@@ -14,6 +14,8 @@ import pytest
 from bertlab import mirror as mirror_module
 from bertlab.cli import main
 from bertlab.errors import RunFailed, UserError
+from bertlab.files import host, whole_directory, whole_file
+from bertlab.locks import alone
 from bertlab.mirror import MARK, Mirror, Superseded, attended, freeze
 from tests.conftest import ROOT
 
@@ -31,8 +33,9 @@ def write(folder, **files):
     for name, text in files.items():
         path = folder / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.with_suffix(".partial").write_text(text)
-        path.with_suffix(".partial").rename(path)
+        part = path.with_name(f"{path.name}.{host()}-{os.getpid()}.partial")
+        part.write_text(text)
+        part.rename(path)
     return folder
 
 
@@ -56,12 +59,18 @@ def objects(url):
 def test_what_is_saved_is_taken_elsewhere_with_all_but_what_belongs_to_one_machine(url, tmp_path):
     here = write(tmp_path / "here", a="1", checkpoints__2__state="two", metrics="lines")
     (here / "empty" / "inner").mkdir(parents=True)
-    write(here, **{"run.lock": "", "alive.txt": "1 on this host"})
+    write(here, **{"run.lock": "", "sweep.lock": "", "alive.txt": "1 on this host", "a.other-host-12.partial": "half"})
     (here / "checkpoints" / "4.orbax-checkpoint-tmp").mkdir()
-    saved(url, here, status=3)
+    kept = {"a": "1", "checkpoints/2/state": "two", "metrics": "lines", "uv.lock": "u", "v.partial": "v"}
+    write(here, **{name: kept[name] for name in ("uv.lock", "v.partial")})
+    with alone(here / "a", say=print), whole_file(here / "b") as half, whole_directory(here / "c") as part:
+        half.write_text("half")
+        (part / "half").write_text("half")
+        assert len(os.listdir(here)) == len({"a", "checkpoints", "empty", "metrics", "uv.lock", "v.partial"}) + 4 + 3
+        saved(url, here, status=3)
     there = tmp_path / "there"
     assert Mirror(url).take(there).status == 3
-    assert read(there) == {"a": "1", "checkpoints/2/state": "two", "metrics": "lines"}
+    assert read(there) == kept
     assert (there / "empty" / "inner").is_dir() and sorted(os.listdir(there / "checkpoints")) == ["2"]
     assert sorted(os.listdir(tmp_path)) == ["here", "there"], "nothing temporary is left"
 
@@ -251,9 +260,40 @@ def test_a_name_that_is_not_utf8_is_refused_and_the_snapshot_before_it_stays(url
         mirror.save(here)
     assert Mirror(url).take(tmp_path / "there") and read(tmp_path / "there") == {"a": "1"}
     assert sorted(os.listdir(tmp_path)) == ["here", "there"]
-    assert main(["mirror", str(here), url, "--", "touch", f"{here}/ran"]) == 2
+    bucket = tmp_path / "bucket"
+    assert main(["mirror", str(here), f"file://{bucket}", "--", "touch", f"{here}/ran"]) == 2 and not bucket.exists()
     assert re.search(shown, capsys.readouterr().err) and not (here / "ran").exists()
     mirror.save(write(tmp_path / "here too", a="3"))  # no other attempt has begun
+
+
+def test_a_place_where_no_snapshot_can_stay_is_refused(tmp_path, capsys):
+    folder, text = write(tmp_path / "run", a="1"), write(tmp_path, text="t") / "text"
+    (tmp_path / "link").symlink_to(folder)
+    for url, message in (
+        (f"file://{folder}/in/it", f"is in {folder}, so each snapshot would hold"),
+        (f"file://{tmp_path}/link", f"is in {folder}, so each"),
+        (f"file://{text}", f"{text} is a file; give a folder"),
+        (f"file://{text}/x", f"{text} is a file; give a folder"),
+        ("memory://bucket/lost", "is lost when this process ends"),
+    ):
+        for command in ([], ["--", "touch", f"{folder}/ran"]):
+            assert main(["mirror", str(folder), url, *command]) == 2
+            said = capsys.readouterr().err
+            assert said.startswith(f"bertlab mirror: {url}") and message in said and said.count("\n") == 1
+    assert read(folder) == {"a": "1"} and text.read_text() == "t"
+
+
+def test_a_file_that_may_be_executed_comes_back_so_and_lists_without_that_can_be_read(url, tmp_path):
+    here = write(tmp_path / "here", run="#!/bin/sh", a="1")
+    (here / "run").chmod(0o755)
+    mirror = saved(url, here)
+    Mirror(url).take(tmp_path / "there")
+    executable = lambda folder: {path.name for path in folder.iterdir() if os.access(path, os.X_OK)}
+    assert executable(tmp_path / "there") == {"run"}
+    assert {name: of.get("executable") for name, of in mirror.newest().files.items()} == {"run": True, "a": None}
+    (here / "run").chmod(0o644)
+    mirror.save(here)  # a list as those of earlier versions
+    assert Mirror(url).take(tmp_path / "there") and executable(tmp_path / "there") == set()
 
 
 def test_a_relative_path_is_refused_as_a_url(tmp_path, monkeypatch):
@@ -268,11 +308,12 @@ COUNTER = """
 import sys, time
 from pathlib import Path
 path, last = Path(sys.argv[1]) / "number", int(sys.argv[2])
+part = path.with_name("number.here-1.partial")
 number = int(path.read_text()) if path.exists() else 0
 while number < last:
     number += 1
-    path.with_suffix(".partial").write_text(str(number))
-    path.with_suffix(".partial").rename(path)
+    part.write_text(str(number))
+    part.rename(path)
     time.sleep(0.02)
 sys.exit(5)
 """
@@ -339,6 +380,13 @@ signal.signal(signal.SIGTERM, save)
 (Path(sys.argv[1]) / "begun").write_text("1")
 signal.pause()
 """
+
+
+def test_a_command_may_have_empty_arguments(tmp_path):
+    folder = tmp_path / "run"
+    words = ["sh", "-c", 'test $# = 2 -a -z "$1$2" && touch "$0/ran"', str(folder), "", ""]
+    assert main(["mirror", str(folder), f"file://{tmp_path}/bucket", "--", *words, "--x="]) == 1, "three"
+    assert main(["mirror", str(folder), f"file://{tmp_path}/bucket", "--", *words]) == 0 and (folder / "ran").exists()
 
 
 def test_a_command_that_is_told_to_save_has_not_finished(tmp_path):

@@ -211,7 +211,11 @@ def test_a_fine_tuning_knows_its_run_and_the_word_vectors_of_each_task(tmp_path)
         for name, seed in (("base", base), ("vectors", vectors)):
             Run(tmp_path / name).config.write({"seed": seed})
         config = ConfigDict(
-            {"init_from": str(tmp_path / "base"), "objectives": {"a": {"word_vectors": str(tmp_path / "vectors")}}}
+            {
+                "init_from": str(tmp_path / "base"),
+                "init_step": None,
+                "objectives": {"a": {"word_vectors": str(tmp_path / "vectors")}},
+            }
         )
         data = SimpleNamespace(labels=(), examples={})
         return sources_of(config, {"a": (None, data), "b": (None, data)})
