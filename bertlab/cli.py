@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import difflib
 import functools
+import itertools
 import os
 import re
 import select
@@ -108,9 +109,10 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         print(f"bertlab: {said}", file=sys.stderr)
         return 1
-    for argument, value in zip(arguments, [*arguments[1:], ""]):
-        if given.takes_overrides and argument in rest and argument.startswith("--config.") and "=" not in argument:
-            parser.error(f"write {argument}={'VALUE' if value.startswith('--') else value or 'VALUE'}")
+    for argument, value in itertools.pairwise(arguments):
+        key = given.takes_overrides and argument in rest and argument.startswith("--config.") and "=" not in argument
+        if key and value in rest and not value.startswith("--"):
+            parser.error(f"write {argument}={value}")
     if unknown := [a for a in rest if not (given.takes_overrides and a.startswith("--config."))]:
         parser.error(f"{given.command} does not know {' '.join(unknown)}; see bertlab {given.command} --help")
     with interruptible() as signals:
@@ -211,7 +213,7 @@ def _check_texts(given: argparse.Namespace, rest: list[str], arguments: list[str
     if given.command in ("mirror", "manifest"):
         arguments = arguments[: len(arguments) - len(given.words)]  # those of the command after -- are its own
     for before, argument in zip(["", *arguments], arguments):
-        if not argument and not before.startswith("-"):
+        if not argument and not (before.startswith("-") and "=" not in before):
             raise UserError(f"the argument after {before} is empty; give a value, or omit it")
         option, _, value = argument.rpartition("=") if argument.startswith("--") else (before, "", argument)
         if not value and option.startswith("--") and "=" not in option and not option.startswith(("--config.", "--prompt")):

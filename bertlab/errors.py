@@ -20,16 +20,16 @@ class UserError(ValueError):
 
 
 def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None) -> str:
-    """What to say of a name that is not known: the nearest one that is, or else what there is.
+    """What to say of a name that is not known: the nearest one that is, and what there is.
 
     Args:
         name: as it was given.
         known: the names that exist.
-        otherwise: what is said if none is near; None: all of them.
+        otherwise: what there is, in words; None: all of them.
     """
-    if near := difflib.get_close_matches(name, known, n=1):
-        return f"did you mean {near[0]}?"
-    return f"choose one of {', '.join(known)}" if otherwise is None else otherwise
+    near = difflib.get_close_matches(name, known, n=1)
+    choice = f"choose one of {', '.join(known)}" if otherwise is None else otherwise
+    return f"did you mean {near[0]}?" + (f" If not, {choice}" if choice else "") if near else choice
 
 
 def similar_file(path: str | os.PathLike, root: str | os.PathLike = "") -> str:

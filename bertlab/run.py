@@ -504,6 +504,19 @@ class Run:
             return self.result.get({}).get("sources", {})
         return {}
 
+    def require_body(self) -> None:
+        """Refuses a fine-tuning that trained a head over stored states: its checkpoints have no body.
+
+        Raises:
+            UserError: Names the run that has the body.
+        """
+        config = self.config.get({})
+        if config.get("transfer", {}).get("features"):
+            raise UserError(
+                f"{self} has a head only (config.transfer.features=True keeps the body as it was); give the run that it"
+                f" fine-tuned, {config['init_from']}"
+            )
+
     def require_step(self, step: int | None) -> None:
         """Refuses a step without a checkpoint; None, the last one, is not checked.
 

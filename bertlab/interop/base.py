@@ -281,6 +281,7 @@ def load_run(run: Path, step: int | None = None) -> Imported:
     Raises:
         UserError: the directory has no config or no such checkpoint.
     """
+    Run(run).require_body()
     config, params = ConfigDict(Run(run).model_config()), load_params(run, step)
     tokenizer = load_tokenizer(Run(run).tokenizer)
     table = params["body"].get("token_embedding")

@@ -1,12 +1,14 @@
 """Whether the runs of a study read the same text in training, and were asked about the same texts in evaluation."""
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 
 import pandas as pd
 
-from bertlab import keys
+from bertlab import checksums, keys
 from bertlab.config import flatten
+from bertlab.files import parse_json
 from bertlab.run import Run
 from bertlab.studies.curves import trained_runs
 from bertlab.studies.measurements import Results, once
@@ -51,23 +53,42 @@ def unlike_losses(results: Results) -> dict[str, list[str]]:
     """Objective -> the config keys in which its trained runs differ, so that its losses ask different questions.
 
     They are its own settings, those of the tokenizer, and the format with its settings. Objectives whose losses compare are
-    left out.
+    left out. Two tokenizers are the same if their files are; of results without these the settings count.
     """
-    trained = set(trained_runs(results)["run"])
+    trained = trained_runs(results)
+    files = {run: _tokenizer(results, run) for run in trained["run"]}
     found: dict[str, list[str]] = {}
     for objective in dict.fromkeys(name for config in results.configs.values() for name in config.get("objectives", {})):
-        asked = []
+        asked = {}
         for run, config in results.configs.items():
-            if run in trained and objective in config.get("objectives", {}):
+            if run in files and objective in config.get("objectives", {}):
                 own, data = config["objectives"][objective], config.get("data", {})
                 own = {key: value for key, value in own.items() if key not in WEIGHTS}
-                data = {key: data[key] for key in ("tokenizer", "format", data.get("format")) if key in data}
-                asked.append({f"objectives.{objective}": own, "data": data})
-        flat = [flatten(of) for of in asked]
-        values = {key: {json.dumps(of.get(key)) for of in flat} for key in dict.fromkeys(key for of in flat for key in of)}
-        if differ := [key for key, of in values.items() if len(of) > 1]:
+                settings = {key: value for key, value in data.get("tokenizer", {}).items() if key != "path"}
+                data = {key: data[key] for key in ("format", data.get("format")) if key in data}
+                asked[run] = {f"objectives.{objective}": own, "data": data | {"tokenizer": settings}}
+        known = all(files[run] for run in asked)
+        flat = [flatten(of) for of in asked.values()]
+        keys_of = (key for of in flat for key in of if not (known and key.startswith("data.tokenizer.")))
+        values = {key: {json.dumps(of.get(key)) for of in flat} for key in dict.fromkeys(keys_of)}
+        differ = [key for key, of in values.items() if len(of) > 1]
+        # Seeds may have tokenizers of their own, learned from other texts.
+        runs, seeds = trained[trained["run"].isin(asked)], list(results.seed_axes)
+        by_seed = [of["run"] for _, of in runs.groupby(seeds, sort=False)] if seeds else [runs["run"]]
+        if known and any(len({files[run] for run in of}) > 1 for of in by_seed):
+            differ.append("data.tokenizer")
+        if differ:
             found[objective] = differ
     return found
+
+
+def _tokenizer(results: Results, run: str) -> str:
+    """The digests of the files of a run's tokenizer; "" if it was published without them."""
+    with contextlib.suppress(OSError, ValueError):
+        entries = parse_json((results.path / run / checksums.LIST).read_text(encoding="utf-8"))
+        files = {name: of for name, of in entries.items() if name.startswith("tokenizer/")}
+        return json.dumps(files, sort_keys=True) if files else ""
+    return ""
 
 
 WHAT = {

@@ -540,7 +540,7 @@ def finished(config, workdir: Path, of_heads: Mapping[str, Any] | None = None) -
         elsewhere.append("data.tokenizer.path")
     if result is None and sources.CORPUS in known:
         elsewhere += ["data.corpus", "data.tokenizer.path"]
-    if any(name.startswith(f"{sources.EXAMPLES}/") for name in known):
+    if any(name.startswith(f"{sources.EXAMPLES}/") for name in known) or directory.task_text.exists():  # compared by `adapt`
         elsewhere.append("task_data.directory")
     old |= {name: new[name] for name in elsewhere if name in new}
     differ = [name for name in {**old, **new} if old.get(name) != new.get(name) and not free(name)]

@@ -58,13 +58,14 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
         UserError: from any of the checks.
     """
     run = Path(config.init_from).expanduser()
-    Run(run).require_step(config.init_step)
+    step = begins_at(config, workdir)
+    Run(run).require_step(step if config.transfer.features else config.init_step)
     tokenizer = load_tokenizer(Run(run).tokenizer)
     shape = model_shape(config.model, vocabulary_size(config, tokenizer))
     _check(config, shape, tasks, Run(run).config.read())
     inputs, size = _inputs(config, tasks, tokenizer), config.data.batch_size
     from_disk = config.transfer.features
-    model = load(run, config.init_step) if from_disk else None
+    model = load(run, step) if from_disk else None
     rows, states, scoring = {}, {}, Scoring(config.transfer, workdir if is_first() else None)
     for split in SPLITS:
         if from_disk:
@@ -96,6 +97,14 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
         warm_start=_warm_start(config, run, {name: of.layout.vectors for name, of in inputs.items() if of.layout.vectors}),
         score=scoring,
     )
+
+
+def begins_at(config: ConfigDict, workdir: Path | None) -> int | None:
+    """The step of the pretrained run that is used: the config's, or the one that the fine-tuning began with; None: the last."""
+    if config.init_step is not None or workdir is None:
+        return config.init_step
+    began = Run(workdir).sources().get(sources.INIT_STEP)
+    return int(began) if began else None
 
 
 def sources_of(config: ConfigDict, tasks: Tasks) -> dict[str, str]:

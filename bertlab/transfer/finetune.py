@@ -19,7 +19,7 @@ from bertlab.keys import Key
 from bertlab.run import Run
 from bertlab.train import loop, sources
 from bertlab.train.processes import alone, first_before_others, is_first
-from bertlab.transfer.composition import build_finetuning, sources_of
+from bertlab.transfer.composition import begins_at, build_finetuning, sources_of
 from bertlab.transfer.heads import BESIDE
 from bertlab.transfer.inputs import LAYOUTS, transfer_of
 from bertlab.transfer.kinds import KINDS
@@ -87,7 +87,7 @@ def finetune(
                 counts = ", ".join(f"{len(data.examples[split]):,} {split}" for split in SPLITS)
                 print(f"{name}: {counts} examples", flush=True)
             if (source := Run(Path(config.init_from).expanduser())).is_half_trained():
-                step = source.steps()[-1] if config.init_step is None else config.init_step
+                step = begins_at(config, Path(workdir)) or source.steps()[-1]
                 print(f"{source} is not finished; its step {step} is used", flush=True)
         if config.transfer.zero_shot:
             return zero_shot(config, tasks, Path(workdir))
@@ -134,7 +134,9 @@ def finetune_config(run: Path, task: str, recipe: str = "small", pretrained: Map
     Raises:
         UserError: the directory is not a run, or the task or recipe is unknown.
     """
-    pretrained = Run(run).model_config() if pretrained is None else pretrained
+    if pretrained is None:
+        Run(run).require_body()
+        pretrained = Run(run).model_config()
     tasks = [find_task(name) for name in task.split("+")]
     settings = find_recipe(recipe, tasks[0].kind)
     config = base_config()

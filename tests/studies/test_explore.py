@@ -14,7 +14,7 @@ import pytest
 from conftest import STEPS, VARIANTS, Elements, objectives_study, write_json, write_run, write_study
 from rich.console import Console
 
-from bertlab import results
+from bertlab import checksums, results
 from bertlab.studies import explore
 from bertlab.studies import report as report_module
 from bertlab.studies.curves import curves, mean_curves, score_curves, scores_by_examples
@@ -322,3 +322,17 @@ def test_losses_of_one_objective_with_other_settings_are_named_and_not_shown_fir
     for key, (value, name) in (others | {"tokenizer": ({"vocab_size": 99}, "data.tokenizer.vocab_size")}).items():
         unlike, (said,), first = asked(**{key: value})
         assert unlike == {"mlm": [name]} and name in said and first == score
+
+    def with_tokenizers(*names):
+        for run, name in zip(runs, names):
+            (folder / run / "files.json").write_text(json.dumps({"tokenizer/vocab.txt": {"bytes": 1, "blake2b": name}}))
+        return unlike_losses(load(folder))
+
+    asked(tokenizer={"path": "elsewhere"})
+    for run in runs:
+        (folder / run / "tokenizer").mkdir()
+        (folder / run / "tokenizer" / "vocab.txt").write_text("a")
+    digest, other = (checksums.digest_of(text) for text in (b"a", b"b"))
+    assert with_tokenizers(digest, digest) == {}, "the same one in another folder"
+    (folder / runs[1] / "tokenizer" / "vocab.txt").write_text("b")
+    assert with_tokenizers(digest, other) == {"mlm": ["data.tokenizer"]}

@@ -43,3 +43,15 @@ def test_what_has_a_digest_may_lie_anywhere(tmp_path):
             other.update_from_flattened_dict({name: value})
             with pytest.raises(UserError, match="holds a run with a different config"):
                 finished(other, run.directory)
+
+
+def test_an_adaptation_knows_the_texts_of_its_task_anywhere(tmp_path):
+    """`adapt` compares them with those in its directory before."""
+    config, run = base_config(), Run(tmp_path / "run")
+    config.task_data = {"directory": "tables"}
+    run.begin(config.to_dict())
+    config.task_data.directory = "moved"
+    with pytest.raises(UserError, match=r"task_data\.directory"):
+        finished(config, run.directory)
+    run.task_text.write("")
+    assert finished(config, run.directory) is None

@@ -2,12 +2,16 @@
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 import bertlab
 from bertlab.errors import UserError
+from bertlab.interop import export_weights
+from bertlab.run import Run
+from bertlab.train.build import begun_from
 from bertlab.train.checkpoint import load_params
 from bertlab.transfer import stored
-from bertlab.transfer.composition import build_finetuning
+from bertlab.transfer.composition import begins_at, build_finetuning
 from bertlab.transfer.finetune import finetune, finetune_config, overridden, resolved
 from bertlab.transfer.inputs import Layout
 
@@ -91,3 +95,27 @@ def test_what_has_no_states_of_its_own_is_refused(bert_run, tmp_path, words_task
     ):
         with pytest.raises(UserError, match=message):
             finetune(bert_run, task, tmp_path / "out", SETTINGS | changes, "stored")
+
+
+def test_a_head_over_stored_states_has_no_body_to_open_or_to_tune(bert_run, words_task, tmp_path):
+    finetune(bert_run, words_task, tmp_path / "head", SETTINGS | {"train.steps": 0}, "stored")
+    for use in (
+        lambda: bertlab.load(tmp_path / "head"),
+        lambda: export_weights("huggingface", tmp_path / "head", tmp_path / "out"),
+        lambda: finetune_config(tmp_path / "head", words_task),
+        lambda: begun_from(ConfigDict({"init_from": str(tmp_path / "head"), "init_step": None})),
+    ):
+        with pytest.raises(UserError, match=r"head has a head only .*; give the run that it fine-tuned, .*"):
+            use()
+
+
+def test_a_head_that_goes_on_reads_the_states_of_the_step_that_it_began_with(bert_run, words_task, tmp_path):
+    config, tasks = resolved(overridden(finetune_config(bert_run, words_task, "stored"), SETTINGS))
+    run = Run(tmp_path / "run")
+    assert begins_at(config, run.directory) is None
+    run.at_step(1).write({"sources": {"init_step": "7"}})
+    assert begins_at(config, run.directory) == 7
+    with pytest.raises(UserError, match="has no checkpoint of step 7"):
+        build_finetuning(config, tasks, run.directory)
+    config.init_step = 2
+    assert begins_at(config, run.directory) == 2
