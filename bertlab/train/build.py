@@ -184,9 +184,9 @@ def begun_from(config: ConfigDict) -> ConfigDict:
         raise UserError(
             f"config.init_from={config.init_from} has no config.json; give the --workdir of a `bertlab train` or `import`"
         )
-    run.require_body()
     run.require_step(config.init_step)
     theirs = ConfigDict(run.model_config()["model"])
+    run.require_body()
     config = config.copy_and_resolve_references()
     check_family(config, theirs)
     config.model.size = theirs.size

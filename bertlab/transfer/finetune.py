@@ -135,8 +135,8 @@ def finetune_config(run: Path, task: str, recipe: str = "small", pretrained: Map
         UserError: the directory is not a run, or the task or recipe is unknown.
     """
     if pretrained is None:
-        Run(run).require_body()
         pretrained = Run(run).model_config()
+        Run(run).require_body()
     tasks = [find_task(name) for name in task.split("+")]
     settings = find_recipe(recipe, tasks[0].kind)
     config = base_config()
