@@ -76,9 +76,15 @@ def _enter(file: Path, present: bool) -> None:
 
 def listed(directory: Path) -> set[str]:
     """The names in a folder's files.json, and its own; empty without one, or if it cannot be read."""
+    entries = entries_in(directory)
+    return set() if entries is None else {LIST, *entries}
+
+
+def entries_in(directory: Path) -> dict[str, Any] | None:
+    """What a folder's files.json says by name, unchecked; None without one, or if it cannot be read."""
     with contextlib.suppress(OSError, ValueError):
-        return {LIST, *parse_json((directory / LIST).read_text(encoding="utf-8"))}
-    return set()
+        return parse_json((directory / LIST).read_text(encoding="utf-8"))
+    return None
 
 
 def require_whole(directory: Path, remedy: str) -> None:

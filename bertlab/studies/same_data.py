@@ -1,6 +1,5 @@
 """Whether the runs of a study read the same text in training, and were asked about the same texts in evaluation."""
 
-import contextlib
 import json
 from collections.abc import Iterator, Mapping
 
@@ -8,7 +7,6 @@ import pandas as pd
 
 from bertlab import checksums, keys
 from bertlab.config import flatten
-from bertlab.files import parse_json
 from bertlab.run import Run
 from bertlab.studies.curves import trained_runs
 from bertlab.studies.measurements import Results, once
@@ -84,11 +82,9 @@ def unlike_losses(results: Results) -> dict[str, list[str]]:
 
 def _tokenizer(results: Results, run: str) -> str:
     """The digests of the files of a run's tokenizer; "" if it was published without them."""
-    with contextlib.suppress(OSError, ValueError):
-        entries = parse_json((results.path / run / checksums.LIST).read_text(encoding="utf-8"))
-        files = {name: of for name, of in entries.items() if name.startswith("tokenizer/")}
-        return json.dumps(files, sort_keys=True) if files else ""
-    return ""
+    entries = checksums.entries_in(results.path / run) or {}
+    files = {name: of for name, of in entries.items() if name.startswith("tokenizer/")}
+    return json.dumps(files, sort_keys=True) if files else ""
 
 
 WHAT = {

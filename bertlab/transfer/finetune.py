@@ -87,7 +87,8 @@ def finetune(
                 counts = ", ".join(f"{len(data.examples[split]):,} {split}" for split in SPLITS)
                 print(f"{name}: {counts} examples", flush=True)
             if (source := Run(Path(config.init_from).expanduser())).is_half_trained():
-                step = begins_at(config, Path(workdir)) or source.steps()[-1]
+                step = begins_at(config, Path(workdir))
+                step = source.steps()[-1] if step is None else step
                 print(f"{source} is not finished; its step {step} is used", flush=True)
         if config.transfer.zero_shot:
             return zero_shot(config, tasks, Path(workdir))
