@@ -390,10 +390,16 @@ class Run:
         """The config of a run or an imported directory, which has a model, of whose files none is damaged.
 
         Raises:
-            UserError: The directory is another one; says what to do if it is one of transformers. Or a file is damaged.
+            UserError: The directory is another one; says what to do if it is one of transformers, or has no more than a head
+                over stored states. Or a file is damaged.
         """
         self.require_whole()
         config = self.config.read()
+        if config.get("transfer", {}).get("features"):
+            raise UserError(
+                f"{self} has a head only (config.transfer.features=True keeps the body as it was); give the run that it"
+                f" fine-tuned, {config['init_from']}"
+            )
         if "model" in config and ("data" in config or "transfer" in config):
             return config
         if "model_type" in config:
@@ -503,19 +509,6 @@ class Run:
         with contextlib.suppress(UserError):
             return self.result.get({}).get("sources", {})
         return {}
-
-    def require_body(self) -> None:
-        """Refuses a fine-tuning that trained a head over stored states: its checkpoints have no body.
-
-        Raises:
-            UserError: Names the run that has the body.
-        """
-        config = self.config.get({})
-        if config.get("transfer", {}).get("features"):
-            raise UserError(
-                f"{self} has a head only (config.transfer.features=True keeps the body as it was); give the run that it"
-                f" fine-tuned, {config['init_from']}"
-            )
 
     def require_step(self, step: int | None) -> None:
         """Refuses a step without a checkpoint; None, the last one, is not checked.

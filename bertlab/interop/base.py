@@ -281,9 +281,7 @@ def load_run(run: Path, step: int | None = None) -> Imported:
     Raises:
         UserError: the directory has no config or no such checkpoint.
     """
-    config = ConfigDict(Run(run).model_config())
-    Run(run).require_body()
-    params = load_params(run, step)
+    config, params = ConfigDict(Run(run).model_config()), load_params(run, step)
     tokenizer = load_tokenizer(Run(run).tokenizer)
     table = params["body"].get("token_embedding")
     require_fitting(Run(run), params, config, tokenizer.vocab_size if table is None else len(table))

@@ -186,7 +186,6 @@ def begun_from(config: ConfigDict) -> ConfigDict:
         )
     run.require_step(config.init_step)
     theirs = ConfigDict(run.model_config()["model"])
-    run.require_body()
     config = config.copy_and_resolve_references()
     check_family(config, theirs)
     config.model.size = theirs.size

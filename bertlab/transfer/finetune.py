@@ -135,9 +135,7 @@ def finetune_config(run: Path, task: str, recipe: str = "small", pretrained: Map
     Raises:
         UserError: the directory is not a run, or the task or recipe is unknown.
     """
-    if pretrained is None:
-        pretrained = Run(run).model_config()
-        Run(run).require_body()
+    pretrained = Run(run).model_config() if pretrained is None else pretrained
     tasks = [find_task(name) for name in task.split("+")]
     settings = find_recipe(recipe, tasks[0].kind)
     config = base_config()

@@ -419,7 +419,6 @@ def load(path: str | os.PathLike, step: int | None = None, with_objectives: bool
     """
     run = Path(path).expanduser()
     saved = Run(run).model_config()
-    Run(run).require_body()
     config = base_config()
     config.model.update(saved.pop("model"))
     config.update(ConfigDict({key: saved[key] for key in ("objectives",)}))
