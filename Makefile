@@ -139,8 +139,12 @@ parity: $(VENV)-parity/.installed $(VENV)-transformers4
 parity-nightly: $(VENV)-parity/.installed $(VENV)-transformers4
 	$(PARITY) -m nightly tests/parity
 
-$(VENV)-parity/.installed: $(VENV)/.made pyproject.toml
+# It sees the packages of .venv, so only the others are installed.
+PACKAGES_OF = import sysconfig; print(sysconfig.get_path("purelib"))
+$(VENV)-parity/.installed: $(VENV)/.installed-test
 	$(BIN)/python -m venv $(VENV)-parity
+	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(PACKAGES_OF)')')" \
+	  > "$$($(VENV)-parity/bin/python -c '$(PACKAGES_OF)')/test_packages.pth"
 	$(VENV)-parity/bin/python -m pip install --quiet --disable-pip-version-check -e '.[parity]'
 	touch $@
 

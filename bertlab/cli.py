@@ -326,6 +326,7 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+@functools.cache
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all subcommands; each help text ends with an example."""
     parser = _Parser(

@@ -144,8 +144,9 @@ class Mirror:
             )
         if not (place := self._bucket.folder):
             return
-        if place.is_relative_to(os.path.realpath(folder)):
-            raise UserError(f"{self.url} is in {folder}, so each snapshot would hold those before it; give a place outside")
+        for path in [folder, *_folders(folder)]:  # one below may be a link to where the place is
+            if place.is_relative_to(os.path.realpath(path)):
+                raise UserError(f"{self.url} is in {path}, so each snapshot would hold those before it; give a place outside")
         if files := [path for path in (place, *place.parents) if path.exists() and not path.is_dir()]:
             raise UserError(f"{self.url}: {files[0]} is a file; give a folder, which need not exist")
 
@@ -371,6 +372,13 @@ def _entries(folder: Path, below: str = "", within: tuple[str, ...] = ()) -> Ite
             yield name, os.stat(target).st_ino
         else:
             yield name, None
+
+
+def _folders(folder: Path) -> list[Path]:
+    """The folders below one."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # others remove them
+        return [folder / name for name, _ in _entries(folder) if name.endswith("/")]
+    return []
 
 
 def _wrong_name(folder: Path, names: Iterable[str]) -> str:

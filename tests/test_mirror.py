@@ -269,9 +269,12 @@ def test_a_name_that_is_not_utf8_is_refused_and_the_snapshot_before_it_stays(url
 def test_a_place_where_no_snapshot_can_stay_is_refused(tmp_path, capsys):
     folder, text = write(tmp_path / "run", a="1"), write(tmp_path, text="t") / "text"
     (tmp_path / "link").symlink_to(folder)
+    other = write(tmp_path / "other", b="2")
+    (folder / "led").symlink_to(other)
     for url, message in (
         (f"file://{folder}/in/it", f"is in {folder}, so each snapshot would hold"),
         (f"file://{tmp_path}/link", f"is in {folder}, so each"),
+        (f"file://{other}/deep/it", f"is in {folder}/led, so each"),
         (f"file://{text}", f"{text} is a file; give a folder"),
         (f"file://{text}/x", f"{text} is a file; give a folder"),
         ("memory://bucket/lost", "is lost when this process ends"),
@@ -280,7 +283,7 @@ def test_a_place_where_no_snapshot_can_stay_is_refused(tmp_path, capsys):
             assert main(["mirror", str(folder), url, *command]) == 2
             said = capsys.readouterr().err
             assert said.startswith(f"bertlab mirror: {url}") and message in said and said.count("\n") == 1
-    assert read(folder) == {"a": "1"} and text.read_text() == "t"
+    assert read(folder) == {"a": "1"} and read(other) == {"b": "2"} and text.read_text() == "t"
 
 
 def test_a_file_that_may_be_executed_comes_back_so_and_lists_without_that_can_be_read(url, tmp_path):

@@ -80,7 +80,7 @@ def test_the_wheel_has_all_that_the_commands_read(built):
     assert wheel.stat().st_size < 3e6 and source.stat().st_size < 8e6
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_stranger_s_first_project(installed, tmp_path):
     """In an empty folder outside the repository: a project, its test, and two steps of a published recipe."""
     where = run([installed, "-c", "import bertlab; print(bertlab.__file__)"], tmp_path)

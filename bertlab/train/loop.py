@@ -272,7 +272,7 @@ class Session:
         except UserError as error:
             refused = str(error)
         now = dict(self.experiment.sources)
-        kept = sources.kept(before.get("sources", {}), now) if before else now
+        kept = sources.kept(before.get("sources"), now) if before else now
         first, *others = gather({"refused": refused, "sources": now, "kept": kept})
         for process, other in enumerate(others, 1):
             if what := sources.changed(first["sources"], other["sources"]):

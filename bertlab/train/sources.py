@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertlab import keys
-from bertlab.config import flatten
+from bertlab.config import base_config, flatten
 from bertlab.errors import UserError
 from bertlab.run import Run
 
@@ -46,7 +46,9 @@ def of_pretrained(run: Run) -> str:
     It is the same when the run has trained further, and wherever it and what it reads lie.
     """
     free = lambda name: f"{name}.".startswith(_PLACES) or name == "optimizer.warmup_steps" or keys.has("on_resume", name)
-    settings = {name: value for name, value in flatten(run.config.read()).items() if not free(name)}
+    default = flatten(base_config())  # a key that a later version adds changes nothing
+    given = {name: value for name, value in flatten(run.config.read()).items() if value != default.get(name, ...)}
+    settings = {name: value for name, value in given.items() if not free(name)}
     read = {CORPUS: run.data.get({}).get("corpus", {}).get("fingerprint"), **run.sources()}
     imported = {name: value for name, value in run.imported.get({}).items() if name != "source"}
     code = run.environment.get({}).get("code", {})
@@ -64,8 +66,13 @@ def of_start(config: Any) -> dict[str, str]:
     return {INIT_FROM: of_pretrained(run)} | ({INIT_STEP: str(run.steps()[-1])} if unfinished else {})
 
 
-def kept(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    """The sources of a run that goes on: those of now, but the step that it began with."""
+def kept(before: Mapping[str, str] | None, now: Mapping[str, str]) -> dict[str, str]:
+    """The sources of a run that goes on: those of now, but the step that it began with.
+
+    A run of a version that kept none has none for ever: they are part of its own digest, by which other runs know it.
+    """
+    if before is None:
+        return {}
     others = {name: value for name, value in now.items() if name != INIT_STEP}
     return others | {name: value for name, value in before.items() if name == INIT_STEP}
 

@@ -117,7 +117,9 @@ def test_an_entry_predicts_hidden_tokens(objectives, found):
             way(config)
 
 
-@pytest.mark.parametrize(("objective", "how"), [("mlm", "at the mask"), ("masked_next_token", "before the mask")])
+@pytest.mark.parametrize(
+    ("objective", "how"), [pytest.param("mlm", "at the mask", marks=pytest.mark.slow), ("masked_next_token", "before the mask")]
+)
 def test_the_measure_is_the_loss_of_the_hidden_tokens(small_config, objective, how):
     """Against NumPy, from the program's logits with 15 % of each row's tokens hidden."""
     experiment = build_pretraining(small_config(f"experiments/pretrain/bert.py:objectives={objective}", train__eval_batches=2))

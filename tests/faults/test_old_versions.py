@@ -12,7 +12,7 @@ from bertlab.data.prepared import load_prepared
 from bertlab.errors import UserError
 from bertlab.run import Run
 from bertlab.studies.measurements import load
-from bertlab.train import loop
+from bertlab.train import loop, sources
 from bertlab.transfer.load import load as load_model
 from tests.faults.old_versions import CONFIG, FIXTURES, SMALL, TEXT, facts
 
@@ -41,11 +41,13 @@ def test_what_a_version_left_gives_what_it_gave(expected):
 def test_a_run_of_a_version_goes_on(expected):
     Path("text.txt").write_text(TEXT)
     (checkpoint,) = Run(RUN).steps()
+    identity = sources.of_pretrained(Run(RUN))
     Run(RUN).result.delete()
     result = loop.train(load_config(CONFIG, SMALL), RUN)
     assert (result["step"], result["data_hash"]) == (checkpoint, expected["result"]["data_hash"])
     for name, value in result["metrics"]["test"].items():
         assert value == pytest.approx(expected["result"]["metrics"]["test"][name], rel=1e-4), name
+    assert sources.of_pretrained(Run(RUN)) == identity, "runs that began with it go on"
 
 
 def test_a_newer_version_is_refused_and_files_without_a_version_are_read(expected):

@@ -53,6 +53,7 @@ def test_nothing_is_counted_for_no_steps_and_each_phase_for_its_share(small_conf
     assert half.tokens == pytest.approx(0.75 * whole[4].tokens)
 
 
+@pytest.mark.slow
 def test_a_fine_tuning_costs_what_its_steps_or_passes_read(bert_run, words_task):
     def cost(**settings):
         run = RunSpec("r", {}, f"run:{bert_run}", {}, {"words": {"task": words_task, "optimizer.warmup_steps": 1, **settings}})

@@ -242,6 +242,7 @@ def test_a_wrong_page_would_be_seen(pattern, replacement, what, tmp_path):
         check_page(place, tmp_path / PAGE)
 
 
+@pytest.mark.slow
 def test_the_first_page_has_the_rows_of_all_pages_and_counts_them():
     tables = tables_of(RESULTS / PAGE)
     counts = {row.pop(""): {key: int(value) for key, value in row.items()} for row in tables[0]}

@@ -27,12 +27,12 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 STUDIES = sorted(path for path in (ROOT / "experiments/ablations").glob("*.py") if path.stem not in ("floors", "objectives"))
 WHOLE = os.environ.get("BERTLAB_WHOLE_STUDIES") == "1"
 # Studies whose last run, on its last task, is of a kind of its own: those of `make test-slow`.
-SLOW = ("bert_table5", "elmo_layers", "headline", "words_from_context")
+SLOW = ("bert_table5", "headline", "words_from_context")
 # Those of `make test-nightly`: the code that they run is that of others, with other settings.
 NIGHTLY = tuple(
     """
-    albert_sop awd_lstm_table4 bert_table7 bert_table8 clm_then_mlm edge_probing electra_small elmo_placement elmo_senses
-    fitlam four_systems gpt_bert gpt_layers gpt_table5 gpt_zero_shot layers_by_task roberta_batches roberta_formats
+    albert_sop awd_lstm_table4 bert_table7 bert_table8 clm_then_mlm edge_probing electra_small elmo_layers elmo_placement
+    elmo_senses fitlam four_systems gpt_bert gpt_layers gpt_table5 gpt_zero_shot layers_by_task roberta_batches roberta_formats
     spanbert_masking static_contextual taglm_placement ulmfit_bidirectional xlnet_table6
     """.split()
 )

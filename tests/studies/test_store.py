@@ -61,6 +61,7 @@ def of(study):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_only_the_same_config_and_text_with_the_wanted_checkpoints_are_taken(study, tmp_path, monkeypatch):
     store, trained = Store(tmp_path / "store"), swept(study, tmp_path / "first", tmp_path / "store")

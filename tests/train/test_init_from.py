@@ -45,6 +45,7 @@ def test_it_says_what_the_other_run_does_not_have(small_config, tmp_path, capsys
     assert "heads_nsp/kernel" in out and "token_embedding" not in out
 
 
+@pytest.mark.slow
 def test_continued_pretraining_goes_on_with_another_objective_in_its_direction(bert_run, tmp_path):
     """Everything else is the run's, the values with which it begins included."""
     recipe = f"{ROOT}/experiments/pretrain/continued.py:run="
@@ -79,7 +80,9 @@ def test_continued_pretraining_goes_on_with_another_objective_in_its_direction(b
         load_config(recipe.removesuffix("run="))
 
 
-@pytest.mark.parametrize("kind", ["roberta", pytest.param("gpt2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("roberta", marks=pytest.mark.slow), pytest.param("gpt2", marks=pytest.mark.nightly)]
+)
 def test_an_imported_model_is_trained_further(kind, small_config, tmp_path):
     import_weights("huggingface", published.write_directory(kind, tmp_path / "source"), tmp_path / "imported")
     recipe = {"gpt2": "gpt", "roberta": f"{ROOT}/experiments/pretrain/bert.py:objectives=mlm"}[kind]

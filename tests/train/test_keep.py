@@ -64,6 +64,7 @@ def test_kept_steps_stay_over_a_stop_and_change_nothing(runs):
     assert_same_run(plain, kept, 20)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_read_by_its_step(runs):
     _, run = runs
     for step in (3, 7, 13, 20):

@@ -84,6 +84,7 @@ def held_out_loss(experiment, params) -> float:
     return total[0] / total[1]
 
 
+@pytest.mark.slow
 def test_held_out_losses_and_loaded_parameters_are_the_averaged_ones_once_there_are_any(averaging, tmp_path):
     experiment, run = averaging
     losses = valid_losses(run)

@@ -68,6 +68,7 @@ def test_it_goes_on_through_evaluations_and_from_phase_to_phase(config, tmp_path
     assert "jit_eval_step" in {event.get("args", {}).get("hlo_module") for event in events}
 
 
+@pytest.mark.nightly
 def test_what_was_traced_is_written_when_the_run_fails_and_the_next_may_trace_others(config, tmp_path):
     break_at(config(8), tmp_path, 6)
     assert [event["args"]["step_num"] for event in events_of(tmp_path) if event.get("name") == "train"][:3] == ["4", "5", "6"]

@@ -178,7 +178,9 @@ def test_run_on_buckets_resumes_bit_for_bit(small_config, tmp_path, monkeypatch)
     assert {0 <= n <= 5 for n in number} == {True} and 0 < number.sum() < 20
 
 
-@pytest.mark.parametrize(("kind", "name", "status"), [("SIGTERM", "SIGTERM", 0), ("SIGINT", "Ctrl-C", 130)])
+@pytest.mark.parametrize(
+    ("kind", "name", "status"), [("SIGTERM", "SIGTERM", 0), pytest.param("SIGINT", "Ctrl-C", 130, marks=pytest.mark.slow)]
+)
 def test_a_signal_saves_where_it_stands(kind, name, status, of_gpt, tmp_path):
     config, straight = of_gpt
     done = kill_at(config, tmp_path, 7, kind=kind)
@@ -189,7 +191,9 @@ def test_a_signal_saves_where_it_stands(kind, name, status, of_gpt, tmp_path):
     assert lines_of(tmp_path) == lines_of(straight)
 
 
-@pytest.mark.parametrize("batches", [0, 1], ids=["before an evaluation", "in an evaluation"])
+@pytest.mark.parametrize(
+    "batches", [pytest.param(0, marks=pytest.mark.nightly, id="before an evaluation"), pytest.param(1, id="in an evaluation")]
+)
 def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(batches, of_gpt, tmp_path, monkeypatch):
     config, straight = of_gpt
     advance, put_batch, step, put = loop.Session.advance, loop.put_batch, [0], []
@@ -219,6 +223,7 @@ def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(bat
     assert_same_run(straight, tmp_path, 20)
 
 
+@pytest.mark.nightly
 def test_a_run_goes_on_with_another_number_of_micro_batches(small_config, tmp_path, capsys):
     """As on half the chips: the same data, and without dropout the same losses, up to the order of sums in float32."""
     config = small_config("gpt", model__dropout=0.0, model__layers=1, train__checkpoint_every=10)
@@ -245,6 +250,7 @@ def steps_of(workdir):
     return [(line["step"], line["split"]) for line in lines_of(workdir)]
 
 
+@pytest.mark.slow
 def test_no_line_is_written_twice(of_gpt, tmp_path):
     config, straight = of_gpt
     break_at(config, tmp_path, 3)  # before the first checkpoint: the evaluation at step 0 is repeated
