@@ -61,7 +61,7 @@ class Experiment:
         evaluations: held-out batches by split; "valid" is evaluated during training, all splits at the end.
         sources: digests of what is read (`bertlab.train.sources`).
         data_facts: facts about corpus and batches, for `bertlab doctor`; None for a task's rows.
-        warm_start: fresh parameters -> parameters to start from, or None.
+        warm_start: (fresh parameters, step of the run to start from; None: its last) -> parameters to start from; or None.
         score: (split, the objectives' outputs for each evaluation batch) -> metrics that are not means over rows, such as F1;
             None for pretraining.
     """
@@ -73,7 +73,7 @@ class Experiment:
     evaluations: Mapping[str, list[dict[str, np.ndarray]]]
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
     data_facts: Mapping[str, Any] | None = None
-    warm_start: Callable[[Any], Any] | None = None
+    warm_start: Callable[[Any, int | None], Any] | None = None
     score: Callable[[str, list[Mapping[str, Any]]], dict[str, float]] | None = None
 
     def phase(self, step: int) -> Phase:
@@ -116,7 +116,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
         evaluations=evaluations,
         sources={sources.CORPUS: prepared.fingerprint, **sources.of_start(config)},
         data_facts=facts | {"objectives": objective_facts(built, prepared, evaluations)},
-        warm_start=(lambda fresh: warm_start(fresh, begin, config.init_step)) if config.init_from else None,
+        warm_start=(lambda fresh, step: warm_start(fresh, begin, step)) if config.init_from else None,
     )
 
 

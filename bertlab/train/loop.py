@@ -240,7 +240,10 @@ class Session:
             self.state, progress = begin(), Progress()
             if experiment.warm_start is not None:
                 placement = jax.tree.map(lambda x: x.sharding, self.state.params)
-                params = jax.device_put(experiment.warm_start(on_host(self.state.params)), placement)
+                stored = sources.INIT_STEP in self.sources  # states of a step, before
+                step, read = (None, {}) if stored else sources.begins_with(config)
+                params = jax.device_put(experiment.warm_start(on_host(self.state.params), step), placement)
+                self.sources |= read
                 self.state = dataclasses.replace(self.state, params=params)
         self.step = latest or 0
         self.costs = self._costs_up_to(latest, before) if is_first() else {}

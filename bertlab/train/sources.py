@@ -15,6 +15,7 @@ from bertlab import keys
 from bertlab.config import base_config, flatten
 from bertlab.errors import UserError
 from bertlab.run import Run
+from bertlab.train.processes import gather, is_first
 
 CORPUS, INIT_FROM, VECTORS, EXAMPLES = "corpus", "init_from", "word_vectors", "examples"
 INIT_STEP = "init_step"  # of a run that still trained; a run that has begun keeps its own
@@ -58,12 +59,23 @@ def of_pretrained(run: Run) -> str:
 
 
 def of_start(config: Any) -> dict[str, str]:
-    """The digest of the run in `config.init_from`, and the step that is used of it if it is unfinished and no step is named."""
-    if not config.init_from:
-        return {}
+    """The digest of the run in `config.init_from`; its step is `begins_with`'s."""
+    return {INIT_FROM: of_pretrained(Run(Path(config.init_from).expanduser()))} if config.init_from else {}
+
+
+def begins_with(config: Any) -> tuple[int | None, dict[str, str]]:
+    """The step of the run in `config.init_from` whose parameters are read now, and the source that says so.
+
+    A run that still trains saves others meanwhile: it is asked once, where its parameters are read, by the first process for
+    all. Of a run that trains no more the last step, None, needs no source.
+    """
     run = Run(Path(config.init_from).expanduser())
-    unfinished = config.init_step is None and run.is_half_trained()
-    return {INIT_FROM: of_pretrained(run)} | ({INIT_STEP: str(run.steps()[-1])} if unfinished else {})
+    last = run.steps()[-1] if config.init_step is None and run.is_half_trained() else None
+    if (last := gather(last)[0]) is None:
+        return config.init_step, {}
+    if is_first():
+        print(f"{run} is not finished; its step {last} is used", flush=True)
+    return last, {INIT_STEP: str(last)}
 
 
 def kept(before: Mapping[str, str] | None, now: Mapping[str, str]) -> dict[str, str]:

@@ -58,14 +58,15 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
         UserError: from any of the checks.
     """
     run = Path(config.init_from).expanduser()
-    step = begins_at(config, workdir)
-    Run(run).require_step(step if config.transfer.features else config.init_step)
+    Run(run).require_step(config.init_step)
     tokenizer = load_tokenizer(Run(run).tokenizer)
     shape = model_shape(config.model, vocabulary_size(config, tokenizer))
     _check(config, shape, tasks, Run(run).config.read())
     inputs, size = _inputs(config, tasks, tokenizer), config.data.batch_size
-    from_disk = config.transfer.features
-    model = load(run, step) if from_disk else None
+    from_disk, read = config.transfer.features, {}
+    if from_disk:
+        step, read = _begins_with(config, workdir)
+        model = load(run, step)
     rows, states, scoring = {}, {}, Scoring(config.transfer, workdir if is_first() else None)
     for split in SPLITS:
         if from_disk:
@@ -93,18 +94,19 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
         phases=build_phases(config, program, lambda data: _train_batches(rows["train"], data, add["train"])),
         tokenizer=tokenizer,
         evaluations={split: Batches(rows[split], size, add[split]) for split in ("valid", "test")},
-        sources=sources_of(config, tasks),
+        sources=sources_of(config, tasks) | read,
         warm_start=_warm_start(config, run, {name: of.layout.vectors for name, of in inputs.items() if of.layout.vectors}),
         score=scoring,
     )
 
 
-def begins_at(config: ConfigDict, workdir: Path | None) -> int | None:
-    """The step of the pretrained run that is used: the config's, or the one that the fine-tuning began with; None: the last."""
-    if config.init_step is not None or workdir is None:
-        return config.init_step
-    began = Run(workdir).sources().get(sources.INIT_STEP)
-    return int(began) if began else None
+def _begins_with(config: ConfigDict, workdir: Path | None) -> tuple[int | None, dict[str, str]]:
+    """As `sources.begins_with`; what goes on reads the states of the step that it began with."""
+    began = Run(workdir).sources().get(sources.INIT_STEP) if workdir and config.init_step is None else None
+    if not began:
+        return sources.begins_with(config)
+    Run(Path(config.init_from).expanduser()).require_step(int(began))
+    return int(began), {sources.INIT_STEP: began}
 
 
 def sources_of(config: ConfigDict, tasks: Tasks) -> dict[str, str]:
@@ -339,25 +341,25 @@ def _check_rows(count: int, config: ConfigDict) -> None:
         raise UserError(f"config.data.batch_size={config.data.batch_size} exceeds the {count} training rows; lower it")
 
 
-def _warm_start(config: ConfigDict, run: Path, vectors: Mapping[str, WordVectors]) -> Callable[[Any], Any] | None:
-    """Fresh parameters -> those to start from: with the pretrained word vectors of each task, and the run's own; or None."""
+def _warm_start(config: ConfigDict, run: Path, vectors: Mapping[str, WordVectors]) -> Callable[..., Any] | None:
+    """(Fresh parameters, step) -> those to start from: with each task's pretrained word vectors, and the run's own; or None."""
     from_run = not (config.transfer.random or config.transfer.features)
     if not from_run and not vectors:
         return None
 
-    def started(fresh):
+    def started(fresh, step=None):
         for name, of_task in vectors.items():
             head = fresh[f"heads_{name}"]
             features = {**head["features"], VECTORS: of_task.table()}
             print(f"{of_task.known} of {name}'s {len(of_task.rows)} words have a vector in {of_task.run}", flush=True)
             fresh = {**fresh, f"heads_{name}": {**head, "features": features}}
-        return begin(fresh, config, run) if from_run else fresh
+        return begin(fresh, config, run, step) if from_run else fresh
 
     return started
 
 
-def begin(fresh, config: ConfigDict, run: Path):
-    """Fresh parameters, replaced by the run's: those of `config.transfer.layers`, or all that the run has.
+def begin(fresh, config: ConfigDict, run: Path, step: int | None = None):
+    """Fresh parameters, replaced by the run's at a step: those of `config.transfer.layers`, or all that the run has.
 
     A final norm goes with the top layer. The pooler is no layer. With `config.transfer.head` the task's head is that one of the
     run's.
@@ -372,7 +374,7 @@ def begin(fresh, config: ConfigDict, run: Path):
             pretrained = {**pretrained, f"heads_{name}": pretrained[f"heads_{config.transfer.head}"]}
         return _with_new_tokens(pretrained, fresh) if config.transfer.layout == "delimited" else pretrained
 
-    params = warm_start(fresh, run, config.init_step, change)
+    params = warm_start(fresh, run, step, change)
     if config.transfer.layers is None:
         return params
     groups, names = layer_groups(params)

@@ -19,7 +19,7 @@ from bertlab.keys import Key
 from bertlab.run import Run
 from bertlab.train import loop, sources
 from bertlab.train.processes import alone, first_before_others, is_first
-from bertlab.transfer.composition import begins_at, build_finetuning, sources_of
+from bertlab.transfer.composition import build_finetuning, sources_of
 from bertlab.transfer.heads import BESIDE
 from bertlab.transfer.inputs import LAYOUTS, transfer_of
 from bertlab.transfer.kinds import KINDS
@@ -86,10 +86,6 @@ def finetune(
             for name, (_, data) in tasks.items():
                 counts = ", ".join(f"{len(data.examples[split]):,} {split}" for split in SPLITS)
                 print(f"{name}: {counts} examples", flush=True)
-            if (source := Run(Path(config.init_from).expanduser())).is_half_trained():
-                step = begins_at(config, Path(workdir))
-                step = source.steps()[-1] if step is None else step
-                print(f"{source} is not finished; its step {step} is used", flush=True)
         if config.transfer.zero_shot:
             return zero_shot(config, tasks, Path(workdir))
         return loop.run(build_finetuning(config, tasks, Path(workdir)), Path(workdir))

@@ -182,7 +182,8 @@ def zero_shot(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]], wo
         directory.environment.write(describe_environment(config))
         known = directory.described()
     [(name, (task, data))] = tasks.items()
-    model, heuristic, splits = load(source, config.init_step, together=True), heuristic_of(task, data), ("valid", "test")
+    step, read = sources.begins_with(config)
+    model, heuristic, splits = load(source, step, together=True), heuristic_of(task, data), ("valid", "test")
     values = {split: values_of(model, heuristic, data.examples[split]) for split in splits}
     if heuristic.by_threshold:
         labels = [example.label for example in data.examples["valid"]]
@@ -196,7 +197,7 @@ def zero_shot(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]], wo
             metrics[split][f"{name}/relative"] = relative(score, task, values["valid"].shape[1])
     result = {
         "step": 0,
-        "sources": {**sources.of_start(config), **sources.of_tasks(tasks)},
+        "sources": {**sources.of_start(config), **read, **sources.of_tasks(tasks)},
         "metrics": metrics,
     }
     if is_first():

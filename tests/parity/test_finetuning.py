@@ -201,8 +201,8 @@ def test_twenty_steps_have_the_losses_of_transformers(kind, source, tmp_path):
     config, tasks = resolved(overridden(config, SETTINGS))
     experiment, start = build_finetuning(config, tasks), {}
 
-    def warm_start(fresh):
-        start.update(experiment.warm_start(fresh))
+    def warm_start(fresh, step):
+        start.update(experiment.warm_start(fresh, step))
         return start
 
     loop.run(dataclasses.replace(experiment, warm_start=warm_start), tmp_path / "finetuned")

@@ -8,12 +8,14 @@ import bertlab
 from bertlab.errors import UserError
 from bertlab.interop import export_weights
 from bertlab.run import Run
+from bertlab.train import loop
 from bertlab.train.build import begun_from
 from bertlab.train.checkpoint import load_params
-from bertlab.transfer import stored
-from bertlab.transfer.composition import begins_at, build_finetuning
+from bertlab.transfer import composition, stored
+from bertlab.transfer.composition import build_finetuning
 from bertlab.transfer.finetune import finetune, finetune_config, overridden, resolved
 from bertlab.transfer.inputs import Layout
+from tests.references import broken_at
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -109,13 +111,43 @@ def test_a_head_over_stored_states_has_no_body_to_open_or_to_tune(bert_run, word
             use()
 
 
-def test_a_head_that_goes_on_reads_the_states_of_the_step_that_it_began_with(bert_run, words_task, tmp_path):
-    config, tasks = resolved(overridden(finetune_config(bert_run, words_task, "stored"), SETTINGS))
-    run = Run(tmp_path / "run")
-    assert begins_at(config, run.directory) is None
-    run.at_step(1).write({"sources": {"init_step": "7"}})
-    assert begins_at(config, run.directory) == 7
-    with pytest.raises(UserError, match="has no checkpoint of step 7"):
-        build_finetuning(config, tasks, run.directory)
-    config.init_step = 2
-    assert begins_at(config, run.directory) == 2
+@pytest.fixture
+def half(small_config, tmp_path):
+    """A BERT that still trains: the directory, and a function that lets it save its second step."""
+    run = Run(tmp_path / "half")
+    config = {"model__layers": 1, "optimizer__warmup_steps": 0, "optimizer__learning_rate": 0.01, "train__steps": 2}
+    loop.train(small_config("bert", **config, train__checkpoint_every=1, train__keep_checkpoints=0), run.directory)
+    run.result.delete()
+    (run.directory / "files.json").unlink()
+    second = run.checkpoints / "2"
+    second.rename(tmp_path / "2")
+    return run.directory, lambda: (tmp_path / "2").exists() and (tmp_path / "2").rename(second)
+
+
+def losses(result):
+    return {split: of["words/loss"] for split, of in result["metrics"].items()}
+
+
+@pytest.mark.slow
+def test_a_head_that_goes_on_reads_the_states_of_the_step_that_it_began_with(half, words_task, tmp_path, monkeypatch, capsys):
+    base, save = half
+    store = composition.store
+    monkeypatch.setattr(composition, "store", lambda *given: (store(*given), save())[0])  # it saves while states are computed
+    settings = SETTINGS | {"train.checkpoint_every": 1, "train.eval_every": 0}
+    tune = lambda name, **more: finetune(base, words_task, tmp_path / name, settings | more, "stored")
+    with broken_at(3):
+        tune("run")
+    assert "half is not finished; its step 1 is used" in capsys.readouterr().out and Run(base).steps() == [1, 2]
+    found = tune("run")
+    assert (found["step"], found["sources"]["init_step"]) == (4, "1")
+    assert losses(found) == losses(tune("undisturbed", init_step=1)) != losses(tune("of the second", init_step=2))
+
+
+def test_a_fine_tuning_names_the_step_whose_parameters_it_read(half, words_task, tmp_path):
+    base, save = half
+    settings = SETTINGS | {"train.steps": 0}
+    experiment = build_finetuning(*resolved(overridden(finetune_config(base, words_task), settings)))
+    save()
+    found = loop.run(experiment, tmp_path / "run")
+    assert found["sources"]["init_step"] == "2"
+    assert losses(found) == losses(finetune(base, words_task, tmp_path / "second", settings | {"init_step": 2}))
