@@ -129,15 +129,15 @@ clean:
 	rm -rf $(VENV) $(VENV)-lowest $(VENV)-locked $(VENV)-docs $(VENV)-browser $(VENV)-fuzz $(VENV)-cloud $(VENV)-parity $(VENV)-transformers4 $(VENV)-cuda build dist bertlab.egg-info .mypy_cache
 
 # Compares bertlab with PyTorch, transformers, gensim and TensorFlow on the same weights, in a separate environment. That
-# environment has the TPU compiler for `bertlab plan`; JAX_PLATFORMS keeps JAX from looking for a TPU. ELMo has no rival there,
-# only a NumPy reference: its test runs here to be compiled as your own runs are.
+# environment has the TPU compiler for `bertlab plan`; JAX_PLATFORMS keeps JAX from looking for a TPU.
 PARITY := JAX_PLATFORMS=cpu $(VENV)-parity/bin/python -m pytest -n 2 --dist worksteal
 parity: $(VENV)-parity/.installed $(VENV)-transformers4
-	$(PARITY) -m "not nightly" tests/parity tests/interop/test_elmo.py tests/train/test_dashboards.py
+	$(PARITY) -m "not nightly" tests/parity tests/train/test_dashboards.py
 
-# Those of them that take long.
+# Those of them that take long. ELMo has no rival there, only a NumPy reference: its test is compiled here as your own runs are.
 parity-nightly: $(VENV)-parity/.installed $(VENV)-transformers4
 	$(PARITY) -m nightly tests/parity
+	$(PARITY) tests/interop/test_elmo.py
 
 # It sees the packages of .venv, so only the others are installed.
 PACKAGES_OF = import sysconfig; print(sysconfig.get_path("purelib"))

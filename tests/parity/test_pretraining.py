@@ -58,7 +58,7 @@ def test_losses_and_parameters_are_pytorch_s(objective, body, correction, model,
 
 
 def test_what_it_does_not_repeat_is_refused(tmp_path):
-    run = pretrained(tmp_path / "run", "mlm", **{"model.dropout": 0.1})
+    run = pretrained(tmp_path / "run", "mlm", **{"model.dropout": 0.1, "train.steps": 2})
     with pytest.raises(UserError, match=r"another model\.dropout"):
         train_in_pytorch.main([str(run), str(tmp_path / "torch")])
     saved = json.loads((run / "config.json").read_text())
