@@ -950,10 +950,12 @@ def _sweep(given, _) -> Found | None:
 
 def _run_sweep(given, tell) -> int | None:
     """The status of a sweep; None on a host that follows another one. `tell` is given what a dry run found."""
+    from bertlab.remote import require_lasting
     from bertlab.studies.launchers import launcher
     from bertlab.studies.study import load_study
     from bertlab.studies.sweep import sweep
 
+    require_lasting(given.store)
     how = (given.dry_run, given.until_decided, given.published, given.store)
     if not hosts.are_several() or given.launcher != "local":
         started_by = launcher(given.launcher, given.jobs, given.launcher_options)

@@ -45,7 +45,7 @@ from bertlab.files import (
     write_json,
 )
 from bertlab.interrupts import interruptible
-from bertlab.remote import Bucket
+from bertlab.remote import Bucket, require_lasting
 
 FORMAT = 1
 SECONDS = 60.0
@@ -138,10 +138,7 @@ class Mirror:
         Raises:
             UserError: It is in this process's memory, in the folder, or a file.
         """
-        if self.url.startswith("memory:"):
-            raise UserError(
-                f"{self.url} is lost when this process ends; give gs://BUCKET/PATH, s3://BUCKET/PATH or file:///PATH"
-            )
+        require_lasting(self.url)
         if not (place := self._bucket.folder):
             return
         for path in [folder, *_folders(folder)]:  # one below may be a link to where the place is

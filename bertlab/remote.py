@@ -26,6 +26,12 @@ def is_url(place: Any) -> bool:
     return "://" in str(place)
 
 
+def require_lasting(url: Any) -> None:
+    """Refuses a place in this process's memory. Raises: UserError: names it."""
+    if str(url).startswith("memory:"):
+        raise UserError(f"{url} is lost when this process ends; give gs://BUCKET/PATH, s3://BUCKET/PATH or file:///PATH")
+
+
 def open_system(url: str, named: str) -> tuple[Any, str]:
     """The fsspec file system of a URL, and the place in it.
 

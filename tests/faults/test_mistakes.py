@@ -130,6 +130,7 @@ def test_a_config_that_cannot_be_run_is_one_sentence(name, content, named, tmp_p
         ("sample --run=run --steps=0", "--steps=0 must be"),
         ("embed --run=run --text=text --layers= --out=x.npz", "--layers= is empty"),
         ("bench --only=", "--only= is empty"),
+        ("sweep --study=own.py --workdir=new --store=memory://a/b", "memory://a/b is lost when this process ends"),
         ("speedrun", "name an entry"),
         ("speedrun nope", "nope.py is missing"),
         ("speedrun bert --folder=nothing", "nothing/entries/bert.py is missing"),
