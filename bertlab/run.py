@@ -518,7 +518,8 @@ class Run:
         """
         steps = self.steps()
         if step is not None and step not in steps:
-            there = f"it has {', '.join(map(str, steps))}" if steps else "it has none"
+            shown = [*map(str, steps)] if len(steps) < 12 else [*map(str, steps[:5]), "…", *map(str, steps[-5:])]
+            there = f"it has {', '.join(shown)}" if steps else "it has none"
             raise UserError(f"{self} has no checkpoint of step {step}; {there} (config.train.keep says which steps stay)")
 
     def evaluation_at(self, step: int | None) -> JsonFile:

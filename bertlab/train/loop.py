@@ -240,10 +240,12 @@ class Session:
             self.state, progress = begin(), Progress()
             if experiment.warm_start is not None:
                 placement = jax.tree.map(lambda x: x.sharding, self.state.params)
-                stored = sources.INIT_STEP in self.sources  # states of a step, before
-                step, read = (None, {}) if stored else sources.begins_with(config)
-                params = jax.device_put(experiment.warm_start(on_host(self.state.params), step), placement)
-                self.sources |= read
+                fresh = on_host(self.state.params)
+                if sources.INIT_STEP in self.sources:  # of states that are stored: there is nothing more to read of the run
+                    params, read = experiment.warm_start(fresh, None), {}
+                else:
+                    params, read = sources.read_start(config, lambda step: experiment.warm_start(fresh, step))
+                params, self.sources = jax.device_put(params, placement), self.sources | read
                 self.state = dataclasses.replace(self.state, params=params)
         self.step = latest or 0
         self.costs = self._costs_up_to(latest, before) if is_first() else {}

@@ -7,9 +7,11 @@ same ones only: all that it does afterwards would else belong to no config.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import jax
 
 from bertlab import keys
 from bertlab.config import base_config, flatten
@@ -19,6 +21,10 @@ from bertlab.train.processes import gather, is_first
 
 CORPUS, INIT_FROM, VECTORS, EXAMPLES = "corpus", "init_from", "word_vectors", "examples"
 INIT_STEP = "init_step"  # of a run that still trained; a run that has begun keeps its own
+
+T = TypeVar("T")
+
+_ATTEMPTS = 5  # to read a step before the run that saved it has removed it
 
 # Settings that say where something is; what it is has a digest.
 _PLACES = ("init_from.", "data.corpus.", "data.tokenizer.path.", "task.", "task_data.directory.", "task_data.pretraining.")
@@ -59,23 +65,34 @@ def of_pretrained(run: Run) -> str:
 
 
 def of_start(config: Any) -> dict[str, str]:
-    """The digest of the run in `config.init_from`; its step is `begins_with`'s."""
+    """The digest of the run in `config.init_from`; `read_start` says of its step."""
     return {INIT_FROM: of_pretrained(Run(Path(config.init_from).expanduser()))} if config.init_from else {}
 
 
-def begins_with(config: Any) -> tuple[int | None, dict[str, str]]:
-    """The step of the run in `config.init_from` whose parameters are read now, and the source that says so.
+def read_start(config: Any, read: Callable[[int | None], T]) -> tuple[T, dict[str, str]]:
+    """What is read of the run in `config.init_from`, and the source that says of which step, if another one could have been.
 
-    A run that still trains saves others meanwhile: it is asked once, where its parameters are read, by the first process for
-    all. Of a run that trains no more the last step, None, needs no source.
+    A run that still trains saves other steps meanwhile: it is asked once, by the first process for all, and asked again only if
+    it has removed what was being read.
+
+    Args:
+        config: a whole config with `init_from`.
+        read: reads a step; None: the last one of a run that trains no more.
     """
     run = Run(Path(config.init_from).expanduser())
-    last = run.steps()[-1] if config.init_step is None and run.is_half_trained() else None
-    if (last := gather(last)[0]) is None:
-        return config.init_step, {}
+    for attempts_left in reversed(range(_ATTEMPTS)):
+        last = run.steps()[-1] if config.init_step is None and run.is_half_trained() else None
+        if (last := gather(last)[0]) is None:
+            return read(config.init_step), {}
+        try:
+            found = read(last)
+            break
+        except (UserError, FileNotFoundError):
+            if last in run.steps() or not attempts_left or jax.process_count() > 1:
+                raise
     if is_first():
         print(f"{run} is not finished; its step {last} is used", flush=True)
-    return last, {INIT_STEP: str(last)}
+    return found, {INIT_STEP: str(last)}
 
 
 def kept(before: Mapping[str, str] | None, now: Mapping[str, str]) -> dict[str, str]:

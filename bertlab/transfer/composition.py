@@ -33,7 +33,7 @@ from bertlab.train.phases import weights_of
 from bertlab.train.processes import is_first
 from bertlab.transfer.heads import BESIDE
 from bertlab.transfer.inputs import NEW_TOKENS, Inputs, Layout, vocabulary_size
-from bertlab.transfer.load import load
+from bertlab.transfer.load import Pretrained, load
 from bertlab.transfer.scoring import Scoring
 from bertlab.transfer.stored import store, stored_body, stored_rows, with_features
 from bertlab.transfer.task_models import VECTORS
@@ -65,8 +65,7 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
     inputs, size = _inputs(config, tasks, tokenizer), config.data.batch_size
     from_disk, read = config.transfer.features, {}
     if from_disk:
-        step, read = _begins_with(config, workdir)
-        model = load(run, step)
+        model, read = _read_start(config, workdir)
     rows, states, scoring = {}, {}, Scoring(config.transfer, workdir if is_first() else None)
     for split in SPLITS:
         if from_disk:
@@ -100,13 +99,18 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
     )
 
 
-def _begins_with(config: ConfigDict, workdir: Path | None) -> tuple[int | None, dict[str, str]]:
-    """As `sources.begins_with`; what goes on reads the states of the step that it began with."""
+def _read_start(config: ConfigDict, workdir: Path | None) -> tuple[Pretrained, dict[str, str]]:
+    """The model whose states are stored, as `sources.read_start`; what goes on reads the step that it began with."""
+    run = Run(Path(config.init_from).expanduser())
     began = Run(workdir).sources().get(sources.INIT_STEP) if workdir and config.init_step is None else None
     if not began:
-        return sources.begins_with(config)
-    Run(Path(config.init_from).expanduser()).require_step(int(began))
-    return int(began), {sources.INIT_STEP: began}
+        return sources.read_start(config, lambda step: load(run.directory, step))
+    if int(began) not in run.steps():
+        raise UserError(
+            f"{run} has removed the checkpoint of step {began}, with whose states {workdir} began; give another --workdir, or"
+            f" delete {workdir} and run the same command again: it starts over"
+        )
+    return load(run.directory, int(began)), {sources.INIT_STEP: began}
 
 
 def sources_of(config: ConfigDict, tasks: Tasks) -> dict[str, str]:

@@ -66,6 +66,8 @@ def find_vectors(run: str, words: Iterable[str]) -> WordVectors:
         raise UserError(f"word_vectors={run} is a run of family '{model['family']}'; only 'static' has a vector for each word")
     if not Run(path).steps():
         raise UserError(f"word_vectors={run} has no checkpoint yet; train it, or import it again")
+    if Run(path).is_half_trained():
+        raise UserError(f"word_vectors={run} is not finished, so its vectors still change; let it train to its end first")
     words, tokenizer = sorted({*words}), load_tokenizer(Run(path).tokenizer)
     found = _pieces(words, tokenizer)
     numbers = {ids: number for number, ids in enumerate(dict.fromkeys(found), 1)}

@@ -182,8 +182,8 @@ def zero_shot(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]], wo
         directory.environment.write(describe_environment(config))
         known = directory.described()
     [(name, (task, data))] = tasks.items()
-    step, read = sources.begins_with(config)
-    model, heuristic, splits = load(source, step, together=True), heuristic_of(task, data), ("valid", "test")
+    model, read = sources.read_start(config, lambda step: load(source, step, together=True))
+    heuristic, splits = heuristic_of(task, data), ("valid", "test")
     values = {split: values_of(model, heuristic, data.examples[split]) for split in splits}
     if heuristic.by_threshold:
         labels = [example.label for example in data.examples["valid"]]

@@ -178,6 +178,9 @@ def test_a_finetuned_run_keeps_them_and_opens_without_the_vectors(bert_run, tags
 
 def test_what_has_no_vectors_of_words_is_refused(bert_run, words_task, tags_task, glove, tmp_path):
     (tmp_path / "vectors.txt").write_text("the 1 2 3\n")
+    training = shutil.copytree(glove, tmp_path / "training")
+    for file in (training / "imported.json", training / "files.json"):
+        file.unlink()
     for task, changes, message in (
         (
             tags_task,
@@ -186,6 +189,7 @@ def test_what_has_no_vectors_of_words_is_refused(bert_run, words_task, tags_task
         ),
         (tags_task, {"head.word_vectors": str(tmp_path)}, r"word_vectors=.* is no run; name the directory of a static run"),
         (tags_task, {"head.word_vectors": str(bert_run)}, r"word_vectors=.* family 'bert'; only 'static' has a vector"),
+        (tags_task, {"head.word_vectors": str(training)}, r"word_vectors=.*training is not finished, so its vectors"),
         (tags_task, {"head.bilstm": 0}, r"spelling, word_width and word_vectors are inputs of a biLSTM"),
         (words_task, {}, r"head.word_vectors: the heads of .* have no setting 'word_vectors'; tasks of tagging have it"),
     ):

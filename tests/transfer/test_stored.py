@@ -1,5 +1,7 @@
 """Heads on stored states: a batch holds the run's own states of its examples, which are extracted once for all runs."""
 
+import shutil
+
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
@@ -8,7 +10,7 @@ import bertlab
 from bertlab.errors import UserError
 from bertlab.interop import export_weights
 from bertlab.run import Run
-from bertlab.train import loop
+from bertlab.train import checkpoint, loop
 from bertlab.train.build import begun_from
 from bertlab.train.checkpoint import load_params
 from bertlab.transfer import composition, stored
@@ -141,6 +143,33 @@ def test_a_head_that_goes_on_reads_the_states_of_the_step_that_it_began_with(hal
     found = tune("run")
     assert (found["step"], found["sources"]["init_step"]) == (4, "1")
     assert losses(found) == losses(tune("undisturbed", init_step=1)) != losses(tune("of the second", init_step=2))
+
+
+def test_a_head_whose_states_are_of_a_step_that_is_gone_says_so(half, words_task, tmp_path):
+    base, save = half
+    with broken_at(3):
+        finetune(base, words_task, tmp_path / "run", SETTINGS | {"train.checkpoint_every": 1}, "stored")
+    save()
+    shutil.rmtree(base / "checkpoints" / "1")
+    with pytest.raises(
+        UserError, match=r"half has removed the checkpoint of step 1, with whose states .*run began; give another"
+    ):
+        finetune(base, words_task, tmp_path / "run", SETTINGS | {"train.checkpoint_every": 1}, "stored")
+
+
+def test_a_step_that_is_removed_while_it_is_read_is_not_asked_for_again(half, words_task, tmp_path, monkeypatch):
+    base, save = half
+    read = checkpoint._load_params
+
+    def late(run, step):
+        if (base / "checkpoints" / "1").exists():
+            save()
+            shutil.rmtree(base / "checkpoints" / "1")
+        return read(run, step)
+
+    monkeypatch.setattr(checkpoint, "_load_params", late)
+    found = finetune(base, words_task, tmp_path / "run", SETTINGS | {"train.steps": 0})
+    assert found["sources"]["init_step"] == "2"
 
 
 def test_a_fine_tuning_names_the_step_whose_parameters_it_read(half, words_task, tmp_path):
