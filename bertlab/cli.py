@@ -401,7 +401,7 @@ def _add_training(add) -> None:
     )  # fmt: skip
     adapt("--run", required=True, type=Path, help="directory of a pretrained or imported run")
     adapt("--task", required=True, help="a task's name, or FILE.py with your own task")
-    adapt("--recipe", default="same", help="same (the optimiser of the run; default), ulmfit or fitlam")
+    adapt("--recipe", default="same", help="same (the optimizer of the run; default), ulmfit or fitlam")
     adapt("--epochs", type=float, default=1.0, help="passes over the text, unless --config.train.steps is set (default 1)")
     adapt("--workdir", required=True, type=Path, help="directory of the adapted run")
 
@@ -707,7 +707,7 @@ def _add_measuring(add) -> None:
 
 def _add_data(add, commands) -> None:
     prepare = add(
-        "prepare", _prepare, "tokenise a corpus once, for all runs that use it",
+        "prepare", _prepare, "tokenize a corpus once, for all runs that use it",
         "bertlab prepare --corpus='text:books/*.txt.gz' --config.data.tokenizer.vocab_size=16000", overrides=True, finds=True,
     )  # fmt: skip
     prepare("--config", default=None, help=_CONFIG_HELP + " (default: the defaults)")

@@ -61,10 +61,13 @@ def parse_arguments(text: str | None, /, **defaults: Any) -> dict[str, Any]:
     for item in split_arguments(text or ""):
         key, equals, value = item.partition("=")
         if key not in defaults or not equals:
-            known = ", ".join(f"{k}={v}" for k, v in defaults.items())
-            meant = did_you_mean(key, defaults, "")
-            listed = f"{meant} Known" if meant else "known"
-            raise UserError(f"argument '{item}' is not one of key=value with a known key; {listed} (with defaults): {known}")
+            if key in defaults:
+                raise UserError(f"argument '{key}' has no value; write {key}=VALUE")
+            known = ", ".join(
+                f"{k}={v}" if v else k for k, v in defaults.items()
+            )  # mask_rate=0.0 would say that nothing is masked
+            listed = did_you_mean(key, defaults, f"the arguments (with defaults) are {known}")
+            raise UserError(f"argument '{key}' is not known; {listed}")
         kind = type(defaults[key])
         try:
             values[key] = {"true": True, "false": False}[value.lower()] if kind is bool else kind(value)

@@ -126,6 +126,18 @@ def output_logits(body, states):
     return states @ np.float64(output.get("kernel", body["token_embedding"])).T + output.get("bias", 0.0)
 
 
+def without_context(frequency: np.ndarray, mask_share: float, random_share: float) -> float:
+    """−Σ p(token, shown) log p(token | shown) in nats: the best loss of a model that knows frequencies [V] and one place."""
+    size = len(frequency)
+    joint = np.zeros((size, size + 1))  # the last column is [MASK]
+    joint[:, -1] = mask_share * frequency
+    joint[:, :-1] = np.diag((1 - mask_share - random_share) * frequency) + random_share * frequency[:, None] / size
+    likely = joint > 1e-15
+    return float(
+        -(joint * np.log(joint / joint.sum(axis=0).clip(1e-300), where=likely, out=np.zeros_like(joint)))[likely].sum()
+    )
+
+
 def sums_of(logits, asked) -> np.ndarray:
     """[loss, right, weight] over (row, position of the logits, token to predict)."""
     return sum((summed(logits[row, t], token) for row, t, token in asked), np.zeros(3))

@@ -115,6 +115,16 @@ def test_commands_and_keys_exist(page):
                 assert name and (name[1] in keys or name[1].startswith("objectives.")), f"{word} in: {' '.join(words)}"
 
 
+def test_no_directory_is_a_run_on_one_page_and_a_study_on_another():
+    """A reader follows several pages in one folder, and a run's directory takes no study."""
+    names = {"train": set(), "sweep": set()}
+    for page in PAGES:
+        shell = "\n".join(re.sub(r"\\\n", " ", block["text"]) for block in blocks(page) if block["language"] == "sh")
+        for command, name in re.findall(r"\bbertlab (train|sweep)\b[^\n|]*? --workdir=([^\s'\"]+)", shell):
+            names[command].add(name.rstrip("/"))
+    assert len(names["train"]) > 5 and len(names["sweep"]) > 3 and names["train"].isdisjoint(names["sweep"])
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_that_installs_says_how_to_activate_the_environment(page):
     """Before its first `bertlab` or `pip`: make and pip install into .venv, which is not on the path of a new terminal."""

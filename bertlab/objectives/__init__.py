@@ -3,7 +3,9 @@
 import dataclasses
 import importlib.util
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from bertlab.errors import UserError, did_you_mean
 from bertlab.models.base import SIDES
@@ -67,6 +69,7 @@ __all__ = [
     "cross_entropy",
     "describe",
     "find",
+    "guessing_in_place",
     "members",
     "scoring_objectives",
 ]
@@ -173,6 +176,25 @@ def describe(name: str) -> tuple[str, dict]:
     if key in (*REGISTRY, *_OF_A_VIEW):
         raise UserError(f"objective '{name}': bertlab itself uses the name {key}; rename the class")
     return key, {"implementation": name, **settings}
+
+
+def guessing_in_place(entries: Mapping[str, Mapping[str, Any]], name: str, nats: float) -> tuple[float, float]:
+    """`Objective.guessing_in_place` of an objective of a saved config.
+
+    Nothing is imported to read a run: of an objective from outside both limits are `nats`.
+
+    Args:
+        entries: `objectives` of config.json; without the objective, both limits are `nats`.
+        name: Its key.
+        nats: As for the method.
+    """
+    built = {}
+    for key, entry in entries.items():
+        if kind := REGISTRY.get(entry.get("implementation") or key):
+            fields = {field.name for field in dataclasses.fields(kind)}
+            built[key] = kind(**{field: value for field, value in entry.items() if field in fields})
+    own = built.get(name)
+    return own.guessing_in_place(nats, built.get(own.sees)) if own else (nats, nats)
 
 
 def build(config) -> dict[str, Objective]:

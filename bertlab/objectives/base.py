@@ -404,6 +404,21 @@ class Objective(abc.ABC):
             return entropy(counts) if counts.any() else None
         return entropy(counts) if self.asks == "tokens" and counts is not None else None
 
+    def guessing_in_place(self, nats: float, shown: "Objective | None" = None) -> tuple[float, float]:
+        """Limits of what guessing costs a model that also sees what its view shows at the place that it predicts.
+
+        A view that leaves some of the predicted tokens as they are tells a part of the answers without any context.
+        `bertlab.objectives.guessing_in_place` asks the package's own classes.
+
+        Args:
+            nats: what guessing costs without that, as `guessing` says.
+            shown: the objective whose view it shares, None if it has its own or the clean one.
+
+        Returns:
+            (least, most) nats.
+        """
+        return nats, nats
+
     @functools.cached_property
     def has_order(self) -> bool:
         """Whether its own view has the field `order`, which hides part of a document (`bertlab.models.base.View`)."""

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from bertlab.errors import UserError
 from bertlab.keys import setting
 from bertlab.models.base import View
-from bertlab.objectives.base import Bound, Corruption, Metrics, NoFloor, Objective, Oracle, Scoring, Vocabulary
+from bertlab.objectives.base import Bound, Corruption, Metrics, NoFloor, Objective, Oracle, Scoring, Vocabulary, entropy
 from bertlab.objectives.choosing import (
     at_positions,
     choose_spans,
@@ -185,6 +185,18 @@ class MaskedLanguageModel(Objective):
         if not known:
             return nats, (batch["documents"] > 0) & ~oracle.vocabulary.is_special(batch["tokens"])
         return np.take_along_axis(nats, view["masked_positions"], axis=1), view["masked_weights"]
+
+    def guessing_in_place(self, nats: float, shown: Objective | None = None) -> tuple[float, float]:
+        """`nats` for what is masked or random; what stands there otherwise is the answer, but the model must tell that it is.
+
+        Of the tokens that are not [MASK], at most the entropy of "random or not" is added; what is shown may tell some of it.
+        """
+        chosen = 1.0 if self.predict == "chosen" else self.final_rate or self.rate
+        masked, random = chosen * self.mask_share, chosen * self.random_share
+        kept = max(1 - masked - random, 0.0)
+        telling = (kept + random) * entropy(np.array([kept, random])) if kept + random else 0.0
+        least = (masked + random) * nats
+        return least, min(least + telling, nats)
 
     def _rate(self, progress: Float[Array, ""]) -> Float[Array, ""]:
         return (1 - progress) * self.rate + progress * (self.final_rate or self.rate)

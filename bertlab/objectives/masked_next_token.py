@@ -110,6 +110,14 @@ class MaskedNextToken(Objective):
         """As `mlm`'s, in masked rows."""
         return self.masking.corruption({"masked_weights": view["masked"]}, vocabulary)
 
+    def guessing_in_place(self, nats: float, shown: Objective | None = None) -> tuple[float, float]:
+        """In masked rows as `mlm`'s, because their states see the token after them; causal rows have `nats`."""
+        rate = self.final_rate or self.rate
+        masked = (1 - self.causal_share) * rate
+        share = masked / (masked + self.causal_share)  # of all predictions
+        least, most = self.masking.guessing_in_place(nats)
+        return (1 - share) * nats + share * least, (1 - share) * nats + share * most
+
     def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
         """By the chain rule in causal rows, as `mlm`'s in masked rows."""
         masked = oracle.corrupted(view["tokens"], self.corruption(view, oracle.vocabulary))

@@ -53,6 +53,10 @@ class SpanBoundary(Objective):
         asked = view["masked_weights"] & (place <= self.places)
         return model.token_loss(model.head(left, right, place), "both", view["masked_labels"], asked)
 
+    def guessing_in_place(self, nats: float, shown: Objective | None = None) -> tuple[float, float]:
+        """As mlm's of the chosen tokens: the states next to the span see what stands in it."""
+        return dataclasses.replace(shown, predict="chosen").guessing_in_place(nats) if shown else (nats, nats)
+
     def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
         """As mlm's: the states next to the span see everything that is shown."""
         nats = np.take_along_axis(oracle.corrupted(view["tokens"], oracle.shared), view["masked_positions"], axis=1)

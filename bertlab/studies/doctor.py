@@ -292,18 +292,20 @@ def _finished(facts: Facts) -> Finding | None:
 
 @check("learned more than token frequencies")
 def _unigram(facts: Facts) -> Finding | None:
-    entropy = facts.recorded["corpus"]["unigram_entropy"]
     losses = facts.token_losses(long=True)
     guessing = {name: facts.objectives[name]["guessing"] for name in losses}
-    stuck = held_out.near_guessing(losses, guessing, {name: facts.best_loss(name) for name in losses})
+    if not any(guessing.values()):
+        raise CannotTell(f"what guessing costs is not known of {' and '.join(losses)}")
+    best = {name: facts.best_loss(name) for name in losses}
+    stuck = held_out.near_guessing(losses, guessing, best, facts.setting("objectives", {}))
     if not stuck:
         return None
     family = FAMILIES.get(facts.setting("model.family"))
     narrow = "a larger config.model.init_stddev (the papers' 0.02 is small for narrow models), "
     stddev = narrow if family is None or "init_stddev" in family.values else ""
     return Finding(
-        f"after {facts.held_out['step']:,} steps the held-out loss of {_values(stuck)} is no better than the unigram entropy of"
-        f" the training text, {entropy:.3f} nats: the model learned little beyond token frequencies",
+        f"after {facts.held_out['step']:,} steps the held-out loss of {_values({name: losses[name] for name in stuck})} is no"
+        f" better than guessing by token frequency, which costs {_costs(stuck)}: the model learned little else",
         f"try {stddev}another config.optimizer.learning_rate, or more steps",
     )
 
@@ -587,6 +589,16 @@ def doctor(directory: str | Path, console: Console | None = None, step: int | No
 
 def _values(losses: Mapping[str, float]) -> str:
     return ", ".join(f"{name} ({loss:.3f} nats)" for name, loss in losses.items())
+
+
+def _costs(limits: Mapping[str, tuple[float, float]]) -> str:
+    """Of guessing, by objective; two numbers where the model is shown some of the answers and may copy them."""
+    return ", ".join(
+        f"{most:.3f} nats"
+        if least == most
+        else f"{least:.3f} to {most:.3f} nats to a model that copies the tokens left as they are"
+        for least, most in limits.values()
+    )
 
 
 def _entropy(share: float) -> float:

@@ -400,11 +400,12 @@ def guessing_notices(results: Results) -> list[str]:
     runs_of: dict[str, list[str]] = {}
     for run, losses in _token_losses(results):
         best = {name: floors[f"{name}/floor"].get(run, 0.0) for name in losses if f"{name}/floor" in floors}
-        found = held_out.near_guessing(losses, results.token_objectives[run], best)
-        for name in found.keys() & _trained_at_the_end(results.configs.get(run, {})) if found else ():
+        config = results.configs.get(run, {})
+        found = held_out.near_guessing(losses, results.token_objectives[run], best, config.get("objectives", {}))
+        for name in found.keys() & _trained_at_the_end(config) if found else ():
             runs_of.setdefault(name, []).append(run)
     return [
-        f"The held-out loss of {name} is no better than that of guessing by frequency in {_listed(runs)}. These models learned"
+        f"The held-out loss of {name} is no better than guessing by token frequency in {_listed(runs)}. These models learned"
         " little else, so their scores say little about the objective; train them longer, or at another rate."
         for name, runs in sorted(runs_of.items())
     ]

@@ -4,9 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from bertlab.objectives import guessing_in_place
+
 STANDARD_ERRORS = 3
 ROUNDING = 1e-4  # nats; rounding of an exact floor is no leak
-NEAR_GUESSING = 0.97  # of the loss of a model that knows only how frequent each token is
+NEAR_GUESSING = 0.97  # of the most that guessing by frequency costs
 NO_LOSS = 0.01  # nats a token; real text costs more, and so does a language with any noise in it
 
 
@@ -40,17 +42,25 @@ def token_losses(metrics: Mapping[str, float], of: Mapping[str, float | None]) -
 
 
 def near_guessing(
-    losses: Mapping[str, float], guessing: Mapping[str, float | None], best: Mapping[str, float]
-) -> dict[str, float]:
+    losses: Mapping[str, float],
+    guessing: Mapping[str, float | None],
+    best: Mapping[str, float],
+    entries: Mapping[str, Mapping[str, Any]],
+) -> dict[str, tuple[float, float]]:
     """Those of `token_losses` that are no better than guessing by frequency, unless nothing better can be learned.
 
     Args:
         losses: From `token_losses`.
         guessing: From `token_objectives`.
         best: Objective -> the floor of its loss, of those that have one.
+        entries: `objectives` of config.json.
+
+    Returns:
+        Objective -> the least and the most that guessing costs if shown tokens are copied, in nats.
     """
-    near = {name: NEAR_GUESSING * (guessing.get(name) or math.inf) for name in losses}
-    return {name: loss for name, loss in losses.items() if loss >= near[name] > best.get(name, 0.0)}
+    costs = {name: guessing_in_place(entries, name, guessing[name]) for name in losses if guessing.get(name)}
+    near = {name: min(least, NEAR_GUESSING * most) for name, (least, most) in costs.items()}
+    return {name: costs[name] for name in near if losses[name] >= near[name] > best.get(name, 0.0)}
 
 
 def next_to_nothing(losses: Mapping[str, float]) -> dict[str, float]:

@@ -97,7 +97,7 @@ class TaskHead(Objective):
         layers: which layers of the body are mixed, and how: last, layer:K, sum_last_N, concat_last_N, concat_first_last,
             weighted_sum, weighted_sum_last_N, scalar_mix or hypercolumns (`LayerMix`).
         mix_penalty: λ of the penalty λ‖w‖² on the mix's weights w.
-        mix_norm: normalises each layer first.
+        mix_norm: normalizes each layer first.
         mix_dropout: dropout of the mix.
         bilstm: layers of a new biLSTM; 0: none.
         cell: the biLSTM's cells; "gru" makes it a biGRU (TagLM's tagger of names), in torch's form (`recurrent.gru`).

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom
 
 from bertlab.errors import UserError
-from bertlab.objectives import MaskedLanguageModel
+from bertlab.objectives import MaskedLanguageModel, guessing_in_place
 from bertlab.objectives.choosing import choose_spans, choose_words, span_lengths, word_starts
 from tests.references import (
     VOCABULARY,
@@ -24,6 +24,7 @@ from tests.references import (
     tiny_program,
     view_of,
     views_of,
+    without_context,
 )
 
 # A right sampler is beyond this many standard errors once in 30,000 draws; the seeds are fixed.
@@ -461,3 +462,34 @@ def test_the_floor_is_that_of_the_rate_that_evaluation_masks_with(final_rate, ex
     objective = MaskedLanguageModel(rate=0.3, final_rate=final_rate, max_predictions=0, exact=False)
     view = view_of(objective, rows_of([20, 20], 24), progress=1.0)
     assert objective.corruption(view, VOCABULARY).rate == expected
+
+
+FREQUENCY = np.array([0.3, 0.2, *(0.5 / 20 for _ in range(20))])
+NATS = without_context(FREQUENCY, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("predict", ["chosen", "all"])
+@pytest.mark.parametrize("shares", [(0.8, 0.1), (0.8, 0.0), (0.8, 0.2), (0.0, 0.8), (0.0, 0.5), (1.0, 0.0), (0.0, 0.0)])
+def test_guessing_costs_the_best_model_without_context_what_it_is_said_to(shares, predict):
+    chosen = 0.4 if predict == "all" else 1.0  # the share of the predicted tokens
+    settings = {"mask_share": shares[0], "random_share": shares[1], "rate": 0.4, "predict": predict}
+    least, most = MaskedLanguageModel(**settings).guessing_in_place(NATS)
+    best = without_context(FREQUENCY, *(chosen * share for share in shares))
+    assert least <= best + 1e-9 and best <= most + 1e-9 and most <= min(least + np.log(2), NATS) + 1e-9
+    assert least == pytest.approx(most) or shares[1], "what is not [MASK] is then the answer"
+
+
+def test_what_is_shown_is_asked_of_the_objective_whose_view_it_is():
+    """In saved settings, where others are as in this version and those of an objective from outside are not known."""
+    best = without_context(FREQUENCY, 0.8, 0.1)
+    of = lambda name, **entries: guessing_in_place(entries, name, NATS)
+    shown = of("mlm", mlm={"weight": 1.0})
+    assert shown[0] <= best <= shown[1] < NATS
+    assert of("sbo", sbo={"weight": 1.0}, mlm={"unit": "span"}) == shown
+    assert of("sbo", sbo={}, mlm={"unit": "span", "predict": "all"}) == shown, "it predicts the chosen tokens only"
+    assert of("masked_next_token", masked_next_token={"causal_share": 0.0}) == shown
+    half = of("masked_next_token", masked_next_token={"causal_share": 0.5, "rate": 0.2})
+    assert half == pytest.approx([(NATS + 0.2 * limit) / 1.2 for limit in shown]), "1 and 0.2 predictions of a token"
+    unseen = (NATS, NATS)
+    assert of("ltr", ltr={}, mlm={}) == of("diffusion", diffusion={}) == of("permutation", permutation={}) == unseen
+    assert of("mlm") == of("Mine", Mine={"implementation": "no_such_module:Mine", "rate": 0.1}) == unseen

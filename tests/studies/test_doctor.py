@@ -81,8 +81,9 @@ def changed(*changes: dict) -> Facts:
 
 
 def phases(text, **objectives):
-    """A curriculum of objectives of weight 1 and what else is given of them, as config.json has it."""
-    entries = {name: {"weight": 1.0, "final_weight": None, "final_rate": 0.0} for name in ("mlm", "nsp")}
+    """A curriculum of objectives of weight 1 and what else is given of them, as config.json has it. All chosen are [MASK]."""
+    entry = {"weight": 1.0, "final_weight": None, "final_rate": 0.0}
+    entries = {"mlm": entry | {"mask_share": 1.0, "random_share": 0.0}, "nsp": entry}
     given = {name: entry | objectives.get(name, {}) for name, entry in entries.items()}
     return {"config.objectives": given, "config.train.phases": text}
 
@@ -100,6 +101,7 @@ STUCK, RISING = mlm(0.975 * ENTROPY), mlm(5.52, -1)
 APART = {"train.-1.mlm/loss": 4.5}
 PAIRS, SPLITS = "data.batches.valid.pair_label", "data.corpus.splits"
 ACCURACY, RATE, NORM, SPEED = "valid.-1.nsp/accuracy", "train.*.learning_rate", "gradient_norm", "tokens_per_second"
+BERTS = {"mask_share": 0.8, "random_share": 0.1}
 HALVES = phases("0.5 data.seq_len=64; 0.5")
 BELOW = lambda nats: {"floor.mlm.above": nats, "floor.mlm.above_standard_error": 0.0, "floor.mlm.standard_error": 0.0}
 RISING_RATES = {f"train.{i}.learning_rate": 1e-4 * (i + 1) for i in range(10)}
@@ -108,8 +110,9 @@ CASES = {
     "files are as they were written": [({"damages": ["a is damaged (b)"]}, "a is damaged (b); restore these files", {})],
     "run finished": [({"result": None}, "is at step 1,000 of 1,000", {})],
     "learned more than token frequencies": [
-        (STUCK, "mlm (5.850 nats) is no better than the unigram entropy of the training text, 6.000", mlm(0.965 * ENTROPY)),
+        (STUCK, "mlm (5.850 nats) is no better than guessing by token frequency, which costs 6.000", mlm(0.965 * ENTROPY)),
         (mlm(1.2 * ENTROPY), "init_stddev", mlm(0.98 * ENTROPY) | {"floor.mlm.value": 0.975 * ENTROPY}),
+        (mlm(0.9 * ENTROPY), "costs 5.400 to 5.539 nats to a model that copies", mlm(0.89 * ENTROPY), phases("", mlm=BERTS)),
         (
             phases("0.8 data.seq_len=64; 0.2 objectives.nsp.weight=0"),
             "mlm (5.850 nats)",
@@ -122,7 +125,7 @@ CASES = {
             phases("0.71 objectives.mlm.weight=0; 0.29 objectives.nsp.weight=0"),
             STUCK,
         ),
-        ({"config.model": {"family": "awd_lstm"}}, "frequencies; try another", phases("", mlm={"weight": 0.0}), STUCK),
+        ({"config.model": {"family": "awd_lstm"}}, "little else; try another", phases("", mlm={"weight": 0.0}), STUCK),
     ],
     "pair labels learned beyond lengths": [
         ({ACCURACY: 0.53}, "53.0% on 640 pairs", {ACCURACY: 0.64}),
@@ -276,6 +279,11 @@ def test_what_was_not_recorded_is_not_judged():
     assert "data.json" in missing["little padding"] and "floor.json" in missing["loss not below its floor"]
     # Overfitting is seen without it, though not how often the text was read.
     assert list(found_in(changed(nothing, {"train.-1.mlm/loss": 3.0}))) == ["held-out loss near training loss"]
+
+
+def test_no_model_is_past_guessing_if_its_cost_is_not_known():
+    outcome = examine(changed({"data.objectives.mlm.guessing": None}))["learned more than token frequencies"]
+    assert isinstance(outcome, CannotTell) and str(outcome) == "what guessing costs is not known of mlm"
 
 
 def test_a_run_of_no_words_and_no_pairs_has_less_to_check():

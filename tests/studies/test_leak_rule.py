@@ -3,6 +3,7 @@
 import contextlib
 import json
 
+import numpy as np
 import pytest
 from conftest import objectives_study, write_json, write_lines, write_study
 
@@ -11,6 +12,8 @@ from bertlab.studies.doctor import CHECKS, CannotTell, read_facts
 from bertlab.studies.findings import guessing_notices, leak_notices
 from bertlab.studies.measurements import load
 from bertlab.studies.tables import floor_table
+from tests.conftest import ROOT
+from tests.references import without_context
 
 
 @pytest.fixture
@@ -92,18 +95,17 @@ def test_a_model_that_only_guesses_by_frequency_is_one_to_both(tmp_path):
     config, result = (json.loads((run / name).read_text()) for name in ("config.json", "result.json"))
     log = [*map(json.loads, (run / "metrics.jsonl").read_text().splitlines())]
 
-    def said(loss, guessing=5.0, floor=None, weight=1.0, phases="", steps=2000):
+    def said(loss, guessing=5.0, floor=None, weight=1.0, phases="", steps=2000, mask_share=1.0):
         objectives = {"mlm": {"asks": "tokens", "guessing": guessing}}
         write_json(run / "data.json", {"objectives": objectives, "corpus": {"unigram_entropy": 5.0}})
         write_json(run / "floor.json", {"mlm": HEALTHY | {"value": floor, "exact": True, "note": ""}} if floor else {})
         train = config.get("train", {}) | {"steps": steps, "phases": phases}
-        write_json(
-            run / "config.json", config | {"train": train, "objectives": {"mlm": {"weight": weight}, "ltr": {"weight": 1.0}}}
-        )
+        masked = {"weight": weight, "mask_share": mask_share, "random_share": 0.0}
+        write_json(run / "config.json", config | {"train": train, "objectives": {"mlm": masked, "ltr": {"weight": 1.0}}})
         write_json(run / "result.json", result | {"step": steps, "metrics": result["metrics"] | {"valid": {"mlm/loss": loss}}})
         write_lines(run / "metrics.jsonl", [*log[:-1], log[-1] | {"split": "valid", "step": steps, "mlm/loss": loss}])
         sentences = guessing_notices(load(study))
-        assert all("is no better than that of guessing by frequency in mlm-seed=1. " in text for text in sentences)
+        assert all("is no better than guessing by token frequency in mlm-seed=1. " in text for text in sentences)
         found = CHECKS["learned more than token frequencies"]
         with contextlib.suppress(CannotTell):
             assert bool(sentences) == (found(read_facts(run)) is not None)
@@ -113,3 +115,26 @@ def test_a_model_that_only_guesses_by_frequency_is_one_to_both(tmp_path):
     assert said(4.8) == said(4.9, guessing=None) == said(4.9, floor=4.86) == said(4.9, weight=0.0) == 0
     assert said(4.9, phases="0.5; 0.5 objectives.mlm.weight=0") == 0, "it may have been forgotten"
     assert said(4.9, steps=0) == 0, "no model has been trained"
+    assert said(3.9, mask_share=0.8) == 1, "a fifth of the answers was shown"
+    assert said(3.85, mask_share=0.8) == 0
+
+
+@pytest.mark.parametrize("run", ["15-masked", "the-papers-body", "β2-of-0.999"])
+def test_the_trials_on_the_plateau_are_named(run):
+    """experiments/README.md says so of them: with the token hidden they score what frequencies cost."""
+    facts = read_facts(ROOT / f"experiments/results/trials_tiny_wikipedia/{run}-seed=1")
+    assert "no better than guessing" in str(CHECKS["learned more than token frequencies"](facts))
+
+
+MASKINGS = {"BERT's": (0.8, 0.1), "kept or masked": (0.8, 0.0), "random or masked": (0.8, 0.2), "masked": (1.0, 0.0)}
+
+
+@pytest.mark.parametrize("name", MASKINGS)
+def test_guessing_ends_just_below_the_best_model_without_context(name):
+    mask_share, random_share = MASKINGS[name]
+    frequency = 1 / (np.arange(2000) + 2.7)  # about as in text
+    frequency /= frequency.sum()
+    best = without_context(frequency, mask_share, random_share)
+    guessing, entry = without_context(frequency, 1.0, 0.0), {"mask_share": mask_share, "random_share": random_share}
+    named = lambda loss: held_out.near_guessing({"mlm": loss}, {"mlm": guessing}, {}, {"mlm": entry})
+    assert named(best) and named(0.985 * best) and not named(0.965 * best)
