@@ -7,6 +7,7 @@ planned for a TPU as the fused kernel, where that applies.
 
 import contextlib
 import dataclasses
+import importlib.metadata
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -84,7 +85,7 @@ class Plan:
         return bound and self.model_flops / self.chip.flops / bound[1]
 
     def record(self) -> dict[str, Any]:
-        """Everything as a JSON-able dict; of the source lines, those that move most."""
+        """Everything as a JSON-able dict, with the compiler's versions; of the source lines, those that move most."""
         bound, seconds, whole = self.bound(), self.seconds(), dataclasses.asdict(self)
         whole["work"]["sources"] = self.largest_sources()
         return whole | {
@@ -92,11 +93,21 @@ class Plan:
             "seconds": seconds,
             "bound": bound and bound[0],
             "model_flops_share": self.utilisation(),
+            "versions": _versions(("jax", "jaxlib", *(("libtpu",) if self.chip else ()))),
         }
 
     def largest_sources(self, number: int = 10) -> dict[str, float]:
         """The source lines that move most, and their bytes."""
         return dict(list(self.work.sources.items())[:number])
+
+
+def _versions(packages: Sequence[str]) -> dict[str, str]:
+    """Those of the packages that are installed."""
+    found = {}
+    for name in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def shortest(work: Work, chip: Chip) -> dict[str, float]:

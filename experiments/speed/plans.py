@@ -40,12 +40,21 @@ AT_ONCE = IN_A_KERNEL | {"train.micro_batches": 1}
 VARIANTS = {
     ("BERT-Large", "v5e:2x2", "data, in a kernel"): IN_A_KERNEL,
     ("BERT-Large", "v5e:16x16", "data, in a kernel"): IN_A_KERNEL,
+    ("BERT-Large", "v6e:2x2", "data, in a kernel"): IN_A_KERNEL,
+    ("BERT-Large", "v5p:2x2x1", "data, in a kernel"): IN_A_KERNEL,
     ("BERT-Large", "v5e:16x16", "data, in a kernel, at once"): AT_ONCE,
     ("BERT-Large", "v5e:16x16", "data, without dropout"): WITHOUT_DROPOUT,
     ("BERT-Large", "v5e:16x16", "fsdp, over 256 chips"): {"mesh.fsdp": 256, "train.micro_batches": 2},
     ("GPT-2 124M", "v5e:2x2", "data, in a kernel, at once"): AT_ONCE,
     ("GPT-2 124M", "v5e:16x16", "data, in a kernel, at once"): AT_ONCE,
+    ("GPT-2 124M", "v6e:2x2", "data, in a kernel, at once"): AT_ONCE,
+    ("GPT-2 124M", "v5p:2x2x1", "data, in a kernel, at once"): AT_ONCE,
+    ("ModernBERT-base", "v5e:2x2", "data"): WRITTEN_OUT,
+    ("ModernBERT-base", "v6e:2x2", "data"): WRITTEN_OUT,
+    ("ModernBERT-base", "v5p:2x2x1", "data"): WRITTEN_OUT,
     ("ModernBERT-base", "v5e:16x16", "data, in a kernel"): IN_A_KERNEL,
+    ("ModernBERT-base", "v6e:2x2", "data, in a kernel"): IN_A_KERNEL,
+    ("ModernBERT-base", "v5p:2x2x1", "data, in a kernel"): IN_A_KERNEL,
 }
 MICRO_BATCHES = {"BERT-Large": 4, "GPT-2 124M": 4, "ELMo": 1, "ModernBERT-base": 1}
 
