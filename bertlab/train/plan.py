@@ -28,6 +28,7 @@ from bertlab.train.build import Phase, build_phases
 from bertlab.train.checks import check_sequence
 from bertlab.train.chips import CHIPS, Chip, split_topology
 from bertlab.train.choice import with_backend
+from bertlab.train.cost import flops_outside_windows
 from bertlab.train.hlo import Work, read_work
 from bertlab.train.made_up import MadeUpRows, made_up_program
 from bertlab.train.optimizers import build_optimizer
@@ -55,6 +56,7 @@ class Plan:
         chip: the device's figures; None for a CPU.
         phase: its words in `train.phases`; "" without phases.
         steps: of the run that are such steps.
+        outside_windows: of `model_flops`, scores that the windows of local layers hide, which a program need not compute.
     """
 
     topology: str
@@ -70,6 +72,7 @@ class Plan:
     chip: Chip | None
     phase: str = ""
     steps: int = 0
+    outside_windows: float = 0.0
 
     def seconds(self) -> dict[str, float]:
         """The shortest time for products, memory and exchanges, each by itself; nothing for a CPU."""
@@ -80,9 +83,13 @@ class Plan:
         return max(self.seconds().items(), key=lambda item: item[1], default=None)
 
     def utilisation(self) -> float | None:
-        """The model's FLOPs (by formula) in the shortest step, as a share of what the chip can do; None for a CPU."""
+        """The model's FLOPs (by formula) in the shortest step, as a share of what the chip can do; None for a CPU.
+
+        As usual in a utilisation (MFU; Chowdhery et al. 2022, appendix B), scores that a direction hides count: for long rows
+        in one direction it can be above 1 with a kernel that skips them. Scores outside of local windows do not count.
+        """
         bound = self.bound()
-        return bound and self.model_flops / self.chip.flops / bound[1]
+        return bound and (self.model_flops - self.outside_windows) / self.chip.flops / bound[1]
 
     def record(self) -> dict[str, Any]:
         """Everything as a JSON-able dict, with the compiler's versions; of the source lines, those that move most."""
@@ -210,6 +217,7 @@ def plan(config, topology: str, number: int = 0) -> Plan:
         chip=chip,
         phase=said,
         steps=steps,
+        outside_windows=flops_outside_windows(phase) / mesh.size,
     )
 
 
@@ -334,6 +342,7 @@ def _rows(found: Plan) -> dict[str, str]:
         "memory of the chip (a program can use slightly less)": f"{chip.memory / 2**30:.0f} GiB" if chip else "",
         "FLOPs of products": f"{found.work.flops:.4g}",
         "FLOPs of the model, by formula": f"{found.model_flops:.4g}",
+        "of these, scores outside local windows": f"{found.outside_windows:.4g}" if found.outside_windows else "",
         "memory read and written": _gib(found.work.bytes),
         **{f"{kind}, {times(of)}": exchanged(of) for kind, of in found.work.collectives.items()},
         **{f"shortest time for {what}": f"{1000 * seconds:.2f} ms" for what, seconds in found.seconds().items()},

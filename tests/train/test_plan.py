@@ -5,6 +5,7 @@ import json
 import re
 
 import jax
+import numpy as np
 import pytest
 
 from bertlab import progress
@@ -135,6 +136,17 @@ def test_products_of_disentangled_positions_are_those_of_the_formula(small_confi
     of_table = 6 * shape.layers * 63 * 2 * shape.width**2
     assert found.work.flops == pytest.approx(found.model_flops + of_table, rel=0.02)
     assert found.model_flops > 1.2 * plan(small_config("gpt"), "cpu:1").model_flops
+
+
+def test_no_body_with_local_windows_can_use_more_than_its_chip_has(small_config):
+    """Four rows of 768 and windows of 128: a program that needs its products' time only computes what the windows leave."""
+    config = small_config("modern", model__layers=3, data__seq_len=768, data__batch_size=4, objectives__mlm__max_predictions=8)
+    found, width = plan(config, "cpu:1"), model_shape(config.model, 1).width
+    distance = np.abs(np.arange(768) - np.arange(768)[:, None])
+    assert found.outside_windows == pytest.approx(4 * 2 * 12 * width * np.count_nonzero(distance > 64)), "of two layers"
+    assert found.work.flops < 0.9 * found.model_flops
+    ideal = dataclasses.replace(found, chip=planning.CHIPS["v5e"], work=Work(found.work.flops, 0.0, {}, {}, {}))
+    assert 0.8 < ideal.utilisation() <= 1, "blocks of 64 compute up to 192 keys for 129"
 
 
 def fits_up_to(tokens, tried):
