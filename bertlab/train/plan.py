@@ -20,14 +20,16 @@ from jax.sharding import NamedSharding
 from rich.table import Table
 
 from bertlab.console import Console
+from bertlab.data.formats import row_length
 from bertlab.errors import UserError, how_to_install
 from bertlab.files import write_json
+from bertlab.models.transformer import TransformerConfig
 from bertlab.progress import doing
 from bertlab.train.budget import mean_cost
 from bertlab.train.build import Phase, build_phases
 from bertlab.train.checks import check_sequence
 from bertlab.train.chips import CHIPS, Chip, split_topology
-from bertlab.train.choice import with_backend
+from bertlab.train.choice import check_tiles, with_backend
 from bertlab.train.cost import flops_outside_windows
 from bertlab.train.hlo import Work, read_work
 from bertlab.train.made_up import MadeUpRows, made_up_program
@@ -167,11 +169,13 @@ def plan(config, topology: str, number: int = 0) -> Plan:
     devices, chip = topology_devices(topology)
     batches = lambda data: MadeUpRows(data, config.data.tokenizer.vocab_size)
     mesh, (phase, said, steps) = build_mesh(config.mesh, devices), distinct_phases(config)[number]
-    if chip and getattr(phase.program.body.config, "attention", "") == "auto":
-        phase = dataclasses.replace(phase, program=with_backend(phase.program, "pallas"))
     rows, few = phase.data.batch_size, phase.data.copy_and_resolve_references()
     check_batch(mesh.shape["data"] * mesh.shape["fsdp"], rows, config.train.micro_batches)
     check_sequence(config, phase.program.body.config, mesh.shape)
+    if isinstance(shape := phase.program.body.config, TransformerConfig):
+        check_tiles(shape, mesh, row_length(phase.data), "tpu" if chip else "cpu")
+        if chip and shape.attention == "auto":
+            phase = dataclasses.replace(phase, program=with_backend(phase.program, "pallas"))
     few.batch_size = ROWS
     of_few = dataclasses.replace(phase, data=few, train=batches(few))
     batch = next(iter(of_few.train))

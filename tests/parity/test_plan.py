@@ -89,7 +89,7 @@ PUBLISHED = {
 @pytest.mark.nightly
 @pytest.mark.parametrize("recipe", PUBLISHED)
 def test_two_layers_of_the_published_widths_move_and_hold_no_more_than_they_did(recipe):
-    """In a kernel: a tenth more than GB and GiB of libtpu 0.0.52. Whole bodies: `tests/test_documents.py`, as they were compiled."""
+    """In a kernel; limits are a tenth above libtpu 0.0.52's. `tests/test_documents.py` has those of whole bodies."""
     settings, rows, most_moved, most_held = PUBLISHED[recipe]
     settings |= {"model.layers": 2, "model.dtype": "bfloat16", "model.attention": "pallas", "model.remat": "dots"}
     settings |= {"data.batch_size": rows, "mesh.data": -1}

@@ -253,6 +253,12 @@ def test_the_roofline_is_the_slowest_of_products_memory_and_exchanges(monkeypatc
     assert re.search(r"the run .* 3,600 .* 8\.00 GiB .* 2\.00 h", shown)
 
 
+def test_a_kernel_that_a_run_could_not_take_has_no_plan(small_config):
+    config = small_config("bert", model__attention="pallas", model__width=64, model__heads=1, data__seq_len=128)
+    with pytest.raises(UserError, match=r"'pallas' has no tiles on a CPU for 1 heads of 64 numbers a device, which is no"):
+        plan(config, "cpu:1")
+
+
 def test_a_batch_that_the_mesh_does_not_divide(small_config):
     with pytest.raises(UserError, match=r"config\.data\.batch_size=9 is not a multiple of config\.mesh"):
         plan(small_config("bert", data__batch_size=9, mesh__data=-1), "cpu:8")
