@@ -89,25 +89,26 @@ def compiled(model: str, topology: str, mesh: str) -> dict:
 
 
 def table(records: dict[str, dict]) -> str:
-    """All rows as Markdown; all columns but the rows are per chip."""
+    """All rows as Markdown; per chip, but for the rows. Records from before they had versions have no libtpu."""
     lines = [
-        "| Model | Slice | Mesh | Rows | Memory | TFLOP | Memory traffic | Sent | Step at least | Bound by |",
-        "|---|---|---|---:|---:|---:|---:|---:|---:|---|",
+        "| Model | Slice | Mesh | Rows | Memory | TFLOP | Memory traffic | Sent | Step at least | Bound by | libtpu |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---|---|",
     ]
     for name, (model, topology, mesh) in rows().items():
         record = records.get(name)
         if record is None:
-            lines.append(f"| {model} | {topology} | {mesh} | | not compiled | | | | | |")
+            lines.append(f"| {model} | {topology} | {mesh} | | not compiled | | | | | | |")
             continue
         if "refused" in record:
-            lines.append(f"| {model} | {topology} | {mesh} | | does not fit | | | | | |")
+            lines.append(f"| {model} | {topology} | {mesh} | | does not fit | | | | | | |")
             continue
         work, seconds = record["work"], record["seconds"]
         sent = sum(of["sent"] for of in work["collectives"].values())
         lines.append(
             f"| {model} | {topology} | {mesh} | {record['rows']:,} | {record['memory'] / 2**30:.1f} GiB"
             f" | {work['flops'] / 1e12:.2f} | {work['bytes'] / 1e9:.0f} GB | {sent / 1e9:.2f} GB"
-            f" | {1000 * seconds[record['bound']]:.0f} ms | {record['bound']} |"
+            f" | {1000 * seconds[record['bound']]:.0f} ms | {record['bound']}"
+            f" | {record.get('versions', {}).get('libtpu', '')} |"
         )
     return "\n".join(lines)
 
