@@ -81,15 +81,18 @@ def test_the_kernel_compiles_for_a_tpu_with_dropout_and_spares_it_the_attention_
 
 
 PUBLISHED = {
-    "bert.py:size=large": ({"train.phases": "", "data.tokenizer.vocab_size": 30_522, "train.micro_batches": 4}, 64, 13.4, 1.42),
-    "gpt.py:size=gpt2": ({"data.tokenizer.vocab_size": 50_257}, 32, 17.6, 1.36),
+    "bert.py:size=large": ({"train.phases": "", "data.tokenizer.vocab_size": 30_522, "train.micro_batches": 4}, 64, 12.5, 1.33),
+    "gpt.py:size=gpt2": ({"data.tokenizer.vocab_size": 50_257}, 32, 16.4, 1.28),
 }
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("recipe", PUBLISHED)
 def test_two_layers_of_the_published_widths_move_and_hold_no_more_than_they_did(recipe):
-    """In a kernel; limits are a tenth above libtpu 0.0.52's. `tests/test_documents.py` has those of whole bodies."""
+    """In a kernel; limits of GB and GiB are 2 to 4 % above libtpu 0.0.52's: two layers are small beside tables and optimizer.
+
+    `tests/test_documents.py` has those of whole bodies.
+    """
     settings, rows, most_moved, most_held = PUBLISHED[recipe]
     settings |= {"model.layers": 2, "model.dtype": "bfloat16", "model.attention": "pallas", "model.remat": "dots"}
     settings |= {"data.batch_size": rows, "mesh.data": -1}
