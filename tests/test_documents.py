@@ -345,3 +345,22 @@ def test_the_tables_of_speed_are_of_the_results(monkeypatch):
     for names in (["steps", "wholes"], ["epyc-steps", "epyc-wholes"], ["epyc-small"]):
         files = [folder / f"results/{name}.json" for name in names]
         assert markdown([found for file in files for found in read_json(file)["workloads"]]).strip() in shown
+
+
+def test_the_plans_keep_their_limits():
+    """Bytes, memory and exchanges that a step of a published body may take on a chip; `tests/parity` compiles smaller ones."""
+    records = read_json(ROOT / "experiments/speed/results/plans.json")
+    compiled = {name: record for name, record in records.items() if "refused" not in record}
+    of = lambda *words: [record for name, record in compiled.items() if all(word in name for word in words)]
+    for found in of("BERT-Large v5e", "in a kernel"):
+        assert found["work"]["bytes"] <= 70e9 and found["memory"] <= 13 * 2**30 and max(found["seconds"].values()) <= 0.1
+    for found in of("GPT-2", "v5e", "in a kernel"):
+        assert found["work"]["bytes"] <= 45e9
+    for found in of("ELMo", "fsdp"):
+        assert sum(exchange["sent"] for exchange in found["work"]["collectives"].values()) <= 1.5e9
+    for found in of("ModernBERT-base"):
+        assert found["work"]["flops"] <= 1.2 * (found["model_flops"] - found["outside_windows"])
+    numbers = [len(of(*words)) for words in (("BERT-Large v5e", "kernel"), ("GPT-2", "v5e", "kernel"), ("ELMo v5e", "fsdp"))]
+    assert numbers == [3, 2, 4] and of("ModernBERT-base", "in a kernel")
+    # What GPT-2's direction hides counts in its share, and its kernel skips some of that.
+    assert all(found["model_flops_share"] <= 1 for name, found in compiled.items() if not name.startswith("GPT-2"))

@@ -5,7 +5,8 @@ Batches depend only on (prepared corpus, data config), so runs that differ only 
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Protocol, runtime_checkable
 
 import grain
 import numpy as np
@@ -16,6 +17,19 @@ from bertlab.data.iterators import IteratorDataset
 from bertlab.data.prepared import Prepared, UnknownWords
 from bertlab.data.tokenizers import has_whole_words
 from bertlab.errors import UserError
+
+
+@runtime_checkable
+class TrainingBatches(Protocol):
+    """What a phase trains on: endless batches, dicts of [B, ...] arrays. What a saved run goes on with are `Shards`.
+
+    Attributes:
+        whole: every process reads all rows of a batch, and trains on its own; otherwise it reads its own only.
+    """
+
+    whole: bool
+
+    def __iter__(self) -> Iterator[Mapping[str, np.ndarray]]: ...
 
 
 class Shards(IteratorDataset):

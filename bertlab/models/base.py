@@ -460,6 +460,10 @@ class Shape:
         """Forward and backward FLOPs of one row of logits."""
         return 6 * self.width * self.vocab_size
 
+    def flops_outside_windows(self, seq_len: int) -> float:
+        """Of the FLOPs per token in rows of this length, scores that local layers do not need."""
+        return 0.0
+
     @property
     def times_base(self) -> float:
         """How many times as wide it is as the width that rates and initial values are meant for."""

@@ -121,6 +121,11 @@ class TransformerConfig(Shape):
     dtype: jnp.dtype
 
     @property
+    def local_layers(self) -> int:
+        """How many layers see a window only."""
+        return self.layers - len(range(0, self.layers, self.global_every)) if self.local_window else 0
+
+    @property
     def times_base(self) -> float:
         """1 without a `base_width`."""
         return self.width / self.base_width if self.base_width else 1.0
@@ -152,6 +157,15 @@ class TransformerConfig(Shape):
         return 6 * self.layers * (4 * self.width**2 + products * self.width * self.hidden) + 12 * self.layers * self.width * (
             seq_len + distances
         )
+
+    def flops_outside_windows(self, seq_len: int) -> float:
+        """Of `flops_per_token`, the scores that local layers' windows hide, the mean over a row's positions.
+
+        What a direction hides counts as visible, as in all layers.
+        """
+        reach = min(self.local_window // 2, seq_len - 1)
+        visible = 2 * reach + 1 - reach * (reach + 1) / seq_len  # fewer at a row's ends
+        return 12 * self.local_layers * self.width * (seq_len - visible)
 
     def flops_per_prediction(self) -> float:
         """Forward and backward FLOPs of one row of logits, with the transform before it."""
@@ -346,8 +360,7 @@ class Block(nn.Module):
         mask, angles = (
             everything if window is None else jax.tree.map(lambda a, b: jnp.where(sees_all, a, b), everything, window)
         )
-        local = c.layers - len(range(0, c.layers, c.global_every))
-        seen = None if window is None else Window(c.local_window // 2, ~sees_all, local, c.layers)
+        seen = None if window is None else Window(c.local_window // 2, ~sees_all, c.local_layers, c.layers)
         sight = Sight(mask, documents, c.direction, bias, seen)
         attend_to = Attention(c, self.deterministic, name="attention")
         attention = lambda x: attend_to(x, sight, angles, table)

@@ -10,7 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab import objectives
-from bertlab.data.batches import Shards, eval_batches, train_batches
+from bertlab.data.batches import TrainingBatches, eval_batches, train_batches
 from bertlab.data.facts import data_facts
 from bertlab.data.formats import NEGATIVES, format_of
 from bertlab.data.prepare import prepare
@@ -46,7 +46,7 @@ class Phase:
     data: ConfigDict
     program: Program
     weights: Mapping[str, tuple[float, float]]
-    train: Shards
+    train: TrainingBatches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +139,7 @@ def objective_facts(built: Mapping[str, objectives.Objective], prepared, evaluat
     }
 
 
-def build_phases(config: ConfigDict, program: Program, batches: Callable[[ConfigDict], Shards]) -> tuple[Phase, ...]:
+def build_phases(config: ConfigDict, program: Program, batches: Callable[[ConfigDict], TrainingBatches]) -> tuple[Phase, ...]:
     """The phases of `config.train.phases`, or a single phase if it is empty.
 
     Args:

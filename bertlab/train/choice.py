@@ -22,6 +22,7 @@ from ml_collections import ConfigDict
 from bertlab.data.formats import row_length
 from bertlab.errors import UserError
 from bertlab.files import cache_directory, misfit, read_json, write_json
+from bertlab.models import attention_kernel
 from bertlab.models.attention import BACKENDS, HEAD_AXES, Sight, attend, kernel_of, tiles
 from bertlab.models.transformer import TransformerConfig, attention_mask
 from bertlab.objectives.program import Program
@@ -65,12 +66,9 @@ def with_attention(experiment):
     if config.model.attention == "cudnn" and (platform != "gpu" or shape.dtype != jnp.bfloat16):
         raise UserError("config.model.attention='cudnn' needs a GPU and config.model.dtype='bfloat16'; set 'auto'")
     if config.model.attention == "pallas":
-        heads, head_width = _heads(shape, build_mesh(config.mesh)), shape.width // shape.heads
-        if not kernel_of(platform, row_length(config.data), heads, head_width):
-            raise UserError(
-                f"config.model.attention='pallas' has no tiles on a {platform.upper()} for {heads} heads of {head_width}"
-                " numbers a device; set 'auto'"
-            )
+        mesh = build_mesh(config.mesh)
+        for data in (config.data, *(phase.data for phase in experiment.phases)):
+            check_tiles(shape, mesh, row_length(data), platform)
     if config.model.attention == "pallas" and platform == "cpu":
         print("attention: config.model.attention='pallas' runs interpreted on a CPU, and is slow", flush=True)
     if config.model.attention != "auto" or platform == "cpu":
@@ -154,6 +152,26 @@ def check_attention(config: ConfigDict, shape) -> None:
             f"config.model.attention='pallas' needs rows of a multiple of 128 positions, not {row_length(config.data)}; set"
             " attention='auto'"
         )
+
+
+def check_tiles(shape: TransformerConfig, mesh, length: int, platform: str) -> None:
+    """Refuses "pallas" where a platform's kernel has no tiles for a device's rows or heads: `attend` would use "xla".
+
+    Args:
+        shape: of the model.
+        mesh: of the devices.
+        length: positions of a row.
+        platform: "cpu", "gpu" or "tpu".
+    """
+    heads, head_width = _heads(shape, mesh), shape.width // shape.heads
+    if shape.attention != "pallas" or kernel_of(platform, length, heads, head_width):
+        return
+    what, longest = f"{heads} heads of {head_width} numbers a device", attention_kernel.LONGEST
+    if platform != "gpu" and length > longest:
+        what = f"rows of {length:,} positions, more than {longest:,}"
+    elif platform != "gpu" and 128 % head_width == 0:
+        what += f", which is no multiple of {128 // head_width}"
+    raise UserError(f"config.model.attention='pallas' has no tiles on a {platform.upper()} for {what}; set 'auto'")
 
 
 def choose(shape: Shape, backends: Sequence[str], file: Path, seconds: Callable[[str, Shape], float] | None = None) -> str:

@@ -24,6 +24,12 @@ def body_flops(phase, length: int | None = None) -> float:
     return phase.data.batch_size * (passes + extra)
 
 
+def flops_outside_windows(phase) -> float:
+    """Of `body_flops`, the scores of the body's passes that windows of local layers hide."""
+    length, passes = row_length(phase.data), len(phase.program.groups)
+    return phase.data.batch_size * passes * length * phase.program.body.config.flops_outside_windows(length)
+
+
 def step_flops(phase, metrics: Mapping[str, tuple], length: int) -> float:
     """Forward and backward model FLOPs of one step with its predictions, over rows of `length` positions."""
     shape, asked = phase.program.body.config, phase.program.objectives.items()

@@ -7,6 +7,7 @@ import grain
 import numpy as np
 from ml_collections import ConfigDict
 
+from bertlab.data.batches import TrainingBatches
 from bertlab.data.characters import WORD_LENGTH
 from bertlab.data.formats import format_of
 from bertlab.data.formats.row_format import READ_HERE
@@ -42,18 +43,20 @@ def made_up_experiment(config: ConfigDict, batches: int = 8) -> Experiment:
     return Experiment(config, program, phases, tokenizer=None, evaluations={"valid": [example]})
 
 
-class RepeatedRows:
-    """The first batches of an iterable, again and again: they cost nothing to make after the first time."""
+class RepeatedRows(TrainingBatches):
+    """The first batches of others, again and again: they cost nothing to make after the first time."""
 
-    def __init__(self, batches, count: int):
-        self.batches = list(itertools.islice(batches, count))
+    def __init__(self, batches: TrainingBatches, count: int):
+        self.batches, self.whole = list(itertools.islice(batches, count)), batches.whole
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
         yield from itertools.cycle(self.batches)
 
 
-class MadeUpRows:
+class MadeUpRows(TrainingBatches):
     """Endless batches of `config.data` with the fields of its format: the same random tokens each time; they fill `seq_len`."""
+
+    whole = True
 
     def __init__(self, data: ConfigDict, vocab_size: int):
         self.data, self.vocab_size = data, vocab_size

@@ -7,6 +7,7 @@ planned for a TPU as the fused kernel, where that applies.
 
 import contextlib
 import dataclasses
+import importlib.metadata
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -19,14 +20,17 @@ from jax.sharding import NamedSharding
 from rich.table import Table
 
 from bertlab.console import Console
+from bertlab.data.formats import row_length
 from bertlab.errors import UserError, how_to_install
 from bertlab.files import write_json
+from bertlab.models.transformer import TransformerConfig
 from bertlab.progress import doing
 from bertlab.train.budget import mean_cost
 from bertlab.train.build import Phase, build_phases
 from bertlab.train.checks import check_sequence
 from bertlab.train.chips import CHIPS, Chip, split_topology
-from bertlab.train.choice import with_backend
+from bertlab.train.choice import check_tiles, with_backend
+from bertlab.train.cost import flops_outside_windows
 from bertlab.train.hlo import Work, read_work
 from bertlab.train.made_up import MadeUpRows, made_up_program
 from bertlab.train.optimizers import build_optimizer
@@ -54,6 +58,7 @@ class Plan:
         chip: the device's figures; None for a CPU.
         phase: its words in `train.phases`; "" without phases.
         steps: of the run that are such steps.
+        outside_windows: of `model_flops`, scores that the windows of local layers hide, which a program need not compute.
     """
 
     topology: str
@@ -69,6 +74,7 @@ class Plan:
     chip: Chip | None
     phase: str = ""
     steps: int = 0
+    outside_windows: float = 0.0
 
     def seconds(self) -> dict[str, float]:
         """The shortest time for products, memory and exchanges, each by itself; nothing for a CPU."""
@@ -79,12 +85,16 @@ class Plan:
         return max(self.seconds().items(), key=lambda item: item[1], default=None)
 
     def utilisation(self) -> float | None:
-        """The model's FLOPs (by formula) in the shortest step, as a share of what the chip can do; None for a CPU."""
+        """The model's FLOPs (by formula) in the shortest step, as a share of what the chip can do; None for a CPU.
+
+        As usual in a utilisation (MFU; Chowdhery et al. 2022, appendix B), scores that a direction hides count: for long rows
+        in one direction it can be above 1 with a kernel that skips them. Scores outside of local windows do not count.
+        """
         bound = self.bound()
-        return bound and self.model_flops / self.chip.flops / bound[1]
+        return bound and (self.model_flops - self.outside_windows) / self.chip.flops / bound[1]
 
     def record(self) -> dict[str, Any]:
-        """Everything as a JSON-able dict; of the source lines, those that move most."""
+        """Everything as a JSON-able dict, with the compiler's versions; of the source lines, those that move most."""
         bound, seconds, whole = self.bound(), self.seconds(), dataclasses.asdict(self)
         whole["work"]["sources"] = self.largest_sources()
         return whole | {
@@ -92,11 +102,21 @@ class Plan:
             "seconds": seconds,
             "bound": bound and bound[0],
             "model_flops_share": self.utilisation(),
+            "versions": _versions(("jax", "jaxlib", *(("libtpu",) if self.chip else ()))),
         }
 
     def largest_sources(self, number: int = 10) -> dict[str, float]:
         """The source lines that move most, and their bytes."""
         return dict(list(self.work.sources.items())[:number])
+
+
+def _versions(packages: Sequence[str]) -> dict[str, str]:
+    """Those of the packages that are installed."""
+    found = {}
+    for name in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def shortest(work: Work, chip: Chip) -> dict[str, float]:
@@ -149,11 +169,13 @@ def plan(config, topology: str, number: int = 0) -> Plan:
     devices, chip = topology_devices(topology)
     batches = lambda data: MadeUpRows(data, config.data.tokenizer.vocab_size)
     mesh, (phase, said, steps) = build_mesh(config.mesh, devices), distinct_phases(config)[number]
-    if chip and getattr(phase.program.body.config, "attention", "") == "auto":
-        phase = dataclasses.replace(phase, program=with_backend(phase.program, "pallas"))
     rows, few = phase.data.batch_size, phase.data.copy_and_resolve_references()
     check_batch(mesh.shape["data"] * mesh.shape["fsdp"], rows, config.train.micro_batches)
     check_sequence(config, phase.program.body.config, mesh.shape)
+    if isinstance(shape := phase.program.body.config, TransformerConfig):
+        check_tiles(shape, mesh, row_length(phase.data), "tpu" if chip else "cpu")
+        if chip and shape.attention == "auto":
+            phase = dataclasses.replace(phase, program=with_backend(phase.program, "pallas"))
     few.batch_size = ROWS
     of_few = dataclasses.replace(phase, data=few, train=batches(few))
     batch = next(iter(of_few.train))
@@ -199,6 +221,7 @@ def plan(config, topology: str, number: int = 0) -> Plan:
         chip=chip,
         phase=said,
         steps=steps,
+        outside_windows=flops_outside_windows(phase) / mesh.size,
     )
 
 
@@ -323,6 +346,7 @@ def _rows(found: Plan) -> dict[str, str]:
         "memory of the chip (a program can use slightly less)": f"{chip.memory / 2**30:.0f} GiB" if chip else "",
         "FLOPs of products": f"{found.work.flops:.4g}",
         "FLOPs of the model, by formula": f"{found.model_flops:.4g}",
+        "of these, scores outside local windows": f"{found.outside_windows:.4g}" if found.outside_windows else "",
         "memory read and written": _gib(found.work.bytes),
         **{f"{kind}, {times(of)}": exchanged(of) for kind, of in found.work.collectives.items()},
         **{f"shortest time for {what}": f"{1000 * seconds:.2f} ms" for what, seconds in found.seconds().items()},

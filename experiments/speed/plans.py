@@ -40,12 +40,21 @@ AT_ONCE = IN_A_KERNEL | {"train.micro_batches": 1}
 VARIANTS = {
     ("BERT-Large", "v5e:2x2", "data, in a kernel"): IN_A_KERNEL,
     ("BERT-Large", "v5e:16x16", "data, in a kernel"): IN_A_KERNEL,
+    ("BERT-Large", "v6e:2x2", "data, in a kernel"): IN_A_KERNEL,
+    ("BERT-Large", "v5p:2x2x1", "data, in a kernel"): IN_A_KERNEL,
     ("BERT-Large", "v5e:16x16", "data, in a kernel, at once"): AT_ONCE,
     ("BERT-Large", "v5e:16x16", "data, without dropout"): WITHOUT_DROPOUT,
     ("BERT-Large", "v5e:16x16", "fsdp, over 256 chips"): {"mesh.fsdp": 256, "train.micro_batches": 2},
     ("GPT-2 124M", "v5e:2x2", "data, in a kernel, at once"): AT_ONCE,
     ("GPT-2 124M", "v5e:16x16", "data, in a kernel, at once"): AT_ONCE,
+    ("GPT-2 124M", "v6e:2x2", "data, in a kernel, at once"): AT_ONCE,
+    ("GPT-2 124M", "v5p:2x2x1", "data, in a kernel, at once"): AT_ONCE,
+    ("ModernBERT-base", "v5e:2x2", "data"): WRITTEN_OUT,
+    ("ModernBERT-base", "v6e:2x2", "data"): WRITTEN_OUT,
+    ("ModernBERT-base", "v5p:2x2x1", "data"): WRITTEN_OUT,
     ("ModernBERT-base", "v5e:16x16", "data, in a kernel"): IN_A_KERNEL,
+    ("ModernBERT-base", "v6e:2x2", "data, in a kernel"): IN_A_KERNEL,
+    ("ModernBERT-base", "v5p:2x2x1", "data, in a kernel"): IN_A_KERNEL,
 }
 MICRO_BATCHES = {"BERT-Large": 4, "GPT-2 124M": 4, "ELMo": 1, "ModernBERT-base": 1}
 
@@ -80,25 +89,26 @@ def compiled(model: str, topology: str, mesh: str) -> dict:
 
 
 def table(records: dict[str, dict]) -> str:
-    """All rows as Markdown; all columns but the rows are per chip."""
+    """All rows as Markdown; per chip, but for the rows. Records from before they had versions have no libtpu."""
     lines = [
-        "| Model | Slice | Mesh | Rows | Memory | TFLOP | Memory traffic | Sent | Step at least | Bound by |",
-        "|---|---|---|---:|---:|---:|---:|---:|---:|---|",
+        "| Model | Slice | Mesh | Rows | Memory | TFLOP | Memory traffic | Sent | Step at least | Bound by | libtpu |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---|---|",
     ]
     for name, (model, topology, mesh) in rows().items():
         record = records.get(name)
         if record is None:
-            lines.append(f"| {model} | {topology} | {mesh} | | not compiled | | | | | |")
+            lines.append(f"| {model} | {topology} | {mesh} | | not compiled | | | | | | |")
             continue
         if "refused" in record:
-            lines.append(f"| {model} | {topology} | {mesh} | | does not fit | | | | | |")
+            lines.append(f"| {model} | {topology} | {mesh} | | does not fit | | | | | | |")
             continue
         work, seconds = record["work"], record["seconds"]
         sent = sum(of["sent"] for of in work["collectives"].values())
         lines.append(
             f"| {model} | {topology} | {mesh} | {record['rows']:,} | {record['memory'] / 2**30:.1f} GiB"
             f" | {work['flops'] / 1e12:.2f} | {work['bytes'] / 1e9:.0f} GB | {sent / 1e9:.2f} GB"
-            f" | {1000 * seconds[record['bound']]:.0f} ms | {record['bound']} |"
+            f" | {1000 * seconds[record['bound']]:.0f} ms | {record['bound']}"
+            f" | {record.get('versions', {}).get('libtpu', '')} |"
         )
     return "\n".join(lines)
 

@@ -251,6 +251,15 @@ def test_each_attention_has_its_error_against_float32_or_the_reason_why_it_has_n
         assert runner.facts["choices"]["pallas"]["error"] > 0.1
 
 
+@pytest.mark.slow
+def test_a_workload_is_rehearsed_by_the_command_itself(tmp_path):
+    """Nothing is stood in for: the side's process trains a small model."""
+    command = [sys.executable, "-m", "bertlab", "bench", "--suite=gpu", "--rehearse", "--against=none", "--rounds=1"]
+    subprocess.run([*command, "--only=tiny-1", "--out=found.json"], cwd=tmp_path, check=True)
+    [found] = read_json(tmp_path / "found.json")["workloads"]
+    assert found.get("failed") is None and found["sides"]["ours"]["rounds"][0]["tokens"] > 0
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("suite", ["gpu", "tpu"])
 def test_the_whole_suite_is_rehearsed(suite, tmp_path):

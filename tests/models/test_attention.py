@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from bertlab.config import load_config
 from bertlab.errors import UserError
 from bertlab.models import attention, attention_gpu, attention_kernel
+from bertlab.models.presets import model_shape
 from bertlab.models.transformer import attention_mask
 from bertlab.train import choice
 from bertlab.train.build import build_pretraining
@@ -195,6 +198,19 @@ def test_heads_that_a_device_s_kernel_has_no_tiles_for_are_refused(platform, wid
         return
     with pytest.raises(UserError, match=f"'pallas' has no tiles on a {platform.upper()} for 4 heads of {width // 4} numbers"):
         choice.with_attention(experiment)
+
+
+def test_what_a_kernel_has_no_tiles_for_is_said():
+    """Base's 12 heads of 64: two share a program of a TPU's kernel, so that a mesh of four parts leaves one too many."""
+    shape = model_shape(load_config("experiments/pretrain/bert.py:size=base", {"model.attention": "pallas"}).model, 1)
+    of = lambda parts: types.SimpleNamespace(shape={"tensor": 1, "sequence": parts})
+    for parts, length in ((1, 8192), (2, 512), (6, 512)):
+        choice.check_tiles(shape, of(parts), length, "tpu")
+    with pytest.raises(UserError, match=r"on a TPU for 3 heads of 64 numbers a device, which is no multiple of 2; set 'auto'"):
+        choice.check_tiles(shape, of(4), 512, "tpu")
+    choice.check_tiles(shape, of(4), 512, "gpu")
+    with pytest.raises(UserError, match=r"on a TPU for rows of 16,384 positions, more than 8,192; set 'auto'"):
+        choice.check_tiles(shape, of(1), 16_384, "tpu")
 
 
 @pytest.mark.parametrize("names", ["permutation", "prefix", "mlm+prefix"])

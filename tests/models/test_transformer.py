@@ -297,6 +297,27 @@ def test_loops_and_recomputation_change_nothing(name, packed_batch):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), gradients, expected)
 
 
+def test_with_dots_a_layer_keeps_its_products_and_attention_and_nothing_between_them():
+    """Bytes for the backward pass, by hand: of each layer the results of its products, and what attention in a kernel needs."""
+    batch, length, layers, width, heads, hidden = 2, 256, 3, 128, 2, 512
+    zeros = jnp.zeros((batch, length), jnp.int32)
+    view = {name: zeros for name in ("tokens", "segments", "documents", "positions")}
+
+    def kept(remat):
+        shape = dict(layers=layers, width=width, heads=heads, hidden=hidden, max_positions=length, attention="pallas")
+        body = tiny_program("bert", "mlm", remat=remat, dropout=0.1, scan_layers=True, **shape).body
+        rngs = {"params": jax.random.key(0), "dropout": jax.random.key(0)}
+        encode = lambda params: body.apply(params, view, False, {}, method="encode", rngs=rngs)[0].both[-1]
+        params = jax.eval_shape(lambda: body.init(rngs, view, True, {}, method="encode"))
+        found = jax.eval_shape(lambda params: jax.vjp(encode, params)[1], params)
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(found))
+
+    products = 3 * width + width + hidden + width  # queries, keys and values; attention's output; up and down
+    attention = width + heads  # its mean values and the log-sums of its scores
+    assert kept("dots") - kept("full") == 4 * layers * batch * length * (products + attention)
+    assert kept("none") > 2 * kept("dots")
+
+
 @pytest.mark.parametrize("family", ["bert", "gpt"])
 def test_initial_values(family, packed_batch):
     vocabulary = Vocabulary(2000, 0, 1, 2, 3, 4)

@@ -74,20 +74,43 @@ def test_the_kernel_compiles_for_a_tpu_with_dropout_and_spares_it_the_attention_
     # q, k, v and the output; backward these, the output's gradient and three more; and float32 log-sums of each head.
     array = 2 * (1024 // 16) * 512 * 128
     assert fused.work.kernels["attention_backward"].bytes <= 2 * 8.5 * array
+    # A tenth more than with libtpu 0.0.52. A body that kept what lies between products as well would move twice as much.
+    assert fused.work.bytes < 0.78e9 and fused.memory < 0.24 * 2**30
     assert fused.work.collectives.keys() == {"all-reduce"}, "each chip's rows by themselves"
     assert fused.work.collectives["all-reduce"].bytes == written_out.work.collectives["all-reduce"].bytes
+
+
+PUBLISHED = {
+    "bert.py:size=large": ({"train.phases": "", "data.tokenizer.vocab_size": 30_522, "train.micro_batches": 4}, 64, 12.5, 1.33),
+    "gpt.py:size=gpt2": ({"data.tokenizer.vocab_size": 50_257}, 32, 16.4, 1.28),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("recipe", PUBLISHED)
+def test_two_layers_of_the_published_widths_move_and_hold_no_more_than_they_did(recipe):
+    """In a kernel; limits of GB and GiB are 2 to 4 % above libtpu 0.0.52's: two layers are small beside tables and optimizer.
+
+    `tests/test_documents.py` has those of whole bodies.
+    """
+    settings, rows, most_moved, most_held = PUBLISHED[recipe]
+    settings |= {"model.layers": 2, "model.dtype": "bfloat16", "model.attention": "pallas", "model.remat": "dots"}
+    settings |= {"data.batch_size": rows, "mesh.data": -1}
+    found = plan(load_config(str(ROOT / "experiments/pretrain" / recipe), settings), "v5e:2x2")
+    assert found.work.bytes < most_moved * 1e9 and found.memory < most_held * 2**30
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["xla", "pallas"])
 def test_local_layers_compute_little_more_than_the_mask_leaves(backend):
-    """Three layers of ModernBERT-base, one of which sees all; rows of 4,096 and windows of 128."""
-    settings = {"model.layers": 3, "model.dtype": "bfloat16", "data.tokenizer.vocab_size": 1024}
-    settings |= {"data.seq_len": 4096, "data.batch_size": 4, "mesh.data": -1, "model.attention": backend}
+    """Three layers of ModernBERT-base, one of which sees all; rows of 8,192 and windows of 128."""
+    settings = {"model.layers": 3, "model.dtype": "bfloat16", "data.tokenizer.vocab_size": 1024, "model.remat": "dots"}
+    settings |= {"data.seq_len": 8192, "data.batch_size": 4, "mesh.data": -1, "model.attention": backend}
     found = plan(load_config(str(ROOT / "experiments/pretrain/modern.py:size=base"), settings), "v5e:2x2")
-    layer = 12 * 768 * 4096**2  # the formula's attention in full, of the one row of a chip
-    left_by_the_mask = found.model_flops - 2 * layer * (1 - 129 / 4096)
+    layer = 12 * 768 * 8192**2  # the formula's attention in full, of the one row of a chip
+    left_by_the_mask = found.model_flops - 2 * layer * (1 - 129 / 8192)
     assert left_by_the_mask < found.work.flops < 1.2 * left_by_the_mask
+    assert found.utilisation() <= 1
 
 
 @pytest.mark.nightly

@@ -10,11 +10,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from bertlab.data.batches import TrainingBatches
 from bertlab.run import Run
 from bertlab.train import loop
 from bertlab.train.build import build_pretraining
 from bertlab.train.checkpoint import load_params
 from bertlab.train.cost import body_flops
+from bertlab.train.made_up import made_up_experiment
+from bertlab.train.plan import distinct_phases
 from tests.conftest import ROOT
 from tests.references import quick_jit
 
@@ -193,3 +196,12 @@ def test_the_loop_waits_for_the_device_only_where_something_is_due(small_config,
     monkeypatch.setattr(loop.Session, "fetch", lambda session: (fetched.append(session.step), fetch(session)))
     loop.train(config, tmp_path / "run")
     assert fetched == [4, 5, 8, 10, 12, 15, 16, 20]
+
+
+def test_all_rows_that_phases_train_on_say_whether_every_process_reads_all(small_config):
+    config = small_config("bert", data__tokenizer__vocab_size=400)
+    kinds = [build_pretraining(config), made_up_experiment(config)]
+    rows = [experiment.phases[0].train for experiment in kinds] + [phase.train for phase, *_ in distinct_phases(config)]
+    assert [type(of).__name__ for of in rows] == ["Shards", "RepeatedRows", "MadeUpRows"]
+    assert all(isinstance(of, TrainingBatches) for of in rows)
+    assert [of.whole for of in rows] == [False, True, True]

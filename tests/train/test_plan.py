@@ -5,6 +5,7 @@ import json
 import re
 
 import jax
+import numpy as np
 import pytest
 
 from bertlab import progress
@@ -137,6 +138,17 @@ def test_products_of_disentangled_positions_are_those_of_the_formula(small_confi
     assert found.model_flops > 1.2 * plan(small_config("gpt"), "cpu:1").model_flops
 
 
+def test_no_body_with_local_windows_can_use_more_than_its_chip_has(small_config):
+    """Four rows of 768 and windows of 128: a program that needs its products' time only computes what the windows leave."""
+    config = small_config("modern", model__layers=3, data__seq_len=768, data__batch_size=4, objectives__mlm__max_predictions=8)
+    found, width = plan(config, "cpu:1"), model_shape(config.model, 1).width
+    distance = np.abs(np.arange(768) - np.arange(768)[:, None])
+    assert found.outside_windows == pytest.approx(4 * 2 * 12 * width * np.count_nonzero(distance > 64)), "of two layers"
+    assert found.work.flops < 0.9 * found.model_flops
+    ideal = dataclasses.replace(found, chip=planning.CHIPS["v5e"], work=Work(found.work.flops, 0.0, {}, {}, {}))
+    assert 0.8 < ideal.utilisation() <= 1, "blocks of 64 compute up to 192 keys for 129"
+
+
 def fits_up_to(tokens, tried):
     """A stand-in for `plan`: the batch of the phase, and TooLarge above so many tokens."""
 
@@ -239,6 +251,12 @@ def test_the_roofline_is_the_slowest_of_products_memory_and_exchanges(monkeypatc
     assert [of["memory"] for of in record["phases"]] == [2**32, 2**33] and record["memory"] == 2**33, "what the run needs"
     assert re.search(r"0\.1 data\.seq_len=512 .* 3,600 .* 8\.00 GiB .* 2000\.00 ms .* 2\.00 h", shown)
     assert re.search(r"the run .* 3,600 .* 8\.00 GiB .* 2\.00 h", shown)
+
+
+def test_a_kernel_that_a_run_could_not_take_has_no_plan(small_config):
+    config = small_config("bert", model__attention="pallas", model__width=64, model__heads=1, data__seq_len=128)
+    with pytest.raises(UserError, match=r"'pallas' has no tiles on a CPU for 1 heads of 64 numbers a device, which is no"):
+        plan(config, "cpu:1")
 
 
 def test_a_batch_that_the_mesh_does_not_divide(small_config):
