@@ -138,11 +138,13 @@ def differences(config) -> dict[str, tuple[Any, Any]]:
 
 
 def remark(config, said: Collection[str] = ()) -> str:
-    """One line about `differences`; "" if there are none.
+    """One line about `differences`; "" if there are none, or if the run begins with another one.
 
     Those in the keys that were `said` before are left out, and with a kind of tokenizer, or one that is there, all of the
     tokenizer's.
     """
+    if config.init_from:
+        return ""
     model = config.model
     of_tokenizer = lambda key: key.startswith("data.tokenizer.") and config.data.tokenizer.path
     is_said = lambda key: key in said or f"{key.rpartition('.')[0]}.kind" in said or of_tokenizer(key)

@@ -21,6 +21,7 @@ from bertlab.bench.table import markdown
 from bertlab.cli import build_parser, main
 from bertlab.config import base_config, flatten
 from bertlab.files import read_json
+from bertlab.run import Run, StudyDirectory, named
 from bertlab.studies.checks import load_checked
 from bertlab.studies.study import load_study
 from bertlab.transfer.finetune import KEYS as TRANSFER
@@ -364,3 +365,10 @@ def test_the_plans_keep_their_limits():
     assert numbers == [3, 2, 4] and of("ModernBERT-base", "in a kernel")
     # What GPT-2's direction hides counts in its share, and its kernel skips some of that.
     assert all(found["model_flops_share"] <= 1 for name, found in compiled.items() if not name.startswith("GPT-2"))
+
+
+def test_every_file_of_a_run_or_a_study_is_described():
+    page = (ROOT / "docs/reference/run-directory.md").read_text(encoding="utf-8")
+    found = [*named(Run("x")).values(), *named(StudyDirectory("x")).values()]
+    names = sorted({getattr(of, "path", of).name for of in found})
+    assert len(names) > 30 and [name for name in names if f"`{name}" not in page] == []

@@ -144,3 +144,5 @@ def test_what_differs_from_a_size_s_paper_is_said():
     assert papers.remark(synthetic, {"data.tokenizer.kind"}) == "", "what was said is not said again"
     synthetic.data.tokenizer.path = "own"
     assert papers.remark(synthetic) == "", "a tokenizer that is there has a kind of its own"
+    begun = load_config(spec("bert"), {"init_from": "runs/x"})
+    assert papers.remark(begun) == "", "its model and tokenizer are another run's"

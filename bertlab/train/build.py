@@ -210,7 +210,7 @@ def warm_start(fresh, run: Path, step: int | None = None, change: Callable[[Any]
     """
     params, kept_fresh = grafted(fresh, change(load_params(run, step)), run)
     if kept_fresh:
-        print(f"not in {run}, so newly initialised: {', '.join(kept_fresh)}", flush=True)
+        print(f"not in {run}, so newly initialized: {', '.join(kept_fresh)}", flush=True)
     return params
 
 

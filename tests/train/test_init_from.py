@@ -28,7 +28,7 @@ def test_it_begins_with_the_parameters_and_the_tokenizer_of_a_run(small_config, 
     second.model.update(width=None, hidden=None)
     second.data.tokenizer.vocab_size = 380
     loop.train(second, tmp_path / "second")
-    assert f"not in {tmp_path / 'first'}, so newly initialised" not in capsys.readouterr().out
+    assert f"not in {tmp_path / 'first'}, so newly initialized" not in capsys.readouterr().out
     first, begun = flat(load_params(tmp_path / "first")), flat(load_params(tmp_path / "second"))
     assert begun.keys() < first.keys(), "the pooler and the sentence head have no part in the new objective"
     for name, array in begun.items():
@@ -41,7 +41,7 @@ def test_it_says_what_the_other_run_does_not_have(small_config, tmp_path, capsys
     loop.train(without, tmp_path / "without")
     capsys.readouterr()
     loop.train(small_config("bert", train__steps=0, init_from=str(tmp_path / "without")), tmp_path / "with")
-    assert f"not in {tmp_path / 'without'}, so newly initialised: " in (out := capsys.readouterr().out)
+    assert f"not in {tmp_path / 'without'}, so newly initialized: " in (out := capsys.readouterr().out)
     assert "heads_nsp/kernel" in out and "token_embedding" not in out
 
 
