@@ -6,6 +6,7 @@ step would be another model's. It also has run.json, with what the run's other f
 """
 
 import contextlib
+import functools
 import logging
 import os
 import shutil
@@ -253,12 +254,8 @@ def _leave_errors_to_us() -> None:
     """Keeps Orbax's threads from printing a traceback each of an error that the main thread is told of and reports."""
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     logging.getLogger("absl").addFilter(_not_orbax)
-    if sys.unraisablehook is not _other_unraisable:
-        _unraisable.append(sys.unraisablehook)
-        sys.unraisablehook = _other_unraisable
-
-
-_unraisable: list = []
+    if getattr(sys.unraisablehook, "func", None) is not _other_unraisable:
+        sys.unraisablehook = functools.partial(_other_unraisable, sys.unraisablehook)
 
 
 def _not_orbax(record: logging.LogRecord) -> bool:
@@ -267,10 +264,10 @@ def _not_orbax(record: logging.LogRecord) -> bool:
     return not (ours and "orbax" in record.pathname)
 
 
-def _other_unraisable(unraisable) -> None:
+def _other_unraisable(before: Callable[[Any], Any], unraisable: Any) -> None:
     """TensorStore still tells Orbax of other arrays after the first error, when nobody listens."""
     if str(unraisable.exc_value) != "Event loop is closed":
-        _unraisable[-1](unraisable)
+        before(unraisable)
 
 
 def _reason(error: BaseException) -> str:

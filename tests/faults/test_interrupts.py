@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from bertlab import cli
+from bertlab import cli, interrupts
+from bertlab.train import checkpoint
 from tests.conftest import ROOT
 from tests.test_cli import COMMANDS
 
@@ -125,6 +127,20 @@ def test_the_first_signal_lets_it_save_and_the_second_ends_it(script, numbers, s
     rest, errors = process.communicate(timeout=10)
     assert process.returncode == status, errors
     assert "".join([*printed, rest]).split("\n")[:-1] == said and "Traceback" not in errors and "ignored" not in errors
+
+
+def test_what_python_forgets_is_told_once_however_often_runs_are_read_and_trained(monkeypatch):
+    """A notebook reads a run, trains one, which waits for signals and reads runs, and reads on."""
+    told, forget = [], lambda error: sys.unraisablehook(SimpleNamespace(exc_type=type(error), exc_value=error))
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    for _ in range(3):
+        checkpoint._leave_errors_to_us()
+        with interrupts.interruptible():
+            checkpoint._leave_errors_to_us()
+            forget(ValueError("inside"))
+        forget(ValueError("outside"))
+        forget(RuntimeError("Event loop is closed"))
+    assert [str(of.exc_value) for of in told] == ["inside", "outside"] * 3
 
 
 def test_a_signal_that_comes_twice_at_once_is_one():
