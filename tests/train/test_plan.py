@@ -138,10 +138,17 @@ def test_products_of_disentangled_positions_are_those_of_the_formula(small_confi
     assert found.model_flops > 1.2 * plan(small_config("gpt"), "cpu:1").model_flops
 
 
-def test_no_body_with_local_windows_can_use_more_than_its_chip_has(small_config):
-    """Four rows of 768 and windows of 128: a program that needs its products' time only computes what the windows leave."""
-    config = small_config("modern", model__layers=3, data__seq_len=768, data__batch_size=4, objectives__mlm__max_predictions=8)
-    found, width = plan(config, "cpu:1"), model_shape(config.model, 1).width
+@pytest.mark.parametrize(
+    ("objective", "generator"), [("mlm", 0), pytest.param("electra", 4, marks=pytest.mark.slow)]
+)
+def test_no_body_with_local_windows_can_use_more_than_its_chip_has(objective, generator, small_config):
+    """Four rows of 768 and windows of 128: a program that needs its products' time only computes what the windows leave.
+
+    ELECTRA's generator, a quarter as wide as the body, has windows too.
+    """
+    recipe = str(ROOT / f"experiments/pretrain/modern.py:objectives={objective}")
+    config = small_config(recipe, model__layers=3, model__heads=2, data__seq_len=768, data__batch_size=4)
+    found, width = plan(config, "cpu:1"), model_shape(config.model, 1).width + generator
     distance = np.abs(np.arange(768) - np.arange(768)[:, None])
     assert found.outside_windows == pytest.approx(4 * 2 * 12 * width * np.count_nonzero(distance > 64)), "of two layers"
     assert found.work.flops < 0.9 * found.model_flops
