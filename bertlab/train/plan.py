@@ -174,7 +174,7 @@ def plan(config, topology: str, number: int = 0) -> Plan:
     check_sequence(config, phase.program.body.config, mesh.shape)
     if isinstance(shape := phase.program.body.config, TransformerConfig):
         check_device(shape, mesh, row_length(phase.data))
-        if chip and shape.attention == "auto":
+        if chip and config.model.attention == "auto":  # the shape says "xla"
             phase = dataclasses.replace(phase, program=with_backend(phase.program, "pallas"))
     few.batch_size = ROWS
     of_few = dataclasses.replace(phase, data=few, train=batches(few))

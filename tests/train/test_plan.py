@@ -269,6 +269,23 @@ def test_a_kernel_that_a_run_could_not_take_has_no_plan(small_config):
         plan(cudnn, "cpu:1")
 
 
+@pytest.mark.parametrize(
+    ("chip", "named", "planned"), [("v5e", "auto", "pallas"), ("v5e", "xla", "xla"), ("cpu", "auto", "xla")]
+)
+def test_what_a_run_would_measure_is_planned_as_a_kernel_on_a_tpu(chip, named, planned, small_config, monkeypatch):
+    class Lowered(Exception):
+        """Nothing is compiled."""
+
+    def lowered(program, *_):
+        raise Lowered(program.body.config.attention)
+
+    devices = np.array(jax.devices()[:1])
+    monkeypatch.setattr(planning, "topology_devices", lambda topology: (devices, planning.CHIPS.get(chip)))
+    monkeypatch.setattr(planning, "lower_train_step", lowered)
+    with pytest.raises(Lowered, match=f"^{planned}$"):
+        plan(small_config("bert", model__attention=named), f"{chip}:1")
+
+
 def test_products_that_a_tpu_lacks_have_no_plan(small_config, monkeypatch):
     monkeypatch.setattr(planning, "topology_devices", lambda topology: (None, planning.CHIPS["v5e"]))
     device = SimpleNamespace(platform="tpu", device_kind="TPU v5 lite")
