@@ -497,7 +497,7 @@ def _add_studies(add) -> None:
     manifest = add(
         "manifest", _manifest, "print a JobSet for Google's Kubernetes, not run on a cloud yet: a command on a TPU slice, a"
         " process on each host",
-        "bertlab manifest --name=x --topology=v5e:4x4 --image=IMAGE --claim=C -- bertlab train --config=F.py --workdir=/runs/x",
+        "bertlab manifest --name=x --topology=v5e:4x4 --image=IMAGE --claim=c -- bertlab train --config=F.py --workdir=/runs/x",
         prints=True,
     )  # fmt: skip
     manifest("--name", required=True, help="of the JobSet")

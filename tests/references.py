@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -14,6 +15,7 @@ from bertlab.config import base_config
 from bertlab.models.presets import FAMILIES, build_body, model_shape
 from bertlab.objectives.program import Program
 from bertlab.train import loop
+from bertlab.train.sharding import MESH_AXES
 
 VOCABULARY = objectives.Vocabulary(size=50, pad_id=0, unk_id=1, cls_id=2, sep_id=3, mask_id=4, counts=tuple(range(50)))
 
@@ -153,6 +155,11 @@ def assert_metrics(metrics, name: str, expected) -> None:
     loss, weight = map(float, metrics[f"{name}/loss"])
     right, right_weight = map(float, metrics[f"{name}/accuracy"])
     np.testing.assert_allclose([loss, right, weight, right_weight], [*expected, expected[2]], rtol=2e-5)
+
+
+def mesh_of(device, **sizes):
+    """What code that runs nothing reads of a mesh: its axes' sizes, 1 unless given, and a device, here a namespace."""
+    return SimpleNamespace(shape=dict.fromkeys(MESH_AXES, 1) | sizes, devices=np.array([device]))
 
 
 def write_config(config, file: Path) -> Path:

@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 from tests.interop import published
 
 STUDY = {"name": "s", "axes": {}, "runs": [{"name": "a", "downstream": {}, "shares": {}}]}
-MANIFEST = "manifest --name=x --topology=v5e:4x4 --image=I --claim=C"
+MANIFEST = "manifest --name=x --topology=v5e:4x4 --image=I --claim=c"
 
 
 def contents(folder):

@@ -301,6 +301,11 @@ class Objective(abc.ABC):
         del shape, length
         return 0.0
 
+    def extra_flops_outside_windows(self, shape, length: int) -> float:
+        """Of `extra_flops`, the scores that windows of local layers hide, if the program spares them; arguments as there."""
+        del shape, length
+        return 0.0
+
     def flops_per_prediction(self, shape) -> float:
         """Forward and backward FLOPs per unit of the loss's weight: by default a row of logits if it asks for tokens."""
         return shape.flops_per_prediction() if self.asks == "tokens" else 0.0

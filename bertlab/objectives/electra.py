@@ -203,6 +203,12 @@ class ReplacedTokenDetection(Objective):
         copying = 6 * shape.width if self.task == "all_tokens" else 0
         return flops + asked * (shape.flops_per_prediction() + copying)
 
+    def extra_flops_outside_windows(self, shape: TransformerConfig, length: int) -> float:
+        """The generator's: it has the body's local layers."""
+        if not self.trains_generator:
+            return 0.0
+        return length * generator_config(shape, self.generator_size).flops_outside_windows(length)
+
 
 def unigram_probabilities(vocabulary: Vocabulary) -> Float[np.ndarray, "V"]:
     """The fixed generator's distribution, float64: the training text's counts, or equal counts if they are not known.

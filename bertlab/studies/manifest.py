@@ -27,6 +27,9 @@ KIND = "JobSet"
 RUNS = "/runs"
 """Where the volume is mounted."""
 
+# Kubernetes': parts of letters, digits and - between dots (RFC 1123), at most 253 characters.
+_NAME = r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_SPOT = "cloud.google.com/gke-spot"
 _GRACE_SECONDS = 60  # to save; a spot machine has less
 # Runs its words, and says with 143 that what was told to save has not finished: it would end with 0.
 _UNFINISHED = """stopped=
@@ -118,6 +121,10 @@ def jobset(
         )
     if not (claim or mirror):
         raise UserError("the results would be lost with the pod; give --claim=CLAIM or --mirror=gs://BUCKET/PATH")
+    if claim and not re.fullmatch(_NAME, claim):
+        raise UserError(
+            f"--claim={claim}: a claim's name has small letters, digits, - and ., and a letter or digit at both ends"
+        )
     if claim and not Path(workdir).is_relative_to(RUNS):
         raise UserError(f"--workdir={workdir} is not on the volume, which is at {RUNS}; choose one below it")
     if mirror and not mirror.startswith(("gs://", "s3://")):  # file:// would be lost with the pod
@@ -129,7 +136,7 @@ def jobset(
     variables = [variable_of(given) for given in env]
     if double := [name for name in (of["name"] for of in variables) if [of["name"] for of in variables].count(name) > 1]:
         raise UserError(f"--env={double[0]}= is given twice; omit one of them")
-    if service_account and not re.fullmatch(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?", service_account):
+    if service_account and not re.fullmatch(_NAME, service_account):
         raise UserError(f"--service_account={service_account}: an account's name has small letters, digits, - and .")
     labels = {"cloud.google.com/gke-tpu-accelerator": ACCELERATORS[kind], "cloud.google.com/gke-tpu-topology": shape}
     container: dict[str, Any] = {
@@ -141,9 +148,11 @@ def jobset(
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": _GRACE_SECONDS,
-        "nodeSelector": labels | ({"cloud.google.com/gke-spot": "true"} if spot else {}),
+        "nodeSelector": labels | ({_SPOT: "true"} if spot else {}),
         "containers": [container],
     }
+    if spot:  # whoever made the nodes may have tainted them so, that nothing else lands there
+        pod["tolerations"] = [{"key": _SPOT, "operator": "Equal", "value": "true", "effect": "NoSchedule"}]
     if variables:
         container["env"] = variables
     if service_account:

@@ -61,19 +61,15 @@ def with_attention(experiment):
     config, shape = experiment.config, experiment.program.body.config
     if not isinstance(shape, TransformerConfig):
         return experiment
-    platform = jax.default_backend()
-    _check_products(shape)
-    if config.model.attention == "cudnn" and (platform != "gpu" or shape.dtype != jnp.bfloat16):
-        raise UserError("config.model.attention='cudnn' needs a GPU and config.model.dtype='bfloat16'; set 'auto'")
-    if config.model.attention == "pallas":
-        mesh = build_mesh(config.mesh)
-        for data in (config.data, *(phase.data for phase in experiment.phases)):
-            check_tiles(shape, mesh, row_length(data), platform)
+    mesh = build_mesh(config.mesh)
+    platform = mesh.devices.flat[0].platform
+    for phase in experiment.phases:
+        check_device(shape, mesh, row_length(phase.data))
     if config.model.attention == "pallas" and platform == "cpu":
         print("attention: config.model.attention='pallas' runs interpreted on a CPU, and is slow", flush=True)
     if config.model.attention != "auto" or platform == "cpu":
         return experiment
-    backend_at = functools.cache(lambda batch, length: _fastest(config, shape, batch, length))
+    backend_at = functools.cache(lambda batch, length: _fastest(config, shape, mesh, batch, length))
     chosen_for = lambda data: backend_at(data.batch_size, row_length(data))
     phases = tuple(
         dataclasses.replace(phase, program=with_backend(phase.program, chosen_for(phase.data))) for phase in experiment.phases
@@ -81,22 +77,8 @@ def with_attention(experiment):
     return dataclasses.replace(experiment, program=with_backend(experiment.program, chosen_for(config.data)), phases=phases)
 
 
-def _check_products(shape: TransformerConfig) -> None:
-    """Refuses float8 on a device that has no such products; a CPU computes them slowly, for tests."""
-    device = jax.devices()[0]
-    if shape.products != "float8" or device.platform == "cpu":
-        return
-    capability = getattr(device, "compute_capability", "")  # "9.0"; of AMD "gfx942", with other float8 formats
-    if not re.fullmatch(r"\d+\.\d+", capability) or tuple(map(int, capability.split("."))) < (8, 9):
-        raise UserError(
-            f"config.model.products='float8' needs an NVIDIA GPU of compute capability 8.9 or higher, not {device.device_kind};"
-            " set 'as_dtype'"
-        )
-
-
-def _fastest(config: ConfigDict, shape: TransformerConfig, batch: int, length: int) -> str:
+def _fastest(config: ConfigDict, shape: TransformerConfig, mesh, batch: int, length: int) -> str:
     """The fastest implementation for batches of so many rows and positions."""
-    mesh = build_mesh(config.mesh)
     measured = Shape(
         batch=batch // config.train.micro_batches // (mesh.shape["data"] * mesh.shape["fsdp"]),
         length=length,
@@ -106,7 +88,7 @@ def _fastest(config: ConfigDict, shape: TransformerConfig, batch: int, length: i
         direction=shape.direction,
         dropout=shape.dropout,
     )
-    backends = candidates(jax.default_backend(), measured, shape.position_encoding)
+    backends = candidates(mesh.devices.flat[0].platform, measured, shape.position_encoding)
     [chosen, *_] = gather(choose(measured, backends, cache_directory() / "attention.json") if is_first() else None)
     return chosen
 
@@ -154,17 +136,41 @@ def check_attention(config: ConfigDict, shape) -> None:
         )
 
 
-def check_tiles(shape: TransformerConfig, mesh, length: int, platform: str) -> None:
-    """Refuses "pallas" where a platform's kernel has no tiles for a device's rows or heads: `attend` would use "xla".
+def check_device(shape: TransformerConfig, mesh, length: int) -> None:
+    """Refuses what a mesh's devices cannot compute: products in float8, "cudnn", and "pallas" where its kernel has no tiles.
 
     Args:
         shape: of the model.
-        mesh: of the devices.
+        mesh: of the devices, which need not be here.
         length: positions of a row.
-        platform: "cpu", "gpu" or "tpu".
+
+    Raises:
+        UserError: names the key to change.
     """
+    device = mesh.devices.flat[0]
+    _check_products(shape, device)
+    if shape.attention == "cudnn" and (device.platform != "gpu" or shape.dtype != jnp.bfloat16):
+        raise UserError("config.model.attention='cudnn' needs a GPU and config.model.dtype='bfloat16'; set 'auto'")
+    if shape.attention == "pallas":
+        _check_tiles(shape, mesh, length, device.platform)
+
+
+def _check_products(shape: TransformerConfig, device) -> None:
+    """Refuses float8 on a device that has no such products; a CPU computes them slowly, for tests."""
+    if shape.products != "float8" or device.platform == "cpu":
+        return
+    capability = getattr(device, "compute_capability", "")  # "9.0"; of AMD "gfx942", with other float8 formats
+    if not re.fullmatch(r"\d+\.\d+", capability) or tuple(map(int, capability.split("."))) < (8, 9):
+        raise UserError(
+            f"config.model.products='float8' needs an NVIDIA GPU of compute capability 8.9 or higher, not {device.device_kind};"
+            " set 'as_dtype'"
+        )
+
+
+def _check_tiles(shape: TransformerConfig, mesh, length: int, platform: str) -> None:
+    """Refuses "pallas" where a platform's kernel has no tiles for a device's rows or heads: `attend` would use "xla"."""
     heads, head_width = _heads(shape, mesh), shape.width // shape.heads
-    if shape.attention != "pallas" or kernel_of(platform, length, heads, head_width):
+    if kernel_of(platform, length, heads, head_width):
         return
     what, longest = f"{heads} heads of {head_width} numbers a device", attention_kernel.LONGEST
     if platform != "gpu" and length > longest:

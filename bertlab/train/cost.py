@@ -25,9 +25,13 @@ def body_flops(phase, length: int | None = None) -> float:
 
 
 def flops_outside_windows(phase) -> float:
-    """Of `body_flops`, the scores of the body's passes that windows of local layers hide."""
-    length, passes = row_length(phase.data), len(phase.program.groups)
-    return phase.data.batch_size * passes * length * phase.program.body.config.flops_outside_windows(length)
+    """Of `body_flops`, the scores that windows of local layers hide, in rows of the maximum length."""
+    length, shape = row_length(phase.data), phase.program.body.config
+    hidden = len(phase.program.groups) * length * shape.flops_outside_windows(length)
+    for name, objective in phase.program.objectives.items():
+        with blamed(name, objective, "extra_flops_outside_windows"):
+            hidden += objective.extra_flops_outside_windows(shape, length)
+    return phase.data.batch_size * hidden
 
 
 def step_flops(phase, metrics: Mapping[str, tuple], length: int) -> float:

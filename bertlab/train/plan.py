@@ -29,7 +29,7 @@ from bertlab.train.budget import mean_cost
 from bertlab.train.build import Phase, build_phases
 from bertlab.train.checks import check_sequence
 from bertlab.train.chips import CHIPS, Chip, split_topology
-from bertlab.train.choice import check_tiles, with_backend
+from bertlab.train.choice import check_device, with_backend
 from bertlab.train.cost import flops_outside_windows
 from bertlab.train.hlo import Work, read_work
 from bertlab.train.made_up import MadeUpRows, made_up_program
@@ -173,8 +173,8 @@ def plan(config, topology: str, number: int = 0) -> Plan:
     check_batch(mesh.shape["data"] * mesh.shape["fsdp"], rows, config.train.micro_batches)
     check_sequence(config, phase.program.body.config, mesh.shape)
     if isinstance(shape := phase.program.body.config, TransformerConfig):
-        check_tiles(shape, mesh, row_length(phase.data), "tpu" if chip else "cpu")
-        if chip and shape.attention == "auto":
+        check_device(shape, mesh, row_length(phase.data))
+        if chip and config.model.attention == "auto":  # the shape says "xla"
             phase = dataclasses.replace(phase, program=with_backend(phase.program, "pallas"))
     few.batch_size = ROWS
     of_few = dataclasses.replace(phase, data=few, train=batches(few))

@@ -20,8 +20,9 @@ from bertlab.models.transformer import attention_mask
 from bertlab.train import choice
 from bertlab.train.build import build_pretraining
 from bertlab.train.checks import check_config
+from bertlab.train.made_up import made_up_experiment
 from bertlab.train.sharding import build_mesh
-from tests.references import quick_jit, tiny_program, views_of
+from tests.references import mesh_of, quick_jit, tiny_program, views_of
 
 SHAPE = choice.Shape(batch=2, length=128, heads=2, head_width=64, dtype="float32", direction="left-to-right")
 DIRECTIONS = ("bidirectional", "left-to-right", "right-to-left")
@@ -154,7 +155,7 @@ def test_candidates():
 def test_each_phase_takes_the_fastest_at_its_own_shape(small_config, monkeypatch):
     phases = "0.5 data.seq_len=16 data.batch_size=16; 0.5 data.seq_len=32"
     experiment = build_pretraining(small_config("bert", train__phases=phases, model__attention="auto", model__dropout=0.0))
-    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    monkeypatch.setattr(choice, "build_mesh", lambda _: mesh_of(types.SimpleNamespace(platform="tpu")))
     asked = []
     fastest = lambda shape, backends, file: (
         asked.append((shape.batch, shape.length)),
@@ -192,7 +193,7 @@ def test_refusals(small_config, settings, message):
 def test_heads_that_a_device_s_kernel_has_no_tiles_for_are_refused(platform, width, small_config, monkeypatch):
     settings = {"model__attention": "pallas", "data__seq_len": 128, "model__width": width, "model__heads": 4}
     experiment = build_pretraining(small_config("bert", **settings))
-    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    monkeypatch.setattr(choice, "build_mesh", lambda _: mesh_of(types.SimpleNamespace(platform=platform)))
     if (platform, width) == ("gpu", 64):
         assert choice.with_attention(experiment) is experiment, "with dropout too"
         return
@@ -203,14 +204,43 @@ def test_heads_that_a_device_s_kernel_has_no_tiles_for_are_refused(platform, wid
 def test_what_a_kernel_has_no_tiles_for_is_said():
     """Base's 12 heads of 64: two share a program of a TPU's kernel, so that a mesh of four parts leaves one too many."""
     shape = model_shape(load_config("experiments/pretrain/bert.py:size=base", {"model.attention": "pallas"}).model, 1)
-    of = lambda parts: types.SimpleNamespace(shape={"tensor": 1, "sequence": parts})
+    of = lambda parts, platform="tpu": mesh_of(types.SimpleNamespace(platform=platform), sequence=parts)
     for parts, length in ((1, 8192), (2, 512), (6, 512)):
-        choice.check_tiles(shape, of(parts), length, "tpu")
+        choice.check_device(shape, of(parts), length)
     with pytest.raises(UserError, match=r"on a TPU for 3 heads of 64 numbers a device, which is no multiple of 2; set 'auto'"):
-        choice.check_tiles(shape, of(4), 512, "tpu")
-    choice.check_tiles(shape, of(4), 512, "gpu")
+        choice.check_device(shape, of(4), 512)
+    choice.check_device(shape, of(4, "gpu"), 512)
     with pytest.raises(UserError, match=r"on a TPU for rows of 16,384 positions, more than 8,192; set 'auto'"):
-        choice.check_tiles(shape, of(1), 16_384, "tpu")
+        choice.check_device(shape, of(1), 16_384)
+
+
+def test_only_the_lengths_that_phases_train_on_need_tiles(small_config, monkeypatch):
+    """As in a plan; a TPU's kernel takes rows of at most 8,192."""
+    monkeypatch.setattr(choice, "build_mesh", lambda _: mesh_of(types.SimpleNamespace(platform="tpu")))
+    settings = {"model__attention": "pallas", "model__width": 128, "model__heads": 1, "data__batch_size": 2}
+    settings |= {"model__max_positions": 16_384}
+    made = lambda length, phases: made_up_experiment(
+        small_config("bert", **settings, data__seq_len=length, train__phases=phases), batches=1
+    )
+    experiment = made(16_384, "1 data.seq_len=128")
+    assert choice.with_attention(experiment) is experiment
+    for length, phases in ((16_384, ""), (128, "1 data.seq_len=16384")):
+        with pytest.raises(UserError, match="on a TPU for rows of 16,384 positions"):
+            choice.with_attention(made(length, phases))
+
+
+@pytest.mark.parametrize(
+    ("platform", "dtype", "able"), [("gpu", "bfloat16", True), ("gpu", "float32", False), ("tpu", "bfloat16", False)]
+)
+def test_cudnn_needs_a_gpu_and_bfloat16(platform, dtype, able):
+    settings = {"model.attention": "cudnn", "model.dropout": 0.0, "model.dtype": dtype}
+    shape = model_shape(load_config("experiments/pretrain/bert.py:size=tiny", settings).model, 1)
+    mesh = mesh_of(types.SimpleNamespace(platform=platform))
+    if able:
+        choice.check_device(shape, mesh, 512)
+        return
+    with pytest.raises(UserError, match=r"'cudnn' needs a GPU and config\.model\.dtype='bfloat16'; set 'auto'"):
+        choice.check_device(shape, mesh, 512)
 
 
 @pytest.mark.parametrize("names", ["permutation", "prefix", "mlm+prefix"])

@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 pytest.importorskip("libtpu", reason="there is none for this machine")
 BERT = str(ROOT / "experiments/pretrain/bert.py")
 SMALL = {"model.width": 128, "model.heads": 2, "model.hidden": 256, "model.dtype": "bfloat16"}
-SMALL |= {"data.tokenizer.vocab_size": 1024, "data.batch_size": 64}
+SMALL |= {"data.tokenizer.vocab_size": 1024, "data.batch_size": 64, "model.attention": "xla"}
 TABLE = 1024 * 128  # of tokens: its gradient comes from the embedding, and once more from the tied output layer
 
 

@@ -43,6 +43,14 @@ CONTAINER = exactly(
         "env": LIST(exactly({"name": {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$"}, "value": TEXT})),
     },
 )
+TOLERATION = exactly(
+    {
+        "key": TEXT,
+        "operator": ONE_OF("Equal", "Exists"),
+        "value": TEXT,
+        "effect": ONE_OF("NoSchedule", "PreferNoSchedule", "NoExecute"),
+    }
+)
 POD = exactly(
     {
         "restartPolicy": ONE_OF("Never"),  # as a podFailurePolicy requires
@@ -52,6 +60,7 @@ POD = exactly(
     },
     {
         "serviceAccountName": TEXT,
+        "tolerations": LIST(TOLERATION),
         "volumes": LIST(exactly({"name": TEXT, "persistentVolumeClaim": exactly({"claimName": TEXT})})),
     },
 )
@@ -122,6 +131,9 @@ def test_a_manifest_is_valid_and_has_a_process_on_each_host(topology, how, accel
     shape = topology.partition(":")[2]
     expected = {"cloud.google.com/gke-tpu-accelerator": accelerator, "cloud.google.com/gke-tpu-topology": shape}
     assert pod["nodeSelector"] == expected | ({"cloud.google.com/gke-spot": "true"} if how.get("spot") else {})
+    # The taint that GKE's pages on spot machines give their nodes.
+    taint = {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
+    assert pod.get("tolerations") == ([taint] if how.get("spot") else None)
     assert ("annotations" in manifest["metadata"]) == (hosts > 1)
     assert manifest["spec"]["failurePolicy"]["maxRestarts"] == how.get("restarts", 3)
     assert manifest["metadata"].get("labels") == ({"kueue.x-k8s.io/queue-name": "q"} if "queue" in how else None)
@@ -174,6 +186,11 @@ def test_a_misspelt_field_would_be_seen():
         ({"env": ["1A=b"]}, "--env=1A=b: expected NAME=VALUE"),
         ({"env": ["A=1", "A=2"]}, "--env=A= is given twice"),
         ({"service_account": "Trainer"}, "--service_account=Trainer: an account's name"),
+        ({"service_account": "a..b"}, "--service_account=a..b: an account's name"),
+        ({"claim": "C"}, "--claim=C: a claim's name"),
+        ({"claim": "c_d"}, "--claim=c_d: a claim's name"),
+        ({"claim": "c-"}, "--claim=c-: a claim's name"),
+        ({"claim": "c" * 254}, "a claim's name"),
         ({"claim": ""}, "has 4 hosts, which write to one --workdir; give a --claim"),
         ({"claim": "", "mirror": "gs://b/x"}, "has 4 hosts"),
         ({"claim": "", "topology": "v5e:2x4"}, "would be lost with the pod"),

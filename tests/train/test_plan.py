@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -15,6 +16,7 @@ from bertlab.train import plan as planning
 from bertlab.train.hlo import Collectives, Kernel, Work
 from bertlab.train.plan import Plan, plan, plan_phases, print_plan
 from tests.conftest import ROOT
+from tests.references import mesh_of
 
 STATE = 3 * 4  # bytes of a float32 parameter with Adam's two moments
 TABLE = 400 * 16  # of tokens: its gradient is reduced twice, as it comes from the embedding and from the tied output layer
@@ -138,10 +140,15 @@ def test_products_of_disentangled_positions_are_those_of_the_formula(small_confi
     assert found.model_flops > 1.2 * plan(small_config("gpt"), "cpu:1").model_flops
 
 
-def test_no_body_with_local_windows_can_use_more_than_its_chip_has(small_config):
-    """Four rows of 768 and windows of 128: a program that needs its products' time only computes what the windows leave."""
-    config = small_config("modern", model__layers=3, data__seq_len=768, data__batch_size=4, objectives__mlm__max_predictions=8)
-    found, width = plan(config, "cpu:1"), model_shape(config.model, 1).width
+@pytest.mark.parametrize(("objective", "generator"), [("mlm", 0), pytest.param("electra", 4, marks=pytest.mark.slow)])
+def test_no_body_with_local_windows_can_use_more_than_its_chip_has(objective, generator, small_config):
+    """Four rows of 768 and windows of 128: a program that needs its products' time only computes what the windows leave.
+
+    ELECTRA's generator, a quarter as wide as the body, has windows too.
+    """
+    recipe = str(ROOT / f"experiments/pretrain/modern.py:objectives={objective}")
+    config = small_config(recipe, model__layers=3, model__heads=2, data__seq_len=768, data__batch_size=4)
+    found, width = plan(config, "cpu:1"), model_shape(config.model, 1).width + generator
     distance = np.abs(np.arange(768) - np.arange(768)[:, None])
     assert found.outside_windows == pytest.approx(4 * 2 * 12 * width * np.count_nonzero(distance > 64)), "of two layers"
     assert found.work.flops < 0.9 * found.model_flops
@@ -257,6 +264,34 @@ def test_a_kernel_that_a_run_could_not_take_has_no_plan(small_config):
     config = small_config("bert", model__attention="pallas", model__width=64, model__heads=1, data__seq_len=128)
     with pytest.raises(UserError, match=r"'pallas' has no tiles on a CPU for 1 heads of 64 numbers a device, which is no"):
         plan(config, "cpu:1")
+    cudnn = small_config("bert", model__attention="cudnn", model__dropout=0.0, model__dtype="bfloat16")
+    with pytest.raises(UserError, match="'cudnn' needs a GPU"):
+        plan(cudnn, "cpu:1")
+
+
+@pytest.mark.parametrize(
+    ("chip", "named", "planned"), [("v5e", "auto", "pallas"), ("v5e", "xla", "xla"), ("cpu", "auto", "xla")]
+)
+def test_what_a_run_would_measure_is_planned_as_a_kernel_on_a_tpu(chip, named, planned, small_config, monkeypatch):
+    class Lowered(Exception):
+        """Nothing is compiled."""
+
+    def lowered(program, *_):
+        raise Lowered(program.body.config.attention)
+
+    devices = np.array(jax.devices()[:1])
+    monkeypatch.setattr(planning, "topology_devices", lambda topology: (devices, planning.CHIPS.get(chip)))
+    monkeypatch.setattr(planning, "lower_train_step", lowered)
+    with pytest.raises(Lowered, match=f"^{planned}$"):
+        plan(small_config("bert", model__attention=named), f"{chip}:1")
+
+
+def test_products_that_a_tpu_lacks_have_no_plan(small_config, monkeypatch):
+    monkeypatch.setattr(planning, "topology_devices", lambda topology: (None, planning.CHIPS["v5e"]))
+    device = SimpleNamespace(platform="tpu", device_kind="TPU v5 lite")
+    monkeypatch.setattr(planning, "build_mesh", lambda *_: mesh_of(device))
+    with pytest.raises(UserError, match=r"config\.model\.products='float8' needs an NVIDIA GPU .* not TPU v5 lite"):
+        plan(small_config("bert", model__products="float8"), "v5e:1x1")
 
 
 def test_a_batch_that_the_mesh_does_not_divide(small_config):
