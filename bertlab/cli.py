@@ -861,7 +861,7 @@ def _train(given, overrides: list[str]) -> Found | None:
         hosts.refuse("a study over --seeds or --rates")
         _, otherwise = _config_and_remark(given.config, overrides)
         status = pretraining_grid(given.config, given.workdir, given.seeds, given.rates, overrides, given.jobs)
-        if otherwise:
+        if otherwise and not status:  # the last line of a failure is about the failure
             print(otherwise, flush=True)
         return Found({"study": given.workdir}, status)
     with _together() as first:
