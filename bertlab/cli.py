@@ -16,7 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TextIO
 
@@ -830,6 +830,43 @@ def _asks_for_a_grid(given, overrides: list[str]) -> bool:
     return False
 
 
+def _grid(given, load: Callable[[], Any], work: Callable[[Any, Any], int]) -> Found | None:
+    """Does `work` of a study over --seeds or --rates, on this machine or several; None on a host that follows another one."""
+    from bertlab.studies.launchers import Local
+
+    status = _on_all_hosts(given, load, work) if hosts.are_several() else work(load(), Local(given.jobs))
+    return None if status is None else Found({"study": given.workdir}, status)
+
+
+def _on_all_hosts(given, load: Callable[[], Any], work: Callable[[Any, Any], int], dry_run: bool = False) -> int | None:
+    """What several hosts do with a study: the first does `work`, with a launcher that starts each run on all of them.
+
+    Args:
+        given: The command's options.
+        load: Makes the study. All hosts call it, so that all refuse a wrong one at once.
+        work: Is given the study and the launcher.
+        dry_run: No run starts.
+
+    Returns:
+        The status of `work`; None on the hosts that follow.
+
+    Raises:
+        UserError: The environment does not say which host this is, or an option is for runs side by side.
+    """
+    from bertlab.studies.launchers.slice import follow, leading
+
+    if given.jobs != 1 or getattr(given, "launcher_options", None):
+        raise UserError("on several hosts each run takes all of them, one after the other; omit --jobs and --launcher_options")
+    index, count = hosts.position()
+    study = load()
+    if index:
+        return None if dry_run else follow(given.workdir, index, count)
+    if dry_run:
+        return work(study, None)
+    with leading(given.workdir, count) as started_by:
+        return work(study, started_by)
+
+
 def _load_config(spec: str, overrides: list[str]):
     """The config of a file with its arguments and overrides; says what arguments bring."""
     return _config_and_remark(spec, overrides)[0]
@@ -857,13 +894,16 @@ def _train(given, overrides: list[str]) -> Found | None:
 
     if _asks_for_a_grid(given, overrides):
         from bertlab.studies.grid import pretraining_grid
+        from bertlab.studies.sweep import sweep
 
-        hosts.refuse("a study over --seeds or --rates")
-        _, otherwise = _config_and_remark(given.config, overrides)
-        status = pretraining_grid(given.config, given.workdir, given.seeds, given.rates, overrides, given.jobs)
-        if otherwise and not status:  # the last line of a failure is about the failure
-            print(otherwise, flush=True)
-        return Found({"study": given.workdir}, status)
+        def work(study, started_by):
+            _, otherwise = _config_and_remark(given.config, overrides)
+            status = sweep(study, given.workdir, started_by)
+            if otherwise and not status:  # the last line of a failure is about the failure
+                print(otherwise, flush=True)
+            return status
+
+        return _grid(given, lambda: pretraining_grid(given.config, given.seeds, given.rates, overrides), work)
     with _together() as first:
         config, otherwise = _config_and_remark(given.config, overrides)
         config = begun_from(config)
@@ -890,7 +930,6 @@ def _values(overrides: list[str]) -> dict[str, str]:
 
 def _finetune(given, overrides: list[str]) -> Found | None:
     from bertlab.run import Run
-    from bertlab.studies.grid import grid
     from bertlab.transfer.finetune import finetune
 
     values = _values(overrides)
@@ -904,9 +943,11 @@ def _finetune(given, overrides: list[str]) -> Found | None:
             f"--config.train.steps={steps} and --config.transfer.epochs={epochs} both say how long; omit one of them"
         )
     if _asks_for_a_grid(given, overrides):
-        hosts.refuse("a study over --seeds or --rates")
-        how = (given.seeds, given.rates, values, given.recipe, given.jobs)
-        return Found({"study": given.workdir}, status=grid(given.run, given.task, given.workdir, *how))
+        from bertlab.studies.grid import finetuning_grid
+        from bertlab.studies.sweep import sweep
+
+        load = lambda: finetuning_grid(given.run, given.task, given.seeds, given.rates, values, given.recipe)
+        return _grid(given, load, lambda study, started_by: sweep(study, given.workdir, started_by))
     with _together() as first:
         result = finetune(given.run, given.task, given.workdir, values, given.recipe)
         scores = ", ".join(f"{k} {v:.4f}" for k, v in result["metrics"]["test"].items())
@@ -957,21 +998,12 @@ def _run_sweep(given, tell) -> int | None:
 
     require_lasting(given.store)
     how = (given.dry_run, given.until_decided, given.published, given.store)
-    if not hosts.are_several() or given.launcher != "local":
-        started_by = launcher(given.launcher, given.jobs, given.launcher_options)
-        return sweep(load_study(given.study), given.workdir, started_by, *how, tell=tell)
-    from bertlab.studies.launchers.slice import follow, leading
-
-    if given.jobs != 1 or given.launcher_options:
-        raise UserError("on several hosts each run takes all of them, one after the other; omit --jobs and --launcher_options")
-    index, count = hosts.position()
-    if index:
-        return None if given.dry_run else follow(given.workdir, index, count)
-    study = load_study(given.study)
-    if given.dry_run:
-        return sweep(study, given.workdir, None, *how, tell=tell)
-    with leading(given.workdir, count) as started_by:
-        return sweep(study, given.workdir, started_by, *how, tell=tell)
+    load = lambda: load_study(given.study)
+    work = lambda study, started_by: sweep(study, given.workdir, started_by, *how, tell=tell)
+    if hosts.are_several() and given.launcher == "local":
+        return _on_all_hosts(given, load, work, given.dry_run)
+    started_by = launcher(given.launcher, given.jobs, given.launcher_options)
+    return work(load(), started_by)
 
 
 def _mirror(given, _) -> int:

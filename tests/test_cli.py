@@ -545,5 +545,5 @@ def test_what_a_paper_does_otherwise_is_said_where_a_training_begins_and_nowhere
     assert "remark" not in said(command), "it goes on"
     grid = [*command[:2], f"--workdir={tmp_path}/grid", "--seeds=1,2"]
     for status, remarks in ((0, ["remark"]), (1, [])):  # the last line of a failure is about the failure
-        monkeypatch.setattr("bertlab.studies.grid.pretraining_grid", lambda *_, status=status: status)
+        monkeypatch.setattr("bertlab.studies.sweep.sweep", lambda *_, status=status: status)
         assert said(grid, status) == remarks

@@ -220,12 +220,15 @@ class FineTunings(Runner):
         self.given = Path(given)
 
     def round(self, steps: int) -> dict[str, float]:
-        from bertlab.studies.grid import grid  # imports pandas and SciPy, which training steps do not need
+        from bertlab.studies.grid import finetuning_grid  # these import pandas and SciPy, which training steps do not need
+        from bertlab.studies.launchers import Local
+        from bertlab.studies.sweep import sweep
 
         seeds, jobs = ",".join(map(str, range(1, SEEDS + 1))), len(os.sched_getaffinity(0))
+        study = finetuning_grid(self.given / "run", str(self.given / "task.py"), seeds, None, self.settings, "bert")
         with tempfile.TemporaryDirectory() as directory:
             began = time.perf_counter()
-            grid(self.given / "run", str(self.given / "task.py"), Path(directory), seeds, None, self.settings, "bert", jobs)
+            sweep(study, directory, Local(jobs))
             seconds = time.perf_counter() - began
             runs = [run.stage("finetune", task) for run in StudyDirectory(directory).runs() for task in run.tasks("finetune")]
             results = [run.result.read() for run in runs if run.result.exists()]

@@ -9,9 +9,10 @@ from bertlab.cli import main
 from bertlab.config import flatten
 from bertlab.errors import UserError
 from bertlab.results import load, summarise
-from bertlab.studies import grid as module
-from bertlab.studies.grid import grid, pretraining_grid
+from bertlab.studies import launchers
+from bertlab.studies.grid import finetuning_grid, pretraining_grid
 from bertlab.studies.selection import selections
+from bertlab.studies.sweep import sweep
 from tests.references import write_config
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 @pytest.fixture
 def in_this_process(monkeypatch):
-    monkeypatch.setattr(module, "Local", InThisProcess)
+    monkeypatch.setattr(launchers, "Local", InThisProcess)
 
 
 @pytest.mark.slow
@@ -55,7 +56,7 @@ def test_a_study_is_not_written_into_a_run(small_config, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text("{}")
     with pytest.raises(UserError, match="run holds a single run"):
-        pretraining_grid(str(file), tmp_path / "run", "1,2")
+        sweep(pretraining_grid(str(file), "1,2"), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,6 @@ def test_options_without_effect_are_refused(options, named, small_config, tmp_pa
         *(("rates", f"1e-3,{r}") for r in ("nan", "inf", "0", "-1e-3")),
     ],
 )
-def test_lists_that_cannot_be_are_refused(axis, text, bert_run, words_task, tmp_path):
+def test_lists_that_cannot_be_are_refused(axis, text):
     with pytest.raises(UserError, match=f"--{axis}={text}: "):
-        grid(bert_run, words_task, tmp_path / "grid", **{axis: text})
-    assert not (tmp_path / "grid").exists()
+        finetuning_grid("run", "task", **{axis: text})

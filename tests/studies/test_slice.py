@@ -162,6 +162,40 @@ def test_jobs_side_by_side_are_refused_on_several_hosts(tmp_path, monkeypatch, c
     assert "each run takes all of them, one after the other; omit --jobs" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train", f"--config={ROOT}/experiments/pretrain/bert.py:size=tiny", "--seeds=1,2"],
+        ["finetune", "--run=run", "--task=task.py", "--rates=1e-3,1e-4"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_study_over_seeds_or_rates_takes_all_hosts(command, tmp_path, monkeypatch, capsys):
+    swept, followed = [], []
+    monkeypatch.setattr("bertlab.studies.sweep.sweep", lambda study, workdir, by: swept.append((len(study.runs()), by)) or 0)
+    monkeypatch.setattr(slice, "follow", lambda *place: followed.append(place))
+    command = [*command, f"--workdir={tmp_path}/grid"]
+    monkeypatch.setenv(hosts.ADDRESS, "localhost:1")
+    monkeypatch.setenv(hosts.COUNT, "2")
+    for index in ("0", "1"):
+        monkeypatch.setenv(hosts.INDEX, index)
+        assert cli.main(command) == 0
+    [(runs, launcher)] = swept
+    assert runs == 2 and isinstance(launcher, slice.Slice) and followed == [(tmp_path / "grid", 1, 2)]
+    assert cli.main([*command, "--jobs=2"]) == 2
+    assert "each run takes all of them, one after the other; omit --jobs" in capsys.readouterr().err
+
+
+def test_a_wrong_study_is_refused_on_each_host_at_once(tmp_path, monkeypatch, capsys):
+    """One that follows would wait ten minutes for the first."""
+    monkeypatch.setenv(hosts.ADDRESS, "localhost:1")
+    monkeypatch.setenv(hosts.COUNT, "2")
+    monkeypatch.setenv(hosts.INDEX, "1")
+    for command in (["sweep", "--study=missing.py"], ["finetune", "--run=run", "--task=task.py", "--rates=x"]):
+        assert cli.main([*command, f"--workdir={tmp_path}/study"]) == 2
+    assert "missing.py" in (said := capsys.readouterr().err) and "--rates=x" in said
+
+
 STUDY = """
 from bertlab.studies.study import Study
 
@@ -207,3 +241,33 @@ def test_two_hosts_sweep_as_one(small_overrides, words_task, tmp_path):
         one, other = (json.loads((tmp_path / name / path).read_text()) for name in ("one", "several"))
         assert other.get("data_hash") == one.get("data_hash")
         assert other["metrics"] == one["metrics"], "bit for bit: a sum over two devices has one order"
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_two_hosts_run_seeds_and_rates_as_one(small_overrides, words_task, tmp_path):
+    """A pretraining with two seeds; then its first run fine-tuned at two rates."""
+    small = small_overrides | {
+        "data.shards": 2,
+        "model.layers": 1,
+        "train.steps": 4,
+        "train.eval_every": 0,
+        "train.eval_batches": 1,
+        "optimizer.warmup_steps": 2,
+    }
+    options = lambda of: [f"--config.{key}={value}" for key, value in of.items()]
+    train = ["train", f"--config={ROOT}/experiments/pretrain/bert.py:objectives=mlm", "--seeds=1,2", *options(small)]
+    train += options({"mesh.data": -1, "evaluate.sentences": 0})
+    finetune = ["finetune", f"--run={tmp_path}/train-one/seed=1", f"--task={words_task}", "--rates=1e-2,1e-3"]
+    finetune += options({"train.steps": 2, "data.batch_size": 8})
+    for command in (train, finetune):
+        one, several = (tmp_path / f"{command[0]}-{which}" for which in ("one", "several"))
+        with starting(tmp_path) as start:
+            [alone] = start([*command, f"--workdir={one}"], 1, 2)
+            assert alone.wait(timeout=600) == 0, said(alone)
+            both = start([*command, f"--workdir={several}"], 2, 1)
+            assert end(both, timeout=600) == [0, 0], [said(process) for process in both]
+        metrics = lambda place: {
+            str(path.relative_to(place)): json.loads(path.read_text())["metrics"] for path in place.rglob("result.json")
+        }
+        assert len(metrics(one)) >= 2 and metrics(one) == metrics(several), "bit for bit: a sum over two devices has one order"
