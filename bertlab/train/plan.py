@@ -201,9 +201,10 @@ def plan(config, topology: str, number: int = 0) -> Plan:
     try:
         text = compiled.as_text()
     except jax.errors.JaxRuntimeError as error:  # libtpu may be ahead of jaxlib
+        version = _versions(("jax",))["jax"]
         raise UserError(
             f"the step compiles for {topology}, but this jaxlib cannot read the program ({str(error).splitlines()[0][:120]});"
-            " set config.mesh.windowed_einsum=True, take another mesh, or other versions of jax and libtpu"
+            f" install the libtpu that it was made for: pip install 'jax[tpu]=={version}'"
         ) from None
     memory = compiled.memory_analysis()
     return Plan(
