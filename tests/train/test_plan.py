@@ -41,7 +41,7 @@ def test_a_program_that_cannot_be_read_back_is_said(small_config, monkeypatch):
         raise jax.errors.JaxRuntimeError("INTERNAL: async-update should have 1 operands\nand more lines")
 
     monkeypatch.setattr(jax.stages.Compiled, "as_text", unreadable)
-    with pytest.raises(UserError, match=r"^the step compiles for cpu:1, but this jaxlib .*have 1 operands\); install the libtpu"):
+    with pytest.raises(UserError, match=r"^the step compiles for cpu:1, but this jaxlib .*have 1 operands\); install the lib"):
         plan(small_config("skip_gram"), "cpu:1")
 
 
