@@ -156,6 +156,16 @@ def test_no_body_with_local_windows_can_use_more_than_its_chip_has(objective, ge
     assert 0.8 < ideal.utilisation() <= 1, "blocks of 64 compute up to 192 keys for 129"
 
 
+def test_the_utilisation_is_said_to_be_an_upper_bound_and_of_what(small_config, monkeypatch, capsys):
+    found = plan(small_config("skip_gram"), "cpu:1")
+    for chip in (None, planning.CHIPS["v5e"]):
+        monkeypatch.setattr(planning, "plan_phases", lambda *_, chip=chip: [dataclasses.replace(found, chip=chip)])
+        planning.print_plan(None, "v5e:2x2")
+        printed = " ".join(capsys.readouterr().out.split())
+        for said in ("attainable utilisation, at most", "do not count element-wise work", "heads of 64", "is an upper bound"):
+            assert (said in printed) == (chip is not None)
+
+
 def fits_up_to(tokens, tried):
     """A stand-in for `plan`: the batch of the phase, and TooLarge above so many tokens."""
 
