@@ -136,6 +136,78 @@ def test_what_passes_over_documents_is_never_taken(tmp_path, monkeypatch):
     assert found["cudnn"].startswith("refused: ") and found["xla"] > 0  # there is no GPU
 
 
+LOCAL = dataclasses.replace(SHAPE, batch=1, length=384, layers=3, local_layers=2, reach=20, direction="bidirectional")
+
+
+def without_window(kernel, bands):
+    return lambda qkv, sight, drop: kernel(qkv, dataclasses.replace(sight, window=None), drop), bands
+
+
+def without_gradients_of_a_window(kernel, bands):
+    def wrong(qkv, sight, drop):
+        found = kernel(qkv, sight, drop)
+        return found if sight.window is None else jnp.where(sight.window.here, jax.lax.stop_gradient(found), found)
+
+    return wrong, bands
+
+
+def one_position_further(kernel, bands):
+    further = lambda window: dataclasses.replace(window, reach=window.reach + 1)
+    return kernel, lambda qkv, sight, *given: bands(qkv, dataclasses.replace(sight, window=further(sight.window)), *given)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "refused"),
+    [
+        (one_position_further, ["xla"]),
+        pytest.param(without_window, ["pallas"], marks=pytest.mark.slow),
+        pytest.param(without_gradients_of_a_window, ["pallas"], marks=pytest.mark.slow),
+    ],
+)
+def test_what_is_wrong_in_local_layers_alone_is_not_taken_for_a_body_that_has_them(wrong, refused, tmp_path, monkeypatch):
+    kernel, bands = wrong(attention._kernel, attention._in_bands)
+    monkeypatch.setattr(attention, "_kernel", kernel)
+    monkeypatch.setattr(attention, "_in_bands", bands)
+    file = tmp_path / "attention.json"
+    for shape in (LOCAL, dataclasses.replace(LOCAL, local_layers=0)):
+        taken = choice.choose(shape, ("xla", "pallas"), file)
+        assert taken not in (refused if shape is LOCAL else ())
+    local, full = json.loads(file.read_text()).values()
+    assert [backend for backend, found in local.items() if "differ from xla's by" in str(found)] == refused
+    assert all(isinstance(found, float) for found in full.values())
+
+
+def test_local_layers_are_timed_as_often_as_a_body_has_them(monkeypatch):
+    """By a clock on which a layer that sees all takes ten seconds, and a local one one."""
+    clock = [0.0]
+    passes = lambda found: clock.append(1.0 if found else 10.0) or found
+    monkeypatch.setattr(choice, "_output_and_gradients", lambda backend, shape, *given, drop: given[-1])
+    monkeypatch.setattr(jax, "block_until_ready", passes)
+    monkeypatch.setattr(choice.time, "perf_counter", lambda: sum(clock))
+    for shape, seconds in ((LOCAL, 4.0), (dataclasses.replace(LOCAL, local_layers=0), 10.0)):
+        assert choice.compiled("xla", shape)[0]() == pytest.approx(seconds)
+
+
+def test_times_of_other_windows_are_not_those_of_a_body(tmp_path):
+    fast, file = {"xla": 1.0, "pallas": 2.0}, tmp_path / "attention.json"
+    choose = lambda shape: choice.choose(shape, ("xla", "pallas"), file, lambda backend, _: fast[backend])
+    assert choose(LOCAL) == "xla"
+    fast["xla"] = 3.0
+    for change in (dict(reach=30), dict(local_layers=1), dict(layers=6), dict(local_layers=0)):
+        assert choose(dataclasses.replace(LOCAL, **change)) == "pallas", change
+    assert choose(LOCAL) == "xla"
+
+
+def test_a_body_s_local_layers_are_what_is_measured(small_config, monkeypatch):
+    windows = {"model__layers": 4, "model__local_window": 20, "model__global_every": 3}
+    experiment = build_pretraining(small_config("modern", model__attention="auto", **windows))
+    monkeypatch.setattr(choice, "build_mesh", lambda _: mesh_of(types.SimpleNamespace(platform="tpu")))
+    asked = []
+    monkeypatch.setattr(choice, "choose", lambda shape, *_: asked.append(shape) or "xla")
+    choice.with_attention(experiment)
+    assert [(shape.layers, shape.local_layers, shape.reach) for shape in asked] == [(4, 2, 10)]
+
+
 def test_candidates():
     assert choice.candidates("cpu", SHAPE) == ["xla"]
     assert choice.candidates("tpu", SHAPE) == ["xla", "pallas"] == choice.candidates("gpu", SHAPE)
