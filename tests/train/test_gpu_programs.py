@@ -87,7 +87,7 @@ def test_a_training_step_of_all_objectives_lowers(family, direction, dtype, rows
     assert (dtype == "bfloat16") == bool(re.search(r"dot_general.*bf16", text)) or family == "static"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.nightly), "bfloat16"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_attention_in_one_kernel_lowers(direction, dtype, rows, on_a_gpu):
     names = "mlm" if direction == "bidirectional" else "ltr" if direction == "left-to-right" else "rtl"
@@ -105,8 +105,8 @@ def test_local_layers_in_one_kernel_lower(rows, on_a_gpu):
     ("mesh", "of_one"),
     [
         ({"data": 2, "fsdp": 2}, "1x128x3x4x16xf32"),
-        ({"data": 2, "tensor": 2}, "2x128x3x2x16xf32"),
-        ({"data": 2, "sequence": 2}, "2x128x3x2x16xf32"),
+        pytest.param({"data": 2, "tensor": 2}, "2x128x3x2x16xf32", marks=pytest.mark.nightly),
+        pytest.param({"data": 2, "sequence": 2}, "2x128x3x2x16xf32", marks=pytest.mark.nightly),
     ],
 )
 def test_each_device_of_a_mesh_has_the_kernel_for_its_rows_and_heads(mesh, of_one, packed_batch, on_a_gpu):
@@ -114,7 +114,7 @@ def test_each_device_of_a_mesh_has_the_kernel_for_its_rows_and_heads(mesh, of_on
     assert kernels_of(text) == [of_one] * 6
 
 
-@pytest.mark.parametrize("head_width", [64, 128, 256])
+@pytest.mark.parametrize("head_width", [64, *(pytest.param(width, marks=pytest.mark.nightly) for width in (128, 256))])
 def test_heads_of_real_models_lower_in_one_kernel(head_width, packed_batch, on_a_gpu):
     model = {"width": 2 * head_width, "heads": 2, "dtype": "bfloat16", "dropout": 0.1}
     text = lowered("bert", "mlm", packed_batch(rows=2, length=512), **model, **ONE_KERNEL)
@@ -122,7 +122,13 @@ def test_heads_of_real_models_lower_in_one_kernel(head_width, packed_batch, on_a
 
 
 @pytest.mark.parametrize(
-    ("names", "remat", "calls"), [("mlm", "dots", 4), ("mlm", "full", 4), ("electra", "none", 6), ("diffusion", "none", 3)]
+    ("names", "remat", "calls"),
+    [
+        ("mlm", "dots", 4),
+        pytest.param("mlm", "full", 4, marks=pytest.mark.nightly),
+        pytest.param("electra", "none", 6, marks=pytest.mark.nightly),
+        pytest.param("diffusion", "none", 3, marks=pytest.mark.nightly),
+    ],
 )
 def test_remat_and_other_objectives_lower_in_one_kernel(names, remat, calls, rows, on_a_gpu):
     """The backward pass repeats the forward kernel under remat; ELECTRA has two bodies."""
@@ -136,6 +142,7 @@ def test_products_of_float8_lower_beside_the_kernel_with_divided_parameters(pack
     assert kernels_of(text) == ["1x128x3x2x32xf32"] * 3 and re.search(r"dot_general.*f8E4M3FN", text)
 
 
+@pytest.mark.nightly
 def test_fine_tuning_lowers_in_one_kernel(bert_run, words_task, on_a_gpu):
     changes = {"model.attention": "pallas", "model.heads": 1, "data.seq_len": 128, "data.batch_size": 2, "mesh.data": 1}
     experiment = build_finetuning(*resolved(overridden(finetune_config(bert_run, words_task), changes)))
