@@ -3,6 +3,8 @@
 Compiling for a TPU is tested in tests/parity; no test runs the kernel on one.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from jax.extend.random import threefry_2x32
 from ml_collections import ConfigDict
 
-from bertlab.models import attention, attention_kernel
+from bertlab.models import attention, attention_gpu, attention_kernel
 from bertlab.models.attention_kernel import Spec
 from bertlab.models.base import Dropout
 from bertlab.train.sharding import build_mesh
@@ -20,8 +22,9 @@ DROPPED = round(0.1 * 2**16)
 CASES = {
     "one tile": (Spec("bidirectional", DROPPED, 128, 128, 1.0), None, (128, 2, 64)),
     "left to right": (Spec("left-to-right", DROPPED, 128, 128, 1.0), None, (256, 1, 128)),
-    "right to left, in a window": (Spec("right-to-left", DROPPED, 256, 128, 1.0), 40, (512, 2, 64)),
-    "in a window, four heads": (Spec("bidirectional", DROPPED, 128, 128, 1.0), 64, (384, 4, 32)),
+    "right to left, in a window": (Spec("right-to-left", DROPPED, 256, 128, 1.0), 1, (512, 2, 64)),
+    "left to right, in a window": (Spec("left-to-right", DROPPED, 256, 128, 1.0), 40, (512, 2, 64)),
+    "in a window, four heads": (Spec("bidirectional", DROPPED, 128, 128, 1.0), 129, (384, 4, 32)),
     "without dropout": (Spec("bidirectional", 0, 256, 256, 1.0), None, (256, 2, 64)),
 }
 
@@ -52,6 +55,9 @@ def written_out(qkv, documents, words, reach, spec):
     return jnp.einsum("bhlm,bmhk->blhk", weights, value, precision="highest")
 
 
+of_gpu = functools.partial(attention_gpu.attention, interpret=True)
+
+
 def with_gradient(compute, qkv, of_output):
     output, pull = jax.vjp(compute, qkv)
     return output, *pull(of_output.astype(output.dtype))
@@ -67,6 +73,36 @@ def test_values_and_gradients_are_those_of_the_written_out_attention(name):
     found, expected = (jax.jit(with_gradient, static_argnums=0)(compute, qkv, of_output) for compute in (kernel, plain))
     for mine, right in zip(found, expected, strict=True):
         np.testing.assert_allclose(mine, right, rtol=1e-5, atol=5e-6)
+
+
+@pytest.mark.parametrize("direction", ["bidirectional", "left-to-right", "right-to-left"])
+@pytest.mark.parametrize(("kernel", "queries"), [("tpu", 256), ("gpu", 64)])
+def test_tiles_are_computed_where_a_score_is_seen_and_nowhere_else(kernel, queries, direction):
+    """What is no number shows the tiles that were computed, because 0 · NaN is NaN.
+
+    The values of one tile of keys are NaN in some rows, so that outputs and gradients of queries are; the gradient of one tile
+    of queries is in others, so that the gradients of values are.
+    """
+    length, keys = 512, 128
+    width, attend = (128, attention_kernel.attention) if kernel == "tpu" else (16, of_gpu)
+    spec = attention_kernel.spec_of(length, direction, 0.0, 64, 1.0)
+    marked = lambda size: np.where(np.repeat(np.eye(length // size), size, axis=1), np.nan, 0)[:, :, None]  # one tile a row
+    rows, of_rows = length // keys, length // keys + length // queries
+    qkv, of_output = np.zeros((of_rows, length, 3, 1, width), np.float32), np.zeros((of_rows, length, 1, width), np.float32)
+    qkv[:rows, :, 2, 0], of_output[rows:, :, 0] = marked(keys), marked(queries)
+    documents, words = jnp.ones((of_rows, length), jnp.int32), jnp.zeros((of_rows, 1, 2), jnp.uint32)
+    compute = lambda reach, *given: with_gradient(lambda qkv: attend(qkv, documents, words, reach, spec), *given)
+    step = jax.jit(compute).lower(jnp.int32(0), qkv, of_output).compile()
+    ahead = np.arange(length) - np.arange(length)[:, None]
+    allowed = {"left-to-right": ahead <= 0, "right-to-left": ahead >= 0}.get(direction, True)
+    for reach in (1, 64, 65, 128, 129, length):
+        seen = (np.abs(ahead) <= reach) & allowed
+        tiles = seen.reshape(length // queries, queries, length // keys, keys).any(axis=(1, 3))
+        output, of_qkv = (np.isnan(x)[..., 0, :].all(axis=-1) for x in step(jnp.int32(reach), qkv, of_output))
+        of_keys, of_queries = np.repeat(tiles.T, queries, axis=1), np.repeat(tiles, keys, axis=1)
+        np.testing.assert_array_equal(output[:rows], of_keys, err_msg=f"forward, {reach=}")
+        np.testing.assert_array_equal(of_qkv[:rows, :, 0], of_keys, err_msg=f"of queries, {reach=}")
+        np.testing.assert_array_equal(of_qkv[rows:, :, 2], of_queries, err_msg=f"of values, {reach=}")
 
 
 def test_in_bfloat16():
