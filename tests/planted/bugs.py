@@ -537,8 +537,8 @@ BUGS = (
         "each-device-draws-the-words-of-the-first",
         "bertlab/models/attention.py",
         "attention = lambda *given: kernel.attention(*given, spec)",
-        """fresh = lambda shape: jnp.zeros(shape, jnp.uint32) if drop is None else jax.random.bits(drop.key(), shape, jnp.uint32)
-    attention = lambda qkv, documents, words, here: kernel.attention(qkv, documents, fresh(words.shape), here, spec)""",
+        """drawn = lambda like: like if drop is None else jax.random.bits(drop.key(), like.shape, jnp.uint32)
+    attention = lambda qkv, documents, words, here: kernel.attention(qkv, documents, drawn(words), here, spec)""",
         ("tests/models/test_attention_kernel.py", "-k", "a_mesh_draws"),
     ),
     Bug(
@@ -584,7 +584,7 @@ BUGS = (
         ("tests/models/test_attention_kernel.py", "-k", "tiles_are"),
     ),
     Bug(
-        "kernel-s-keys-end-a-tile-of-keys-on",
+        "kernel-leaves-out-the-last-keys-of-a-wide-tile",
         "bertlab/models/attention_kernel.py",
         "        high = start + size - 1\n",
         "        high = start + step - 1\n",
