@@ -75,7 +75,7 @@ def test_values_and_gradients_are_those_of_the_written_out_attention(name):
         np.testing.assert_allclose(mine, right, rtol=1e-5, atol=5e-6)
 
 
-@pytest.mark.parametrize("direction", ["bidirectional", "left-to-right", "right-to-left"])
+@pytest.mark.parametrize("direction", ["bidirectional", "left-to-right", pytest.param("right-to-left", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("kernel", "length", "queries"), [("tpu", 512, 256), ("gpu", 256, 64)])
 def test_tiles_are_computed_where_a_score_is_seen_and_nowhere_else(kernel, length, queries, direction):
     """What is no number shows the tiles that were computed, because 0 · NaN is NaN.
