@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from bertlab.bench.table import markdown
+from bertlab.bench.workloads import chosen
 from bertlab.cli import build_parser, main
 from bertlab.config import base_config, flatten
 from bertlab.files import read_json
@@ -349,7 +350,7 @@ def test_the_tables_of_speed_are_of_the_results(monkeypatch):
 
 
 def test_the_plans_keep_their_limits():
-    """Bytes, memory and exchanges that a step of a published body may take on a chip; `tests/parity` compiles smaller ones."""
+    """Bytes, memory and exchanges that a step of a published body may take on a chip; `tests/parity` compiles two of them."""
     records = read_json(ROOT / "experiments/speed/results/plans.json")
     compiled = {name: record for name, record in records.items() if "refused" not in record}
     of = lambda *words: [record for name, record in compiled.items() if all(word in name for word in words)]
@@ -365,6 +366,26 @@ def test_the_plans_keep_their_limits():
     assert numbers == [3, 2, 4] and of("ModernBERT-base", "in a kernel")
     # What GPT-2's direction hides counts in its share, and its kernel skips some of that.
     assert all(found["model_flops_share"] <= 1 for name, found in compiled.items() if not name.startswith("GPT-2"))
+
+
+@pytest.mark.parametrize(
+    ("workload", "row"),
+    [
+        ("bert-large-kernel", "BERT-Large v5e:2x2 data, in a kernel"),
+        ("gpt2-kernel", "GPT-2 124M v5e:2x2 data, in a kernel, at once"),
+    ],
+)
+def test_a_workload_as_planned_is_a_row_of_the_plans(workload, row, monkeypatch):
+    """On each of four chips; the rest of the config is the same."""
+    monkeypatch.syspath_prepend(str(ROOT / "experiments/speed"))
+    plans = importlib.import_module("plans")
+    [measured] = chosen("tpu", workload)
+    measured, planned = flatten(measured.config()), flatten(plans.config_of(*plans.rows()[row]))
+    assert planned["data.batch_size"] == 4 * measured["data.batch_size"]
+    differ = {key for key in {*measured, *planned} if measured.get(key) != planned.get(key)}
+    if (most := "objectives.mlm.max_predictions") in differ:
+        assert (measured[most], planned[most]) == (77, 0), "0 is what the rate gives: 77 of 512"
+    assert differ <= {"data.batch_size", "mesh.data", "train.steps", "evaluate.sentences", most}
 
 
 def test_every_file_of_a_run_or_a_study_is_described():

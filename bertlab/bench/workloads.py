@@ -140,7 +140,11 @@ _512 = _PRETRAINING | {"data.batch_size": 32, "data.seq_len": 512, "objectives.m
 _GPT2 = _DEVICE | {"data.tokenizer.vocab_size": 50_257, "data.batch_size": 16, "data.seq_len": 1024}
 _SMALLEST = _DEVICE | {name: _SMALL[name] for name in ("data.format", "data.batch_size", "data.seq_len", "model.dropout")}
 _SMALLEST |= {"data.tokenizer.vocab_size": 2048}
+_PACKED = {"data.seq_len": 256, "data.pack_length": 512, "data.pack_examples": 2}
+_128 = {"data.batch_size": 256, "data.seq_len": 128, "objectives.mlm.max_predictions": 20}
+# A TPU's bodies stay below the 15.75 GiB of a v5e (tests/parity/test_plan.py), and no choice of attention comes first.
 _IN_A_KERNEL = {"model.attention": "pallas", "model.remat": "dots"}
+_IN_PARTS = {"data.batch_size": 16, "train.micro_batches": 4}
 _PAIRS = "bert.py:size={},objectives=mlm+nsp"
 
 WORKLOADS = (
@@ -188,20 +192,32 @@ WORKLOADS = (
         _BERT | {"train.steps": 0, "train.eval_batches": 1}, target=3.0,
     ),
     Workload(
-        "bert-base-512", "BERT-Base, MLM+NSP, 32 rows of 512", "device", "step", _PAIRS.format("base"), _512, "bfloat16", 1.3,
+        "bert-base-512", "BERT-Base, MLM+NSP, 32 rows of 512", "gpu", "step", _PAIRS.format("base"), _512, "bfloat16", 1.3,
         of_ceiling=0.45, rival="compiled,gathered",
     ),
     Workload(
-        "bert-large-512", "BERT-Large, MLM+NSP, 32 rows of 512", "device", "step", _PAIRS.format("large"), _512, "bfloat16",
+        "bert-base-kernel", "BERT-Base, MLM+NSP, 32 rows of 512", "tpu", "step", _PAIRS.format("base"), _512 | _IN_A_KERNEL,
+        "bfloat16", of_ceiling=0.45,
+    ),
+    Workload(
+        "bert-large-512", "BERT-Large, MLM+NSP, 32 rows of 512", "gpu", "step", _PAIRS.format("large"), _512, "bfloat16",
         1.3, rival="gathered",
+    ),
+    Workload(
+        "bert-large-kernel", "BERT-Large, MLM+NSP, 16 rows of 512 in 4 parts, as planned", "tpu", "step",
+        _PAIRS.format("large"), _512 | _IN_A_KERNEL | _IN_PARTS, "bfloat16",
     ),
     Workload(
         "attention-512", "BERT-Large's attention, 32 rows of 512", "device", "attention", _PAIRS.format("large"), _512,
         "bfloat16",
     ),
     Workload(
-        "gpt2-1024", "GPT-2 124M, 16 rows of 1,024", "device", "step", "gpt.py:size=gpt2", _GPT2, "bfloat16", 1.0,
+        "gpt2-1024", "GPT-2 124M, 16 rows of 1,024", "gpu", "step", "gpt.py:size=gpt2", _GPT2, "bfloat16", 1.0,
         rival="compiled",
+    ),
+    Workload(
+        "gpt2-kernel", "GPT-2 124M, 8 rows of 1,024, as planned", "tpu", "step", "gpt.py:size=gpt2",
+        _GPT2 | _IN_A_KERNEL | {"data.batch_size": 8}, "bfloat16",
     ),
     Workload(
         "elmo-128", "ELMo on subword ids, 64 rows of 128", "device", "step", "elmo.py:size=original",
@@ -214,10 +230,6 @@ WORKLOADS = (
         rival="gathered",
     ),
     Workload(
-        "bert-large-kernel", "BERT-Large as planned: attention in a kernel, remat=dots, 16 rows in 4 parts", "tpu", "step",
-        _PAIRS.format("large"), _512 | _IN_A_KERNEL | {"data.batch_size": 16, "train.micro_batches": 4}, "bfloat16",
-    ),
-    Workload(
         "bert-large-float8", "BERT-Large with products of float8, 32 rows of 512", "gpu", "step", _PAIRS.format("large"),
         _512 | {"model.products": "float8"}, "bfloat16", rival="gathered",
     ),
@@ -225,14 +237,20 @@ WORKLOADS = (
         "attention-1024", "GPT-2's attention, 16 rows of 1,024", "device", "attention", "gpt.py:size=gpt2", _GPT2, "bfloat16",
     ),
     Workload(
-        "bert-large-packed", "BERT-Large, MLM+NSP, two examples a row of 512", "device", "step", _PAIRS.format("large"),
-        _512 | {"data.seq_len": 256, "data.pack_length": 512, "data.pack_examples": 2}, "bfloat16",
-        positions=700 / 2 * 512,  # 700 examples a second
+        "bert-large-packed", "BERT-Large, MLM+NSP, 32 rows of 512, two examples each", "gpu", "step", _PAIRS.format("large"),
+        _512 | _PACKED, "bfloat16", positions=700 / 2 * 512,  # 700 examples a second
     ),
     Workload(
-        "bert-base-128", "BERT-Base, MLM+NSP, 256 rows of 128", "device", "step", _PAIRS.format("base"),
-        _512 | {"data.batch_size": 256, "data.seq_len": 128, "objectives.mlm.max_predictions": 20}, "bfloat16", 1.3,
-        of_ceiling=0.45, rival="gathered",
+        "bert-large-packed-kernel", "BERT-Large, MLM+NSP, 16 rows of 512 in 4 parts, two examples each", "tpu", "step",
+        _PAIRS.format("large"), _512 | _PACKED | _IN_A_KERNEL | _IN_PARTS, "bfloat16", positions=700 / 2 * 512,
+    ),
+    Workload(
+        "bert-base-128", "BERT-Base, MLM+NSP, 256 rows of 128", "gpu", "step", _PAIRS.format("base"), _512 | _128, "bfloat16",
+        1.3, of_ceiling=0.45, rival="gathered",
+    ),
+    Workload(
+        "bert-base-128-kernel", "BERT-Base, MLM+NSP, 256 rows of 128 in 4 parts", "tpu", "step", _PAIRS.format("base"),
+        _512 | _IN_A_KERNEL | _IN_PARTS | _128, "bfloat16", of_ceiling=0.45,
     ),
     Workload(
         "awd-lstm", "AWD-LSTM, 3 layers of 1,150", "device", "step", "awd_lstm.py:size=original",

@@ -7,13 +7,17 @@ each row when it is done and prints the table, with missing rows marked. It need
 core.
 """
 
+import math
 import os
 import sys
 from pathlib import Path
 
+from ml_collections import ConfigDict
+
 from bertlab.config import load_config
 from bertlab.errors import UserError
 from bertlab.files import read_json, write_json
+from bertlab.train.chips import split_topology
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "plans.json"
@@ -72,18 +76,22 @@ def rows() -> dict[str, tuple[str, str, str]]:
     return found
 
 
-def compiled(model: str, topology: str, mesh: str) -> dict:
-    """The record of one row; {"refused": why} if it does not fit."""
-    from bertlab.train.plan import TooLarge, plan, topology_devices
-
+def config_of(model: str, topology: str, mesh: str) -> ConfigDict:
+    """The config of one row."""
     recipe, settings, rows_of_chip = MODELS[model]
-    chips = len(topology_devices(topology)[0])
+    chips = math.prod(map(int, split_topology(topology)[1].split("x")))
     settings = settings | {"mesh.data": -1, "mesh.fsdp": min(MESHES[mesh.partition(",")[0]], chips)}
     settings |= {"data.batch_size": rows_of_chip * chips, "train.micro_batches": MICRO_BATCHES[model]}
     settings |= {"model.dtype": "bfloat16", **VARIANTS.get((model, topology, mesh), {})}
-    config = load_config(str(HERE.parent / "pretrain" / recipe), settings)
+    return load_config(str(HERE.parent / "pretrain" / recipe), settings)
+
+
+def compiled(model: str, topology: str, mesh: str) -> dict:
+    """The record of one row; {"refused": why} if it does not fit."""
+    from bertlab.train.plan import TooLarge, plan
+
     try:
-        return plan(config, topology).record()
+        return plan(config_of(model, topology, mesh), topology).record()
     except TooLarge as error:
         return {"refused": str(error)}
 

@@ -95,7 +95,8 @@ def test_a_rehearsal_makes_the_file_and_the_tables_of_every_workload(suite, bega
         for line in table.splitlines()
         if "|" in line
     }
-    assert rows["bert-base-512"][:3] == ["4", "25 (25 to 25)", "0.5"] and rows["bert-base-512"][3:5] == ["10.0 %", "50.0 %"]
+    first = rows[chosen(suite)[0].name]
+    assert first[:3] == ["4", "25 (25 to 25)", "0.5"] and first[3:5] == ["10.0 %", "50.0 %"]
     assert rows["awd-lstm"][3] == "–", "the peak is that of bfloat16"
     lines = [line for line in table.splitlines() if line.startswith("| attention-512")]
     assert [line.split(" | ")[1:4] for line in lines] == [
@@ -190,9 +191,10 @@ def test_a_file_of_another_machine_is_not_gone_on_with(began, tmp_path, monkeypa
 def test_pytorch_is_beside_where_it_is_installed_on_a_gpu(suite, installed, sides, began, tmp_path, monkeypatch):
     monkeypatch.setattr(measure, "device", lambda: HERE | {"platform": suite})
     monkeypatch.setattr(measure.importlib.util, "find_spec", lambda name: name if installed else None)
-    [found] = bench(None, suite, None, only="bert-base-512")
+    first = chosen(suite)[0].name
+    [found] = bench(None, suite, None, only=first)
     assert len(found["sides"]) == sides
-    assert read_examples(began) == (["bert-base-512"] if sides > 1 else [])
+    assert read_examples(began) == ([first] if sides > 1 else [])
 
 
 def test_a_jax_that_does_not_start_is_said(monkeypatch):
@@ -258,6 +260,31 @@ def test_a_workload_is_rehearsed_by_the_command_itself(tmp_path):
     subprocess.run([*command, "--only=tiny-1", "--out=found.json"], cwd=tmp_path, check=True)
     [found] = read_json(tmp_path / "found.json")["workloads"]
     assert found.get("failed") is None and found["sides"]["ours"]["rounds"][0]["tokens"] > 0
+
+
+TOO_LARGE = """
+import sys
+import jax
+from bertlab.bench import ours, worker
+
+def compile_training(session):
+    raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Ran out of memory on HBM, which needs (36.79G) and has (15.75G).")
+
+ours.Session.compile_training = compile_training
+worker.main(*sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_what_does_not_fit_is_in_the_file_with_the_reason_and_the_next_workload_goes_on(tmp_path, monkeypatch):
+    """In processes of their own; the first one's compiler refuses as a TPU's does."""
+    real, names = subprocess.Popen, ["bert-base-kernel", "tiny-1"]
+    started = lambda command: [sys.executable, "-c", TOO_LARGE, *command[3:]] if names[0] in command else command
+    monkeypatch.setattr(measure.subprocess, "Popen", lambda command, **how: real(started(command), **how))
+    bench(tmp_path / "found.json", "tpu", only=",".join(names), rehearse=True, rounds=1)
+    refused, trained = read_json(tmp_path / "found.json")["workloads"]
+    assert "JaxRuntimeError: RESOURCE_EXHAUSTED: Ran out of memory on HBM" in refused["failed"]
+    assert [refused["name"], trained["name"]] == names and trained["sides"]["ours"]["rounds"]
 
 
 @pytest.mark.nightly
