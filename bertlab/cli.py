@@ -225,7 +225,8 @@ def _check_places(given: argparse.Namespace) -> None:
 
     That is a device, or a pipe that would wait for its writer. A finished run is only read. Pipes of the shell are below /dev.
     """
-    for name, path in vars(given).items():
+    several = ((name, value if isinstance(value, list) else [value]) for name, value in vars(given).items())
+    for name, path in ((name, value) for name, values in several for value in values):
         if isinstance(path, Path) and name in _PLACES and re.match(r"[a-z][a-z0-9]+:/[^/]", str(path)):
             url = str(path).replace(":/", "://", 1)
             raise UserError(

@@ -9,14 +9,16 @@ which are on a volume that all hosts share or, on one host, in snapshots (`bertl
 
 import contextlib
 import math
+import posixpath
 import re
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from bertlab.errors import UserError
 from bertlab.files import read_json
+from bertlab.hosts import ADDRESS, COUNT, INDEX, SLICE, TASK, TASKS, WORKER
 
 ACCELERATORS = {"v5e": "tpu-v5-lite-podslice", "v5p": "tpu-v5p-slice", "v6e": "tpu-v6e-slice"}
 """Generation -> the value of GKE's label cloud.google.com/gke-tpu-accelerator."""
@@ -26,6 +28,8 @@ KIND = "JobSet"
 """Of the manifest, as Kubernetes reads it."""
 RUNS = "/runs"
 """Where the volume is mounted."""
+OF_HOSTS = (ADDRESS, COUNT, INDEX, TASKS, TASK, SLICE, WORKER)
+"""Variables that differ between hosts, or say who the others are."""
 
 # Kubernetes': parts of letters, digits and - between dots (RFC 1123), at most 253 characters.
 _NAME = r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
@@ -125,10 +129,15 @@ def jobset(
         raise UserError(
             f"--claim={claim}: a claim's name has small letters, digits, - and ., and a letter or digit at both ends"
         )
-    if claim and not Path(workdir).is_relative_to(RUNS):
+    if claim and not PurePosixPath(posixpath.normpath(workdir)).is_relative_to(RUNS):
         raise UserError(f"--workdir={workdir} is not on the volume, which is at {RUNS}; choose one below it")
     if mirror and not mirror.startswith(("gs://", "s3://")):  # file:// would be lost with the pod
         raise UserError(f"--mirror={mirror}: expected gs://BUCKET/PATH or s3://BUCKET/PATH")
+    shards = option_of(words, "--config.data.shards") or "0"
+    if shards.isdecimal() and int(shards) % hosts:
+        raise UserError(
+            f"--config.data.shards={shards} is no multiple of the {hosts} hosts of --topology={topology}; each reads as many"
+        )
     if mirror:
         command = ["bertlab", "mirror", workdir, mirror, "--", *words]
     else:
@@ -203,11 +212,13 @@ def variable_of(given: str) -> dict[str, str]:
     """A variable of a container, from "NAME=VALUE".
 
     Raises:
-        UserError: It is not of that form.
+        UserError: It is not of that form, or is what GKE or JAX tells each host.
     """
     name, equals, value = given.partition("=")
     if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise UserError(f"--env={given}: expected NAME=VALUE, such as WANDB_MODE=offline")
+    if name in OF_HOSTS:
+        raise UserError(f"--env={given}: all hosts would get the same, and GKE tells each which one it is; omit it")
     return {"name": name, "value": value.replace("$(", "$$(")}  # Kubernetes would replace $(NAME)
 
 
@@ -217,9 +228,14 @@ def workdir_of(words: Sequence[str]) -> str:
     Raises:
         UserError: None.
     """
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        if word == "--workdir" and following:
-            return following
-        if word.startswith("--workdir=") and word != "--workdir=":
-            return word.partition("=")[2]
+    if found := option_of(words, "--workdir"):
+        return found
     raise UserError(f"the command names no --workdir: {shlex.join(words)}")
+
+
+def option_of(words: Sequence[str], option: str) -> str:
+    """The value that a command gives an option, "" without one; of several the last, which counts."""
+    found = ""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        found = following if word == option else word.partition("=")[2] if word.startswith(f"{option}=") else found
+    return found

@@ -23,8 +23,8 @@ from bertlab.data.formats import row_length
 from bertlab.errors import UserError
 from bertlab.files import cache_directory, misfit, read_json, write_json
 from bertlab.models import attention_kernel
-from bertlab.models.attention import BACKENDS, HEAD_AXES, Sight, attend, kernel_of, tiles
-from bertlab.models.transformer import TransformerConfig, attention_mask
+from bertlab.models.attention import BACKENDS, HEAD_AXES, Sight, Window, attend, kernel_of, tiles
+from bertlab.models.transformer import TransformerConfig, attention_mask, window_mask
 from bertlab.objectives.program import Program
 from bertlab.train.processes import gather, is_first
 from bertlab.train.sharding import build_mesh
@@ -37,7 +37,16 @@ _NOT_WITH = {"xla": (), "cudnn": ("disentangled",), "pallas": ("relative", "dise
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """The sizes that determine the speed."""
+    """What determines the speed.
+
+    Attributes:
+        batch, length, heads, head_width: sizes on one device.
+        dtype: of queries, keys and values.
+        direction: the body's.
+        dropout: of the weights.
+        layers, local_layers: how many the body has, and how many of them see a window.
+        reach: the greatest distance of a key that local layers see.
+    """
 
     batch: int
     length: int
@@ -46,10 +55,20 @@ class Shape:
     dtype: str
     direction: str
     dropout: float = 0.0
+    layers: int = 1
+    local_layers: int = 0
+    reach: int = 0
 
     def __str__(self) -> str:
         sizes = "x".join(map(str, (self.batch, self.length, self.heads, self.head_width)))
-        return f"{sizes} {self.dtype} {self.direction}" + (f" dropout {self.dropout:g}" if self.dropout else "")
+        dropout = f" dropout {self.dropout:g}" if self.dropout else ""
+        window = f" reach {self.reach} in {self.local_layers} of {self.layers} layers" if self.local_layers else ""
+        return f"{sizes} {self.dtype} {self.direction}{dropout}{window}"
+
+    @property
+    def kinds(self) -> dict[bool, int]:
+        """Whether layers see a window -> how many do."""
+        return {local: n for local, n in ((False, self.layers - self.local_layers), (True, self.local_layers)) if n}
 
 
 def with_attention(experiment):
@@ -87,6 +106,9 @@ def _fastest(config: ConfigDict, shape: TransformerConfig, mesh, batch: int, len
         dtype=jnp.dtype(shape.dtype).name,
         direction=shape.direction,
         dropout=shape.dropout,
+        layers=shape.layers,
+        local_layers=shape.local_layers,
+        reach=shape.local_window // 2,
     )
     backends = candidates(mesh.devices.flat[0].platform, measured, shape.position_encoding)
     [chosen, *_] = gather(choose(measured, backends, cache_directory() / "attention.json") if is_first() else None)
@@ -216,7 +238,7 @@ def choose(shape: Shape, backends: Sequence[str], file: Path, seconds: Callable[
 
 
 def seconds_of(backend: str, shape: Shape, rounds: int = 10) -> float:
-    """Seconds of one forward and backward pass on packed rows, the best of several.
+    """Seconds of one forward and backward pass on packed rows, the best of several; the mean of a body's layers.
 
     Raises:
         ValueError: output or gradients, without dropout, are not those of "xla".
@@ -230,6 +252,8 @@ def seconds_of(backend: str, shape: Shape, rounds: int = 10) -> float:
 def error_of(backend: str, shape: Shape, exact: bool = False) -> float:
     """The largest difference of output and gradients from those of "xla", as a share of their largest value.
 
+    Of local layers, from those of all scores with a mask: "xla" may compute a window's alone.
+
     Args:
         backend: one of BACKENDS.
         shape: on one device.
@@ -237,29 +261,40 @@ def error_of(backend: str, shape: Shape, exact: bool = False) -> float:
     """
     # Only a few rows, because xla may not have enough memory for all.
     few, worst = _packed(dataclasses.replace(shape, batch=min(2, shape.batch))), []
-    compute = lambda backend, *given: jax.jit(functools.partial(_output_and_gradients, backend, shape))(*given)
-    found, (*arrays, documents) = compute(backend, *few), few
-    with jax.default_matmul_precision("highest" if exact else None):
-        right = compute("xla", *(x.astype(jnp.float32 if exact else x.dtype) for x in arrays), documents)
-    for mine, expected in zip(found, right):
-        mine, expected = (np.asarray(x, np.float32) for x in (mine, expected))
-        worst.append(np.abs(mine - expected).max() / max(np.abs(expected).max(), 1e-6))
+    *arrays, documents = few
+    exactly = [x.astype(jnp.float32 if exact else x.dtype) for x in arrays]
+    compute, masked = (
+        jax.jit(functools.partial(_output_and_gradients, name, shape, by_mask=by_mask))
+        for name, by_mask in ((backend, False), ("xla", shape.local_layers > 0))
+    )
+    for local in shape.kinds:
+        found = compute(*few, jnp.bool_(local))
+        with jax.default_matmul_precision("highest" if exact else None):
+            right = masked(*exactly, documents, jnp.bool_(local))
+        for mine, expected in zip(found, right):
+            mine, expected = (np.asarray(x, np.float32) for x in (mine, expected))
+            worst.append(np.abs(mine - expected).max() / max(np.abs(expected).max(), 1e-6))
     return float(np.max(worst))  # NaN if one of them is
 
 
 def compiled(backend: str, shape: Shape) -> tuple[Callable[[], float], float]:
-    """A function that runs one forward and backward pass on packed rows and returns its seconds; and those of compiling it."""
+    """A function that runs one forward and backward pass on packed rows and returns its seconds; and those of compiling it.
+
+    The seconds are the mean of a body's layers: each kind of them runs once and counts as often as the body has it.
+    """
     given, began = _packed(shape), time.perf_counter()
     drop = Drawn(shape.dropout) if shape.dropout else None
-    step = jax.jit(functools.partial(_output_and_gradients, backend, shape, drop=drop)).lower(*given).compile()
+    step = functools.partial(_output_and_gradients, backend, shape, drop=drop)
+    step = jax.jit(step).lower(*given, jnp.bool_(False)).compile()
     compiling = time.perf_counter() - began
 
-    def run() -> float:
+    def of_kind(local: bool) -> float:
+        here = jax.block_until_ready(jnp.bool_(local))
         began = time.perf_counter()
-        jax.block_until_ready(step(*given))
+        jax.block_until_ready(step(*given, here))
         return time.perf_counter() - began
 
-    return run, compiling
+    return lambda: sum(number * of_kind(local) for local, number in shape.kinds.items()) / shape.layers, compiling
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,7 +317,12 @@ def _packed(shape: Shape) -> tuple:
     return (*arrays, jnp.asarray(np.where(documents == 4, 0, documents), jnp.int32))
 
 
-def _output_and_gradients(backend: str, shape: Shape, query, key, value, weights, documents, drop=None):
-    sight = Sight(attention_mask(documents, shape.direction), documents, shape.direction)
+def _output_and_gradients(backend, shape: Shape, query, key, value, weights, documents, local=False, drop=None, by_mask=False):
+    """Of a layer that sees a window if `local`, a value of the program as in a body; `by_mask`: the mask alone says so."""
+    mask, window = attention_mask(documents, shape.direction), None
+    if shape.local_layers:
+        mask &= window_mask(jnp.arange(shape.length)[None], 2 * shape.reach) | ~jnp.asarray(local)
+        window = Window(shape.reach, jnp.asarray(local), shape.local_layers, shape.layers)
+    sight = Sight(mask, None, shape.direction) if by_mask else Sight(mask, documents, shape.direction, window=window)
     output, pull = jax.vjp(lambda *given: attend(backend, jnp.stack(given, axis=2), sight, drop), query, key, value)
     return (output, *pull(weights))

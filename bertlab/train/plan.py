@@ -39,6 +39,11 @@ from bertlab.train.state import fresh_state, lower_train_step, state_shardings
 from bertlab.train.width import update_factors
 
 ROWS = 8  # made up: shapes and FLOPs of a batch follow from few rows
+NOT_COUNTED = (
+    "The shortest times do not count element-wise work, such as dropout's draws, and take every product at the full rate, also"
+    " one narrower than the matrix unit, such as attention's with heads of 64: so the utilisation is an upper bound."
+)
+"""What a plan for a TPU leaves out, for people."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +90,9 @@ class Plan:
         return max(self.seconds().items(), key=lambda item: item[1], default=None)
 
     def utilisation(self) -> float | None:
-        """The model's FLOPs (by formula) in the shortest step, as a share of what the chip can do; None for a CPU.
+        """At most this share of what the chip can do are the model's FLOPs (by formula), in the shortest step; None for a CPU.
 
+        It is an upper bound, of a step without what `NOT_COUNTED` names.
         As usual in a utilisation (MFU; Chowdhery et al. 2022, appendix B), scores that a direction hides count: for long rows
         in one direction it can be above 1 with a kernel that skips them. Scores outside of local windows do not count.
         """
@@ -321,6 +327,8 @@ def print_plan(config, topology: str, largest: bool = False, out: Path | None = 
     for found in plans:
         of_phase = f", in the phase {found.phase!r}" if found.phase else ""
         console.print(_table(f"One training step on {topology}, for each device{of_phase}", _rows(found)))
+        if found.chip:
+            console.print(NOT_COUNTED)
         moved = {source or "(no line)": _gib(size) for source, size in found.largest_sources().items()}
         console.print(_table("Lines that move most; a line, < and its caller", moved))
     if len(plans) > 1:
@@ -354,7 +362,7 @@ def _rows(found: Plan) -> dict[str, str]:
     }
     if bound := found.bound():
         rows["no step is faster than"] = f"{1000 * bound[1]:.2f} ms, for {bound[0]}"
-        rows["attainable utilisation"] = f"{found.utilisation():.3f}"
+        rows["attainable utilisation, at most"] = f"{found.utilisation():.3f}"
     for name, kernel in found.work.kernels.items() if chip else ():
         products, memory = kernel.flops / chip.flops, kernel.bytes / chip.bandwidth
         bound_by = f"at least {1000 * max(products, memory):.2f} ms, for {'products' if products > memory else 'memory'}"

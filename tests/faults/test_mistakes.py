@@ -118,6 +118,8 @@ def test_a_config_that_cannot_be_run_is_one_sentence(name, content, named, tmp_p
         ("evaluate --run=run --minimal_pairs=pipe", "pipe is a pipe"),
         ("embed --run=run --text=/dev/null --out=x.npz", "/dev/null is a device"),
         ("evaluate --run=run --out=/dev/null", "/dev/null is a device"),
+        ("doctor s3://b/x", "s3://b/x is read by `text:` corpora, --store and `bertlab mirror` only; copy it here"),
+        ("compare run s3://b/x", "s3://b/x is read by `text:` corpora, --store and `bertlab mirror` only; copy it here"),
         ("embed --run=run --text=text --out=own/config.csv", "config.csv belongs to the run own"),
         ("embed --run=run --text=text --out=own/tokenizer/x.npz", "tokenizer belongs to the run own"),
         ("evaluate --run=run --out=own/similarity.json", "similarity.json belongs to the run own"),

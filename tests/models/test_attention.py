@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import re
 import types
@@ -136,6 +137,78 @@ def test_what_passes_over_documents_is_never_taken(tmp_path, monkeypatch):
     assert found["cudnn"].startswith("refused: ") and found["xla"] > 0  # there is no GPU
 
 
+LOCAL = dataclasses.replace(SHAPE, batch=1, length=384, layers=3, local_layers=2, reach=20, direction="bidirectional")
+
+
+def without_window(kernel, bands):
+    return lambda qkv, sight, drop: kernel(qkv, dataclasses.replace(sight, window=None), drop), bands
+
+
+def without_gradients_of_a_window(kernel, bands):
+    def wrong(qkv, sight, drop):
+        found = kernel(qkv, sight, drop)
+        return found if sight.window is None else jnp.where(sight.window.here, jax.lax.stop_gradient(found), found)
+
+    return wrong, bands
+
+
+def one_position_further(kernel, bands):
+    further = lambda window: dataclasses.replace(window, reach=window.reach + 1)
+    return kernel, lambda qkv, sight, *given: bands(qkv, dataclasses.replace(sight, window=further(sight.window)), *given)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "refused"),
+    [
+        (one_position_further, ["xla"]),
+        pytest.param(without_window, ["pallas"], marks=pytest.mark.slow),
+        pytest.param(without_gradients_of_a_window, ["pallas"], marks=pytest.mark.slow),
+    ],
+)
+def test_what_is_wrong_in_local_layers_alone_is_not_taken_for_a_body_that_has_them(wrong, refused, tmp_path, monkeypatch):
+    kernel, bands = wrong(attention._kernel, attention._in_bands)
+    monkeypatch.setattr(attention, "_kernel", kernel)
+    monkeypatch.setattr(attention, "_in_bands", bands)
+    file = tmp_path / "attention.json"
+    for shape in (LOCAL, dataclasses.replace(LOCAL, local_layers=0)):
+        taken = choice.choose(shape, ("xla", "pallas"), file)
+        assert taken not in (refused if shape is LOCAL else ())
+    local, full = json.loads(file.read_text()).values()
+    assert [backend for backend, found in local.items() if "differ from xla's by" in str(found)] == refused
+    assert all(isinstance(found, float) for found in full.values())
+
+
+def test_local_layers_are_timed_as_often_as_a_body_has_them(monkeypatch):
+    """By a clock on which a layer that sees all takes ten seconds, and a local one one."""
+    clock = [0.0]
+    passes = lambda found: clock.append(1.0 if found else 10.0) or found
+    monkeypatch.setattr(choice, "_output_and_gradients", lambda backend, shape, *given, drop: given[-1])
+    monkeypatch.setattr(jax, "block_until_ready", passes)
+    monkeypatch.setattr(choice.time, "perf_counter", lambda: sum(clock))
+    for shape, seconds in ((LOCAL, 4.0), (dataclasses.replace(LOCAL, local_layers=0), 10.0)):
+        assert choice.compiled("xla", shape)[0]() == pytest.approx(seconds)
+
+
+def test_times_of_other_windows_are_not_those_of_a_body(tmp_path):
+    fast, file = {"xla": 1.0, "pallas": 2.0}, tmp_path / "attention.json"
+    choose = lambda shape: choice.choose(shape, ("xla", "pallas"), file, lambda backend, _: fast[backend])
+    assert choose(LOCAL) == "xla"
+    fast["xla"] = 3.0
+    for change in (dict(reach=30), dict(local_layers=1), dict(layers=6), dict(local_layers=0)):
+        assert choose(dataclasses.replace(LOCAL, **change)) == "pallas", change
+    assert choose(LOCAL) == "xla"
+
+
+def test_a_body_s_local_layers_are_what_is_measured(small_config, monkeypatch):
+    windows = {"model__layers": 4, "model__local_window": 20, "model__global_every": 3}
+    experiment = build_pretraining(small_config("modern", model__attention="auto", **windows))
+    monkeypatch.setattr(choice, "build_mesh", lambda _: mesh_of(types.SimpleNamespace(platform="tpu")))
+    asked = []
+    monkeypatch.setattr(choice, "choose", lambda shape, *_: asked.append(shape) or "xla")
+    choice.with_attention(experiment)
+    assert [(shape.layers, shape.local_layers, shape.reach) for shape in asked] == [(4, 2, 10)]
+
+
 def test_candidates():
     assert choice.candidates("cpu", SHAPE) == ["xla"]
     assert choice.candidates("tpu", SHAPE) == ["xla", "pallas"] == choice.candidates("gpu", SHAPE)
@@ -255,12 +328,12 @@ def test_kernels_are_refused_where_an_order_keeps_them_from_all(names, small_con
 
 
 GPU = [(direction, None, rate) for direction in DIRECTIONS for rate in (0.0, 0.1)]
-GPU += [("left-to-right", 40, 0.0), ("bidirectional", 40, 0.1), ("right-to-left", 40, 0.1)]
+GPU += [("left-to-right", 1, 0.0), ("bidirectional", 65, 0.1), ("right-to-left", 40, 0.1)]
 
 
 @pytest.mark.parametrize(
     ("direction", "reach", "rate"),
-    [pytest.param(*case, marks=pytest.mark.slow if case != ("bidirectional", 40, 0.1) else ()) for case in GPU],
+    [pytest.param(*case, marks=pytest.mark.slow if case != ("bidirectional", 65, 0.1) else ()) for case in GPU],
 )
 def test_the_kernel_for_a_gpu_is_the_written_out_attention_with_the_same_mask(direction, reach, rate):
     """Triton's, interpreted: output and gradients, packed rows, direction, window and dropout, within float32's rounding."""
@@ -290,7 +363,6 @@ def value_and_gradient(qkv, sight):
 def test_blocks_of_a_window_give_what_all_scores_give(direction, reach):
     """A body's local layers, in rows of several documents whose length is no multiple of a block."""
     documents = np.asarray(choice._packed(dataclasses.replace(SHAPE, length=500))[-1])
-    documents = np.where(documents == 0, 4, documents)
     qkv = jnp.asarray(np.random.default_rng(1).normal(size=(2, 500, 3, 2, 16)), jnp.float32)
     distance = np.abs(np.arange(500) - np.arange(500)[:, None])
     for here in (True, False):
@@ -303,6 +375,40 @@ def test_blocks_of_a_window_give_what_all_scores_give(direction, reach):
     computed = jax.jit(lambda x: attention._in_bands(x, sight, None, jnp.float32)).lower(qkv).cost_analysis()["flops"]
     width = 3 if direction == "bidirectional" else 2
     assert computed < 1.5 * 2 * 2 * 2 * 2 * 512 * width * 64 * 16, "products of 8 blocks, not of [500, 500]"
+
+
+@pytest.mark.parametrize(("reach", "length"), [(1, 400), (64, 400), (65, 800), (100, 800), (127, 800), (129, 1200)])
+def test_blocks_hold_what_a_window_reaches(reach, length):
+    """All pairs whose distance is at most the reach are seen, and no others, whatever it leaves over from blocks of 64."""
+    query, key, value = np.random.default_rng(1).normal(size=(3, length, 1, 8)).astype(np.float32)
+    near = np.abs(np.arange(length) - np.arange(length)[:, None]) <= reach
+    window = attention.Window(reach, jnp.bool_(True), 1, 1)
+    sight = attention.Sight(None, jnp.ones((1, length), jnp.int32), "bidirectional", window=window)
+    assert attention._is_short(sight, length)
+    found = quick_jit(lambda qkv: attention._in_bands(qkv, sight, None, jnp.float32))(np.stack([query, key, value], 1)[None])
+    np.testing.assert_allclose(found[0], of_numpy(query, key, value, near), rtol=1e-4, atol=2e-5)
+
+
+def test_blocks_of_a_window_on_a_mesh_that_divides_rows():
+    """Rows in parts become heads in parts and rows in parts again; each head draws what one device would."""
+    documents = choice._packed(dataclasses.replace(SHAPE, length=512))[-1]
+    random = np.random.default_rng(1)
+    qkv, of_output = (jnp.asarray(random.normal(size=(2, 512, *of, 4, 8)), jnp.float32) for of in ((3,), ()))
+    window = attention.Window(40, jnp.bool_(True), 1, 2)
+    near = jnp.abs(jnp.arange(512) - jnp.arange(512)[:, None]) <= 40
+    sight = attention.Sight(attention_mask(documents, "bidirectional") & near, documents, "bidirectional", window=window)
+    assert attention._is_short(sight, 512)
+
+    def attend(qkv):
+        apart = attention.heads_apart(qkv, 3, positions=1)
+        return attention.heads_together(attention.attend("xla", apart, sight, choice.Drawn(0.1)))
+
+    def on(**sizes):
+        with jax.set_mesh(build_mesh(ConfigDict(dict(data=1, fsdp=1, tensor=1) | sizes))):
+            return quick_jit(lambda qkv: (lambda output, pull: (output, *pull(of_output)))(*jax.vjp(attend, qkv)))(qkv)
+
+    for mine, expected in zip(on(data=2, tensor=2, sequence=2), on(), strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-6)
 
 
 def long_rows(monkeypatch):
@@ -340,14 +446,44 @@ def test_some_queries_at_a_time_give_what_all_scores_give(of, monkeypatch):
         np.testing.assert_allclose(mine, right, rtol=1e-5, atol=1e-5)
 
 
-def test_some_queries_at_a_time_drop_weights_by_themselves(monkeypatch):
-    """With values of one, a query's output is the share of its weights that stays, made larger."""
-    long_rows(monkeypatch)
-    qkv = jnp.zeros((1, 256, 3, 1, 16)).at[:, :, 2].set(jnp.eye(256, 16)[None, :, None])
-    documents = jnp.ones((1, 256), jnp.int32)
-    sight = attention.Sight(attention_mask(documents, "bidirectional"), documents, "bidirectional")
-    found = np.asarray(attention.attend("xla", qkv, sight, choice.Drawn(0.25)))[0, :, 0] * 256
-    assert {*np.unique(found.round(4))} == {0.0, np.float32(4 / 3).round(4)}
-    assert np.mean(found > 0) == pytest.approx(0.75, abs=0.03)
-    blocks = found.reshape(4, 64, 16) > 0
-    assert not any((blocks[0] == block).all() for block in blocks[1:])
+def as_on_a_gpu(monkeypatch):
+    """The kernel for a GPU, interpreted, is what "pallas" takes."""
+    monkeypatch.setattr(attention, "_platform", lambda: "gpu")
+    monkeypatch.setattr(attention_gpu, "attention", functools.partial(attention_gpu.attention, interpret=True))
+
+
+# Backend, length, reach, and how many queries and keys further on another block with the same layout is.
+DROPPING = {
+    "all scores": ("xla", 128, None, (64, 0)),
+    "some queries": ("xla", 256, None, (64, 0)),
+    "bands": ("xla", 384, 40, (64, 64)),
+    "tpu": ("pallas", 128, None, (64, 0)),
+    "gpu": ("pallas", 128, None, (64, 0)),
+}
+
+
+@pytest.mark.parametrize("way", DROPPING)
+def test_each_row_and_head_drops_weights_of_its_own(way, monkeypatch):
+    """With queries of zeros and values of the unit matrix, the output is the weights: 1 / keys seen, made larger, or 0."""
+    backend, length, reach, (queries, keys) = DROPPING[way]
+    if way == "some queries":
+        long_rows(monkeypatch)
+    if way == "gpu":
+        as_on_a_gpu(monkeypatch)
+    rate, ahead = 0.25, np.arange(length) - np.arange(length)[:, None]
+    seen = np.abs(ahead) <= (length if reach is None else reach)
+    window = None if reach is None else attention.Window(reach, jnp.bool_(True), 1, 1)
+    documents = jnp.ones((2, length), jnp.int32)
+    sight = attention.Sight(jnp.asarray(seen)[None, None], documents, "bidirectional", window=window)
+    qkv = jnp.zeros((2, length, 3, 2, length)).at[:, :, 2].set(jnp.eye(length)[:, None])
+    found = quick_jit(lambda qkv: attention.attend(backend, qkv, sight, choice.Drawn(rate)))(qkv)
+    weights = np.moveaxis(np.asarray(found), 2, 1) * seen.sum(axis=1, keepdims=True)  # [B, H, queries, keys]
+    kept = weights > 0.5
+    np.testing.assert_allclose(weights, kept / (1 - rate), rtol=1e-5, atol=1e-6)
+    masks = kept[..., seen].reshape(4, -1)
+    assert np.abs(masks.mean(axis=1) - (1 - rate)).max() < 5 * (rate * (1 - rate) / masks.shape[1]) ** 0.5
+    here, there = np.s_[..., : length - queries, : length - keys], np.s_[..., queries:, keys:]
+    of_both = seen[here] & seen[there]
+    pairs = [*itertools.combinations(masks, 2), (kept[here][..., of_both].ravel(), kept[there][..., of_both].ravel())]
+    for one, other in pairs:  # independent ones correlate by 1 / √size
+        assert abs(np.corrcoef(one, other)[0, 1]) < 5 / one.size**0.5

@@ -3,6 +3,8 @@
 Compiling for a TPU is tested in tests/parity; no test runs the kernel on one.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from jax.extend.random import threefry_2x32
 from ml_collections import ConfigDict
 
-from bertlab.models import attention, attention_kernel
+from bertlab.models import attention, attention_gpu, attention_kernel
 from bertlab.models.attention_kernel import Spec
 from bertlab.models.base import Dropout
 from bertlab.train.sharding import build_mesh
@@ -20,8 +22,9 @@ DROPPED = round(0.1 * 2**16)
 CASES = {
     "one tile": (Spec("bidirectional", DROPPED, 128, 128, 1.0), None, (128, 2, 64)),
     "left to right": (Spec("left-to-right", DROPPED, 128, 128, 1.0), None, (256, 1, 128)),
-    "right to left, in a window": (Spec("right-to-left", DROPPED, 256, 128, 1.0), 40, (512, 2, 64)),
-    "in a window, four heads": (Spec("bidirectional", DROPPED, 128, 128, 1.0), 64, (384, 4, 32)),
+    "right to left, in a window": (Spec("right-to-left", DROPPED, 256, 128, 1.0), 1, (512, 2, 64)),
+    "left to right, in a window": (Spec("left-to-right", DROPPED, 256, 128, 1.0), 40, (512, 2, 64)),
+    "in a window, four heads": (Spec("bidirectional", DROPPED, 128, 128, 1.0), 129, (384, 4, 32)),
     "without dropout": (Spec("bidirectional", 0, 256, 256, 1.0), None, (256, 2, 64)),
 }
 
@@ -52,6 +55,9 @@ def written_out(qkv, documents, words, reach, spec):
     return jnp.einsum("bhlm,bmhk->blhk", weights, value, precision="highest")
 
 
+of_gpu = functools.partial(attention_gpu.attention, interpret=True)
+
+
 def with_gradient(compute, qkv, of_output):
     output, pull = jax.vjp(compute, qkv)
     return output, *pull(of_output.astype(output.dtype))
@@ -67,6 +73,36 @@ def test_values_and_gradients_are_those_of_the_written_out_attention(name):
     found, expected = (jax.jit(with_gradient, static_argnums=0)(compute, qkv, of_output) for compute in (kernel, plain))
     for mine, right in zip(found, expected, strict=True):
         np.testing.assert_allclose(mine, right, rtol=1e-5, atol=5e-6)
+
+
+@pytest.mark.parametrize("direction", ["bidirectional", "left-to-right", pytest.param("right-to-left", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("kernel", "length", "queries"), [("tpu", 512, 256), ("gpu", 256, 64)])
+def test_tiles_are_computed_where_a_score_is_seen_and_nowhere_else(kernel, length, queries, direction):
+    """What is no number shows the tiles that were computed, because 0 · NaN is NaN.
+
+    The values of one tile of keys are NaN in some rows, so that outputs and gradients of queries are; the gradient of one tile
+    of queries is in others, so that the gradients of values are.
+    """
+    width, attend = {"tpu": (128, attention_kernel.attention), "gpu": (16, of_gpu)}[kernel]
+    keys = 128
+    spec = attention_kernel.spec_of(length, direction, 0.0, 64, 1.0)
+    marked = lambda size: np.where(np.repeat(np.eye(length // size), size, axis=1), np.nan, 0)[:, :, None]  # one tile a row
+    first, rows = length // keys, length // keys + length // queries
+    qkv, of_output = np.zeros((rows, length, 3, 1, width), np.float32), np.zeros((rows, length, 1, width), np.float32)
+    qkv[:first, :, 2, 0], of_output[first:, :, 0] = marked(keys), marked(queries)
+    documents, words = jnp.ones((rows, length), jnp.int32), jnp.zeros((rows, 1, 2), jnp.uint32)
+    compute = lambda reach, *given: with_gradient(lambda qkv: attend(qkv, documents, words, reach, spec), *given)
+    step = jax.jit(compute).lower(jnp.int32(0), qkv, of_output).compile()
+    ahead = np.arange(length) - np.arange(length)[:, None]
+    allowed = {"left-to-right": ahead <= 0, "right-to-left": ahead >= 0}.get(direction, True)
+    for reach in (1, 64, 65, 128, length):
+        seen = (np.abs(ahead) <= reach) & allowed
+        tiles = seen.reshape(length // queries, queries, length // keys, keys).any(axis=(1, 3))
+        output, of_qkv = (np.isnan(x)[..., 0, :].all(axis=-1) for x in step(jnp.int32(reach), qkv, of_output))
+        of_keys, of_queries = np.repeat(tiles.T, queries, axis=1), np.repeat(tiles, keys, axis=1)
+        np.testing.assert_array_equal(output[:first], of_keys, err_msg=f"forward, {reach=}")
+        np.testing.assert_array_equal(of_qkv[:first, :, 0], of_keys, err_msg=f"of queries, {reach=}")
+        np.testing.assert_array_equal(of_qkv[first:, :, 2], of_queries, err_msg=f"of values, {reach=}")
 
 
 def test_in_bfloat16():
@@ -125,6 +161,7 @@ def sight_of(documents, direction="bidirectional", window=None):
 
 
 def test_a_mesh_draws_the_same_bits_as_one_device():
+    """They are those of the written-out attention, with words of their own for each row and head."""
     qkv, documents, _, of_output = made_up(128, 4, 128, rows=2)
     attend = lambda qkv: attention.attend("pallas", qkv, sight_of(documents), Fixed(0.1))
     alone = jax.jit(with_gradient, static_argnums=0)(attend, qkv, of_output)
@@ -132,8 +169,10 @@ def test_a_mesh_draws_the_same_bits_as_one_device():
         divided = jax.jit(with_gradient, static_argnums=0)(attend, qkv, of_output)
     for mine, expected in zip(divided, alone, strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-6, atol=1e-6)
-    without = attention.attend("pallas", qkv, sight_of(documents), None)
-    assert np.abs(without - alone[0]).max() > 0.1, "dropout does something"
+    words = jax.random.bits(Fixed(0.1).key(), (2, 4, 2))
+    plain = lambda qkv: written_out(qkv, documents, words, None, CASES["one tile"][0])
+    for mine, expected in zip(alone, jax.jit(with_gradient, static_argnums=0)(plain, qkv, of_output), strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=5e-6)
 
 
 def test_a_window_that_the_layer_decides():

@@ -181,9 +181,15 @@ def test_a_misspelt_field_would_be_seen():
         ({"words": ["bertlab", "train"]}, "names no --workdir: bertlab train"),
         ({"words": ["bertlab", "train", "--workdir"]}, "names no --workdir"),
         ({"words": [*WORDS[:-1], "--workdir=runs/x"]}, "--workdir=runs/x is not on the volume, which is at /runs"),
+        ({"words": [*WORDS[:-1], "--workdir=/runs/../etc"]}, "--workdir=/runs/../etc is not on the volume"),
+        ({"words": [*WORDS, "--workdir", "/etc"]}, "--workdir=/etc is not on the volume"),
+        ({"words": [*WORDS, "--config.data.shards=3"]}, "--config.data.shards=3 is no multiple of the 4 hosts"),
+        ({"words": [*WORDS, "--config.data.shards", "2"]}, "--config.data.shards=2 is no multiple of the 4 hosts"),
         ({"mirror": "gs://b/x"}, "omit one of them"),
         ({"env": ["WANDB_MODE"]}, "--env=WANDB_MODE: expected NAME=VALUE"),
         ({"env": ["1A=b"]}, "--env=1A=b: expected NAME=VALUE"),
+        ({"env": ["JAX_COORDINATOR_ADDRESS=auto"]}, "--env=JAX_COORDINATOR_ADDRESS=auto: all hosts would get the same"),
+        ({"env": ["TPU_WORKER_HOSTNAMES="]}, "--env=TPU_WORKER_HOSTNAMES=: all hosts would get the same"),
         ({"env": ["A=1", "A=2"]}, "--env=A= is given twice"),
         ({"service_account": "Trainer"}, "--service_account=Trainer: an account's name"),
         ({"service_account": "a..b"}, "--service_account=a..b: an account's name"),
@@ -203,6 +209,11 @@ def test_what_cannot_be_is_refused_in_one_sentence(change, message):
     with pytest.raises(UserError, match=re.escape(message)) as error:
         jobset(given.pop("name"), given.pop("topology"), given.pop("image"), given.pop("words"), **given)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("words", [["--config.data.shards=8"], ["--config.data.shards=0"], ["--workdir=/runs/a/../b"]])
+def test_what_trains_on_all_hosts_is_not_refused(words):
+    jsonschema.validate(jobset("x", "v5e:4x4", "image", [*WORDS, *words], claim="c"), SET)
 
 
 def test_chips_of_all_hosts_are_those_of_the_slice():

@@ -221,6 +221,10 @@ def test_extras_are_those_that_the_machine_needs():
     assert extras("gs://b", "tpu-v6e-8") == "gs,tpu"
     assert extras("s3://b", "A100:8") == "s3,cuda"
     assert extras("gs://b", "") == "gs"
+    for names in ("v5litepod-8", "TPU-V4-8:1", "{'tpu-v5p-8': 1}"):
+        assert extras("gs://b", names) == "gs,tpu", names
+    for names in ("V100-32GB:1", "t4", "H100-MEGA-80GB", "A10G:4", "RTX6000-Ada", "{'L4': 1, 'L40S': 1}", "GB200:4"):
+        assert extras("gs://b", names) == "gs,cuda", names
 
 
 @pytest.mark.usefixtures("fake_runs")
@@ -247,6 +251,16 @@ def test_a_run_that_stands_on_one_of_this_machine_is_refused(cloud, tmp_path):
             "accelerators=tpu-v5litepod-16: a slice of more than 8 has several hosts",
         ),
         ('mirror=memory://b/c,accelerators={"TPU-v4-16": 1}', "has several hosts"),
+        (
+            "mirror=memory://b/c,accelerators=v5litepod-16",
+            "accelerators=v5litepod-16: a slice of more than 8 has several hosts",
+        ),
+        (
+            "mirror=memory://b/c,accelerators=MI300X:1",
+            "accelerators=MI300X:1: bertlab installs itself for NVIDIA's GPUs or for",
+        ),
+        ("mirror=memory://b/c,accelerators=Gaudi HL-205:8", "give setup= with the commands that install it for these"),
+        ('mirror=memory://b/c,accelerators={"L4": 1, "tpu-v6e-8": 1}', "for NVIDIA's GPUs or for TPUs only; give setup="),
         (f"mirror=memory://b/c,workdir={ROOT}/tests", "tests: machines install bertlab from this folder"),
     ],
 )
@@ -265,7 +279,8 @@ def test_a_folder_of_this_machine_is_no_mirror_for_rented_ones(cloud, tmp_path, 
 
 def test_what_installs_without_a_checkout_needs_none(cloud, tmp_path):
     options = f"mirror=memory://b/c,workdir={tmp_path},setup=pip install bertlab,accelerators="
-    assert launcher("skypilot", 1, f"{options}tpu-v6e-8").task["setup"] == "pip install bertlab"
+    for accelerators in ("tpu-v6e-8", "MI300X:1"):
+        assert launcher("skypilot", 1, f"{options}{accelerators}").task["setup"] == "pip install bertlab"
 
 
 def test_a_machine_without_sky_is_told_how_to_get_it(monkeypatch, tmp_path):

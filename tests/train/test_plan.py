@@ -41,7 +41,7 @@ def test_a_program_that_cannot_be_read_back_is_said(small_config, monkeypatch):
         raise jax.errors.JaxRuntimeError("INTERNAL: async-update should have 1 operands\nand more lines")
 
     monkeypatch.setattr(jax.stages.Compiled, "as_text", unreadable)
-    with pytest.raises(UserError, match=r"^the step compiles for cpu:1, but this jaxlib .*have 1 operands\); install the libtpu"):
+    with pytest.raises(UserError, match=r"^the step compiles for cpu:1, but this jaxlib .*have 1 operands\); install the lib"):
         plan(small_config("skip_gram"), "cpu:1")
 
 
@@ -154,6 +154,16 @@ def test_no_body_with_local_windows_can_use_more_than_its_chip_has(objective, ge
     assert found.work.flops < 0.9 * found.model_flops
     ideal = dataclasses.replace(found, chip=planning.CHIPS["v5e"], work=Work(found.work.flops, 0.0, {}, {}, {}))
     assert 0.8 < ideal.utilisation() <= 1, "blocks of 64 compute up to 192 keys for 129"
+
+
+def test_the_utilisation_is_said_to_be_an_upper_bound_and_of_what(small_config, monkeypatch, capsys):
+    found = plan(small_config("skip_gram"), "cpu:1")
+    for chip in (None, planning.CHIPS["v5e"]):
+        monkeypatch.setattr(planning, "plan_phases", lambda *_, chip=chip: [dataclasses.replace(found, chip=chip)])
+        planning.print_plan(None, "v5e:2x2")
+        printed = " ".join(capsys.readouterr().out.split())
+        for said in ("attainable utilisation, at most", "do not count element-wise work", "heads of 64", "is an upper bound"):
+            assert (said in printed) == (chip is not None)
 
 
 def fits_up_to(tokens, tried):

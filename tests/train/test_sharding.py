@@ -9,6 +9,8 @@ import pytest
 
 from bertlab.config import base_config
 from bertlab.errors import UserError
+from bertlab.models import attention
+from bertlab.models.base import sequence_parts
 from bertlab.models.presets import FAMILIES
 from bertlab.objectives.program import Program
 from bertlab.train.optimizers import build_optimizer
@@ -35,6 +37,7 @@ IN_PARTS = {
     "bert in parts": ("bert", "mlm+nsp", dict(heads=4, dropout=0.1)),
     "gpt in parts": ("gpt", "ltr", dict(heads=4, dropout=0.1)),
     "modern in parts": ("modern", "mlm", dict(heads=4, layers=2, local_window=4, global_every=2, dropout=0.1)),
+    "modern in bands": ("modern", "mlm", dict(heads=4, layers=2, local_window=128, global_every=2, dropout=0.1)),
     "diffusion in parts": ("bert", "diffusion", dict(heads=4, dropout=0.1)),
     "disentangled in parts": ("bert", "mlm", dict(heads=4, position_encoding="disentangled", position_buckets=4)),
     "relative in parts": ("bert", "mlm", dict(heads=4, position_encoding="relative", direction="bidirectional")),
@@ -157,13 +160,17 @@ SLOWER = {"gpt in parts": (), "bert in parts": pytest.mark.slow}
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=SLOWER.get(case, pytest.mark.nightly)) for case in IN_PARTS])
-def test_rows_in_parts_equal_whole_rows(case, packed_batch):
+def test_rows_in_parts_equal_whole_rows(case, packed_batch, monkeypatch):
     """Positions over two and over four devices, beside the other axes and in micro-batches."""
-    batch = batch_of(case, packed_batch, length=32)  # so long that each part has masked tokens
+    bands, parts = attention._in_bands, set()
+    monkeypatch.setattr(attention, "_in_bands", lambda *given: (parts.add(sequence_parts()), bands(*given))[1])
+    # So long that each part has masked tokens, or that local layers spare half of the scores.
+    batch = batch_of(case, packed_batch, length=512 if case == "modern in bands" else 32)
     micro_batches = 1 if case == "gpt in parts" else 2
     meshes = [(1, 2, 2, 2), (2, 1, 1, 4)][:micro_batches]
     variants = [dict(mesh_sizes=sizes, micro_batches=micro_batches) for sizes in meshes]
     assert_same_step(case, batch, variants[0] | dict(mesh_sizes=(1, 1, 1)), variants)
+    assert parts == ({1, 2, 4} if case == "modern in bands" else set())
 
 
 def test_shards_do_hold_unequal_numbers_of_masked_tokens(packed_batch):

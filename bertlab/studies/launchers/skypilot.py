@@ -39,6 +39,12 @@ OF_THIS_MACHINE = ("file://", "memory://")
 HOST_CHIPS = 8
 """The most chips or cores of a TPU on one host, as the number in an accelerator's name counts them."""
 
+# SkyPilot's names (`sky show-gpus -a`), of NVIDIA's GPUs with a suffix such as -80GB or -SXM.
+_TPU = r"(?:tpu-)?\bv[2-7](?:litepod|lite|[a-z])?-(\d+)"
+_NVIDIA = (
+    r"(?:K80|[MP][456]000|M60|P4|P40|P100|V100|T4g?|L4|L40S?|A10G?|A16|A30|A40|A100|A[2-6][05]00|[BH][123]00|GH200|GB[23]00|[GR]TX\w+)"
+    r"(?:-[\w-]+)?"
+)
 _ENVIRONMENT = "$HOME/bertlab-environment"  # on the machine
 _RUNS = "$HOME/bertlab-runs"
 _ENDED = ("SUCCEEDED", "CANCELLED")  # and all that begin with FAILED
@@ -59,8 +65,8 @@ class SkyPilot(Launcher):
         **resources: `RESOURCES` of SkyPilot's YAML: accelerators, infra=CLOUD/REGION/ZONE, image_id, ...
 
     Raises:
-        UserError: an option is unknown, `mirror` is missing or wrong, the accelerators are of several hosts, or `workdir` has
-            no bertlab to install.
+        UserError: an option is unknown, `mirror` is missing or wrong, the accelerators are of several hosts, or bertlab cannot
+            be installed: `workdir` has none, or the accelerators are neither NVIDIA's nor TPUs.
     """
 
     def __init__(
@@ -94,8 +100,8 @@ class SkyPilot(Launcher):
         Mirror(mirror)
         if mirror.startswith(OF_THIS_MACHINE):
             raise UserError(f"--launcher_options=mirror={mirror}: rented machines do not reach it; use gs:// or s3://")
-        accelerators = str(resources.get("accelerators", ""))
-        if any(int(n) > HOST_CHIPS for n in re.findall(r"tpu-v\w+-(\d+)", accelerators, re.IGNORECASE)):
+        accelerators = str(resources.get("accelerators") or "")
+        if any(int(n) > HOST_CHIPS for n in re.findall(_TPU, accelerators, re.IGNORECASE)):
             raise UserError(
                 f"--launcher_options=accelerators={accelerators}: a slice of more than {HOST_CHIPS} has several hosts, and each"
                 " run here has one; take a smaller slice, or train on this one with `bertlab manifest`"
@@ -193,16 +199,36 @@ def is_checkout(folder: Path) -> bool:
 
 
 def install(mirror: str, accelerators: str) -> str:
-    """Shell commands that make an environment with the checkout in it."""
+    """Shell commands that make an environment with the checkout in it.
+
+    Raises:
+        UserError: no extra of bertlab is for such accelerators.
+    """
     extras = [mirror.partition("://")[0]] if mirror.startswith(("gs:", "s3:")) else []
     if accelerators:
-        extras.append("tpu" if accelerators.lower().startswith("tpu") else "cuda")
+        extras.append(extra_of(accelerators))
     return "\n".join(
         [
             "python3 -m pip install --quiet uv",
             f'python3 -m uv venv --quiet --allow-existing --python 3.12 "{_ENVIRONMENT}"',
             f'python3 -m uv pip install --quiet --python "{_ENVIRONMENT}/bin/python" -e ".[{",".join(extras)}]"',
         ]
+    )
+
+
+def extra_of(accelerators: str) -> str:
+    """The extra of bertlab for one or several of SkyPilot's accelerators, such as "A100:8" or "{'tpu-v6e-8': 1}".
+
+    Raises:
+        UserError: they are not all NVIDIA's, nor all TPUs.
+    """
+    names = re.findall(r"[A-Za-z][\w.-]*", accelerators)
+    for extra, known in (("tpu", _TPU), ("cuda", _NVIDIA)):
+        if names and all(re.fullmatch(known, name, re.IGNORECASE) for name in names):
+            return extra
+    raise UserError(
+        f"--launcher_options=accelerators={accelerators}: bertlab installs itself for NVIDIA's GPUs or for TPUs only; give"
+        " setup= with the commands that install it for these"
     )
 
 
