@@ -14,6 +14,7 @@ from bertlab.bench.workloads import chosen
 from bertlab.config import load_config
 from bertlab.errors import UserError
 from bertlab.files import read_json
+from bertlab.models import attention_kernel
 from bertlab.train.plan import TooLarge, plan, topology_devices
 from bertlab.train.sharding import build_mesh
 from tests.conftest import ROOT
@@ -138,6 +139,16 @@ def test_the_benchmark_s_training_steps_fit_a_chip(kind, name):
     found = plan(config, f"{kind}:2x2")
     # A tenth for what the benchmark holds beside the step, and for what a program cannot use.
     assert found.memory < 0.9 * found.chip.memory
+
+
+def test_dropout_s_words_of_many_rows_fit_the_memory_for_scalars():
+    """A v5e has 1 MiB of it; the words of 1,024 rows of 16 heads would take 8, each head's pair as a row of 128 numbers."""
+    place = jax.sharding.SingleDeviceSharding(topology_devices("v5e:2x2")[0].ravel()[0])
+    of = lambda shape, dtype: jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+    spec = attention_kernel.spec_of(128, "bidirectional", 0.1, None, 0.0)
+    total = lambda qkv, *more: attention_kernel.attention(qkv, *more, None, spec).astype("float32").sum()
+    given = of((1024, 128, 3, 16, 64), "bfloat16"), of((1024, 128), "int32"), of((1024, 16, 2), "uint32")
+    assert jax.jit(jax.grad(total)).lower(*given).compile().memory_analysis().temp_size_in_bytes > 0
 
 
 @pytest.mark.nightly
