@@ -169,16 +169,20 @@ def _sizes(qkv, head_width: int):
 
 
 def _blocks(qkv, head_width: int):
-    """Block specs that forward and backward share: of the scalars, the documents, three parts of qkv, and the log-sums."""
+    """Block specs that forward and backward share: of words, reach and documents, three parts of qkv, and the log-sums.
+
+    A program has only its row's words, because those of all rows may not fit the memory for scalars.
+    """
     _, length, packed, programs = _sizes(qkv, head_width)
     part = lambda n: pl.BlockSpec((None, length, packed * head_width), lambda b, g, *_: (b, 0, n * programs + g))
-    scalars = pl.BlockSpec(memory_space=pltpu.SMEM)
+    words = pl.BlockSpec((None, packed * programs, 2), lambda b, *_: (b, 0, 0), memory_space=pltpu.SMEM)
+    reach = pl.BlockSpec(memory_space=pltpu.SMEM)
     documents = [
         pl.BlockSpec((None, 1, length), lambda b, *_: (b, 0, 0)),
         pl.BlockSpec((None, length, 1), lambda b, *_: (b, 0, 0)),
     ]
     sums = pl.BlockSpec((None, None, packed, length), lambda b, g, *_: (b, g, 0, 0))
-    return [scalars, scalars, *documents], [part(0), part(1), part(2)], sums
+    return [words, reach, *documents], [part(0), part(1), part(2)], sums
 
 
 def _options(qkv, head_width: int, spec: Spec, products: int, arrays: int) -> dict:
@@ -290,7 +294,7 @@ def _visible(spec: Spec, reach, query, key, document_row, document_column):
 def _forward_kernel(spec: Spec, head_width: int, words, reach, row, column, q, k, v, out, sums):
     length, width = q.shape
     heads = [slice(start, start + head_width) for start in range(0, width, head_width)]
-    batch, group, reach = pl.program_id(0), pl.program_id(1), reach[0]
+    group, reach = pl.program_id(1), reach[0]
     scale, stay = head_width**-0.5, 1 - spec.dropped / 2**16
 
     def of_queries(number, _):
@@ -306,7 +310,7 @@ def _forward_kernel(spec: Spec, head_width: int, words, reach, row, column, q, k
                 now = jnp.maximum(most, scores.max(0, keepdims=True))
                 weights, shrink = jnp.exp(scores - now), jnp.exp(most - now)
                 total = total * shrink + weights.sum(0, keepdims=True)
-                [weights] = _dropped(spec, words, batch, group * len(heads) + len(after), key, query, weights)
+                [weights] = _dropped(spec, words, group * len(heads) + len(after), key, query, weights)
                 mean = mean * shrink + dot(v[keys, head], weights.astype(v.dtype), (0, 0))
                 after.append((now, total, mean))
             return after
@@ -323,11 +327,11 @@ def _forward_kernel(spec: Spec, head_width: int, words, reach, row, column, q, k
     walk(length // spec.tile_queries, of_queries, 0)
 
 
-def _dropped(spec: Spec, words, batch, head, key, query, *tiles):
+def _dropped(spec: Spec, words, head, key, query, *tiles):
     """Tiles with zeros for the weights that are dropped; those that stay are not made larger."""
     if not spec.dropped:
         return tiles
-    k0, k1 = words[batch, head, 0], words[batch, head, 1]
+    k0, k1 = words[head, 0], words[head, 1]
     stays = keep(k0, k1, spec.dropped, key, spec.tile_keys, query, spec.tile_queries)
     return tuple(jnp.where(stays, tile, 0.0) for tile in tiles)
 
@@ -335,7 +339,7 @@ def _dropped(spec: Spec, words, batch, head, key, query, *tiles):
 def _backward_kernel(spec: Spec, head_width: int, words, reach, row, column, q, k, v, out, of_out, sums, of_qkv, of_k, of_v):
     length, width = q.shape
     heads = [slice(start, start + head_width) for start in range(0, width, head_width)]
-    batch, group, part, reach = pl.program_id(0), pl.program_id(1), pl.program_id(2), reach[0]
+    group, part, reach = pl.program_id(1), pl.program_id(2), reach[0]
     scale, stay = head_width**-0.5, 1 - spec.dropped / 2**16
 
     def of_queries(number, _):
@@ -350,7 +354,7 @@ def _backward_kernel(spec: Spec, head_width: int, words, reach, row, column, q, 
             for number, (head, mine) in enumerate(zip(heads, of_q)):
                 scores = dot(k[keys, head], q[queries, head], (1, 1)) * scale
                 weights = jnp.where(visible, jnp.exp(scores - sums[number : number + 1, queries]), 0.0)
-                drop = functools.partial(_dropped, spec, words, batch, group * len(heads) + number, key, query)
+                drop = functools.partial(_dropped, spec, words, group * len(heads) + number, key, query)
                 kept, of_weights = drop(weights, dot(v[keys, head], of_out[queries, head], (1, 1)) / stay)
                 of_scores = (weights * (of_weights - both[head].sum(0, keepdims=True)) * scale).astype(q.dtype)
                 of_values.append(dot((kept / stay).astype(q.dtype), of_out[queries, head], (1, 0)))

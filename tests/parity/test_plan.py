@@ -14,6 +14,7 @@ from bertlab.bench.workloads import chosen
 from bertlab.config import load_config
 from bertlab.errors import UserError
 from bertlab.files import read_json
+from bertlab.models import attention_kernel
 from bertlab.train.plan import TooLarge, plan, topology_devices
 from bertlab.train.sharding import build_mesh
 from tests.conftest import ROOT
@@ -65,22 +66,24 @@ def test_a_mesh_of_a_slice_none_of_whose_axes_has_its_sizes():
 
 @pytest.mark.nightly
 def test_the_kernel_compiles_for_a_tpu_with_dropout_and_spares_it_the_attention_s_weights():
-    large = dict(model__remat="dots", data__seq_len=512, data__batch_size=1024)  # fewer rows would stay on the chip
+    # Fewer rows would stay on the chip. Over 2 heads, written out, libtpu 0.0.42.1 crashes.
+    large = dict(model__width=256, model__heads=4, model__hidden=512, data__seq_len=512, data__batch_size=1024)
+    large |= dict(model__remat="dots")
     written_out, fused = (planned(model__attention=backend, **large) for backend in ("xla", "pallas"))
     assert {name: kernel.count for name, kernel in fused.work.kernels.items()} == {"attention": 2, "attention_backward": 2}
     assert not written_out.work.kernels
-    # Written out, weights are held in bfloat16 or more, and their gradients: of 2 layers, 64 rows a chip and 2 heads.
-    weights = 2 * 2 * (1024 // 16) * 2 * 512 * 512
+    # Written out, weights are held in bfloat16 or more, and their gradients: of 2 layers, 64 rows a chip and 4 heads.
+    weights = 2 * 2 * (1024 // 16) * 4 * 512 * 512
     assert fused.memory < written_out.memory - weights / 2
     assert fused.work.bytes < written_out.work.bytes - 2 * weights
     # The backward pass computes the scores again: 7 products where the formula has 6.
-    attention = 12 * 2 * 128 * 512 * (1024 // 16) * 512
+    attention = 12 * 2 * 256 * 512 * (1024 // 16) * 512
     assert fused.work.flops == pytest.approx(fused.model_flops + attention / 6, rel=0.02)
     # q, k, v and the output; backward these, the output's gradient and three more; and float32 log-sums of each head.
-    array = 2 * (1024 // 16) * 512 * 128
+    array = 2 * (1024 // 16) * 512 * 256
     assert fused.work.kernels["attention_backward"].bytes <= 2 * 8.5 * array
-    # A tenth more than with libtpu 0.0.52. A body that kept what lies between products as well would move twice as much.
-    assert fused.work.bytes < 0.78e9 and fused.memory < 0.24 * 2**30
+    # A tenth more than with libtpu 0.0.42.1. A body that kept what lies between products would hold twice as much.
+    assert fused.work.bytes < 2.93e9 and fused.memory < 0.604 * 2**30
     assert fused.work.collectives.keys() == {"all-reduce"}, "each chip's rows by themselves"
     assert fused.work.collectives["all-reduce"].bytes == written_out.work.collectives["all-reduce"].bytes
 
@@ -94,7 +97,7 @@ PUBLISHED = {
 @pytest.mark.nightly
 @pytest.mark.parametrize("recipe", PUBLISHED)
 def test_two_layers_of_the_published_widths_move_and_hold_no_more_than_they_did(recipe):
-    """In a kernel; limits of GB and GiB are 2 to 4 % above libtpu 0.0.52's: two layers are small beside tables and optimizer.
+    """In a kernel; limits of GB and GiB are 1 to 4 % above libtpu 0.0.42.1's: two layers are small beside tables and optimizer.
 
     `tests/test_documents.py` has those of whole bodies.
     """
@@ -136,6 +139,16 @@ def test_the_benchmark_s_training_steps_fit_a_chip(kind, name):
     found = plan(config, f"{kind}:2x2")
     # A tenth for what the benchmark holds beside the step, and for what a program cannot use.
     assert found.memory < 0.9 * found.chip.memory
+
+
+def test_dropout_s_words_of_many_rows_fit_the_memory_for_scalars():
+    """A v5e has 1 MiB of it; the words of 1,024 rows of 16 heads would take 8, each head's pair as a row of 128 numbers."""
+    place = jax.sharding.SingleDeviceSharding(topology_devices("v5e:2x2")[0].ravel()[0])
+    of = lambda shape, dtype: jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+    spec = attention_kernel.spec_of(128, "bidirectional", 0.1, None, 0.0)
+    total = lambda qkv, *more: attention_kernel.attention(qkv, *more, None, spec).astype("float32").sum()
+    given = of((1024, 128, 3, 16, 64), "bfloat16"), of((1024, 128), "int32"), of((1024, 16, 2), "uint32")
+    assert jax.jit(jax.grad(total)).lower(*given).compile().memory_analysis().temp_size_in_bytes > 0
 
 
 @pytest.mark.nightly
