@@ -831,15 +831,17 @@ def _asks_for_a_grid(given, overrides: list[str]) -> bool:
     return False
 
 
-def _grid(given, load: Callable[[], Any], work: Callable[[Any, Any], int]) -> Found | None:
-    """Does `work` of a study over --seeds or --rates, on this machine or several; None on a host that follows another one."""
+def _grid(given, load: Callable[[], Any], work: Callable[[Any, Any], int]) -> Found | int:
+    """Does `work` of a study over --seeds or --rates, on this machine or several; a host that follows has found nothing."""
     from bertlab.studies.launchers import Local
 
-    status = _on_all_hosts(given, load, work) if hosts.are_several() else work(load(), Local(given.jobs))
-    return None if status is None else Found({"study": given.workdir}, status)
+    if not hosts.are_several():
+        return Found({"study": given.workdir}, work(load(), Local(given.jobs)))
+    leads, status = _on_all_hosts(given, load, work)
+    return Found({"study": given.workdir}, status) if leads else status
 
 
-def _on_all_hosts(given, load: Callable[[], Any], work: Callable[[Any, Any], int], dry_run: bool = False) -> int | None:
+def _on_all_hosts(given, load: Callable, work: Callable[[Any, Any], int], dry_run: bool = False) -> tuple[bool, int]:
     """What several hosts do with a study: the first does `work`, with a launcher that starts each run on all of them.
 
     Args:
@@ -849,23 +851,22 @@ def _on_all_hosts(given, load: Callable[[], Any], work: Callable[[Any, Any], int
         dry_run: No run starts.
 
     Returns:
-        The status of `work`; None on the hosts that follow.
+        Whether this host is the first; and the exit status, which is the first's on all.
 
     Raises:
         UserError: The environment does not say which host this is, or an option is for runs side by side.
     """
-    from bertlab.studies.launchers.slice import follow, leading
+    from bertlab.studies.launchers.slice import follow, lead
 
     if given.jobs != 1 or getattr(given, "launcher_options", None):
         raise UserError("on several hosts each run takes all of them, one after the other; omit --jobs and --launcher_options")
     index, count = hosts.position()
     study = load()
     if index:
-        return None if dry_run else follow(given.workdir, index, count)
+        return False, 0 if dry_run else follow(given.workdir, index, count)
     if dry_run:
-        return work(study, None)
-    with leading(given.workdir, count) as started_by:
-        return work(study, started_by)
+        return True, work(study, None)
+    return True, lead(given.workdir, count, lambda started_by: work(study, started_by))
 
 
 def _load_config(spec: str, overrides: list[str]):
@@ -884,7 +885,7 @@ def _config_and_remark(spec: str, overrides: list[str]):
     return config, remark(config, settings)
 
 
-def _train(given, overrides: list[str]) -> Found | None:
+def _train(given, overrides: list[str]) -> Found | int | None:
     from bertlab.data.prepare import prepare
     from bertlab.run import Run
     from bertlab.train import processes
@@ -929,7 +930,7 @@ def _values(overrides: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _finetune(given, overrides: list[str]) -> Found | None:
+def _finetune(given, overrides: list[str]) -> Found | int | None:
     from bertlab.run import Run
     from bertlab.transfer.finetune import finetune
 
@@ -975,13 +976,13 @@ def _average(given, _) -> Found:
     return Found(found)
 
 
-def _sweep(given, _) -> Found | None:
+def _sweep(given, _) -> Found | int:
     from bertlab.run import StudyDirectory
 
     found: dict[str, Any] = {}
-    status = _run_sweep(given, found.update)
-    if status is None:
-        return None
+    leads, status = _run_sweep(given, found.update)
+    if not leads:
+        return status
     if given.json and not given.dry_run and StudyDirectory(given.workdir).study.exists():
         from bertlab.studies.measurements import load
 
@@ -990,8 +991,8 @@ def _sweep(given, _) -> Found | None:
     return Found(found, status)
 
 
-def _run_sweep(given, tell) -> int | None:
-    """The status of a sweep; None on a host that follows another one. `tell` is given what a dry run found."""
+def _run_sweep(given, tell) -> tuple[bool, int]:
+    """Whether this host leads a sweep, and its exit status. `tell` is given what a dry run found."""
     from bertlab.remote import require_lasting
     from bertlab.studies.launchers import launcher
     from bertlab.studies.study import load_study
@@ -1004,7 +1005,7 @@ def _run_sweep(given, tell) -> int | None:
     if hosts.are_several() and given.launcher == "local":
         return _on_all_hosts(given, load, work, given.dry_run)
     started_by = launcher(given.launcher, given.jobs, given.launcher_options)
-    return work(load(), started_by)
+    return True, work(load(), started_by)
 
 
 def _mirror(given, _) -> int:

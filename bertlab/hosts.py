@@ -56,7 +56,7 @@ def position() -> tuple[int, int]:
     slices = os.environ.get(SLICE, "").split(",")
     index, count = (TASK, os.environ.get(TASKS, "1")) if len(slices) == 1 else (WORKER, str(len(slices)))
     if is_auto() or not os.environ.get(index, "").isdecimal():
-        raise UserError(f"a sweep on several hosts must know which host this is: set {ADDRESS}=host:port, {COUNT} and {INDEX}")
+        raise UserError(f"a study on several hosts must know which host this is: set {ADDRESS}=host:port, {COUNT} and {INDEX}")
     return int(os.environ[index]), int(count)
 
 

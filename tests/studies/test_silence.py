@@ -58,6 +58,8 @@ def test_a_training_says_once_that_its_steps_stand_still_and_once_that_they_come
         time.sleep(0.2)
         assert len(signs) == shown, "a worker that stands still gives no sign"
         alive.step_done()
-        time.sleep(0.1)
-        assert said[1:] == ["steps come again"] and len(signs) > shown
+        deadline = time.monotonic() + 10
+        while (len(said) < 2 or len(signs) <= shown) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert said[1:2] == ["steps come again"] and len(signs) > shown
         alive.not_stepping()

@@ -12,7 +12,7 @@ from bertlab import cli, hosts
 from bertlab.errors import UserError
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies.launchers import slice
-from bertlab.studies.launchers.slice import follow, leading
+from bertlab.studies.launchers.slice import follow, lead
 from tests.conftest import ROOT
 from tests.several import end, said, starting
 
@@ -43,21 +43,21 @@ def workdir(tmp_path, monkeypatch):
 
 @pytest.fixture
 def other(workdir):
-    """A function that starts the second of two hosts in a thread; it returns the errors that the host ends with."""
+    """A function that starts the second of two hosts in a thread; to the list that it returns comes a status or an error."""
     threads = []
 
     def begin():
-        errors = []
+        ends = []
 
         def work():
             try:
-                follow(workdir, 1, 2)
-            except UserError as error:
-                errors.append(str(error))
+                ends.append(follow(workdir, 1, 2))
+            except (KeyboardInterrupt, UserError) as error:
+                ends.append(error)
 
         threads.append(threading.Thread(target=work))
         threads[-1].start()
-        return errors
+        return ends
 
     yield begin
     for thread in threads:
@@ -65,19 +65,106 @@ def other(workdir):
         assert not thread.is_alive()
 
 
+def runs_of(workdir, turns=1):
+    """A function for `lead`: the run of `workdir` so many times; the status of the last."""
+    return lambda launcher: [launcher.start(["worker"], workdir / "one", None).wait() for _ in range(turns)][-1]
+
+
 @pytest.mark.parametrize(("first", "second", "status"), [(0, 0, 0), (0, 3, 3), (2, 1, 2)])
 def test_a_run_ends_when_its_workers_on_all_hosts_have(first, second, status, workdir, other):
     (workdir / "one" / "status-first").write_text(str(first))
     (workdir / "one" / "status-other").write_text(str(second))
-    errors = other()
-    with leading(workdir, 2) as launcher:
+    ends = other()
+
+    def work(launcher):
         for _ in range(2):  # a run after the other
             assert launcher.start(["worker"], workdir / "one", None).wait() == status
             assert (workdir / "one" / "begun-first").read_text() == "worker --together"
             (workdir / "one" / "begun-other").unlink()
-    assert not errors and not StudyDirectory(workdir).hosts.exists()
+        return status
+
+    assert lead(workdir, 2, work) == status
+    assert ended(ends) == status and not StudyDirectory(workdir).hosts.exists()
     last = Run(workdir / "one").log.read_text().splitlines()[-1]
     assert last == ("error: the worker on host 1 failed; see log-1.txt" if second and not first else last)
+
+
+def ended(ends):
+    """What the second host has ended with, as soon as it has."""
+    deadline = time.monotonic() + 20
+    while not ends and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return ends[0]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "only then"])
+@pytest.mark.parametrize("how", ["nothing is to do", "a mistake"])
+def test_the_others_end_as_the_first_does_although_no_run_begins(how, late, workdir, other, capsys):
+    """Whether the first host ends before they come or after."""
+
+    def work(launcher):
+        if how == "a mistake":
+            raise UserError("--run=x is no run")
+        return 0
+
+    if not late:
+        ends = other()
+        wait_for(StudyDirectory(workdir).hosts / "1.json")
+        assert led(workdir, work) == (2 if how == "a mistake" else 0)
+    else:
+        statuses = []
+        first = threading.Thread(target=lambda: statuses.append(led(workdir, work)))
+        first.start()
+        time.sleep(0.3)
+        ends = other()
+        first.join(timeout=20)
+        assert statuses == [2 if how == "a mistake" else 0]
+    assert ended(ends) == (2 if how == "a mistake" else 0)
+    assert ("the first has ended with status 2, and says why" in capsys.readouterr().out) == (how == "a mistake")
+    assert not StudyDirectory(workdir).hosts.exists()
+
+
+def led(workdir, work):
+    """The status of the first host's command."""
+    try:
+        return lead(workdir, 2, work)
+    except UserError:
+        return 2
+
+
+@pytest.mark.parametrize("when", ["before a run", "during a run"])
+def test_all_stop_if_one_that_follows_is_told_to(when, workdir, capsys):
+    """It has left when the first looks: its file says it."""
+    folder, begun = StudyDirectory(workdir).hosts, []
+
+    def leave():
+        (folder / "1.json").write_text(json.dumps({"beat": "b", "turn": 0, "token": "b", "leaves": True}))
+
+    def work(launcher):
+        (folder / "1.json").write_text(json.dumps({"beat": "a", "turn": 0, "token": "b"}))
+        if when == "before a run":
+            leave()
+        run = launcher.start(["worker"], workdir / "one", None)
+        begun.append(run)
+        leave()
+        with pytest.raises(KeyboardInterrupt):
+            run.wait()
+        run.stop()
+        assert run.wait() is not None, "the worker's own end"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lead(workdir, 2, work)
+    assert len(begun) == (when == "during a run") and "host 1 of 2 was told to stop" in capsys.readouterr().out
+    assert not folder.exists()
+
+
+def test_one_that_follows_and_is_told_to_stop_says_that_it_leaves(workdir, monkeypatch):
+    folder = StudyDirectory(workdir).hosts
+    monkeypatch.setattr(slice.Watched, "read", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        follow(workdir, 1, 2)
+    assert json.loads((folder / "1.json").read_text())["leaves"] is True
 
 
 def test_what_an_earlier_sweep_left_starts_nothing(workdir, other):
@@ -85,44 +172,51 @@ def test_what_an_earlier_sweep_left_starts_nothing(workdir, other):
     folder.mkdir()
     (folder / "0.json").write_text(json.dumps(TURN))
     (folder / "1.json").write_text(json.dumps({"beat": "a", "turn": 1, "token": "of an earlier sweep", "status": 0}))
-    errors = other()
+    ends = other()
     time.sleep(0.3)
     assert not (workdir / "one" / "begun-other").exists()
-    with leading(workdir, 2) as launcher:
-        assert launcher.start(["worker"], workdir / "one", None).wait() == 0
-    assert not errors and (workdir / "one" / "begun-other").exists()
+    assert lead(workdir, 2, runs_of(workdir)) == 0
+    assert ended(ends) == 0 and (workdir / "one" / "begun-other").exists()
 
 
 def test_a_host_that_does_not_come_is_named(workdir, monkeypatch):
     monkeypatch.setattr(slice, "JOINING", 0.2)
     monkeypatch.setattr(slice, "ENDING", 0.2)
+
+    def work(launcher):
+        (StudyDirectory(workdir).hosts / "1.json").write_text(json.dumps({"beat": "a", "turn": 0, "token": "b"}))
+        return runs_of(workdir)(launcher)
+
     with pytest.raises(UserError, match=r"host 2 of 3 is not here after 0 s; start the same command on all hosts"):
-        with leading(workdir, 3) as launcher:
-            (StudyDirectory(workdir).hosts / "1.json").write_text(json.dumps({"beat": "a", "turn": 0, "token": "b"}))
-            launcher.start(["worker"], workdir / "one", None)
+        lead(workdir, 3, work)
     with pytest.raises(UserError, match="the first of 2 hosts has given no sign of life for 0 s"):
         follow(workdir, 1, 2)
 
 
-def test_a_host_that_is_gone_is_named_by_the_first(workdir, monkeypatch):
+@pytest.mark.parametrize("at_work", [False, True], ids=["after its own worker's end", "while its own worker works"])
+def test_a_host_that_is_gone_is_named_by_the_first(at_work, workdir, monkeypatch):
     monkeypatch.setattr(slice.alive, "PATIENCE", 0.5)
-    with leading(workdir, 2) as launcher:
+
+    def work(launcher):
         (StudyDirectory(workdir).hosts / "1.json").write_text(json.dumps({"beat": "a", "turn": 0, "token": "b"}))
-        with pytest.raises(UserError, match=r"host 1 of 2 has given no sign of life"):
-            launcher.start(["worker"], workdir / "one", None).wait()
-        (StudyDirectory(workdir).hosts / "1.json").unlink()
+        run = launcher.start(["worker"], workdir / "one", None)
+        if at_work:
+            run._process.wait()
+            monkeypatch.setattr(run._process, "poll", lambda: None)
+        return run.wait()
+
+    with pytest.raises(UserError, match=r"host 1 of 2 has given no sign of life"):
+        lead(workdir, 2, work)
+    (StudyDirectory(workdir).hosts / "1.json").unlink()
 
 
 def test_a_first_host_that_is_gone_is_named_by_the_others(workdir, other, monkeypatch):
     monkeypatch.setattr(slice.alive, "PATIENCE", 0.5)
     monkeypatch.setattr(slice, "JOINING", 60.0)
-    errors, folder = other(), StudyDirectory(workdir).hosts
+    ends, folder = other(), StudyDirectory(workdir).hosts
     token = wait_for(folder / "1.json")["token"]
     (folder / "0.json").write_text(json.dumps(TURN | {"turn": 0, "seen": {"1": token}}))
-    deadline = time.monotonic() + 20
-    while not errors and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert "the first of 2 hosts has given no sign of life" in errors[0]
+    assert "the first of 2 hosts has given no sign of life" in str(ended(ends))
     assert not (workdir / "one" / "begun-other").exists()
 
 
@@ -173,21 +267,22 @@ def test_jobs_side_by_side_are_refused_on_several_hosts(tmp_path, monkeypatch, c
 def test_a_study_over_seeds_or_rates_takes_all_hosts(command, tmp_path, monkeypatch, capsys):
     swept, followed = [], []
     monkeypatch.setattr("bertlab.studies.sweep.sweep", lambda study, workdir, by: swept.append((len(study.runs()), by)) or 0)
-    monkeypatch.setattr(slice, "follow", lambda *place: followed.append(place))
+    monkeypatch.setattr(slice, "follow", lambda *place: followed.append(place) or 3)
+    monkeypatch.setattr(slice, "ENDING", 0.1)
     command = [*command, f"--workdir={tmp_path}/grid"]
     monkeypatch.setenv(hosts.ADDRESS, "localhost:1")
     monkeypatch.setenv(hosts.COUNT, "2")
-    for index in ("0", "1"):
+    for index, status in (("0", 0), ("1", 3)):
         monkeypatch.setenv(hosts.INDEX, index)
-        assert cli.main(command) == 0
+        assert cli.main(command) == status
     [(runs, launcher)] = swept
     assert runs == 2 and isinstance(launcher, slice.Slice) and followed == [(tmp_path / "grid", 1, 2)]
     assert cli.main([*command, "--jobs=2"]) == 2
     assert "each run takes all of them, one after the other; omit --jobs" in capsys.readouterr().err
 
 
-def test_a_wrong_study_is_refused_on_each_host_at_once(tmp_path, monkeypatch, capsys):
-    """One that follows would wait ten minutes for the first."""
+def test_a_study_that_cannot_be_read_is_refused_on_each_host_at_once(tmp_path, monkeypatch, capsys):
+    """One that follows would wait for the first."""
     monkeypatch.setenv(hosts.ADDRESS, "localhost:1")
     monkeypatch.setenv(hosts.COUNT, "2")
     monkeypatch.setenv(hosts.INDEX, "1")
@@ -271,3 +366,30 @@ def test_two_hosts_run_seeds_and_rates_as_one(small_overrides, words_task, tmp_p
             str(path.relative_to(place)): json.loads(path.read_text())["metrics"] for path in place.rglob("result.json")
         }
         assert len(metrics(one)) >= 2 and metrics(one) == metrics(several), "bit for bit: a sum over two devices has one order"
+        with starting(tmp_path) as start:
+            again = start([*command, f"--workdir={several}"], 2, 1)
+            assert end(again, timeout=60) == [0, 0], "nothing is to do"
+    with starting(tmp_path) as start:
+        wrong = start(["finetune", "--run=missing", *finetune[2:], f"--workdir={tmp_path}/wrong"], 2, 1)
+        assert end(wrong, timeout=60) == [2, 2], [said(process) for process in wrong]
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_all_hosts_stop_and_save_when_the_second_is_told_to(small_overrides, tmp_path):
+    options = small_overrides | {"data.shards": 2, "mesh.data": -1, "train.steps": 20_000, "train.log_every": 2}
+    command = [
+        "train",
+        f"--config={ROOT}/experiments/pretrain/bert.py:objectives=mlm",
+        "--seeds=1,2",
+        f"--workdir={tmp_path}/x",
+    ]
+    with starting(tmp_path) as start:
+        both = start([*command, *(f"--config.{key}={value}" for key, value in options.items())], 2, 1)
+        deadline = time.monotonic() + 240
+        while not (tmp_path / "x/seed=1/metrics.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        both[1].terminate()
+        assert end(both, timeout=60) == [130, 143], [said(process) for process in both]
+    assert "host 1 of 2 was told to stop" in said(both[0]) and Run(tmp_path / "x/seed=1").steps()
+    assert "seed=2: started" not in said(both[0])

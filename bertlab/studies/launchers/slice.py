@@ -1,9 +1,10 @@
-"""Several hosts that work on each run together, such as those of a TPU slice: the same `bertlab sweep` runs on each.
+"""Several hosts that work on each run together, such as those of a TPU slice: the same command runs on each.
 
 The first host has the sweep. For each run it writes a turn to `hosts/0.json` of the study's directory and starts its worker.
 The others (`follow`) read the turn, start theirs, and write how it ended to `hosts/INDEX.json`. The workers are the processes
 of one run (`bertlab.train.processes`). All hosts rewrite their file every second, so one that is gone is noticed by its
-silence. A turn names the tokens of the hosts that it is for, so what an earlier sweep left starts nothing.
+silence. A turn names the tokens of the hosts that it is for, so what an earlier sweep left starts nothing. The first one's last
+word is its exit status. A host that is told to stop says that it leaves, and all stop.
 
 Files, because a study's directory is shared anyway, and JAX's own way to send messages would take the devices.
 """
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ from bertlab.studies.launchers.base import Launcher, Process, append_line, start
 BEAT_SECONDS = 1.0  # between two writes of a host's file
 POLL_SECONDS = 0.2  # between two reads of the first host's file
 JOINING = 600.0  # seconds until all hosts must have come
-ENDING = 10.0  # seconds in which the others may read that the sweep has ended
+ENDING = 60.0  # seconds in which the others may read that the sweep has ended, and end
 WITNESS = 5.0  # seconds until a worker's last line must be in its log (`bertlab.train.processes`)
 
-_FORM = {"beat": str, "turn": int, "run?": str, "seen?": {str: str}, "token?": str, "status?": (int, None)}
+_FORM = {"beat": str, "turn": int, "run?": str, "seen?": {str: str}, "token?": str, "status?": (int, None), "leaves?": bool}
 
 
 class Sign:
@@ -89,12 +90,15 @@ class Slice(Launcher):
     Args:
         workdir: The study's directory, of which this process holds the lock.
         count: Number of hosts.
+
+    Attributes:
+        stopping: Whether the running worker was told to end: what the others do no longer matters.
     """
 
     jobs, is_here = 1, True
 
     def __init__(self, workdir: Path, count: int):
-        self._workdir, self._turn = workdir, 0
+        self._workdir, self._turn, self.stopping = workdir, 0, False
         folder = StudyDirectory(workdir).hosts
         folder.mkdir(parents=True, exist_ok=True)
         for file in folder.glob("*.json"):  # of an earlier sweep; a host that is here writes its own again
@@ -119,10 +123,12 @@ class Slice(Launcher):
 
         Raises:
             UserError: One does not come, or has gone.
+            KeyboardInterrupt: One was told to stop.
         """
         deadline = time.monotonic() + JOINING
         while True:
             said = {index: other.read() for index, other in self._others.items()}
+            self._require_staying(said)
             away = [i for i, of in said.items() if not of or self._others[i].silent_for() >= alive.PATIENCE]
             if not away:
                 return {str(index): of["token"] for index, of in said.items()}
@@ -138,31 +144,51 @@ class Slice(Launcher):
 
         Raises:
             UserError: A host that has not said it gives no sign of life.
+            KeyboardInterrupt: One was told to stop.
         """
-        found = {}
+        said = {index: other.read() for index, other in self._others.items()}
+        self._require_staying(said)
+        found = {index: of.get("status") if of.get("turn") == turn else None for index, of in said.items()}
         for index, other in self._others.items():
-            said = other.read()
-            found[index] = said.get("status") if said.get("turn") == turn else None
             if found[index] is None and other.silent_for() >= alive.PATIENCE:
                 raise UserError(
                     f"host {index} of {len(self._others) + 1} has given no sign of life for {other.silent_for():.0f} s; end its"
-                    " `bertlab sweep` if it is there, and run the same command on all hosts again: it goes on from the last"
-                    " checkpoints"
+                    " command if it is there, and run the same command on all hosts again: it goes on from the last checkpoints"
                 )
         return found
 
-    def close(self) -> None:
-        """Tells the others that the sweep has ended, and waits until they have read it."""
-        if self._turn < 0:
-            return
-        self._turn = -1
-        with contextlib.suppress(OSError):
-            self._sign.say(turn=-1, seen={str(index): other.read().get("token", "") for index, other in self._others.items()})
-        deadline = time.monotonic() + ENDING
-        while any(other.read() for other in self._others.values()) and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
+    def _require_staying(self, said: dict[int, dict[str, Any]]) -> None:
+        """Raises KeyboardInterrupt, as Ctrl-C here would, if one of the others was told to stop."""
+        if leaving := [index for index, of in said.items() if of.get("leaves")]:
+            print(f"host {leaving[0]} of {len(said) + 1} was told to stop", flush=True)
+            raise KeyboardInterrupt
+
+    def end(self, status: int) -> None:
+        """Tells the others how the study has ended, and waits until they have read it.
+
+        One that comes only now is told too; one that gives no sign of life is not waited for.
+
+        Args:
+            status: The exit status of all.
+        """
+        deadline, waited, told = time.monotonic() + ENDING, set(self._others), {}
+        with contextlib.suppress(OSError):  # a full disk: the others notice the silence
+            self._sign.say(turn=-1, status=status, seen={})
+            while waited and time.monotonic() < deadline:
+                for index in sorted(waited):
+                    other = self._others[index]
+                    said = other.read()
+                    if said.get("leaves") or other.silent_for() >= alive.PATIENCE or (not said and str(index) in told):
+                        waited.discard(index)
+                    elif said and told.get(str(index)) != said["token"]:
+                        told[str(index)] = said["token"]
+                        self._sign.say(seen=told)
+                time.sleep(POLL_SECONDS)
         self._sign.close()
         with contextlib.suppress(OSError):  # a file of a host that is gone stays
+            for index, other in self._others.items():
+                if other.read().get("leaves"):
+                    (self._folder / f"{index}.json").unlink()
             (self._folder / "0.json").unlink()
             self._folder.rmdir()
 
@@ -176,9 +202,14 @@ class SliceRun(Process):
         self._ended = 0.0
 
     def poll(self) -> int | None:
-        if self._status is None and (own := self._process.poll()) is not None:
-            self._ended = self._ended or time.monotonic()
+        own = self._process.poll()
+        if self._slice.stopping:
+            return own
+        if self._status is None:
             endings = self._slice.endings(self._turn)
+            if own is None:
+                return None
+            self._ended = self._ended or time.monotonic()
             if None in endings.values():
                 return None
             if own and not self._said() and time.monotonic() - self._ended < WITNESS:
@@ -195,43 +226,55 @@ class SliceRun(Process):
         return bool(lines) and lines[-1].startswith("bertlab: process ")
 
     def stop(self) -> None:
+        self._slice.stopping = True
         self._process.terminate()  # JAX tells the others
 
     def kill(self) -> None:
+        self._slice.stopping = True
         self._process.kill()  # the others notice it within a minute
 
 
-@contextlib.contextmanager
-def leading(workdir: Path, count: int) -> Iterator[Slice]:
-    """The launcher of the first host, and the lock of the study. At the end, however it comes, the others end too.
+def lead(workdir: Path, count: int, work: Callable[[Slice], int]) -> int:
+    """What the first host does: the work of a study, with the study's lock. At the end, however it comes, the others end too.
 
     Args:
         workdir: The study's directory.
         count: Number of hosts.
+        work: Is given the launcher; returns the exit status.
 
     Raises:
         UserError: Another sweep is at work there.
     """
     workdir.mkdir(parents=True, exist_ok=True)
     with alone(workdir, StudyDirectory(workdir).lock, required=True):
-        with contextlib.closing(Slice(workdir, count)) as launcher:
-            yield launcher
+        launcher, status = Slice(workdir, count), 1
+        try:
+            status = work(launcher)
+        except UserError:
+            status = 2
+            raise
+        finally:
+            launcher.end(status)
+    return status
 
 
-def follow(workdir: Path, index: int, count: int) -> None:
-    """What `bertlab sweep` does on all hosts but the first: takes its part in each run, until the first says that it has ended.
+def follow(workdir: Path, index: int, count: int) -> int:
+    """What all hosts but the first do: they take their part in each run, until the first says that the study has ended.
 
     Args:
         workdir: The study's directory.
         index: Of this host, from 1.
         count: Number of hosts.
 
+    Returns:
+        The exit status of the first.
+
     Raises:
         UserError: The first host does not come, or gives no sign of life.
     """
     folder, token, turn, worker = StudyDirectory(workdir).hosts, secrets.token_hex(8), 0, None
     print(f"host {index} of {count}: takes part in the runs that the first host begins in {workdir}", flush=True)
-    first, begun = Watched(folder / "0.json"), False
+    first, begun, leaves = Watched(folder / "0.json"), False, False
     sign = Sign(folder / f"{index}.json", token=token, turn=0, status=None)
     try:
         while True:
@@ -242,7 +285,9 @@ def follow(workdir: Path, index: int, count: int) -> None:
                 worker = None
                 sign.say(turn=turn, status=status)
             if is_mine and said["turn"] < 0:
-                return
+                if status := said.get("status") or 0:
+                    print(f"host {index} of {count}: the first has ended with status {status}, and says why", flush=True)
+                return status
             if is_mine and said["turn"] > turn and worker is None:
                 turn, directory = said["turn"], workdir / said["run"]
                 print(f"{said['run']}: takes part; see {directory / f'log-{index}.txt'}", flush=True)
@@ -253,15 +298,19 @@ def follow(workdir: Path, index: int, count: int) -> None:
                     " same command on all hosts again, with a --workdir that they share"
                 )
             time.sleep(POLL_SECONDS)
+    except KeyboardInterrupt:
+        leaves = True
+        sign.say(leaves=True)
+        raise
     finally:
         if worker is not None:
             with interruptible() as signals:
                 signals.saving()
             worker.terminate()  # JAX tells the others
             sign.say(turn=turn, status=worker.wait())
-            time.sleep(2 * BEAT_SECONDS)  # for the first to read it
         sign.close()
-        (folder / f"{index}.json").unlink(missing_ok=True)
+        if not leaves:  # the first may read that much later
+            (folder / f"{index}.json").unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             folder.rmdir()
 
