@@ -5,13 +5,15 @@
 SIDE is "ours", a side of the rival ("eager", "compiled", "gathered"), or "examples": that writes GIVEN, the data of both
 sides, and ends. SETTINGS is a JSON object of config keys that replace the workload's. The process prints a line of JSON when
 it is ready, and before that lines {"doing": ...} with its progress. It answers each line "N" on standard input with a line
-about a round of N steps, and the end of input with a last line.
+about a round of N steps, and the end of input with a last line. If the input ends in the middle of work, the process that
+measures is gone, and this one ends at once: a device is free for the next.
 """
 
 import contextlib
 import dataclasses
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -20,21 +22,31 @@ from pathlib import Path
 
 from bertlab.bench.workloads import WORKLOADS, Runner
 from bertlab.errors import UserError
+from bertlab.parent import Parent
 
 
 def main(side: str, name: str, given: str, settings: str = "{}") -> None:
     """Serves rounds until the input ends."""
+    parent = Parent(signal.SIGKILL)
     # Libraries print to standard output too, so the answers keep the real one to themselves.
     answers, sys.stdout = sys.stdout, sys.stderr
     say = lambda value: print(json.dumps(value), file=answers, flush=True)
+    next_round = lambda answer: parent.next_order(lambda: say(answer))
     try:
-        serve(say, side, name, given, json.loads(settings))
+        serve(say, next_round, side, name, given, json.loads(settings))
     except UserError as error:
         say({"error": str(error)})
 
 
-def serve(say: Callable[[dict], None], side: str, name: str, given: str, settings: dict) -> None:
-    """Does the work of `main`, and answers with `say`."""
+def serve(
+    say: Callable[[dict], None],
+    next_round: Callable[[dict], bytes | None],
+    side: str,
+    name: str,
+    given: str,
+    settings: dict,
+) -> None:
+    """Does the work of `main`: answers with `say`, or with `next_round`, which returns the next line of input."""
     workload = next(workload for workload in WORKLOADS if workload.name == name)
     workload = dataclasses.replace(workload, settings={**workload.settings, **settings})
     if workload.cores and side != "examples":  # before JAX and PyTorch are imported: they size their thread pools by it
@@ -51,9 +63,9 @@ def serve(say: Callable[[dict], None], side: str, name: str, given: str, setting
     with peak, of_side.RUNNERS[workload.kind](workload, given, side) as runner:
         if workload.kind == "start":
             runner.round(1)
-        say({**runner.facts, "ceiling": of_side.ceiling(workload.dtype) if workload.kind in ("step", "replicas") else 0.0})
-        for line in sys.stdin:
-            say(timed(runner, int(line)))
+        answer = {**runner.facts, "ceiling": of_side.ceiling(workload.dtype) if workload.kind in ("step", "replicas") else 0.0}
+        while (line := next_round(answer)) is not None:
+            answer = timed(runner, int(line))
         environment, on_device, huge = of_side.environment(), of_side.peak_device_bytes(), huge_page_bytes()
     say({"environment": environment, "peak_bytes": on_device or getattr(peak, "bytes", 0), "huge_page_bytes": huge})
 

@@ -142,7 +142,7 @@ _SMALLEST = _DEVICE | {name: _SMALL[name] for name in ("data.format", "data.batc
 _SMALLEST |= {"data.tokenizer.vocab_size": 2048}
 _PACKED = {"data.seq_len": 256, "data.pack_length": 512, "data.pack_examples": 2}
 _128 = {"data.batch_size": 256, "data.seq_len": 128, "objectives.mlm.max_predictions": 20}
-# A TPU's bodies stay below the 15.75 GiB of a v5e (tests/parity/test_plan.py), and no choice of attention comes first.
+# On a TPU these stay below the 15.75 GiB of a v5e (tests/parity/test_plan.py), and no choice of attention comes first.
 _IN_A_KERNEL = {"model.attention": "pallas", "model.remat": "dots"}
 _IN_PARTS = {"data.batch_size": 16, "train.micro_batches": 4}
 _PAIRS = "bert.py:size={},objectives=mlm+nsp"

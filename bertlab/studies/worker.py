@@ -11,11 +11,9 @@ import dataclasses
 import importlib
 import json
 import os
-import queue
 import signal
 import socket
 import sys
-import threading
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +23,7 @@ from bertlab import alive
 from bertlab.errors import UserError, failure_of_machine
 from bertlab.files import read_json
 from bertlab.locks import alone
+from bertlab.parent import Parent
 from bertlab.run import Run, StudyDirectory
 from bertlab.studies.study import COSTS, RunSpec, data_of, unseeded
 
@@ -278,35 +277,6 @@ def recorded(directory: Path) -> dict[str, dict[str, Any]]:
     return job["stages"] if "stages" in job else stage_settings(RunSpec(**job["run"]))  # written by an earlier version
 
 
-class Parent:
-    """The process that started this one. It sends further runs on standard input, one job.json path per line.
-
-    When standard input closes, the parent is gone: a worker in the middle of a run gets SIGTERM, so it saves and ends.
-    """
-
-    def __init__(self):
-        self.jobs, self.gone, self.idle = queue.SimpleQueue(), threading.Event(), threading.Event()
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        with open(0, "rb", closefd=False) as lines:
-            for line in lines:
-                self.jobs.put(Path(os.fsdecode(line.removesuffix(b"\n"))))
-        self.gone.set()
-        self.jobs.put(None)
-        if not self.idle.is_set():
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    def next_job(self, answer: int) -> Path | None:
-        """Tells the parent through file descriptor `answer` that a run has ended; waits for the next, None if there is none."""
-        self.idle.set()
-        with contextlib.suppress(BrokenPipeError):
-            os.write(answer, b"\n")
-        job = self.jobs.get()
-        self.idle.clear()
-        return None if self.gone.is_set() else job
-
-
 def write_to_log(directory: Path) -> None:
     """Redirects this process's output to a run's log.txt."""
     sys.stdout.flush()
@@ -366,7 +336,7 @@ def programs_of(file: Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Executes a run, and with --answer those that the parent sends next; returns the last exit status."""
+    """Executes a run, and with --answer those whose job.json the parent names next; returns the last exit status."""
     parser = argparse.ArgumentParser(prog="python -m bertlab.studies.worker", description="Executes one run of a study.")
     parser.add_argument("--run", required=True, type=Path, help="the run's job.json")
     parser.add_argument("--cores", default="", help="CPU cores to stay on, such as 0,1")
@@ -376,11 +346,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--answer", type=int, help="file descriptor for a line after each run; the worker then waits for another run"
     )
     options = parser.parse_args(arguments)
-    parent = Parent() if options.stop_with_parent else None
+    parent = Parent(signal.SIGTERM) if options.stop_with_parent else None
     if options.cores:  # before JAX is imported
         os.sched_setaffinity(0, [int(core) for core in options.cores.split(",")])
     job, status = options.run, execute_job(options.run, options.together)
-    while status == 0 and options.answer is not None and (following := parent.next_job(options.answer)) is not None:
+    done = lambda: os.write(options.answer, b"\n")
+    while status == 0 and options.answer is not None and (order := parent.next_order(done)) is not None:
+        following = Path(os.fsdecode(order))
         write_to_log(following.parent)
         if "jax" in sys.modules and programs_of(following) != programs_of(job):
             sys.modules["jax"].clear_caches()

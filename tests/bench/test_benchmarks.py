@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import io
 import json
 import os
 import subprocess
@@ -170,8 +169,8 @@ def test_a_side_s_cores_are_set_before_it_is_built(workload, monkeypatch):
     monkeypatch.setattr(worker, "WORKLOADS", [dataclasses.replace(workload, cores=1)])
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {7, 3, 4})
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: events.append(list(cores)))
-    monkeypatch.setattr(sys, "stdin", io.StringIO("4\n"))
-    worker.serve(answers.append, "gathered", "small", "", {})
+    lines = iter([b"4", None])
+    worker.serve(answers.append, lambda answer: answers.append(answer) or next(lines), "gathered", "small", "", {})
     assert events == [[3], "built"]
     assert answers[1]["tokens"] == 4 and 0 <= answers[1]["cpu_seconds"] and answers[2]["peak_bytes"] == 5
     assert answers[2]["huge_page_bytes"] >= 0

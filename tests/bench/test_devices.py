@@ -11,6 +11,7 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+import psutil
 import pytest
 
 from bertlab.bench import measure, ours
@@ -260,6 +261,35 @@ def test_a_workload_is_rehearsed_by_the_command_itself(tmp_path):
     subprocess.run([*command, "--only=tiny-1", "--out=found.json"], cwd=tmp_path, check=True)
     [found] = read_json(tmp_path / "found.json")["workloads"]
     assert found.get("failed") is None and found["sides"]["ours"]["rounds"][0]["tokens"] > 0
+
+
+A_LONG_ROUND = """
+import sys, time
+from bertlab.bench.measure import Side
+from bertlab.bench.workloads import chosen
+
+[workload] = chosen("gpu", "tiny-1")
+side = Side(workload, "ours", sys.argv[1], {}, workload.rehearsal())
+side.process.stdin.write("1000000\\n")
+side.process.stdin.flush()
+print("pid", side.process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_side_ends_in_the_middle_of_a_round_when_the_benchmark_is_killed(tmp_path):
+    command = [sys.executable, "-c", A_LONG_ROUND, str(tmp_path / "given")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as benchmark:
+        pid = next(line.split()[1] for line in benchmark.stdout if line.startswith("pid "))
+        side, began = psutil.Process(int(pid)), time.monotonic()
+        benchmark.kill()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while side.status() != psutil.STATUS_ZOMBIE and time.monotonic() - began < 20:
+            time.sleep(0.1)
+        ended = side.status() == psutil.STATUS_ZOMBIE  # nobody may ask for its status
+        side.kill()
+        assert ended, "the side works on"
 
 
 TOO_LARGE = """

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 # Each may import those of the lines above it, and within a line itself alone.
 LAYERS = (
-    ("alive", "console", "errors", "interrupts", "papers", "progress"),
+    ("alive", "console", "errors", "interrupts", "papers", "parent", "progress"),
     ("files", "compressed", "hosts"),
     ("checksums", "locks", "remote"),
     ("mirror",),

@@ -221,10 +221,19 @@ def test_extras_are_those_that_the_machine_needs():
     assert extras("gs://b", "tpu-v6e-8") == "gs,tpu"
     assert extras("s3://b", "A100:8") == "s3,cuda"
     assert extras("gs://b", "") == "gs"
-    for names in ("v5litepod-8", "TPU-V4-8:1", "{'tpu-v5p-8': 1}"):
+    tpus = "v5litepod-8 TPU-V4-8:1 {'tpu-v5p-8':1} tpu-v6e-slice:4 tpu-v5-lite-podslice:4 tpu-v5-lite-device:1 tpu-v5p-slice:4"
+    gpus = "V100-32GB:1 t4 H100-MEGA-80GB A10G:4 RTX6000-Ada {'L4':1,'L40S':1} GB200:4 H20 H800:8 A800-80GB A2 L2 L20 TitanRTX"
+    for names in [*tpus.split(), "tpu-v4-podslice:4"]:
         assert extras("gs://b", names) == "gs,tpu", names
-    for names in ("V100-32GB:1", "t4", "H100-MEGA-80GB", "A10G:4", "RTX6000-Ada", "{'L4': 1, 'L40S': 1}", "GB200:4"):
+    for names in [*gpus.split(), "RTX-A6000", "RTX-3090:2", "Tesla-T4", "V100", "M4000", "GTX1660S", "40GB+", "80GB:8"]:
         assert extras("gs://b", names) == "gs,cuda", names
+
+
+def test_other_manufacturers_accelerators_have_no_extra():
+    foreign = "MI300X:8 mi25 Trainium:16 Trainium2 Inferentia2:1 Radeon-Pro-V520 RX7900XTX gaudi3:8 amd:40GB+"
+    for names in [*foreign.split(), "Radeon Pro V520", "Radeon MI25", "Gaudi HL-205", "{'L4': 1, 'MI300X': 1}"]:
+        with pytest.raises(UserError, match="for NVIDIA's GPUs or for TPUs only"):
+            install("gs://b", names)
 
 
 @pytest.mark.usefixtures("fake_runs")
@@ -251,6 +260,7 @@ def test_a_run_that_stands_on_one_of_this_machine_is_refused(cloud, tmp_path):
             "accelerators=tpu-v5litepod-16: a slice of more than 8 has several hosts",
         ),
         ('mirror=memory://b/c,accelerators={"TPU-v4-16": 1}', "has several hosts"),
+        ('mirror=memory://b/c,accelerators={"tpu-v6e-slice": 4, "A100": 1}', "for NVIDIA's GPUs or for TPUs only; give setup="),
         (
             "mirror=memory://b/c,accelerators=v5litepod-16",
             "accelerators=v5litepod-16: a slice of more than 8 has several hosts",

@@ -39,12 +39,9 @@ OF_THIS_MACHINE = ("file://", "memory://")
 HOST_CHIPS = 8
 """The most chips or cores of a TPU on one host, as the number in an accelerator's name counts them."""
 
-# SkyPilot's names (`sky show-gpus -a`), of NVIDIA's GPUs with a suffix such as -80GB or -SXM.
-_TPU = r"(?:tpu-)?\bv[2-7](?:litepod|lite|[a-z])?-(\d+)"
-_NVIDIA = (
-    r"(?:K80|[MP][456]000|M60|P4|P40|P100|V100|T4g?|L4|L40S?|A10G?|A16|A30|A40|A100|A[2-6][05]00|[BH][123]00|GH200|GB[23]00|[GR]TX\w+)"
-    r"(?:-[\w-]+)?"
-)
+# Beginnings of SkyPilot's names (`sky show-gpus -a`) or of words in them; all other names are taken as NVIDIA's.
+_TPU = r"tpu|v\d[a-z]*-"
+_FOREIGN = r"MI\d|Radeon|RX|Instinct|AMD|Gaudi|HL-\d|Habana|Intel|Trainium|Inferentia|Qualcomm|Virtex|Alveo|Xilinx|Ascend"
 _ENVIRONMENT = "$HOME/bertlab-environment"  # on the machine
 _RUNS = "$HOME/bertlab-runs"
 _ENDED = ("SUCCEEDED", "CANCELLED")  # and all that begin with FAILED
@@ -101,7 +98,8 @@ class SkyPilot(Launcher):
         if mirror.startswith(OF_THIS_MACHINE):
             raise UserError(f"--launcher_options=mirror={mirror}: rented machines do not reach it; use gs:// or s3://")
         accelerators = str(resources.get("accelerators") or "")
-        if any(int(n) > HOST_CHIPS for n in re.findall(_TPU, accelerators, re.IGNORECASE)):
+        sizes = [re.search(r"-(\d+)$", name) for name in names_of(accelerators) if re.match(_TPU, name, re.IGNORECASE)]
+        if any(size and int(size[1]) > HOST_CHIPS for size in sizes):
             raise UserError(
                 f"--launcher_options=accelerators={accelerators}: a slice of more than {HOST_CHIPS} has several hosts, and each"
                 " run here has one; take a smaller slice, or train on this one with `bertlab manifest`"
@@ -216,16 +214,21 @@ def install(mirror: str, accelerators: str) -> str:
     )
 
 
+def names_of(accelerators: str) -> list[str]:
+    """The words in one or several of SkyPilot's accelerators: ["Gaudi", "HL-205"] of "Gaudi HL-205:8"."""
+    return re.findall(r"[A-Za-z][\w.-]*", accelerators)
+
+
 def extra_of(accelerators: str) -> str:
     """The extra of bertlab for one or several of SkyPilot's accelerators, such as "A100:8" or "{'tpu-v6e-8': 1}".
 
     Raises:
-        UserError: they are not all NVIDIA's, nor all TPUs.
+        UserError: they are TPUs and others, or another manufacturer's.
     """
-    names = re.findall(r"[A-Za-z][\w.-]*", accelerators)
-    for extra, known in (("tpu", _TPU), ("cuda", _NVIDIA)):
-        if names and all(re.fullmatch(known, name, re.IGNORECASE) for name in names):
-            return extra
+    names = names_of(accelerators)
+    tpus = sum(bool(re.match(_TPU, name, re.IGNORECASE)) for name in names)
+    if tpus in (0, len(names)) and not any(re.match(_FOREIGN, name, re.IGNORECASE) for name in names):
+        return "tpu" if tpus else "cuda"
     raise UserError(
         f"--launcher_options=accelerators={accelerators}: bertlab installs itself for NVIDIA's GPUs or for TPUs only; give"
         " setup= with the commands that install it for these"
