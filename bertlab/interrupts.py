@@ -46,8 +46,11 @@ class Signals:
         return self._raised and not self._saving
 
     def saving(self) -> None:
-        """Says that KeyboardInterrupt has arrived, and that what follows may take long."""
-        self._saving = True
+        """Says that what follows saves, and may take long.
+
+        If a signal has begun it, the next one ends it at once; otherwise the next one is only noted.
+        """
+        self._saving = self._noticed = True
 
     def _receive(self, number, frame) -> None:
         """In the main thread, between two lines of Python."""
@@ -78,7 +81,7 @@ class Signals:
                 return
             self.received = number if number in SIGNALS else None
         first = time.monotonic()
-        if self._holders:
+        if self._holders or self._saving:
             os.write(2, b"interrupted: saving; press Ctrl-C again to end at once\n")
         while True:
             noticed, waits = self._noticed, None if self._holders or self._saving else PATIENCE

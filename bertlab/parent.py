@@ -29,9 +29,10 @@ class Parent:
         with open(0, "rb", closefd=False) as lines:
             for line in lines:
                 self.orders.put(line.removesuffix(b"\n"))
+        works = not self.idle.is_set()  # before it is woken
         self.gone.set()
         self.orders.put(None)
-        if not self.idle.is_set():
+        if works:
             os.kill(os.getpid(), self.ends_work)
 
     def next_order(self, answer: Callable[[], object]) -> bytes | None:

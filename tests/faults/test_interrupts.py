@@ -70,6 +70,14 @@ with interrupts.interruptible() as signals:
         time.sleep(1)
         sys.exit(7)
 """
+# What another host's end made save: no signal has come yet.
+SAVES_ALREADY = """
+with interrupts.interruptible(lambda: print("killed the others", flush=True)) as signals:
+    signals.saving()
+    print("saving", flush=True)
+    {work}
+    sys.exit(7)
+"""
 HELD = """
 with interrupts.interruptible(lambda: print("killed the others", flush=True)):
     with interrupts.held() as signals:
@@ -110,6 +118,8 @@ def started(script, together):
         (FORGOTTEN_REFERENCE, [signal.SIGINT], 130, []),
         (FORGETS, [signal.SIGINT], 130, ["killed the others"]),
         (SAVES, [signal.SIGINT], 7, []),
+        (SAVES_ALREADY.format(work="time.sleep(1)"), [signal.SIGTERM], 7, ["saving"]),
+        (SAVES_ALREADY.format(work="time.sleep(600)"), [signal.SIGTERM, signal.SIGINT], 143, ["saving", "killed the others"]),
         (HELD.format(work="time.sleep(0.2)"), [signal.SIGINT], 7, ["saving"]),
         (CLOSES, [signal.SIGINT], 7, ["saving"]),
         (HELD.format(work="busy()"), [signal.SIGTERM, signal.SIGINT], 143, ["saving", "killed the others"]),

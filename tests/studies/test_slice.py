@@ -160,11 +160,44 @@ def test_all_stop_if_one_that_follows_is_told_to(when, workdir, capsys):
 
 
 def test_one_that_follows_and_is_told_to_stop_says_that_it_leaves(workdir, monkeypatch):
-    folder = StudyDirectory(workdir).hosts
+    (folder := StudyDirectory(workdir).hosts).mkdir()
+    (folder / "0.json").write_text("{}")
     monkeypatch.setattr(slice.Watched, "read", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         follow(workdir, 1, 2)
     assert json.loads((folder / "1.json").read_text())["leaves"] is True
+    (folder / "1.json").unlink()
+    time.sleep(5 * slice.BEAT_SECONDS)
+    assert not (folder / "1.json").exists(), "the next study removes it once"
+
+
+def test_one_that_began_again_in_the_middle_of_a_run_is_named(workdir, monkeypatch):
+    folder = StudyDirectory(workdir).hosts
+
+    def work(launcher):
+        (folder / "1.json").write_text(json.dumps({"beat": "a", "turn": 0, "token": "a"}))
+        run = launcher.start(["worker"], workdir / "one", None)
+        run._process.wait()
+        (folder / "1.json").write_text(json.dumps({"beat": "b", "turn": 0, "token": "b"}))
+        return run.wait()
+
+    monkeypatch.setattr(slice, "ENDING", 0.2)
+    with pytest.raises(UserError, match="host 1 of 2 began again in the middle of a run"):
+        lead(workdir, 2, work)
+    (folder / "1.json").unlink()
+
+
+def test_a_second_one_of_the_same_number_waits_and_disturbs_nothing(workdir, other):
+    """Of a second start, whose first host was refused; or the one before still saves."""
+    (folder := StudyDirectory(workdir).hosts).mkdir()
+    hold = "import sys\nfrom bertlab.locks import alone\nwith alone(sys.argv[1]): print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", hold, str(folder / "1.json")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        ends = other()
+        time.sleep(10 * slice.BEAT_SECONDS)
+        assert not (folder / "1.json").exists() and not ends
+    assert lead(workdir, 2, lambda launcher: 0) == 0 and ended(ends) == 0
 
 
 def test_what_an_earlier_sweep_left_starts_nothing(workdir, other):
@@ -205,6 +238,7 @@ def test_a_host_that_is_gone_is_named_by_the_first(at_work, workdir, monkeypatch
             monkeypatch.setattr(run._process, "poll", lambda: None)
         return run.wait()
 
+    monkeypatch.setattr(slice, "ENDING", 1.0)
     with pytest.raises(UserError, match=r"host 1 of 2 has given no sign of life"):
         lead(workdir, 2, work)
     (StudyDirectory(workdir).hosts / "1.json").unlink()

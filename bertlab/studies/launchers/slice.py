@@ -79,6 +79,14 @@ class Watched:
                 return said
         return {}
 
+    def is_gone(self) -> bool:
+        """Whether there is no file."""
+        return not self._path.exists()
+
+    def is_silent(self) -> bool:
+        """Whether it has been there, and gives no sign of life now."""
+        return self._beat is not None and self.silent_for() >= alive.PATIENCE
+
     def silent_for(self) -> float:
         """Seconds, by this host's clock, since `read` last found something new."""
         return time.monotonic() - self._since
@@ -98,7 +106,7 @@ class Slice(Launcher):
     jobs, is_here = 1, True
 
     def __init__(self, workdir: Path, count: int):
-        self._workdir, self._turn, self.stopping = workdir, 0, False
+        self._workdir, self._turn, self._tokens, self.stopping = workdir, 0, {}, False
         folder = StudyDirectory(workdir).hosts
         folder.mkdir(parents=True, exist_ok=True)
         for file in folder.glob("*.json"):  # of an earlier sweep; a host that is here writes its own again
@@ -111,11 +119,11 @@ class Slice(Launcher):
         return 1.0
 
     def start(self, command: Sequence[str], directory: Path, lock: int | None) -> "SliceRun":
-        tokens = self._assembled()
+        self._tokens = self._assembled()
         self._turn += 1
         inherited = () if lock is None else (lock,)  # as `Local`: no new sweep starts beside a worker that is at work
         process = start_worker([*command, "--together"], directory, pass_fds=inherited)
-        self._sign.say(turn=self._turn, run=os.path.relpath(directory, self._workdir), seen=tokens)
+        self._sign.say(turn=self._turn, run=os.path.relpath(directory, self._workdir), seen=self._tokens)
         return SliceRun(self, process, directory, self._turn)
 
     def _assembled(self) -> dict[str, str]:
@@ -143,11 +151,16 @@ class Slice(Launcher):
         """How the others' workers of a turn have ended; None while one is at work.
 
         Raises:
-            UserError: A host that has not said it gives no sign of life.
+            UserError: A host that has not said it gives no sign of life, or began again.
             KeyboardInterrupt: One was told to stop.
         """
         said = {index: other.read() for index, other in self._others.items()}
         self._require_staying(said)
+        if again := [index for index, of in said.items() if of and of["token"] != self._tokens[str(index)]]:
+            raise UserError(
+                f"host {again[0]} of {len(said) + 1} began again in the middle of a run; run the same command on all hosts"
+                " again: it goes on from the last checkpoints"
+            )
         found = {index: of.get("status") if of.get("turn") == turn else None for index, of in said.items()}
         for index, other in self._others.items():
             if found[index] is None and other.silent_for() >= alive.PATIENCE:
@@ -166,31 +179,39 @@ class Slice(Launcher):
     def end(self, status: int) -> None:
         """Tells the others how the study has ended, and waits until they have read it.
 
-        One that comes only now is told too; one that gives no sign of life is not waited for.
+        One that comes only now is told too; one that gives no sign of life any more is not waited for.
 
         Args:
             status: The exit status of all.
         """
-        deadline, waited, told = time.monotonic() + ENDING, set(self._others), {}
-        with contextlib.suppress(OSError):  # a full disk: the others notice the silence
+        began, waited, told, is_said = time.monotonic(), set(self._others), {}, False
+        try:
             self._sign.say(turn=-1, status=status, seen={})
-            while waited and time.monotonic() < deadline:
+            while waited and time.monotonic() - began < ENDING:
                 for index in sorted(waited):
                     other = self._others[index]
                     said = other.read()
-                    if said.get("leaves") or other.silent_for() >= alive.PATIENCE or (not said and str(index) in told):
+                    if said.get("leaves") or other.is_silent() or (str(index) in told and other.is_gone()):
                         waited.discard(index)
                     elif said and told.get(str(index)) != said["token"]:
                         told[str(index)] = said["token"]
-                        self._sign.say(seen=told)
+                        self._sign.say(seen=dict(told))
+                if waited and not is_said and time.monotonic() - began > 3 * BEAT_SECONDS:
+                    is_said = True
+                    print(
+                        f"waiting up to {ENDING:.0f} s for host {min(waited)}, to tell it that the study has ended", flush=True
+                    )
                 time.sleep(POLL_SECONDS)
-        self._sign.close()
-        with contextlib.suppress(OSError):  # a file of a host that is gone stays
-            for index, other in self._others.items():
-                if other.read().get("leaves"):
-                    (self._folder / f"{index}.json").unlink()
-            (self._folder / "0.json").unlink()
-            self._folder.rmdir()
+        except OSError:  # a full disk: the others notice the silence
+            pass
+        finally:
+            self._sign.close()
+            with contextlib.suppress(OSError):  # a file of a host that is gone stays
+                for index, other in self._others.items():
+                    if other.read().get("leaves"):
+                        (self._folder / f"{index}.json").unlink()
+                (self._folder / "0.json").unlink()
+                self._folder.rmdir()
 
 
 class SliceRun(Process):
@@ -253,6 +274,9 @@ def lead(workdir: Path, count: int, work: Callable[[Slice], int]) -> int:
         except UserError:
             status = 2
             raise
+        except KeyboardInterrupt:
+            status = 130
+            raise
         finally:
             launcher.end(status)
     return status
@@ -272,9 +296,15 @@ def follow(workdir: Path, index: int, count: int) -> int:
     Raises:
         UserError: The first host does not come, or gives no sign of life.
     """
-    folder, token, turn, worker = StudyDirectory(workdir).hosts, secrets.token_hex(8), 0, None
+    folder = StudyDirectory(workdir).hosts
     print(f"host {index} of {count}: takes part in the runs that the first host begins in {workdir}", flush=True)
-    first, begun, leaves = Watched(folder / "0.json"), False, False
+    with alone(folder / f"{index}.json", wait=True):  # one that is leaving may still save
+        return _follow(workdir, folder, index, count)
+
+
+def _follow(workdir: Path, folder: Path, index: int, count: int) -> int:
+    token, turn, worker, leaves = secrets.token_hex(8), 0, None, False
+    first, begun = Watched(folder / "0.json"), False
     sign = Sign(folder / f"{index}.json", token=token, turn=0, status=None)
     try:
         while True:
@@ -300,19 +330,19 @@ def follow(workdir: Path, index: int, count: int) -> int:
             time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
         leaves = True
-        sign.say(leaves=True)
+        with contextlib.suppress(OSError):
+            sign.say(leaves=True)
+        sign.close()  # the first may read it later, and the next study removes it once
         raise
     finally:
         if worker is not None:
-            with interruptible() as signals:
+            with interruptible(worker.kill) as signals:
                 signals.saving()
-            worker.terminate()  # JAX tells the others
-            sign.say(turn=turn, status=worker.wait())
+                worker.terminate()  # JAX tells the others
+                worker.wait()
         sign.close()
-        if not leaves:  # the first may read that much later
+        if not leaves or first.is_gone():
             (folder / f"{index}.json").unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            folder.rmdir()
 
 
 def _begin(directory: Path, index: int) -> subprocess.Popen:
