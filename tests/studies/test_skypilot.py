@@ -223,7 +223,7 @@ def test_extras_are_those_that_the_machine_needs():
     assert extras("gs://b", "") == "gs"
     tpus = "v5litepod-8 TPU-V4-8:1 {'tpu-v5p-8':1} tpu-v6e-slice:4 tpu-v5-lite-podslice:4 tpu-v5-lite-device:1 tpu-v5p-slice:4"
     gpus = "V100-32GB:1 t4 H100-MEGA-80GB A10G:4 RTX6000-Ada {'L4':1,'L40S':1} GB200:4 H20 H800:8 A800-80GB A2 L2 L20 TitanRTX"
-    for names in [*tpus.split(), "tpu-v4-podslice:4"]:
+    for names in [*tpus.split(), "tpu-v4-podslice:4", "{'tpu-v6e-8': None}"]:
         assert extras("gs://b", names) == "gs,tpu", names
     for names in [*gpus.split(), "RTX-A6000", "RTX-3090:2", "Tesla-T4", "V100", "M4000", "GTX1660S", "40GB+", "80GB:8"]:
         assert extras("gs://b", names) == "gs,cuda", names

@@ -216,7 +216,7 @@ def install(mirror: str, accelerators: str) -> str:
 
 def names_of(accelerators: str) -> list[str]:
     """The words in one or several of SkyPilot's accelerators: ["Gaudi", "HL-205"] of "Gaudi HL-205:8"."""
-    return re.findall(r"[A-Za-z][\w.-]*", accelerators)
+    return re.findall(r"\b(?!None\b)[A-Za-z][\w.-]*", accelerators)  # {"A100": None} is one of them
 
 
 def extra_of(accelerators: str) -> str:
