@@ -249,9 +249,19 @@ def test_a_first_host_that_is_gone_is_named_by_the_others(workdir, other, monkey
     monkeypatch.setattr(slice, "JOINING", 60.0)
     ends, folder = other(), StudyDirectory(workdir).hosts
     token = wait_for(folder / "1.json")["token"]
-    (folder / "0.json").write_text(json.dumps(TURN | {"turn": 0, "seen": {"1": token}}))
+    (folder / "0.json").write_text(json.dumps(TURN | {"turn": 0, "seen": {"1": token}, "token": "c"}))
     assert "the first of 2 hosts has given no sign of life" in str(ended(ends))
     assert not (workdir / "one" / "begun-other").exists()
+
+
+def test_a_first_host_that_began_again_is_named_by_the_others(workdir, other):
+    """Its turns are counted anew, so the others would take no part in them."""
+    ends, folder = other(), StudyDirectory(workdir).hosts
+    token = wait_for(folder / "1.json")["token"]
+    for beat, of_first, seen in (("a", "c", {"1": token}), ("b", "d", {})):
+        (folder / "0.json").write_text(json.dumps({"beat": beat, "turn": 0, "token": of_first, "seen": seen}))
+        time.sleep(10 * slice.POLL_SECONDS)
+    assert "the first of 2 hosts began again" in str(ended(ends))
 
 
 def wait_for(path):

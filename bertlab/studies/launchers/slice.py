@@ -10,6 +10,7 @@ Files, because a study's directory is shared anyway, and JAX's own way to send m
 """
 
 import contextlib
+import math
 import os
 import secrets
 import subprocess
@@ -112,7 +113,7 @@ class Slice(Launcher):
         for file in folder.glob("*.json"):  # of an earlier sweep; a host that is here writes its own again
             file.unlink(missing_ok=True)
         self._others = {index: Watched(folder / f"{index}.json") for index in range(1, count)}
-        self._sign = Sign(folder / "0.json", turn=0, run="", seen={})
+        self._sign = Sign(folder / "0.json", token=secrets.token_hex(8), turn=0, run="", seen={})
         self._folder = folder
 
     def share(self, workers: int) -> float | None:
@@ -184,17 +185,19 @@ class Slice(Launcher):
         Args:
             status: The exit status of all.
         """
-        began, waited, told, is_said = time.monotonic(), set(self._others), {}, False
+        began, waited, told, gone, is_said = time.monotonic(), set(self._others), {}, {}, False
         try:
             self._sign.say(turn=-1, status=status, seen={})
             while waited and time.monotonic() - began < ENDING:
                 for index in sorted(waited):
                     other = self._others[index]
                     said = other.read()
-                    if said.get("leaves") or other.is_silent() or (str(index) in told and other.is_gone()):
+                    since = gone.setdefault(index, time.monotonic()) if str(index) in told and other.is_gone() else math.inf
+                    if said.get("leaves") or other.is_silent() or time.monotonic() - since > BEAT_SECONDS:
                         waited.discard(index)
                     elif said and told.get(str(index)) != said["token"]:
                         told[str(index)] = said["token"]
+                        gone.pop(index, None)  # another one, which waited for it
                         self._sign.say(seen=dict(told))
                 if waited and not is_said and time.monotonic() - began > 3 * BEAT_SECONDS:
                     is_said = True
@@ -278,7 +281,8 @@ def lead(workdir: Path, count: int, work: Callable[[Slice], int]) -> int:
             status = 130
             raise
         finally:
-            launcher.end(status)
+            with contextlib.suppress(KeyboardInterrupt):  # how the work has ended counts
+                launcher.end(status)
     return status
 
 
@@ -298,19 +302,24 @@ def follow(workdir: Path, index: int, count: int) -> int:
     """
     folder = StudyDirectory(workdir).hosts
     print(f"host {index} of {count}: takes part in the runs that the first host begins in {workdir}", flush=True)
-    with alone(folder / f"{index}.json", wait=True):  # one that is leaving may still save
-        return _follow(workdir, folder, index, count)
+    with alone(folder / f"{index}.json", wait=True) as lock:  # one that is leaving may still save
+        return _follow(workdir, folder, index, count, lock)
 
 
-def _follow(workdir: Path, folder: Path, index: int, count: int) -> int:
+def _follow(workdir: Path, folder: Path, index: int, count: int, lock: int | None) -> int:
     token, turn, worker, leaves = secrets.token_hex(8), 0, None, False
-    first, begun = Watched(folder / "0.json"), False
+    first, leader = Watched(folder / "0.json"), None
     sign = Sign(folder / f"{index}.json", token=token, turn=0, status=None)
     try:
         while True:
             said = first.read()
             is_mine = said.get("seen", {}).get(str(index)) == token
-            begun = begun or is_mine
+            leader = leader or (said.get("token", "?") if is_mine else None)
+            if leader and said.get("token", leader) != leader:
+                raise UserError(
+                    f"the first of {count} hosts began again in {workdir}; run the same command on all hosts again: it goes on"
+                    " from the last checkpoints"
+                )
             if worker is not None and (status := worker.poll()) is not None:
                 worker = None
                 sign.say(turn=turn, status=status)
@@ -321,8 +330,8 @@ def _follow(workdir: Path, folder: Path, index: int, count: int) -> int:
             if is_mine and said["turn"] > turn and worker is None:
                 turn, directory = said["turn"], workdir / said["run"]
                 print(f"{said['run']}: takes part; see {directory / f'log-{index}.txt'}", flush=True)
-                worker = _begin(directory, index)
-            if first.silent_for() >= (alive.PATIENCE if begun else JOINING):
+                worker = _begin(directory, index, lock)
+            if first.silent_for() >= (alive.PATIENCE if leader else JOINING):
                 raise UserError(
                     f"the first of {count} hosts has given no sign of life for {first.silent_for():.0f} s in {workdir}; run the"
                     " same command on all hosts again, with a --workdir that they share"
@@ -345,8 +354,9 @@ def _follow(workdir: Path, folder: Path, index: int, count: int) -> int:
             (folder / f"{index}.json").unlink(missing_ok=True)
 
 
-def _begin(directory: Path, index: int) -> subprocess.Popen:
-    """Starts this host's worker of a run."""
+def _begin(directory: Path, index: int, lock: int | None) -> subprocess.Popen:
+    """Starts this host's worker of a run, which holds the host's lock as long as it works."""
     job = Run(directory).job.path.resolve()
     command = [sys.executable, "-u", "-m", "bertlab.studies.worker", "--run", str(job), "--together"]
-    return start_worker(command, directory, directory / f"log-{index}.txt")
+    inherited = () if lock is None else (lock,)
+    return start_worker(command, directory, directory / f"log-{index}.txt", pass_fds=inherited)
