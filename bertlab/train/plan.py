@@ -207,10 +207,9 @@ def plan(config, topology: str, number: int = 0) -> Plan:
     try:
         text = compiled.as_text()
     except jax.errors.JaxRuntimeError as error:  # libtpu may be ahead of jaxlib
-        version = _versions(("jax",))["jax"]
         raise UserError(
             f"the step compiles for {topology}, but this jaxlib cannot read the program ({str(error).splitlines()[0][:120]});"
-            f" install the libtpu that it was made for: pip install 'jax[tpu]=={version}'"
+            f" install the libtpu that it was made for: pip install 'jax[tpu]=={jax.__version__}'"
         ) from None
     memory = compiled.memory_analysis()
     return Plan(

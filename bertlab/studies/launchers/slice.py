@@ -138,7 +138,7 @@ class Slice(Launcher):
         while True:
             said = {index: other.read() for index, other in self._others.items()}
             self._require_staying(said)
-            away = [i for i, of in said.items() if not of or self._others[i].silent_for() >= alive.PATIENCE]
+            away = [i for i, of in said.items() if not of or self._others[i].is_silent()]
             if not away:
                 return {str(index): of["token"] for index, of in said.items()}
             if time.monotonic() > deadline:
@@ -164,7 +164,7 @@ class Slice(Launcher):
             )
         found = {index: of.get("status") if of.get("turn") == turn else None for index, of in said.items()}
         for index, other in self._others.items():
-            if found[index] is None and other.silent_for() >= alive.PATIENCE:
+            if found[index] is None and other.is_silent():
                 raise UserError(
                     f"host {index} of {len(self._others) + 1} has given no sign of life for {other.silent_for():.0f} s; end its"
                     " command if it is there, and run the same command on all hosts again: it goes on from the last checkpoints"
@@ -298,7 +298,7 @@ def follow(workdir: Path, index: int, count: int) -> int:
         The exit status of the first.
 
     Raises:
-        UserError: The first host does not come, or gives no sign of life.
+        UserError: The first host does not come, gives no sign of life, or began again.
     """
     folder = StudyDirectory(workdir).hosts
     print(f"host {index} of {count}: takes part in the runs that the first host begins in {workdir}", flush=True)
