@@ -17,9 +17,6 @@ from bertlab.models.presets import FAMILIES
 from bertlab.train import loop
 
 jax.config.update("jax_num_cpu_devices", 8)
-if os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS"):  # `make test`: XLA's older code generator compiles in 40 % of the time
-    quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quick}".strip()
 
 ROOT = Path(__file__).parent.parent
 RECIPES = {

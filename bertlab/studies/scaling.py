@@ -207,6 +207,8 @@ def fit(parameters: np.ndarray, tokens: np.ndarray, losses: np.ndarray, begin: F
     solve = lambda x: scipy.optimize.least_squares(residuals, x, loss="huber", f_scale=DELTA, bounds=bounds, x_scale="jac")
     best = min((solve(start) for start in starts), key=lambda found: found.cost)
     e, a, alpha, b, beta = best.x
+    # A term that vanishes leaves its power to chance.
+    alpha, beta = (power if np.exp(term) > 1e-6 * lowest else 0.0 for term, power in ((a, alpha), (b, beta)))
     return Fit(np.exp(e), np.exp(a + alpha * means[0]), alpha, np.exp(b + beta * means[1]), beta)
 
 

@@ -37,7 +37,7 @@ def write_files(folder, files, documents, words, pack=False):
 
 
 @pytest.mark.parametrize("pack", [False, True])
-@pytest.mark.parametrize(("files", "documents", "words"), [(1, 60, 3000), (40, 3, 1500), (4, 500, 50)])
+@pytest.mark.parametrize(("files", "documents", "words"), [(1, 60, 12000), (40, 3, 1500), (4, 500, 50)])
 def test_the_text_is_estimated_from_its_beginning(files, documents, words, pack, tmp_path, monkeypatch):
     """Of few long lines, of many files, and of many short lines; compressed, a reader is ahead of what it has given out."""
     text = write_files(tmp_path, files, documents, words, pack)

@@ -107,32 +107,6 @@ def test_a_grus_values_and_every_gradient_are_those_of_the_plain_recurrence(reve
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-def run_lstm(rows):
-    """An LSTM's states summed, its arguments, and the shapes that the loops of its derivative may carry."""
-    begin = {"cell": jnp.zeros((B, F)), "state": jnp.zeros((B, D))}
-    run = lambda *given: lstm(Cell((0, 1, 2, 3), 3.0, False), *given, begin, *rows)[0].sum()
-    return run, (jnp.zeros((L, B, 4 * F)), jnp.zeros((D, 4 * F)), jnp.zeros((F, D))), [(B, D), (B, F)]
-
-
-def run_gru(rows):
-    """The same of a GRU."""
-    run = lambda *given: gru(False, *given, rows[0]).sum()
-    return run, (jnp.zeros((L, B, 3 * F)), jnp.zeros((F, 3 * F)), jnp.zeros(F)), [(B, F)]
-
-
-@pytest.mark.parametrize("cell", [run_lstm, run_gru])
-def test_no_gradient_of_a_kernel_is_added_up_in_the_loop(cell):
-    """No loop of the derivative carries an array of a kernel's size."""
-    run, given, carry = cell(borders(jnp.asarray(DOCUMENTS), False, stateful=False))
-    program = jax.make_jaxpr(jax.grad(run, (0, 1, 2)))(*given)
-    loops = [equation for equation in program.eqns if equation.primitive.name == "scan"]
-    assert len(loops) == 2
-    for loop in loops:
-        constants, carried = loop.params["num_consts"], loop.params["num_carry"]
-        shapes = [variable.aval.shape for variable in loop.invars[constants : constants + carried]]
-        assert sorted(shapes) == carry
-
-
 def inputs_and_gradients(x, kernel, gradient):
     """`of_inputs`, and its gradients."""
     value, pull = jax.vjp(lambda x, kernel: of_inputs(x, kernel, jnp.float32), x, kernel)
