@@ -1,0 +1,1 @@
+"""The rebuilt rooms of bertlab, beside the old ones until everything has moved here."""
