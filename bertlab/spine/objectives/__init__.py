@@ -1,0 +1,109 @@
+"""Objectives by name. A name of the form `module:Class` is imported from outside the package."""
+
+import dataclasses
+import importlib
+
+from bertlab.spine.errors import UserError
+from bertlab.spine.objectives.autoregressive import LeftToRight, RightToLeft
+from bertlab.spine.objectives.base import Metrics, Model, Objective, Vocabulary, cross_entropy
+from bertlab.spine.objectives.masked import MaskedLanguageModel
+from bertlab.spine.objectives.next_sentence import NextSentence, SentenceOrder
+
+__all__ = [
+    "REGISTRY",
+    "Metrics",
+    "Model",
+    "Objective",
+    "Vocabulary",
+    "build",
+    "cross_entropy",
+    "default_settings",
+    "find",
+    "members",
+]
+
+REGISTRY: dict[str, type[Objective]] = {
+    "mlm": MaskedLanguageModel,
+    "ltr": LeftToRight,
+    "rtl": RightToLeft,
+    "nsp": NextSentence,
+    "sop": SentenceOrder,
+}
+
+SEVERAL = {"bilm": {"ltr": 0.5, "rtl": 0.5}}
+"""Names of several objectives, with their weights: ELMo's loss is the mean of its two directions."""
+
+CONFIG_FIELDS = ("weight", "final_weight", "implementation")
+"""Fields of an entry of `config.objectives` that are not settings of its class."""
+
+
+def members(names: str) -> dict[str, float]:
+    """The objectives of "mlm+nsp" with their default weights; "bilm" stands for two.
+
+    Raises:
+        UserError: An objective appears twice.
+    """
+    found = {}
+    for name in names.split("+"):
+        for member, weight in SEVERAL.get(name, {name: 1.0}).items():
+            if member in found:
+                raise UserError(f"objectives={names}: '{member}' appears twice")
+            found[member] = weight
+    return found
+
+
+def find(name: str) -> type[Objective]:
+    """The class of a registry name or of `module:Class`.
+
+    Raises:
+        UserError: The name is unknown, or is not that of an Objective dataclass.
+    """
+    if name in REGISTRY:
+        return REGISTRY[name]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        choices = ", ".join([*REGISTRY, *SEVERAL])
+        raise UserError(
+            f"objective '{name}' is unknown; choose from {choices}, or name your own as module:Class"
+        )
+    found = getattr(importlib.import_module(module), attribute)
+    # Without a decorator of its own a subclass would lose its settings: it inherits its base's fields.
+    if not issubclass(found, Objective) or "__dataclass_fields__" not in vars(found):
+        raise UserError(
+            f"objective '{name}' must inherit from Objective and have @dataclasses.dataclass(frozen=True)"
+        )
+    return found
+
+
+def default_settings(name: str) -> tuple[str, dict]:
+    """The key of an objective in `config.objectives`, and its settings with their defaults."""
+    settings = {field.name: field.default for field in dataclasses.fields(find(name))}
+    if ":" in name:
+        return name.partition(":")[2], {"implementation": name, **settings}
+    return name, settings
+
+
+def build(config) -> dict[str, Objective]:
+    """The objectives of `config.objectives`, by their keys.
+
+    Raises:
+        UserError: There is none, or a setting is unknown or refused by its class.
+    """
+    if not len(config):
+        raise UserError(
+            "config.objectives is empty; name at least one, for example objectives=mlm after the config's colon"
+        )
+    built = {}
+    for key, entry in config.items():
+        kind = find(entry.get("implementation", key))
+        settings = {name: value for name, value in entry.items() if name not in CONFIG_FIELDS}
+        unknown = settings.keys() - {field.name for field in dataclasses.fields(kind)}
+        if unknown:
+            raise UserError(
+                f"config.objectives.{key}.{min(unknown)} is not a setting of {kind.__name__}"
+            )
+        try:
+            built[key] = kind(**settings)
+        except UserError as error:
+            raise UserError(f"config.objectives.{key}: {error}") from None
+    return built

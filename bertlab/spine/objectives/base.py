@@ -1,0 +1,150 @@
+"""The contract of an objective: what the model is shown, and what it must predict.
+
+An objective is a frozen dataclass whose fields are its settings (`config.objectives.NAME.FIELD`). How a text is scored, what
+the exact floor is and what guessing costs are functions in `bertlab.evals`, registered by class.
+
+Letters: B batch, L length, D model width, V vocabulary, P predicted positions of a row.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float, Int
+
+from bertlab.spine.errors import UserError
+from bertlab.spine.models.base import View
+
+Metrics = Mapping[str, tuple[Array, Array]]
+"""Metric name to (weighted sum, weight), float32 scalars that are divided once, after everything has been added."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """What objectives know about the tokenizer and its corpus.
+
+    Attributes:
+        size: V.
+        mask_id: None if the tokenizer has no [MASK] (GPT's).
+        counts: [V] how often each id occurs in the training text; None: unknown.
+        continues: [V] whether a piece continues the word before it (WordPiece's ##ing); None: unknown.
+    """
+
+    size: int
+    pad_id: int
+    unk_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int | None
+    counts: tuple[int, ...] | None = None
+    continues: tuple[bool, ...] | None = None
+
+    def is_special(self, tokens: Int[Array, "..."]) -> Bool[Array, "..."]:
+        """Where a token is padding, [CLS] or [SEP]: never masked."""
+        return (tokens == self.pad_id) | (tokens == self.cls_id) | (tokens == self.sep_id)
+
+    def require_mask(self) -> int:
+        """The id of [MASK].
+
+        Raises:
+            UserError: The tokenizer has none.
+        """
+        if self.mask_id is None:
+            raise UserError(
+                "config.objectives masks tokens and the tokenizer has no [MASK]; name one that has in"
+                " config.data.tokenizer.path, or train one with config.data.tokenizer.kind"
+            )
+        return self.mask_id
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """The model as a loss sees it.
+
+    Attributes:
+        encode: (view=None) -> `Encoded`, the hidden states. Without an argument those of the view that the loss got, from one
+            pass for all objectives that share it; another view costs another pass.
+        pool: (documents=None) -> [B, D], one vector a row, or [B, n, D], one for each of its documents 1 to n.
+        predict_tokens: (hidden [..., D], side, among=None) -> float32 logits [..., V] of the model's output layer, or only
+            those of the candidates `among` ([n] or [..., k]).
+        head: The objective's own Linen module, or None.
+        vocabulary: Size and special ids.
+    """
+
+    encode: Callable
+    pool: Callable[..., Float[Array, "B ... D"]]
+    predict_tokens: Callable[..., Float[Array, "... V"]]
+    head: nn.Module | None
+    vocabulary: Vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """Base of all objectives.
+
+    Attributes:
+        reads: The side of the encoder's states that the loss uses: forward, backward or both.
+        needs: Fields of the batch that only some formats have, such as `pair_label`.
+        shares: Whose view it reads. None: its own, which is the batch unless it overrides `view`. "any": the first own view
+            among the run's objectives. A name: that objective's view. Without such an objective, the batch.
+    """
+
+    reads: ClassVar[str] = "both"
+    needs: ClassVar[tuple[str, ...]] = ()
+    shares: ClassVar[str | None] = None
+
+    def view(
+        self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]
+    ) -> View:
+        """What the model is shown. Called on the whole batch, so micro-batches see the same corruption.
+
+        Args:
+            batch: As `bertlab.data.batches` makes it.
+            key: A function of seed and step alone.
+            vocabulary: Size and special ids.
+            progress: float32, the share of training steps done; 1 in evaluation.
+
+        Returns:
+            The batch with other `tokens` and the fields that the loss needs, each with leading axis B.
+        """
+        return batch
+
+    def head(self, body: nn.Module) -> nn.Module | None:
+        """A Linen module with the objective's own parameters; `body.config` is the body's shape."""
+        return None
+
+    def loss(self, model: Model, view: View) -> Metrics:
+        """{name: (weighted sum, weight)}; "loss", in nats, is trained."""
+        raise NotImplementedError
+
+    def token_logits(
+        self, model: Model, hidden: Float[Array, "... D"], side: str
+    ) -> Float[Array, "... V"]:
+        """The logits with which it predicts tokens from gathered states of one side, for scoring; override both or none."""
+        return model.predict_tokens(hidden, side)
+
+
+def cross_entropy(
+    logits: Float[Array, "... V"], labels: Int[Array, "..."], weights: Float[Array, "..."]
+) -> Metrics:
+    """Weighted sums of −log p(label) in nats, and of right guesses (a tie for the highest logit is shared).
+
+    Args:
+        logits: float32.
+        labels: The right class; anything in range where the weight is zero.
+        weights: Non-negative weight of each position.
+    """
+    weights = weights.astype(jnp.float32)
+    # argmax and logsumexp would cost two more passes over [..., V]; one maximum serves both.
+    top = jax.lax.stop_gradient(logits.max(axis=-1))
+    log_normaliser = top + jnp.log(jnp.exp(logits - top[..., None]).sum(axis=-1))
+    label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    right = (label_logit == top) / (logits == top[..., None]).sum(axis=-1)
+    total = weights.sum()
+    return {
+        "loss": (((log_normaliser - label_logit) * weights).sum(), total),
+        "accuracy": ((right * weights).sum(), total),
+    }

@@ -1,0 +1,196 @@
+"""Masked language modelling (Devlin et al. 2018, sections 3.3.1 and A.1; masking as in create_pretraining_data.py)."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from bertlab.spine.errors import UserError
+from bertlab.spine.models.base import View
+from bertlab.spine.objectives.base import Metrics, Model, Objective, Vocabulary, cross_entropy
+from bertlab.spine.objectives.choosing import (
+    at_positions,
+    choose_spans,
+    choose_tokens,
+    choose_words,
+    in_slots,
+    inside_documents,
+    put_at,
+    span_edges,
+    span_lengths,
+    word_starts,
+)
+
+OVERFLOW = 1e-6
+"""With exact=False, the probability that a row wants more predictions than it has slots is below this."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLanguageModel(Objective):
+    """MLM: −Σ log p(x_t | x̃) over the chosen positions t, where x̃ is the text with those positions corrupted.
+
+    In each row n = min(P, max(1, round(rate · length))) positions are chosen among all but [CLS], [SEP] and padding; length
+    counts [CLS] and [SEP]. Packed examples share the n of their row. A chosen token becomes [MASK] with `mask_share`, a
+    uniform draw from the vocabulary with `random_share`, and stays otherwise. Logits are computed at the chosen positions
+    only: [B, P, V], P = `slots(L)`.
+
+    Attributes:
+        rate: Share of the positions that are chosen.
+        final_rate: The rate changes linearly to this value during training; evaluation uses it. 0: constant rate.
+        exact: True: n positions, as in BERT's code. False: each position independently with probability `rate`, as in Hugging
+            Face's collator.
+        unit: What is chosen. "token": positions without replacement. "whole_word": words; those that would exceed n are
+            skipped, and each piece becomes [MASK], random or neither independently. "span": spans of whole words (Joshi et
+            al. 2020, section 3.1) until n positions are chosen, the last one cut; drawn once a span what it becomes. The
+            first and last position of a document are not chosen.
+        span_p: Parameter of the geometric distribution of a span's length in words.
+        longest_span: Words.
+        mask_share: Share of the chosen tokens that become [MASK].
+        random_share: Share of the chosen tokens that become a random one.
+        static: Masks depend only on `static_seed`, `example_id` and `visit`, so with config.data.dupe_factor=10 they repeat
+            like those of BERT's ten copies. False: new masks at each step (RoBERTa).
+        static_seed: create_pretraining_data.py's random_seed.
+        max_predictions: P; 0: as many as the rate needs (BERT's 20 at 128 tokens and 77 at 512).
+        predict: "chosen": the chosen tokens. "all": every token but [CLS], [SEP] and padding, as a denoising autoencoder
+            reconstructs its input (Vincent et al. 2008), without being told which were chosen.
+    """
+
+    rate: float = 0.15
+    final_rate: float = 0.0
+    exact: bool = True
+    unit: str = "token"
+    span_p: float = 0.2
+    longest_span: int = 10
+    mask_share: float = 0.8
+    random_share: float = 0.1
+    static: bool = False
+    static_seed: int = 12345
+    max_predictions: int = 0
+    predict: str = "chosen"
+
+    def __post_init__(self):
+        if self.unit not in ("token", "whole_word", "span"):
+            raise UserError(f"unit={self.unit!r} must be token, whole_word or span")
+        if self.predict not in ("chosen", "all"):
+            raise UserError(f"predict={self.predict!r} must be chosen or all")
+        if not 0 < max(self.rate, self.final_rate) <= 1:
+            raise UserError(f"rate={self.rate} must be above 0 and at most 1")
+        if self.mask_share + self.random_share > 1:
+            raise UserError(
+                f"mask_share + random_share={self.mask_share + self.random_share} must be at most 1"
+            )
+        if not self.exact and self.unit != "token":
+            raise UserError(
+                f"exact=False chooses each token independently: set exact=True for unit={self.unit}"
+            )
+        if self.static and self.final_rate:
+            raise UserError(
+                f"final_rate={self.final_rate} changes the masks, and static=True keeps them: set one"
+            )
+
+    def view(
+        self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]
+    ) -> View:
+        """The batch with corrupted tokens, and [B, P] `masked_positions`, `masked_labels`, `masked_weights`.
+
+        unit="span" adds [B, P] fields for the boundary objective: `span_left` and `span_right`, the positions before and
+        after the slot's span (s − 1 and e + 1), and `span_place`, i − s + 1, from 1; 0 in unused slots.
+        """
+        tokens, documents = batch["tokens"], batch["documents"]
+        rows, length = tokens.shape
+        slots = self.slots(length)
+        draw = functools.partial(_draw, length=length, slots=slots, vocab_size=vocabulary.size)
+        draws = jax.vmap(draw)(self._row_keys(batch)) if self.static else draw(key, rows=(rows,))
+        priority, extent, fate, random_tokens = draws
+
+        candidates = (documents > 0) & ~vocabulary.is_special(tokens)
+        if self.unit == "span":
+            candidates &= inside_documents(documents)
+        if self.exact:
+            wanted = self._wanted((documents > 0).sum(axis=1), length, progress)
+        else:
+            wanted = (candidates & (priority < self._rate(progress))).sum(axis=1)
+        wanted = jnp.minimum(wanted, slots)
+        starts = word_starts(tokens, documents, candidates, vocabulary.continues)
+        if self.unit == "token":
+            chosen = choose_tokens(candidates, priority, wanted)
+        elif self.unit == "whole_word":
+            chosen = choose_words(candidates, starts, priority, wanted)
+        else:
+            lengths = span_lengths(extent, self.span_p, self.longest_span)
+            chosen = choose_spans(candidates, starts, priority, lengths, wanted)
+
+        positions, used = in_slots(chosen, slots)
+        labels = at_positions(tokens, positions)
+        view = {
+            **batch,
+            "masked_positions": positions,
+            "masked_labels": labels,
+            "masked_weights": used,
+        }
+        if self.unit == "span":
+            left, right = (
+                jnp.where(used, at_positions(edge, positions), 0) for edge in span_edges(chosen)
+            )
+            view |= {"span_left": left, "span_right": right, "span_place": positions - left}
+            # The positions of a span are in neighbouring slots and share the fate of the first one.
+            fate = at_positions(fate, jnp.arange(slots) - jnp.maximum(positions - left - 1, 0))
+        changed = jnp.where(fate < self.mask_share, vocabulary.require_mask(), random_tokens)
+        changed = jnp.where(fate < self.mask_share + self.random_share, changed, labels)
+        return {**view, "tokens": put_at(tokens, positions, used, changed)}
+
+    def slots(self, length: int) -> int:
+        """P, the most predictions in a row of L positions."""
+        rate = max(self.rate, self.final_rate)
+        most = rate * length
+        if not self.exact:  # Bernstein's inequality for the upper tail of a binomial distribution
+            third = -math.log(OVERFLOW) / 3
+            most += third + math.sqrt(third**2 + 6 * third * most * (1 - rate))
+        return min(self.max_predictions or math.ceil(most), length)
+
+    def loss(self, model: Model, view: View) -> Metrics:
+        """Cross-entropy and accuracy at the chosen positions, or of all tokens."""
+        hidden = model.encode().output("both")
+        labels, weights = view["masked_labels"], view["masked_weights"]
+        if self.predict == "chosen":
+            hidden = at_positions(hidden, view["masked_positions"])
+        else:
+            labels = put_at(view["tokens"], view["masked_positions"], weights, labels)
+            weights = (view["documents"] > 0) & ~model.vocabulary.is_special(labels)
+        return cross_entropy(model.predict_tokens(hidden, "both"), labels, weights)
+
+    def _rate(self, progress: Float[Array, ""]) -> Float[Array, ""]:
+        return (1 - progress) * self.rate + progress * (self.final_rate or self.rate)
+
+    def _wanted(
+        self, filled: Int[Array, "B"], length: int, progress: Float[Array, ""]
+    ) -> Int[Array, "B"]:
+        """max(1, round(rate · filled)), with halves rounded to even."""
+        if self.final_rate:
+            return jnp.maximum(1, jnp.round(self._rate(progress) * filled)).astype(jnp.int32)
+        # Python's rounding of float64, like the original's; float32 differs at 190, 350, ...
+        return jnp.array([max(1, round(n * self.rate)) for n in range(length + 1)], jnp.int32)[
+            filled
+        ]
+
+    def _row_keys(self, batch: View) -> Array:
+        """[B] keys from `static_seed`, the row's examples and their visits."""
+        numbers = jnp.concatenate([batch["example_id"], batch["visit"][..., None]], axis=-1)
+        numbers = numbers.reshape(len(batch["tokens"]), -1)
+        return jax.vmap(
+            lambda row: functools.reduce(jax.random.fold_in, row, jax.random.key(self.static_seed))
+        )(numbers)
+
+
+def _draw(
+    key: Array, length: int, slots: int, vocab_size: int, rows: tuple[int, ...] = ()
+) -> tuple[Array, ...]:
+    """All random numbers of masking: [*rows, L] priorities and span lengths, [*rows, P] fates and random tokens."""
+    choose_key, fate_key, random_key = jax.random.split(key, 3)
+    priority = jax.random.uniform(choose_key, (*rows, length))
+    extent = jax.random.uniform(jax.random.fold_in(choose_key, 1), (*rows, length))
+    fate = jax.random.uniform(fate_key, (*rows, slots))
+    return priority, extent, fate, jax.random.randint(random_key, (*rows, slots), 0, vocab_size)

@@ -1,0 +1,231 @@
+"""A model and its objectives composed into pure functions of (params, batch, key).
+
+Objectives that share a view share one forward pass; no other objective changes what one is shown. A stream has one view and
+one carried state a direction: left-to-right and right-to-left models read streams of their own, as in ELMo.
+"""
+
+import dataclasses
+import functools
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array
+
+from bertlab.spine.errors import UserError
+from bertlab.spine.models.base import Carry, Encoded, View, logical_axes, unbox
+from bertlab.spine.objectives.base import Metrics, Model, Objective, Vocabulary
+
+STATISTICS = "statistics"
+"""The collection into which a module sows new values of running statistics, which it keeps among its parameters; the training
+step puts them there after the update."""
+
+
+def group_by_view(
+    objectives: Mapping[str, Objective], stream: bool = False
+) -> dict[str, tuple[str, ...]]:
+    """View name to the objectives that share its forward pass.
+
+    A view is "batch", named after the objective that makes it, or, over a stream, the direction that its objectives read.
+    """
+    own = [
+        name for name, objective in objectives.items() if type(objective).view is not Objective.view
+    ]
+    groups = {}
+    for name, objective in objectives.items():
+        if objective.shares in own:
+            view = objective.shares
+        elif objective.shares == "any" and own:
+            view = own[0]
+        elif name in own:
+            view = name
+        elif stream and objective.reads in ("forward", "backward"):
+            view = objective.reads
+        else:
+            view = "batch"
+        groups.setdefault(view, []).append(name)
+    if (
+        stream and "batch" in groups and len(groups) > 1
+    ):  # losses on states alone, such as `ar`, follow the direction
+        groups[next(view for view in groups if view != "batch")] += groups.pop("batch")
+    return {view: tuple(names) for view, names in groups.items()}
+
+
+class _Composite(nn.Module):
+    """The body with the objectives' heads: Linen needs one module that owns all parameters."""
+
+    body: nn.Module
+    objectives: tuple[tuple[str, Objective], ...]
+    vocabulary: Vocabulary
+    stream: bool
+
+    def setup(self):
+        heads = {name: objective.head(self.body) for name, objective in self.objectives}
+        self.heads = {name: head for name, head in heads.items() if head is not None}
+
+    def __call__(
+        self, views: Mapping[str, View], carry: Mapping[str, Carry]
+    ) -> tuple[Metrics, Mapping[str, Carry]]:
+        """One forward pass a view, the losses of all objectives, and the states with which the rows end."""
+        objectives, metrics, carried = dict(self.objectives), {}, {}
+        for view_name, names in group_by_view(objectives, self.stream).items():
+            view, before = views[view_name], carry.get(view_name, {})
+
+            @functools.cache  # encoded when a loss asks for it: some read other views only
+            def encode(view=view, before=before):
+                return self.body.encode(view, before)
+
+            for name in names:
+                model = self._model(name, view, lambda encode=encode: encode()[0])
+                for metric, value in objectives[name].loss(model, view).items():
+                    metrics[f"{name}/{metric}"] = value
+            if before:
+                carried[view_name] = encode()[1]
+        return metrics, carried
+
+    def _model(self, name: str, view: View, encode_own: Callable[[], Encoded]) -> Model:
+        def encode(other: View | None = None) -> Encoded:
+            return encode_own() if other is None else self.body.encode(other, {})[0]
+
+        return Model(
+            encode=encode,
+            pool=lambda documents=None: self.body.pool(encode_own(), view, documents),
+            predict_tokens=self.body.predict_tokens,
+            head=self.heads.get(name),
+            vocabulary=self.vocabulary,
+        )
+
+    def encode(self, view: View) -> Encoded:
+        return self.body.encode(view, {})[0]
+
+    def call(self, name: str, view: View, function: Callable[[Model, View], Any]) -> Any:
+        encode = functools.cache(functools.partial(self.encode, view))
+        return function(self._model(name, view, encode), view)
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """Body and objectives as pure functions. Nothing here holds arrays.
+
+    Attributes:
+        body: A Linen body (`bertlab.models`).
+        objectives: By name, in the order of the config; empty in a program that only encodes.
+        vocabulary: Special ids for the views.
+        stream: Rows continue where the last batch ended.
+        stateful: Recurrent states continue with them.
+        adapter: Parameters added to the model's (`bertlab.models.lora.Lora`), or None.
+    """
+
+    body: nn.Module
+    objectives: Mapping[str, Objective]
+    vocabulary: Vocabulary
+    stream: bool = False
+    stateful: bool = False
+    adapter: Any = None
+
+    @property
+    def module(self) -> _Composite:
+        """The Linen module that owns all parameters."""
+        return _Composite(self.body, tuple(self.objectives.items()), self.vocabulary, self.stream)
+
+    def views(self, batch: View, key: Array, progress: Array | float = 1.0) -> dict[str, View]:
+        """The views by name; a function of the batch, key and progress. An objective's draws do not depend on the others."""
+        batch, progress = jax.tree.map(jnp.asarray, batch), jnp.asarray(progress, jnp.float32)
+        views = {}
+        for name in group_by_view(self.objectives, self.stream):
+            if name in self.objectives:
+                views[name] = self.objectives[name].view(
+                    batch, named_key(key, name), self.vocabulary, progress
+                )
+            else:
+                views[name] = one_direction(batch, name)
+        return views
+
+    def initial_carry(self, rows: int) -> dict[str, Carry]:
+        """Recurrent states before the first batch, zeros by view and side; {} if nothing is carried."""
+        if not self.stateful:
+            return {}
+        sides = [
+            view
+            for view in group_by_view(self.objectives, self.stream)
+            if view in ("forward", "backward")
+        ]
+        return {side: self.body.config.initial_carry(rows, (side,)) for side in sides}
+
+    def init(self, key: Array, batch: View):
+        """Fresh parameters, a tree of float32 arrays. Values depend only on the key and each parameter's path."""
+        params = unbox(self._init(key, batch))
+        return (
+            params if self.adapter is None else self.adapter.add(params, named_key(key, "adapter"))
+        )
+
+    def logical_axes(self, batch: View):
+        """The logical axis names of every parameter, a tree like `init`'s."""
+        axes = logical_axes(jax.eval_shape(self._init, jax.random.key(0), batch))
+        return axes if self.adapter is None else self.adapter.logical_axes(axes)
+
+    def _init(self, key, batch):
+        if not self.objectives:
+            return self.module.init(key, batch, method="encode")["params"]
+        return self.module.init(key, self.views(batch, key), {})["params"]
+
+    def plain(self, params):
+        """The parameters with which the model computes: with an adapter's updates added."""
+        if self.adapter is not None:
+            return self.adapter.merge(params)
+        if "lora" in params:
+            raise UserError(
+                "these parameters have low-rank updates; set config.lora as in their run"
+            )
+        return params
+
+    def metrics(
+        self, params, views: Mapping[str, View], carry: Mapping[str, Carry] | None = None, key=None
+    ):
+        """All losses and metrics.
+
+        Args:
+            params: From `init`.
+            views: From `views`.
+            carry: Recurrent states with which the rows begin; None: zeros.
+            key: For dropout and negative samples; None for neither.
+
+        Returns:
+            ({"mlm/loss": (weighted sum, weight), ...}, the states with which the rows end, new values of running statistics:
+            a tree like a part of the parameters).
+        """
+        rngs = {} if key is None else {"dropout": key}
+        (metrics, carry), kept = self.module.apply(
+            {"params": self.plain(params)}, views, carry or {}, rngs=rngs, mutable=[STATISTICS]
+        )
+        return metrics, carry, kept.get(STATISTICS, {})
+
+    def encode(self, params, view: View) -> Encoded:
+        """Hidden states without dropout; recurrent states begin at zero."""
+        return self.module.apply({"params": self.plain(params)}, view, method="encode")
+
+    def call(self, params, name: str, view: View, function: Callable[[Model, View], Any]) -> Any:
+        """`function(model, view)` with the `Model` of one objective on a view, without dropout."""
+        return self.module.apply(
+            {"params": self.plain(params)}, name, view, function, method="call"
+        )
+
+
+def named_key(key: Array, name: str) -> Array:
+    """A key that depends only on a name, not on what else there is."""
+    return jax.random.fold_in(key, zlib.crc32(name.encode()))
+
+
+def one_direction(batch: View, view_name: str) -> View:
+    """The fields of one direction of a stream; those of the backward one have a prefix."""
+    prefix = "backward_"
+    forward = {name: value for name, value in batch.items() if not name.startswith(prefix)}
+    if view_name != "backward":
+        return forward
+    backward = {
+        name.removeprefix(prefix): value for name, value in batch.items() if name.startswith(prefix)
+    }
+    return {**{name: value for name, value in forward.items() if name != "next_tokens"}, **backward}
