@@ -31,7 +31,8 @@ REGISTRY: dict[str, type[Objective]] = {
 }
 
 SEVERAL = {"bilm": {"ltr": 0.5, "rtl": 0.5}}
-"""Names of several objectives, with their weights: ELMo's loss is the mean of its two directions."""
+"""Names of several objectives, with their weights: ELMo's loss is the mean of its two
+directions."""
 
 CONFIG_FIELDS = ("weight", "final_weight", "implementation")
 """Fields of an entry of `config.objectives` that are not settings of its class."""
@@ -64,13 +65,15 @@ def find(name: str) -> type[Objective]:
     if not colon:
         choices = ", ".join([*REGISTRY, *SEVERAL])
         raise UserError(
-            f"objective '{name}' is unknown; choose from {choices}, or name your own as module:Class"
+            f"objective '{name}' is unknown; choose from {choices}, or your own as module:Class"
         )
     found = getattr(importlib.import_module(module), attribute)
-    # Without a decorator of its own a subclass would lose its settings: it inherits its base's fields.
+    # Without a decorator of its own a subclass would lose its settings: it inherits its base's
+    # fields.
     if not issubclass(found, Objective) or "__dataclass_fields__" not in vars(found):
         raise UserError(
-            f"objective '{name}' must inherit from Objective and have @dataclasses.dataclass(frozen=True)"
+            f"objective '{name}' must be a subclass of Objective with its own"
+            " @dataclasses.dataclass(frozen=True)"
         )
     return found
 
@@ -91,7 +94,7 @@ def build(config) -> dict[str, Objective]:
     """
     if not len(config):
         raise UserError(
-            "config.objectives is empty; name at least one, for example objectives=mlm after the config's colon"
+            "config.objectives is empty; name one, such as objectives=mlm after the config's colon"
         )
     built = {}
     for key, entry in config.items():

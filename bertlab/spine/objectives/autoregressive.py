@@ -1,5 +1,5 @@
-"""Language modelling in one direction: GPT's (Radford et al. 2018, equation 1) and each half of ELMo's biLM (Peters et al. 2018,
-equation 1 and the one below it)."""
+"""Language modelling in one direction: GPT's (Radford et al. 2018, equation 1) and each half of
+ELMo's biLM (Peters et al. 2018, equation 1 and the one below it)."""
 
 import dataclasses
 import math
@@ -19,9 +19,9 @@ class OneDirection(Objective):
     """Base of both directions: the labels, and the full or sampled softmax.
 
     Attributes:
-        negatives: In training the softmax is over the right token and this many others (Jean et al. 2015; bilm-tf: 8,192),
-            drawn once a (micro-)batch from a log-uniform distribution, so ids must be in order of frequency. 0: the full
-            softmax, as in evaluation.
+        negatives: In training the softmax is over the right token and this many others (Jean et al.
+            2015; bilm-tf: 8,192), drawn once a (micro-)batch from a log-uniform distribution, so
+            ids must be in order of frequency. 0: the full softmax, as in evaluation.
     """
 
     negatives: int = 0
@@ -31,7 +31,8 @@ class OneDirection(Objective):
         return LogUniform(body.config.vocab_size, self.negatives) if self.negatives else None
 
     def loss(self, model: Model, view: View) -> Metrics:
-        """Cross-entropy and accuracy of the neighbouring token at every position that has one in its document."""
+        """Cross-entropy and accuracy of the neighbouring token at every position that has one in
+        its document."""
         hidden = model.encode().output(self.reads)
         labels = neighbours(view, self.reads)
         if "next_tokens" not in view:  # the last position (backward: the first) has no neighbour
@@ -49,7 +50,8 @@ class OneDirection(Objective):
     ):
         """[B, L, 1 + n], the right token first."""
         drawn, expected = model.head()
-        # Subtracting the log of each token's expected count in the sample estimates the full softmax.
+        # Subtracting the log of each token's expected count in the sample estimates the full
+        # softmax.
         right = (
             model.predict_tokens(hidden, self.reads, labels[..., None])
             - jnp.log(expected[labels])[..., None]
@@ -61,14 +63,16 @@ class OneDirection(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class LeftToRight(OneDirection):
-    """LTR: −Σ_t log p(x_{t+1} | x_1 … x_t), within a document; the state at t has seen tokens ≤ t."""
+    """LTR: −Σ_t log p(x_{t+1} | x_1 … x_t), within a document; the state at t has seen tokens ≤
+    t."""
 
     reads = "forward"
 
 
 @dataclasses.dataclass(frozen=True)
 class RightToLeft(OneDirection):
-    """RTL: −Σ_t log p(x_{t−1} | x_t … x_T), within a document; the state at t has seen tokens ≥ t."""
+    """RTL: −Σ_t log p(x_{t−1} | x_t … x_T), within a document; the state at t has seen tokens ≥
+    t."""
 
     reads = "backward"
 
@@ -77,7 +81,8 @@ def neighbours(view: View, side: str) -> Int[Array, "B L"]:
     """The token to predict at each position, or −1 for none.
 
     Args:
-        view: `tokens` and `documents`, or a stream's `next_tokens`; these reach across the ends of rows.
+        view: `tokens` and `documents`, or a stream's `next_tokens`; these reach across the ends of
+            rows.
         side: "forward" for the token after each position, "backward" for the token before.
     """
     if "next_tokens" in view:
@@ -90,7 +95,8 @@ def neighbours(view: View, side: str) -> Int[Array, "B L"]:
 
 
 class LogUniform(nn.Module):
-    """Draws `number` of V ids without replacement from p(k) ∝ log((k + 2) / (k + 1)), as TensorFlow's log-uniform sampler."""
+    """Draws `number` of V ids without replacement from p(k) ∝ log((k + 2) / (k + 1)), as
+    TensorFlow's log-uniform sampler."""
 
     vocab_size: int
     number: int
@@ -98,7 +104,8 @@ class LogUniform(nn.Module):
     def __call__(self) -> tuple[Int[Array, "n"], Float[Array, "V"]]:
         """The ids, and the expected count of each id in the sample.
 
-        It is 1 − (1 − p)^t, where t is the number of draws with replacement after which n different ids are expected.
+        It is 1 − (1 − p)^t, where t is the number of draws with replacement after which n different
+        ids are expected.
         """
         ranks = np.arange(self.vocab_size)
         probability = np.log((ranks + 2) / (ranks + 1)) / math.log(self.vocab_size + 1)

@@ -1,7 +1,8 @@
 """The contract of an objective: what the model is shown, and what it must predict.
 
-An objective is a frozen dataclass whose fields are its settings (`config.objectives.NAME.FIELD`). How a text is scored, what
-the exact floor is and what guessing costs are functions in `bertlab.evals`, registered by class.
+An objective is a frozen dataclass whose fields are its settings (`config.objectives.NAME.FIELD`).
+How a text is scored, what the exact floor is and what guessing costs are functions in
+`bertlab.evals`, registered by class.
 
 Letters: B batch, L length, D model width, V vocabulary, P predicted positions of a row.
 """
@@ -19,7 +20,8 @@ from bertlab.spine.errors import UserError
 from bertlab.spine.models.base import View
 
 Metrics = Mapping[str, tuple[Array, Array]]
-"""Metric name to (weighted sum, weight), float32 scalars that are divided once, after everything has been added."""
+"""Metric name to (weighted sum, weight), float32 scalars that are divided once, after everything
+has been added."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +32,8 @@ class Vocabulary:
         size: V.
         mask_id: None if the tokenizer has no [MASK] (GPT's).
         counts: [V] how often each id occurs in the training text; None: unknown.
-        continues: [V] whether a piece continues the word before it (WordPiece's ##ing); None: unknown.
+        continues: [V] whether a piece continues the word before it (WordPiece's ##ing); None:
+            unknown.
     """
 
     size: int
@@ -54,7 +57,7 @@ class Vocabulary:
         """
         if self.mask_id is None:
             raise UserError(
-                "config.objectives masks tokens and the tokenizer has no [MASK]; name one that has in"
+                "config.objectives masks tokens and the tokenizer has no [MASK]; name one with it in"
                 " config.data.tokenizer.path, or train one with config.data.tokenizer.kind"
             )
         return self.mask_id
@@ -65,11 +68,13 @@ class Model:
     """The model as a loss sees it.
 
     Attributes:
-        encode: (view=None) -> `Encoded`, the hidden states. Without an argument those of the view that the loss got, from one
-            pass for all objectives that share it; another view costs another pass.
-        pool: (documents=None) -> [B, D], one vector a row, or [B, n, D], one for each of its documents 1 to n.
-        predict_tokens: (hidden [..., D], side, among=None) -> float32 logits [..., V] of the model's output layer, or only
-            those of the candidates `among` ([n] or [..., k]).
+        encode: (view=None) -> `Encoded`, the hidden states. Without an argument those of the view
+            that the loss got, from one pass for all objectives that share it; another view costs
+            another pass.
+        pool: (documents=None) -> [B, D], one vector a row, or [B, n, D], one for each of its
+            documents 1 to n.
+        predict_tokens: (hidden [..., D], side, among=None) -> float32 logits [..., V] of the
+            model's output layer, or only those of the candidates `among` ([n] or [..., k]).
         head: The objective's own Linen module, or None.
         vocabulary: Size and special ids.
     """
@@ -88,8 +93,9 @@ class Objective:
     Attributes:
         reads: The side of the encoder's states that the loss uses: forward, backward or both.
         needs: Fields of the batch that only some formats have, such as `pair_label`.
-        shares: Whose view it reads. None: its own, which is the batch unless it overrides `view`. "any": the first own view
-            among the run's objectives. A name: that objective's view. Without such an objective, the batch.
+        shares: Whose view it reads. None: its own, which is the batch unless it overrides `view`.
+            "any": the first own view among the run's objectives. A name: that objective's view.
+            Without such an objective, the batch.
     """
 
     reads: ClassVar[str] = "both"
@@ -99,7 +105,8 @@ class Objective:
     def view(
         self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]
     ) -> View:
-        """What the model is shown. Called on the whole batch, so micro-batches see the same corruption.
+        """What the model is shown. Called on the whole batch, so micro-batches see the same
+        corruption.
 
         Args:
             batch: As `bertlab.data.batches` makes it.
@@ -108,7 +115,8 @@ class Objective:
             progress: float32, the share of training steps done; 1 in evaluation.
 
         Returns:
-            The batch with other `tokens` and the fields that the loss needs, each with leading axis B.
+            The batch with other `tokens` and the fields that the loss needs, each with leading axis
+            B.
         """
         return batch
 
@@ -123,14 +131,16 @@ class Objective:
     def token_logits(
         self, model: Model, hidden: Float[Array, "... D"], side: str
     ) -> Float[Array, "... V"]:
-        """The logits with which it predicts tokens from gathered states of one side, for scoring; override both or none."""
+        """The logits with which it predicts tokens from gathered states of one side, for scoring;
+        override both or none."""
         return model.predict_tokens(hidden, side)
 
 
 def cross_entropy(
     logits: Float[Array, "... V"], labels: Int[Array, "..."], weights: Float[Array, "..."]
 ) -> Metrics:
-    """Weighted sums of −log p(label) in nats, and of right guesses (a tie for the highest logit is shared).
+    """Weighted sums of −log p(label) in nats, and of right guesses (a tie for the highest logit is
+    shared).
 
     Args:
         logits: float32.

@@ -1,7 +1,7 @@
 """Which positions of a row are masked: single tokens, whole words or spans.
 
-Random numbers in [0, 1) are arguments, one per position, so rows do not depend on each other. Letters: B batch, L length,
-P slots (the most positions of a row that can be masked), V vocabulary.
+Random numbers in [0, 1) are arguments, one per position, so rows do not depend on each other.
+Letters: B batch, L length, P slots (the most positions of a row that can be masked), V vocabulary.
 """
 
 import jax
@@ -13,7 +13,8 @@ from jaxtyping import Array, Bool, Float, Int
 def choose_tokens(
     candidates: Bool[Array, "B L"], priority: Float[Array, "B L"], wanted: Int[Array, "B"]
 ) -> Bool[Array, "B L"]:
-    """The min(wanted, candidates) candidates of lowest priority: a uniform choice without replacement."""
+    """The min(wanted, candidates) candidates of lowest priority: a uniform choice without
+    replacement."""
     order = jnp.argsort(jnp.where(candidates, priority, 2.0), axis=1)
     taken = jnp.arange(candidates.shape[1]) < wanted[:, None]
     return candidates & _put_back(taken, order)
@@ -25,7 +26,8 @@ def word_starts(
     candidates: Bool[Array, "B L"],
     continues: tuple[bool, ...] | None,
 ) -> Bool[Array, "B L"]:
-    """Which candidates begin a word; the others join the candidate before them in the same document.
+    """Which candidates begin a word; the others join the candidate before them in the same
+    document.
 
     As in create_pretraining_data.py, a [SEP] may lie between the two.
 
@@ -66,8 +68,8 @@ def _put_back(values: Bool[Array, "B L"], order: Int[Array, "B L"]) -> Bool[Arra
 def _all_that_fit(sizes: Int[Array, "B L"], budget: Int[Array, "B"]) -> Bool[Array, "B L"]:
     """Which sizes fit the rest of the budget, taken in order.
 
-    A round takes everything up to the first size that does not fit. The largest size that fits falls with every round, so
-    rounds are few.
+    A round takes everything up to the first size that does not fit. The largest size that fits
+    falls with every round, so rounds are few.
     """
 
     def another_round(taken):
@@ -87,7 +89,8 @@ def _all_that_fit(sizes: Int[Array, "B L"], budget: Int[Array, "B"]) -> Bool[Arr
 def span_lengths(chance: Float[Array, "..."], p: float, longest: int) -> Int[Array, "..."]:
     """Lengths ℓ = 1 … longest with probability ∝ p (1 − p)^(ℓ − 1).
 
-    Longer draws are drawn again, not shortened: the mean for p = .2 and 10 is 3.8, as in SpanBERT's section 3.1.
+    Longer draws are drawn again, not shortened: the mean for p = .2 and 10 is 3.8, as in SpanBERT's
+    section 3.1.
     """
     distribution = (1 - p) ** np.arange(longest)
     cumulative = np.cumsum(distribution)[:-1] / distribution.sum()
@@ -101,11 +104,12 @@ def choose_spans(
     lengths: Int[Array, "B L"],
     wanted: Int[Array, "B"],
 ) -> Bool[Array, "B L"]:
-    """Spans of whole words (Joshi et al. 2020, section 3.1), until `wanted` positions are chosen; the last span is cut there.
+    """Spans of whole words (Joshi et al. 2020, section 3.1), until `wanted` positions are chosen;
+    the last span is cut there.
 
-    A span begins at the unchosen word of lowest priority. `lengths` at its first piece is its number of words; it ends
-    earlier at a position that is no candidate, and may run into an earlier span. A candidate right after a position that is
-    no candidate begins a word.
+    A span begins at the unchosen word of lowest priority. `lengths` at its first piece is its
+    number of words; it ends earlier at a position that is no candidate, and may run into an earlier
+    span. A candidate right after a position that is no candidate begins a word.
     """
     starts |= candidates & jnp.pad(~candidates, ((0, 0), (1, 0)))[:, :-1]
     words = jnp.cumsum(starts, axis=1)
@@ -141,7 +145,8 @@ def inside_documents(documents: Int[Array, "B L"]) -> Bool[Array, "B L"]:
 def in_slots(
     chosen: Bool[Array, "B L"], slots: int
 ) -> tuple[Int[Array, "B P"], Bool[Array, "B P"]]:
-    """The chosen positions in ascending order, unused slots last with position 0; and which slots are used."""
+    """The chosen positions in ascending order, unused slots last with position 0; and which slots
+    are used."""
     length = chosen.shape[1]
     positions = jnp.sort(jnp.where(chosen, jnp.arange(length), length), axis=1)[:, :slots]
     used = positions < length
@@ -169,8 +174,8 @@ def put_at(
     values: Int[Array, "B P"],
 ) -> Int[Array, "B L"]:
     """The tokens with other values at the positions of used slots."""
-    # Adding differences leaves unused slots (all at position 0) without effect. Row by row, the compiler can divide this over
-    # devices; with indices of rows it would gather those of all.
+    # Adding differences leaves unused slots (all at position 0) without effect. Row by row, the
+    # compiler can divide this over devices; with indices of rows it would gather those of all.
     change = jnp.where(used, values - at_positions(tokens, positions), 0)
     return jax.vmap(lambda row, at, by: row.at[at].add(by))(tokens, positions, change)
 
@@ -178,7 +183,8 @@ def put_at(
 def span_edges(chosen: Bool[Array, "B L"]) -> tuple[Int[Array, "B L"], Int[Array, "B L"]]:
     """For each position the nearest ones before and after it, itself included, that are not chosen.
 
-    For a chosen position these are s − 1 and e + 1 of its span (s, e). Spans that touch are one, as in SpanBERT's code.
+    For a chosen position these are s − 1 and e + 1 of its span (s, e). Spans that touch are one, as
+    in SpanBERT's code.
     """
     index = jnp.arange(chosen.shape[1])
     before = jax.lax.cummax(jnp.where(chosen, 0, index), axis=1)

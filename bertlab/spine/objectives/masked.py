@@ -1,4 +1,5 @@
-"""Masked language modelling (Devlin et al. 2018, sections 3.3.1 and A.1; masking as in create_pretraining_data.py)."""
+"""Masked language modelling (Devlin et al. 2018, sections 3.3.1 and A.1; masking as in
+create_pretraining_data.py)."""
 
 import dataclasses
 import functools
@@ -25,37 +26,44 @@ from bertlab.spine.objectives.choosing import (
 )
 
 OVERFLOW = 1e-6
-"""With exact=False, the probability that a row wants more predictions than it has slots is below this."""
+"""With exact=False, the probability that a row wants more predictions than it has slots is below
+this."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLanguageModel(Objective):
-    """MLM: −Σ log p(x_t | x̃) over the chosen positions t, where x̃ is the text with those positions corrupted.
+    """MLM: −Σ log p(x_t | x̃) over the chosen positions t, where x̃ is the text with those
+    positions corrupted.
 
-    In each row n = min(P, max(1, round(rate · length))) positions are chosen among all but [CLS], [SEP] and padding; length
-    counts [CLS] and [SEP]. Packed examples share the n of their row. A chosen token becomes [MASK] with `mask_share`, a
-    uniform draw from the vocabulary with `random_share`, and stays otherwise. Logits are computed at the chosen positions
+    In each row n = min(P, max(1, round(rate · length))) positions are chosen among all but [CLS],
+    [SEP] and padding; length counts [CLS] and [SEP]. Packed examples share the n of their row. A
+    chosen token becomes [MASK] with `mask_share`, a uniform draw from the vocabulary with
+    `random_share`, and stays otherwise. Logits are computed at the chosen positions
     only: [B, P, V], P = `slots(L)`.
 
     Attributes:
         rate: Share of the positions that are chosen.
-        final_rate: The rate changes linearly to this value during training; evaluation uses it. 0: constant rate.
-        exact: True: n positions, as in BERT's code. False: each position independently with probability `rate`, as in Hugging
-            Face's collator.
-        unit: What is chosen. "token": positions without replacement. "whole_word": words; those that would exceed n are
-            skipped, and each piece becomes [MASK], random or neither independently. "span": spans of whole words (Joshi et
-            al. 2020, section 3.1) until n positions are chosen, the last one cut; drawn once a span what it becomes. The
-            first and last position of a document are not chosen.
+        final_rate: The rate changes linearly to this value during training; evaluation uses it. 0:
+            constant rate.
+        exact: True: n positions, as in BERT's code. False: each position independently with
+            probability `rate`, as in Hugging Face's collator.
+        unit: What is chosen. "token": positions without replacement. "whole_word": words; those
+            that would exceed n are skipped, and each piece becomes [MASK], random or neither
+            independently. "span": spans of whole words (Joshi et al. 2020, section 3.1) until n
+            positions are chosen, the last one cut; drawn once a span what it becomes. The first and
+            last position of a document are not chosen.
         span_p: Parameter of the geometric distribution of a span's length in words.
         longest_span: Words.
         mask_share: Share of the chosen tokens that become [MASK].
         random_share: Share of the chosen tokens that become a random one.
-        static: Masks depend only on `static_seed`, `example_id` and `visit`, so with config.data.dupe_factor=10 they repeat
-            like those of BERT's ten copies. False: new masks at each step (RoBERTa).
+        static: Masks depend only on `static_seed`, `example_id` and `visit`, so with
+            config.data.dupe_factor=10 they repeat like those of BERT's ten copies. False: new masks
+            at each step (RoBERTa).
         static_seed: create_pretraining_data.py's random_seed.
         max_predictions: P; 0: as many as the rate needs (BERT's 20 at 128 tokens and 77 at 512).
-        predict: "chosen": the chosen tokens. "all": every token but [CLS], [SEP] and padding, as a denoising autoencoder
-            reconstructs its input (Vincent et al. 2008), without being told which were chosen.
+        predict: "chosen": the chosen tokens. "all": every token but [CLS], [SEP] and padding, as a
+            denoising autoencoder reconstructs its input (Vincent et al. 2008), without being told
+            which were chosen.
     """
 
     rate: float = 0.15
@@ -88,16 +96,18 @@ class MaskedLanguageModel(Objective):
             )
         if self.static and self.final_rate:
             raise UserError(
-                f"final_rate={self.final_rate} changes the masks, and static=True keeps them: set one"
+                "final_rate changes the masks, and static=True keeps them: set only one of them"
             )
 
     def view(
         self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]
     ) -> View:
-        """The batch with corrupted tokens, and [B, P] `masked_positions`, `masked_labels`, `masked_weights`.
+        """The batch with corrupted tokens, and [B, P] `masked_positions`, `masked_labels`,
+        `masked_weights`.
 
-        unit="span" adds [B, P] fields for the boundary objective: `span_left` and `span_right`, the positions before and
-        after the slot's span (s − 1 and e + 1), and `span_place`, i − s + 1, from 1; 0 in unused slots.
+        unit="span" adds [B, P] fields for the boundary objective: `span_left` and `span_right`, the
+        positions before and after the slot's span (s − 1 and e + 1), and `span_place`, i − s + 1,
+        from 1; 0 in unused slots.
         """
         tokens, documents = batch["tokens"], batch["documents"]
         rows, length = tokens.shape
@@ -188,7 +198,8 @@ class MaskedLanguageModel(Objective):
 def _draw(
     key: Array, length: int, slots: int, vocab_size: int, rows: tuple[int, ...] = ()
 ) -> tuple[Array, ...]:
-    """All random numbers of masking: [*rows, L] priorities and span lengths, [*rows, P] fates and random tokens."""
+    """All random numbers of masking: [*rows, L] priorities and span lengths, [*rows, P] fates and
+    random tokens."""
     choose_key, fate_key, random_key = jax.random.split(key, 3)
     priority = jax.random.uniform(choose_key, (*rows, length))
     extent = jax.random.uniform(jax.random.fold_in(choose_key, 1), (*rows, length))

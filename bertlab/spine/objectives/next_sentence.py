@@ -1,4 +1,5 @@
-"""Next-sentence prediction (Devlin et al. 2018, section 3.3.2) and sentence-order prediction (Lan et al. 2020, section 3.1)."""
+"""Next-sentence prediction (Devlin et al. 2018, section 3.3.2) and sentence-order prediction (Lan
+et al. 2020, section 3.1)."""
 
 import dataclasses
 
@@ -11,10 +12,12 @@ from bertlab.spine.objectives.base import Metrics, Model, Objective, cross_entro
 
 @dataclasses.dataclass(frozen=True)
 class NextSentence(Objective):
-    """NSP: −log p(label | pooled pair), label 0 if B follows A and 1 if B is random (run_pretraining.py).
+    """NSP: −log p(label | pooled pair), label 0 if B follows A and 1 if B is random
+    (run_pretraining.py).
 
-    A row is one pair with a label [B], or packed pairs (its documents 1 to n) with labels [B, n]. With mlm it shares the masked
-    view and its forward pass, as in BERT. Otherwise it reads the batch as it is.
+    A row is one pair with a label [B], or packed pairs (its documents 1 to n) with labels [B, n].
+    With mlm it shares the masked view and its forward pass, as in BERT. Otherwise it reads the
+    batch as it is.
     """
 
     shares = "mlm"
@@ -34,10 +37,11 @@ class NextSentence(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class SentenceOrder(NextSentence):
-    """SOP (ALBERT): −log p(label | pooled pair), label 0 if B follows A in the text and 1 if the two are swapped.
+    """SOP (ALBERT): −log p(label | pooled pair), label 0 if B follows A in the text and 1 if the
+    two are swapped.
 
-    Both segments are from one document, so unlike in NSP the topic does not give the answer away. It needs a format of pairs
-    with negatives="swapped".
+    Both segments are from one document, so unlike in NSP the topic does not give the answer away.
+    It needs a format of pairs with negatives="swapped".
     """
 
     needs = ("order_label",)

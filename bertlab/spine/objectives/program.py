@@ -1,7 +1,9 @@
 """A model and its objectives composed into pure functions of (params, batch, key).
 
-Objectives that share a view share one forward pass; no other objective changes what one is shown. A stream has one view and
-one carried state a direction: left-to-right and right-to-left models read streams of their own, as in ELMo.
+Objectives that share a view share one forward pass; no other objective changes what one is shown. A
+stream has one view and
+one carried state a direction: left-to-right and right-to-left models read streams of their own, as
+    in ELMo.
 """
 
 import dataclasses
@@ -20,8 +22,8 @@ from bertlab.spine.models.base import Carry, Encoded, View, logical_axes, unbox
 from bertlab.spine.objectives.base import Metrics, Model, Objective, Vocabulary
 
 STATISTICS = "statistics"
-"""The collection into which a module sows new values of running statistics, which it keeps among its parameters; the training
-step puts them there after the update."""
+"""The collection into which a module sows new values of running statistics, which it keeps among
+its parameters; the training step puts them there after the update."""
 
 
 def group_by_view(
@@ -29,7 +31,8 @@ def group_by_view(
 ) -> dict[str, tuple[str, ...]]:
     """View name to the objectives that share its forward pass.
 
-    A view is "batch", named after the objective that makes it, or, over a stream, the direction that its objectives read.
+    A view is "batch", named after the objective that makes it, or, over a stream, the direction
+    that its objectives read.
     """
     own = [
         name for name, objective in objectives.items() if type(objective).view is not Objective.view
@@ -69,7 +72,8 @@ class _Composite(nn.Module):
     def __call__(
         self, views: Mapping[str, View], carry: Mapping[str, Carry]
     ) -> tuple[Metrics, Mapping[str, Carry]]:
-        """One forward pass a view, the losses of all objectives, and the states with which the rows end."""
+        """One forward pass a view, the losses of all objectives, and the states with which the rows
+        end."""
         objectives, metrics, carried = dict(self.objectives), {}, {}
         for view_name, names in group_by_view(objectives, self.stream).items():
             view, before = views[view_name], carry.get(view_name, {})
@@ -132,7 +136,8 @@ class Program:
         return _Composite(self.body, tuple(self.objectives.items()), self.vocabulary, self.stream)
 
     def views(self, batch: View, key: Array, progress: Array | float = 1.0) -> dict[str, View]:
-        """The views by name; a function of the batch, key and progress. An objective's draws do not depend on the others."""
+        """The views by name; a function of the batch, key and progress. An objective's draws do not
+        depend on the others."""
         batch, progress = jax.tree.map(jnp.asarray, batch), jnp.asarray(progress, jnp.float32)
         views = {}
         for name in group_by_view(self.objectives, self.stream):
@@ -145,7 +150,8 @@ class Program:
         return views
 
     def initial_carry(self, rows: int) -> dict[str, Carry]:
-        """Recurrent states before the first batch, zeros by view and side; {} if nothing is carried."""
+        """Recurrent states before the first batch, zeros by view and side; {} if nothing is
+        carried."""
         if not self.stateful:
             return {}
         sides = [
@@ -156,7 +162,8 @@ class Program:
         return {side: self.body.config.initial_carry(rows, (side,)) for side in sides}
 
     def init(self, key: Array, batch: View):
-        """Fresh parameters, a tree of float32 arrays. Values depend only on the key and each parameter's path."""
+        """Fresh parameters, a tree of float32 arrays. Values depend only on the key and each
+        parameter's path."""
         params = unbox(self._init(key, batch))
         return (
             params if self.adapter is None else self.adapter.add(params, named_key(key, "adapter"))
@@ -194,8 +201,8 @@ class Program:
             key: For dropout and negative samples; None for neither.
 
         Returns:
-            ({"mlm/loss": (weighted sum, weight), ...}, the states with which the rows end, new values of running statistics:
-            a tree like a part of the parameters).
+            ({"mlm/loss": (weighted sum, weight), ...}, the states with which the rows end, new
+            values of running statistics: a tree like a part of the parameters).
         """
         rngs = {} if key is None else {"dropout": key}
         (metrics, carry), kept = self.module.apply(
