@@ -1,0 +1,118 @@
+"""Orbax checkpoints: the arrays of the training state, and the totals up to then."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from orbax.checkpoint.checkpoint_managers import preservation_policy
+
+from bertlab.spine.errors import UserError
+from bertlab.spine.train.run_directory import RunDirectory
+from bertlab.spine.train.state import TrainState
+
+
+class Checkpoints:
+    """The checkpoints of one run, written in the background.
+
+    Args:
+        directory: RUN/checkpoints.
+        keep: How many of the latest to keep; 0: all.
+        steps: To keep for ever.
+    """
+
+    def __init__(self, directory: Path, keep: int, steps: Collection[int] = ()):
+        policies = [
+            preservation_policy.LatestN(keep or None),
+            preservation_policy.CustomSteps(list(steps)),
+        ]
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=preservation_policy.AnyPreservationPolicy(policies),
+            cleanup_tmp_directories=True,
+        )
+        self._manager = ocp.CheckpointManager(directory.absolute(), options=options)
+
+    def latest(self) -> int | None:
+        """The step of the last complete checkpoint."""
+        return self._manager.latest_step()
+
+    def save(self, step: int, state: TrainState, totals: dict[str, Any]) -> None:
+        """Saves a step unless it exists; returns once the arrays are copied. All processes call
+        it."""
+        if step != self.latest():
+            args = ocp.args.Composite(
+                state=ocp.args.StandardSave(arrays(state)), totals=ocp.args.JsonSave(totals)
+            )
+            self._manager.save(step, args=args, force=True)
+
+    def restore(self, step: int, abstract: TrainState) -> tuple[TrainState, dict[str, Any]]:
+        """The state, every array placed as `abstract` says, and the totals."""
+        args = ocp.args.Composite(
+            state=ocp.args.StandardRestore(arrays(abstract)), totals=ocp.args.JsonRestore()
+        )
+        restored = self._manager.restore(step, args=args)
+        return TrainState(**restored.state), restored.totals
+
+    def close(self) -> None:
+        """Waits until everything is on disk."""
+        self._manager.close()
+
+
+def arrays(state: TrainState) -> dict[str, Any]:
+    """What a checkpoint holds of a state."""
+    return {
+        "step": state.step,
+        "params": state.params,
+        "opt_state": state.opt_state,
+        "carry": state.carry,
+    }
+
+
+def save_params(run: RunDirectory, params) -> None:
+    """Writes parameters as the checkpoint of step 0, for `load_params`."""
+    with ocp.CheckpointManager(run.checkpoints.absolute()) as manager:
+        manager.save(0, args=ocp.args.Composite(state=ocp.args.StandardSave({"params": params})))
+
+
+def load_params(run: RunDirectory, step: int | None = None):
+    """The parameters of a run as a tree of NumPy arrays, for a run from any devices.
+
+    They are the averaged ones if the optimiser has begun to average (NT-ASGD).
+
+    Args:
+        run: A run or an import.
+        step: Of the checkpoint; None: the last one.
+
+    Raises:
+        UserError: The run has no such checkpoint.
+    """
+    steps = run.steps()
+    if not steps or step not in (None, *steps):
+        found = ", ".join(map(str, steps)) or "none"
+        raise UserError(
+            f"{run} has no checkpoint of step {'any' if step is None else step}; it has {found}"
+        )
+    step = steps[-1] if step is None else step
+    handlers = {"state": ocp.PyTreeCheckpointHandler()}
+    options = ocp.CheckpointManagerOptions(create=False, read_only=True)
+    with ocp.CheckpointManager(
+        run.checkpoints.absolute(), item_handlers=handlers, options=options
+    ) as manager:
+        saved = manager.item_metadata(step)["state"].tree
+        wanted = {"params": saved["params"]}
+        averages = [
+            i for i, part in enumerate(saved.get("opt_state", [])) if part and "average" in part
+        ]
+        if averages:
+            wanted["opt_state"] = [
+                part if i in averages else None for i, part in enumerate(saved["opt_state"])
+            ]
+        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
+        args = ocp.args.PyTreeRestore(wanted, restore_args=as_numpy, partial_restore=True)
+        restored = manager.restore(step, args=ocp.args.Composite(state=args))["state"]
+    averaging = [
+        restored["opt_state"][i] for i in averages if restored["opt_state"][i]["count"] > 0
+    ]
+    return averaging[0]["average"] if averaging else restored["params"]

@@ -1,0 +1,295 @@
+"""The training loop, in the order of a run. Pretraining and fine-tuning both run through it."""
+
+import contextlib
+import dataclasses
+import functools
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from ml_collections import ConfigDict
+
+from bertlab.spine.data.prefetch import prefetch
+from bertlab.spine.data.tokenizers import Tokenizer
+from bertlab.spine.objectives.program import Program
+from bertlab.spine.train import hooks
+from bertlab.spine.train.checkpoint import Checkpoints
+from bertlab.spine.train.environment import describe_environment
+from bertlab.spine.train.flops import step_costs
+from bertlab.spine.train.optimizers import (
+    build_optimizer,
+    evaluation_params,
+    learning_rate,
+    observe,
+)
+from bertlab.spine.train.run_directory import RunDirectory
+from bertlab.spine.train.sharding import build_mesh, put_batch
+from bertlab.spine.train.state import (
+    TrainState,
+    abstract_state,
+    build_eval_step,
+    build_train_step,
+    compile_train_step,
+    init_state,
+    zero_carry,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """A part of a run (often the whole) that trains one set of objectives on batches of one kind.
+
+    Attributes:
+        begin, end: Steps of the run that are done when the phase begins and ends.
+        rows: Of a batch, in all processes.
+        program: The model and the objectives that it trains.
+        weights: Objective name to weight in the loss at the run's first and last step.
+        batches: Step of the run -> this process's rows of its batch.
+        data_hash: Equal values mean equal batches.
+    """
+
+    begin: int
+    end: int
+    rows: int
+    program: Program
+    weights: Mapping[str, tuple[float, float]]
+    batches: Callable[[int], Mapping[str, np.ndarray]]
+    data_hash: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """Everything that a run needs but its directory.
+
+    Attributes:
+        config: The whole config.
+        program: The model and all objectives.
+        phases: In order.
+        tokenizer: Saved with the run.
+        evaluations: Held-out batches by split; "valid" is evaluated during training, all at the
+            end.
+        facts: data.json.
+        start: (fresh parameters) -> the parameters to start from; None: fresh ones.
+        score: (split, parameters) -> scores that are not means over rows, such as F1; None in
+            pretraining.
+    """
+
+    config: ConfigDict
+    program: Program
+    phases: Sequence[Phase]
+    tokenizer: Tokenizer
+    evaluations: Mapping[str, Sequence[Mapping[str, np.ndarray]]]
+    facts: Mapping[str, Any]
+    start: Callable | None = None
+    score: Callable[[str, Any], Mapping[str, float]] | None = None
+
+    def phase(self, step: int) -> Phase:
+        """The phase that trains the update after `step` updates; after the last one, the last."""
+        return next((phase for phase in self.phases if step < phase.end), self.phases[-1])
+
+
+def fit(
+    state: TrainState,
+    train_step: Callable,
+    batches: Iterable,
+    steps: int,
+    hooks: Sequence[hooks.Hook],
+    stop: "StopSignal",
+) -> TrainState:
+    """Runs `train_step` from `state.step` to `steps`; sums stay on the device until a hook asks.
+
+    Args:
+        state: Where to begin.
+        train_step: (state, batch) -> (state, sums).
+        batches: Those of the steps from `state.step` on, on the device.
+        steps: When to end.
+        hooks: Called after each step with (steps done, state, sums); they return the state to go on
+            with, or None.
+        stop: A signal ends the loop after the step that runs.
+    """
+    for step, batch in zip(range(int(state.step), steps), batches):
+        state, sums = train_step(state, batch)
+        for hook in hooks:
+            state = hook(step + 1, state, sums) or state
+        if stop.requested(step + 1):
+            break
+    return state
+
+
+def run(experiment: Experiment, workdir: str | Path) -> dict[str, Any]:
+    """Trains an experiment to its end, from the last checkpoint of its directory if there is one.
+
+    Returns:
+        The content of result.json.
+
+    Raises:
+        SystemExit: After a signal, with the state saved: status 0 after SIGTERM, 130 after Ctrl-C.
+    """
+    config, directory = experiment.config, RunDirectory(workdir)
+    steps = config.train.steps
+    with directory.lock(), StopSignal() as stop:
+        if (result := directory.read("result")) is not None:
+            return result
+
+        # 1. The directory describes the run before anything is compiled.
+        if jax.process_index() == 0:
+            directory.write("config", config.to_dict())
+            directory.write("environment", describe_environment())
+            directory.write("data", experiment.facts)
+            experiment.tokenizer.save(directory.tokenizer)
+
+        # 2. Mesh and optimiser; the state, restored or fresh.
+        mesh = build_mesh(config.mesh)
+        example = next(iter(experiment.evaluations.values()))[0]
+        optimizer = build_optimizer(config.optimizer, steps, experiment.program, example)
+        kept = hooks.kept_steps(config.train.keep, steps)
+        checkpoints = Checkpoints(directory.checkpoints, config.train.keep_checkpoints, kept)
+        latest = checkpoints.latest()
+        if latest is None:
+            state = init_state(
+                experiment.program, optimizer, mesh, config.seed, example, experiment.start
+            )
+            totals = hooks.Totals()
+        else:
+            phase = experiment.phase(latest - 1)
+            carry = zero_carry(phase.program, mesh, phase.rows)
+            abstract = abstract_state(experiment.program, optimizer, mesh, example, carry)
+            state, saved = checkpoints.restore(latest, abstract)
+            totals = hooks.Totals(**saved)
+            print(f"resuming {directory} from step {latest}", flush=True)
+        directory.cut_metrics(latest or -1, steps)
+
+        # 3. Hooks.
+        costs = functools.partial(step_costs, experiment)
+        log = hooks.Log(
+            directory,
+            totals,
+            steps,
+            config.train.log_every,
+            learning_rate(config.optimizer, steps),
+            costs,
+        )
+        evaluate = build_evaluation(experiment, mesh, log)
+
+        def save(step, state):
+            checkpoints.save(step, state, dataclasses.asdict(totals))
+
+        every = [
+            log,
+            hooks.evaluation_hook(
+                functools.partial(evaluate, "valid"), log, config.train.eval_every, steps, observe
+            ),
+            hooks.checkpoint_hook(save, log, config.train.checkpoint_every, steps, kept),
+        ]
+        if config.profile:
+            every.append(
+                hooks.profile_hook(directory.path / "profile", (latest or 0) + 3, config.profile)
+            )
+
+        # 4. Train, phase by phase.
+        if latest is None and steps:
+            evaluate("valid", 0, state)
+        put = functools.partial(put_batch, mesh)
+        for phase in experiment.phases:
+            if int(state.step) >= phase.end:
+                continue
+            log.weights = phase.weights
+            if int(state.step) == phase.begin:
+                state = state.replace(carry=zero_carry(phase.program, mesh, phase.rows))
+            train_step = build_train_step(
+                phase.program,
+                optimizer,
+                phase.weights,
+                steps,
+                config.train.micro_batches,
+                config.optimizer.frozen,
+            )
+            compiled = compile_train_step(train_step, mesh, state)
+            seeded = functools.partial(compiled, seed=np.int32(config.seed))
+            batches = prefetch(phase.batches, int(state.step), put)
+            with jax.set_mesh(mesh), contextlib.closing(batches):
+                state = fit(state, seeded, batches, phase.end, every, stop)
+            if int(state.step) < phase.end:
+                with log.paused():
+                    save(int(state.step), state)
+                checkpoints.close()
+                print(f"stopped at step {int(state.step)} and saved; the same command resumes")
+                raise SystemExit(stop.status)
+
+        # 5. Evaluate every held-out split and save. The result comes last: it marks the run as
+        # finished.
+        metrics = {split: evaluate(split, steps, state) for split in experiment.evaluations}
+        save(steps, state)
+        checkpoints.close()
+        log.close()
+        parameters = sum(x.size for x in jax.tree.leaves(state.params))
+        result = {"step": steps, "parameters": parameters, **totals.costs(), "metrics": metrics}
+        result["data_hash"] = [phase.data_hash for phase in experiment.phases]
+        if jax.process_index() == 0:
+            directory.write("result", result)
+    return result
+
+
+def build_evaluation(experiment: Experiment, mesh, log: hooks.Log) -> Callable:
+    """(split, step, state) -> mean metrics over a held-out split, which it logs; with averaged
+    parameters if there are."""
+    eval_step = jax.jit(build_eval_step(experiment.program))
+
+    def evaluate(split: str, step: int, state: TrainState) -> dict[str, float]:
+        params = evaluation_params(state.opt_state, state.params)
+        batches, results = experiment.evaluations[split], []
+        rows = len(batches[0]["tokens"]) * jax.process_count()
+        carry = zero_carry(experiment.program, mesh, rows)
+        with jax.set_mesh(mesh):
+            for index, batch in enumerate(batches):
+                sums, carry = eval_step(params, put_batch(mesh, batch), np.int32(index), carry)
+                results.append(sums)
+        total = hooks.Sums()
+        for sums in jax.device_get(results):
+            total.add(sums)
+        means = total.means(log.weights)
+        if experiment.score is not None:
+            means |= experiment.score(split, params)
+        log.write(step, split, means)
+        return means
+
+    return evaluate
+
+
+class StopSignal:
+    """SIGTERM or Ctrl-C as a flag that the loop reads between steps; a second one ends the process
+    at once.
+
+    Several processes agree on the step at which they stop through JAX, which receives SIGTERM
+    itself.
+    """
+
+    def __enter__(self):
+        self.received = None
+        signals = (signal.SIGINT,) if jax.process_count() > 1 else (signal.SIGINT, signal.SIGTERM)
+        self._before = {number: signal.signal(number, self._receive) for number in signals}
+        return self
+
+    def _receive(self, number, frame):
+        self.received = number
+        signal.signal(number, self._before[number])
+
+    def requested(self, step: int) -> bool:
+        """Whether to stop after this many steps."""
+        if jax.process_count() > 1:
+            return multihost_utils.reached_preemption_sync_point(step)
+        return self.received is not None
+
+    @property
+    def status(self) -> int:
+        """The exit status: 130 after Ctrl-C; 0 after SIGTERM, for schedulers that send it and
+        resume."""
+        return 130 if self.received == signal.SIGINT else 0
+
+    def __exit__(self, *error):
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

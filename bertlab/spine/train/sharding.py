@@ -1,0 +1,99 @@
+"""The mesh, and the table from logical axis names of parameters to mesh axes: the same for every
+model.
+
+`data` and `fsdp` divide the batch; `fsdp` also divides parameters and optimiser state along their
+`embed` axis; `tensor` divides heads, hidden units and the vocabulary.
+"""
+
+import math
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from bertlab.spine.errors import UserError
+
+MESH_AXES = ("data", "fsdp", "tensor")
+BATCH = PartitionSpec(("data", "fsdp"))
+
+RULES = {
+    "vocab": "tensor",
+    "heads": "tensor",
+    "hidden": "tensor",
+    "embed": "fsdp",
+    "norm": None,
+    "layers": None,
+    None: None,
+}
+
+
+def build_mesh(mesh: Mapping[str, int], devices=None) -> Mesh:
+    """The device mesh of `config.mesh`.
+
+    Args:
+        mesh: Sizes of the axes; one may be −1, for all remaining devices.
+        devices: Default all; a single process may use only the first ones.
+
+    Raises:
+        UserError: The sizes do not fit the number of devices.
+    """
+    devices = np.asarray(jax.devices() if devices is None else devices).ravel()
+    sizes = [int(mesh[axis]) for axis in MESH_AXES]
+    fixed = math.prod(size for size in sizes if size != -1)
+    sizes = [devices.size // fixed if size == -1 else size for size in sizes]
+    used = math.prod(sizes)
+    if used > devices.size or (
+        used < devices.size and (-1 in mesh.values() or jax.process_count() > 1)
+    ):
+        asked = ", ".join(f"{axis}={mesh[axis]}" for axis in MESH_AXES)
+        raise UserError(
+            f"config.mesh ({asked}) does not fit JAX's {devices.size} devices; change its sizes"
+        )
+    # A mesh axis may take part of an axis of a TPU slice: 16 of 4 x 8 x 8.
+    grid = mesh_utils.create_device_mesh(sizes, devices[:used], allow_split_physical_axes=True)
+    return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+
+
+def parameter_shardings(mesh: Mesh, logical_axes, shapes):
+    """A NamedSharding a parameter; a dimension stays whole if its mesh axis does not divide it.
+
+    Args:
+        mesh: From `build_mesh`.
+        logical_axes: Tree of tuples of axis names, from `Program.logical_axes`.
+        shapes: Tree of arrays or ShapeDtypeStructs.
+    """
+
+    def sharding(axes, leaf):
+        names = [RULES[axis] for axis in axes]
+        divided = [
+            name if name and size % mesh.shape[name] == 0 else None
+            for name, size in zip(names, leaf.shape, strict=True)
+        ]
+        return NamedSharding(mesh, PartitionSpec(*divided))
+
+    return jax.tree.map(
+        sharding, logical_axes, shapes, is_leaf=lambda x: isinstance(x, PartitionSpec)
+    )
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Of arrays whose first axis is the batch's."""
+    return NamedSharding(mesh, BATCH)
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Of arrays that every device holds in full."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def put_batch(mesh: Mesh, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+    """This process's rows of a batch as global arrays, rows divided over `data` and `fsdp`."""
+    sharding = batch_sharding(mesh)
+    if jax.process_count() == 1:
+        return jax.device_put(dict(batch), sharding)
+    return {
+        name: jax.make_array_from_process_local_data(sharding, value)
+        for name, value in batch.items()
+    }

@@ -1,0 +1,278 @@
+"""Training state, and the two pure functions over it: a training step and an evaluation step."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import struct
+from jax.sharding import Mesh
+from jaxtyping import Array, Int
+
+from bertlab.spine.objectives.base import Metrics
+from bertlab.spine.objectives.program import Program
+from bertlab.spine.train.sharding import batch_sharding, parameter_shardings, replicated
+
+
+@struct.dataclass
+class TrainState:
+    """Everything that changes in training, arrays only.
+
+    Attributes:
+        step: Number of updates done.
+        params: float32 tree.
+        opt_state: The optimiser's state.
+        carry: Recurrent states at the start of the next batch's rows, [B, ...] by view and side; {}
+            without a stream.
+    """
+
+    step: Int[Array, ""]
+    params: Any
+    opt_state: Any
+    carry: Any
+
+
+def init_state(program: Program, optimizer, mesh: Mesh, seed: int, batch, start=None) -> TrainState:
+    """A fresh state without a carry; each array is created on its own devices.
+
+    Args:
+        program: Model and all objectives of the run.
+        optimizer: From `build_optimizer`.
+        mesh: From `build_mesh`.
+        seed: Of the initial parameters.
+        batch: An example of the rows, for their shapes.
+        start: (fresh parameters as NumPy arrays) -> those to start from; None: the fresh ones.
+    """
+
+    def fresh(seed):
+        params = program.init(jax.random.key(seed), batch)
+        return TrainState(jnp.zeros([], jnp.int32), params, optimizer.init(params), {})
+
+    shardings = jax.tree.map(lambda x: x.sharding, abstract_state(program, optimizer, mesh, batch))
+    state = jax.jit(fresh, out_shardings=shardings)(np.int32(seed))
+    if start is None:
+        return state
+    params = start(jax.device_get(state.params))
+    return state.replace(params=jax.device_put(params, shardings.params))
+
+
+def abstract_state(program: Program, optimizer, mesh: Mesh, batch, carry=None) -> TrainState:
+    """Shapes and shardings of a state: optimiser moments like their parameters, scalars on all
+    devices.
+
+    Args:
+        program: Model and all objectives of the run.
+        optimizer: From `build_optimizer`.
+        mesh: From `build_mesh`.
+        batch: An example of the rows, for their shapes.
+        carry: From `zero_carry`, or None.
+    """
+
+    def place(shape, sharding):
+        # The part of an optimiser that does not train a parameter has a node without arrays for it.
+        if isinstance(shape, optax.MaskedNode):
+            return shape
+        return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
+
+    params = jax.eval_shape(program.init, jax.random.key(0), batch)
+    shardings = parameter_shardings(mesh, program.logical_axes(batch), params)
+    opt_state = optax.tree.map_params(
+        optimizer,
+        place,
+        jax.eval_shape(optimizer.init, params),
+        shardings,
+        transform_non_params=lambda shape: place(shape, replicated(mesh)),
+        is_leaf=lambda node: isinstance(node, optax.MaskedNode),
+    )
+    step = place(jax.ShapeDtypeStruct((), jnp.int32), replicated(mesh))
+    carry = jax.tree.map(lambda x: place(x, x.sharding), carry or {})
+    return TrainState(step, jax.tree.map(place, params, shardings), opt_state, carry)
+
+
+def zero_carry(program: Program, mesh: Mesh, rows: int):
+    """Recurrent states with which a phase begins, for a batch of so many rows in all processes; {}
+    if nothing is carried."""
+    sharding = batch_sharding(mesh)
+    return jax.jit(lambda: program.initial_carry(rows), out_shardings=sharding)()
+
+
+def total_loss(
+    metrics: Metrics, weights: Mapping[str, Array | float], denominators: Metrics | None = None
+):
+    """Σ over objectives of weight · (Σ loss / Σ loss weight).
+
+    Args:
+        metrics: {"mlm/loss": (sum, weight), ...}, perhaps of one micro-batch.
+        weights: Objective name to weight.
+        denominators: The losses' weights in the whole batch, if `metrics` are of a part of it.
+    """
+    total = 0.0
+    for name, weight in weights.items():
+        loss_sum, loss_weight = metrics[f"{name}/loss"]
+        denominator = loss_weight if denominators is None else denominators[f"{name}/loss"][1]
+        total = total + weight * loss_sum / jnp.where(denominator > 0, denominator, 1.0)
+    return total
+
+
+def build_train_step(
+    program: Program,
+    optimizer: optax.GradientTransformationExtraArgs,
+    weights: Mapping[str, tuple[float, float]],
+    steps: int,
+    micro_batches: int = 1,
+    frozen: str = "",
+) -> Callable:
+    """The pure function (state, batch, seed) -> (state, sums); a step's randomness is a function of
+    seed and step.
+
+    Args:
+        program: Model and objectives.
+        optimizer: From `build_optimizer`.
+        weights: Objective name to its weight in the loss at the first and at the last step; it
+            changes linearly.
+        steps: Of the whole run.
+        micro_batches: Parts of the batch; their gradients add up to the whole batch's.
+        frozen: Pattern of parameter names without gradients ("": none); the optimiser must freeze
+            them too.
+
+    Returns:
+        The step. `sums` are {name: (weighted sum, weight)}: the objectives' metrics,
+        `gradient_norm`, `parameter_norm` and `tokens` (without padding, of all positions).
+    """
+
+    def gradients(params, views, carry, key, weights_now, denominators=None):
+        def loss(params):
+            metrics, after, statistics = program.metrics(
+                without_gradient(params, frozen), views, carry, key
+            )
+            return total_loss(metrics, weights_now, denominators), (metrics, after, statistics)
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    def accumulated_gradients(params, views, carry, key, weights_now):
+        """Sums over micro-batches. Rows j, j + k, ... form micro-batch j, so each has its share of
+        every device's rows."""
+        parts, carries = jax.tree.map(lambda x: split_rows(x, micro_batches), (views, carry))
+
+        # The weights of the losses depend on the views alone: the compiler drops the forward pass.
+        counts = jax.lax.map(
+            lambda part: {k: (0.0, v[1]) for k, v in program.metrics(params, part)[0].items()},
+            parts,
+        )
+        denominators = jax.tree.map(lambda x: x.sum(0), counts)
+
+        def add(total, inputs):
+            part, part_carry, part_key = inputs
+            grads, (metrics, *rest) = gradients(
+                params, part, part_carry, part_key, weights_now, denominators
+            )
+            return jax.tree.map(jnp.add, total, (grads, metrics)), rest
+
+        inputs = (parts, carries, jax.random.split(key, micro_batches))
+        first = jax.tree.map(lambda x: x[0], inputs)
+        grads, (metrics, *_) = jax.eval_shape(
+            lambda first: gradients(params, *first, weights_now, denominators), first
+        )
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (grads, metrics))
+        (grads, metrics), (carry, statistics) = jax.lax.scan(add, zeros, inputs)
+        # New statistics are linear in a micro-batch's, so their mean is one update.
+        return grads, (
+            metrics,
+            jax.tree.map(join_rows, carry),
+            jax.tree.map(lambda x: x.mean(0), statistics),
+        )
+
+    def train_step(state: TrainState, batch, seed: Int[Array, ""]):
+        view_key, dropout_key = jax.random.split(
+            jax.random.fold_in(jax.random.key(seed), state.step)
+        )
+        progress = state.step.astype(jnp.float32) / max(1, steps)
+        weights_now = {
+            name: first + (last - first) * progress for name, (first, last) in weights.items()
+        }
+        views = program.views(batch, view_key, progress)
+        compute = gradients if micro_batches == 1 else accumulated_gradients
+        grads, (metrics, carry, statistics) = compute(
+            state.params, views, state.carry, dropout_key, weights_now
+        )
+
+        # A stream of varying lengths scales this batch's rate; the scale is the same in all rows.
+        rate_scale = batch["rate_scale"].max() if "rate_scale" in batch else 1.0
+        updates, opt_state = optimizer.update(
+            grads, state.opt_state, state.params, rate_scale=rate_scale
+        )
+        params = replace_leaves(optax.apply_updates(state.params, updates), statistics)
+        tokens = jnp.sum(batch["documents"] > 0, dtype=jnp.float32)
+        sums = {
+            **metrics,
+            "gradient_norm": (optax.tree.norm(grads), jnp.float32(1.0)),
+            "parameter_norm": (optax.tree.norm(params), jnp.float32(1.0)),
+            "tokens": (tokens, jnp.float32(batch["documents"].size)),
+        }
+        return TrainState(state.step + 1, params, opt_state, carry), sums
+
+    return train_step
+
+
+def compile_train_step(train_step: Callable, mesh: Mesh, state: TrainState) -> Callable:
+    """(state, batch, seed) -> (state, sums), jitted; it reuses the old state's memory.
+
+    The seed is an argument, so runs that differ only in it share a program in JAX's compilation
+    cache.
+    """
+    # The output is the next input: without a sharding the partitioner may move it.
+    shardings = jax.tree.map(lambda x: x.sharding, state)
+    return jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, replicated(mesh)))
+
+
+def build_eval_step(program: Program) -> Callable:
+    """The pure function (params, batch, index, carry) -> (sums, carry); corruption depends on the
+    batch's index alone."""
+
+    def eval_step(params, batch, index, carry):
+        views = program.views(batch, jax.random.fold_in(jax.random.key(0), index))
+        sums, carry, _ = program.metrics(params, views, carry)
+        return sums, carry
+
+    return eval_step
+
+
+def split_rows(x: Array, parts: int) -> Array:
+    """[B, ...] to [parts, B / parts, ...], rows in turn."""
+    return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
+
+
+def join_rows(x: Array) -> Array:
+    """The inverse of `split_rows`."""
+    return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
+
+
+def parameter_name(path) -> str:
+    """ "body/blocks/qkv_kernel" of a path in a tree of parameters."""
+    return "/".join(str(getattr(key, "key", getattr(key, "name", key))) for key in path)
+
+
+def without_gradient(params, frozen: str):
+    """The parameters without gradients for those whose name the pattern matches, so these are never
+    computed."""
+    if not frozen:
+        return params
+
+    def stop(path, leaf):
+        return jax.lax.stop_gradient(leaf) if re.search(frozen, parameter_name(path)) else leaf
+
+    return jax.tree.map_with_path(stop, params)
+
+
+def replace_leaves(params, statistics):
+    """The parameters with running statistics (`bertlab.objectives.program.STATISTICS`) in the
+    places of their own."""
+    if not isinstance(statistics, Mapping):
+        return statistics
+    return {
+        **params,
+        **{name: replace_leaves(params[name], part) for name, part in statistics.items()},
+    }
