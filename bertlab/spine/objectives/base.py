@@ -57,7 +57,7 @@ class Vocabulary:
         """
         if self.mask_id is None:
             raise UserError(
-                "config.objectives masks tokens, but the tokenizer lacks [MASK]; name one with it in"
+                "config.objectives masks tokens, and the tokenizer has no [MASK]; name one in"
                 " config.data.tokenizer.path, or train one with config.data.tokenizer.kind"
             )
         return self.mask_id
