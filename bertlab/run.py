@@ -330,6 +330,7 @@ class Run:
         measured: The measurements after pretraining that failed; written after the attempt.
         floor: Objective -> its exact floor on the synthetic language.
         imported: Where imported weights came from.
+        classes: Task -> the names of its classes by number, for a fine-tuning.
         most_frequent: Split -> the score of always predicting the most frequent answer, for a fine-tuning.
         job: A sweep's instructions to its worker about the run.
         failed: Why the last sweep could not finish the run.
@@ -358,6 +359,7 @@ class Run:
     measured = Named("measured.json", JsonFile, form={str: (str, None)})
     floor = Named("floor.json", JsonFile, form={str: _FLOOR})
     imported = Named("imported.json", JsonFile)
+    classes = Named("classes.json", JsonFile, form={str: [str]})
     most_frequent = Named("most_frequent.json", JsonFile, form=_SCORES)
     job = Named("job.json", JsonFile, form={"run?": _RUN})
     failed = Named("failed.txt", TextFile)
@@ -413,7 +415,7 @@ class Run:
 
     def described(self) -> dict[Path, dict[str, Any]]:
         """The files that a training writes at its beginning and then leaves, with their entries of files.json."""
-        written = (self.config.path, self.environment.path, self.data.path, *self.tokenizer.glob("*"))
+        written = (self.config.path, self.environment.path, self.data.path, self.classes.path, *self.tokenizer.glob("*"))
         return checksums.entries_of(filter(Path.is_file, written))
 
     def require_as_written(self, known: Mapping[Path, Mapping[str, Any]], only_sizes: bool = False) -> None:

@@ -11,6 +11,7 @@ from bertlab.run import MetricsFile, Run, StudyDirectory, named
 FILES = [name for name, value in named(Run("x")).items() if name != "metrics" and hasattr(value, "read")]
 # Of those that must have a form.
 VALUES = {
+    "classes": {"words": ["bad", "ü"]},
     "costs": {"10": {"tokens": 5, "seconds": 1.5}},
     "floor": {"ltr": {"value": 2.5, "exact": True, "above": 0.5, "above_standard_error": None}},
     "measured": {"evaluation": None, "floor": "ü"},

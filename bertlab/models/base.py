@@ -365,7 +365,7 @@ class Dense(nn.Module):
         y = self.multiply(x, kernel, self.dtype)
         if self.use_bias:
             y = y + self.param("bias", param(nn.initializers.zeros, self.axes[1]), (self.features,)).astype(y.dtype)
-        return rows_apart(y) if self.axes[1] is None else y
+        return rows_apart(y) if self.axes[1] in (None, "classes") else y
 
 
 class Norm(nn.Module):

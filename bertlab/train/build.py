@@ -60,6 +60,7 @@ class Experiment:
         tokenizer: saved with the run.
         evaluations: held-out batches by split; "valid" is evaluated during training, all splits at the end.
         sources: digests of what is read (`bertlab.train.sources`).
+        classes: the names of each task's classes by number; None for pretraining.
         data_facts: facts about corpus and batches, for `bertlab doctor`; None for a task's rows.
         warm_start: (fresh parameters, step of the run to start from; None: its last) -> parameters to start from; or None.
         score: (split, the objectives' outputs for each evaluation batch) -> metrics that are not means over rows, such as F1;
@@ -72,6 +73,7 @@ class Experiment:
     tokenizer: Tokenizer
     evaluations: Mapping[str, list[dict[str, np.ndarray]]]
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    classes: Mapping[str, list[str]] | None = None
     data_facts: Mapping[str, Any] | None = None
     warm_start: Callable[[Any, int | None], Any] | None = None
     score: Callable[[str, list[Mapping[str, Any]]], dict[str, float]] | None = None

@@ -200,6 +200,8 @@ def describe(experiment: Experiment, workdir: Path) -> dict[Path, dict[str, Any]
     directory.environment.write(describe_environment(experiment.config))
     if experiment.data_facts is not None:
         directory.data.write(experiment.data_facts)
+    if experiment.classes is not None:
+        directory.classes.write(experiment.classes)
     experiment.tokenizer.save(directory.tokenizer)
     return directory.described()
 

@@ -28,6 +28,7 @@ RULES = {
     "embed": "fsdp",
     "norm": None,
     "layers": None,
+    "classes": None,
 }
 
 

@@ -14,6 +14,7 @@ from bertlab.transfer.inputs import transfer_of
 from bertlab.transfer.kinds.base import Line
 from bertlab.transfer.scoring import scores_of
 from bertlab.transfer.tasks import find_task, load_task
+from bertlab.transfer.tasks.base import order_of, some
 
 
 def average(runs: Sequence[Path], split: str = "test", own_task: str = "") -> dict[str, dict[str, float]]:
@@ -55,7 +56,11 @@ def average(runs: Sequence[Path], split: str = "test", own_task: str = "") -> di
     for run in runs:
         if what := sources.changed(Run(run).result.get({}).get("sources", {}), now):
             raise UserError(f"{what} changed since {run} predicted them; put the same back, or fine-tune again")
-    together = lambda lines: [task.kind.average(of_example, labels) for of_example in zip(*lines.values(), strict=True)]
+
+    def together(lines: dict[Path, list[Line]]) -> list[Line]:
+        alike = [_in_order(lines[run], _order(run, labels), task.kind.of_words) for run in runs]
+        return [task.kind.average(of_example, labels) for of_example in zip(*alike, strict=True)]
+
     has_valid = all(Run(run).predictions("valid").exists() for run in runs)
     names = ", ".join(str(Run(run).predictions(split)) for run in runs)
     try:
@@ -81,6 +86,29 @@ def _read_predictions(runs: Sequence[Path], split: str) -> dict[Path, list[Line]
         if about[0] != about[1]:
             raise UserError(f"{run} and {runs[0]} predict different examples; average runs with the same task and task_data")
     return lines
+
+
+def _order(run: Path, labels: Sequence[str]) -> list[int]:
+    """The run's number of each class; of a run without classes.json, from an earlier version, the class's own number.
+
+    Raises:
+        UserError: the run has other classes.
+    """
+    (theirs,) = Run(run).classes.get({"": labels}).values()
+    if (order := order_of(theirs, labels)) is None:
+        raise UserError(f"{run} has the classes {some(theirs)}, not {some(labels)}; average runs with the same classes")
+    return order
+
+
+def _in_order(lines: list[Line], order: list[int], of_words: bool) -> list[Line]:
+    """The lines with the probabilities of their classes in another order."""
+    if order == sorted(order):
+        return lines
+    taken = lambda shares: [shares[number] for number in order]
+    return [
+        {**line, "probabilities": [*map(taken, line["probabilities"])] if of_words else taken(line["probabilities"])}
+        for line in lines
+    ]
 
 
 def _read_lines(file: TextFile) -> list[Line]:

@@ -10,6 +10,7 @@ from typing import Any
 import grain
 import jax
 import numpy as np
+from jax.sharding import PartitionSpec
 from ml_collections import ConfigDict
 
 from bertlab.config import is_finetuning
@@ -38,7 +39,8 @@ from bertlab.transfer.scoring import Scoring
 from bertlab.transfer.stored import store, stored_body, stored_rows, with_features
 from bertlab.transfer.task_models import VECTORS
 from bertlab.transfer.tasks import SPLITS, Task, TaskData
-from bertlab.transfer.word_vectors import WordVectors, find_vectors
+from bertlab.transfer.tasks.base import classes_of, order_of, some
+from bertlab.transfer.word_vectors import find_vectors
 from bertlab.transfer.zero_shot import check_zero_shot
 
 Tasks = Mapping[str, tuple[Task, TaskData]]
@@ -83,8 +85,9 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
     program = _program(config, body, tasks, inputs, tokenizer)
     _check_rows(len(rows["train"]), config)
     check_devices(config)
+    example = pad_batch(rows["train"][:size], size)
     if not from_disk:
-        program = _with_fixed_body(program, config, pad_batch(rows["train"][:size], size))
+        program = _with_fixed_body(program, config, example)
     as_it_is = lambda row: row
     add = {split: functools.partial(with_features, features=states[split]) if from_disk else as_it_is for split in SPLITS}
     return Experiment(
@@ -94,7 +97,8 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
         tokenizer=tokenizer,
         evaluations={split: Batches(rows[split], size, add[split]) for split in ("valid", "test")},
         sources=sources_of(config, tasks) | read,
-        warm_start=_warm_start(config, run, {name: of.layout.vectors for name, of in inputs.items() if of.layout.vectors}),
+        classes=classes_of(tasks),
+        warm_start=_warm_start(config, run, tasks, inputs, lambda: program.logical_axes(example)),
         score=scoring,
     )
 
@@ -310,10 +314,15 @@ def _check_head(config: ConfigDict, tasks: Tasks, pretrained: Mapping[str, Any])
         raise UserError(
             f"{named} continues one task's head on the run's whole body; omit other tasks, random, features and layers"
         )
-    heads = [name for name in pretrained["objectives"] if name not in BESIDE] if is_finetuning(pretrained) else []
+    heads = _heads_of(pretrained)
     if transfer.head not in heads:
         there = f"its heads are {', '.join(heads)}" if heads else "it is no fine-tuning"
         raise UserError(f"{named}: {config.init_from} has no such head, because {there}; name another, or leave it empty")
+
+
+def _heads_of(pretrained: Mapping[str, Any]) -> list[str]:
+    """The tasks of which a run has a head, by its config."""
+    return [name for name in pretrained["objectives"] if name not in BESIDE] if is_finetuning(pretrained) else []
 
 
 def _check_stored(config: ConfigDict, tasks: Tasks) -> None:
@@ -345,8 +354,11 @@ def _check_rows(count: int, config: ConfigDict) -> None:
         raise UserError(f"config.data.batch_size={config.data.batch_size} exceeds the {count} training rows; lower it")
 
 
-def _warm_start(config: ConfigDict, run: Path, vectors: Mapping[str, WordVectors]) -> Callable[..., Any] | None:
+def _warm_start(
+    config: ConfigDict, run: Path, tasks: Tasks, inputs: Mapping[str, Inputs], axes: Callable[[], Any]
+) -> Callable[..., Any] | None:
     """(Fresh parameters, step) -> those to start from: with each task's pretrained word vectors, and the run's own; or None."""
+    vectors = {name: of.layout.vectors for name, of in inputs.items() if of.layout.vectors}
     from_run = not (config.transfer.random or config.transfer.features)
     if not from_run and not vectors:
         return None
@@ -357,28 +369,66 @@ def _warm_start(config: ConfigDict, run: Path, vectors: Mapping[str, WordVectors
             features = {**head["features"], VECTORS: of_task.table()}
             print(f"{of_task.known} of {name}'s {len(of_task.rows)} words have a vector in {of_task.run}", flush=True)
             fresh = {**fresh, f"heads_{name}": {**head, "features": features}}
-        return begin(fresh, config, run, step) if from_run else fresh
+        return begin(fresh, config, run, step, _matched_heads(config, run, tasks), axes) if from_run else fresh
 
     return started
 
 
-def begin(fresh, config: ConfigDict, run: Path, step: int | None = None):
+def _matched_heads(config: ConfigDict, run: Path, tasks: Tasks) -> dict[str, tuple[str, list[int]]]:
+    """The head of the run with which each task goes on, and its number of each of the task's classes.
+
+    A task whose classes are others than those of the head of its name begins with a new one; a printed line says so.
+
+    Raises:
+        UserError: the classes of the head of `config.transfer.head` are others.
+    """
+    heads, known, matched = _heads_of(Run(run).config.read()), Run(run).classes.get({}), {}
+    for name, (_, data) in tasks.items():
+        head = config.transfer.head or name
+        if head not in heads or config.transfer.layers is not None:
+            continue
+        theirs = known.get(head) if data.labels else known.get(head, [])
+        if theirs is not None and (order := order_of(theirs, data.labels)) is not None:
+            matched[name] = head, order
+            continue
+        are = "unknown (an older version wrote it)" if theirs is None else some(theirs)
+        differ = f"the classes of the head '{head}' of {run} are {are}, and those of task '{name}' are {some(data.labels)}"
+        if config.transfer.head:
+            raise UserError(f"config.transfer.head={head!r}: {differ}; leave it empty, and the task begins with a new head")
+        if is_first():
+            print(f"{differ}; the task begins with a new head", flush=True)
+    return matched
+
+
+def begin(
+    fresh, config: ConfigDict, run: Path, step: int | None, heads: Mapping[str, tuple[str, list[int]]], axes: Callable[[], Any]
+):
     """Fresh parameters, replaced by the run's at a step: those of `config.transfer.layers`, or all that the run has.
 
-    A final norm goes with the top layer. The pooler is no layer. With `config.transfer.head` the task's head is that one of the
-    run's.
+    A final norm goes with the top layer. The pooler is no layer.
+
+    Args:
+        fresh: tree of parameters.
+        config: the fine-tuning's.
+        run, step: the run and its checkpoint; None: the last one.
+        heads: from `_matched_heads`.
+        axes: gives `Program.logical_axes` of the parameters.
 
     Raises:
         UserError: a parameter has another shape in the run.
     """
 
     def change(pretrained):
-        if config.transfer.head:
-            (name,) = (name for name in config.objectives if name not in BESIDE)
-            pretrained = {**pretrained, f"heads_{name}": pretrained[f"heads_{config.transfer.head}"]}
+        body = {name: tree for name, tree in pretrained.items() if not name.startswith("heads_")}
+        taken = {f"heads_{name}": pretrained.get(f"heads_{head}", {}) for name, (head, _) in heads.items()}
+        pretrained = {**body, **taken}
         return _with_new_tokens(pretrained, fresh) if config.transfer.layout == "delimited" else pretrained
 
     params = warm_start(fresh, run, step, change)
+    for name, (_, order) in heads.items():
+        if order != sorted(order) and (key := f"heads_{name}") in params:
+            in_order = functools.partial(_in_order, order)
+            params[key] = jax.tree.map(in_order, axes()[key], params[key], is_leaf=lambda x: isinstance(x, PartitionSpec))
     if config.transfer.layers is None:
         return params
     groups, names = layer_groups(params)
@@ -390,6 +440,13 @@ def begin(fresh, config: ConfigDict, run: Path, step: int | None = None):
         return np.where((group <= config.transfer.layers) & (group < head), ours, new).astype(ours.dtype)
 
     return jax.tree_util.tree_map_with_path(begun, groups, params, fresh)
+
+
+def _in_order(order: list[int], axes: Sequence[str | None], leaf: np.ndarray) -> np.ndarray:
+    """A head's parameter with its classes in another order."""
+    for axis, name in enumerate(axes):
+        leaf = np.take(leaf, order, axis) if name == "classes" else leaf
+    return leaf
 
 
 def _with_new_tokens(pretrained, fresh):

@@ -37,8 +37,8 @@ KEYS = (
     Key("transfer.document_context", False, "tagging: a row shows as much of a sentence's document (CoNLL's -DOCSTART-) around"
         " it as it holds; only the sentence's words are predicted (BERT's table 7)"),
     Key("transfer.random", False, "start from random parameters instead of the run's"),
-    Key("transfer.head", "", "the task of a fine-tuned run whose head the task goes on with; empty: that of its own name, if"
-        " the run has one"),
+    Key("transfer.head", "", "the task of a fine-tuned run whose head the task goes on with, class by class as they are named;"
+        " empty: that of its own name, if the run has one with the same classes"),
     Key("transfer.features", False, "train on stored states (bertlab/transfer/stored.py)"),
     Key("transfer.zero_shot", False, "answer by the model's own likelihood, without training (bertlab/transfer/zero_shot.py)"),
     Key("transfer.layers", int, "layers that are transferred, from the embeddings up; unset: all", least=0),

@@ -55,7 +55,7 @@ class TaskModel(nn.Module):
         elif h.blocks:
             self.classifier = Mlp(h.classes, h.blocks, (h.dropout, 0.1), h.norm, h.block_layers)
         else:
-            self.dense = Dense(h.classes, ("embed", None))
+            self.dense = Dense(h.classes, ("embed", "classes"))
         self.drop = Dropout(h.dropout)
 
     def states(

@@ -248,8 +248,8 @@ class Crf(nn.Module):
     classes: int
 
     def setup(self):
-        self.dense = Dense(self.classes, ("embed", None))
-        score = lambda name, *shape: self.param(name, param(nn.initializers.zeros, *(None for _ in shape)), shape)
+        self.dense = Dense(self.classes, ("embed", "classes"))
+        score = lambda name, *shape: self.param(name, param(nn.initializers.zeros, *("classes" for _ in shape)), shape)
         c = self.classes
         self.between = crf.Scores(score("transitions", c, c), score("start", c), score("end", c))
 
@@ -416,5 +416,6 @@ class Mlp(nn.Module):
             elif self.norm == "batch_norm":
                 x = BatchNorm(name=f"norm_{i}")(x, counted, deterministic)
             x = Dropout(self.dropout[min(i, 1)])(x, deterministic)
-            x = Dense(width, ("embed", None), nn.initializers.lecun_normal(), name=f"dense_{i}")(x)
+            axes = "embed", "classes" if i == self.layers else None
+            x = Dense(width, axes, nn.initializers.lecun_normal(), name=f"dense_{i}")(x)
         return x

@@ -45,6 +45,7 @@ from bertlab.transfer.load import Pretrained, load
 from bertlab.transfer.scorers import METRICS
 from bertlab.transfer.scoring import Scoring
 from bertlab.transfer.tasks import Task, TaskData
+from bertlab.transfer.tasks.base import classes_of
 
 KIND = "left-to-right"
 
@@ -180,6 +181,7 @@ def zero_shot(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]], wo
     if is_first():
         directory.begin(config.to_dict())
         directory.environment.write(describe_environment(config))
+        directory.classes.write(classes_of(tasks))
         known = directory.described()
     [(name, (task, data))] = tasks.items()
     model, read = sources.read_start(config, lambda step: load(source, step, together=True))

@@ -54,6 +54,17 @@ def test_two_directions_are_better_than_each(fine_tuned, tmp_path, capsys):
     assert "average: accuracy 0.7500" in capsys.readouterr().out
 
 
+def test_classes_in_another_order_are_averaged_by_name(fine_tuned):
+    forward = fine_tuned("forward", classes(FORWARD))
+    turned = [line | {"probabilities": line["probabilities"][::-1]} for line in classes(BACKWARD)]
+    backward = fine_tuned("backward", turned)
+    (backward / "classes.json").write_text(json.dumps({"other": ["good", "bad"]}))
+    assert averaged([forward, backward])["average"]["accuracy"] == 0.75
+    (backward / "classes.json").write_text(json.dumps({"other": ["good", "bad", "odd"]}))
+    with pytest.raises(UserError, match=r"backward has the classes good, bad, odd, not bad, good"):
+        averaged([forward, backward])
+
+
 def test_numbers_are_averaged(fine_tuned):
     numbers = lambda values: [{"id": str(i), "gold": float(i), "predicted": v} for i, v in enumerate(values)]
     (run, other) = (

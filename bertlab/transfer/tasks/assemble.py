@@ -16,7 +16,7 @@ from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import BESIDE
 from bertlab.transfer.kinds import Kind
 from bertlab.transfer.scorers import METRICS
-from bertlab.transfer.tasks.base import SPLITS, Task, TaskData
+from bertlab.transfer.tasks.base import SPLITS, Task, TaskData, some
 from bertlab.transfer.tasks.files import find_file, matches, places_of
 
 Reader = Callable[[Path, str], Iterable[Example]]
@@ -118,7 +118,7 @@ def check_labels(task: Task, labels: tuple[str, ...]) -> None:
     """Raises: UserError: a metric needs two classes, and the task has another number."""
     if "f1" in task.metrics and len(labels) != 2:
         raise UserError(
-            f"task '{task.name}': metric 'f1' scores class 1 of two, but the task has {len(labels)} ({_some(labels)}); use "
+            f"task '{task.name}': metric 'f1' scores class 1 of two, but the task has {len(labels)} ({some(labels)}); use "
             "macro_f1"
         )
 
@@ -143,7 +143,7 @@ def number_labels(
     for places in seen.values():
         for label, place in places.items():
             if label not in labels:
-                raise UserError(f"{place} '{label}', but {source} are {_some(labels)}; correct one of them")
+                raise UserError(f"{place} '{label}', but {source} are {some(labels)}; correct one of them")
     several = any(isinstance(example.label, tuple) for example in published["train"])
     for split, places in seen.items():
         missing = [label for label in labels if label not in places]
@@ -179,10 +179,6 @@ def _first_places(examples: list[Example]) -> dict[str, str]:
         elif example.label is not None and example.label not in places:
             places[example.label] = f"{example.where}: the example has the label"
     return places
-
-
-def _some(labels: tuple[str, ...]) -> str:
-    return ", ".join(labels[:12]) + (", ..." if len(labels) > 12 else "")
 
 
 def divide(published: Mapping[str, list[Example]], options: Mapping, symmetric: bool = False) -> dict[str, list[Example]]:

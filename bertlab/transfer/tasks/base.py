@@ -1,7 +1,7 @@
 """A task: its kind, its examples and its metrics, independent of any model."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bertlab.keys import Key
@@ -40,6 +40,21 @@ class TaskData:
 
     labels: tuple[str, ...]
     examples: Mapping[str, list[Example]]
+
+
+def classes_of(tasks: Mapping[str, tuple["Task", TaskData]]) -> dict[str, list[str]]:
+    """The names of each task's classes, as classes.json has them."""
+    return {name: list(data.labels) for name, (_, data) in tasks.items()}
+
+
+def some(labels: Sequence[str]) -> str:
+    """The names of classes in a sentence."""
+    return (", ".join(labels[:12]) or "none") + (", ..." if len(labels) > 12 else "")
+
+
+def order_of(theirs: Sequence[str], ours: Sequence[str]) -> list[int] | None:
+    """Their number of each of our classes; None if theirs are other ones."""
+    return [theirs.index(name) for name in ours] if sorted(theirs) == sorted(ours) else None
 
 
 @dataclasses.dataclass(frozen=True)
