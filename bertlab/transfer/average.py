@@ -61,8 +61,8 @@ def average(runs: Sequence[Path], split: str = "test", own_task: str = "") -> di
     try:
         valid = together(_read_predictions(runs, "valid")) if has_valid else None
         averaged, _ = task.kind.finish(together(lines), valid, ConfigDict(transfer_of(config)))
-        found = {str(run): scores_of(task, labels, lines[run]) for run in runs}
-        return found | {"average": scores_of(task, labels, averaged)}
+        found = {str(run): scores_of(task, data.names, lines[run], data.scheme) for run in runs}
+        return found | {"average": scores_of(task, data.names, averaged, data.scheme)}
     except UserError as error:
         raise UserError(str(error) if any(str(run) in str(error) for run in runs) else f"{names}: {error}") from error
     except (TypeError, ValueError, KeyError, IndexError) as error:

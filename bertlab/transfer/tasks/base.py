@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bertlab.keys import Key
+from bertlab.transfer.entities import Scheme
 from bertlab.transfer.examples import Example
 from bertlab.transfer.kinds import Kind
 
@@ -36,10 +37,27 @@ class TaskData:
     Attributes:
         labels: names of the classes, by number; () for kinds without classes.
         examples: by split. Train and valid have labels; test may lack them.
+        unseen: names of the tags that train lacks, numbered after the classes. No head predicts them, so they count as wrong.
+        scheme: how the tags say where entities are, if a metric asks.
+        notes: what to tell the user about the examples.
     """
 
     labels: tuple[str, ...]
     examples: Mapping[str, list[Example]]
+    unseen: tuple[str, ...] = ()
+    scheme: Scheme | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all labels, by number."""
+        return self.labels + self.unseen
+
+    def count_unseen(self, split: str) -> int:
+        """Number of a split's words whose tag train lacks."""
+        if not self.unseen:
+            return 0
+        return sum(number >= len(self.labels) for example in self.examples[split] for number in example.label or ())
 
 
 @dataclasses.dataclass(frozen=True)
