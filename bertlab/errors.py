@@ -4,7 +4,7 @@ import difflib
 import errno
 import importlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from types import ModuleType
 
 
@@ -30,6 +30,11 @@ def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None
     near = difflib.get_close_matches(name, known, n=1)
     choice = f"choose one of {', '.join(known)}" if otherwise is None else otherwise
     return f"did you mean {near[0]}?" + (f" If not, {choice}" if choice else "") if near else choice
+
+
+def some(names: Sequence[str]) -> str:
+    """The first twelve names of a list that may be long."""
+    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
 
 
 def similar_file(path: str | os.PathLike, root: str | os.PathLike = "") -> str:

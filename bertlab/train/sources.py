@@ -113,7 +113,7 @@ def of_tasks(tasks: Mapping[str, tuple[Any, Any]]) -> dict[str, str]:
         tasks: by the name of each task's objective, the task and its `bertlab.transfer.tasks.base.TaskData`.
     """
     return {
-        f"{EXAMPLES}/{name}/{split}": digest([*data.labels, "", *(repr(_content(example)) for example in examples)])
+        f"{EXAMPLES}/{name}/{split}": digest([*data.names, "", *(repr(_content(example)) for example in examples)])
         for name, (_, data) in tasks.items()
         for split, examples in data.examples.items()
     }
@@ -122,7 +122,7 @@ def of_tasks(tasks: Mapping[str, tuple[Any, Any]]) -> dict[str, str]:
 def _content(example: Any) -> dict[str, Any]:
     """What an example has, but for its place; a field that a later version adds changes nothing."""
     given = {field.name: (getattr(example, field.name), field.default) for field in dataclasses.fields(example)}
-    return {name: value for name, (value, default) in given.items() if name != "where" and value != default}
+    return {name: value for name, (value, default) in given.items() if name not in ("where", "lines") and value != default}
 
 
 def of_tests(sources: Mapping[str, str]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from bertlab.errors import UserError, reason_of
+from bertlab.errors import UserError, reason_of, some
 from bertlab.files import misfit, parse_json
 from bertlab.run import Run, TextFile
 from bertlab.train import sources
@@ -14,7 +14,7 @@ from bertlab.transfer.inputs import transfer_of
 from bertlab.transfer.kinds.base import Line
 from bertlab.transfer.scoring import scores_of
 from bertlab.transfer.tasks import find_task, load_task
-from bertlab.transfer.tasks.base import order_of, some
+from bertlab.transfer.tasks.base import order_of
 
 
 def average(runs: Sequence[Path], split: str = "test", own_task: str = "") -> dict[str, dict[str, float]]:
@@ -66,8 +66,8 @@ def average(runs: Sequence[Path], split: str = "test", own_task: str = "") -> di
     try:
         valid = together(_read_predictions(runs, "valid")) if has_valid else None
         averaged, _ = task.kind.finish(together(lines), valid, ConfigDict(transfer_of(config)))
-        found = {str(run): scores_of(task, labels, lines[run]) for run in runs}
-        return found | {"average": scores_of(task, labels, averaged)}
+        found = {str(run): scores_of(task, data.names, lines[run], data.scheme) for run in runs}
+        return found | {"average": scores_of(task, data.names, averaged, data.scheme)}
     except UserError as error:
         raise UserError(str(error) if any(str(run) in str(error) for run in runs) else f"{names}: {error}") from error
     except (TypeError, ValueError, KeyError, IndexError) as error:

@@ -20,7 +20,7 @@ from bertlab.data.formats.row_format import READ_HERE
 from bertlab.data.rows import Row, pad_batch
 from bertlab.data.tokenizers import Tokenizer, WordsTokenizer, load_tokenizer
 from bertlab.data.vocabularies import SPECIALS
-from bertlab.errors import UserError
+from bertlab.errors import UserError, some
 from bertlab.models.base import sides_of
 from bertlab.models.presets import build_body, family_of, model_direction, model_shape
 from bertlab.objectives.program import Program
@@ -39,7 +39,7 @@ from bertlab.transfer.scoring import Scoring
 from bertlab.transfer.stored import store, stored_body, stored_rows, with_features
 from bertlab.transfer.task_models import VECTORS
 from bertlab.transfer.tasks import SPLITS, Task, TaskData
-from bertlab.transfer.tasks.base import classes_of, order_of, some
+from bertlab.transfer.tasks.base import classes_of, order_of
 from bertlab.transfer.word_vectors import find_vectors
 from bertlab.transfer.zero_shot import check_zero_shot
 

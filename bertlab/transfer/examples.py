@@ -34,6 +34,7 @@ class Example:
             examples of one group are also scored together, like the answers to one question; "": alone.
         document: only for tagging: all words of the document that the sentence is from, its own included; (): not known.
         document_at: the place of the sentence's first word in `document`.
+        lines: only for tagging: the line of each word; (): all are on that of the example.
     """
 
     id: str
@@ -48,3 +49,8 @@ class Example:
     group: str = ""
     document: tuple[str, ...] = ()
     document_at: int = 0
+    lines: tuple[int, ...] = ()
+
+    def where_of(self, word: int) -> str:
+        """Where a word stands, "FILE:LINE"."""
+        return f"{self.where.rpartition(':')[0]}:{self.lines[word]}" if self.lines else self.where

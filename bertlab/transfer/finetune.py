@@ -85,7 +85,7 @@ def finetune(
         if is_first():
             for name, (_, data) in tasks.items():
                 counts = ", ".join(f"{len(data.examples[split]):,} {split}" for split in SPLITS)
-                print(f"{name}: {counts} examples", flush=True)
+                print(f"{name}: {counts} examples", *data.notes, sep=f"\n{name}: ", flush=True)
         if config.transfer.zero_shot:
             return zero_shot(config, tasks, Path(workdir))
         return loop.run(build_finetuning(config, tasks, Path(workdir)), Path(workdir))

@@ -109,4 +109,4 @@ def _fitting(model: Pretrained, data: TaskData, split: str) -> list[tuple[Sequen
     fits: list[Example] = [example for example, length in zip(examples, lengths) if length <= model.longest]
     if left := len(examples) - len(fits):
         print(f"{left:,} of {len(examples):,} sentences of {split} are longer than the model's {model.longest} positions")
-    return [(example.words, [data.labels[number] for number in example.label]) for example in fits]
+    return [(example.words, [data.names[number] for number in example.label]) for example in fits]

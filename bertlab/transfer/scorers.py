@@ -4,7 +4,7 @@ Every metric compares gold with predicted, one item per example. Fractions are f
 SQuAD print percent). An item is
 
     a class: a number or a name; a number (pearson, spearman); or for tagging the sentence's tags, one per word;
-    a sentence's tags as strings such as "B-PER" (entity_*);
+    a sentence's entities (entity_*; `bertlab.transfer.entities`);
     the classes of a group of examples (group_*);
     the names of the classes of each of a sentence's targets (micro_*, core_role_f1, relation_f1, positive_f1);
     gold: the texts that answer a question, () if it has no answer; predicted: a text, "" for none (exact_match, span_f1);
@@ -97,62 +97,7 @@ def spearman(gold: Sequence[float], predicted: Sequence[float]) -> float:
     return _correlation(scipy.stats.spearmanr, gold, predicted)
 
 
-# Entities.
-
-
-def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
-    """The entities (type, first word, end) of a sentence's tags, as CoNLL's scorer finds them.
-
-    It reads IOB1, IOB2 and IOBES. An entity begins at B and S, and at any other tag but O after O, after an end (E, S) or after
-    another type; so a stray "I-PER" begins an entity too. The type is the text after the first hyphen.
-
-    Args:
-        tags: one per word.
-
-    Source: conlleval (Tjong Kim Sang, 2004). It does not know S or a B after E; these follow seqeval's default mode.
-    """
-    found, first, before, kind_before = [], 0, "O", ""
-    for place, tag in enumerate([*tags, "O"]):
-        part, _, kind = tag.partition("-")
-        begins = part != "O" and (part in ("B", "S") or before in ("O", "E", "S") or kind != kind_before)
-        if before != "O" and (begins or part == "O"):
-            found.append((kind_before, first, place))
-        if begins:
-            first = place
-        before, kind_before = part, kind
-    return found
-
-
-def _entity_counts(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> tuple[int, int, int]:
-    """Numbers of correct, predicted and gold entities over all sentences."""
-    right = guessed = there = 0
-    for one, other in zip(gold, predicted, strict=True):
-        if len(one) != len(other):
-            raise ValueError(f"a sentence has {len(one)} gold tags but {len(other)} predicted ones")
-        theirs, ours = entities(one), entities(other)
-        right, guessed, there = right + len(set(theirs) & set(ours)), guessed + len(ours), there + len(theirs)
-    return right, guessed, there
-
-
-def entity_precision(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
-    """Fraction of predicted entities with correct type and words; 0 if none is predicted."""
-    right, guessed, _ = _entity_counts(gold, predicted)
-    return right / guessed if guessed else 0.0
-
-
-def entity_recall(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
-    """Fraction of gold entities that were found with correct type and words; 0 if the gold tags have none."""
-    right, _, there = _entity_counts(gold, predicted)
-    return right / there if there else 0.0
-
-
-def entity_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
-    """Harmonic mean of precision and recall over all entities (CoNLL's FB1, here a fraction); 0 if no entity is correct."""
-    precision, recall = entity_precision(gold, predicted), entity_recall(gold, predicted)
-    return 2 * precision * recall / (precision + recall) if precision else 0.0
-
-
-# Labels of spans: each target has any number of classes.
+# Labels of spans: each target has any number of classes, each sentence any number of entities.
 
 
 def _label_counts(gold: Sequence, predicted: Sequence, counted: Callable[[str], bool]) -> tuple[int, int, int]:
@@ -185,6 +130,21 @@ def micro_recall(gold: Sequence[Sequence[Sequence[str]]], predicted: Sequence[Se
     """Fraction of gold labels that were found; 0 if there are none."""
     right, _, there = _label_counts(gold, predicted, lambda label: True)
     return right / there if there else 0.0
+
+
+def entity_f1(gold: Sequence[Sequence], predicted: Sequence[Sequence]) -> float:
+    """F1 over the entities of all sentences, whose types and words must agree (CoNLL's FB1); 0 if neither side has any."""
+    return micro_f1([gold], [predicted])
+
+
+def entity_precision(gold: Sequence[Sequence], predicted: Sequence[Sequence]) -> float:
+    """Fraction of predicted entities that are right; 0 if none is predicted."""
+    return micro_precision([gold], [predicted])
+
+
+def entity_recall(gold: Sequence[Sequence], predicted: Sequence[Sequence]) -> float:
+    """Fraction of gold entities that were found; 0 if there are none."""
+    return micro_recall([gold], [predicted])
 
 
 def core_role_f1(gold: Sequence[Sequence[Sequence[str]]], predicted: Sequence[Sequence[Sequence[str]]]) -> float:
@@ -321,12 +281,14 @@ def sense_f1(gold: Sequence[Sequence[str]], predicted: Sequence[str | None]) -> 
 _OF_ENTITIES = (entity_f1, entity_precision, entity_recall)
 _OF_TARGETS = (micro_f1, micro_precision, micro_recall, core_role_f1, relation_f1, positive_f1)
 _OF_ANSWERS = (exact_match, span_f1)
-NAME_METRICS = {function.__name__: function for function in (*_OF_ENTITIES, *_OF_TARGETS, *_OF_ANSWERS)}
+ENTITY_METRICS = {function.__name__: function for function in _OF_ENTITIES}
+"""These read the entities of sentences."""
+NAME_METRICS = {function.__name__: function for function in (*_OF_TARGETS, *_OF_ANSWERS)}
 """These read the names of classes, or texts; of the others, those of classes read numbers."""
 GROUP_METRICS = {function.__name__: function for function in (group_exact_match,)}
 """These read the classes of a group of examples as one item."""
 _OTHERS = (accuracy, f1, macro_f1, matthews, pearson, spearman, sense_f1)
 METRICS: Mapping[str, Callable[[Sequence, Sequence], float]] = (
-    {of.__name__: of for of in _OTHERS} | NAME_METRICS | GROUP_METRICS
+    {of.__name__: of for of in _OTHERS} | ENTITY_METRICS | NAME_METRICS | GROUP_METRICS
 )
 """Name -> (gold, predicted) -> value. Both sequences have the same length, at least 1. Higher is better."""

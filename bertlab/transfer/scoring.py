@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from bertlab.run import Run
+from bertlab.transfer.entities import Scheme
 from bertlab.transfer.kinds.base import Line
-from bertlab.transfer.scorers import GROUP_METRICS, METRICS, NAME_METRICS
+from bertlab.transfer.scorers import ENTITY_METRICS, GROUP_METRICS, METRICS, NAME_METRICS
 from bertlab.transfer.tasks import Task, TaskData
 
 
@@ -50,16 +51,19 @@ class Scoring:
         for part in self._parts[split]:
             rows = slice(begin, begin := begin + part.rows)
             found = {key: np.concatenate([batch[part.name][key] for batch in outputs])[rows] for key in outputs[0][part.name]}
-            kind, labels, examples = part.task.kind, part.data.labels, part.data.examples
+            kind, labels, examples = part.task.kind, part.data.names, part.data.examples
             lines = kind.predict(examples[split], labels, found, part.about, self._transfer)
             if split == "valid":
                 self._valid[part.name] = lines
             lines, values = kind.finish(lines, self._valid.get(part.name), self._transfer)
-            values |= scores_of(part.task, labels, lines)
+            values |= scores_of(part.task, labels, lines, part.data.scheme)
+            if unseen := part.data.count_unseen(split):
+                values["unseen_tags"] = unseen
             metrics |= {f"{part.name}/{name}": value for name, value in values.items()}
             written += [{"task": part.name, **line} for line in lines]
             if self._workdir is not None and new:
-                scores = scores_of(part.task, labels, kind.most_frequent(examples["train"], labels, lines))
+                always = kind.most_frequent(examples["train"], labels, lines)
+                scores = scores_of(part.task, labels, always, part.data.scheme)
                 most_frequent |= {f"{part.name}/{name}": value for name, value in scores.items()}
         if self._workdir is not None:
             Run(self._workdir).most_frequent.write(self._most_frequent)
@@ -67,8 +71,15 @@ class Scoring:
         return metrics
 
 
-def scores_of(task: Task, labels: Sequence[str], lines: Sequence[Line]) -> dict[str, float]:
-    """The task's metrics over the predictions with a known answer; {} if no answer is known."""
+def scores_of(task: Task, labels: Sequence[str], lines: Sequence[Line], scheme: Scheme | None = None) -> dict[str, float]:
+    """The task's metrics over the predictions with a known answer; {} if no answer is known.
+
+    Args:
+        task: the task.
+        labels: names of all labels, by number.
+        lines: the predictions.
+        scheme: of the tags, for metrics of entities.
+    """
     known = [line for line in lines if line["gold"] is not None]
     if not known:
         return {}
@@ -78,6 +89,9 @@ def scores_of(task: Task, labels: Sequence[str], lines: Sequence[Line]) -> dict[
     numbers = tuple(map(numbered, names)) if labels else names
     read = {name: names if name in NAME_METRICS else numbers for name in task.metrics}
     read |= {name: _grouped(known, numbers) for name in task.metrics if name in GROUP_METRICS}
+    if asked := ENTITY_METRICS.keys() & {*task.metrics}:
+        found = [[scheme.entities(tags) for tags in side] for side in names]
+        read |= {name: found for name in asked}
     return {name: float(METRICS[name](*read[name])) for name in task.metrics}
 
 

@@ -133,7 +133,7 @@ def of_task(name, folder, files):
 
 @generated()
 @given(
-    sentences=st.lists(st.lists(st.tuples(WORD, st.sampled_from(["O", "B-X", "I-X"])), min_size=1), min_size=1),
+    sentences=st.lists(st.lists(st.tuples(WORD, st.sampled_from(["O", "B-X", "B-Y"])), min_size=1), min_size=1),
     separator=st.sampled_from([" ", "\t"]),
     ending=ENDING,
 )

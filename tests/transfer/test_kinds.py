@@ -9,6 +9,7 @@ import pytest
 
 from bertlab.errors import UserError
 from bertlab.transfer import kinds
+from bertlab.transfer.entities import Scheme
 from bertlab.transfer.examples import Answer, Example
 from bertlab.transfer.inputs import Inputs, Layout
 from bertlab.transfer.kinds import KINDS, Kind
@@ -79,12 +80,12 @@ class TestKind:
         assert [line["id"] for line in lines] == ["a", "b"] and not lines[1]["gold"]
         assert name == "span" or scores_of(Task("stub", kind, kind.metrics, None), labels, lines[1:]) == {}, "not known"
         task = Task("stub", kind, kind.metrics, None)
-        assert set(scores_of(task, labels, [lines[0], lines[0]])) == set(kind.metrics)
+        assert set(scores_of(task, labels, [lines[0], lines[0]], Scheme("IOB1", "PER"))) == set(kind.metrics)
         perfect = [
             line | {"predicted": line["gold"][0] if name in ("span", "sense", "candidate") else line["gold"]}
             for line in lines[:1] * 2
         ]
-        assert scores_of(task, labels, perfect)[kind.default_metrics[0]] in (0, 1)
+        assert scores_of(task, labels, perfect, Scheme("IOB1", "PER"))[kind.default_metrics[0]] in (0, 1)
         most_frequent = kind.most_frequent([known], labels, lines[:1])
         assert [line["predicted"] for line in most_frequent] in ([], [lines[0]["gold"]], [["y", "y"]], ["cd"])
 

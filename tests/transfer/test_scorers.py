@@ -1,7 +1,6 @@
 """Scorers against numbers that the official scripts gave for the same predictions, and against slow definitions.
 
-`ANSWERS` and `ENTITIES` are what SQuAD's evaluate-v1.1.py and evaluate-v2.0.py and seqeval 1.2.2 (default mode; conlleval's
-counts too, where it knows the tags) gave for `questions` and `sentences`; a digest is of all values in turn.
+`ANSWERS` are what SQuAD's evaluate-v1.1.py and evaluate-v2.0.py gave for `questions`; a digest is of all values in turn.
 """
 
 import hashlib
@@ -14,7 +13,7 @@ from sklearn.metrics import f1_score, precision_recall_fscore_support
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from bertlab.transfer import scorers
-from bertlab.transfer.scorers import METRICS, best_threshold, entities
+from bertlab.transfer.scorers import METRICS, best_threshold
 
 
 def score(metrics, gold, predicted):
@@ -44,14 +43,6 @@ def questions(number: int, seed: int, lacking: float) -> tuple[list[tuple[str, .
     return gold, predicted, odds
 
 
-def sentences(number: int, seed: int, parts: str) -> tuple[list[list[str]], list[list[str]]]:
-    """Tags of words, gold and predicted, most of the predicted ones as in gold; not all can be sentences of the scheme."""
-    generator = random.Random(seed)
-    tags = [f"{part}-{kind}" for part in parts for kind in ("PER", "LOC", "X-Y")] + ["O"] * 4
-    gold = [generator.choices(tags, k=generator.randint(0, 12)) for _ in range(number)]
-    return gold, [[generator.choice(tags) if generator.random() < 0.2 else tag for tag in tags_] for tags_ in gold]
-
-
 def digest(values) -> str:
     return hashlib.sha256(",".join(repr(float(value)) for value in values).encode()).hexdigest()[:16]
 
@@ -60,12 +51,6 @@ def digest(values) -> str:
 ANSWERS = {
     "1.1": (53.9, 63.69960317460318, "a7a8a2b6cae161e1", "97353b887f5e03f2"),
     "2.0": (35.7, 47.406785714285576, "7dcaee1c26c2a9e2", "76f8dbff6954918e", (56.7, -2.0), (65.20583333333343, 1.5)),
-}
-# Entities that are right, predicted, there; precision, recall, F1.
-ENTITIES = {
-    "BI": ((1074, 1324, 1333), (0.8111782477341389, 0.805701425356339, 0.8084305607828377)),
-    "I": ((668, 894, 894), (0.7472035794183445, 0.7472035794183445, 0.7472035794183445)),
-    "BIES": ((1383, 1689, 1698), (0.8188277087033747, 0.8144876325088339, 0.8166519043401239)),
 }
 
 
@@ -125,26 +110,6 @@ def test_no_threshold_is_better_than_the_best_one():
     assert best_threshold([0.0, 1.0], ["x", "y"], [-2.0, -1.0], [True, False]) == (0.0, 0.5)
 
 
-@pytest.mark.parametrize("parts", ENTITIES)
-def test_entities_score_as_in_conlleval(parts):
-    gold, predicted = sentences(400, 11, parts)
-    shared = [len(set(entities(one)) & set(entities(other))) for one, other in zip(gold, predicted)]
-    counts = sum(shared), sum(len(entities(tags)) for tags in predicted), sum(len(entities(tags)) for tags in gold)
-    values = score(["entity_precision", "entity_recall", "entity_f1"], gold, predicted)
-    assert (counts, tuple(values.values())) == ENTITIES[parts]
-
-
-def test_entities_of_each_scheme():
-    for tags in ("B-A I-A B-A I-B O", "I-A I-A B-A I-B O", "B-A E-A S-A S-B O"):
-        assert entities(tags.split()) == [("A", 0, 2), ("A", 2, 3), ("B", 3, 4)]
-    assert entities(["O", "I-A-B", "I-A-C"]) == [("A-B", 1, 2), ("A-C", 2, 3)]
-    assert entities([]) == []
-    none = score(["entity_precision", "entity_recall", "entity_f1"], [["O"], []], [["O"], []])
-    assert set(none.values()) == {0.0}
-    # An entity does not go on in the next sentence.
-    assert score(["entity_f1"], [["B-A"], ["I-A"]], [["B-A"], ["B-A"]]) == {"entity_f1": 1.0}
-
-
 def test_superglues_metrics_are_those_of_their_definitions():
     """CB: accuracy and the mean F1 of classes. MultiRC: F1 over all answers; questions all of whose answers are right."""
     rng = np.random.default_rng(5)
@@ -179,8 +144,6 @@ def test_tags_count_word_by_word():
     assert score(["accuracy"], gold, predicted) == {"accuracy": 0.5}
     with pytest.raises(ValueError, match="3 gold tags but 2"):
         score(["accuracy"], gold, [("N", "V"), ("V",)])
-    with pytest.raises(ValueError, match="3 gold tags but 2"):
-        score(["entity_f1"], gold, [("N", "V"), ("V",)])
 
 
 def test_equal_numbers_have_their_mean_rank():

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from bertlab.transfer.entities import Scheme
 from bertlab.transfer.examples import Answer, Example
 from bertlab.transfer.kinds import KINDS
 from bertlab.transfer.scoring import Scoring, scores_of
@@ -29,7 +30,7 @@ def predicted(task, names, examples, outputs, windows=(), transfer=TRANSFER):
     if "tags" in outputs:
         outputs["probabilities"] = np.eye(3)[outputs["tags"]]
     lines = task.kind.predict(examples, names, outputs, windows, transfer)
-    return lines, scores_of(task, names, lines)
+    return lines, scores_of(task, names, lines, Scheme("IOB2", "B-PER"))
 
 
 PEARSON = np.corrcoef([0, 2, 5], [1, 9, 4])[0, 1]
@@ -212,7 +213,7 @@ def test_the_most_frequent_answer_is_that_of_train_and_scored_on_what_is_asked(k
     known = [label if label is None or not names else [names[i] for i in label] if words else names[label] for label in test]
     made = [{"id": f"x{i}", "gold": gold, "predicted": ["-"] * 2 if words else "-"} for i, gold in enumerate(known)]
     lines = task.kind.most_frequent(labelled(*train, **words), names, made)
-    assert scores_of(task, names, lines) == pytest.approx(expected)
+    assert scores_of(task, names, lines, Scheme("IOB2", "B-PER")) == pytest.approx(expected)
 
 
 def test_without_a_directory_nothing_is_written(tmp_path, monkeypatch):

@@ -72,7 +72,8 @@ class TaggingHead(TaskHead):
     def loss(self, model: Bound, view: View) -> Metrics:
         """Cross-entropy and accuracy per word; with a CRF the negative log-likelihood per word, without accuracy."""
         x, penalty, there = self._words(model, view)
-        labels = jnp.where(there & self.asked(view)[:, None], view["labels"], NO_LABEL)
+        can_be_known = there & self.asked(view)[:, None] & (view["labels"] < self.classes)  # others are tags that train lacks
+        labels = jnp.where(can_be_known, view["labels"], NO_LABEL)
         known = labels >= 0
         if not self.crf:
             logits = model.head.scores(x, model.deterministic)

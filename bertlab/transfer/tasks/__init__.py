@@ -14,7 +14,9 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
-from bertlab.errors import UserError, similar_file
+from bertlab.errors import UserError, similar_file, some
+from bertlab.transfer.entities import find_scheme
+from bertlab.transfer.scorers import ENTITY_METRICS
 from bertlab.transfer.tasks import babylm, catalogue, edges, glue, pydocs, superglue
 from bertlab.transfer.tasks.assemble import check_labels, check_task, draw
 from bertlab.transfer.tasks.base import KEYS, OPTIONS, SPLITS, Task, TaskData
@@ -156,6 +158,15 @@ def load_task(task: Task, options: Mapping) -> TaskData:
             )
     data = task.load(directory, options)
     check_labels(task, data.labels)
+    notes = [
+        f"{number:,} words of {split} have a tag that train lacks ({some(data.unseen)}) and count as wrong"
+        for split in SPLITS
+        if (number := data.count_unseen(split))
+    ]
+    if ENTITY_METRICS.keys() & {*task.metrics}:
+        scheme, said = find_scheme(task.name, data.names, data.examples)
+        notes = [*said, *notes]
+        data = dataclasses.replace(data, scheme=scheme)
     train = draw(data.examples["train"], options["limit"], options["seed"])
     drawn = {"train": train} if task.kind.is_trained else {"train": train, "valid": train}
-    return dataclasses.replace(data, examples={**data.examples, **drawn})
+    return dataclasses.replace(data, examples={**data.examples, **drawn}, notes=tuple(notes))

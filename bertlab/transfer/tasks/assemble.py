@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from bertlab.errors import UserError
+from bertlab.errors import UserError, some
 from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import BESIDE
 from bertlab.transfer.kinds import Kind
 from bertlab.transfer.scorers import METRICS
-from bertlab.transfer.tasks.base import SPLITS, Task, TaskData, some
+from bertlab.transfer.tasks.base import SPLITS, Task, TaskData
 from bertlab.transfer.tasks.files import find_file, matches, places_of
 
 Reader = Callable[[Path, str], Iterable[Example]]
@@ -78,10 +78,10 @@ def file_task(
                 published[split] = list(read(path, split))
                 if not published[split]:
                     raise UserError(f"{path}: there are no examples; task '{name}' needs at least one")
-        labels = ()
+        labels, unseen = (), ()
         if kind.has_classes:
-            labels, published = number_labels(published, label_names, every_label)
-        return TaskData(labels, divide(published, options, kind.symmetric))
+            labels, unseen, published = number_labels(published, label_names, every_label)
+        return TaskData(labels, divide(published, options, kind.symmetric), unseen)
 
     def is_in(directory: Path) -> bool:
         places = places_of(directory, folder)
@@ -125,8 +125,8 @@ def check_labels(task: Task, labels: tuple[str, ...]) -> None:
 
 def number_labels(
     published: Mapping[str, list[Example]], names: tuple[str, ...] = (), every: bool = False
-) -> tuple[tuple[str, ...], dict[str, list[Example]]]:
-    """The names of the classes, and the examples with numbers as labels.
+) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, list[Example]]]:
+    """The names of the classes and of the tags that only other splits than train have, and the examples with numbers as labels.
 
     Args:
         published: examples with labels as in their files.
@@ -134,17 +134,19 @@ def number_labels(
         every: () stands for those of all splits instead.
 
     Raises:
-        UserError: a label is not among the classes; or, without `names` and unless an example has several labels, a published
-            development or test set lacks a label that train has.
+        UserError: a label is not among the classes, unless it is a tag and no `names` are given; or, without `names` and unless
+            an example has several labels, a published development or test set lacks a label that train has.
     """
     seen = {split: _first_places(examples) for split, examples in published.items()}
-    labels = tuple(names) or tuple(sorted(set().union(*seen.values()) if every else seen["train"]))
+    every_label = set().union(*seen.values())
+    labels = tuple(names) or tuple(sorted(every_label if every else seen["train"]))
+    several = any(isinstance(example.label, tuple) for example in published["train"])
+    unseen = tuple(sorted(every_label - set(labels))) if several and not names else ()
     source = "label_names" if names else "train's labels"
     for places in seen.values():
         for label, place in places.items():
-            if label not in labels:
+            if label not in labels + unseen:
                 raise UserError(f"{place} '{label}', but {source} are {some(labels)}; correct one of them")
-    several = any(isinstance(example.label, tuple) for example in published["train"])
     for split, places in seen.items():
         missing = [label for label in labels if label not in places]
         if places and missing and not names and not several:
@@ -153,7 +155,7 @@ def number_labels(
                 f"{seen['train'][missing[0]]} '{missing[0]}', but no example of {file} has it; correct one of them, or give the"
                 " task label_names if that is intended"
             )
-    number = {label: i for i, label in enumerate(labels)}
+    number = {label: i for i, label in enumerate(labels + unseen)}
     of = lambda label: tuple(map(of, label)) if isinstance(label, tuple) else number[label]
 
     def numbered(example: Example) -> Example:
@@ -161,7 +163,7 @@ def number_labels(
             return example
         return dataclasses.replace(example, label=of(example.label))
 
-    return labels, {split: [numbered(example) for example in examples] for split, examples in published.items()}
+    return labels, unseen, {split: [numbered(example) for example in examples] for split, examples in published.items()}
 
 
 def _first_places(examples: list[Example]) -> dict[str, str]:
@@ -175,7 +177,7 @@ def _first_places(examples: list[Example]) -> dict[str, str]:
         elif isinstance(example.label, tuple):
             for i, tag in enumerate(example.label):
                 if tag not in places:
-                    places[tag] = f"{example.where}: word {i + 1} of the sentence, '{example.words[i]}', has the tag"
+                    places[tag] = f"{example.where_of(i)}: word {i + 1} of the sentence, '{example.words[i]}', has the tag"
         elif example.label is not None and example.label not in places:
             places[example.label] = f"{example.where}: the example has the label"
     return places

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bertlab.keys import Key
+from bertlab.transfer.entities import Scheme
 from bertlab.transfer.examples import Example
 from bertlab.transfer.kinds import Kind
 
@@ -36,20 +37,32 @@ class TaskData:
     Attributes:
         labels: names of the classes, by number; () for kinds without classes.
         examples: by split. Train and valid have labels; test may lack them.
+        unseen: names of the tags that train lacks, numbered after the classes. No head predicts them, so they count as wrong.
+        scheme: how the tags say where entities are, if a metric asks.
+        notes: what to tell the user about the examples.
     """
 
     labels: tuple[str, ...]
     examples: Mapping[str, list[Example]]
+    unseen: tuple[str, ...] = ()
+    scheme: Scheme | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all labels, by number."""
+        return self.labels + self.unseen
+
+    def count_unseen(self, split: str) -> int:
+        """Number of a split's words whose tag train lacks."""
+        if not self.unseen:
+            return 0
+        return sum(number >= len(self.labels) for example in self.examples[split] for number in example.label or ())
 
 
 def classes_of(tasks: Mapping[str, tuple["Task", TaskData]]) -> dict[str, list[str]]:
     """The names of each task's classes, as classes.json has them."""
     return {name: list(data.labels) for name, (_, data) in tasks.items()}
-
-
-def some(labels: Sequence[str]) -> str:
-    """The names of classes in a sentence."""
-    return (", ".join(labels[:12]) or "none") + (", ..." if len(labels) > 12 else "")
 
 
 def order_of(theirs: Sequence[str], ours: Sequence[str]) -> list[int] | None:

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from bertlab.errors import UserError
@@ -32,7 +32,8 @@ def conll(
 ) -> Task:
     """A tagging task whose files have one word per line, columns separated by tabs or else by spaces.
 
-    A line -DOCSTART- is no word: it begins a document, whose words go with each of its sentences (`Example.document`).
+    White space at the end of a line is no part of a tag. A line -DOCSTART- is no word: it begins a document, whose words
+    go with each of its sentences (`Example.document`).
 
     Args:
         name, train, valid, test, metrics, label_names, encoding: as in `bertlab.transfer.tasks.table`.
@@ -40,23 +41,28 @@ def conll(
         language_prefix: words begin with a language, like WikiANN's "en:Sioux"; it is removed.
 
     Raises:
-        UserError: when loading: lines differ in their number of columns, a column does not exist, or train lacks a tag.
+        UserError: when loading: lines differ in their number of columns, a column does not exist, or the tags are in no scheme
+            of entities (`bertlab.transfer.entities.find_scheme`) and a metric asks for them.
     """
 
     def read(path: Path, split: str) -> Iterator[Example]:
+        blocks = [[(at, line.rstrip(" \t")) for at, line in block] for block in _blocks(path, encoding)]
+        # With tabs between columns, a word may be any other space, such as U+00A0.
+        separator = "\t" if any("\t" in line for block in blocks for _, line in block) else None
         columns, document, found = 0, 0, []
-        for block in _blocks(path, encoding):
-            # With tabs between columns, a word may be any other space, such as U+00A0.
-            rows = [(at, line.split("\t" if "\t" in line else None)) for at, line in block if not line.startswith("-DOCSTART-")]
-            document += len(rows) < len(block)
-            for at, row in rows:
+        for block in blocks:
+            lines = [(at, line) for at, line in block if not line.startswith("-DOCSTART-")]
+            document += len(lines) < len(block)
+            words = []
+            for at, line in lines:
+                row = line.split(separator)
                 columns = columns or max(len(row), 2, word + 1, tag + 1)
                 if len(row) != columns:
-                    raise UserError(f"{path}:{at}: {len(row)} columns, expected {columns}; every word needs a tag")
-            if rows:
-                words = [row[word].partition(":")[2] if language_prefix and ":" in row[word] else row[word] for _, row in rows]
-                example = _example(str(len(found)), f"{path}:{rows[0][0]}", words, [row[tag] for _, row in rows])
-                found.append((document, example))
+                    raise UserError(f"{path}:{at}: {len(row)} columns, expected {columns}; every line needs a word and a tag")
+                own = row[word].partition(":")[2] if language_prefix and ":" in row[word] else row[word]
+                words.append((at, own, row[tag]))
+            if words:
+                found.append((document, _example(str(len(found)), f"{path}:{lines[0][0]}", words)))
         return _in_documents(found)
 
     return file_task(name, Tagging(), metrics, read, (train, valid, test), label_names=label_names)
@@ -79,13 +85,13 @@ def conllu(
         tag: `UPOS` or `XPOS`; `HEAD` for `bertlab.transfer.edge_probe`, with the numbers of all files as classes.
     Raises:
         UserError: when loading: a line lacks ten columns or has an invalid id, a word has no tag, two sentences have the same
-            sent_id, or train lacks a tag.
+            sent_id.
     """
 
     def read(path: Path, split: str) -> Iterator[Example]:
         ids = {}
         for number, block in enumerate(_blocks(path, "utf-8")):
-            where, own, words, tags = f"{path}:{block[0][0]}", str(number), [], []
+            where, own, words = f"{path}:{block[0][0]}", str(number), []
             for at, line in block:
                 if line.startswith("#"):
                     key, _, value = line[1:].partition("=")
@@ -97,16 +103,11 @@ def conllu(
                 if not re.fullmatch(r"[0-9]+([-.][0-9]+)?", row[0]):
                     raise UserError(f"{path}:{at}: '{row[0]}' is not a word id; CoNLL-U has 1, 1-2 or 1.1 in the first column")
                 if row[0].isdigit():
-                    if row[tag] in ("_", ""):
-                        raise UserError(
-                            f"{path}:{at}: the word '{row[1]}' has no tag in column {tag + 1}; every word needs one"
-                        )
-                    words.append(row[1])
-                    tags.append(row[tag])
+                    words.append((at, row[1], "" if row[tag] == "_" else row[tag]))
             if (first := ids.setdefault(own, where)) != where:
                 raise UserError(f"{where}: {first} also has the sent_id '{own}'; make ids unique")
             if words:
-                yield _example(own, where, words, tags)
+                yield _example(own, where, words)
 
     files = train, valid, test
     return file_task(name, Tagging(), metrics, read, files, label_names=label_names, every_label=tag == HEAD)
@@ -130,7 +131,11 @@ def _in_documents(numbered: Iterable[tuple[int, Example]]) -> Iterator[Example]:
             at += len(example.words)
 
 
-def _example(id: str, where: str, words: list[str], tags: list[str]) -> Example:
-    if "" in words:
-        raise UserError(f"{where}: word {words.index('') + 1} of the sentence is empty; correct the line")
-    return Example(id=id, where=where, words=tuple(words), label=tuple(tags))
+def _example(id: str, where: str, rows: Sequence[tuple[int, str, str]]) -> Example:
+    """The example of a sentence's (line, word, tag)."""
+    lines, words, tags = zip(*((at, word, tag.strip()) for at, word, tag in rows))
+    example = Example(id, where, words=words, label=tags, lines=lines)
+    for i, (word, tag) in enumerate(zip(words, tags)):
+        if not (word and tag):
+            raise UserError(f"{example.where_of(i)}: the word '{word}' has the tag '{tag}'; give every word one")
+    return example

@@ -37,7 +37,7 @@ def table(
     encoding: str = "utf-8",
     skip_short_rows: bool = False,
     json_lines: bool | None = None,
-    escaped_newlines: bool = False,
+    replace: tuple[str, str] | None = None,
     unlabelled: str = "",
     symmetric: bool = False,
     folder: str = "",
@@ -63,7 +63,7 @@ def table(
         encoding: the files' encoding.
         skip_short_rows: skips rows with too few fields, for published files that are known to have some.
         json_lines: each line is a JSON object, whose fields are the columns; None: True for files that end in .jsonl.
-        escaped_newlines: in texts "\\n" (two characters) stands for a line end.
+        replace: (old, new): in texts, what stands for something else, such as ("\\n", "\n") for line ends that are escaped.
         unlabelled: a label that stands for "no label", like SNLI's "-"; its rows are left out.
         symmetric: the order of `text` and `pair` does not matter, as in similarity and paraphrase: GPT reads both orders.
         folder: a folder in the directory that may hold the files.
@@ -94,8 +94,8 @@ def table(
             if unlabelled and row.get(label) == unlabelled:
                 continue
             shown = tuple(" ".join(row[column] for column in part) for part in parts)
-            if escaped_newlines:
-                shown = tuple(one.replace("\\n", "\n") for one in shown)
+            if replace:
+                shown = tuple(one.replace(*replace) for one in shown)
             words = tuple(shown[0].split()) if asked.of_words else ()
             yield Example(
                 id=own,

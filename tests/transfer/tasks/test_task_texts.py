@@ -33,7 +33,7 @@ SNLI = lines(
 )
 # A line end is written as \n, and any other backslash stays.
 AG_NEWS = r'''
-"3","Short ""Sellers""","Dwindling\nband, again"
+"3","Short ""Sellers""","Dwindling\band of\newcomers"
 "1","Title","World \ news; x"
 "4","","Sci/Tech"
 "2","T","Sports"
@@ -79,8 +79,8 @@ WITHOUT_DEV = {
         AG_NEWS,
         tuple("1234"),
         [
-            (('Short "Sellers" Dwindling\nband, again',), 2),
-            (("Title World \\ news; x",), 0),
+            (('Short "Sellers" Dwindling band of newcomers',), 2),  # a lone backslash is a line end of the news agency
+            (("Title World   news; x",), 0),
             ((" Sci/Tech",), 3),
             (("T Sports",), 1),
         ],
