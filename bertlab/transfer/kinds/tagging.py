@@ -129,14 +129,13 @@ class Tagging(Kind):
     def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
         """Tags by name, with the probabilities of all tags in four digits.
 
-        A word that did not fit into the row gets "O" if the task has this tag; otherwise it is wrong. It has no probabilities.
+        A word that did not fit into the row has "", which is wrong and no part of an entity, and no probabilities.
         """
-        beyond = "O" if "O" in labels else ""
         lines = []
         for example, tags, shares in zip(examples, outputs["tags"], outputs["probabilities"], strict=True):
             tags = tags[: len(example.words)]
             tags = tags[tags != NO_LABEL]
-            shown = [labels[tag] for tag in tags] + [beyond] * (len(example.words) - len(tags))
+            shown = [labels[tag] for tag in tags] + [""] * (len(example.words) - len(tags))
             gold = None if example.label is None else [labels[tag] for tag in example.label]
             rounded = np.round(shares[: len(tags)].astype(np.float64), 4).tolist()
             lines.append({"id": example.id, "gold": gold, "predicted": shown, "probabilities": rounded})
