@@ -17,6 +17,7 @@ from bertlab.errors import UserError
 from bertlab.keys import setting
 from bertlab.models.base import View
 from bertlab.objectives.base import Bound, Metrics, cross_entropy
+from bertlab.transfer.cut import Lost
 from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import NO_LABEL, TaskHead, penalised
 from bertlab.transfer.inputs import Inputs, Layout
@@ -115,12 +116,14 @@ class Tagging(Kind):
             raise UserError(f"{where}: {len(words)} words but {len(tags)} tags; give each word one tag")
         return tags
 
-    def row(self, inputs: Inputs, number: int, example: Example, texts: int) -> Row:
+    def row(self, inputs: Inputs, number: int, example: Example, texts: int) -> tuple[Row, Lost]:
         """The words as one text; what is around them in the row has no label and is not predicted."""
         layout = inputs.layout
         text = inputs.words(example)
         row = text.padded(layout.seq_len, inputs.tokenizer.pad_id, (number, 0))
-        return row | word_fields(example, text.first if layout.first_piece else text.last, layout)
+        places = text.first if layout.first_piece else text.last
+        lost = {"words": (len(example.words) - len(places), len(example.words))}
+        return row | word_fields(example, places, layout), lost
 
     def stored_fields(self, example: Example, size: int, layout: Layout) -> Row:
         """The fields of the words; each word has one stored state."""
