@@ -260,9 +260,9 @@ def answer_scores(
     rows, cut = [], 0
     for item in items:
         for text, start in zip(item.texts, item.starts):
-            row, is_cut = completion(text, start, model, encoder)
+            row, pieces = completion(text, start, model, encoder)
             rows.append(row)
-            cut += is_cut
+            cut += pieces > 0
     scores = model.scorer.score(rows, kind, orders, closing=special_tokens == "bertlab")
     values = np.array([score.log_probability for score in scores])
     return np.split(values, np.cumsum([len(item.texts) for item in items])[:-1]), cut

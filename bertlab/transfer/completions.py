@@ -9,8 +9,8 @@ from bertlab.data.tokenizers import Tokenizer
 from bertlab.transfer.load import Pretrained
 
 
-def completion(text: str, start: int, model: Pretrained, encoder: RowEncoder) -> tuple[TextRow, bool]:
-    """The row whose `first` pieces are those from the character `start` on, and whether its beginning is cut.
+def completion(text: str, start: int, model: Pretrained, encoder: RowEncoder) -> tuple[TextRow, int]:
+    """The row whose `first` pieces are those from the character `start` on, and how many pieces of its beginning are cut.
 
     Args:
         text: as a whole, however long.
@@ -20,7 +20,7 @@ def completion(text: str, start: int, model: Pretrained, encoder: RowEncoder) ->
     """
     row = encoder.text(text)
     row = dataclasses.replace(row, first=row.first[pieces_before(text, start, model.tokenizer) :])
-    return fitted(row, model), len(row.tokens) > model.longest
+    return fitted(row, model), max(0, len(row.tokens) - model.longest)
 
 
 def pieces_before(text: str, start: int, tokenizer: Tokenizer) -> int:

@@ -68,19 +68,20 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
     from_disk, read = config.transfer.features, {}
     if from_disk:
         model, read = _read_start(config, workdir)
-    rows, states, scoring = {}, {}, Scoring(config.transfer, workdir if is_first() else None)
+    rows, states, cut, scoring = {}, {}, {}, Scoring(config.transfer, workdir if is_first() else None)
     for split in SPLITS:
         if from_disk:
             [(name, (task, data))] = tasks.items()
-            states[split] = store(
+            states[split], lost = store(
                 model, task, data.examples[split], inputs[name].layout, config.task_data.pretraining.directory
             )
-            parts = [(name, stored_rows(states[split], task, data.examples[split], inputs[name].layout), None)]
+            parts = [(name, stored_rows(states[split], task, data.examples[split], inputs[name].layout), None, lost)]
         else:
             parts = list(_encoded(tasks, inputs, split))
-        for name, made, about in parts if split != "train" else ():
+        for name, made, about, _ in parts if split != "train" else ():
             scoring.expect(split, name, *tasks[name], len(made), about)
-        rows[split] = _alike([made for _, made, _ in parts], tasks)
+        rows[split] = _alike([made for _, made, *_ in parts], tasks)
+        cut[split] = {name: lost for name, *_, lost in parts}
     body = stored_body(model, states["train"]) if from_disk else build_body(shape)
     program = _program(config, body, tasks, inputs, tokenizer)
     _check_rows(len(rows["train"]), config)
@@ -100,6 +101,7 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
         classes=classes_of(tasks),
         warm_start=_warm_start(config, run, tasks, inputs, lambda: program.logical_axes(example)),
         score=scoring,
+        cut=cut,
     )
 
 
@@ -156,7 +158,7 @@ def check_finetuning(
         for name, (task, data) in tasks.items()
     }
     inputs = _inputs(config, few, tokenizer)
-    rows = _alike([made for _, made, _ in _encoded(few, inputs, "train")], few)
+    rows = _alike([made for _, made, *_ in _encoded(few, inputs, "train")], few)
     program = _program(config, build_body(shape), few, inputs, tokenizer)
     example = pad_batch(rows[:FEW], FEW)
     params = jax.eval_shape(lambda: program.init(jax.random.key(0), example))
@@ -197,11 +199,11 @@ def _layout(config: ConfigDict, name: str, data: TaskData) -> Layout:
     )
 
 
-def _encoded(tasks: Tasks, inputs: Mapping[str, Inputs], split: str) -> Iterator[tuple[str, list[Row], Any]]:
-    """(Name, rows, result of `Kind.encode`) of each task; with several tasks, each row has its task's number."""
+def _encoded(tasks: Tasks, inputs: Mapping[str, Inputs], split: str) -> Iterator[tuple]:
+    """(Name, *result of `Kind.encode`) of each task; with several tasks, each row has its task's number."""
     for number, (name, (task, data)) in enumerate(tasks.items()):
-        made, about = task.kind.encode(inputs[name], data.examples[split])
-        yield name, [row | {"task": np.int32(number)} for row in made] if len(tasks) > 1 else made, about
+        made, about, cut = task.kind.encode(inputs[name], data.examples[split])
+        yield name, [row | {"task": np.int32(number)} for row in made] if len(tasks) > 1 else made, about, cut
 
 
 def _alike(parts: Sequence[list[Row]], tasks: Tasks) -> list[Row]:

@@ -20,6 +20,7 @@ from bertlab.run import Run
 from bertlab.train import loop, sources
 from bertlab.train.processes import alone, first_before_others, is_first
 from bertlab.transfer.composition import build_finetuning, sources_of
+from bertlab.transfer.cut import in_words
 from bertlab.transfer.heads import BESIDE
 from bertlab.transfer.inputs import LAYOUTS, transfer_of
 from bertlab.transfer.kinds import KINDS
@@ -87,8 +88,12 @@ def finetune(
                 counts = ", ".join(f"{len(data.examples[split]):,} {split}" for split in SPLITS)
                 print(f"{name}: {counts} examples", *data.notes, sep=f"\n{name}: ", flush=True)
         if config.transfer.zero_shot:
-            return zero_shot(config, tasks, Path(workdir))
-        return loop.run(build_finetuning(config, tasks, Path(workdir)), Path(workdir))
+            result = zero_shot(config, tasks, Path(workdir))
+        else:
+            result = loop.run(build_finetuning(config, tasks, Path(workdir)), Path(workdir))
+        for line in in_words(result["cut"]) if is_first() else ():
+            print(line, flush=True)
+        return result
 
 
 def overridden(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:

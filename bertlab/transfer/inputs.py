@@ -27,13 +27,19 @@ NEW_TOKENS = ("start", "delimiter", "extract")
 
 
 class Document(NamedTuple):
-    """One text or pair with its special ids; `begins` and `ends` are the positions of each text's first and last piece."""
+    """One text or pair with its special ids.
+
+    Attributes:
+        begins, ends: positions of each text's first and last piece.
+        lost: how many pieces of the texts did not fit, and how many there are.
+    """
 
     tokens: Int[np.ndarray, "T"]
     segments: Int[np.ndarray, "T"]
     characters: Int[np.ndarray, "T 50"] | None
     begins: tuple[int, ...]
     ends: tuple[int, ...]
+    lost: tuple[int, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +103,7 @@ class Inputs:
         """One or two encoded texts between the special ids, cut to `seq_len`."""
         before, between, after = self.frame
         sizes = [len(part.tokens) for part in parts]
+        whole = sum(sizes)
         if self.layout.name == "delimited" and len(parts) == 2:
             sizes = [min(size, self.layout.seq_len // 2 - 2) for size in sizes]
         else:
@@ -115,6 +122,7 @@ class Inputs:
             characters=np.concatenate(characters) if self.layout.characters else None,
             ends=tuple(begin + size - 1 for begin, size in zip(begins, sizes)),
             begins=tuple(begins),
+            lost=(whole - sum(sizes), whole),
         )
 
     @property

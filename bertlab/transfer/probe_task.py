@@ -1,6 +1,7 @@
 """`bertlab probe`: what each layer of a run knows of a tagging task's words.
 
-probes.json has what was measured, {"probes": {TASK: {LAYER: {...}}}}; a layer's entry has the columns of `probe_layers`.
+probes.json has what was measured, {"probes": {TASK: {LAYER: {...}}}}; a layer's entry has the columns of `probe_layers`, the
+seed, and in "cut" how many sentences of "train" and "test" were left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -73,14 +74,15 @@ def probe_task(
     name, data = _tagged(run, HEADS if edges else find_task(task), overrides or {})
     model = load(run, step)
     hidden = any(example.label is None for example in data.examples["test"])
-    train, test = (_fitting(model, data, split) for split in ("train", "valid" if hidden else "test"))
+    (train, of_train), (test, of_test) = (_fitting(model, data, split) for split in ("train", "valid" if hidden else "test"))
     if edges:
         train, test = ([read_heads(*of, name) for of in part] for part in (train, test))
         table = probe_edges(model, train, test, layers, words, seed, control)
     else:
         table = probe_layers(model, train, test, layers, words, seed, control, code, variational)
     print(f"{name}: a {'bilinear' if edges else 'linear'} probe on each layer\n{table.to_string(float_format='{:.4f}'.format)}")
-    found = {MEASURE: {name: {str(layer): {**row, "seed": seed} for layer, row in table.to_dict("index").items()}}}
+    also = {"seed": seed, "cut": {"train": of_train, "test": of_test}}
+    found = {MEASURE: {name: {str(layer): row | also for layer, row in table.to_dict("index").items()}}}
     write_merged(out, found)
     print(f"{out}: {MEASURE}")
     return found
@@ -102,11 +104,12 @@ def _tagged(run: Path, of: Task, overrides: Mapping[str, str]) -> tuple[str, Tas
     return of.name, load_task(of, config.task_data.to_dict())
 
 
-def _fitting(model: Pretrained, data: TaskData, split: str) -> list[tuple[Sequence[str], list[str]]]:
-    """The words and tags of a split's sentences that the model can read."""
+def _fitting(model: Pretrained, data: TaskData, split: str) -> tuple[list[tuple[Sequence[str], list[str]]], dict[str, int]]:
+    """The words and tags of a split's sentences that the model can read, and how many it cannot."""
     examples = [example for example in data.examples[split] if example.words]
     lengths = model.lengths([list(example.words) for example in examples], pretokenized=True)
     fits: list[Example] = [example for example, length in zip(examples, lengths) if length <= model.longest]
     if left := len(examples) - len(fits):
         print(f"{left:,} of {len(examples):,} sentences of {split} are longer than the model's {model.longest} positions")
-    return [(example.words, [data.names[number] for number in example.label]) for example in fits]
+    found = [(example.words, [data.names[number] for number in example.label]) for example in fits]
+    return found, {"examples": left, "of_examples": len(examples)}

@@ -3,7 +3,9 @@
 Every metric compares gold with predicted, one item per example. Fractions are from 0 to 1 (the official scripts of CoNLL and
 SQuAD print percent). An item is
 
-    a class: a number or a name; a number (pearson, spearman); or for tagging the sentence's tags, one per word;
+    a class: a name or, if classes have none, a number; a number (pearson, spearman); or for tagging the sentence's tags, one
+    per word, predicted "" for a word that was not read;
+    the number of a class, or the numbers of a sentence's tags (f1);
     a sentence's entities (entity_*; `bertlab.transfer.entities`);
     the classes of a group of examples (group_*);
     the names of the classes of each of a sentence's targets (micro_*, core_role_f1, relation_f1, positive_f1);
@@ -53,8 +55,10 @@ def f1(gold: Sequence[int], predicted: Sequence[int]) -> float:
 
 
 def macro_f1(gold: Sequence, predicted: Sequence) -> float:
-    """Mean of the F1 of the classes that occur on either side."""
-    return _sklearn().f1_score(*_flat(gold, predicted), average="macro", zero_division=0.0)
+    """Mean of the F1 of the classes that occur on either side; "", no answer, is no class."""
+    gold, predicted = _flat(gold, predicted)
+    classes = sorted({*gold, *predicted} - {""})
+    return _sklearn().f1_score(gold, predicted, labels=classes, average="macro", zero_division=0.0)
 
 
 def matthews(gold: Sequence, predicted: Sequence) -> float:
@@ -281,14 +285,14 @@ def sense_f1(gold: Sequence[Sequence[str]], predicted: Sequence[str | None]) -> 
 _OF_ENTITIES = (entity_f1, entity_precision, entity_recall)
 _OF_TARGETS = (micro_f1, micro_precision, micro_recall, core_role_f1, relation_f1, positive_f1)
 _OF_ANSWERS = (exact_match, span_f1)
+NUMBER_METRICS = ("f1",)
+"""These read the numbers of classes, the others their names."""
 ENTITY_METRICS = {function.__name__: function for function in _OF_ENTITIES}
 """These read the entities of sentences."""
-NAME_METRICS = {function.__name__: function for function in (*_OF_TARGETS, *_OF_ANSWERS)}
-"""These read the names of classes, or texts; of the others, those of classes read numbers."""
 GROUP_METRICS = {function.__name__: function for function in (group_exact_match,)}
 """These read the classes of a group of examples as one item."""
-_OTHERS = (accuracy, f1, macro_f1, matthews, pearson, spearman, sense_f1)
+_OTHERS = (accuracy, f1, macro_f1, matthews, pearson, spearman, sense_f1, *_OF_TARGETS, *_OF_ANSWERS)
 METRICS: Mapping[str, Callable[[Sequence, Sequence], float]] = (
-    {of.__name__: of for of in _OTHERS} | ENTITY_METRICS | NAME_METRICS | GROUP_METRICS
+    {of.__name__: of for of in _OTHERS} | ENTITY_METRICS | GROUP_METRICS
 )
 """Name -> (gold, predicted) -> value. Both sequences have the same length, at least 1. Higher is better."""

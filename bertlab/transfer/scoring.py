@@ -11,7 +11,7 @@ import numpy as np
 from bertlab.run import Run
 from bertlab.transfer.entities import Scheme
 from bertlab.transfer.kinds.base import Line
-from bertlab.transfer.scorers import ENTITY_METRICS, GROUP_METRICS, METRICS, NAME_METRICS
+from bertlab.transfer.scorers import ENTITY_METRICS, GROUP_METRICS, METRICS, NUMBER_METRICS
 from bertlab.transfer.tasks import Task, TaskData
 
 
@@ -57,6 +57,8 @@ class Scoring:
                 self._valid[part.name] = lines
             lines, values = kind.finish(lines, self._valid.get(part.name), self._transfer)
             values |= scores_of(part.task, labels, lines, part.data.scheme)
+            if kind.of_words:  # in place of the head's own, which is over the words that fit into rows
+                values |= scores_of(dataclasses.replace(part.task, metrics=("accuracy",)), labels, lines)
             if unseen := part.data.count_unseen(split):
                 values["unseen_tags"] = unseen
             metrics |= {f"{part.name}/{name}": value for name, value in values.items()}
@@ -86,18 +88,18 @@ def scores_of(task: Task, labels: Sequence[str], lines: Sequence[Line], scheme: 
     names = [line["gold"] for line in known], [line["predicted"] for line in known]
     number = {label: number for number, label in enumerate(labels)}
     numbered = lambda x: [numbered(part) for part in x] if isinstance(x, list) else number.get(x, -1)
-    numbers = tuple(map(numbered, names)) if labels else names
-    read = {name: names if name in NAME_METRICS else numbers for name in task.metrics}
-    read |= {name: _grouped(known, numbers) for name in task.metrics if name in GROUP_METRICS}
+    read = dict.fromkeys(task.metrics, names)
+    read |= {name: tuple(map(numbered, names)) for name in task.metrics if name in NUMBER_METRICS}
+    read |= {name: _grouped(known, names) for name in task.metrics if name in GROUP_METRICS}
     if asked := ENTITY_METRICS.keys() & {*task.metrics}:
         found = [[scheme.entities(tags) for tags in side] for side in names]
         read |= {name: found for name in asked}
     return {name: float(METRICS[name](*read[name])) for name in task.metrics}
 
 
-def _grouped(lines: Sequence[Line], numbers: tuple[list, list]) -> tuple[list[list], list[list]]:
+def _grouped(lines: Sequence[Line], names: tuple[list, list]) -> tuple[list[list], list[list]]:
     """Gold and predicted classes, those of a group together; a line without a group is one of its own."""
     groups = {}
     for i, line in enumerate(lines):
         groups.setdefault(line.get("group", i), []).append(i)
-    return tuple([[side[i] for i in group] for group in groups.values()] for side in numbers)
+    return tuple([[side[i] for i in group] for group in groups.values()] for side in names)

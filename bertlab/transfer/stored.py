@@ -24,6 +24,7 @@ from bertlab.locks import alone
 from bertlab.models.base import Carry, Encoded, Shape, View
 from bertlab.models.presets import model_direction
 from bertlab.train.processes import is_first, part
+from bertlab.transfer.cut import Lost, counted
 from bertlab.transfer.examples import Example
 from bertlab.transfer.features import Features, extract, model_digest, texts_digest
 from bertlab.transfer.inputs import Layout
@@ -71,8 +72,10 @@ class StoredBody(nn.Module):
         )
 
 
-def store(model: Pretrained, task: Task, examples: Sequence[Example], layout: Layout, cache: str) -> Features:
-    """The hidden states of a task's examples; extracts them if they are not stored yet.
+def store(
+    model: Pretrained, task: Task, examples: Sequence[Example], layout: Layout, cache: str
+) -> tuple[Features, dict[str, int]]:
+    """The hidden states of a task's examples, extracted if they are not stored yet, and how much was cut.
 
     All processes of a run call it. They share the work if they share the cache.
 
@@ -84,7 +87,8 @@ def store(model: Pretrained, task: Task, examples: Sequence[Example], layout: La
             f"config.transfer.features=True stores states of single texts or words, but task '{task.name}' has pairs,"
             " choices or contexts; set config.optimizer.frozen='^body/' instead"
         )
-    texts = [shown(model, example, layout) for example in examples]
+    made = [shown(model, example, layout) for example in examples]
+    texts = [text for text, _ in made]
     key = json.dumps([model_digest(model), texts_digest(texts), task.kind.name])
     name = hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
     directory = cache_directory(cache) / "features" / f"{task.name}-{name}"
@@ -93,20 +97,23 @@ def store(model: Pretrained, task: Task, examples: Sequence[Example], layout: La
         with folder_of_all(directory.parent, ".shared") as seen:
             together = seen is not None
     with alone(directory, wait=True) if is_first() or not together else contextlib.nullcontext():
-        return extract(model, texts, directory, pretokenized=task.kind.of_words, together=together)
+        found = extract(model, texts, directory, pretokenized=task.kind.of_words, together=together)
+    return found, counted(lost for _, lost in made)
 
 
-def shown(model: Pretrained, example: Example, layout: Layout) -> str | list[str]:
-    """An example's text or words, cut to fit the layout and the model."""
+def shown(model: Pretrained, example: Example, layout: Layout) -> tuple[str | list[str], Lost]:
+    """An example's text or words, cut to fit the layout and the model, and how much was cut."""
     room = min(layout.seq_len, model.longest)
     if example.words:
         encoder = RowEncoder(model.tokenizer, layout.characters, room=room)
         row = encoder.words(example.words)
-        return list(example.words[: len(row.first if layout.first_piece else row.last)])
+        size = len(row.first if layout.first_piece else row.last)
+        return list(example.words[:size]), {"words": (len(example.words) - size, len(example.words))}
     (text,) = example.texts
     _, offsets = piece_offsets(text, model.tokenizer)
     room -= len(model.tokenizer.prefix_ids) + len(model.tokenizer.suffix_ids)
-    return text if len(offsets) <= room else text[: offsets[room][0]]
+    lost = {"pieces": (max(0, len(offsets) - room), len(offsets))}
+    return text if len(offsets) <= room else text[: offsets[room][0]], lost
 
 
 def stored_rows(features: Features, task: Task, examples: Sequence[Example], layout: Layout) -> list[Row]:

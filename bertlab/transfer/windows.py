@@ -42,6 +42,7 @@ class Window:
         offsets: characters of `context` that a piece stands for, [first, end); (-1, -1) outside the context.
         max_context: whether this window shows the most context around the piece.
         start, end: positions of the first answer's first and last piece; (0, 0) if the window does not hold all of it.
+        lost: how many pieces of the question are in no window, and how many the question and its context have.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Window:
     max_context: Bool[np.ndarray, "T"]
     start: int
     end: int
+    lost: tuple[int, int]
 
     def row(self, length: int, pad_id: int) -> Row:
         """Row fields of `length` positions, with `start`, `end` and `context` [L]: 1 at positions where an answer may be."""
@@ -139,7 +141,8 @@ def encode_question(
         UserError: the sizes leave no room for the context.
     """
     question, context = example.texts
-    asked = tokenizer.encode(question)[:max_query]
+    whole = tokenizer.encode(question)
+    asked = whole[:max_query]
     prefix, separator, suffix = frame or (tokenizer.prefix_ids, (tokenizer.sep_id,), tokenizer.suffix_ids)
     before = [*prefix, *asked, *separator]
     room = max_seq - len(before) - len(suffix)
@@ -175,6 +178,7 @@ def encode_question(
                 max_context=max_context,
                 start=int(touched[0]) + shift if learnt else 0,
                 end=int(touched[-1]) + shift if learnt else 0,
+                lost=(len(whole) - len(asked), len(whole) + len(ids)),
             )
         )
     return windows

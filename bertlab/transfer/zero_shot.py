@@ -39,6 +39,7 @@ from bertlab.train.environment import describe_environment
 from bertlab.train.phases import weights_of
 from bertlab.train.processes import is_first
 from bertlab.transfer.completions import completion
+from bertlab.transfer.cut import counted
 from bertlab.transfer.examples import Example
 from bertlab.transfer.likelihood import kinds_of
 from bertlab.transfer.load import Pretrained, load
@@ -186,7 +187,8 @@ def zero_shot(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]], wo
     [(name, (task, data))] = tasks.items()
     model, read = sources.read_start(config, lambda step: load(source, step, together=True))
     heuristic, splits = heuristic_of(task, data), ("valid", "test")
-    values = {split: values_of(model, heuristic, data.examples[split]) for split in splits}
+    found = {split: values_of(model, heuristic, data.examples[split]) for split in splits}
+    values = {split: of for split, (of, _) in found.items()}
     if heuristic.by_threshold:
         labels = [example.label for example in data.examples["valid"]]
         side, threshold = separating(values["valid"][:, 0], labels, METRICS[task.metrics[0]])
@@ -201,22 +203,28 @@ def zero_shot(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]], wo
         "step": 0,
         "sources": {**sources.of_start(config), **read, **sources.of_tasks(tasks)},
         "metrics": metrics,
+        "cut": {split: {name: cut} for split, (_, cut) in found.items()},
     }
     if is_first():
         directory.finish(result, known)
     return result
 
 
-def values_of(model: Pretrained, heuristic: Heuristic, examples: Sequence[Example]) -> Float[np.ndarray, "N k"]:
-    """The value of each reading of each example; 0 if nothing is left to be scored."""
+def values_of(
+    model: Pretrained, heuristic: Heuristic, examples: Sequence[Example]
+) -> tuple[Float[np.ndarray, "N k"], dict[str, int]]:
+    """The value of each reading of each example, 0 if nothing is left to be scored; and how much was cut."""
     encoder = RowEncoder(model.tokenizer, model.config.model.token_encoder == "characters")
     asked = [heuristic.asks(example) for example in examples]
     if odd := next((example for example, of in zip(examples, asked) if len(of) != len(asked[0])), None):
         raise UserError(f"{odd.where}: {len(odd.choices)} choices, where others have {len(asked[0])}; give all the same number")
-    rows = [completion(text, start, model, encoder)[0] for of in asked for text, start in of]
+    made = [[completion(text, start, model, encoder) for text, start in of] for of in asked]
+    rows = [row for of in made for row, _ in of]
     scores = model.scorer.score(rows, model.check_kind(KIND), closing=False)
     values = [score.log_probability / (max(score.tokens, 1) if heuristic.mean else 1) for score in scores]
-    return np.array(values).reshape(len(examples), -1)
+    special = len(model.tokenizer.prefix_ids) + len(model.tokenizer.suffix_ids)
+    lost = [(sum(cut for _, cut in of), sum(len(row.tokens) - special + cut for row, cut in of)) for of in made]
+    return np.array(values).reshape(len(examples), -1), counted({"pieces": of} for of in lost)
 
 
 def separating(

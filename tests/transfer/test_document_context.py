@@ -31,7 +31,7 @@ def examples(tmp_path):
 def encoded(examples, **settings):
     """[CLS] letters [SEP] of each sentence's row as text, and the row."""
     inputs = Inputs(LetterTokenizer(), Layout("pair", **{"document_context": True, **settings}))
-    rows, _ = KINDS["tagging"]().encode(inputs, examples)
+    rows, *_ = KINDS["tagging"]().encode(inputs, examples)
     names = LetterTokenizer().pieces()
     return ["".join(names[i] for i in row["tokens"][row["documents"] > 0][1:-1]) for row in rows], rows
 

@@ -253,7 +253,7 @@ def test_a_span_task_has_a_row_for_every_window_of_every_question():
         Example("q", "f:2", texts=("r", "xyz"), answers=()),
     )
     layout = Layout("pair", 10, doc_stride=3, max_query=1)
-    rows, windows = Span().encode(Inputs(LetterTokenizer(), layout), questions)
+    rows, windows, _ = Span().encode(Inputs(LetterTokenizer(), layout), questions)
     # [ q ] and the last ] leave six positions for the context: from a and from d; one for the second question.
     assert [spelled(row) for row in rows] == ["[q]abcdef]", "[q]defgh]", "[r]xyz]"]
     assert [row["example_id"].tolist() for row in rows] == [[0, 0], [0, 1], [1, 0]]
@@ -261,7 +261,7 @@ def test_a_span_task_has_a_row_for_every_window_of_every_question():
     np.testing.assert_array_equal(rows[1]["context"], [0, 0, 0, 1, 1, 1, 1, 1, 0, 0])
     np.testing.assert_array_equal(rows[1]["segments"], [0, 0, 0, 1, 1, 1, 1, 1, 1, 0])
     assert [window.id for window in windows] == ["p", "p", "q"]
-    delimited, _ = Span().encode(Inputs(LetterTokenizer(), Layout("delimited", 10, max_query=1)), questions[1:])
+    delimited, *_ = Span().encode(Inputs(LetterTokenizer(), Layout("delimited", 10, max_query=1)), questions[1:])
     assert spelled(delimited[0]) == "(r/xyz)"
 
 

@@ -67,7 +67,7 @@ class TestKind:
         kind, label = KINDS[name](), LABELS.get(name, 1)
         fields = FULL | ({"texts": ("ab",)} if name == "choice" else {})
         known, unknown = Example("a", "f:1", **fields, label=label), Example("b", "f:2", **{**fields, "answers": ()})
-        rows, about = kind.encode(Inputs(LetterTokenizer(), Layout("pair", 16)), [known, unknown])
+        rows, about, _ = kind.encode(Inputs(LetterTokenizer(), Layout("pair", 16)), [known, unknown])
         assert kind.unknown.items() and all(set(kind.unknown) <= set(row) for row in rows)
         assert not kind.one_row or len(rows) == 2
         differ = {key for key in rows[0] if not np.array_equal(rows[0][key], rows[1][key], equal_nan=True)} - {"example_id"}
@@ -95,7 +95,7 @@ class TestKind:
             return  # the next test
         label = LABELS.get(name, 1)
         example = Example("a", "f:1", **FULL | ({"texts": ("ab",)} if name == "choice" else {}), label=label)
-        rows, about = kind.encode(Inputs(LetterTokenizer(), Layout("pair", 16)), [example])
+        rows, about, _ = kind.encode(Inputs(LetterTokenizer(), Layout("pair", 16)), [example])
         labels = ("x", "y") if kind.has_classes else ()
         (line,) = kind.predict([example], labels, outputs_of(kind, rows), about, TRANSFER)
         found = kind.average([line, line], labels)

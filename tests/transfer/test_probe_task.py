@@ -71,6 +71,8 @@ def test_the_command_probes_every_layer_and_keeps_other_tasks(bert_run, tmp_path
     assert set(found) == {"ner", "other"} and set(found["ner"]) == {"0", "1"}
     entry = found["ner"]["1"]
     assert entry["train_words"] == 160 and entry["test_words"] == 32, "a sentence that is too long is left out"
+    left_out = {"train": {"examples": 0, "of_examples": 40}, "test": {"examples": 1, "of_examples": 9}}
+    assert entry["cut"] == left_out
     assert entry["uniform_bits"] == 160 and entry["accuracy"] == 1.0 and entry["seed"] == 0
     assert entry["selectivity"] == pytest.approx(entry["accuracy"] - entry["control_accuracy"])
     said = capsys.readouterr().out

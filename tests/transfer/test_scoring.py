@@ -71,17 +71,17 @@ def test_words_that_were_cut_off_are_outside_of_every_entity():
     names = ("O", "B-X", "I-X")
     task = task_of("tagging", "entity_f1", "accuracy")
     lines, scores = predicted(task, names, [WORDS], {"tags": [[1, 2, -1, -1]]})
-    assert lines[0]["gold"] == ["B-X", "I-X", "B-X"] and lines[0]["predicted"] == ["B-X", "I-X", "O"]
+    assert lines[0]["gold"] == ["B-X", "I-X", "B-X"] and lines[0]["predicted"] == ["B-X", "I-X", ""]
     # Of two entities one is found, and nothing else: precision 1, recall 1/2.
     assert scores == pytest.approx({"entity_f1": 2 / 3, "accuracy": 2 / 3})
     _, whole = predicted(task, names, [WORDS], {"tags": [[1, 2, 1, -1]]})
     assert whole == {"entity_f1": 1, "accuracy": 1}
     # A row that is shorter than its sentence.
     lines, _ = predicted(task, names, [WORDS], {"tags": [[1]]})
-    assert lines[0]["predicted"] == ["B-X", "O", "O"]
+    assert lines[0]["predicted"] == ["B-X", "", ""]
 
 
-def test_words_that_were_cut_off_are_wrong_where_nothing_is_outside():
+def test_words_that_were_cut_off_are_wrong():
     task = task_of("tagging", "accuracy", "f1")
     lines, scores = predicted(task, ("NOUN", "VERB", "X"), [WORDS], {"tags": [[1, 2, -1, -1]]})
     assert lines[0]["predicted"] == ["VERB", "X", ""]

@@ -68,7 +68,7 @@ def test_what_is_too_long_is_cut_before_it_is_encoded(bert_run, words_task):
     batch = experiment.evaluations["valid"][0]
     assert batch["features"].shape[1] == 8
     model, example = bertlab.load(bert_run), data.examples["valid"][batch["example_id"][0, 0]]
-    text = stored.shown(model, example, Layout("pair", 8, True, False, False))
+    text, _ = stored.shown(model, example, Layout("pair", 8, True, False, False))
     assert example.texts[0].startswith(text) and len(text) < len(example.texts[0])
     [expected] = model.encode([text])
     assert expected.states.shape[1] == 6, "eight places, two of them for [CLS] and [SEP]"

@@ -61,7 +61,7 @@ def test_values_equal_those_by_hand(case, monkeypatch):
     monkeypatch.setattr(zero_shot, "SENTIMENTS", ("g", "ab"))
     heuristic, examples, by_hand, mean = CASES[case]
     model = model_of("ltr", direction="left-to-right")
-    found = values_of(model, heuristic, [Example(str(i), "x:1", **of) for i, of in enumerate(examples)])
+    found, _ = values_of(model, heuristic, [Example(str(i), "x:1", **of) for i, of in enumerate(examples)])
     expected = []
     for text, scored in (reading for of in by_hand for reading in of):
         ids = ids_of(model, text)

@@ -12,6 +12,7 @@ from scipy.special import softmax
 
 from bertlab.data.rows import Row
 from bertlab.errors import UserError
+from bertlab.transfer.cut import Lost, counted
 from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import DERIVED, NO_LABEL, TaskHead
 from bertlab.transfer.inputs import Inputs, Layout
@@ -88,19 +89,21 @@ class Kind(abc.ABC):
         both = self.symmetric and layout.name == "delimited" and examples and len(examples[0].texts) == 2
         return 2 if both else 1
 
-    def encode(self, inputs: Inputs, examples: Sequence[Example]) -> tuple[list[Row], Any]:
-        """The rows of a split, in order, and the facts about them that `predict` needs.
+    def encode(self, inputs: Inputs, examples: Sequence[Example]) -> tuple[list[Row], Any, dict[str, int]]:
+        """The rows of a split, in order, the facts about them that `predict` needs, and how much was cut.
 
         Every row has `tokens`, `segments`, `documents`, `positions` [L], `example_id` (example, row of the example) and the
         fields of `unknown`.
         """
         texts = self.texts(examples, inputs.layout)
-        return [self.row(inputs, number, example, texts) for number, example in enumerate(examples)], None
+        made = [self.row(inputs, number, example, texts) for number, example in enumerate(examples)]
+        return [row for row, _ in made], None, counted(lost for _, lost in made)
 
-    def row(self, inputs: Inputs, number: int, example: Example, texts: int) -> Row:
-        """An example's row."""
+    def row(self, inputs: Inputs, number: int, example: Example, texts: int) -> tuple[Row, Lost]:
+        """An example's row, and what of the example is not in it."""
         orders = (example.texts, example.texts[::-1])[:texts]
-        return inputs.packed([inputs.document(order) for order in orders], texts, number) | self.label_fields(example)
+        documents = [inputs.document(order) for order in orders]
+        return inputs.packed(documents, texts, number) | self.label_fields(example), {"pieces": documents[0].lost}
 
     def label_fields(self, example: Example) -> Row:
         """The row's fields that hold the label."""

@@ -11,6 +11,7 @@ from bertlab.data.rows import Row
 from bertlab.errors import UserError
 from bertlab.models.base import View, inside_documents
 from bertlab.objectives.base import Bound
+from bertlab.transfer.cut import Lost
 from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import LogitsHead
 from bertlab.transfer.inputs import Inputs, Layout
@@ -55,7 +56,8 @@ class Choice(OneClass):
             )
         return count
 
-    def row(self, inputs: Inputs, number: int, example: Example, texts: int) -> Row:
+    def row(self, inputs: Inputs, number: int, example: Example, texts: int) -> tuple[Row, Lost]:
         """The text with each choice, as the row's documents."""
         documents = [inputs.document((*example.texts, choice)) for choice in example.choices]
-        return inputs.packed(documents, texts, number) | self.label_fields(example)
+        lost = {"pieces": tuple(sum(of) for of in zip(*(document.lost for document in documents)))}
+        return inputs.packed(documents, texts, number) | self.label_fields(example), lost

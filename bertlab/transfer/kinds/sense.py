@@ -14,6 +14,7 @@ from bertlab.data.text_rows import TextRow
 from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Bound, Metrics
+from bertlab.transfer.cut import Lost
 from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import NO_LABEL, TaskHead, penalised
 from bertlab.transfer.inputs import Inputs
@@ -74,7 +75,7 @@ class Sense(Kind):
         """`label`: 0 if a sense is known. The senses themselves are compared outside the model."""
         return {"label": np.int32(NO_LABEL if example.label is None else 0)}
 
-    def row(self, inputs: Inputs, number: int, example: Example, texts: int) -> Row:
+    def row(self, inputs: Inputs, number: int, example: Example, texts: int) -> tuple[Row, Lost]:
         """The sentence as words, from its beginning or else from where its word still fits, with `word_at`.
 
         Raises:
@@ -82,7 +83,8 @@ class Sense(Kind):
         """
         text, at = _around(inputs, example)
         row = text.padded(inputs.layout.seq_len, inputs.tokenizer.pad_id, (number, 0))
-        return row | {"word_at": np.int32(at)} | self.label_fields(example)
+        lost = {"words": (len(example.words) - len(text.first), len(example.words))}
+        return row | {"word_at": np.int32(at)} | self.label_fields(example), lost
 
     def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
         """The state of each word, for `finish`."""

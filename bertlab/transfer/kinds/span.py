@@ -15,6 +15,7 @@ from bertlab.errors import UserError
 from bertlab.keys import setting
 from bertlab.models.base import View
 from bertlab.objectives.base import Bound, Metrics, cross_entropy
+from bertlab.transfer.cut import Lost, counted
 from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import NO_LABEL, TaskHead, penalised
 from bertlab.transfer.inputs import Inputs
@@ -85,18 +86,16 @@ class Span(Kind):
         own = _PAPER_2 if name == "bert_paper" and self.may_lack_answer else {}
         return super().recipe(name) | own
 
-    def encode(self, inputs: Inputs, examples: Sequence[Example]) -> tuple[list[Row], list[Window]]:
-        """The rows of all questions' windows, and the windows.
+    def encode(self, inputs: Inputs, examples: Sequence[Example]) -> tuple[list[Row], list[Window], dict[str, int]]:
+        """The rows of all questions' windows, the windows, and how much was cut.
 
         A row has `start` and `end`, 0 where the window lacks the answer, and `context` [L].
         """
         layout = inputs.layout
         if layout.characters:
             raise UserError("span tasks need subword pieces, but this model reads characters; choose a subword model")
-        windows = [
-            window
-            for number, example in enumerate(examples)
-            for window in encode_question(
+        of_questions = [
+            encode_question(
                 example,
                 inputs.tokenizer,
                 index=number,
@@ -105,8 +104,11 @@ class Span(Kind):
                 max_query=layout.max_query,
                 frame=inputs.frame,
             )
+            for number, example in enumerate(examples)
         ]
-        return [window.row(layout.seq_len, inputs.tokenizer.pad_id) for window in windows], windows
+        windows = [*itertools.chain.from_iterable(of_questions)]
+        cut = counted(map(_lost, examples, of_questions))
+        return [window.row(layout.seq_len, inputs.tokenizer.pad_id) for window in windows], windows, cut
 
     def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
         """The best slice of each context, and the log-probabilities of the `n_best` best (`Prediction.answers`).
@@ -153,6 +155,12 @@ class Span(Kind):
             threshold = _best_threshold(valid) if valid else 0.0
         decided = [line | {"predicted": ""} if line["null_odds"] > threshold else line for line in lines]
         return decided, {"null_threshold": threshold}
+
+
+def _lost(example: Example, windows: Sequence[Window]) -> Lost:
+    has_answer = bool(example.answers)
+    in_none = has_answer and not any(window.start for window in windows)
+    return {"pieces": windows[0].lost, "answers": (int(in_none), int(has_answer))}
 
 
 def _best_threshold(lines: Sequence[Line]) -> float:

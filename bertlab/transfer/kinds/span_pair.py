@@ -17,6 +17,7 @@ from bertlab.data.text_rows import TextRow
 from bertlab.keys import setting
 from bertlab.models.base import Dense, Norm, View
 from bertlab.objectives.base import Bound, Metrics
+from bertlab.transfer.cut import counted
 from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import NO_LABEL, TaskHead, TaskModel, penalised
 from bertlab.transfer.inputs import Inputs
@@ -125,8 +126,8 @@ class SpanPair(Kind):
     # As the paper's probes: frozen states, mixed with weights that the task learns.
     recipes: ClassVar = {"probe": {"head.layers": "scalar_mix"}}
 
-    def encode(self, inputs: Inputs, examples: Sequence[Example]) -> tuple[list[Row], Any]:
-        """The rows of a split: at most `MOST_TARGETS` targets each.
+    def encode(self, inputs: Inputs, examples: Sequence[Example]) -> tuple[list[Row], Any, dict[str, int]]:
+        """The rows of a split, at most `MOST_TARGETS` targets each, and how much was cut.
 
         A row has `target_spans` [T, n, 2], the first and last position of each target's n spans; `target_labels` [T, K], its
         classes; and `target_known` [T], 1 if its classes are known, possibly none. What is not there is −1. A target of which
@@ -136,9 +137,9 @@ class SpanPair(Kind):
         most = min(MOST_TARGETS, max(sizes, default=1))
         spans = max((len(of) for example in examples for of in example.spans), default=1)
         labels = max((len(of) for example in examples for of in example.label or ()), default=1)
-        rows = []
+        rows, lost = [], []
         for number, example in enumerate(examples):
-            text = inputs.words(example)
+            text, there = inputs.words(example), 0
             end = len(text.tokens) - len(inputs.tokenizer.suffix_ids) - 1
             for part, first in enumerate(range(0, len(example.spans), most)):
                 row = text.padded(inputs.layout.seq_len, inputs.tokenizer.pad_id, (number, part))
@@ -149,12 +150,15 @@ class SpanPair(Kind):
                 for i, of_target in enumerate(example.spans[chosen]):
                     found = np.array([_positions(text, span, end) for span in of_target])
                     if (found >= 0).all():
+                        there += 1
                         places[i, : len(found)] = found
                         known[i] = example.label is not None
                 for i, of_target in enumerate(() if example.label is None else example.label[chosen]):
                     classes[i, : len(of_target)] = of_target
                 rows.append(row | {"target_spans": places, "target_labels": classes, "target_known": known})
-        return rows, None
+            of_words = len(example.words) - len(text.first), len(example.words)
+            lost.append({"words": of_words, "targets": (len(example.spans) - there, len(example.spans))})
+        return rows, None, counted(lost)
 
     def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
         """For each target of a sentence the classes with a probability above one half, by name, in order."""

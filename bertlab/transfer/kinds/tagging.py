@@ -17,6 +17,7 @@ from bertlab.errors import UserError
 from bertlab.keys import setting
 from bertlab.models.base import View
 from bertlab.objectives.base import Bound, Metrics, cross_entropy
+from bertlab.transfer.cut import Lost
 from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import NO_LABEL, TaskHead, penalised
 from bertlab.transfer.inputs import Inputs, Layout
@@ -116,12 +117,14 @@ class Tagging(Kind):
             raise UserError(f"{where}: {len(words)} words but {len(tags)} tags; give each word one tag")
         return tags
 
-    def row(self, inputs: Inputs, number: int, example: Example, texts: int) -> Row:
+    def row(self, inputs: Inputs, number: int, example: Example, texts: int) -> tuple[Row, Lost]:
         """The words as one text; what is around them in the row has no label and is not predicted."""
         layout = inputs.layout
         text = inputs.words(example)
         row = text.padded(layout.seq_len, inputs.tokenizer.pad_id, (number, 0))
-        return row | word_fields(example, text.first if layout.first_piece else text.last, layout)
+        places = text.first if layout.first_piece else text.last
+        lost = {"words": (len(example.words) - len(places), len(example.words))}
+        return row | word_fields(example, places, layout), lost
 
     def stored_fields(self, example: Example, size: int, layout: Layout) -> Row:
         """The fields of the words; each word has one stored state."""
@@ -130,14 +133,13 @@ class Tagging(Kind):
     def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
         """Tags by name, with the probabilities of all tags in four digits.
 
-        A word that did not fit into the row gets "O" if the task has this tag; otherwise it is wrong. It has no probabilities.
+        A word that did not fit into the row has "", which is wrong and no part of an entity, and no probabilities.
         """
-        beyond = "O" if "O" in labels else ""
         lines = []
         for example, tags, shares in zip(examples, outputs["tags"], outputs["probabilities"], strict=True):
             tags = tags[: len(example.words)]
             tags = tags[tags != NO_LABEL]
-            shown = [labels[tag] for tag in tags] + [beyond] * (len(example.words) - len(tags))
+            shown = [labels[tag] for tag in tags] + [""] * (len(example.words) - len(tags))
             gold = None if example.label is None else [labels[tag] for tag in example.label]
             rounded = np.round(shares[: len(tags)].astype(np.float64), 4).tolist()
             lines.append({"id": example.id, "gold": gold, "predicted": shown, "probabilities": rounded})

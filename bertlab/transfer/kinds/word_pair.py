@@ -12,6 +12,7 @@ from bertlab.data.text_rows import TextRow
 from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Bound
+from bertlab.transfer.cut import Lost
 from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import NO_LABEL, pooled
 from bertlab.transfer.inputs import Inputs
@@ -47,7 +48,7 @@ class WordPair(OneClass):
     unknown: ClassVar = {**OneClass.unknown, "word_at": NO_LABEL}
     has_classes = True
 
-    def row(self, inputs: Inputs, number: int, example: Example, texts: int) -> Row:
+    def row(self, inputs: Inputs, number: int, example: Example, texts: int) -> tuple[Row, Lost]:
         """The pair, with `word_at` [2].
 
         Raises:
@@ -65,5 +66,7 @@ class WordPair(OneClass):
             parts.append(TextRow(np.asarray(ids, np.int32), (), np.arange(len(ids)), np.arange(len(ids)), None))
         document = inputs.joined(parts)
         # If a word was cut off, the last word that remains takes its place.
-        at = [min(begin + place, end) for begin, end, place in zip(document.begins, document.ends, places)]
-        return inputs.packed([document], 1, number) | {"word_at": np.asarray(at, np.int32)} | self.label_fields(example)
+        asked = [begin + place for begin, place in zip(document.begins, places)]
+        at = np.minimum(asked, document.ends).astype(np.int32)
+        lost = {"pieces": document.lost, "targets": (int((at != asked).sum()), len(at))}
+        return inputs.packed([document], 1, number) | {"word_at": at} | self.label_fields(example), lost

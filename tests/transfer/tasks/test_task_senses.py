@@ -206,8 +206,9 @@ def test_the_nearest_mean_decides_and_the_first_sense_where_training_lacks_the_w
 
 def test_a_long_sentence_is_shown_from_where_its_word_fits():
     example = Example(id="0", where="f:1", words=tuple("abcdefghij"), targets=((8, 9),), group="i", label=("x",))
-    [row] = Sense().encode(Inputs(LetterTokenizer(), Layout("pair", 6)), [example])[0]
+    [row], _, cut = Sense().encode(Inputs(LetterTokenizer(), Layout("pair", 6)), [example])
     assert row["tokens"][row["word_at"]] == LetterTokenizer().encode("i")[0] and row["tokens"][0] == 2
+    assert cut == {"examples": 1, "of_examples": 1, "words": 6, "of_words": 10}
     early = Example(id="0", where="f:1", words=("abc", "de", "f"), targets=((0, 2),), group="i", label=None)
     for first_piece, letter in ((True, "a"), (False, "e")):
         [row] = Sense().encode(Inputs(LetterTokenizer(), Layout("pair", 9, first_piece=first_piece)), [early])[0]
