@@ -365,9 +365,10 @@ class WordsTokenizer(_VocabularyTokenizer):
 class JsonTokenizer(Tokenizer):
     """A tokenizer of Hugging Face's `tokenizers` library with all its rules, from an imported model.
 
-    It does not recognise the names of its special pieces in text, but it recognises added pieces that are not special. If a
-    model has such a name among its text pieces (as words and unigram models do), the name becomes the unknown piece. In a
-    byte-level BPE "word" and " word" are different pieces, so every word but the first gets its space.
+    It does not recognise the names of its special pieces in text (transformers' `split_special_tokens=True`), but it recognises
+    added pieces that are not special. If a model has such a name among its text pieces (as words and unigram models do), the
+    name becomes the unknown piece. In a byte-level BPE "word" and " word" are different pieces, so every word but the first
+    gets its space.
     """
 
     kind = "json"
