@@ -57,6 +57,30 @@ _ROLES = {
 _OPENAI_FILES = ("encoder_bpe_40000.json", "vocab_40000.bpe")
 _BPE_FILES = ("vocab.json", "merges.txt")
 
+# transformers' tokenizer of a model_type whose files name no tokenizer_class; names are without "Fast".
+_USUAL_CLASSES = {
+    "bert": "BertTokenizer",
+    "roberta": "RobertaTokenizer",
+    "gpt2": "GPT2Tokenizer",
+    "openai-gpt": "OpenAIGPTTokenizer",
+}
+# Classes with no rules beyond vocab.txt and tokenizer_config.json, and beyond vocab.json and merges.txt.
+_BERT_CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
+_BYTE_LEVEL_CLASSES = ("GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer", "LongformerTokenizer")
+# Classes of encoders and decoders for text whose rules are in Python: they do not read tokenizer.json.
+_PYTHON_CLASSES = (
+    *("BertJapaneseTokenizer", "BertweetTokenizer", "BioGptTokenizer", "ByT5Tokenizer", "CanineTokenizer", "CTRLTokenizer"),
+    *("EsmTokenizer", "FlaubertTokenizer", "GPTNeoXJapaneseTokenizer", "GPTSw3Tokenizer", "PhobertTokenizer"),
+    *("ProphetNetTokenizer", "RoCBertTokenizer", "TapasTokenizer", "XLMTokenizer"),
+)
+# Keys of tokenizer_config.json that repeat what a part of tokenizer.json says, that part, and its key.
+_REPEATED = (
+    ("do_lower_case", "normalizer", "lowercase"),
+    ("strip_accents", "normalizer", "strip_accents"),
+    ("tokenize_chinese_chars", "normalizer", "handle_chinese_chars"),
+    ("add_prefix_space", "pre_tokenizer", "add_prefix_space"),
+)
+
 
 class Tokenizer:
     """Text to ids and back.
@@ -341,9 +365,10 @@ class WordsTokenizer(_VocabularyTokenizer):
 class JsonTokenizer(Tokenizer):
     """A tokenizer of Hugging Face's `tokenizers` library with all its rules, from an imported model.
 
-    It does not recognise the names of its special pieces in text, but it recognises added pieces that are not special. If a
-    model has such a name among its text pieces (as words and unigram models do), the name becomes the unknown piece. In a
-    byte-level BPE "word" and " word" are different pieces, so every word but the first gets its space.
+    It does not recognise the names of its special pieces in text (transformers' `split_special_tokens=True`), but it recognises
+    added pieces that are not special. If a model has such a name among its text pieces (as words and unigram models do), the
+    name becomes the unknown piece. In a byte-level BPE "word" and " word" are different pieces, so every word but the first
+    gets its space.
     """
 
     kind = "json"
@@ -518,12 +543,14 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
       path: a directory that `save` wrote; a BERT vocabulary (one piece a line, such as `vocab.txt`); Hugging Face's
         `tokenizer.json`; a SentencePiece `.model` file; or a directory that holds (looked for in this order) tokenizer.json,
         vocab.txt, vocab.json with merges.txt (byte-level BPE, or GPT-1's where its pieces end in </w>), or OpenAI's
-        encoder_bpe_40000.json with vocab_40000.bpe. A tokenizer_config.json in the same folder is applied.
+        encoder_bpe_40000.json with vocab_40000.bpe. A tokenizer_config.json in the same folder is applied. A vocabulary alone
+        has Google's rules; beside transformers' files it has transformers' (see `WordPieceTokenizer` and `_load_wordpiece`).
       lowercase: whether to lower-case text first; only for a vocabulary and for SentencePiece, whose files do not say. None:
         as tokenizer_config.json says; else a vocabulary is lower-cased if only its specials have capital letters.
 
     Raises:
-      UserError: if there is no such file, it cannot be read, or it lacks the special pieces.
+      UserError: if there is no such file, it cannot be read, it lacks the special pieces, or its tokenizer has rules that are
+        not in the files.
     """
     path = Path(path).expanduser()
     try:
@@ -557,16 +584,16 @@ def _load(path: Path, lowercase: bool | None) -> Tokenizer:
         for names in (_BPE_FILES, _OPENAI_FILES):
             if path.is_dir() and all((path / name).is_file() for name in names):
                 return _load_bpe(path, names)
+    elif path.name == "vocab.txt" and lowercase is None and path.with_name("tokenizer.json").is_file():
+        path = path.with_name("tokenizer.json")
     settings = _read_settings(path.parent)
     if path.is_file() and path.suffix == ".txt":
-        pieces = _read_vocabulary(path, as_google=True)
-        if lowercase is None:
-            lowercase = settings.get("do_lower_case")
-        if lowercase is None:
-            lowercase = not any(piece != piece.lower() for piece in pieces if not re.fullmatch(r"\[.*\]", piece))
-        return WordPieceTokenizer(pieces, lowercase)
+        return _load_wordpiece(path, settings, lowercase)
     if path.is_file() and path.suffix == ".json":
-        return _load_json(_text(path), settings, path)
+        _refuse_other_rules(path, settings)
+        tokenizer = _load_json(_text(path), settings, path)
+        _refuse_contradictions(path, settings)
+        return tokenizer
     if path.is_file() and path.suffix == ".model":
         return _load_sentencepiece(path, bool(lowercase))
     raise UserError(
@@ -576,14 +603,14 @@ def _load(path: Path, lowercase: bool | None) -> Tokenizer:
     )
 
 
-def _read_vocabulary(path: Path, as_google: bool) -> list[str]:
+def _read_vocabulary(path: Path, as_google: bool, specials: Sequence[str] = SPECIALS) -> list[str]:
     pieces = _text(path, newline="").removesuffix("\n").split("\n")
     if as_google:  # who strips each line; a line of only white space is kept, or it would become a second "".
         pieces = [line.strip() or line.removesuffix("\r") for line in pieces]
-    missing = [special for special in SPECIALS if special not in pieces]
+    missing = [special for special in specials if special not in pieces]
     if missing:
         raise UserError(
-            f"{path} lacks {' '.join(missing)}: a vocabulary has one piece per line, and includes {' '.join(SPECIALS)}."
+            f"{path} lacks {' '.join(missing)}: a vocabulary has one piece per line, and includes {' '.join(specials)}."
         )
     return pieces
 
@@ -611,14 +638,90 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_settings(directory: Path) -> dict[str, Any]:
-    """What special_tokens_map.json and tokenizer_config.json say; a token is a string there, or a record."""
+    """What transformers' files beside a tokenizer say of it, without nulls; a token is a string there, or a record."""
     settings = {}
+    if (directory / "config.json").is_file():
+        model = _read_json(directory / "config.json")
+        settings = {key: model.get(key) for key in ("model_type", "tokenizer_class")}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (directory / name).is_file():
-            settings |= _read_json(directory / name)
+            settings |= {key: value for key, value in _read_json(directory / name).items() if value is not None}
     return {
-        key: value["content"] if isinstance(value, dict) and "content" in value else value for key, value in settings.items()
+        key: value["content"] if isinstance(value, dict) and "content" in value else value
+        for key, value in settings.items()
+        if value is not None
     }
+
+
+def _class_of(settings: Mapping[str, Any]) -> str:
+    """transformers' class for the tokenizer, without "Fast"; "" if the files name neither it nor a known model."""
+    name = settings.get("tokenizer_class") or _USUAL_CLASSES.get(settings.get("model_type"), "")
+    return str(name).removesuffix("Fast")
+
+
+def _refuse_other_rules(path: Path, settings: Mapping[str, Any], classes: Sequence[str] = ()) -> None:
+    """Refuses a file whose tokenizer has rules beyond it; `classes` have none (none given: all but those in Python)."""
+    name = _class_of(settings)
+    known = name in classes if classes else name not in _PYTHON_CLASSES
+    if settings.get("auto_map"):
+        name, known = f"{settings['auto_map']} (auto_map)", False
+    if name and not known:
+        raise UserError(
+            f"{path}: the published tokenizer is a {name}, which has rules that this file does not hold; add a tokenizer.json"
+            ' with all of them, and tokenizer_class="PreTrainedTokenizerFast" in tokenizer_config.json'
+        )
+
+
+def _refuse_contradictions(path: Path, settings: Mapping[str, Any]) -> None:
+    """Refuses a tokenizer.json beside settings that say otherwise: which counts depends on transformers' class and version."""
+    backend = _read_json(path)
+    for key, part, name in _REPEATED:
+        rules = backend.get(part) or {}
+        if name not in rules or key not in settings:
+            continue
+        value = rules["lowercase"] if rules[name] is None else rules[name]  # accents are stripped from lower-cased text
+        if settings[key] != value:
+            raise UserError(
+                f"{path.parent / 'tokenizer_config.json'}: {key}={settings[key]!r}, but tokenizer.json has"
+                f" {name}={rules[name]!r}; make them equal"
+            )
+
+
+def _load_wordpiece(path: Path, settings: Mapping[str, Any], lowercase: bool | None) -> Tokenizer:
+    """A vocabulary by Google's rules, or beside transformers' files by those of the library that its BertTokenizer uses.
+
+    The library has other Unicode tables and customs than Google (see `bert_words`), and [UNK] for words of more than 100
+    characters.
+    """
+    names = {role: settings.get(f"{role}_token", special) for role, special in zip(_ROLES, SPECIALS)}
+    pieces = _read_vocabulary(path, as_google=True, specials=[*names.values()])
+    capitals = [piece for piece in pieces if piece != piece.lower() and not re.fullmatch(r"\[.*\]", piece)]
+    lowercase = settings.get("do_lower_case") if lowercase is None else lowercase
+    if lowercase is None and settings and capitals:
+        raise UserError(
+            f"{path} has pieces with capital letters, such as {capitals[0]!r}, but transformers lower-cases text unless told"
+            ' otherwise; say "do_lower_case": false, or true, in tokenizer_config.json'
+        )
+    lowercase = not capitals if lowercase is None else lowercase
+    if not settings:
+        return WordPieceTokenizer(pieces, lowercase)
+    _refuse_other_rules(path, settings, _BERT_CLASSES)
+    for key, usual in (("do_basic_tokenize", True), ("never_split", [])):
+        if settings.get(key, usual) != usual:
+            raise UserError(f"{path}: bertlab has no {key}={settings[key]!r} of tokenizer_config.json; add a tokenizer.json")
+    ids = {piece: index for index, piece in enumerate(pieces)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token=names["unk"], max_input_chars_per_word=100))
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
+        lowercase=lowercase,
+        strip_accents=settings.get("strip_accents"),
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = tokenizers.decoders.WordPiece()
+    tokenizer.add_special_tokens([*names.values()])
+    sep, cls = ((names[role], ids[names[role]]) for role in ("sep", "cls"))
+    tokenizer.post_processor = tokenizers.processors.BertProcessing(sep, cls)
+    return _load_json(tokenizer.to_str(), settings, path)
 
 
 def _load_json(backend: str, settings: Mapping[str, Any], path: Path) -> JsonTokenizer:
@@ -626,11 +729,27 @@ def _load_json(backend: str, settings: Mapping[str, Any], path: Path) -> JsonTok
         tokenizer = tokenizers.Tokenizer.from_str(backend)
     except Exception as error:  # the library raises no narrower class
         raise UserError(f"{path} is not a tokenizer.json that the tokenizers library can read: {error}") from error
+    _require_added(tokenizer, settings, path)
     names = {
         role: settings.get(f"{role}_token") or settings.get(f"{other}_token")
         for role, other in (("pad", "pad"), ("unk", "unk"), ("cls", "bos"), ("sep", "eos"), ("mask", "mask"))
     }
     return JsonTokenizer(backend, _find_specials(tokenizer.get_vocab(with_added_tokens=True), names, path))
+
+
+def _require_added(tokenizer: tokenizers.Tokenizer, settings: Mapping[str, Any], path: Path) -> None:
+    """Refuses a tokenizer without a token that the files beside it add; a special one need not be known in text."""
+    directory = path if path.is_dir() else path.parent
+    added = {token["content"]: token.get("special", False) for token in settings.get("added_tokens_decoder", {}).values()}
+    if (directory / "added_tokens.json").is_file():
+        added = dict.fromkeys(_read_json(directory / "added_tokens.json"), False) | added
+    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    for name, special in added.items():
+        if name not in known and not (special and tokenizer.token_to_id(name) is not None):
+            raise UserError(
+                f"{path} lacks the added token {name!r} of the files beside it; add the tokenizer.json that"
+                " AutoTokenizer.from_pretrained(...).save_pretrained(...) writes"
+            )
 
 
 def _bpe(vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]], **options: str) -> tokenizers.models.BPE:
@@ -651,16 +770,18 @@ def _load_bpe(directory: Path, names: tuple[str, str]) -> Tokenizer:
     for number, merge in enumerate(merges):
         if len(merge) != 2:
             raise UserError(f"{directory / names[1]}: merge {number + 1} is {merge}, expected two pieces with a space between.")
-    if any(piece.endswith(gpt1_words.END_OF_WORD) for piece in vocabulary):
-        return Gpt1Tokenizer(pieces, merges)
     settings = _read_settings(directory)
+    if any(piece.endswith(gpt1_words.END_OF_WORD) for piece in vocabulary):
+        _refuse_other_rules(directory / names[0], settings, ("OpenAIGPTTokenizer",))
+        return Gpt1Tokenizer(pieces, merges)
+    _refuse_other_rules(directory / names[0], settings, _BYTE_LEVEL_CLASSES)
     space = bool(settings.get("add_prefix_space", False))
     tokenizer = tokenizers.Tokenizer(_bpe(vocabulary, merges))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=space)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     specials = [name for names in _ROLES.values() for name in names if name in vocabulary]
     tokenizer.add_special_tokens([tokenizers.AddedToken(name, lstrip=name == "<mask>", special=True) for name in specials])
-    if "<s>" in vocabulary and "</s>" in vocabulary:
+    if "<s>" in vocabulary and "</s>" in vocabulary and _class_of(settings) != "GPT2Tokenizer":
         sep, cls = (("</s>", vocabulary["</s>"]), ("<s>", vocabulary["<s>"]))
         tokenizer.post_processor = tokenizers.processors.RobertaProcessing(sep, cls, True, space)
     else:

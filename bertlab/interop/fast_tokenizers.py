@@ -77,9 +77,12 @@ def save_fast_tokenizer(tokenizer: Tokenizer, directory: str | Path, max_length:
         "clean_up_tokenization_spaces": False,
         **{f"{role}_token": pieces[index] for role, index in ids.items() if index is not None},
     }
-    if tokenizer.kind == "wordpiece":
+    if isinstance(backend.model, models.WordPiece):
+        # For BertTokenizer, which builds its own rules from these.
         (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
         config["do_lower_case"] = tokenizer.lowercase
+        if isinstance(rules := backend.normalizer, normalizers.BertNormalizer):
+            config |= {"strip_accents": rules.strip_accents, "tokenize_chinese_chars": rules.handle_chinese_chars}
     if tokenizer.kind == "gpt1":
         vocabulary = {piece: index for index, piece in enumerate(pieces)}
         (directory / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")

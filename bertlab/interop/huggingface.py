@@ -264,10 +264,8 @@ def _as_in_file(entry: Entry, cut: str, old: bool) -> Entry:
 
 def _read_tokenizer(source: Path, model_type: str) -> Tokenizer:
     file = source / "tokenizer.json"
-    backend = _read_backend(file) if file.is_file() else {}
-    if (source / "vocab.txt").is_file():
-        return _read_wordpiece(source, backend)
-    if model_type == "openai-gpt" and backend:
+    if model_type == "openai-gpt" and file.is_file():
+        backend = _read_backend(file)
         model, words = backend.get("model") or {}, backend.get("pre_tokenizer") or {}
         # GPT-1 was trained with words from ftfy and spaCy; transformers uses BERT's words instead.
         kinds = (model.get("type", "BPE"), model.get("end_of_word_suffix"), words.get("type"))
@@ -296,54 +294,6 @@ def _gpt1_tokenizer(model: Mapping[str, Any], added: list[dict], file: Path) -> 
     pieces = pieces_by_id(ids)
     # Older files write a merge as one string.
     return Gpt1Tokenizer(pieces, [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]])
-
-
-# Keys of tokenizer_config.json that change WordPiece, their names in tokenizer.json, and Google's values.
-_WORDPIECE_RULES = {
-    "strip_accents": ("strip_accents", (None,)),
-    "tokenize_chinese_chars": ("handle_chinese_chars", (None, True)),
-    "do_basic_tokenize": (None, (None, True)),
-    "never_split": (None, (None, [])),
-}
-
-
-def _read_wordpiece(source: Path, backend: Mapping[str, Any]) -> Tokenizer:
-    """Reads vocab.txt by Google's rules, which bertlab follows exactly; a tokenizer with other rules from tokenizer.json."""
-    path = source / "tokenizer_config.json"
-    settings = read_object(path) if path.is_file() else {}
-    normalizer = backend.get("normalizer") or {}
-    normalizer = normalizer if normalizer.get("type") == "BertNormalizer" else {}
-    tokenizer = load_tokenizer(source / "vocab.txt", lowercase=settings.get("do_lower_case", normalizer.get("lowercase")))
-    added = {token["content"]: token["special"] for token in backend.get("added_tokens") or []}
-    later = settings.get("added_tokens_decoder") or {}
-    is_token = lambda token: isinstance(token, dict) and isinstance(token.get("content"), str)
-    if not isinstance(later, dict) or not all(map(is_token, later.values())):
-        raise UserError(f"{path}: added_tokens_decoder must be an object of added tokens, each with its content; restore it")
-    added |= {token["content"]: token.get("special", False) for token in later.values()}
-    if (source / "added_tokens.json").is_file():
-        added = dict.fromkeys(read_object(source / "added_tokens.json"), False) | added
-    pieces = set(tokenizer.pieces())
-    other = [f"the added token {name!r}" for name, special in added.items() if not special or name not in pieces]
-    for key, (name, usual) in _WORDPIECE_RULES.items():
-        usual = (*usual, tokenizer.lowercase) if key == "strip_accents" else usual
-        if settings.get(key) not in usual or normalizer.get(name) not in usual:
-            other.append(f"{key}={settings.get(key, normalizer.get(name))!r}")
-    if not other:
-        return tokenizer
-    if not backend:
-        raise UserError(
-            f"{source}: {other[0]} differs from Google's WordPiece, and only that can read vocab.txt; add the"
-            " tokenizer.json that AutoTokenizer.from_pretrained(...).save_pretrained(...) writes"
-        )
-    for key, name in (("do_lower_case", "lowercase"), *((key, name) for key, (name, _) in _WORDPIECE_RULES.items() if name)):
-        if normalizer and settings.get(key) not in (None, normalizer.get(name)):
-            raise UserError(
-                f"{path}: {key}={settings[key]!r}, but tokenizer.json has {name}={normalizer.get(name)!r}; make them equal"
-            )
-    backed = load_tokenizer(source / "tokenizer.json")
-    if lost := sorted(set(added) - set(backed.pieces())):
-        raise UserError(f"{source}: tokenizer.json lacks the added token {lost[0]!r}; save the tokenizer again")
-    return backed
 
 
 def read_safetensors(source: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:

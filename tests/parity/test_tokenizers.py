@@ -12,7 +12,7 @@ from bertlab.data.gpt1_words import words
 from bertlab.data.tokenizers import TRAINED_KINDS, load_tokenizer, train_tokenizer
 from bertlab.interop.fast_tokenizers import save_fast_tokenizer
 from bertlab.interop.huggingface import load, save
-from tests.hostile_text import hostile_texts
+from tests.hostile_text import ODD, hostile_texts
 from tests.interop import published
 from tests.tokenizer_files import write_byte_level, write_gpt1
 
@@ -153,17 +153,27 @@ def test_gpt1_comes_back_from_what_transformers_saves(tmp_path, again):
     assert tokenizer.encode_batch(texts) == read.encode_batch(texts)
 
 
+@pytest.mark.parametrize("saved", [False, True])
 @pytest.mark.parametrize("options", [{}, {"strip_accents": False}, {"tokenize_chinese_chars": False}, {"do_lower_case": False}])
-def test_bert_s_settings_are_heeded(tmp_path, options):
-    """vocab.txt beside what transformers saves; other rules than Google's are tokenizer.json's."""
+def test_bert_s_settings_are_heeded(tmp_path, options, saved):
+    """vocab.txt with tokenizer_config.json alone, or with all that transformers saves; and what we write of it."""
     source = published.write_directory_with_text("bert", tmp_path / "source")
-    theirs = BertTokenizer.from_pretrained(source, **options)
-    theirs.save_pretrained(source)
-    assert (source / "vocab.txt").exists()
-    tokenizer = load(source).tokenizer
-    assert tokenizer.kind == ("json" if {"strip_accents", "tokenize_chinese_chars"} & set(options) else "wordpiece")
-    for text in ["É é漢 a漢b", "abé ab, [a]", "Aα ΑΣ"]:
-        assert [*tokenizer.prefix_ids, *tokenizer.encode(text), *tokenizer.suffix_ids] == theirs(text)["input_ids"]
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True} | options
+    (source / "tokenizer_config.json").write_text(json.dumps(settings))
+    theirs = AutoTokenizer.from_pretrained(source)
+    assert isinstance(theirs, BertTokenizer)
+    if saved:
+        theirs.save_pretrained(source)
+    assert {path.name for path in source.iterdir()} >= {"vocab.txt", *(["tokenizer.json"] if saved else [])}
+    texts = ["É é漢 a漢b", "abé ab, [a]", "Aα ΑΣ", *ODD, *hostile_texts(300, seed=14)]
+    expected = theirs(texts, split_special_tokens=True)["input_ids"]
+    imported = load(source)
+    (tmp_path / "out").mkdir()
+    save(imported, tmp_path / "out")
+    for tokenizer in (imported.tokenizer, load(tmp_path / "out").tokenizer):
+        assert [[*tokenizer.prefix_ids, *ids, *tokenizer.suffix_ids] for ids in tokenizer.encode_batch(texts)] == expected
+    for ours in (open_fast(tmp_path / "out"), BertTokenizer.from_pretrained(tmp_path / "out")):
+        assert ours(texts, split_special_tokens=True)["input_ids"] == expected
 
 
 def test_gpt1_and_transformers_where_their_words_agree(tmp_path):
