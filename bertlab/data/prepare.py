@@ -155,6 +155,8 @@ def _fingerprint(backend: Backend, options: dict[str, Any]) -> str:
     if path := tokenizer["path"]:
         # A tokenizer that is given is known by its contents; nothing is trained.
         tokenizer = {"files": _digest_files(Path(path).expanduser()), "lowercase": tokenizer["lowercase"]}
+    if path or tokenizer["kind"] not in ("wordpiece", "words"):
+        tokenizer["spaces"] = "as written"  # earlier preparations lost those between sentences
     content = {
         "format": FORMAT_VERSION,
         "corpus": backend.fingerprint(),

@@ -19,7 +19,7 @@ from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError, reason_of
 from bertlab.files import parse_json
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 4
 """Raise it when a change of the code changes the output. It is part of the fingerprint, so `prepare` meets no other version."""
 
 TEMPORARY = ".preparing"

@@ -25,8 +25,8 @@ class TextCorpus(PartedCorpus):
 
     BabyLM's `.train`, `.dev` and `.test` files are read like `.txt`. Blank lines separate the documents of a .txt file; with
     `files:GLOB` instead of `text:GLOB` it is one document. Each line of a .jsonl file is a record whose `text` is a document. A
-    line end inside a document ends a sentence and is read as a space, several as they are. A document's id is its file's path relative to
-    the files' common folder and the number of its first line. A part (see `PartedCorpus`) is a file.
+    line end inside a document ends a sentence and is read as a space; blank lines inside one are kept. A document's id is its
+    file's path relative to the files' common folder and the number of its first line. A part (see `PartedCorpus`) is a file.
 
     A document of more than 100,000 characters is cut into sections, which are documents (`make_documents`). A .txt document of
     more than 1,000,000 characters is first cut at line ends into pieces of at most that many (or a longer line), so memory does

@@ -21,10 +21,10 @@ NAMES = "cat dog river teacher engine window garden letter doctor bridge stone b
 
 
 def written(number: int) -> str:
-    """A document with two spaces, a line break within a sentence and one after it, a paragraph, and sentences without a space."""
+    """A document with two spaces, line breaks in and after a sentence, two paragraphs, and sentences without a space."""
     a, b, c, *_ = NAMES[number % 12 :] + NAMES
     return (
-        f"Once there was a {a}.  The {b} sees\nthe old {c} near a {a}. \"It's a {b}?\" Yes!\nEach {c} is one of {number}."
+        f'Once there was a {a}.  The {b} sees\nthe old {c} near a {a}. "It\'s a {b}?" Yes!\nEach {c} is one of {number}.'
         f"\n\nThe {a} carries a {c}. 犬がいる。猫もいる。That {b} is the end."
     )
 
