@@ -21,10 +21,18 @@ class Document:
     Attributes:
       id: stable name, by which the document is assigned to train, valid or test.
       sentences: at least one; none is empty or has surrounding white space.
+      spaces: the white space before each sentence but the first; None: one space each.
     """
 
     id: str
     sentences: tuple[str, ...]
+    spaces: tuple[str, ...] | None = None
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The text, cut before the white space before each sentence."""
+        spaces = " " * (len(self.sentences) - 1) if self.spaces is None else self.spaces
+        return tuple(map("".join, zip(("", *spaces), self.sentences, strict=True)))
 
 
 class Corpus(Protocol):
@@ -66,12 +74,20 @@ class PartedCorpus(Corpus):
 
 
 def make_document(document_id: str, text: str) -> Document | None:
-    """Splits `text` into a document's sentences; None if it holds nothing but white space."""
+    """Splits `text` into a document's sentences; None if it holds nothing but white space.
+
+    A line end becomes a space. Other white space is kept, and so are blank lines, which separate paragraphs.
+    """
     if not text.isascii():
         # JSON can spell half a surrogate pair, which no UTF-8 file or tokenizer can hold.
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    sentences = tuple(split_sentences(text))
-    return Document(document_id, sentences) if sentences else None
+    sentences, spaces, at = tuple(split_sentences(text)), [], 0
+    for sentence in sentences:
+        begin = text.index(sentence, at)
+        space = text[at:begin]
+        spaces.append(" " if space.count("\n") == 1 else space)
+        at = begin + len(sentence)
+    return Document(document_id, sentences, tuple(spaces[1:])) if sentences else None
 
 
 def make_documents(document_id: str, text: str) -> Iterator[Document]:
@@ -88,9 +104,11 @@ def make_documents(document_id: str, text: str) -> Iterator[Document]:
     ends = list(itertools.accumulate(map(len, document.sentences)))
     sections = round(ends[-1] / SECTION) if ends[-1] > LONGEST_DOCUMENT else 1
     starts = [0, *ends[:-1]]
-    groups = itertools.groupby(zip(starts, document.sentences, strict=True), lambda pair: pair[0] * sections // ends[-1])
-    found = [tuple(sentence for _, sentence in group) for _, group in groups]
+    groups = itertools.groupby(range(len(starts)), lambda number: starts[number] * sections // ends[-1])
+    found = [list(group) for _, group in groups]
     if len(found) == 1:
         yield document
-    else:
-        yield from (Document(f"{document_id}#{number}", sentences) for number, sentences in enumerate(found, 1))
+        return
+    for number, (first, *rest) in enumerate(found, 1):
+        end = first + 1 + len(rest)
+        yield Document(f"{document_id}#{number}", document.sentences[first:end], document.spaces[first : end - 1])

@@ -20,32 +20,29 @@ def encode_documents(tokenizer: Tokenizer, documents: Sequence[tuple[str, tuple[
 
     Args:
       tokenizer: text to ids.
-      documents: id and sentences of each document.
+      documents: id and `Document.parts` of each document.
 
     Returns:
       For each document a record: `id`, `tokens` int32 [N], `sentence_lengths` int32 [S] (sentences without a token are left
       out), `bytes` of its text in UTF-8, how many tokens are `unknown`, and `sentence_hashes` uint64 [S] and `document_hash`
       uint64 [1] of its text. From a tokenizer of words also `unknown_words`, those behind the unknown tokens, one per line.
     """
-    sentences = [sentence for _, sentences in documents for sentence in sentences]
-    encoded = iter(tokenizer.encode_batch(sentences))
     records = []
-    for document_id, sentences in documents:
-        encoded_sentences = list(itertools.islice(encoded, len(sentences)))
-        ids = [sentence_ids for sentence_ids in encoded_sentences if sentence_ids]
+    for (document_id, parts), encoded in zip(documents, tokenizer.encode_parts([parts for _, parts in documents])):
+        ids = [sentence_ids for sentence_ids in encoded if sentence_ids]
         tokens = np.fromiter(itertools.chain.from_iterable(ids), np.int32)
-        digests = b"".join(_digest(text.encode()) for text, found in zip(sentences, encoded_sentences, strict=True) if found)
+        digests = b"".join(_digest(text.strip().encode()) for text, found in zip(parts, encoded, strict=True) if found)
         record = {
             "id": document_id,
             "tokens": tokens,
             "sentence_lengths": np.fromiter(map(len, ids), np.int32, len(ids)),
-            "bytes": sum(len(sentence.encode()) for sentence in sentences),
+            "bytes": sum(len(part.encode()) for part in parts),
             "unknown": int(np.count_nonzero(tokens == tokenizer.unk_id)),
             "sentence_hashes": np.frombuffer(digests, HASH),
             "document_hash": np.frombuffer(_digest(digests), HASH),
         }
         if tokenizer.has_whole_words:
-            record["unknown_words"] = "\n".join(_unknown_words(tokenizer, sentences, encoded_sentences))
+            record["unknown_words"] = "\n".join(_unknown_words(tokenizer, parts, encoded))
         records.append(record)
     return records
 
@@ -54,8 +51,8 @@ def _digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=HASH.itemsize).digest()
 
 
-def _unknown_words(tokenizer: Tokenizer, sentences: Sequence[str], encoded: Sequence[list[int]]) -> Iterator[str]:
-    for sentence, ids in zip(sentences, encoded, strict=True):
+def _unknown_words(tokenizer: Tokenizer, parts: Sequence[str], encoded: Sequence[list[int]]) -> Iterator[str]:
+    for part, ids in zip(parts, encoded, strict=True):
         if tokenizer.unk_id in ids:
-            words = zip(tokenizer.words(sentence), ids, strict=True)
+            words = zip(tokenizer.words(part), ids, strict=True)
             yield from (word for word, token in words if token == tokenizer.unk_id)

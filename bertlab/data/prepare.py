@@ -114,6 +114,7 @@ def describe(prepared: Prepared) -> str:
     lines = [
         f"prepared corpus  {prepared.directory}",
         f"tokenizer        {tokenizer.kind}, {tokenizer.vocab_size:,} pieces, {case}",
+        "sentences        end at a full stop or other closing mark, and at the end of a line",
         f"{'split':<7}{'documents':>12}{'sentences':>13}{'tokens':>15}{'bytes':>15}{'bytes/token':>13}{'[UNK]':>9}"
         f"{'repeated':>10}",
     ]
@@ -154,6 +155,8 @@ def _fingerprint(backend: Backend, options: dict[str, Any]) -> str:
     if path := tokenizer["path"]:
         # A tokenizer that is given is known by its contents; nothing is trained.
         tokenizer = {"files": _digest_files(Path(path).expanduser()), "lowercase": tokenizer["lowercase"]}
+    if path or tokenizer["kind"] not in ("wordpiece", "words"):
+        tokenizer["spaces"] = "as written"  # earlier preparations lost those between sentences
     content = {
         "format": FORMAT_VERSION,
         "corpus": backend.fingerprint(),
@@ -209,8 +212,8 @@ def _build(backend: Backend, options: dict[str, Any], fingerprint: str, director
 
 
 def chunks(documents: Iterable[Document]) -> Iterator[list[tuple[str, tuple[str, ...]]]]:
-    """Groups documents (id and sentences) to make sending them to another process cheap."""
-    pairs = ((document.id, document.sentences) for document in documents)
+    """Groups documents (id and parts) to make sending them to another process cheap."""
+    pairs = ((document.id, document.parts) for document in documents)
     return grouped(pairs, lambda pair: sum(map(len, pair[1])), CHUNK_CHARACTERS)
 
 

@@ -30,7 +30,8 @@ def _ends_sentence(before: str, after: str) -> bool:
 def split_sentences(text: str) -> list[str]:
     """Splits text into sentences.
 
-    A sentence never crosses a line end, so one paragraph per line and one sentence per line (BERT's input format) both work.
+    A sentence never crosses a line end, so one paragraph per line and one sentence per line (BERT's input format) both work. Of
+    a paragraph with line breaks, each line is a sentence or more.
     It ends after `.`, `!`, `?` or `…` (with closing quotes and brackets) before white space, unless a lower-case letter
     follows or the full stop belongs to a known abbreviation or an initial.
 

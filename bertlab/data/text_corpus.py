@@ -25,8 +25,8 @@ class TextCorpus(PartedCorpus):
 
     BabyLM's `.train`, `.dev` and `.test` files are read like `.txt`. Blank lines separate the documents of a .txt file; with
     `files:GLOB` instead of `text:GLOB` it is one document. Each line of a .jsonl file is a record whose `text` is a document. A
-    line end inside a document separates paragraphs: no sentence crosses it. A document's id is its file's path relative to
-    the files' common folder and the number of its first line. A part (see `PartedCorpus`) is a file.
+    line end inside a document ends a sentence and is read as a space; blank lines inside one are kept. A document's id is its
+    file's path relative to the files' common folder and the number of its first line. A part (see `PartedCorpus`) is a file.
 
     A document of more than 100,000 characters is cut into sections, which are documents (`make_documents`). A .txt document of
     more than 1,000,000 characters is first cut at line ends into pieces of at most that many (or a longer line), so memory does
@@ -148,11 +148,11 @@ def _txt_documents(whole: bool, _: Path, lines: Iterator[tuple[int, str]]) -> It
         if paragraphs and ((blank and not whole) or size + len(line) > _LARGEST_DOCUMENT):
             yield start, "\n".join(paragraphs)
             paragraphs, size = [], 0
-        if not blank:
-            if not paragraphs:
-                start = number
+        if not paragraphs:
+            start = number
+        if paragraphs or not blank:
             paragraphs.append(line)
-            size += len(line) + 1
+            size += 0 if blank else len(line) + 1
     if paragraphs:
         yield start, "\n".join(paragraphs)
 

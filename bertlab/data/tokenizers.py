@@ -12,6 +12,8 @@ Runs of white space in the text count as one space. Exceptions: `json` follows i
 counts as a line break.
 """
 
+import bisect
+import functools
 import itertools
 import json
 import re
@@ -42,8 +44,12 @@ _METADATA = "bertlab_tokenizer.json"
 # A WordPiece tokenizer remembers this many words (they cover 95 % of a text), up to this length.
 _KNOWN_WORDS, _LONGEST_KNOWN = 2**16, 30
 
-# How SentencePiece writes the space before a word; byte-level BPE has "Ġ" for it.
+# How SentencePiece writes the space before a word; byte-level BPE has "Ġ" for it, and "Ċĉč" for line ends and tabs.
 _SPACE_MARK = "▁"
+
+# Added to a serialised SentencePiece model (parts of a protocol buffer merge): its NormalizerSpec (3) sets no space before a
+# text (3) and keeps one that is there (4).
+_INSIDE_A_TEXT = b"\x1a\x04\x18\x00\x20\x00"
 
 # What vocabularies call each special, the likeliest name first.
 _ROLES = {
@@ -127,10 +133,19 @@ class Tokenizer:
         """`encode` of each text, faster."""
         raise NotImplementedError
 
+    def encode_parts(self, texts: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        """Ids of each part of each text, as in the whole text. A part but the first begins with the white space before it."""
+        encoded = iter(self.encode_batch([part for parts in texts for part in parts]))
+        return [list(itertools.islice(encoded, len(parts))) for parts in texts]
+
+    def _encode_spaced(self, words: Sequence[str]) -> list[list[int]]:
+        """Ids of each word of a text, in which spaces separate them."""
+        return self.encode_batch(words)
+
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
         """Ids of all words one after the other, and for each word the index of its first id (it has at least one)."""
         ids, starts = [], []
-        for word_ids in self.encode_batch(words):
+        for word_ids in self._encode_spaced(words):
             starts.append(len(ids))
             # A word of control characters only has no pieces, but labels need a position.
             ids.extend(word_ids or [self.unk_id])
@@ -195,6 +210,10 @@ def pieces_by_id(vocabulary: Mapping[str, int]) -> list[str]:
     return pieces
 
 
+def _with_spaces(words: Sequence[str]) -> list[str]:
+    return [f" {word}" if index and word else word for index, word in enumerate(words)]
+
+
 def normalise(text: str, lowercase: bool) -> str:
     """The text with single spaces and none around it, lower-cased if `lowercase` is set."""
     text = " ".join(text.split())
@@ -232,6 +251,19 @@ class SentencePieceTokenizer(Tokenizer):
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return self._processor.encode([normalise(text, self.lowercase) for text in texts], num_threads=1)
+
+    def encode_parts(self, texts: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        first = iter(self.encode_batch([part for parts in texts for part in parts[:1]]))
+        others = [" " * part[:1].isspace() + normalise(part, self.lowercase) for parts in texts for part in parts[1:]]
+        others = iter(self._inside.encode(others, num_threads=1))
+        return [[*itertools.islice(first, len(parts[:1])), *itertools.islice(others, len(parts[1:]))] for parts in texts]
+
+    def _encode_spaced(self, words):
+        return self.encode_parts([_with_spaces(words)])[0]
+
+    @functools.cached_property
+    def _inside(self) -> sentencepiece.SentencePieceProcessor:
+        return sentencepiece.SentencePieceProcessor(model_proto=self.model + _INSIDE_A_TEXT)
 
     def _decode(self, ids):
         return self._processor.decode(ids)
@@ -401,20 +433,31 @@ class JsonTokenizer(Tokenizer):
     def __reduce__(self):
         return JsonTokenizer, (self._backend, {role: getattr(self, f"{role}_id") for role in _ROLES})
 
+    def _encodings(self, texts):
+        return self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+
     def _ids(self, texts):
-        return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+        return [encoding.ids for encoding in self._encodings(texts)]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        hidden = self._special_ids - {self.unk_id}
-        return [
-            ids if hidden.isdisjoint(ids) else [self.unk_id if index in hidden else index for index in ids]
-            for ids in self._ids(texts)
-        ]
+        return [self._without_specials(ids) for ids in self._ids(texts)]
 
-    def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
-        if self._word_needs_space:
-            words = [word if index == 0 else f" {word}" for index, word in enumerate(words)]
-        return super().encode_words(words)
+    def _without_specials(self, ids: list[int]) -> list[int]:
+        hidden = self._special_ids - {self.unk_id}
+        return ids if hidden.isdisjoint(ids) else [self.unk_id if index in hidden else index for index in ids]
+
+    def encode_parts(self, texts: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        found = []
+        for parts, encoding in zip(texts, self._encodings(map("".join, texts)), strict=True):
+            ids = self._without_specials(encoding.ids)
+            # A piece belongs to the part of its last character. Some normalizers' offsets go back, so the furthest counts.
+            ends = list(itertools.accumulate((end for _, end in encoding.offsets), max))
+            cuts = [bisect.bisect_right(ends, begin) for begin in itertools.accumulate(map(len, parts[:-1]))]
+            found.append([ids[first:end] for first, end in itertools.pairwise([0, *cuts, len(ids)])])
+        return found
+
+    def _encode_spaced(self, words):
+        return self.encode_batch(_with_spaces(words) if self._word_needs_space else words)
 
     def _decode(self, ids):
         return self._tokenizer.decode(ids, skip_special_tokens=True)
@@ -430,10 +473,10 @@ class JsonTokenizer(Tokenizer):
         if prefix := model.get("continuing_subword_prefix"):
             return self._continuing(lambda piece: piece.startswith(prefix), added)
         byte_level = '"ByteLevel"' in json.dumps([description["pre_tokenizer"], description["decoder"]])
-        mark = "Ġ" if byte_level else _SPACE_MARK
-        if not any(piece.startswith(mark) for piece in self._pieces):
+        marks = tuple("ĠĊĉč") if byte_level else (_SPACE_MARK, "\n", "<0x0A>")  # a word's begin, or white space before it
+        if not any(piece.startswith(marks[0]) for piece in self._pieces):
             return None
-        return self._continuing(lambda piece: not piece.startswith(mark), added)
+        return self._continuing(lambda piece: not piece.startswith(marks), added)
 
     def _save_vocabulary(self, directory: Path) -> None:
         write_text(directory / "tokenizer.json", self._backend)
@@ -466,6 +509,13 @@ class Gpt1Tokenizer(Tokenizer):
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [list(itertools.chain.from_iterable(map(self._encode_word, gpt1_words.words(text)))) for text in texts]
+
+    def encode_parts(self, texts: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        begins_line = lambda part: "\n" in part[: -len(part.lstrip())]
+        return [
+            [[self._line_break] * begins_line(part) + ids for part, ids in zip(parts, encoded)]
+            for parts, encoded in zip(texts, super().encode_parts(texts))
+        ]
 
     def _encode_word(self, word: str) -> list[int]:
         return [self._line_break] if word == gpt1_words.LINE_BREAK else [token.id for token in self._bpe.tokenize(word)]

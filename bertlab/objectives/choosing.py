@@ -20,18 +20,14 @@ def choose_tokens(candidates: Bool[Array, "B L"], priority: Float[Array, "B L"],
 def word_starts(
     tokens: Int[Array, "B L"], documents: Int[Array, "B L"], candidates: Bool[Array, "B L"], continues: tuple[bool, ...] | None
 ) -> Bool[Array, "B L"]:
-    """Which candidates begin a word; the others join the candidate before them in the same document.
-
-    As in create_pretraining_data.py, a [SEP] may lie between the two.
+    """Which candidates begin a word; the others join a candidate of the same document right before them.
 
     Args:
         continues: by id, whether a piece continues a word; None: every piece is a word.
     """
     if continues is None:
         return candidates
-    # The document of the last candidate so far; documents of a row are numbered upwards from 1.
-    seen = jax.lax.cummax(jnp.where(candidates, documents, 0), axis=1)
-    before = jnp.pad(seen, ((0, 0), (1, 0)))[:, :-1]
+    before = jnp.pad(jnp.where(candidates, documents, 0), ((0, 0), (1, 0)))[:, :-1]
     return candidates & ~(jnp.asarray(np.asarray(continues))[tokens] & (before == documents))
 
 
@@ -92,10 +88,8 @@ def choose_spans(
     """Spans of whole words (Joshi et al. 2020, section 3.1), until `wanted` positions are chosen; the last span is cut there.
 
     A span begins at the unchosen word of lowest priority. `lengths` at its first piece is its number of words; it ends
-    earlier at a position that is no candidate, and may run into an earlier span. A candidate right after a position that is
-    no candidate begins a word.
+    earlier at a position that is no candidate, and may run into an earlier span.
     """
-    starts |= candidates & jnp.pad(~candidates, ((0, 0), (1, 0)))[:, :-1]
     words = jnp.cumsum(starts, axis=1)
     stretches = jnp.cumsum(~candidates, axis=1)
     left = lambda chosen: (wanted - chosen.sum(axis=1))[:, None]

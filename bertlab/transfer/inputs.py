@@ -88,16 +88,18 @@ class Inputs:
         """One text or a pair between the special ids."""
         return self.joined([self._bare.text(text) for text in texts])
 
-    def words(self, example: Example) -> TextRow:
-        """An example's words as one text between the tokenizer's special ids, cut to `seq_len`.
+    def words(self, example: Example, first: int = 0) -> TextRow:
+        """An example's words, from the `first` on, as one text between the tokenizer's special ids, cut to `seq_len`.
 
-        With `document_context`, the words of their document that are around them fill the room that is left.
+        The words before the first, and with `document_context` the words of their document that are around them, fill the room
+        that is left.
         """
-        if not self.layout.document_context:
-            return self._framed.words(example.words)
-        at, most = example.document_at, self.layout.seq_len
-        before, after = example.document[max(at - most, 0) : at], example.document[at + len(example.words) :][:most]
-        return self._framed.words(example.words, before, after)
+        words, before, after = example.words[first:], example.words[:first], ()
+        if self.layout.document_context:
+            at, most = example.document_at, self.layout.seq_len
+            before = (*example.document[max(at - most, 0) : at], *before)
+            after = example.document[at + len(example.words) :][:most]
+        return self._framed.words(words, before, after)
 
     def joined(self, parts: Sequence[TextRow]) -> Document:
         """One or two encoded texts between the special ids, cut to `seq_len`."""

@@ -9,6 +9,7 @@ Letters: R rows of the table, E width of the vectors, V pieces of the static run
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -79,9 +80,9 @@ def _pieces(words: list[str], tokenizer: Tokenizer) -> list[tuple[int, ...]]:
     """The known pieces of each word, or of it in lower case; (unk_id,) if there are none."""
 
     def known(words: list[str]) -> list[tuple[int, ...]]:
-        ids, starts = tokenizer.encode_words(words)
-        ends = [*starts[1:], len(ids)]
-        return [tuple(i for i in ids[first:end] if i != tokenizer.unk_id) for first, end in zip(starts, ends)]
+        ids, starts = tokenizer.encode_words(["", *words])  # so that none is the first of a text, which has no space before it
+        bounds = itertools.pairwise([*starts[1:], len(ids)])
+        return [tuple(i for i in ids[first:end] if i != tokenizer.unk_id) for first, end in bounds]
 
     found = known(words)
     lower = iter(known([word.lower() for word, ids in zip(words, found) if not ids]))

@@ -93,7 +93,7 @@ def test_records_are_the_tokenised_documents(whole, documents):
             assert [] in encoded
             np.testing.assert_array_equal(record["sentence_lengths"], [len(ids) for ids in encoded if ids])
             np.testing.assert_array_equal(record["tokens"], [index for ids in encoded for index in ids])
-            assert record["bytes"] == len("".join(document.sentences).encode())
+            assert record["bytes"] == len(" ".join(document.sentences).encode())
             found.append(record["document"])
     assert sorted(found) == list(range(300))
 

@@ -8,7 +8,7 @@ import pytest
 
 import bertlab
 from bertlab.config import add_objectives, base_config
-from bertlab.data.tokenizers import train_tokenizer
+from bertlab.data.tokenizers import load_tokenizer, train_tokenizer
 from bertlab.errors import UserError
 from bertlab.interop.base import Imported, import_weights, save_imported
 from bertlab.objectives.program import Program
@@ -19,6 +19,7 @@ from bertlab.transfer.composition import build_finetuning
 from bertlab.transfer.finetune import finetune, finetune_config, overridden, resolved
 from bertlab.transfer.word_vectors import find_vectors
 from tests.references import broken_at, quick_jit
+from tests.tokenizer_files import write_byte_level
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -79,6 +80,21 @@ def test_a_run_on_pieces_gives_the_mean_of_a_words_pieces_and_glove_the_sum_of_i
     assert len(ids) > 1
     found = vectors_of(tmp_path / "run", ["valueother"])["valueother"]
     np.testing.assert_allclose(found, table.sum(0)[ids].mean(0), rtol=1e-5)
+
+
+def test_every_word_has_the_space_that_it_has_in_a_text(tmp_path):
+    """In a byte-level BPE "cat" and " cat" are different pieces, and the first word of a list is no first word of a text."""
+    write_byte_level(tmp_path, ["the cat sees the cat and the cat"] * 9, ["<|endoftext|>"], 280)
+    tokenizer = load_tokenizer(tmp_path)
+    config = base_config()
+    config.model.update(family="static", width=4)
+    add_objectives(config, "glove")
+    table = np.random.default_rng(0).normal(size=(2, tokenizer.vocab_size, 4)).astype(np.float32)
+    params = {"body": {"token_embedding": table[0], "output": {"kernel": table[1]}}}
+    save_imported(Imported(config, params, tokenizer), tmp_path / "run", "glove", "nowhere")
+    [piece] = tokenizer.encode(" cat")
+    for words in (["cat"], ["and", "cat"]):
+        np.testing.assert_allclose(vectors_of(tmp_path / "run", words)["cat"], table.sum(0)[piece], rtol=1e-5)
 
 
 # --- that they reach the head

@@ -131,7 +131,7 @@ def _around(inputs: Inputs, example: Example) -> tuple[TextRow, int]:
     begin, end = example.targets[0]
     word, start = begin if inputs.layout.first_piece else end - 1, 0
     while True:
-        text = inputs.words(dataclasses.replace(example, words=example.words[start:]))
+        text = inputs.words(example, start)
         places = text.first if inputs.layout.first_piece else text.last
         if word - start < len(places):
             return text, int(places[word - start])
