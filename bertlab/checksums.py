@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import functools
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bertlab.errors import UserError, reason_of
-from bertlab.files import parse_json, read_json, write_json, write_text
+from bertlab.files import json_text, parse_json, read_json, write_json, write_text
 
 LIST = "files.json"
 
@@ -184,7 +183,7 @@ def find_damage_up_to(path: Path, entry: Mapping[str, Any]) -> tuple[Path, str] 
 
 def write_cached(path: Path, value: Any) -> None:
     """Writes a JSON value that can be made again, with its digest."""
-    text = json.dumps(value)
+    text = json_text(value)
     write_text(path, f'{{"blake2b": "{digest_of(text.encode())}", "value": {text}}}\n')
 
 
@@ -197,7 +196,7 @@ def read_cached(path: Path) -> Any:
     held = read_json(path)
     if not isinstance(held, dict) or "blake2b" not in held:
         return held
-    if digest_of(json.dumps(held.get("value")).encode()) != held["blake2b"]:
+    if digest_of(json_text(held.get("value")).encode()) != held["blake2b"]:
         raise UserError(f"{path} is damaged: its content does not match its digest; delete it, and it is made anew")
     return held["value"]
 

@@ -188,9 +188,8 @@ def _output(given: argparse.Namespace) -> Iterator[TextIO]:
 
 
 def _print_json(value: dict[str, Any], out: TextIO) -> None:
-    """Prints one JSON object; numbers that are not finite become null, and what JSON lacks becomes text."""
-    import json
-    import math
+    """Prints one JSON object (`bertlab.files.json_text`); what JSON lacks becomes text."""
+    from bertlab.files import json_text
 
     def plain(value):
         if isinstance(value, dict):
@@ -198,11 +197,9 @@ def _print_json(value: dict[str, Any], out: TextIO) -> None:
         if isinstance(value, (list, tuple)):
             return [plain(item) for item in value]
         value = value.item() if hasattr(value, "item") else value  # of NumPy
-        if isinstance(value, float):
-            return value if math.isfinite(value) else None
-        return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+        return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
-    print(json.dumps(plain(value)), file=out, flush=True)
+    print(json_text(plain(value)), file=out, flush=True)
 
 
 def _check_texts(given: argparse.Namespace, rest: list[str], arguments: list[str]) -> None:
@@ -952,7 +949,7 @@ def _finetune(given, overrides: list[str]) -> Found | int | None:
         return _grid(given, load, lambda study, started_by: sweep(study, given.workdir, started_by))
     with _together() as first:
         result = finetune(given.run, given.task, given.workdir, values, given.recipe)
-        scores = ", ".join(f"{k} {v:.4f}" for k, v in result["metrics"]["test"].items())
+        scores = ", ".join(f"{k} {v:.4f}" for k, v in result["metrics"]["test"].items() if v is not None)
         print(f"finished: {Run(given.workdir).result}; test: {scores}")
     return Found(result) if first else None
 
@@ -1035,9 +1032,7 @@ def _mirror(given, _) -> int:
 
 
 def _manifest(given, _) -> None:
-    import json
-
-    from bertlab.files import write_json
+    from bertlab.files import json_text, write_json
     from bertlab.studies.manifest import jobset, require_manifest
 
     names = ("claim", "mirror", "restarts", "spot", "queue", "chips_per_host", "env", "service_account")
@@ -1048,7 +1043,7 @@ def _manifest(given, _) -> None:
         write_json(given.out, manifest)
         print(f"{given.out}; start it with: kubectl apply -f {given.out}")
     else:
-        print(json.dumps(manifest, indent=2))
+        print(json_text(manifest, indent=2))
 
 
 def _evaluate(given, _) -> Found | None:

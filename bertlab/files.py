@@ -5,13 +5,14 @@ import errno
 import functools
 import glob
 import json
+import math
 import os
 import re
 import shutil
 import socket
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,26 @@ TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file in one move, so a reader never sees half of it; makes its directory.
+    """Writes a JSON file (`json_text`) in one move, so a reader never sees half of it; makes its directory."""
+    write_text(path, json_text(value, indent=2) + "\n")
 
-    Raises:
-        ValueError: A number is not finite.
-    """
-    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """A value as JSON. JSON has no infinity and no NaN, so such numbers are null."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def json_lines(values: Iterable[Any]) -> str:
+    """A line of `json_text` for each value."""
+    return "".join(f"{json_text(value)}\n" for value in values)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def write_text(path: Path, text: str) -> None:

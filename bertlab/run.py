@@ -108,11 +108,7 @@ class JsonFile(TextFile):
         return self.read() if self.exists() else default
 
     def write(self, value: Any) -> None:
-        """Replaces the file in one move; makes its directory.
-
-        Raises:
-            ValueError: A number is not finite.
-        """
+        """Replaces the file in one move; makes its directory."""
         with checksums.renewed(self.path):
             write_json(self.path, value)
 
@@ -212,7 +208,10 @@ def _keys_of(value: Any) -> Iterator[str]:
 
 
 class MetricsFile(TextFile):
-    """metrics.jsonl: one flat JSON object per line, with at least "step" and "split"; it may be growing."""
+    """metrics.jsonl: one flat JSON object per line, with at least "step" and "split"; it may be growing.
+
+    A number that was not finite (null in the file) is left out when a line is read: nothing was measured.
+    """
 
     def read(self) -> list[dict[str, Any]]:
         """The lines in order of step; [] without a file. If a step was logged twice, the later line counts.
@@ -248,7 +247,7 @@ class MetricsFile(TextFile):
                         f'{self.path}:{number}: not a JSON object with "step" and "split" ({error}); delete the line, '
                         "or delete the run's directory and run it again"
                     ) from error
-                yield raw, line
+                yield raw, {key: value for key, value in line.items() if value is not None}
 
     def last_step(self) -> int:
         """The step of the last whole line, from the end of the file only; 0 without one."""

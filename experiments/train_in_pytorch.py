@@ -15,7 +15,6 @@ as a run directory) and `losses.json`: by step the mean training loss since the 
 
 import argparse
 import contextlib
-import json
 import re
 import shutil
 import sys
@@ -30,7 +29,7 @@ from ml_collections import ConfigDict
 
 from bertlab.config import base_config, flatten
 from bertlab.errors import UserError
-from bertlab.files import refuse_occupied
+from bertlab.files import refuse_occupied, write_json
 from bertlab.interop import import_weights
 from bertlab.interop.base import Imported
 from bertlab.interop.huggingface import save
@@ -70,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
         theirs[step] = loss
         print(f"step {step}: bertlab {ours[step]:.4f}, pytorch {loss:.4f}", flush=True)
     losses = {step: {"bertlab": ours[step], "pytorch": loss} for step, loss in theirs.items()}
-    (given.directory / "losses.json").write_text(json.dumps({"model": type(model).__name__, "losses": losses}, indent=1) + "\n")
+    write_json(given.directory / "losses.json", {"model": type(model).__name__, "losses": losses})
     shutil.copytree(start, trained)
     model.save_pretrained(trained)
     import_weights("huggingface", trained, given.directory / "run")

@@ -1,5 +1,6 @@
 import ast
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -45,9 +46,18 @@ def test_a_json_file_that_cannot_be_read_is_named_in_one_line(tmp_path, content)
 
 def test_a_file_keeps_its_content_if_the_new_one_cannot_be_written(tmp_path):
     Run(tmp_path).result.write({"loss": 1.0})
-    with pytest.raises(ValueError, match="JSON"):
-        Run(tmp_path).result.write({"loss": float("nan")})
+    with pytest.raises(TypeError, match="JSON"):
+        Run(tmp_path).result.write({"loss": object()})
     assert Run(tmp_path).result.read() == {"loss": 1.0}
+
+
+def test_a_number_that_is_not_finite_is_null_in_a_file_and_a_measurement_that_a_log_lacks(tmp_path):
+    run, lost = Run(tmp_path), {"loss": math.nan, "a/pearson": 0.5, "b": [-math.inf, (math.inf, 1)]}
+    run.result.write({"metrics": {"test": lost}})
+    read = json.loads(run.result.path.read_text(), parse_constant=pytest.fail)
+    assert read == {"metrics": {"test": {"loss": None, "a/pearson": 0.5, "b": [None, [None, 1]]}}}
+    run.metrics.write('{"step": 1, "split": "train", "loss": null, "nsp/loss": 0.5}\n')
+    assert run.metrics.read() == [{"step": 1, "split": "train", "nsp/loss": 0.5}]
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,11 @@ def unique_note(facts: Mapping[str, Any], limit: int) -> str:
     )
 
 
+def constant_labels(facts: Mapping[str, Any]) -> dict[str, str]:
+    """The objectives of pairs for which all pairs of a phase have the same label, by a run's data.json -> how (a clause)."""
+    return {name: of["constant"] for name, of in facts.get("objectives", {}).items() if "constant" in of}
+
+
 def unigram_entropy(counts: np.ndarray) -> float:
     """−Σ p log p in nats, with p in proportion to `counts` [V]."""
     shares = counts[counts > 0] / counts.sum()

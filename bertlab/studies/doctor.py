@@ -19,7 +19,7 @@ from rich.text import Text
 
 from bertlab import checksums
 from bertlab.console import Console
-from bertlab.data.facts import unique_tokens
+from bertlab.data.facts import constant_labels, unique_tokens
 from bertlab.data.formats import FORMATS, Format
 from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
@@ -80,7 +80,7 @@ class Facts:
         config: config.json; {} without one.
         lines: Of metrics.jsonl, in order of step.
         result, data, floor: result.json, data.json and floor.json; None without one.
-        failure: The last line of failed.txt; "" without one.
+        failure: The last line of failed.txt, or of diverged.txt; "" without one.
         imported: Whether the weights were trained elsewhere.
         step: The step at which the run is judged; None for its last. Lines after it, results and floors are left out.
         damages: What is damaged in its files and checkpoints, named; None if it has no files.json.
@@ -242,7 +242,8 @@ def read_facts(directory: str | Path, step: int | None = None) -> Facts:
     lines = [line for line in run.metrics.read() if step is None or line["step"] <= step]
     result = run.result.get()
     step = None if result and result.get("step") == step else step
-    reasons = run.failed.read().strip().splitlines() if run.failed.exists() else []
+    failed = next((file for file in (run.failed, run.diverged) if file.exists()), None)
+    reasons = failed.read().strip().splitlines() if failed else []
     return Facts(
         directory=directory,
         config=run.config.get({}),
@@ -250,7 +251,7 @@ def read_facts(directory: str | Path, step: int | None = None) -> Facts:
         result=result if step is None else None,
         data=run.data.get(),
         floor=run.floor.get() if step is None else None,
-        failure=(reasons or ["failed.txt is empty"])[-1].strip() if run.failed.exists() else "",
+        failure=(reasons or [f"{failed.path.name} is empty"])[-1].strip() if failed else "",
         imported=run.imported.exists(),
         step=step,
         damages=_damages(run),
@@ -312,6 +313,9 @@ def _unigram(facts: Facts) -> Finding | None:
 
 @check("pair labels learned beyond lengths")
 def _pair_labels(facts: Facts) -> Finding | None:
+    if constant := constant_labels(facts.recorded):
+        seen = "; ".join(f"{name}'s label never varies: {said}" for name, said in constant.items())
+        return Finding(seen, f"change the text or config.data, or leave {' and '.join(constant)} out")
     batches = facts.recorded["batches"]["valid"]
     of_pairs = {name: batches.get(of["labels"]) for name, of in facts.objectives.items() if of["asks"] == "pairs"}
     asked = {name: pairs for name, pairs in of_pairs.items() if pairs and f"{name}/accuracy" in facts.held_out}

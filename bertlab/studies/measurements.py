@@ -591,8 +591,9 @@ def _status(directory: Run, run: Mapping[str, Any], pretrained: bool) -> dict[st
     finetuned = all(directory.stage("finetune", task).result.exists() for task in run["downstream"])
     if finetuned and (pretrained or run.get("averages")):
         return {"status": "finished", "error": ""}
-    if directory.failed.exists():
-        return {"status": "failed", "error": directory.failed.read().strip()}
+    for file in (directory.failed, directory.diverged):
+        if file.exists():
+            return {"status": "failed", "error": file.read().strip()}
     return {"status": "unfinished", "error": ""}
 
 

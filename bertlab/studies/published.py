@@ -7,7 +7,6 @@ A published study is a study's directory without checkpoints, tokenizers, texts,
 as any other. A sweep takes its runs as finished. If something new begins with a published pretraining, it is trained again.
 """
 
-import json
 import re
 import shlex
 import shutil
@@ -18,7 +17,7 @@ from typing import Any
 from bertlab import checksums
 from bertlab.config import SHIPPED
 from bertlab.errors import UserError
-from bertlab.files import move, temporary_folder, whole_file
+from bertlab.files import json_lines, move, temporary_folder, whole_file
 from bertlab.locks import alone
 from bertlab.places import require_place
 from bertlab.run import JsonFile, Run, StudyDirectory
@@ -198,7 +197,7 @@ def _copy(run: Run, copy: Run, workdir: Path) -> bool:
         if file.name not in (run.job.path.name, run.result.path.name, checksums.LIST):
             _write(JsonFile(file), JsonFile(copy.directory / file.name), workdir)
     if lines := run.metrics.read():
-        copy.metrics.write("".join(json.dumps(line) + "\n" for line in thinned(lines)))
+        copy.metrics.write(json_lines(thinned(lines)))
     if run.diverged.exists():
         copy.diverged.write(run.diverged.read())
     if run.result.exists():

@@ -111,15 +111,21 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     for name, objective in built.items():  # reports a mistake before anything is compiled
         prediction_flops(name, objective, program.body.config)
     facts = data_facts(prepared, evaluations, config.data.get("unique_tokens", 0))
+    asked = objective_facts(built, prepared, evaluations)
     process, begin = part(), Path(config.init_from).expanduser()
+    phases = build_phases(config, program, lambda data: train_batches(prepared, data, process))
+    for phase in phases:
+        for name in (name for name in phase.program.objectives if asked[name]["labels"]):
+            if said := format_of(phase.data, prepared).constant_label():
+                asked[name]["constant"] = said
     return Experiment(
         config=config,
         program=program,
-        phases=build_phases(config, program, lambda data: train_batches(prepared, data, process)),
+        phases=phases,
         tokenizer=prepared.tokenizer,
         evaluations=evaluations,
         sources={sources.CORPUS: prepared.fingerprint, **sources.of_start(config)},
-        data_facts=facts | {"objectives": objective_facts(built, prepared, evaluations)},
+        data_facts=facts | {"objectives": asked},
         warm_start=(lambda fresh, step: warm_start(fresh, begin, step)) if config.init_from else None,
     )
 

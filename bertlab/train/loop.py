@@ -18,7 +18,7 @@ from jax.experimental import multihost_utils
 from bertlab import alive, keys
 from bertlab.config import as_saved, base_config, flatten
 from bertlab.data.batches import combined_hash
-from bertlab.data.facts import unique_note
+from bertlab.data.facts import constant_labels, unique_note
 from bertlab.errors import RunFailed, UserError
 from bertlab.interrupts import held
 from bertlab.progress import doing, over, tell
@@ -64,7 +64,9 @@ def train(config, workdir) -> dict:
             sources.require_same(Run(workdir), result.get("sources", {}), sources.of_start(config))
             return result
         experiment = build_pretraining(config)
-        for said in (heads_note(config.model), unique_note(experiment.data_facts, config.data.unique_tokens)):
+        facts = experiment.data_facts
+        constant = (f"{name}'s label never varies: {said}" for name, said in constant_labels(facts).items())
+        for said in (heads_note(config.model), unique_note(facts, config.data.unique_tokens), *constant):
             if said:
                 print(said, flush=True)
         if config.train.budget:

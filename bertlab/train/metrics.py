@@ -1,13 +1,12 @@
 """Metric sums between log lines, and the writers of these lines: flat dicts of JSON values."""
 
-import json
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
 from bertlab.checksums import Growing
 from bertlab.errors import UserError, require
-from bertlab.files import write_bytes
+from bertlab.files import json_lines, write_bytes
 from bertlab.run import MetricsFile, Run
 from bertlab.train.dashboards import DASHBOARDS
 
@@ -76,7 +75,7 @@ class JsonlWriter:
 
     def write(self, line: dict) -> None:
         """Appends a line and flushes it."""
-        raw = f"{json.dumps(line, allow_nan=False)}\n".encode()
+        raw = json_lines([line]).encode()
         self._file.write(raw)
         self._file.flush()
         self.written.add(raw)

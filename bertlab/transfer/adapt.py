@@ -4,7 +4,6 @@ This is ULMFiT's second stage (Howard and Ruder 2018, section 3.2), ELMo's fine-
 and task-adaptive pretraining.
 """
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from bertlab import keys
 from bertlab.config import base_config, flatten, is_finetuning, parse_override, set_key
 from bertlab.data.prepare import prepare
 from bertlab.errors import UserError, did_you_mean
+from bertlab.files import json_lines
 from bertlab.run import Run
 from bertlab.train import loop
 from bertlab.train.build import begun_from
@@ -75,7 +75,7 @@ def adapt(
     check_config(config)
     text = Run(workdir).task_text
     lines = ({"id": example.id, "text": words} for example in examples for words in texts_of(example))
-    written = "".join(json.dumps(line) + "\n" for line in lines)
+    written = json_lines(lines)
     with alone(workdir):
         if is_first() and not text.exists():
             text.write(written)

@@ -27,6 +27,7 @@ from bertlab.transfer.kinds import KINDS
 from bertlab.transfer.recipes import find_recipe
 from bertlab.transfer.task_models import VECTORS
 from bertlab.transfer.tasks import OPTIONS, SPLITS, Task, TaskData, find_task, load_tasks
+from bertlab.transfer.tasks.assemble import constant_label
 from bertlab.transfer.zero_shot import zero_shot
 
 KEYS = (
@@ -84,9 +85,11 @@ def finetune(
             sources.require_same(Run(workdir), result.get("sources", {}), sources_of(config, tasks))
             return result
         if is_first():
-            for name, (_, data) in tasks.items():
+            for name, (task, data) in tasks.items():
                 counts = ", ".join(f"{len(data.examples[split]):,} {split}" for split in SPLITS)
                 print(f"{name}: {counts} examples", *data.notes, sep=f"\n{name}: ", flush=True)
+                if task.kind.is_trained and (label := constant_label(data)) is not None:
+                    print(f"{name}'s label never varies: it is {label!r} in all training examples", flush=True)
         if config.transfer.zero_shot:
             result = zero_shot(config, tasks, Path(workdir))
         else:

@@ -1,13 +1,13 @@
 """Turns a head's outputs into predictions, and predictions into the task's metrics."""
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bertlab.files import json_lines
 from bertlab.run import Run
 from bertlab.transfer.entities import Scheme
 from bertlab.transfer.kinds.base import Line
@@ -69,7 +69,7 @@ class Scoring:
                 most_frequent |= {f"{part.name}/{name}": value for name, value in scores.items()}
         if self._workdir is not None:
             Run(self._workdir).most_frequent.write(self._most_frequent)
-            Run(self._workdir).predictions(split).write("".join(json.dumps(line) + "\n" for line in written))
+            Run(self._workdir).predictions(split).write(json_lines(written))
         return metrics
 
 

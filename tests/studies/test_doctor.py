@@ -360,6 +360,8 @@ def test_runs_as_they_are_found(tmp_path, capsys):
     (tmp_path / "begun" / "failed.txt").write_text("Traceback\n\nDiverged: mlm/loss is not finite.\n")
     findings, text = printed(tmp_path / "begun", 200)
     assert findings == 1 and "the run failed at step 1,500 of 1,500: Diverged: mlm/loss is not finite; fix" in text
+    (tmp_path / "begun" / "failed.txt").rename(tmp_path / "begun" / "diverged.txt")  # as `bertlab train` writes it
+    assert "Diverged: mlm/loss is not finite; fix" in printed(tmp_path / "begun", 200)[1]
     imported = tmp_path / "imported"
     imported.mkdir()
     write_json(imported / "config.json", {"model": {"family": "bert"}})
@@ -372,6 +374,13 @@ def test_runs_as_they_are_found(tmp_path, capsys):
     write_lines(tmp_path / "only_log" / "metrics.jsonl", [{"step": 0, "split": "valid", "loss": 1.0}])
     assert printed(tmp_path / "only_log")[0] == 1
     capsys.readouterr()
+
+
+def test_numbers_that_were_not_finite_are_not_judged(tmp_path):
+    """JSON has null for them."""
+    lost = [f"{split}.5.{key}" for split in ("train", "valid") for key in ("mlm/loss", "nsp/accuracy", "learning_rate")]
+    run = write(tmp_path / "run", changed(dict.fromkeys([*lost, f"train.5.{NORM}", f"train.5.{SPEED}"])))
+    assert main(["doctor", str(run)]) == 0
 
 
 def test_what_is_no_run_is_refused(tmp_path, capsys):

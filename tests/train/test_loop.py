@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from bertlab.cli import main
 from bertlab.data.batches import TrainingBatches
 from bertlab.run import Run
 from bertlab.train import loop
@@ -205,3 +206,24 @@ def test_all_rows_that_phases_train_on_say_whether_every_process_reads_all(small
     assert [type(of).__name__ for of in rows] == ["Shards", "RepeatedRows", "MadeUpRows"]
     assert all(isinstance(of, TrainingBatches) for of in rows)
     assert [of.whole for of in rows] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("objectives", "between", "said"),
+    [
+        ("mlm+nsp", "\n\n", r"nsp's label never varies: each of 1,000 pairs has a random B, as no document has two sentences"),
+        ("mlm+sop", "\n\n", r"sop's label never varies: no pair has a label, as no document has two sentences"),
+        ("mlm+nsp", "\n", None),
+    ],
+)
+def test_a_label_of_pairs_that_never_varies_is_said_before_training(objectives, between, said, small_config, tmp_path, capsys):
+    sentences = [f"the value of object {i} is in module {i % 7}" for i in range(400)]
+    documents = [between.join(sentences[i : i + 5]) for i in range(0, 400, 5)]
+    (tmp_path / "text.txt").write_text("\n\n".join(documents) + "\n")
+    recipe = f"experiments/pretrain/bert.py:objectives={objectives},corpus=text:{tmp_path / 'text.txt'}"
+    small = {"data__seq_len": 64, "data__tokenizer__vocab_size": 300, "model__layers": 1, "train__steps": 0}
+    loop.train(small_config(recipe, data__corpus=f"text:{tmp_path / 'text.txt'}", **small), tmp_path / "run")
+    before = capsys.readouterr().out.partition("on 1 cpu")[0]
+    assert re.search(said, before) if said else "never varies" not in before
+    main(["doctor", str(tmp_path / "run")])
+    assert ("label never varies" in capsys.readouterr().out) == bool(said)

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import shutil
 
 import jax
 import numpy as np
@@ -20,6 +21,7 @@ from bertlab.studies.study import Study
 from bertlab.studies.sweep import sweep
 from bertlab.train.build import grafted
 from bertlab.train.checkpoint import load_params
+from bertlab.transfer.average import average
 from bertlab.transfer.composition import build_finetuning
 from bertlab.transfer.finetune import finetune, finetune_config, overridden, resolved
 from tests.references import hidden_states, initial
@@ -100,6 +102,62 @@ def test_finetuning_starts_from_the_pretrained_parameters(bert_run, words_task, 
     np.testing.assert_array_equal(ours.both[-1], theirs.both[-1])
     fresh = initial(original, view, seed=recorded.seed)
     assert np.abs(hidden_states(original, fresh, view).both[-1] - theirs.both[-1]).max() > 1e-3, "two steps do move it"
+
+
+def test_what_a_run_predicts_is_json_even_of_a_context_without_an_answer(bert_run, tmp_path):
+    """Neither Infinity nor NaN is JSON: other readers refuse the file."""
+    full = [f"the value of object {i}" for i in range(20)]
+    for part, contexts in {"train": full + [" "] * 5, "dev": [" ", full[0]]}.items():
+        answers = [[{"text": "the value", "answer_start": 0}] * (context in full) for context in contexts]
+        paragraphs = [
+            {"context": context, "qas": [{"id": f"{i}", "question": "what?", "answers": of, "is_impossible": not of}]}
+            for i, (context, of) in enumerate(zip(contexts, answers))
+        ]
+        (tmp_path / f"{part}-v2.0.json").write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
+    shape = settings(**{"task_data.directory": str(tmp_path), "data.seq_len": 24, "transfer.max_query": 4, "train.steps": 1})
+    finetune(bert_run, "squad2", tmp_path / "run", shape | {"optimizer.warmup_steps": 0})
+    written = (tmp_path / "run/predictions/test.jsonl").read_text().splitlines()
+    without, answered = [json.loads(line, parse_constant=pytest.fail) for line in written]
+    assert (without["null_odds"], without["predicted"]) == (None, "") and isinstance(answered["null_odds"], float)
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    scores = average([tmp_path / "run", tmp_path / "other"], "test")
+    assert scores["average"] == scores[str(tmp_path / "run")]
+
+
+def unanswered(context):
+    return {"context": context, "qas": [{"id": context, "question": "who?", "answers": [], "is_impossible": True}]}
+
+
+MADE = {
+    "table": 'table("t", train="train", text="text", label="label")',
+    "regression": 'table("t", train="train", text="text", label="label", kind="regression")',
+    "conll": 'conll("t", train="train", metrics=("accuracy",))',
+    "squad": 'squad("t", train="train", may_lack_answer=True)',
+}
+WORDS = [f"word {i}" for i in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "same"),
+    [
+        ("table", "\n".join(["text\tlabel", *(f"{words}\tgood" for words in WORDS)]), "'good'"),
+        (
+            "table",
+            "\n".join(["text\tlabel", *(f"{words}\tgood" for words in WORDS), *(f"{words}\tbad" for words in WORDS)]),
+            "",
+        ),
+        ("regression", "\n".join(["text\tlabel", *(f"{words}\t3" for words in WORDS)]), "3.0"),
+        ("conll", "\n\n".join(f"{words.replace(' ', ' O' + chr(10))} O" for words in WORDS), "'O'"),
+        ("squad", json.dumps({"data": [{"title": "t", "paragraphs": [unanswered(words) for words in WORDS]}]}), "'no answer'"),
+    ],
+)
+def test_a_label_that_never_varies_is_said_before_anything_is_trained(kind, text, same, bert_run, tmp_path, capsys):
+    (tmp_path / "train").write_text(text)
+    (tmp_path / "t.py").write_text(f"from bertlab.transfer.tasks import *\n\nTASK = {MADE[kind]}\n")
+    with pytest.raises(UserError, match=r"config.transfer.layers=99"):
+        finetune(bert_run, str(tmp_path / "t.py"), tmp_path / "run", settings(**{"transfer.layers": 99}))
+    line = f"t's label never varies: it is {same} in all training examples\n" if same else ""
+    assert capsys.readouterr().out.partition(" test examples\n")[2] == line
 
 
 def test_a_word_is_read_at_the_piece_that_is_asked_for_else_at_its_last_where_one_side_is_seen(bert_run, tmp_path):

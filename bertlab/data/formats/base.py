@@ -56,6 +56,10 @@ class Format(abc.ABC):
         """Positions of a row."""
         return self.data.pack_length or self.data.seq_len
 
+    def constant_label(self) -> str:
+        """How the labels of all pairs of the split are the same, as a clause; "" if they vary, or without pairs."""
+        return ""
+
     def check(self) -> None:
         """Refuses settings that fit no corpus. Raises: UserError: names the key to change."""
         data, has_padding = self.data, not (self.is_stream or self.is_word_pairs)

@@ -1,6 +1,7 @@
 """Rows of two segments, where the second follows the first or does not."""
 
 import abc
+import itertools
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from bertlab.data.rows import Row, make_row, sentence_bounds
 
 # Kinds of negative pairs, and the field that labels them.
 NEGATIVES = {"random": "pair_label", "swapped": "order_label"}
+_LABELLED = {"random": "has a random B", "swapped": "is swapped"}  # label 1
 
 
 class Pairs(RowFormat):
@@ -34,6 +36,21 @@ class Pairs(RowFormat):
     def label_field(self) -> str:
         """See `Format`."""
         return NEGATIVES[self.settings.negatives]
+
+    def constant_label(self) -> str:
+        """See `Format`; judged from the pairs of a thousand documents, which are read again if there are fewer."""
+        labels: list[int] = []
+        for number, index in enumerate(itertools.islice(itertools.cycle(range(len(self.source))), 1000)):
+            rows = self.cut(self.source[index], np.random.default_rng([self.data.seed, number]))
+            labels += [row[self.label_field] for row in rows if row[self.label_field] >= 0]
+            if len(set(labels)) > 1:
+                return ""
+        said = "no pair has a label"
+        if labels:
+            said = f"each of {len(labels):,} pairs {_LABELLED[self.settings.negatives] if labels[0] else 'is in order'}"
+        counts = self.prepared.statistics[self.split]
+        alone = counts["sentences"] == counts["documents"]
+        return said + ", as no document has two sentences (a blank line in a text file ends a document)" * alone
 
     @abc.abstractmethod
     def _target(self, rng: np.random.Generator) -> int:

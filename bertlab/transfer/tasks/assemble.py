@@ -8,6 +8,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -121,6 +122,18 @@ def check_labels(task: Task, labels: tuple[str, ...]) -> None:
             f"task '{task.name}': metric 'f1' scores class 1 of two, but the task has {len(labels)} ({some(labels)}); use "
             "macro_f1"
         )
+
+
+def constant_label(data: TaskData) -> Any:
+    """The label that all training examples have, or all their words or targets; None if labels differ."""
+    found: set[Any] = set()
+    for example in data.examples["train"]:
+        label = (example.answers[:1] or "no answer") if example.label is None else example.label
+        found.update(label if isinstance(label, tuple) else [label])
+        if len(found) > 1:
+            return None
+    name = lambda label: data.labels[label] if data.labels and isinstance(label, int) else label
+    return next((tuple(map(name, of)) if isinstance(of, tuple) else name(of) for of in found), None)
 
 
 def number_labels(
