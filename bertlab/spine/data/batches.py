@@ -1,4 +1,4 @@
-"""Batches: a pure function of (prepared corpus, `config.data`, step). There is no iterator state."""
+"""Batches: a pure function of (prepared corpus, `config.data`, step), without iterator state."""
 
 import hashlib
 import itertools
@@ -19,8 +19,8 @@ class Batches:
     """Training batches by step, and a split's evaluation batches.
 
     Attributes:
-        hash: hexadecimal digest of the corpus's fingerprint, the split and the settings that rows depend on, seed included:
-            equal hashes, equal batches.
+        hash: hexadecimal digest of the corpus's fingerprint, the split and the settings that rows
+            depend on, seed included: equal hashes, equal batches.
         row_length: positions of a row.
     """
 
@@ -38,7 +38,8 @@ class Batches:
             prepared: the corpus.
             data: `config.data`.
             split: its name.
-            process_index, process_count: of this process, which gets its slice of each batch's rows.
+            process_index, process_count: of this process, which gets its slice of each batch's
+                rows.
 
         Raises:
             UserError: the corpus lacks the split, or has fewer tokens than `unique_tokens`.
@@ -56,7 +57,9 @@ class Batches:
         return self._rows.read(first, first + self._share)
 
     def evaluation(self, limit: int = 0) -> list[Batch]:
-        """Up to `limit` batches (0: all) of every row of the split once, the same for every seed; the last is padded.
+        """Every row of the split once, in up to `limit` batches (0: all); the last is padded.
+
+        They are the same for every seed.
 
         Raises:
             UserError: the split has no rows.

@@ -6,8 +6,8 @@ import numpy as np
 def bucketed(lengths, buckets, size: int, rng: np.random.Generator):
     """The order of rows that makes batches of one bucket each.
 
-    A row belongs to the smallest bucket that holds it. Rows that fill no batch of their bucket go to the next longer one; of
-    the longest, they are dropped: fewer than a batch.
+    A row belongs to the smallest bucket that holds it. Rows that fill no batch of their bucket go
+    to the next longer one; of the longest, they are dropped: fewer than a batch.
 
     Args:
         lengths: [R] of the rows.

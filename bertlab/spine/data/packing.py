@@ -10,7 +10,7 @@ from bertlab.spine.data.plans import RowPlan, bounds_of, chain
 
 
 def pack(plan: RowPlan, length: int, examples: int, rng: np.random.Generator) -> RowPlan:
-    """Next-fit: rows in a random order, each into the open packed row or, if it does not fit, a new one.
+    """Next-fit: rows in a random order, each into the last packed row if it fits, or a new one.
 
     Args:
         plan: of rows of up to `length` positions.

@@ -1,7 +1,8 @@
-"""Row plans: which spans of a flat array of tokens make each row, and the gather that makes rows of them.
+"""Row plans: which spans of a flat array of tokens make each row, and the gather of these spans.
 
-A format (`bertlab.spine.data.formats`) turns a `Text` into a plan with array operations; a batch is then one gather.
-Letters: S sentences, D documents, R rows, N spans, B rows of a batch, L positions of a row.
+A format (`bertlab.spine.data.formats`) turns a `Text` into a plan with array operations; a batch is
+then one gather. Letters: S sentences, D documents, R rows, N spans, B rows of a batch, L positions
+of a row.
 """
 
 from dataclasses import dataclass
@@ -36,8 +37,8 @@ def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
 def chain(following: np.ndarray) -> np.ndarray:
     """The orbit of 0: 0, following[0], following[following[0]], ... up to the end of `following`.
 
-    Greedy filling is such an orbit: `following[i]` is the unit after a row that begins with unit i. Jumps are doubled, so
-    an orbit of R elements takes log2(R) operations on whole arrays.
+    Greedy filling is such an orbit: `following[i]` is the unit after a row that begins with unit i.
+    Jumps are doubled, so an orbit of R elements takes log2(R) operations on whole arrays.
 
     Args:
         following: int64 [n], each element above its index and at most n.
@@ -84,7 +85,7 @@ class Text:
         return cls(starts, bounds_of(lengths), bounds_of(counts), document)
 
     def cut(self, room: int) -> "Text":
-        """The same text with sentences of more than `room` tokens cut into pieces, the last one shorter."""
+        """The same text, with longer sentences cut into pieces of `room` tokens and the rest."""
         lengths = np.diff(self.bounds)
         pieces = -(-lengths // room)
         offsets = room * ranges(np.zeros_like(pieces), pieces)
@@ -111,7 +112,7 @@ class Plan(Protocol):
     def __len__(self) -> int: ...
 
     def gather(self, arrays, rows: np.ndarray, width: int, pad_id: int) -> dict[str, np.ndarray]:
-        """The fields of rows: [B, width] for positions; `number` and the labels have one entry an example.
+        """The fields of rows: [B, width], and `number` and the labels of each example.
 
         Args:
             arrays: the split's arrays by name, such as `tokens`; each becomes a field.
@@ -123,7 +124,7 @@ class Plan(Protocol):
 
 @dataclass(frozen=True)
 class RowPlan:
-    """Rows as spans of a split's tokens. Labels have an entry a row, or n a row if n examples are packed in one.
+    """Rows as spans of a split's tokens.
 
     Attributes:
         starts: int64 [N], where each span begins in the tokens; negative: see `special`.
@@ -131,8 +132,9 @@ class RowPlan:
         segments: int8 [N], 0 or 1.
         documents: int32 [N], numbered in each row from 1.
         bounds: int64 [R + 1], the first span of each row, and the end.
-        labels: int32 [R] or [R, n], by name: `pair_label` (0: B follows A, 1: B is random, −1: none), `order_label`
-            (0: B follows A, 1: A follows B, −1: none) and `number` (of the example in the plan, −1: none).
+        labels: int32 [R], or [R, n] if up to n examples are packed in a row, by name: `pair_label`
+            (0: B follows A, 1: B is random, −1: none), `order_label` (0: B follows A, 1: A follows
+            B, −1: none) and `number` (of the example in the plan, −1: none).
     """
 
     starts: np.ndarray
@@ -190,11 +192,11 @@ class RowPlan:
 
 
 def gather(arrays, starts, lengths, segments, documents, counts, width, pad_id):
-    """Rows of `width` positions from spans: row r is the next counts[r] spans and padding after them.
+    """Rows of `width` positions: row r is the next counts[r] spans, and padding.
 
     Returns:
-        int32 [B, width]: a field for each of `arrays`, `segments`, `documents` (0: padding) and `positions` (from 0 in each
-        document of a row).
+        int32 [B, width]: a field for each of `arrays`, `segments`, `documents` (0: padding) and
+        `positions` (from 0 in each document of a row).
     """
     # Padding is one more span at the end of each row.
     padding = np.cumsum(counts + 1) - 1

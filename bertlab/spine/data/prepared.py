@@ -21,7 +21,8 @@ class Split:
         sentences: int64 [S + 1], where each sentence begins in `tokens`, and the end.
         documents: int64 [D + 1], where each document begins among the sentences, and the end.
         bytes: int64 [D], UTF-8 bytes of each document's text.
-        words: uint32 [T], each token's row of `Prepared.characters`; None without a words tokenizer.
+        words: uint32 [T], each token's row of `Prepared.characters`; None without a words
+            tokenizer.
     """
 
     name: str
@@ -59,9 +60,9 @@ class Prepared:
 
     @functools.cached_property
     def characters(self) -> np.ndarray:
-        """uint16 [types, 50]: characters of each type of word. Row v < V is the vocabulary's piece v.
+        """uint16 [types, 50]: characters of each type of word.
 
-        The rows after these are the words outside the vocabulary.
+        Row v < V is the vocabulary's piece v; the others are words outside the vocabulary.
         """
         return read_array(self.directory / "characters.npy")
 

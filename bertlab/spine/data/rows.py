@@ -1,9 +1,10 @@
 """All rows of a training, one after the other: plans of groups of documents, and reading from them.
 
-An epoch's documents lie in blocks, in an order that the epoch draws. A few blocks are a group, which is planned at once and
-whose rows are shuffled together, so memory stays bounded; a corpus of up to `GROUP_BLOCKS` blocks is one group. The rows of all
-groups of all epochs, one after the other, are the rows of the batches. How many rows a group has is known once it was planned,
-and kept in a small file beside the corpus, which is made again if it is missing.
+An epoch's documents lie in blocks, in an order that the epoch draws. A few blocks are a group,
+which is planned at once and whose rows are shuffled together, so memory stays bounded; a corpus of
+up to `GROUP_BLOCKS` blocks is one group. The rows of all groups of all epochs, one after the other,
+are the rows of the batches. How many rows a group has is known once it was planned, and kept in a
+small file beside the corpus, which is made again if it is missing.
 """
 
 import bisect
@@ -13,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+
 from bertlab.spine.data.buckets import bucketed
 from bertlab.spine.data.formats import FORMATS, row_length
 from bertlab.spine.data.formats.cooccurrence import EntryPlan, entries, save
@@ -23,18 +25,21 @@ from bertlab.spine.errors import UserError
 BLOCK_TOKENS = 1 << 22
 GROUP_BLOCKS = 8
 
+# The id of ELMo's characters after a word's end.
+PADDING = 260
+
 # What a generator is for; with the seed, the epoch and the group it makes the generator's seed.
 _BLOCKS, _PLAN, _ORDER = range(3)
 
 # Example numbers of a group are below this.
-_GROUP_NUMBERS = 1 << 22
+_GROUP_NUMBERS = 1 << 24
 
 Batch = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Group:
-    """The rows of a group in their order; `widths`: positions of each batch of them, with buckets."""
+    """The rows of a group in their order; `widths`: of each batch of them, with buckets."""
 
     plan: Plan
     order: np.ndarray
@@ -63,7 +68,8 @@ class Rows:
         if data.format == "cooccurrence":
             window = data.cooccurrence.window
             self._entries = entries(prepared, split, self._documents, window)
-            self._groups = -(-len(self._entries) // (BLOCK_TOKENS * GROUP_BLOCKS))
+            self._group_entries = data.seq_len * (BLOCK_TOKENS * GROUP_BLOCKS // data.seq_len)
+            self._groups = -(-len(self._entries) // self._group_entries)
         else:
             bounds = self._split.token_bounds()
             lengths = bounds[self._documents + 1] - bounds[self._documents]
@@ -114,6 +120,7 @@ class Rows:
         return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
     def fields(self, group: Group, first: int, last: int) -> Batch:
+        """The fields of rows first .. last of a group, in its order."""
         width = self._width
         if group.widths is not None:
             width = int(group.widths[first // self._data.batch_size])
@@ -121,9 +128,9 @@ class Rows:
         fields = group.plan.gather(self._arrays, group.order[first:last], width, pad_id)
         number = fields.pop("number")
         is_example = number >= 0
+        number = np.where(is_example, group.first_number + number.astype(np.int64), 0)
         fields["visit"] = np.where(is_example, group.visit, 0).astype(np.int32)
-        number = np.where(is_example, group.first_number + number, 0).astype(np.int32)
-        fields["example_id"] = np.stack([fields["visit"], number], axis=-1)
+        fields["example_id"] = np.stack([fields["visit"], number.astype(np.int32)], axis=-1)
         for name in [name for name in fields if name.endswith("words")]:
             words = fields.pop(name)
             fields[name.removesuffix("words") + "characters"] = self._prepared.characters[words]
@@ -132,36 +139,32 @@ class Rows:
     def _group(self, number: int) -> Group:
         """A group by its number among all epochs'; the next is planned meanwhile."""
         last = self._epochs * self._groups or number + 2
-        wanted_soon = range(number, min(number + 2, last))
         self._planned = {
-            n: self._planned.get(n) or self._planner.submit(self.make_group, n) for n in wanted_soon
+            n: self._planned.get(n) or self._planner.submit(self.make_group, n)
+            for n in range(number, min(number + 2, last))
         }
         return self._planned[number].result()
 
     def make_group(self, number: int) -> Group:
+        """Plans a group by its number among all epochs'."""
         data = self._data
         epoch, group = divmod(number, self._groups)
         visit = epoch % data.dupe_factor if data.dupe_factor else epoch
-        generator = functools.partial(self._generator, group=group)
-        if data.format == "cooccurrence":
-            # Entries are sorted, so every n-th is a sample of all words.
-            chosen = self._entries[group :: self._groups]
-            plan = EntryPlan(
-                chosen, generator(_ORDER, epoch).permutation(len(chosen)), data.seq_len
-            )
-        else:
-            plan = self._plan(visit, group, generator(_PLAN, visit))
+        plan, rng = self._plan(visit, group), self._generator(_ORDER, epoch, group)
         order, widths = np.arange(len(plan)), None
         if data.buckets:
             buckets = sorted({*data.buckets, data.seq_len})
-            rng = generator(_ORDER, epoch)
             order, widths = bucketed(plan.row_lengths(), buckets, data.batch_size, rng)
         elif not plan.is_ordered:
-            order = generator(_ORDER, epoch).permutation(len(plan))
+            order = rng.permutation(len(plan))
         return Group(plan, order, widths, visit, group * _GROUP_NUMBERS)
 
-    def _plan(self, visit: int, group: int, rng: np.random.Generator) -> Plan:
-        data, blocks = self._data, len(self._blocks) - 1
+    def _plan(self, visit: int, group: int) -> Plan:
+        data = self._data
+        if data.format == "cooccurrence":
+            first = group * self._group_entries
+            return EntryPlan(self._entries[first : first + self._group_entries], data.seq_len)
+        blocks, rng = len(self._blocks) - 1, self._generator(_PLAN, visit, group)
         order = self._generator(_BLOCKS, visit, 0).permutation(blocks)
         chosen = np.sort(np.array_split(order, self._groups)[group])
         documents = [self._documents[self._blocks[b] : self._blocks[b + 1]] for b in chosen]
@@ -177,9 +180,10 @@ class Rows:
 
 
 def unique_documents(split, tokens: int) -> np.ndarray:
-    """Numbers of so many tokens of documents (`config.data.unique_tokens`; 0: all), in the corpus's order.
+    """Numbers of documents with so many tokens (`config.data.unique_tokens`; 0: all), sorted.
 
-    They are the first of a random order that is the same for all runs on a corpus, so a smaller set is in every larger one.
+    They are the first of a random order that is the same for all runs on a corpus, so a smaller set
+    is in every larger one.
 
     Raises:
         UserError: the split has fewer tokens.
@@ -189,7 +193,8 @@ def unique_documents(split, tokens: int) -> np.ndarray:
         return np.arange(count)
     if tokens > len(split.tokens):
         raise UserError(
-            f"config.data.unique_tokens={tokens}: the {split.name} split has only {len(split.tokens):,} tokens; lower it"
+            f"config.data.unique_tokens={tokens}: the {split.name} split has only"
+            f" {len(split.tokens):,} tokens; lower it"
         )
     order = np.random.default_rng(0).permutation(count)
     reached = np.cumsum(np.diff(split.token_bounds())[order])
@@ -198,14 +203,8 @@ def unique_documents(split, tokens: int) -> np.ndarray:
 
 def _padding(fields: Batch, rows: int, pad_id: int) -> Batch:
     """Rows without a document: all their weights are zero."""
-    values = {
-        "next_tokens": -1,
-        "pair_label": -1,
-        "order_label": -1,
-        "tokens": pad_id,
-        "counts": 1,
-        "rate_scale": 1,
-    }
+    values = {"tokens": pad_id, "contexts": pad_id, "counts": 1, "rate_scale": 1}
+    values |= {"next_tokens": -1, "pair_label": -1, "order_label": -1, "characters": PADDING}
     result = {}
     for name, array in fields.items():
         value = values.get(name.removeprefix("backward_"), 0)

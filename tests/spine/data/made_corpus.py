@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertlab.spine.data.prepared import Prepared, Split
+from bertlab.spine.data.prepared import Prepared
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 

@@ -1,8 +1,8 @@
 """Rows [CLS] A [SEP] B [SEP] of two segments, where B follows A in its document or does not.
 
-Each sentence draws its numbers as if a pair began there: where the pair would end, where A would end, whether B would follow.
-The pairs of a document are then the sentences that one reaches from its first (`chain`): after a random B, what would have
-followed A is read again.
+Each sentence draws its numbers as if a pair began there: where the pair would end, where A would
+end, whether B would follow. The pairs of a document are then the sentences that one reaches from
+its first (`chain`): after a random B, what would have followed A is read again.
 """
 
 import numpy as np
@@ -16,8 +16,9 @@ NEGATIVES = {"random": "pair_label", "swapped": "order_label"}
 def segment_pair(text: Text, data, specials: Specials, rng: np.random.Generator) -> RowPlan:
     """BERT's pairs, as create_pretraining_data.py makes them (Devlin et al. 2018, appendix A.2).
 
-    Sentences are gathered until a target length is reached (the row's, or with `short_probability` a random one, drawn once
-    a document); A is a random number of them from the front, and B the rest.
+    Sentences are gathered until a target length is reached (the row's, or with `short_probability`
+    a random one, drawn once a document); A is a random number of them from the front, and B the
+    rest.
     """
     documents, room = len(text.documents) - 1, data.seq_len - 3
     is_short = rng.random(documents) < data.segment_pair.short_probability
@@ -32,7 +33,8 @@ def segment_pair(text: Text, data, specials: Specials, rng: np.random.Generator)
 def sentence_pair(text: Text, data, specials: Specials, rng: np.random.Generator) -> RowPlan:
     """Pairs of single sentences (RoBERTa's SENTENCE-PAIR: Liu et al. 2019, section 4.2).
 
-    Most of such a row is padding. RoBERTa enlarged the batches to make up for it; this format does not.
+    Most of such a row is padding. RoBERTa enlarged the batches to make up for it; this format does
+    not.
     """
     first = np.arange(len(text.starts))
     end = np.minimum(first + 2, text.documents[text.document + 1])
@@ -45,14 +47,15 @@ def _pairs(text: Text, split, end, target, data, specials: Specials, rng) -> Row
 
     Settings of the format:
         random_next_probability: of a negative pair.
-        negatives: "random": B is from another document (NSP); "swapped": B follows A, and the two change places (ALBERT's
-            sentence order: Lan et al. 2020, section 3.1).
-        force_random_if_single: if nothing follows A, B is random (BERT's quirk). If this is off, and always with swapped
-            negatives, the row is A only, without a label.
+        negatives: "random": B is from another document (NSP); "swapped": B follows A, and the two
+            change places (ALBERT's sentence order: Lan et al. 2020, section 3.1).
+        force_random_if_single: if nothing follows A, B is random (BERT's quirk). If this is off,
+            and always with swapped negatives, the row is A only, without a label.
         own_document_retries: draws to find another document; after that it may be the same.
 
     Args:
-        split, end: [S] where A and B of a pair that begins with this sentence would end; nothing follows A if they are equal.
+        split, end: [S] where A and B of a pair that begins with this sentence would end; nothing
+            follows A if they are equal.
         target: [D] tokens that a document's pairs should have.
     """
     settings = data[data.format]
@@ -67,9 +70,8 @@ def _pairs(text: Text, split, end, target, data, specials: Specials, rng) -> Row
     is_single, is_negative, has_random = is_single[first], is_negative[first], has_random[first]
 
     a, b = text.starts[first], text.starts[np.minimum(split, len(text.starts) - 1)]
-    a_length, b_length = (
-        np.diff(text.bounds[[i, j]], axis=0)[0] for i, j in ((first, split), (split, end))
-    )
+    a_length = text.bounds[split] - text.bounds[first]
+    b_length = text.bounds[end] - text.bounds[split]
     own = text.document[first[has_random]]
     room = target[own] - a_length[has_random]
     b[has_random], b_length[has_random] = _random_segments(text, own, room, settings, rng)
@@ -94,7 +96,7 @@ def _pairs(text: Text, split, end, target, data, specials: Specials, rng) -> Row
 
 
 def _random_segments(text: Text, own, room, settings, rng) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and lengths of sentences from a random one of another document on, at least one, until they fill `room`."""
+    """Starts and lengths: from a random sentence of another document on, until `room` is filled."""
     documents = len(text.documents) - 1
     other = rng.integers(documents, size=len(own))
     for _ in range(settings.own_document_retries - 1):
@@ -110,7 +112,7 @@ def _random_segments(text: Text, own, room, settings, rng) -> tuple[np.ndarray, 
 
 
 def _truncated(a, a_length, b, b_length, room: int, rng):
-    """Both sides after tokens were removed one by one from the longer (B at a tie), each from front or back by chance."""
+    """Takes tokens one by one from the longer side (B at a tie), from front or back by chance."""
     excess = np.maximum(a_length + b_length - room, 0)
     from_longer = np.minimum(excess, np.abs(a_length - b_length))
     from_both = excess - from_longer  # in turn, B first

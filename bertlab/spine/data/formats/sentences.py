@@ -1,4 +1,4 @@
-"""Rows [CLS] sentences [SEP] of whole sentences in reading order; a sentence longer than a row is cut into pieces."""
+"""Rows [CLS] sentences [SEP] of whole sentences in reading order; too long ones are cut."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from bertlab.spine.data.plans import RowPlan, Specials, Text, bounds_of, chain, 
 
 
 def full_sentences(text: Text, data, specials: Specials, rng: np.random.Generator) -> RowPlan:
-    """As many sentences as a row holds, across document borders (RoBERTa, Liu et al. 2019, section 4.2).
+    """As many sentences as a row holds, across document borders (Liu et al. 2019, section 4.2).
 
     A [SEP] stands where a document ends in a row (`document_separator`) and at the row's end. By
     default the documents of a row do not see each other: each has its own number and positions.

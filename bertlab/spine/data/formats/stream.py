@@ -1,11 +1,12 @@
 """Streams: text for models that carry their state from batch to batch (truncated BPTT).
 
-The documents of a plan lie end to end. Each of the batch's B lanes reads an equal share of them, and
-a lane's row continues its row of the batch before. Rows have `next_tokens`, the token to predict at
-each position (−1: none); `continues` (1: the row starts with its lane's state, 0: with zeros); and
-`rate_scale`. Nothing in a row is random. With `config.data.stream.backward`, models that read right
-to left get a second stream, of the same documents in another order, with the prefix `backward_`. Its
-rows are in text order; read from the last position to the first, a row continues in the next batch.
+The documents of a plan lie end to end. Each of the batch's B lanes reads an equal share of them,
+and a lane's row continues its row of the batch before. Rows have `next_tokens`, the token to
+predict at each position (−1: none); `continues` (1: the row starts with its lane's state, 0: with
+zeros); and `rate_scale`. Nothing in a row is random. With `config.data.stream.backward`, models
+that read right to left get a second stream, of the same documents in another order, with the prefix
+`backward_`. Its rows are in text order; read from the last position to the first, a row continues
+in the next batch.
 
 How documents are joined (`config.data.stream.wrap`):
 
@@ -132,10 +133,8 @@ class StreamPlan:
         # One position more than the row: the token that is predicted last.
         pad_id = self.specials.pad
         window = sequence.window(arrays, first - backward, last + 1 - backward, width + 1, pad_id)
-        own, predicted = (
-            slice(backward, width + backward),
-            slice(1 - backward, width + 1 - backward),
-        )
+        own = slice(backward, width + backward)
+        predicted = slice(1 - backward, width + 1 - backward)
         fields = {name: np.ascontiguousarray(values[:, own]) for name, values in window.items()}
         is_text = np.arange(width) < (last - first)[:, None]
         fields["next_tokens"] = self._next(
@@ -149,7 +148,7 @@ class StreamPlan:
         documents, positions = fields["documents"], fields["positions"]
         if across:
             documents, positions = np.ones_like(documents), np.arange(width, dtype=np.int32)
-        else:  # number documents from 1 and positions from 0 in the row, which may begin after the window
+        else:  # from 1 and from 0 in the row, which may begin after the window
             documents = documents - documents[:, :1] + 1
             positions = positions - (documents == 1) * positions[:, :1]
         fields["documents"] = np.where(is_text, documents, 0).astype(np.int32)
