@@ -2,8 +2,15 @@ import numpy as np
 import pytest
 
 from bertlab.spine.data.batches import Batches
-from tests.spine.data.made_corpus import CLS, SEP, config, epoch_rows, make, old_format
-from tests.spine.data.made_corpus import random_documents
+from tests.spine.data.made_corpus import (
+    CLS,
+    SEP,
+    config,
+    epoch_rows,
+    make,
+    old_format,
+    random_documents,
+)
 
 DOCUMENTS = random_documents(300)
 DOCUMENT_OF = {t: d for d, document in enumerate(DOCUMENTS) for s in document for t in s}
@@ -15,7 +22,7 @@ def corpus(tmp_path_factory):
 
 
 def segments(row):
-    """A and B of a row, which is [CLS] A [SEP] B [SEP] and padding, or [CLS] A [SEP] and padding."""
+    """A and B of a row, [CLS] A [SEP] B [SEP] or [CLS] A [SEP], and padding."""
     size = int(row["documents"].sum())
     tokens = row["tokens"][:size].tolist()
     first = tokens.index(SEP)
@@ -79,7 +86,7 @@ def test_swapped_pairs_are_of_one_document_in_either_order(corpus, name):
 @pytest.mark.parametrize("negatives", ["random", "swapped"])
 @pytest.mark.parametrize("name", ["segment_pair", "sentence_pair"])
 def test_each_sentence_is_used_once_an_epoch(tmp_path, name, negatives):
-    """Sentences of one token are never cut. A random B is not a use, and what it replaced is read again."""
+    """Sentences of one token are never cut. What a random B replaced is read again."""
     tokens = iter(range(5, 3000))
     documents = [[[next(tokens)] for _ in range(n)] for n in (1, 2, 3, 40, 250, 7, 90)]
     changes = {f"{name}__negatives": negatives, "segment_pair__short_probability": 0.5}
@@ -125,7 +132,11 @@ def test_lengths_are_distributed_as_in_the_old_code(corpus):
     rows = [r for _ in range(4) for document in making.source for r in making.cut(document, rng)]
     old = np.array([(len(a), len(b)) for a, b in map(segments, rows)])
     assert abs(len(found) / len(old) - 1) < 0.02
-    for new, before in ((found[:, 0], old[:, 0]), (found[:, 1], old[:, 1]), (found.sum(1), old.sum(1))):
+    for new, before in (
+        (found[:, 0], old[:, 0]),
+        (found[:, 1], old[:, 1]),
+        (found.sum(1), old.sum(1)),
+    ):
         error = before.std() * (2 / len(before)) ** 0.5
         assert abs(new.mean() - before.mean()) < 4 * error
         quantiles = np.linspace(0.05, 0.95, 19)

@@ -1,11 +1,22 @@
+from itertools import chain
+
 import numpy as np
 import pytest
 
+from bertlab.spine.data import plans
 from bertlab.spine.data.batches import Batches
 from bertlab.spine.data.formats import FORMATS
-from bertlab.spine.data.plans import Specials, Text, chain
-from tests.spine.data.made_corpus import CLS, PAD, SEP, config, epoch_rows, make, old_format
-from tests.spine.data.made_corpus import random_documents
+from bertlab.spine.data.plans import Specials, Text
+from tests.spine.data.made_corpus import (
+    CLS,
+    PAD,
+    SEP,
+    config,
+    epoch_rows,
+    make,
+    old_format,
+    random_documents,
+)
 
 # Documents of one short sentence, and sentences longer than a row.
 DOCUMENTS = random_documents(120) + random_documents(40, sentences=2, words=6)
@@ -63,7 +74,7 @@ def test_each_token_once_an_epoch_in_another_order(tmp_path, name):
     for epoch in range(3):
         rows = [row["tokens"][row["tokens"] > SEP].tolist() for row in epoch_rows(batches, epoch)]
         orders.append([row[0] for row in rows])
-        assert sorted(sum(rows, [])) == sum(sentences, [])
+        assert sorted(chain.from_iterable(rows)) == list(chain.from_iterable(sentences))
     assert orders[0] != orders[1] != orders[2] != orders[0]
     if name == "sentences":
         assert sorted(rows) == sentences
@@ -77,4 +88,4 @@ def test_chain_is_the_orbit_of_zero():
         while at < size:
             orbit.append(at)
             at = following[at]
-        assert chain(following).tolist() == orbit
+        assert plans.chain(following).tolist() == orbit
