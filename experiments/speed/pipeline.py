@@ -1,13 +1,14 @@
-"""How fast batches are made on one core, by format: the first table of "Batches" in README.md.
+"""How fast batches are made on one core, by format.
 
-    python experiments/speed/pipeline.py experiments/speed/pipeline.json [--tokens=30000000]
+    python experiments/speed/pipeline.py experiments/speed/pipeline.json
 
-makes up a corpus, plans an epoch of each format and makes its batches. Rates are in positions per second of CPU time of all
-threads. "planned" counts the planning of the epoch, "batches" does not; "old" is the pipeline before, with planning.
+makes up a corpus, plans an epoch of each format and makes its batches. Rates are in M positions per
+second of CPU time of all threads: "batches" of the gathers, "planned" with the planning of the
+epoch, "old" of the pipeline before, with all it does. "filled": the share that is not padding.
 """
 
-import argparse
 import json
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -20,43 +21,23 @@ from bertlab.spine.data.prepared import Prepared
 from bertlab.spine.data.rows import Rows
 
 PAIRS = {"random_next_probability": 0.5, "own_document_retries": 10, "negatives": "random"}
-DATA = {
-    "seq_len": 128,
-    "batch_size": 256,
-    "seed": 0,
-    "dupe_factor": 0,
-    "unique_tokens": 0,
-    "pack_length": 0,
-    "pack_examples": 8,
-    "buckets": (),
-    "characters": False,
-    "shards": 1,  # this and the next: of the old pipeline
-    "shuffle_window": 1024,
+DATA = dict(seq_len=128, batch_size=256, seed=0, dupe_factor=0, unique_tokens=0, pack_length=0)
+DATA |= dict(pack_examples=8, buckets=(), characters=False, shards=1, shuffle_window=1024)
+FORMATS = {
     "segment_pair": PAIRS | {"short_probability": 0.1, "force_random_if_single": True},
     "sentence_pair": PAIRS | {"force_random_if_single": False},
     "full_sentences": {"attend_across_documents": False, "document_separator": True},
-    "stream": {
-        "wrap": "document",
-        "backward": False,
-        "attend_across_documents": True,
-        "vary_length": False,
-    },
+    "doc_sentences": {},
+    "stream": {"wrap": "document", "backward": False, "vary_length": False}
+    | {"attend_across_documents": True},
     "cooccurrence": {"window": 5},
 }
-ELMO = {"stream.wrap": "sentence", "stream.backward": True, "stream.attend_across_documents": False}
-# Name -> format and settings.
-CASES = {
-    "segment_pair": ("segment_pair", {}),
+CASES = {name: (name, {}) for name in FORMATS} | {
     "segment_pair, packed": ("segment_pair", {"pack_length": 512}),
     "segment_pair, buckets": ("segment_pair", {"buckets": (32, 64)}),
     "segment_pair, 512": ("segment_pair", {"seq_len": 512, "batch_size": 64}),
-    "sentence_pair": ("sentence_pair", {}),
-    "full_sentences": ("full_sentences", {}),
     "full_sentences, 8 rows": ("full_sentences", {"batch_size": 8}),
-    "doc_sentences": ("doc_sentences", {}),
-    "stream": ("stream", {}),
-    "stream, ELMo's": ("stream", ELMO),
-    "cooccurrence": ("cooccurrence", {}),
+    "stream, both sides": ("stream", {"stream.wrap": "sentence", "stream.backward": True}),
 }
 
 
@@ -80,22 +61,83 @@ def make_corpus(folder: Path, tokens: int) -> Prepared:
 
 
 def measure(prepared: Prepared, data) -> dict[str, float]:
-    """M positions a second with planning and without, and the share of positions that are not padding."""
-    rows = Rows(prepared, data, "train")
-    start = time.process_time()
+    """Rates with planning and without, and the share of positions that are not padding."""
+    rows, clock = Rows(prepared, data, "train"), Clock()
     group = rows.make_group(0)
-    planning = time.process_time() - start
-    positions = text = 0
-    start = time.process_time()
-    for first in range(0, len(group.order) - data.batch_size + 1, data.batch_size):
-        batch = rows.fields(group, first, first + data.batch_size)
-        sides = [batch["tokens"], batch.get("backward_tokens", batch["tokens"][:0])]
-        positions += sum(side.size for side in sides)
-        text += np.count_nonzero(batch["documents"])
-    batches = time.process_time() - start
-    return {
-        "planned": positions / (planning + batches) / 1e6,
-        "batches": positions / batches / 1e6,
-        "planning": planning,
-        "filled": text * (2 if sides[1].size else 1) / positions,
-    }
+    planning = clock.seconds()
+    size = data.batch_size
+    for first in range(0, len(group.order) - size + 1, size):
+        clock.count(rows.fields(group, first, first + size))
+    rates = {"planned": clock.rate(), "filled": clock.text / clock.positions}
+    return rates | {"batches": clock.positions / (clock.seconds() - planning) / 1e6}
+
+
+class Clock:
+    """Positions of batches in M per second of CPU time."""
+
+    def __init__(self):
+        self.start, self.positions, self.text = time.process_time(), 0, 0
+
+    def seconds(self):
+        return time.process_time() - self.start
+
+    def count(self, batch):
+        for name in ("documents", "backward_documents"):
+            if name in batch:
+                self.positions += batch[name].size
+                self.text += np.count_nonzero(batch[name])
+
+    def rate(self):
+        return self.positions / self.seconds() / 1e6
+
+
+def measure_old(prepared: Prepared, data) -> dict[str, float]:
+    """The same of the pipeline before, with the documents in memory rather than on disk."""
+    from bertlab.data.batches import train_batches
+
+    split = prepared.split("train")
+    texts = np.split(split.tokens.astype(np.int32), split.token_bounds()[1:-1])
+    lengths = np.split(np.diff(split.sentences).astype(np.int32), split.documents[1:-1])
+    documents = [
+        {"tokens": text, "sentence_lengths": length, "document": number}
+        for number, (text, length) in enumerate(zip(texts, lengths, strict=True))
+    ]
+    old = SimpleNamespace(tokenizer=prepared.tokenizer, source=lambda name: documents)
+    iterator = iter(train_batches(old, data))
+    next(iterator)
+    clock = Clock()
+    while clock.seconds() < 4:
+        clock.count(next(iterator))
+    iterator.close()
+    return {"old": clock.rate(), "old filled": clock.text / clock.positions}
+
+
+def main():
+    """Measures all cases, prints a table and writes the JSON."""
+    tokens = 30_000_000
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = make_corpus(Path(folder), tokens)
+        # The limit: a batch's rows of 128 in a random order, and nothing else.
+        flat, ramp, clock = prepared.split("train").tokens, np.arange(128), Clock()
+        for starts in np.random.default_rng(0).integers(0, tokens, (2000, 256, 1)):
+            values = flat.take(starts + ramp, mode="clip").astype(np.int32)
+            clock.count({"documents": values})
+        results["gather of tokens"] = {"batches": clock.rate()}
+        columns = ("planned", "batches", "old", "filled", "old filled")
+        print(f"{'':24}{''.join(f'{column:>11}' for column in columns)}")
+        for name, (kind, settings) in CASES.items():
+            data = ConfigDict(DATA | FORMATS | {"format": kind})
+            data.update_from_flattened_dict(settings)
+            results[name] = measure(prepared, data)
+            if kind != "cooccurrence":  # the old pipeline counts pairs for minutes
+                results[name] |= measure_old(prepared, data)
+        for name, result in results.items():
+            print(f"{name:24}{''.join(f'{result.get(key, np.nan):11.2f}' for key in columns)}")
+            results[name] = {key: round(float(value), 3) for key, value in result.items()}
+    measured = {"tokens": tokens, "numpy": np.__version__, "results": results}
+    Path(sys.argv[1]).write_text(json.dumps(measured, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
