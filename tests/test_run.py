@@ -1,11 +1,8 @@
-import ast
 import json
 import math
-from pathlib import Path
 
 import pytest
 
-import bertlab
 from bertlab.errors import UserError
 from bertlab.run import MetricsFile, Run, StudyDirectory, named
 
@@ -102,19 +99,3 @@ def test_stages_and_checkpoints_are_found_and_the_pretraining_is_deleted_without
     run.delete_pretraining()
     assert {path.name for path in run.directory.iterdir()} == {run.job.path.name, run.log.name, "finetune"}
     assert not run.begun() and run.steps() == []
-
-
-def test_no_other_file_of_the_package_names_a_file_of_a_run():
-    """As a file name in quotes, or as part of a path; prepared corpora and outside formats have names of their own."""
-    places = [*named(Run("x")).values(), *named(StudyDirectory("x")).values()]
-    names = {Path(getattr(place, "path", place)).name for place in places}
-    root, found = Path(bertlab.__file__).parent, []
-    for file in sorted(root.rglob("*.py")):
-        nodes = list(ast.walk(ast.parse(file.read_text())))
-        parts = {id(node.right) for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)}
-        shown = [node for node in nodes if isinstance(node, ast.Constant) and str(node.value).rpartition("/")[2] in names]
-        place = str(file.relative_to(root))
-        found += [f"{place}:{node.lineno}: {node.value}" for node in shown if "." in node.value or id(node) in parts]
-    formats = ("interop/huggingface.py", "interop/card.py", "interop/fast_tokenizers.py", "interop/transformer.py", "data/")
-    allowed = ("run.py", "checksums.py", "bench/", *formats)
-    assert [place for place in found if not place.startswith(allowed)] == []

@@ -20,6 +20,7 @@ class TextRow:
         names: the units' strings.
         first, last: positions in `tokens` of each unit's first and last piece; a unit that is cut off has no last.
         characters: [T, 50] where the model reads them, else None.
+        before: how many words before the units are whole in the row.
     """
 
     tokens: Int[np.ndarray, "T"]
@@ -27,6 +28,7 @@ class TextRow:
     first: Int[np.ndarray, "U"]
     last: Int[np.ndarray, "W"]
     characters: Int[np.ndarray, "T 50"] | None
+    before: int = 0
 
     def padded(self, length: int, pad_id: int, example_id=(0, 0)) -> Row:
         """The row with `length` positions."""
@@ -82,7 +84,8 @@ class RowEncoder:
         shown = slice(begin - left, end + right)
         bounds = starts[len(before) : len(before) + len(words) + 1] - shown.start
         characters = None if characters is None else characters[shown]
-        return self._row(ids[shown], words, bounds[:-1], bounds[1:] - 1, characters)
+        row = self._row(ids[shown], words, bounds[:-1], bounds[1:] - 1, characters)
+        return dataclasses.replace(row, before=int((starts[: len(before)] >= shown.start).sum()))
 
     def _pieces(self, words: Sequence[str]) -> tuple[list[int], Int[np.ndarray, "W+1"], Int[np.ndarray, "T 50"] | None]:
         """Ids of words, where each begins in them and the last ends, and the characters if the model reads them."""

@@ -717,8 +717,8 @@ def _refuse_other_rules(path: Path, settings: Mapping[str, Any], classes: Sequen
         name, known = f"{settings['auto_map']} (auto_map)", False
     if name and not known:
         raise UserError(
-            f"{path}: the published tokenizer is a {name}, which has rules that this file does not hold; add a tokenizer.json"
-            ' with all of them, and tokenizer_class="PreTrainedTokenizerFast" in tokenizer_config.json'
+            f"{path}: the published tokenizer is a {name}, and bertlab does not know whether this file holds all its rules; add"
+            ' a tokenizer.json that does, and tokenizer_class="PreTrainedTokenizerFast" in tokenizer_config.json'
         )
 
 

@@ -65,7 +65,7 @@ class Experiment:
         warm_start: (fresh parameters, step of the run to start from; None: its last) -> parameters to start from; or None.
         score: (split, the objectives' outputs for each evaluation batch) -> metrics that are not means over rows, such as F1;
             None for pretraining.
-        cut: of a fine-tuning, what of its examples did not fit into rows (`bertlab.transfer.cut`), for result.json.
+        counts: of a fine-tuning, for result.json: what of its examples is `cut` (`bertlab.transfer.cut`), and `unseen_tags`.
     """
 
     config: ConfigDict
@@ -78,7 +78,7 @@ class Experiment:
     data_facts: Mapping[str, Any] | None = None
     warm_start: Callable[[Any, int | None], Any] | None = None
     score: Callable[[str, list[Mapping[str, Any]]], dict[str, float]] | None = None
-    cut: Mapping[str, Any] | None = None
+    counts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def phase(self, step: int) -> Phase:
         """The phase of the update that follows `step` updates; after the last one, the last."""

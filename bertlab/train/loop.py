@@ -449,7 +449,7 @@ class Session:
         parameters = sum(x.size for x in jax.tree.leaves(self.state.params))
         totals = {"step": self.step, "parameters": parameters, **self.record.progress.axes()}
         found = {**totals, "data_hash": data_hash(self.iterator), "sources": self.sources, "metrics": metrics}
-        return found if self.experiment.cut is None else found | {"cut": self.experiment.cut}
+        return {**found, **self.experiment.counts}
 
     def close(self) -> None:
         """Waits for the background writing and releases threads and files."""

@@ -39,7 +39,7 @@ from bertlab.transfer.scoring import Scoring
 from bertlab.transfer.stored import store, stored_body, stored_rows, with_features
 from bertlab.transfer.task_models import VECTORS
 from bertlab.transfer.tasks import SPLITS, Task, TaskData
-from bertlab.transfer.tasks.base import classes_of, order_of
+from bertlab.transfer.tasks.base import classes_of, order_of, unseen_tags
 from bertlab.transfer.word_vectors import find_vectors
 from bertlab.transfer.zero_shot import check_zero_shot
 
@@ -101,7 +101,7 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path | None = No
         classes=classes_of(tasks),
         warm_start=_warm_start(config, run, tasks, inputs, lambda: program.logical_axes(example)),
         score=scoring,
-        cut=cut,
+        counts={"cut": cut, "unseen_tags": unseen_tags(tasks)},
     )
 
 

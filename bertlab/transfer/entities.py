@@ -89,13 +89,12 @@ def find_scheme(task: str, names: Sequence[str], examples: Mapping[str, Sequence
     breaks = {scheme: {split: _strays(scheme, of_split) for split, of_split in tagged.items()} for scheme in possible}
     scheme = min(possible, key=lambda scheme: sum(map(len, breaks[scheme].values())))
     said = [f"entities are tagged as {'types alone' if form == 'PER' else scheme.name} ({form})"]
-    for split, strays in breaks[scheme].items():
-        if strays:
-            tags = sum(tag not in _OUTSIDE for _, tags in tagged[split] for tag in tags)
-            place, tag = strays[0]
-            said.append(f"{len(strays):,} of {tags:,} tags in entities of {split} break {scheme.name}: {place}: '{tag}'")
-            if len(strays) > _MOST_STRAY * tags:
-                raise UserError(f"task '{task}': {said[-1]}; write all tags in one scheme, or give the task other metrics")
+    if strays := [stray for of_split in breaks[scheme].values() for stray in of_split]:
+        tags = sum(tag not in _OUTSIDE for of_split in tagged.values() for _, tags in of_split for tag in tags)
+        place, tag = strays[0]
+        said.append(f"{len(strays):,} of {tags:,} tags in entities break {scheme.name} and are none: {place}: '{tag}'")
+        if len(strays) > _MOST_STRAY * tags:
+            raise UserError(f"task '{task}': {said[-1]}; write all tags in one scheme, or give the task other metrics")
     return scheme, said
 
 

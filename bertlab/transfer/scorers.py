@@ -55,7 +55,7 @@ def f1(gold: Sequence[int], predicted: Sequence[int]) -> float:
 
 
 def macro_f1(gold: Sequence, predicted: Sequence) -> float:
-    """Mean of the F1 of the classes that occur on either side; "", no answer, is no class."""
+    """Mean of the F1 of the classes that occur on either side, as scikit-learn's; "", no answer, is no class."""
     gold, predicted = _flat(gold, predicted)
     classes = sorted({*gold, *predicted} - {""})
     return _sklearn().f1_score(gold, predicted, labels=classes, average="macro", zero_division=0.0)

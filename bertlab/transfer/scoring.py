@@ -59,8 +59,6 @@ class Scoring:
             values |= scores_of(part.task, labels, lines, part.data.scheme)
             if kind.of_words:  # in place of the head's own, which is over the words that fit into rows
                 values |= scores_of(dataclasses.replace(part.task, metrics=("accuracy",)), labels, lines)
-            if unseen := part.data.count_unseen(split):
-                values["unseen_tags"] = unseen
             metrics |= {f"{part.name}/{name}": value for name, value in values.items()}
             written += [{"task": part.name, **line} for line in lines]
             if self._workdir is not None and new:

@@ -46,7 +46,7 @@ from bertlab.transfer.load import Pretrained, load
 from bertlab.transfer.scorers import METRICS
 from bertlab.transfer.scoring import Scoring
 from bertlab.transfer.tasks import Task, TaskData
-from bertlab.transfer.tasks.base import classes_of
+from bertlab.transfer.tasks.base import classes_of, unseen_tags
 
 KIND = "left-to-right"
 
@@ -204,6 +204,7 @@ def zero_shot(config: ConfigDict, tasks: Mapping[str, tuple[Task, TaskData]], wo
         "sources": {**sources.of_start(config), **read, **sources.of_tasks(tasks)},
         "metrics": metrics,
         "cut": {split: {name: cut} for split, (_, cut) in found.items()},
+        "unseen_tags": unseen_tags(tasks),
     }
     if is_first():
         directory.finish(result, known)

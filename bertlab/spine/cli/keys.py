@@ -23,7 +23,7 @@ def run(arguments, overrides):
 
 
 def read_keys() -> list[tuple[str, str, str]]:
-    """(dotted name, default as text, comment) of every key, read from the source of `defaults.py`."""
+    """(dotted name, default as text, comment) of every key, from the source of `defaults.py`."""
     source = Path(defaults.__file__).read_text(encoding="utf-8")
     source = source[source.index("DEFAULTS =") : source.index("\ndef base_config")]
     comments = {}

@@ -83,7 +83,7 @@ class Sense(Kind):
         """
         text, at = _around(inputs, example)
         row = text.padded(inputs.layout.seq_len, inputs.tokenizer.pad_id, (number, 0))
-        lost = {"words": (len(example.words) - len(text.first), len(example.words))}
+        lost = {"words": (len(example.words) - len(text.first) - text.before, len(example.words))}
         return row | {"word_at": np.int32(at)} | self.label_fields(example), lost
 
     def predict(self, examples, labels, outputs, about, settings) -> list[Line]:

@@ -60,6 +60,12 @@ class TaskData:
         return sum(number >= len(self.labels) for example in self.examples[split] for number in example.label or ())
 
 
+def unseen_tags(tasks: Mapping[str, tuple["Task", TaskData]]) -> dict[str, dict[str, int]]:
+    """Split -> task -> its number of words with a tag that train lacks; {} if there are none."""
+    counts = {split: {name: data.count_unseen(split) for name, (_, data) in tasks.items()} for split in ("valid", "test")}
+    return {split: found for split, of_tasks in counts.items() if (found := {name: n for name, n in of_tasks.items() if n})}
+
+
 def classes_of(tasks: Mapping[str, tuple["Task", TaskData]]) -> dict[str, list[str]]:
     """The names of each task's classes, as classes.json has them."""
     return {name: list(data.labels) for name, (_, data) in tasks.items()}

@@ -46,16 +46,14 @@ def conll(
     """
 
     def read(path: Path, split: str) -> Iterator[Example]:
-        blocks = [[(at, line.rstrip(" \t")) for at, line in block] for block in _blocks(path, encoding)]
-        # With tabs between columns, a word may be any other space, such as U+00A0.
-        separator = "\t" if any("\t" in line for block in blocks for _, line in block) else None
         columns, document, found = 0, 0, []
-        for block in blocks:
+        for block in _blocks(path, encoding):
             lines = [(at, line) for at, line in block if not line.startswith("-DOCSTART-")]
             document += len(lines) < len(block)
             words = []
             for at, line in lines:
-                row = line.split(separator)
+                # With tabs between columns, a word may be any other space, such as U+00A0.
+                row = line.rstrip(" \t").split("\t" if "\t" in line.rstrip(" \t") else None)
                 columns = columns or max(len(row), 2, word + 1, tag + 1)
                 if len(row) != columns:
                     raise UserError(f"{path}:{at}: {len(row)} columns, expected {columns}; every line needs a word and a tag")
