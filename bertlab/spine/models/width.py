@@ -1,15 +1,15 @@
-"""μP: initial values and rates that suit a transformer of one width suit wider ones too (Yang et al. 2022, table 8).
+"""μP: initial values and rates of one width suit wider transformers (Yang et al. 2022, table 8).
 
-With `config.model.base_width` = W, a transformer m W wide differs from the usual one as follows. An axis is wide if it grows with
-the model; nothing differs at m = 1.
+With `config.model.base_width` = W, a transformer m W wide differs from the usual one as follows. An
+axis is wide if it grows with the model; nothing differs at m = 1.
 
 | Parameter | Initial values | Adam's rate |
 |---|---|---|
 | inputs and outputs are wide (a layer's kernels) | divided by sqrt(m) | divided by m |
-| inputs are wide, outputs are not (a classifier; LoRA's first factor) | divided by m | divided by m |
+| inputs are wide, outputs are not (a classifier; LoRA's A) | divided by m | divided by m |
 | others: embeddings, kernels with inputs of a fixed width, biases, norms | the same | the same |
 
-Logits of the output layer are divided by m (`OutputLayer.divisor`), because its matrix [V, D] may be tied to the embeddings.
+Logits are divided by m (`OutputLayer.divisor`), because the output matrix may be the embeddings'.
 Weight decay is not divided. Heads must be equally wide at all widths, and F / D the same.
 """
 
