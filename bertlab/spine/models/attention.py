@@ -13,8 +13,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bertlab.spine.models.layers import Dropout
-
 
 def attention_rule(shape, platform: str) -> tuple[str, str]:
     """The implementation that `attention="auto"` stands for, and why.
@@ -34,15 +32,7 @@ def attention_rule(shape, platform: str) -> tuple[str, str]:
     return "cudnn", "a GPU, 16 bits, no dropout"
 
 
-def attend(
-    implementation: str,
-    query: Float[Array, "B L H K"],
-    key: Float[Array, "B L H K"],
-    value: Float[Array, "B L H K"],
-    mask: Bool[Array, "B 1 L L"],
-    bias: Float[Array, "#B H L L"] | None,
-    dropout: Dropout,
-) -> Float[Array, "B L H K"]:
+def attend(implementation: str, query, key, value, mask, bias, dropout) -> Float[Array, "B L H K"]:
     """Means of the values, weighted by the softmax of the scores; arguments as for `attend_xla`."""
     if implementation == "cudnn":
         bias = None if bias is None else bias.astype(query.dtype)
@@ -82,8 +72,8 @@ def order_mask(order: Int[Array, "B L"], shown_at: Int[Array, "B L"]) -> Bool[Ar
     """Position i sees j if shown_at[j] <= order[i], and itself.
 
     It only takes from `attention_mask`, so use it with bidirectional bodies. In the next layer i
-    also sees through j what j has seen. Nothing leaks if order[j] <= shown_at[j] everywhere: i then sees
-    itself and positions shown at order[i] or before.
+    also sees through j what j has seen. Nothing leaks if order[j] <= shown_at[j] everywhere: i then
+    sees itself and positions shown at order[i] or before.
     """
     itself = jnp.eye(order.shape[1], dtype=bool)
     return ((shown_at[:, None, :] <= order[:, :, None]) | itself)[:, None]

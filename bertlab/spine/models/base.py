@@ -68,9 +68,9 @@ class Encoded:
 class Shape:
     """Base of the frozen dataclasses that describe bodies.
 
-    All have `width`, `vocab_size`, `direction`, `dtype`, and for the output layer
-    `output_transform` (dense layer, activation and norm before the product, as in BERT), `tied` (the
-    product is with the token embeddings), `output_bias` (a number a token), and the values below.
+    All have `width`, `vocab_size`, `direction`, `dtype`, and for the output layer the values below
+    and `output_transform` (dense layer, activation and norm before the product, as in BERT), `tied`
+    (the product is with the token embeddings) and `output_bias` (a number a token).
     """
 
     epsilon = 1e-12

@@ -2,7 +2,7 @@
 
 Parameters with updates are {"body": ..., "lora": ...}: "lora" holds the kernels' paths, each with
 `a` [..., inputs, r] and `b` [..., r, outputs]. A program computes with the merged kernels, so
-models do not know of them. No axes are flattened (n layers, D width, H heads, K head width, F hidden):
+models do not know of them. Axes stay (n layers, D width, H heads, K head width, F hidden):
 
     blocks/attention/qkv_kernel [n, D, 3, H, K] is three kernels, qkv_kernel/query, /key and /value:
         a [n, D, r], b [n, r, H, K]

@@ -46,8 +46,7 @@ def distance_buckets(length: int, both_sides: bool) -> Int[np.ndarray, "L L"]:
     """The bucket of each key (last axis) seen from each query (Raffel et al. 2020, section 2.1).
 
     Distances below half of a side's buckets have their own; longer ones share, in steps that grow
-    up to FARTHEST. With both sides, keys after the query have the upper half of the buckets; with one,
-    its keys have all.
+    up to FARTHEST. With both sides, keys after the query have the upper half of the buckets.
     """
     ahead = np.arange(length)[None] - np.arange(length)[:, None]
     distance = np.abs(ahead)

@@ -180,30 +180,19 @@ def model_shape(model, vocab_size: int):
 
 
 def _check(shape) -> None:
-    """Refuses values that would act otherwise than they read, or fail far from here."""
+    """Refuses values that would act otherwise than they read."""
     if isinstance(shape, TransformerShape):
-        heads = f"config.model.width={shape.width} and config.model.heads={shape.heads}"
         if shape.width % shape.heads:
-            raise UserError(f"{heads}: the width must be a multiple of the heads")
-        if shape.position_encoding == "rotary" and shape.head_width % 2:
-            raise UserError(f"{heads}: rotary positions turn pairs, so width / heads must be even")
+            values = f"config.model.width={shape.width} and config.model.heads={shape.heads}"
+            raise UserError(f"{values}: the width must be a multiple of the heads")
         for key, choices in (
             ("norm", ("layer_norm", "rms_norm")),
             ("norm_placement", ("pre", "post")),
-            ("remat", ("none", "dots", "full")),
         ):
-            if getattr(shape, key) not in choices:
-                value = getattr(shape, key)
+            if (value := getattr(shape, key)) not in choices:
                 raise UserError(f"config.model.{key}={value!r} is not one of {', '.join(choices)}")
-    if isinstance(shape, BilstmShape) and shape.token_encoder == "characters":
-        if shape.tied:
-            raise UserError(
-                "config.model.tied=True shares token embeddings that characters do not have"
-            )
-        if any(width > WORD_LENGTH for width, _ in shape.filters):
-            raise UserError(
-                f"config.model.filters are wider than the {WORD_LENGTH} characters of a word"
-            )
+    elif isinstance(shape, BilstmShape) and shape.tied and shape.token_encoder == "characters":
+        raise UserError("config.model.tied=True needs token embeddings; characters have none")
 
 
 def build_body(shape) -> Body:
@@ -212,13 +201,7 @@ def build_body(shape) -> Body:
 
 
 def body_shapes(shape, *, predicts: bool = True, pools: bool = False) -> dict:
-    """Shapes of a body's parameters (ShapeDtypeStruct), without making them.
-
-    Args:
-        shape: of the body.
-        predicts: with the output layer (of the first side if the body has several).
-        pools: with the pooler.
-    """
+    """ShapeDtypeStructs of a body's parameters, with its first output layer and the pooler."""
     row = jnp.zeros((1, 2), jnp.int32)
     view = dict.fromkeys(("tokens", "segments", "documents", "positions"), row)
     view["characters"] = jnp.zeros((1, 2, WORD_LENGTH), jnp.int32)

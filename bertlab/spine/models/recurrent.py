@@ -1,7 +1,6 @@
 """The LSTM and the GRU along time, and where their states start, stay and are cut.
 
-Letters: B batch, L length, D width of the states, F cell width. Time is the first axis of arrays, as in
-`jax.lax.scan`.
+Letters: B batch, L length, D width of the states, F cell width. Time is the first axis of arrays.
 """
 
 import dataclasses
@@ -223,19 +222,12 @@ def gru(
     bias: Float[Array, "F"],
     reset: Bool[Array, "L B"],
 ) -> Float[Array, "L B F"]:
-    """A GRU along time, from zeros (Cho et al. 2014; reset after the product, as in cuDNN).
+    """A GRU along time (Cho et al. 2014; the reset gate acts after the product, as in cuDNN).
 
     r, z = sigmoid(.) of x + h W; n = tanh(x + r (h W + b)); h = (1 - z) n + z h.
 
-    Args:
-        reverse: read from the last position to the first.
-        gates: the inputs' contribution x to r, z and n, biases included.
-        kernel: W, from states to gates.
-        bias: b.
-        reset: the state is zero before the step.
-
-    Returns:
-        The states h of all positions.
+    `gates` is the inputs' contribution x to r, z and n, biases included; `kernel` is W, `bias` b.
+    Returns the states h of all positions; before those with `reset` they are zero.
     """
 
     def step(state, now):

@@ -1,6 +1,7 @@
 """Facts of the bodies known from elsewhere: papers, definitions, XLA's count of its own work."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +50,7 @@ def view_of(tokens, documents=None):
     return fields | {"segments": np.zeros_like(tokens)}
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def encode(shape, params, view, carry=None, key=None):
     rngs = None if key is None else {"dropout": jax.random.key(key)}
     return build_body(shape).apply({"params": params}, view, carry, rngs=rngs, method="encode")
@@ -58,7 +60,7 @@ def count(shapes):
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 
-# The papers' numbers, or their arithmetic: Devlin et al. 2018 and Turc et al. 2019 with pooler; GPT-1;
+# The papers' numbers, or their arithmetic: Devlin et al. 2018, Turc et al. 2019 with pooler; GPT-1;
 # GPT-2's corrected sizes; ELMo without softmax (93.6 million; the small one has one more character,
 # 13.6); AWD-LSTM on PTB (24 million) with a bias for 10,000 tokens.
 SIZES = [
@@ -179,7 +181,7 @@ def test_flops_are_xlas_count_of_one_layer(family, settings):
 
 
 def test_flops_of_bert_base_are_six_a_weight_and_attention():
-    """Devlin's base: 85.05 million weights in its layers, of which biases and norms do not multiply."""
+    """Its layers have 85.05 million weights, of which biases and norms do not multiply."""
     shape = shape_of("bert", "base", 30_522)
     layers = 12 * (4 * 768**2 + 2 * 768 * 3072)
     assert flops.flops_per_token(shape, 512) == 6 * layers + 12 * 12 * 768 * 512
@@ -361,7 +363,11 @@ def test_factors_of_mup_are_the_tables():
     _, doubled = init_and_axes(width.doubled(shape))
     head = PartitionSpec("embed", None), *(jax.ShapeDtypeStruct((n, 3), "float32") for n in (8, 16))
     axes["head"], shapes["head"], doubled["head"] = head
-    initial, rate = width.width_factors(shape.times_base, axes, shapes, doubled)
+    pairs = width.width_factors(shape.times_base, axes, shapes, doubled)
+    initial, rate = (
+        jax.tree.map(lambda pair, n=n: pair[n], pairs, is_leaf=lambda x: isinstance(x, tuple))
+        for n in (0, 1)
+    )
     block = initial["body"]["blocks"], rate["body"]["blocks"]
     assert [tree["attention"]["qkv_kernel"] for tree in block] == [1 / 2, 1 / 4]
     assert [tree["down"]["kernel"] for tree in block] == [1 / 2, 1 / 4]
