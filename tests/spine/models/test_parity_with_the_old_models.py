@@ -14,6 +14,8 @@ from bertlab.models.base import unbox
 from bertlab.spine.models import presets as new
 from tests.references import quick_jit
 
+pytestmark = pytest.mark.nightly  # each case compiles two bodies
+
 VOCABULARY = 30
 OLD_KEYS = ("products", "output_rows")
 TINY = {"width": 8, "layers": 2, "heads": 2, "hidden": 12}
