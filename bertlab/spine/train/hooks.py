@@ -16,6 +16,7 @@ import numpy as np
 
 from bertlab.spine.errors import UserError
 from bertlab.spine.files import json_line
+from bertlab.spine.objectives.flops import step_costs
 from bertlab.spine.train.run_directory import RunDirectory
 from bertlab.spine.train.state import TrainState
 
@@ -94,8 +95,7 @@ class Totals:
 
 
 class Log:
-    """Adds up the steps' sums, and writes their means as a line of metrics.jsonl and of the
-    terminal.
+    """Adds up the steps' sums, and writes their means to metrics.jsonl and the terminal.
 
     Args:
         run: Its directory.
@@ -103,44 +103,46 @@ class Log:
         steps: Of the whole run.
         every: Steps between lines.
         rate: Updates done -> the learning rate of the next one.
-        cost: (sums of a step) -> (supervised positions, FLOPs).
         writers: More functions that get each line: dashboards.
     """
 
-    def __init__(
-        self, run: RunDirectory, totals: Totals, steps: int, every: int, rate, cost, writers=()
-    ):
-        self.totals, self._steps, self._every, self._rate, self._cost = (
-            totals,
-            steps,
-            every,
-            rate,
-            cost,
-        )
-        self.weights: Mapping[str, float] = {}
-        self._file = (
-            (run.path / "metrics.jsonl").open("a", encoding="utf-8")
-            if jax.process_index() == 0
-            else None
-        )
-        self._writers = writers
+    def __init__(self, run: RunDirectory, totals: Totals, steps: int, every: int, rate, writers=()):
+        self.totals = totals
+        self._steps, self._every, self._rate, self._writers = steps, every, rate, writers
+        self._file = None
+        if jax.process_index() == 0:
+            self._file = (run.path / "metrics.jsonl").open("a", encoding="utf-8")
+        self._phase = None
         self._waiting: list[tuple[int, Mapping]] = []
         self._since: float | None = None
-        self._lines_before = (totals.tokens, totals.seconds)
+        self._line_before = (totals.tokens, totals.seconds)
+
+    def begin_phase(self, phase) -> None:
+        """The steps from here on are those of a phase, whose first one compiles."""
+        self.fetch()
+        self._phase, self._since = phase, None
 
     def __call__(self, step: int, state: TrainState, sums: Mapping) -> None:
         self._waiting.append((step, sums))
-        if self._since is None:  # the first step compiles: the clock starts behind it
+        if self._since is None:  # the clock starts behind the step that compiles
             jax.block_until_ready(sums)
             self._since = time.perf_counter()
         if is_due(step, self._every, self._steps):
             self.fetch()
-            tokens, seconds = self._lines_before
+            tokens, seconds = self._line_before
             speed = (self.totals.tokens - tokens) / max(self.totals.seconds - seconds, 1e-9)
-            self._lines_before = (self.totals.tokens, self.totals.seconds)
-            means = Sums(self.totals.sums).means(self.weights)
+            self._line_before = (self.totals.tokens, self.totals.seconds)
+            means = self.means(step, Sums(self.totals.sums))
             self.totals.sums = {}
             self.write(step, "train", means | {"tokens_per_second": speed})
+
+    def means(self, step: int, sums: Sums) -> dict[str, float]:
+        """The means, with the total loss by the objectives' weights at this step."""
+        progress = step / max(1, self._steps)
+        weights = self._phase.weights.items()
+        return sums.means(
+            {name: first + (last - first) * progress for name, (first, last) in weights}
+        )
 
     def fetch(self) -> None:
         """Waits for the device and adds the waiting steps to the totals.
@@ -156,7 +158,10 @@ class Log:
                 raise UserError(
                     f"{bad[0]} is not finite at step {step}; lower config.optimizer.learning_rate"
                 )
-            supervised, flops = self._cost(sums)
+            length = int(sums["tokens"][1]) // self._phase.rows
+            supervised, flops = step_costs(
+                self._phase.program, self._phase.weights, sums, self._phase.rows, length
+            )
             totals.tokens += int(sums["tokens"][0])
             totals.supervised += int(supervised)
             totals.flops += flops

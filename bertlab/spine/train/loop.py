@@ -19,7 +19,6 @@ from bertlab.spine.objectives.program import Program
 from bertlab.spine.train import hooks
 from bertlab.spine.train.checkpoint import Checkpoints
 from bertlab.spine.train.environment import describe_environment
-from bertlab.spine.train.flops import step_costs
 from bertlab.spine.train.optimizers import (
     build_optimizer,
     evaluation_params,
@@ -164,14 +163,12 @@ def run(experiment: Experiment, workdir: str | Path) -> dict[str, Any]:
         directory.cut_metrics(latest or -1, steps)
 
         # 3. Hooks.
-        costs = functools.partial(step_costs, experiment)
         log = hooks.Log(
             directory,
             totals,
             steps,
             config.train.log_every,
             learning_rate(config.optimizer, steps),
-            costs,
         )
         evaluate = build_evaluation(experiment, mesh, log)
 
@@ -191,13 +188,14 @@ def run(experiment: Experiment, workdir: str | Path) -> dict[str, Any]:
             )
 
         # 4. Train, phase by phase.
+        log.begin_phase(experiment.phase(latest or 0))
         if latest is None and steps:
             evaluate("valid", 0, state)
         put = functools.partial(put_batch, mesh)
         for phase in experiment.phases:
             if int(state.step) >= phase.end:
                 continue
-            log.weights = phase.weights
+            log.begin_phase(phase)
             if int(state.step) == phase.begin:
                 state = state.replace(carry=zero_carry(phase.program, mesh, phase.rows))
             train_step = build_train_step(
@@ -251,7 +249,7 @@ def build_evaluation(experiment: Experiment, mesh, log: hooks.Log) -> Callable:
         total = hooks.Sums()
         for sums in jax.device_get(results):
             total.add(sums)
-        means = total.means(log.weights)
+        means = log.means(step, total)
         if experiment.score is not None:
             means |= experiment.score(split, params)
         log.write(step, split, means)
