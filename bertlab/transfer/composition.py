@@ -420,13 +420,19 @@ def begin(
         UserError: a parameter has another shape in the run.
     """
 
+    renewed = []
+
     def change(pretrained):
+        renewed.extend(key for key in pretrained if key.startswith("heads_") and key.removeprefix("heads_") not in heads)
         body = {name: tree for name, tree in pretrained.items() if not name.startswith("heads_")}
         taken = {f"heads_{name}": pretrained.get(f"heads_{head}", {}) for name, (head, _) in heads.items()}
         pretrained = {**body, **taken}
         return _with_new_tokens(pretrained, fresh) if config.transfer.layout == "delimited" else pretrained
 
     params = warm_start(fresh, run, step, change)
+    for key in params.keys() & {*renewed}:
+        # The run's head began with the same draws if the seed is the same, and the body would still know its classes by number.
+        params[key] = jax.tree.map(lambda leaf: np.roll(leaf, 1), params[key])
     for name, (_, order) in heads.items():
         if order != sorted(order) and (key := f"heads_{name}") in params:
             in_order = functools.partial(_in_order, order)

@@ -80,11 +80,13 @@ def find_scheme(task: str, names: Sequence[str], examples: Mapping[str, Sequence
     letters = {_parts(tag, form)[0] for tag in inside}
     possible = [Scheme(name, form) for name in _ENTITIES if letters <= set(name)]
     outside = len(seen) - len(inside)
+    are_numbers = all(tag.isdecimal() for tag in inside)  # which letters they stand for is not in the files
     some_have_letters = any(_FORMS[of].fullmatch(tag) for of in ("B-PER", "PER-B") for tag in inside)
-    if not possible or outside == 2 or (form == "PER" and (some_have_letters or not outside)):
+    if not possible or outside == 2 or (form == "PER" and (some_have_letters or are_numbers or not outside)):
         raise UserError(
             f"task '{task}': its tags {some(seen)} say no entities: all need a letter of {', '.join(_ENTITIES)} before or"
-            " after the type, or none has one, and other words are O; correct them, or give the task other metrics (accuracy)"
+            " after the type, or none has one, and other words are O; correct them, or give the task other metrics (accuracy):"
+            f" {examples['train'][0].where}"
         )
     breaks = {scheme: {split: _strays(scheme, of_split) for split, of_split in tagged.items()} for scheme in possible}
     scheme = min(possible, key=lambda scheme: sum(map(len, breaks[scheme].values())))

@@ -84,6 +84,7 @@ def test_scores_are_those_of_seqevals_strict_mode(scheme, form, tmp_path, capsys
         ("B-PER I-PER O 0", "O O O", "its tags 0, B-PER, I-PER, O say no entities"),
         ("B-PER I-PER S-PER L-PER O", "O O O", "its tags B-PER, I-PER, L-PER, O, S-PER say no entities"),
         ("PER LOC O", "PER B-LOC O", "its tags B-LOC, LOC, O, PER say no entities"),
+        ("0 1 2 0", "0 1 2", "tags 0, 1, 2 say no entities"),
         ("B-PER I-PER O O", "O I-LOC I-LOC", r"2 of 14 tags in entities break IOB2 and are none: .*/b:3: 'I-LOC'"),
     ],
 )

@@ -66,12 +66,14 @@ def test_a_head_says_the_same_of_classes_in_another_order(name, setting, bert_ru
 
 def test_a_head_of_other_classes_is_refused_where_it_is_named_and_else_replaced(bert_run, tmp_path, capsys):
     task = write_task(tmp_path / "data", "first", ORDER)
-    finetune(bert_run, task, tmp_path / "run", steps=1)
+    before = finetune(bert_run, task, tmp_path / "run")
     other = write_task(tmp_path / "other", "first", ("animal", "colour", "verb"))
     for file in other.parent.glob("*.txt"):
         file.write_text(file.read_text().replace("number", "verb"))
     capsys.readouterr()
-    finetune(tmp_path / "run", other, tmp_path / "again", steps=1)
+    after = finetune(tmp_path / "run", other, tmp_path / "again", steps=1, rate=1e-9)
+    by_number = [line["predicted"].replace("number", "verb") for line in before]
+    assert [line["predicted"] for line in after] != by_number, "a new head does not begin with the old one's draws"
     differ, said = "are animal, colour, number, and those of task 'first' are animal, colour, verb", capsys.readouterr().out
     assert f"{differ}; the task begins with a new head" in said and "newly initialized: heads_first/" in said
     named = "--config.transfer.head=first"
