@@ -55,19 +55,14 @@ REGISTRY: dict[str, type[Objective]] = {
 }
 
 SEVERAL = {"bilm": {"ltr": 0.5, "rtl": 0.5}}
-"""Names of several objectives, with their weights: ELMo's loss is the mean of its two
-directions."""
+"""Names of several objectives, with their weights: ELMo's loss is the mean of its directions."""
 
 CONFIG_FIELDS = ("weight", "final_weight", "implementation")
 """Fields of an entry of `config.objectives` that are not settings of its class."""
 
 
 def members(names: str) -> dict[str, float]:
-    """The objectives of "mlm+nsp" with their default weights; "bilm" stands for two.
-
-    Raises:
-        UserError: An objective appears twice.
-    """
+    """The objectives of "mlm+nsp" with their default weights; "bilm" stands for two."""
     found = {}
     for name in names.split("+"):
         for member, weight in SEVERAL.get(name, {name: 1.0}).items():
@@ -78,11 +73,7 @@ def members(names: str) -> dict[str, float]:
 
 
 def find(name: str) -> type[Objective]:
-    """The class of a registry name or of `module:Class`.
-
-    Raises:
-        UserError: The name is unknown, or is not that of an Objective dataclass.
-    """
+    """The class of a registry name or of `module:Class`."""
     if name in REGISTRY:
         return REGISTRY[name]
     module, colon, attribute = name.partition(":")
@@ -111,15 +102,9 @@ def default_settings(name: str) -> tuple[str, dict]:
 
 
 def build(config) -> dict[str, Objective]:
-    """The objectives of `config.objectives`, by their keys.
-
-    Raises:
-        UserError: There is none, or a setting is unknown or refused by its class.
-    """
+    """The objectives of `config.objectives`, by their keys."""
     if not len(config):
-        raise UserError(
-            "config.objectives is empty; name one, such as objectives=mlm after the config's colon"
-        )
+        raise UserError("config.objectives is empty; write objectives=mlm after the config's colon")
     built = {}
     for key, entry in config.items():
         kind = find(entry.get("implementation", key))

@@ -18,7 +18,6 @@ class ActivationRegularisation(Objective):
     shares = "any"
 
     def loss(self, model: Model, view: View) -> Metrics:
-        """Sum of squares and number of coordinates, without padding."""
         encoded = model.encode()
         side, _ = encoded.widest()
         return {"loss": squares(encoded.output(side), view["documents"] > 0)}
@@ -33,7 +32,6 @@ class TemporalActivationRegularisation(Objective):
     shares = "any"
 
     def loss(self, model: Model, view: View) -> Metrics:
-        """Sum of squared differences and number of coordinates."""
         _, layers = model.encode().widest()
         hidden, documents = layers[-1].astype(jnp.float32), view["documents"]
         same = (documents[:, 1:] == documents[:, :-1]) & (documents[:, 1:] > 0)

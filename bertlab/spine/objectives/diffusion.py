@@ -19,20 +19,17 @@ class MaskedDiffusion(Objective):
     each row.
 
     At time t each token of a row except [CLS], [SEP] and padding is [MASK] with probability m(t),
-    independently of the others. The weight is w(t) = m′(t) / m(t) (MDLM's −α′ / (1 − α), equation
-    10):
+    independently. The weight is w(t) = m′(t) / m(t) (MDLM's −α′ / (1 − α), equation 10):
 
         linear   m = t                      w = 1 / t
         cosine   m = cos(π/2 · (1 − t))     w = π/2 · tan(π/2 · (1 − t))
 
-    The loss is this sum divided by the number of the row's tokens, masked or not. Up to the shares
-    below `least_share`, which are not drawn, its expectation is the same for all schedules: the
-    mean over all orders of the chain rule's code length in nats per token, an upper bound of
-    −log p(x).
+    The loss is this sum over the number of the row's tokens, masked or not. But for the shares
+    below `least_share` its expectation is the same for all schedules: the mean over all orders of
+    the chain rule's code length in nats per token, an upper bound of −log p(x).
 
-    The model never predicts [MASK], and tokens that are not masked are not predicted (MDLM's zero
-    masking probabilities and carry-over unmasking). Times of a batch are (u + b / B) mod 1 for row
-    b of B and one uniform u, so every batch has all times evenly (Kingma et al. 2021, appendix I.1).
+    [MASK] has probability 0 (MDLM's zero masking probabilities). Times of a batch are
+    (u + b / B) mod 1 for row b of B and one uniform u (Kingma et al. 2021, appendix I.1).
 
     Attributes:
         schedule: How the masked share grows with t, "linear" or "cosine".
@@ -47,9 +44,7 @@ class MaskedDiffusion(Objective):
         if self.schedule not in ("linear", "cosine"):
             raise UserError(f"schedule={self.schedule!r} must be linear or cosine")
 
-    def share_and_weight(
-        self, uniform: Float[Array, "..."]
-    ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    def share_and_weight(self, uniform: Float[Array, "B"]) -> tuple[Array, Array]:
         """m(t) and w(t) for t uniform between the time of `least_share` and 1."""
         if self.schedule == "linear":
             t = self.least_share + (1 - self.least_share) * uniform
@@ -58,9 +53,7 @@ class MaskedDiffusion(Objective):
         angle = math.acos(self.least_share) * (1 - uniform)
         return jnp.cos(angle), math.pi / 2 * jnp.tan(angle)
 
-    def view(
-        self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]
-    ) -> View:
+    def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
         """The batch with masked tokens.
 
         Adds bool [B, L] `words` (what can be masked) and `masked`, int32 [B, L] `original_tokens`,
@@ -84,8 +77,7 @@ class MaskedDiffusion(Objective):
         }
 
     def loss(self, model: Model, view: View) -> Metrics:
-        """Weighted cross-entropy of the masked tokens, divided by the number of all tokens;
-        accuracy is weighted in the same manner, by the weights' own sum."""
+        """Weighted cross-entropy of the masked tokens over the number of all tokens."""
         # Logits at all positions: only the device knows which ones are masked.
         logits = self.token_logits(model, model.encode().output("both"), "both")
         weights = view["masked"] * view["masked_weight"][:, None]
@@ -93,9 +85,7 @@ class MaskedDiffusion(Objective):
         total, _ = metrics["loss"]
         return {**metrics, "loss": (total, view["words"].sum(dtype=jnp.float32))}
 
-    def token_logits(
-        self, model: Model, hidden: Float[Array, "... D"], side: str
-    ) -> Float[Array, "... V"]:
+    def token_logits(self, model: Model, hidden: Array, side: str) -> Array:
         """Those of the output layer, with probability 0 for [MASK]."""
         logits = model.predict_tokens(hidden, side)
         # Finite, so that nothing of weight 0 becomes nan.

@@ -13,14 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from bertlab.spine.errors import UserError
 from bertlab.spine.models.base import View
-from bertlab.spine.models.layers import ACTIVATIONS, Dense
-from bertlab.spine.models.transformer import Transformer, TransformerShape, output_layer
+from bertlab.spine.models.layers import ACTIVATIONS, Dense, OutputLayer
+from bertlab.spine.models.transformer import Transformer, TransformerShape
 from bertlab.spine.objectives.base import Metrics, Model, Objective, Vocabulary, cross_entropy
-from bertlab.spine.objectives.choosing import at_positions, put_at
+from bertlab.spine.objectives.choosing import Ids, Slots, at_positions, put_at
 from bertlab.spine.objectives.masked import MaskedLanguageModel
 from bertlab.spine.objectives.word_vectors import draw_words
 
@@ -29,8 +29,7 @@ TASKS = ("discriminate", "discriminate_masked", "replace_mlm", "all_tokens")
 
 @dataclasses.dataclass(frozen=True)
 class ReplacedTokenDetection(Objective):
-    """ELECTRA (section 2): a generator fills the chosen positions m, and the body predicts which
-    tokens are not the original ones.
+    """ELECTRA (section 2): a generator fills chosen positions m, the body detects replaced tokens.
 
         L_MLM(x)  = Σ_{t in m} −log p_G(x_t | x with m masked)
         L_Disc(x) = Σ_t −1[x'_t = x_t] log(1 − σ(z_t)) − 1[x'_t ≠ x_t] log σ(z_t)
@@ -40,10 +39,10 @@ class ReplacedTokenDetection(Objective):
     "replaced". No gradient flows through the draw. Positions are chosen as in `mlm`. All become
     [MASK] for the generator, as in the paper (its code keeps 15 %).
 
-    The loss is a sum over the positions that the body is asked about. With a small generator it is
+    The loss is a sum over the positions that the body is asked about: with a small generator
     λ · L_Disc + L_MLM / rate over all tokens, or λ · L_Disc + L_MLM over m. Divided by its weight,
     this is the original code's λ · mean L_Disc + mean L_MLM, up to rounding of the number of chosen
-    tokens. λ = `discriminator_weight` with a small generator that discriminates, otherwise 1.
+    tokens. λ is 1 for other tasks and without a small generator.
 
     Attributes:
         task: The body's question about x' (section 3.4).
@@ -53,10 +52,9 @@ class ReplacedTokenDetection(Objective):
             all_tokens: Σ_t −log p(x_t | x') with a copy mechanism, p(x_t) =
             D_t · 1[x_t = x'_t] + (1 − D_t) · softmax_t(x_t).
         generator: The source of the draws.
-            small: a transformer in the head, trained by L_MLM, with as many layers as the body. It
-            reads the body's embeddings, projected, and its output is tied to them (section 3.2);
-            unigram: the counts of the training text, fixed. Only the body is trained, and the
-            Bayes-optimal loss can be computed.
+            small: a transformer, trained by L_MLM, with as many layers as the body. It reads the
+            body's embeddings, projected, and its output is tied to them (section 3.2);
+            unigram: the counts of the training text, fixed, so the best possible loss can be known.
         generator_size: The small generator's width, heads and hidden units over the body's.
         rate: Share of the positions that are chosen.
         exact: A fixed number of positions a row, like `mlm`'s.
@@ -97,15 +95,11 @@ class ReplacedTokenDetection(Objective):
             rate=self.rate, exact=self.exact, mask_share=1.0, random_share=0.0
         )
 
-    def view(
-        self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]
-    ) -> View:
-        """What the generator reads, or what the body reads if the generator is fixed.
+    def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
+        """The batch with `original_tokens` [B, L] and `mlm`'s [B, P] fields.
 
-        Returns:
-            The batch with `original_tokens` [B, L] and `mlm`'s [B, P] fields. For a small generator
-            `tokens` have [MASK] at the chosen positions, with float32 `uniforms` [B, P] in [0, 1)
-            to draw with. Otherwise `tokens` are replaced.
+        For a small generator `tokens` have [MASK] at the chosen positions, with float32 [B, P]
+        `uniforms` in [0, 1) to draw with. Otherwise `tokens` are replaced.
         """
         choose_key, draw_key = jax.random.split(key)
         view = dict(self.masking().view(batch, choose_key, vocabulary, progress))
@@ -117,17 +111,13 @@ class ReplacedTokenDetection(Objective):
         return {**view, "tokens": replaced(view, drawn)}
 
     def head(self, body: nn.Module) -> nn.Module | None:
-        """The generator and the layers that read the body's states; None without both."""
         if self.task == "replace_mlm" and not self.trains_generator:
             return None
         return Head(body, self)
 
     def loss(self, model: Model, view: View) -> Metrics:
-        """The loss, the share of replaced tokens, and the losses of generator and body in nats per
-        position.
-
-        The body's is `discriminator_loss` (with `recall`, the share of replaced tokens that are
-        found) or `token_loss`.
+        """The loss, the share of replaced tokens, and the losses of generator and body: the latter
+        is `discriminator_loss` (with `recall`, the share of replaced tokens found) or `token_loss`.
         """
         generator = {}
         if self.trains_generator:
@@ -173,26 +163,22 @@ def unigram_probabilities(vocabulary: Vocabulary) -> Float[np.ndarray, "V"]:
     return counts / counts.sum()
 
 
-def draw_tokens(logits: Float[Array, "B P V"], uniforms: Float[Array, "B P"]) -> Int[Array, "B P"]:
-    """A token from each softmax by its inverse distribution function: the first at which the
-    cumulative sum exceeds u."""
+def draw_tokens(logits: Float[Array, "B P V"], uniforms: Float[Array, "B P"]) -> Slots:
+    """A token from each softmax: the first at which the cumulative sum exceeds u."""
     cumulative = jnp.cumsum(jax.nn.softmax(logits), axis=-1)
     # u is scaled, since the float32 sum is not exactly 1.
     below = cumulative <= uniforms[..., None] * cumulative[..., -1:]
     return below.sum(-1, dtype=jnp.int32)
 
 
-def replaced(view: View, drawn: Int[Array, "B P"]) -> Int[Array, "B L"]:
+def replaced(view: View, drawn: Slots) -> Ids:
     """The original tokens, replaced by the drawn ones at the chosen positions."""
     positions, used = view["masked_positions"], view["masked_weights"]
     return put_at(view["original_tokens"], positions, used, drawn)
 
 
-def detection(
-    logits: Float[Array, "B M"], is_replaced: Bool[Array, "B M"], asked: Bool[Array, "B M"]
-) -> Metrics:
-    """Sums of −log p(right answer) in nats and of right guesses, for all tokens and for replaced
-    ones; z = 0 is "original"."""
+def detection(logits: Array, is_replaced: Array, asked: Array) -> Metrics:
+    """Sums over [B, M] of −log p(answer) in nats and of right guesses; z = 0 is "original"."""
 
     def count(where):
         return where.sum(dtype=jnp.float32)
@@ -206,19 +192,15 @@ def detection(
     }
 
 
-def copy_mixture(
-    logits: Float[Array, "... V"], copy_logits: Float[Array, "..."], tokens: Int[Array, "..."]
-) -> Float[Array, "... V"]:
-    """log of D · 1[v = token] + (1 − D) · softmax(logits)_v, where D = σ(copy_logits) (section 3.4,
-    All-Tokens MLM)."""
+def copy_mixture(logits: Float[Array, "B M V"], copy_logits: Array, tokens: Array) -> Array:
+    """log of D · 1[v = token] + (1 − D) · softmax(logits)_v, D = σ(copy_logits) (section 3.4)."""
     predicted = jax.nn.log_softmax(logits) + jax.nn.log_sigmoid(-copy_logits)[..., None]
     copied = jnp.logaddexp(predicted, jax.nn.log_sigmoid(copy_logits)[..., None])
     return jnp.where(jnp.arange(logits.shape[-1]) == tokens[..., None], copied, predicted)
 
 
 def generator_shape(shape: TransformerShape, size: float) -> TransformerShape:
-    """The body's shape with `size` times its heads, hidden units and width (rounded up to whole,
-    even heads)."""
+    """The body's shape with `size` times its heads, hidden units and width (in even heads)."""
     heads = max(1, round(shape.heads * size))
     return dataclasses.replace(
         shape,
@@ -232,8 +214,7 @@ def generator_shape(shape: TransformerShape, size: float) -> TransformerShape:
 
 
 class Generator(Transformer):
-    """A narrower transformer that reads the body's embeddings, projected, and whose output is tied
-    to them."""
+    """A narrower transformer that reads and predicts by the body's embeddings, projected."""
 
     body: Transformer
 
@@ -241,7 +222,7 @@ class Generator(Transformer):
         shape = self.shape
         dense = (("embed", None), shape.initializer, shape.use_bias, shape.dtype)
         self.projection = Dense(shape.width, *dense)
-        self.output = output_layer(shape, self.body.shape)
+        self.output = OutputLayer(shape, shape.initializer, self.body.shape)
 
     def logits(self, view: View) -> Float[Array, "B P V"]:
         """Logits at the chosen positions."""
@@ -272,8 +253,7 @@ class Head(nn.Module):
             self.to_copy_logit = dense(1)
 
     def discriminate(self, hidden: Float[Array, "B M D"]) -> Float[Array, "B M"]:
-        """Logits of "replaced": a dense layer, the body's activation and a dense layer, as in the
-        original code."""
+        """Logits of "replaced", by two dense layers as in the original code."""
         hidden = ACTIVATIONS[self.body.shape.activation](self.dense(hidden))
         return self.to_logit(hidden)[..., 0].astype(jnp.float32)
 

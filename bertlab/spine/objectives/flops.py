@@ -74,24 +74,13 @@ def supervised(objective: Objective) -> bool:
 
 @functools.singledispatch
 def prediction_flops(objective: Objective, shape) -> float:
-    """Per unit of the loss's weight; by default a row of logits.
-
-    Args:
-        objective: Of the loss.
-        shape: The body's.
-    """
+    """Per unit of the loss's weight, for a body's shape; by default a row of logits."""
     return flops_per_prediction(shape)
 
 
 @functools.singledispatch
 def extra_flops(objective: Objective, shape, length: int) -> float:
-    """Per row, beyond one pass of the body and `prediction_flops`.
-
-    Args:
-        objective: Of the loss.
-        shape: The body's.
-        length: Positions of a row of the batch.
-    """
+    """Per row of so many positions, beyond one pass of the body and `prediction_flops`."""
     return 0.0
 
 
@@ -104,28 +93,23 @@ def extra_flops(objective: Objective, shape, length: int) -> float:
 @prediction_flops.register(SpanCorruption)
 @prediction_flops.register(ReplacedTokenDetection)
 def _(objective, shape):
-    """They have no logits, or `extra_flops` counts them by row."""
-    return 0.0
+    return 0.0  # they have no logits, or `extra_flops` counts them by row
 
 
 @prediction_flops.register
 def _(objective: SpanBoundary, shape):
-    """The head's two products and a row of logits."""
     # A biLSTM's states are those of both directions, side by side.
     width = shape.width * len(getattr(shape, "sides", ("both",)))
-    head = 6 * width * (3 * width + objective.place_width)
-    return flops_per_prediction(shape) + head
+    return flops_per_prediction(shape) + 6 * width * (3 * width + objective.place_width)
 
 
 @prediction_flops.register
 def _(objective: NegativeSampling, shape):
-    """The products of the right word and of the drawn ones."""
     return 6 * (1 + objective.negatives) * shape.width
 
 
 @prediction_flops.register
 def _(objective: Glove, shape):
-    """A pair's product."""
     return 6 * shape.width
 
 
@@ -133,26 +117,22 @@ def _(objective: Glove, shape):
 @extra_flops.register(MaskedNextToken)
 @extra_flops.register(MaskedDiffusion)
 def _(objective, shape, length):
-    """Logits at all positions."""
     return length * flops_per_prediction(shape)
 
 
 @extra_flops.register
 def _(objective: SpanCorruption, shape, length):
-    """The sentinels' 2 S positions, and logits at all positions."""
     longer = length + 2 * objective.slots(length)
     return longer * flops_per_prediction(shape) + lengthening_flops(shape, length, longer)
 
 
 @extra_flops.register
 def _(objective: PermutationLanguageModel, shape, length):
-    """The query stream's P positions."""
     return lengthening_flops(shape, length, length + objective.slots(length))
 
 
 @extra_flops.register
 def _(objective: ReplacedTokenDetection, shape, length):
-    """The generator with its logits, and the layers that read the body's states."""
     chosen = objective.masking().slots(length)
     asked = length if objective.covers_all else chosen
     flops = 0.0

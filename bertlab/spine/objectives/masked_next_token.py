@@ -5,7 +5,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from bertlab.spine.models.base import View
 from bertlab.spine.objectives.autoregressive import neighbours
@@ -16,22 +16,13 @@ from bertlab.spine.objectives.masked import MaskedLanguageModel
 
 @dataclasses.dataclass(frozen=True)
 class MaskedNextToken(Objective):
-    """GPT-BERT's hybrid: −Σ log p(x_t | …), where the state at t − 1 predicts the token at t in
-    every row.
+    """GPT-BERT's hybrid: −Σ log p(x_t | …), where the state at t − 1 predicts the token at t.
 
     Each row is causal with probability `causal_share`, otherwise masked. A causal row is read left
     to right and predicts all its tokens (`ltr`). A masked row is read both ways; its tokens are
-    masked as in `mlm`, and each chosen token is predicted from the state before it. A chosen token
-    at the beginning of a document has no state before it and is not predicted; with [CLS] there is
-    none. Both kinds share all parameters and one forward pass. The loss is a sum over all
-    predictions, so causal rows, with more of them, weigh more.
-
-    Attributes:
-        causal_share: Probability that a row is causal.
-        rate: Share of the positions of a masked row that are chosen.
-        final_rate: The rate changes linearly to this value during training; 0: constant rate.
-        mask_share: Share of the chosen tokens that become [MASK].
-        random_share: Share of the chosen tokens that become a random one.
+    masked as in `mlm` (with the other settings), and each chosen one is predicted from the state
+    before it, so not at the beginning of a document. The loss is a sum over all predictions, so
+    causal rows, with more of them, weigh more.
     """
 
     causal_share: float = 0.5
@@ -42,16 +33,10 @@ class MaskedNextToken(Objective):
 
     def masking(self) -> MaskedLanguageModel:
         """`mlm` with these settings."""
-        return MaskedLanguageModel(
-            rate=self.rate,
-            final_rate=self.final_rate,
-            mask_share=self.mask_share,
-            random_share=self.random_share,
-        )
+        names = ("rate", "final_rate", "mask_share", "random_share")
+        return MaskedLanguageModel(**{name: getattr(self, name) for name in names})
 
-    def view(
-        self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]
-    ) -> View:
+    def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
         """The batch with masked tokens in some rows and an `order` in the others.
 
         Adds bool [B] `causal`, bool [B, L] `masked` (the chosen tokens of masked rows), and int32
@@ -75,7 +60,7 @@ class MaskedNextToken(Objective):
         }
 
     def loss(self, model: Model, view: View) -> Metrics:
-        """Cross-entropy and accuracy of all rows, and the cross-entropy of each kind of rows."""
+        """The loss of all rows, and that of each kind."""
         # Logits at all positions: only the device knows which rows are causal.
         targets, causal = view["next_token_targets"], view["causal"]
         logits = model.predict_tokens(model.encode().output("both"), "both")

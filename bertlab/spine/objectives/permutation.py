@@ -1,14 +1,14 @@
-"""Permutation language modelling (Yang et al. 2019, XLNet, sections 2.2 and 2.3, equations 3 to 6)."""
+"""Permutation language modelling (Yang et al. 2019, XLNet, sections 2.2 and 2.3)."""
 
 import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array
 
 from bertlab.spine.models.base import View
 from bertlab.spine.objectives.base import Metrics, Model, Objective, Vocabulary, cross_entropy
-from bertlab.spine.objectives.choosing import at_positions, from_slots
+from bertlab.spine.objectives.choosing import Ids, UsedSlots, at_positions, from_slots
 
 NEVER = jnp.iinfo(jnp.int32).max
 """The rank of a token that nobody else sees."""
@@ -21,8 +21,8 @@ class PermutationLanguageModel(Objective):
 
     Partial prediction (section 2.3): of a row of `length` tokens, [CLS] and [SEP] included, the
     last max(1, ⌊length / K⌋) of the order that are not special are predicted, K =
-    `predict_one_in`. Documents do not see each other, so the order of a row orders each document.
-    XLNet's relative positions, recurrence and spans are left out.
+    `predict_one_in`. Documents do not see each other. XLNet's relative positions, recurrence and
+    spans are left out.
 
     The two streams (equation 4) are one longer row with shared weights. Its first L positions are
     the content stream: the token of rank r sees ranks ≤ r. The next P = max(1, ⌊L / K⌋) positions
@@ -41,26 +41,22 @@ class PermutationLanguageModel(Objective):
     predict_one_in: int = 6
     context_in_order: bool = True
 
-    def view(
-        self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]
-    ) -> View:
+    def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
         """The longer row of a random order; see `in_order`."""
         ranks = jnp.argsort(jax.random.uniform(key, batch["tokens"].shape), axis=1)
         return self.in_order(batch, ranks.astype(jnp.int32), vocabulary)
 
-    def in_order(self, batch: View, ranks: Int[Array, "B L"], vocabulary: Vocabulary) -> View:
+    def in_order(self, batch: View, ranks: Ids, vocabulary: Vocabulary) -> View:
         """The batch as it is read in a given order.
 
         Args:
             batch: Rows of L positions.
-            ranks: A permutation of 0 … L − 1 in each row: when each position, padding included, is
-                read.
+            ranks: When each position, padding included, is read: a permutation of 0 … L − 1.
             vocabulary: Size and special ids.
 
         Returns:
-            The batch with `tokens`, `segments`, `documents`, `positions`, `order` and `shown_at`
-            [B, L + P], and [B, P] `permutation_labels` (int32) and `permutation_weights` (bool), by
-            falling rank.
+            The batch with [B, L + P] `tokens`, `segments`, `documents`, `positions`, `order` and
+            `shown_at`, and [B, P] `permutation_labels` and `permutation_weights`, by falling rank.
         """
         tokens, documents = batch["tokens"], batch["documents"]
         candidates = (documents > 0) & ~vocabulary.is_special(tokens)
@@ -73,10 +69,8 @@ class PermutationLanguageModel(Objective):
         used = (jnp.arange(target.shape[1]) < number) & (rank >= 0)
         if not self.context_in_order:
             ranks = jnp.where(from_slots(target, used, tokens.shape[1]), ranks, -1)
-        queries = {
-            name: at_positions(batch[name], target)
-            for name in ("tokens", "segments", "documents", "positions")
-        }
+        names = ("tokens", "segments", "documents", "positions")
+        queries = {name: at_positions(batch[name], target) for name in names}
         view = with_queries(batch, ranks, {**queries, "order": rank - 1}, used, vocabulary)
         return {**view, "permutation_labels": queries["tokens"], "permutation_weights": used}
 
@@ -85,7 +79,6 @@ class PermutationLanguageModel(Objective):
         return max(1, length // self.predict_one_in)
 
     def loss(self, model: Model, view: View) -> Metrics:
-        """Cross-entropy and accuracy of the targets, from the query stream."""
         labels = view["permutation_labels"]
         queries = model.encode().output("both")[:, -labels.shape[1] :]
         logits = model.predict_tokens(queries, "both")
@@ -93,11 +86,7 @@ class PermutationLanguageModel(Objective):
 
 
 def with_queries(
-    batch: View,
-    ranks: Int[Array, "B L"],
-    queries: View,
-    used: Bool[Array, "B P"],
-    vocabulary: Vocabulary,
+    batch: View, ranks: Ids, queries: View, used: UsedSlots, vocabulary: Vocabulary
 ) -> View:
     """The two streams in one row: the batch, read at these ranks, then [MASK] at the used queries.
 

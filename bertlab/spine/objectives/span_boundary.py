@@ -5,13 +5,15 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from bertlab.spine.errors import UserError
 from bertlab.spine.models.base import View
 from bertlab.spine.models.layers import Dense, Norm, param, truncated_normal
 from bertlab.spine.objectives.base import Metrics, Model, Objective, cross_entropy
-from bertlab.spine.objectives.choosing import at_positions
+from bertlab.spine.objectives.choosing import Slots, at_positions
+
+States = Float[Array, "B P D"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,8 +25,8 @@ class SpanBoundary(Objective):
         y_i = LayerNorm(GeLU(W_2 h_1))
 
     It shares mlm's view and forward pass, with mlm's unit="span". As in the paper, the body's
-    output layer predicts the tokens "exactly like the MLM objective". In SpanBERT's code y_i is
-    multiplied by the embeddings directly and has its own bias.
+    output layer predicts the tokens "exactly like the MLM objective"; SpanBERT's code multiplies
+    y_i by the embeddings directly, with an own bias.
 
     Attributes:
         places: Relative positions p_1 … p_places; later positions of a span are not predicted
@@ -38,11 +40,9 @@ class SpanBoundary(Objective):
     place_width: int = 200
 
     def head(self, body: nn.Module) -> nn.Module:
-        """y from the two states and the relative position."""
         return FromBoundaries(self.places, self.place_width, body.shape.dtype)
 
     def loss(self, model: Model, view: View) -> Metrics:
-        """Cross-entropy and accuracy at the masked positions."""
         if "span_place" not in view:
             raise UserError(
                 "config.objectives.sbo predicts masked spans: train it together with mlm, with"
@@ -57,20 +57,14 @@ class SpanBoundary(Objective):
 
 
 class FromBoundaries(nn.Module):
-    """The two layers of the equations. y is as wide as the states, so the body's output layer can
-    read it."""
+    """y of the equations, as wide as the states, so the body's output layer can read it."""
 
     places: int
     place_width: int
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(
-        self,
-        left: Float[Array, "B P D"],
-        right: Float[Array, "B P D"],
-        relative: Int[Array, "B P"],
-    ) -> Float[Array, "B P D"]:
+    def __call__(self, left: States, right: States, relative: Slots) -> States:
         width = left.shape[-1]
         init = param(truncated_normal(0.02), None, None)
         table = self.param("places", init, (self.places, self.place_width)).astype(self.dtype)

@@ -6,12 +6,19 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from bertlab.spine.errors import UserError
 from bertlab.spine.models.base import View
 from bertlab.spine.objectives.base import Metrics, Model, Objective, Vocabulary, cross_entropy
-from bertlab.spine.objectives.choosing import at_positions, choose_tokens, in_slots
+from bertlab.spine.objectives.choosing import (
+    Draws,
+    Ids,
+    Mask,
+    at_positions,
+    choose_tokens,
+    in_slots,
+)
 from bertlab.spine.objectives.prefix import position_in_document
 
 UL2 = {
@@ -25,36 +32,32 @@ quarter of a text."""
 
 @dataclasses.dataclass(frozen=True)
 class SpanCorruption(Objective):
-    """T5's span corruption on one body: a prefix is the text without its spans, and the spans
-    follow, left to right.
+    """T5's span corruption on one body: first the text without its spans, then the spans.
 
         first, seen by all           Thank you [MASK] me to your party [MASK]
         then, from left to right     [MASK] for inviting [MASK] last week [MASK]
 
     Every token of the second half is predicted but its first: the spans, and the sentinel that ends
-    each of them (T5's figure 2). The tokens of the first half see each other; those of the second
-    see the first half and what is left of them.
+    each of them (T5's figure 2). Its tokens see the first half and what is left of them.
 
     Masks are those of T5's random_spans_noise_mask, for each stretch of words between special
     tokens. Of its n words m = round(rate · n) are masked, at least 1 and at most n − 1, in
     s = max(1, round(m / mean_span)) spans. The m words and the n − m others are cut into s pieces
     each, uniformly among all cuts, and the pieces alternate, the others first. So spans never touch
-    and the last word is always masked; with s = 1 this is a prefix LM. No span crosses a document.
+    and the last word is always masked; with s = 1 this is a prefix LM.
 
-    T5 numbers its sentinels, with 100 more ids. Here all are [MASK], so all objectives share one
-    vocabulary, and positions tell which span a sentinel means. The first half's positions are
-    counted without the masked tokens, so they do not reveal how long a span is; a span's own tokens
-    count on from its sentinel's position in the text, and its second sentinel is one before that.
-    (position_encoding=relative counts indices, so there the sentinels' distances are not those.)
+    T5's numbered sentinels are 100 more ids. Here all are [MASK], and positions tell which span a
+    sentinel means. The first half's positions are counted without the masked tokens, so they do not
+    reveal how long a span is; a span's own tokens count on from its sentinel's position in the
+    text, and its second sentinel is one before that. (position_encoding=relative counts indices.)
 
     A row of L tokens becomes one of L + 2 S, S = `slots(L)`: the tokens in their positions, the
-    sentinels of the first half, and those of the second. `order` controls who sees whom. With more
+    sentinels of the first half, and those of the second; `order` controls who sees whom. With more
     spans than S in a row, S of them are masked, any with the same probability.
 
-    UL2 puts a mode token before a text, for the kind of denoiser that follows. Here it takes the
-    position of the text's [CLS]: [CLS] stays for R, [SEP] stands for S and [MASK] for X. So it
-    needs no new ids, and a task that begins with [CLS] asks for mode R. Each row draws one of the
-    allowed denoisers, all with the same probability (UL2's own weights are not published).
+    UL2's mode token takes the position of the text's [CLS]: [CLS] stays for R, [SEP] stands for S
+    and [MASK] for X. Each row draws one of the allowed denoisers, all with the same probability
+    (UL2's weights are not published).
 
     Attributes:
         denoisers: "one": all rows have `rate` and `mean_span`. R, S, X, or several ("R+S+X"): each
@@ -78,9 +81,7 @@ class SpanCorruption(Objective):
             return [(self.rate, self.mean_span, "R")]
         return [(*denoiser, mode) for mode in self.denoisers.split("+") for denoiser in UL2[mode]]
 
-    def view(
-        self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]
-    ) -> View:
+    def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
         """The longer row.
 
         Returns:
@@ -146,10 +147,7 @@ class SpanCorruption(Objective):
         """The mode token of each denoiser of the mixture."""
         ids = {"R": vocabulary.cls_id, "S": vocabulary.sep_id, "X": vocabulary.mask_id}
         if len(set(ids.values())) < 3:
-            raise UserError(
-                "config.objectives.span_corruption.mode_tokens=True needs a tokenizer with a [CLS],"
-                " a [SEP] and a [MASK]"
-            )
+            raise UserError("mode_tokens=True needs a tokenizer with [CLS], [SEP] and [MASK]")
         return jnp.array([ids[mode] for _, _, mode in self.mixture])
 
     def slots(self, length: int) -> int:
@@ -158,7 +156,6 @@ class SpanCorruption(Objective):
         return min(self.max_spans or max(1, *needed), length)
 
     def loss(self, model: Model, view: View) -> Metrics:
-        """Cross-entropy and accuracy of the spans and of the sentinels that end them."""
         # Logits at all positions: only the device knows what is masked.
         targets = view["span_targets"]
         logits = model.predict_tokens(model.encode().output("both"), "both")
@@ -166,24 +163,13 @@ class SpanCorruption(Objective):
 
 
 def alternating_spans(
-    words: Bool[Array, "B L"],
-    documents: Int[Array, "B L"],
-    priority: Float[Array, "B L"],
-    rate: Float[Array, "B"],
-    mean: Float[Array, "B"],
-) -> Bool[Array, "B L"]:
+    words: Mask, documents: Ids, priority: Draws, rate: Float[Array, "B"], mean: Float[Array, "B"]
+) -> Mask:
     """Which words are masked, as `SpanCorruption` describes it.
 
     Of each stretch of n words the first n − m positions stand for the words that stay, in their
     order, and the last m for those that are masked. Both are cut before the s − 1 positions of
     lowest priority. Sorted by the number of their piece, the positions alternate.
-
-    Args:
-        words: What may be masked; a stretch ends with its document.
-        documents: Their numbers.
-        priority: Random, in [0, 1).
-        rate: Of each row.
-        mean: Mean span of each row.
     """
     index = jnp.arange(words.shape[1])
     after_word = jnp.pad(words, ((0, 0), (1, 0)))[:, :-1]

@@ -13,18 +13,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from bertlab.spine.errors import UserError
 from bertlab.spine.models.base import View
 from bertlab.spine.models.layers import param, uniform
 from bertlab.spine.objectives.base import Metrics, Model, Objective, Vocabulary
+from bertlab.spine.objectives.choosing import Ids, Mask
 
 
 @dataclasses.dataclass(frozen=True)
 class NegativeSampling(Objective):
-    """Base of skip-gram and CBOW: the view, and the loss of one right word against a few drawn
-    ones.
+    """Base of skip-gram and CBOW: the loss of one right word against a few drawn ones.
 
     Attributes:
         window: Most words on each side; each centre draws its own number from 1 to this.
@@ -38,9 +38,7 @@ class NegativeSampling(Objective):
     subsample: float = 1e-3
     power: float = 0.75
 
-    def view(
-        self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]
-    ) -> View:
+    def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
         """The kept words at the front of each row, and the draws for each of them.
 
         Returns:
@@ -82,17 +80,15 @@ class NegativeSampling(Objective):
         window = range(-self.window, self.window + 1)
         return [offset for offset in window if offset and abs(offset) < length]
 
-    def compare(
-        self,
-        model: Model,
-        hidden: Float[Array, "B L D"],
-        right: Int[Array, "B L"],
-        drawn: Int[Array, "B L k"],
-        weights: Float[Array, "B L"],
-    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    def compare(self, model: Model, hidden: Array, right: Array, drawn: Array, weights: Array):
         """Weighted sums of −log σ(u·v) − Σ log σ(−u·v') and of right words above all drawn ones.
 
-        Drawn words that equal the right word do not count.
+        Args:
+            model: Its output layer has the vectors u.
+            hidden: [B, L, D] v.
+            right: [B, L].
+            drawn: [B, L, k]; those that equal the right word do not count.
+            weights: [B, L].
         """
         candidates = jnp.concatenate([right[..., None], drawn], axis=-1)
         logits = model.predict_tokens(hidden, "both", candidates)
@@ -105,11 +101,9 @@ class NegativeSampling(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class SkipGram(NegativeSampling):
-    """Each context word's vector predicts the centre:
-    −log σ(u_centre · v_context) − Σ_k log σ(−u_k · v_context).
+    """A context word predicts the centre c: −log σ(u_c · v_context) − Σ_k log σ(−u_k · v_context).
 
-    Every pair has its own k negatives. The direction is that of word2vec.c; the paper's is the
-    opposite, with the same pairs.
+    Every pair has its own negatives. The direction is word2vec.c's, the opposite of the paper's.
     """
 
     def draws(self, rows: int, length: int) -> tuple[int, ...]:
@@ -117,8 +111,7 @@ class SkipGram(NegativeSampling):
         return (rows, length, len(self.offsets(length)), self.negatives)
 
     def loss(self, model: Model, view: View) -> Metrics:
-        """Sums over pairs of centre and context; accuracy: the right word's product is above those
-        of its negatives."""
+        """Sums over pairs; accuracy: the right word's product is above those of its negatives."""
         vectors, tokens = model.encode().both[0], view["tokens"]
         # The first use of the output layer makes its parameters; not inside the loop.
         model.predict_tokens(vectors[:1, :1], "both", tokens[:1, :1, None])
@@ -142,10 +135,9 @@ class SkipGram(NegativeSampling):
 
 @dataclasses.dataclass(frozen=True)
 class ContinuousBagOfWords(NegativeSampling):
-    """The mean of the context words' vectors predicts the centre:
-    −log σ(u_centre · h) − Σ_k log σ(−u_k · h).
+    """The mean h of context words predicts the centre c: −log σ(u_c · h) − Σ_k log σ(−u_k · h).
 
-    As in word2vec.c, each context word gets the whole gradient of h, not its n-th of it.
+    As in word2vec.c, each context word gets the whole gradient of h, not an n-th of it.
     """
 
     def loss(self, model: Model, view: View) -> Metrics:
@@ -164,8 +156,8 @@ class ContinuousBagOfWords(NegativeSampling):
         return {"loss": (loss, centres.sum()), "accuracy": (right, centres.sum())}
 
 
-def within(view: View, offset: int | Int[Array, ""]) -> Bool[Array, "B L"]:
-    """Where position t + offset holds a context word of the centre t: in its sentence and window."""
+def within(view: View, offset: int | Array) -> Mask:
+    """Where t + offset is the position of a context word of the centre t."""
     sentences = view["sentences"]
     neighbour = jnp.arange(sentences.shape[1]) + offset
     inside = (neighbour >= 0) & (neighbour < sentences.shape[1])
@@ -196,17 +188,14 @@ def word_counts(vocabulary: Vocabulary) -> Float[np.ndarray, "V"]:
 
 
 def keep_probability(counts: Float[np.ndarray, "V"], subsample: float) -> Float[np.ndarray, "V"]:
-    """min(1, (√(f/t) + 1) · t/f) for a word of frequency f in the training text (word2vec.c); 1 if
-    f = 0."""
+    """min(1, (√(f/t) + 1) · t/f) for a word of frequency f in the training text (word2vec.c)."""
     if not subsample:
         return np.ones_like(counts)
     frequency = np.maximum(counts, 1e-9) / counts.sum()
     return np.minimum((np.sqrt(frequency / subsample) + 1) * subsample / frequency, 1.0)
 
 
-def draw_words(
-    key: Array, weights: Float[np.ndarray, "V"], shape: tuple[int, ...]
-) -> Int[Array, "..."]:
+def draw_words(key: Array, weights: np.ndarray, shape: tuple[int, ...]) -> Int[Array, "..."]:
     """Independent draws in proportion to the weights, exact to 2^-32 of their sum."""
     ids = np.flatnonzero(weights)
     share = np.cumsum(weights[ids]) / weights.sum()
@@ -217,11 +206,10 @@ def draw_words(
 
 @dataclasses.dataclass(frozen=True)
 class Glove(Objective):
-    """GloVe: ½ f(X)(w·w̃ + b + b̃ − log X)² over pairs of words, f(X) = min(1, X/x_max)^power
-    (equation 8; the code's ½).
+    """GloVe: ½ f(X)(w·w̃ + b + b̃ − log X)² over pairs, f(X) = min(1, X/x_max)^power (equation 8).
 
-    X is how often the two occur near each other, w is the body's vector and w̃ a row of its output
-    matrix. The published vector of a word is w + w̃.
+    X is how often two words occur near each other (the batch's `counts`), w is the body's vector
+    and w̃ a row of its output matrix. The published vector of a word is w + w̃; ½ is the code's.
 
     Attributes:
         x_max: A pair that occurs so often has the full weight.
@@ -234,12 +222,9 @@ class Glove(Objective):
     power: float = 0.75
 
     def head(self, body: nn.Module) -> nn.Module:
-        """The two biases."""
         return Biases(body.shape.vocab_size, body.shape.width)
 
     def loss(self, model: Model, view: View) -> Metrics:
-        """Sum over the pairs, and their number; `contexts` and float32 `counts` are [B, L] like
-        `tokens`."""
         words, contexts, counts = view["tokens"], view["contexts"], view["counts"]
         is_pair = (view["documents"] > 0) & (counts > 0)
         counts = jnp.where(is_pair, counts.astype(jnp.float32), 1.0)
@@ -252,16 +237,13 @@ class Glove(Objective):
 
 
 class Biases(nn.Module):
-    """b and b̃ of GloVe: a number for each word and each context word, initialised like the
-    vectors."""
+    """b and b̃ of GloVe, initialised like the vectors."""
 
     vocab_size: int
     width: int
 
     @nn.compact
-    def __call__(
-        self, words: Int[Array, "B L"], contexts: Int[Array, "B L"]
-    ) -> Float[Array, "B L"]:
+    def __call__(self, words: Ids, contexts: Ids) -> Float[Array, "B L"]:
         init = param(uniform(0.5 / self.width), "vocab")
         word = self.param("word_bias", init, (self.vocab_size,))
         context = self.param("context_bias", init, (self.vocab_size,))

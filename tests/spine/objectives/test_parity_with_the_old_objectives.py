@@ -1,12 +1,10 @@
-"""Every objective gives the views, metrics, gradients and FLOPs of bertlab/objectives: the same batch, key and parameters."""
+"""Every objective gives the views, metrics, gradients and FLOPs of bertlab/objectives."""
 
 import dataclasses
 
 import jax
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
-
 from bertlab import objectives as old
 from bertlab.config import base_config
 from bertlab.models import presets as old_presets
@@ -15,6 +13,8 @@ from bertlab.spine import objectives as new
 from bertlab.spine.models import presets
 from bertlab.spine.objectives import flops
 from bertlab.spine.objectives.program import Program
+from ml_collections import ConfigDict
+
 from tests.references import quick_jit, random_params
 
 VOCABULARY = dict(
@@ -47,7 +47,10 @@ CASES = {
     "electra, replace": (BERT, {"electra": {"task": "replace_mlm", "rate": 0.3}}),
     "electra, copy": (BERT, {"electra": {"task": "all_tokens"}}),
     "electra, unigram": (BERT, {"electra": {"generator": "unigram"}}),
-    "electra, unigram, replace": (BERT, {"electra": {"generator": "unigram", "task": "replace_mlm"}}),
+    "electra, unigram, replace": (
+        BERT,
+        {"electra": {"generator": "unigram", "task": "replace_mlm"}},
+    ),
     "ltr, ar, tar": (("gpt", {}), {"ltr": {"negatives": 5}, "ar": {}, "tar": {}}),
     "rtl": (("awd_lstm", {"direction": "right-to-left"}), {"rtl": {}, "ar": {}, "tar": {}}),
     "bilm, stream": (("elmo", {"stateful": True}), {"ltr": {}, "rtl": {}}),
@@ -56,7 +59,10 @@ CASES = {
     "ul2": (BERT, {"span_corruption": {"denoisers": "R+S+X", "mode_tokens": True}}),
     "masked_next_token": (BERT, {"masked_next_token": {"final_rate": 0.5, "random_share": 0.2}}),
     "permutation": (BERT, {"permutation": {}}),
-    "permutation, code": (MODERN, {"permutation": {"predict_one_in": 3, "context_in_order": False}}),
+    "permutation, code": (
+        MODERN,
+        {"permutation": {"predict_one_in": 3, "context_in_order": False}},
+    ),
     "diffusion": (BERT, {"diffusion": {}}),
     "diffusion, cosine": (BIDIRECTIONAL_GPT, {"diffusion": {"schedule": "cosine"}}),
     "skip_gram": (STATIC, {"skip_gram": {"window": 2, "subsample": 0.1}}),
@@ -99,7 +105,10 @@ def batch_of(case, packed_batch):
     tokens[(positions == 4) & (batch["documents"] > 0)] = VOCABULARY["sep_id"]
     if "stream" in case:
         rng = np.random.default_rng(1)
-        batch |= {f"backward_{name}": batch[name][::-1] for name in ("tokens", "documents", "positions", "segments")}
+        batch |= {
+            f"backward_{name}": batch[name][::-1]
+            for name in ("tokens", "documents", "positions", "segments")
+        }
         for name in ("next_tokens", "backward_next_tokens"):
             batch[name] = rng.integers(-1, 50, tokens.shape).astype(np.int32)
         batch["continues"] = np.array([1, 0, 1, 1], np.int32)
@@ -151,8 +160,14 @@ def test_views_metrics_gradients_and_flops(case, packed_batch):
 
 
 def test_every_objective_has_a_case_and_the_settings_of_before():
-    assert {name for _, entries in CASES.values() for name in entries} == set(new.REGISTRY) == set(old.REGISTRY)
+    assert (
+        {name for _, entries in CASES.values() for name in entries}
+        == set(new.REGISTRY)
+        == set(old.REGISTRY)
+    )
     for name, kind in new.REGISTRY.items():
         before = {field.name: field.default for field in dataclasses.fields(old.REGISTRY[name])}
         before.pop("time_conditioning", None)
-        assert new.default_settings(name) == (name, before) and kind.needs == old.REGISTRY[name].needs
+        assert (
+            new.default_settings(name) == (name, before) and kind.needs == old.REGISTRY[name].needs
+        )
