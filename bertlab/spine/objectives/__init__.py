@@ -4,10 +4,22 @@ import dataclasses
 import importlib
 
 from bertlab.spine.errors import UserError
+from bertlab.spine.objectives.activation import (
+    ActivationRegularisation,
+    TemporalActivationRegularisation,
+)
 from bertlab.spine.objectives.autoregressive import LeftToRight, RightToLeft
 from bertlab.spine.objectives.base import Metrics, Model, Objective, Vocabulary, cross_entropy
+from bertlab.spine.objectives.diffusion import MaskedDiffusion
+from bertlab.spine.objectives.electra import ReplacedTokenDetection
 from bertlab.spine.objectives.masked import MaskedLanguageModel
+from bertlab.spine.objectives.masked_next_token import MaskedNextToken
 from bertlab.spine.objectives.next_sentence import NextSentence, SentenceOrder
+from bertlab.spine.objectives.permutation import PermutationLanguageModel
+from bertlab.spine.objectives.prefix import PrefixLanguageModel
+from bertlab.spine.objectives.span_boundary import SpanBoundary
+from bertlab.spine.objectives.span_corruption import SpanCorruption
+from bertlab.spine.objectives.word_vectors import ContinuousBagOfWords, Glove, SkipGram
 
 __all__ = [
     "REGISTRY",
@@ -24,26 +36,33 @@ __all__ = [
 
 REGISTRY: dict[str, type[Objective]] = {
     "mlm": MaskedLanguageModel,
+    "sbo": SpanBoundary,
+    "electra": ReplacedTokenDetection,
     "ltr": LeftToRight,
     "rtl": RightToLeft,
+    "prefix": PrefixLanguageModel,
+    "span_corruption": SpanCorruption,
+    "masked_next_token": MaskedNextToken,
+    "permutation": PermutationLanguageModel,
+    "diffusion": MaskedDiffusion,
     "nsp": NextSentence,
     "sop": SentenceOrder,
+    "ar": ActivationRegularisation,
+    "tar": TemporalActivationRegularisation,
+    "skip_gram": SkipGram,
+    "cbow": ContinuousBagOfWords,
+    "glove": Glove,
 }
 
 SEVERAL = {"bilm": {"ltr": 0.5, "rtl": 0.5}}
-"""Names of several objectives, with their weights: ELMo's loss is the mean of its two
-directions."""
+"""Names of several objectives, with their weights: ELMo's loss is the mean of its directions."""
 
 CONFIG_FIELDS = ("weight", "final_weight", "implementation")
 """Fields of an entry of `config.objectives` that are not settings of its class."""
 
 
 def members(names: str) -> dict[str, float]:
-    """The objectives of "mlm+nsp" with their default weights; "bilm" stands for two.
-
-    Raises:
-        UserError: An objective appears twice.
-    """
+    """The objectives of "mlm+nsp" with their default weights; "bilm" stands for two."""
     found = {}
     for name in names.split("+"):
         for member, weight in SEVERAL.get(name, {name: 1.0}).items():
@@ -54,11 +73,7 @@ def members(names: str) -> dict[str, float]:
 
 
 def find(name: str) -> type[Objective]:
-    """The class of a registry name or of `module:Class`.
-
-    Raises:
-        UserError: The name is unknown, or is not that of an Objective dataclass.
-    """
+    """The class of a registry name or of `module:Class`."""
     if name in REGISTRY:
         return REGISTRY[name]
     module, colon, attribute = name.partition(":")
@@ -87,15 +102,9 @@ def default_settings(name: str) -> tuple[str, dict]:
 
 
 def build(config) -> dict[str, Objective]:
-    """The objectives of `config.objectives`, by their keys.
-
-    Raises:
-        UserError: There is none, or a setting is unknown or refused by its class.
-    """
+    """The objectives of `config.objectives`, by their keys."""
     if not len(config):
-        raise UserError(
-            "config.objectives is empty; name one, such as objectives=mlm after the config's colon"
-        )
+        raise UserError("config.objectives is empty; write objectives=mlm after the config's colon")
     built = {}
     for key, entry in config.items():
         kind = find(entry.get("implementation", key))

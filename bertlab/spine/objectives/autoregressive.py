@@ -7,6 +7,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.optimize
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
@@ -27,12 +28,9 @@ class OneDirection(Objective):
     negatives: int = 0
 
     def head(self, body: nn.Module) -> nn.Module | None:
-        """Draws the negatives; it has no parameters."""
-        return LogUniform(body.config.vocab_size, self.negatives) if self.negatives else None
+        return LogUniform(body.shape.vocab_size, self.negatives) if self.negatives else None
 
     def loss(self, model: Model, view: View) -> Metrics:
-        """Cross-entropy and accuracy of the neighbouring token at every position that has one in
-        its document."""
         hidden = model.encode().output(self.reads)
         labels = neighbours(view, self.reads)
         if "next_tokens" not in view:  # the last position (backward: the first) has no neighbour
@@ -45,17 +43,13 @@ class OneDirection(Objective):
             logits = model.predict_tokens(hidden, self.reads)
         return cross_entropy(logits, labels, weights)
 
-    def _sampled_logits(
-        self, model: Model, hidden: Float[Array, "B L D"], labels: Int[Array, "B L"]
-    ):
+    def _sampled_logits(self, model: Model, hidden: Array, labels: Array) -> Array:
         """[B, L, 1 + n], the right token first."""
         drawn, expected = model.head()
         # Subtracting the log of each token's expected count in the sample estimates the full
         # softmax.
-        right = (
-            model.predict_tokens(hidden, self.reads, labels[..., None])
-            - jnp.log(expected[labels])[..., None]
-        )
+        right = model.predict_tokens(hidden, self.reads, labels[..., None])
+        right = right - jnp.log(expected[labels])[..., None]
         others = model.predict_tokens(hidden, self.reads, drawn) - jnp.log(expected[drawn])
         others = jnp.where(drawn == labels[..., None], jnp.finfo(jnp.float32).min, others)
         return jnp.concatenate([right, others], axis=-1)
@@ -63,27 +57,22 @@ class OneDirection(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class LeftToRight(OneDirection):
-    """LTR: −Σ_t log p(x_{t+1} | x_1 … x_t), within a document; the state at t has seen tokens ≤
-    t."""
+    """LTR: −Σ_t log p(x_{t+1} | x_1 … x_t) in a document; the state at t has seen tokens ≤ t."""
 
     reads = "forward"
 
 
 @dataclasses.dataclass(frozen=True)
 class RightToLeft(OneDirection):
-    """RTL: −Σ_t log p(x_{t−1} | x_t … x_T), within a document; the state at t has seen tokens ≥
-    t."""
+    """RTL: −Σ_t log p(x_{t−1} | x_t … x_T) in a document; the state at t has seen tokens ≥ t."""
 
     reads = "backward"
 
 
 def neighbours(view: View, side: str) -> Int[Array, "B L"]:
-    """The token to predict at each position, or −1 for none.
+    """The token after each position (side "backward": before it) in its document, or −1 for none.
 
-    Args:
-        view: `tokens` and `documents`, or a stream's `next_tokens`; these reach across the ends of
-            rows.
-        side: "forward" for the token after each position, "backward" for the token before.
+    A stream's `next_tokens` reach across the ends of rows.
     """
     if "next_tokens" in view:
         return view["next_tokens"]
@@ -95,39 +84,29 @@ def neighbours(view: View, side: str) -> Int[Array, "B L"]:
 
 
 class LogUniform(nn.Module):
-    """Draws `number` of V ids without replacement from p(k) ∝ log((k + 2) / (k + 1)), as
-    TensorFlow's log-uniform sampler."""
+    """Draws from p(k) ∝ log((k + 2) / (k + 1)), as TensorFlow's log-uniform sampler."""
 
     vocab_size: int
     number: int
 
     def __call__(self) -> tuple[Int[Array, "n"], Float[Array, "V"]]:
-        """The ids, and the expected count of each id in the sample.
-
-        It is 1 − (1 − p)^t, where t is the number of draws with replacement after which n different
-        ids are expected.
-        """
+        """n different ids, and each id's expected count in the sample: 1 − (1 − p)^t, where t is
+        the number of draws with replacement after which n different ids are expected."""
         ranks = np.arange(self.vocab_size)
         probability = np.log((ranks + 2) / (ranks + 1)) / math.log(self.vocab_size + 1)
         expected = expected_counts(probability, self.number)
         # The largest values of log p + Gumbel noise are a sample without replacement.
         noise = jax.random.gumbel(self.make_rng("dropout"), (self.vocab_size,))
-        drawn = jax.lax.top_k(jnp.log(jnp.asarray(probability, jnp.float32)) + noise, self.number)[
-            1
-        ]
+        priority = jnp.log(jnp.asarray(probability, jnp.float32)) + noise
+        _, drawn = jax.lax.top_k(priority, self.number)
         return drawn, jnp.asarray(expected, jnp.float32)
 
 
 def expected_counts(probability: Float[np.ndarray, "V"], number: int) -> Float[np.ndarray, "V"]:
-    """1 − (1 − p)^t with the t for which their sum is `number`, by bisection."""
+    """1 − (1 − p)^t with the t for which their sum is `number`."""
     log_miss = np.log1p(-probability)
-    low, high = 0.0, float(number)
-    while -np.expm1(high * log_miss).sum() < number:
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        if -np.expm1(middle * log_miss).sum() < number:
-            low = middle
-        else:
-            high = middle
-    return -np.expm1(high * log_miss)
+
+    def excess(t):
+        return -np.expm1(t * log_miss).sum() - number
+
+    return -np.expm1(scipy.optimize.brentq(excess, 0.0, 1e12) * log_miss)

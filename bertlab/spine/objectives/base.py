@@ -31,9 +31,8 @@ class Vocabulary:
     Attributes:
         size: V.
         mask_id: None if the tokenizer has no [MASK] (GPT's).
-        counts: [V] how often each id occurs in the training text; None: unknown.
-        continues: [V] whether a piece continues the word before it (WordPiece's ##ing); None:
-            unknown.
+        counts: [V] how often each id occurs in the training text, or None.
+        continues: [V] whether a piece continues the word before it (WordPiece's ##ing), or None.
     """
 
     size: int
@@ -68,9 +67,8 @@ class Model:
     """The model as a loss sees it.
 
     Attributes:
-        encode: (view=None) -> `Encoded`, the hidden states. Without an argument those of the view
-            that the loss got, from one pass for all objectives that share it; another view costs
-            another pass.
+        encode: (view=None) -> `Encoded`, the hidden states. Without an argument those of the loss's
+            own view, from one pass for all objectives that share it; another view costs a pass.
         pool: (documents=None) -> [B, D], one vector a row, or [B, n, D], one for each of its
             documents 1 to n.
         predict_tokens: (hidden [..., D], side, among=None) -> float32 logits [..., V] of the
@@ -91,7 +89,8 @@ class Objective:
     """Base of all objectives.
 
     Attributes:
-        reads: The side of the encoder's states that the loss uses: forward, backward or both.
+        reads: The side of the encoder's states that the loss uses: forward, backward, both, or any
+            (the widest that the body has).
         needs: Fields of the batch that only some formats have, such as `pair_label`.
         shares: Whose view it reads. None: its own, which is the batch unless it overrides `view`.
             "any": the first own view among the run's objectives. A name: that objective's view.
@@ -102,26 +101,22 @@ class Objective:
     needs: ClassVar[tuple[str, ...]] = ()
     shares: ClassVar[str | None] = None
 
-    def view(
-        self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]
-    ) -> View:
-        """What the model is shown. Called on the whole batch, so micro-batches see the same
-        corruption.
+    def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
+        """What the model is shown. Called on the whole batch, so micro-batches see one corruption.
 
         Args:
             batch: As `bertlab.data.batches` makes it.
             key: A function of seed and step alone.
             vocabulary: Size and special ids.
-            progress: float32, the share of training steps done; 1 in evaluation.
+            progress: float32 scalar, the share of training steps done; 1 in evaluation.
 
         Returns:
-            The batch with other `tokens` and the fields that the loss needs, each with leading axis
-            B.
+            The batch with other `tokens` and the fields that the loss needs, with leading axis B.
         """
         return batch
 
     def head(self, body: nn.Module) -> nn.Module | None:
-        """A Linen module with the objective's own parameters; `body.config` is the body's shape."""
+        """A Linen module with the objective's own parameters; `body.shape` is the body's shape."""
         return None
 
     def loss(self, model: Model, view: View) -> Metrics:
@@ -131,16 +126,17 @@ class Objective:
     def token_logits(
         self, model: Model, hidden: Float[Array, "... D"], side: str
     ) -> Float[Array, "... V"]:
-        """The logits with which it predicts tokens from gathered states of one side, for scoring;
-        override both or none."""
+        """The logits with which it predicts tokens from gathered states, for scoring.
+
+        Override it if the loss trains another layer than the model's output layer.
+        """
         return model.predict_tokens(hidden, side)
 
 
 def cross_entropy(
     logits: Float[Array, "... V"], labels: Int[Array, "..."], weights: Float[Array, "..."]
 ) -> Metrics:
-    """Weighted sums of −log p(label) in nats, and of right guesses (a tie for the highest logit is
-    shared).
+    """Weighted sums of −log p(label) in nats, and of right guesses (ties for the highest share).
 
     Args:
         logits: float32.
@@ -154,7 +150,5 @@ def cross_entropy(
     label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     right = (label_logit == top) / (logits == top[..., None]).sum(axis=-1)
     total = weights.sum()
-    return {
-        "loss": (((log_normaliser - label_logit) * weights).sum(), total),
-        "accuracy": ((right * weights).sum(), total),
-    }
+    loss = ((log_normaliser - label_logit) * weights).sum()
+    return {"loss": (loss, total), "accuracy": ((right * weights).sum(), total)}

@@ -11,47 +11,33 @@ from jaxtyping import Array, Float, Int
 
 from bertlab.spine.errors import UserError
 from bertlab.spine.models.base import View
+from bertlab.spine.objectives import choosing
 from bertlab.spine.objectives.base import Metrics, Model, Objective, Vocabulary, cross_entropy
-from bertlab.spine.objectives.choosing import (
-    at_positions,
-    choose_spans,
-    choose_tokens,
-    choose_words,
-    in_slots,
-    inside_documents,
-    put_at,
-    span_edges,
-    span_lengths,
-    word_starts,
-)
+from bertlab.spine.objectives.choosing import at_positions, put_at
 
 OVERFLOW = 1e-6
-"""With exact=False, the probability that a row wants more predictions than it has slots is below
-this."""
+"""With exact=False, the probability that a row has more predictions than slots is below this."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLanguageModel(Objective):
-    """MLM: −Σ log p(x_t | x̃) over the chosen positions t, where x̃ is the text with those
-    positions corrupted.
+    """MLM: −Σ log p(x_t | x̃) over chosen positions t, where x̃ is the text with these corrupted.
 
     In each row n = min(P, max(1, round(rate · length))) positions are chosen among all but [CLS],
     [SEP] and padding; length counts [CLS] and [SEP]. Packed examples share the n of their row. A
     chosen token becomes [MASK] with `mask_share`, a uniform draw from the vocabulary with
-    `random_share`, and stays otherwise. Logits are computed at the chosen positions
-    only: [B, P, V], P = `slots(L)`.
+    `random_share`, and stays otherwise. Logits are computed at the chosen positions only.
 
     Attributes:
         rate: Share of the positions that are chosen.
-        final_rate: The rate changes linearly to this value during training; evaluation uses it. 0:
-            constant rate.
-        exact: True: n positions, as in BERT's code. False: each position independently with
-            probability `rate`, as in Hugging Face's collator.
-        unit: What is chosen. "token": positions without replacement. "whole_word": words; those
-            that would exceed n are skipped, and each piece becomes [MASK], random or neither
-            independently. "span": spans of whole words (Joshi et al. 2020, section 3.1) until n
-            positions are chosen, the last one cut; drawn once a span what it becomes. The first and
-            last position of a document are not chosen.
+        final_rate: The rate changes linearly to this value, evaluation uses it; 0: constant rate.
+        exact: n positions, as in BERT's code. False: each position independently with probability
+            `rate`, as in Hugging Face's collator.
+        unit: What is chosen. "token": positions. "whole_word": words; those that would exceed n are
+            skipped, and each piece becomes [MASK], random or neither independently. "span": spans
+            of whole words (Joshi et al. 2020, section 3.1) until n positions are chosen, the last
+            one cut; drawn once a span what it becomes. A document's first and last position are
+            not chosen.
         span_p: Parameter of the geometric distribution of a span's length in words.
         longest_span: Words.
         mask_share: Share of the chosen tokens that become [MASK].
@@ -61,9 +47,8 @@ class MaskedLanguageModel(Objective):
             at each step (RoBERTa).
         static_seed: create_pretraining_data.py's random_seed.
         max_predictions: P; 0: as many as the rate needs (BERT's 20 at 128 tokens and 77 at 512).
-        predict: "chosen": the chosen tokens. "all": every token but [CLS], [SEP] and padding, as a
-            denoising autoencoder reconstructs its input (Vincent et al. 2008), without being told
-            which were chosen.
+        predict: "chosen" tokens, or "all" but [CLS], [SEP] and padding, as a denoising autoencoder
+            reconstructs its input (Vincent et al. 2008), without being told which were chosen.
     """
 
     rate: float = 0.15
@@ -87,21 +72,14 @@ class MaskedLanguageModel(Objective):
         if not 0 < max(self.rate, self.final_rate) <= 1:
             raise UserError(f"rate={self.rate} must be above 0 and at most 1")
         if self.mask_share + self.random_share > 1:
-            raise UserError(
-                f"mask_share + random_share={self.mask_share + self.random_share} must be at most 1"
-            )
+            share = self.mask_share + self.random_share
+            raise UserError(f"mask_share + random_share={share} must be at most 1")
         if not self.exact and self.unit != "token":
-            raise UserError(
-                f"exact=False chooses each token independently: set exact=True for unit={self.unit}"
-            )
+            raise UserError(f"exact=False chooses single tokens: unit={self.unit} needs exact=True")
         if self.static and self.final_rate:
-            raise UserError(
-                "final_rate changes the masks, and static=True keeps them: set only one of them"
-            )
+            raise UserError("final_rate changes the masks, static=True keeps them: set one of them")
 
-    def view(
-        self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]
-    ) -> View:
+    def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
         """The batch with corrupted tokens, and [B, P] `masked_positions`, `masked_labels`,
         `masked_weights`.
 
@@ -118,33 +96,28 @@ class MaskedLanguageModel(Objective):
 
         candidates = (documents > 0) & ~vocabulary.is_special(tokens)
         if self.unit == "span":
-            candidates &= inside_documents(documents)
+            candidates &= choosing.inside_documents(documents)
         if self.exact:
-            wanted = self._wanted((documents > 0).sum(axis=1), length, progress)
+            number = self._exact_number((documents > 0).sum(axis=1), length, progress)
         else:
-            wanted = (candidates & (priority < self._rate(progress))).sum(axis=1)
-        wanted = jnp.minimum(wanted, slots)
-        starts = word_starts(tokens, documents, candidates, vocabulary.continues)
+            number = (candidates & (priority < self._rate(progress))).sum(axis=1)
+        number = jnp.minimum(number, slots)
+        starts = choosing.word_starts(tokens, documents, candidates, vocabulary.continues)
         if self.unit == "token":
-            chosen = choose_tokens(candidates, priority, wanted)
+            chosen = choosing.choose_tokens(candidates, priority, number)
         elif self.unit == "whole_word":
-            chosen = choose_words(candidates, starts, priority, wanted)
+            chosen = choosing.choose_words(candidates, starts, priority, number)
         else:
-            lengths = span_lengths(extent, self.span_p, self.longest_span)
-            chosen = choose_spans(candidates, starts, priority, lengths, wanted)
+            lengths = choosing.span_lengths(extent, self.span_p, self.longest_span)
+            chosen = choosing.choose_spans(candidates, starts, priority, lengths, number)
 
-        positions, used = in_slots(chosen, slots)
+        positions, used = choosing.in_slots(chosen, slots)
         labels = at_positions(tokens, positions)
-        view = {
-            **batch,
-            "masked_positions": positions,
-            "masked_labels": labels,
-            "masked_weights": used,
-        }
+        slot_fields = {"positions": positions, "labels": labels, "weights": used}
+        view = {**batch, **{f"masked_{name}": value for name, value in slot_fields.items()}}
         if self.unit == "span":
-            left, right = (
-                jnp.where(used, at_positions(edge, positions), 0) for edge in span_edges(chosen)
-            )
+            edges = choosing.span_edges(chosen)
+            left, right = (jnp.where(used, at_positions(edge, positions), 0) for edge in edges)
             view |= {"span_left": left, "span_right": right, "span_place": positions - left}
             # The positions of a span are in neighbouring slots and share the fate of the first one.
             fate = at_positions(fate, jnp.arange(slots) - jnp.maximum(positions - left - 1, 0))
@@ -175,29 +148,23 @@ class MaskedLanguageModel(Objective):
     def _rate(self, progress: Float[Array, ""]) -> Float[Array, ""]:
         return (1 - progress) * self.rate + progress * (self.final_rate or self.rate)
 
-    def _wanted(
-        self, filled: Int[Array, "B"], length: int, progress: Float[Array, ""]
-    ) -> Int[Array, "B"]:
-        """max(1, round(rate · filled)), with halves rounded to even."""
+    def _exact_number(self, filled: Int[Array, "B"], length: int, progress: Array):
+        """[B] max(1, round(rate · filled)), with halves rounded to even."""
         if self.final_rate:
             return jnp.maximum(1, jnp.round(self._rate(progress) * filled)).astype(jnp.int32)
         # Python's rounding of float64, like the original's; float32 differs at 190, 350, ...
-        return jnp.array([max(1, round(n * self.rate)) for n in range(length + 1)], jnp.int32)[
-            filled
-        ]
+        numbers = [max(1, round(number * self.rate)) for number in range(length + 1)]
+        return jnp.array(numbers, jnp.int32)[filled]
 
     def _row_keys(self, batch: View) -> Array:
         """[B] keys from `static_seed`, the row's examples and their visits."""
         numbers = jnp.concatenate([batch["example_id"], batch["visit"][..., None]], axis=-1)
         numbers = numbers.reshape(len(batch["tokens"]), -1)
-        return jax.vmap(
-            lambda row: functools.reduce(jax.random.fold_in, row, jax.random.key(self.static_seed))
-        )(numbers)
+        seed = jax.random.key(self.static_seed)
+        return jax.vmap(lambda row: functools.reduce(jax.random.fold_in, row, seed))(numbers)
 
 
-def _draw(
-    key: Array, length: int, slots: int, vocab_size: int, rows: tuple[int, ...] = ()
-) -> tuple[Array, ...]:
+def _draw(key: Array, length: int, slots: int, vocab_size: int, rows: tuple[int, ...] = ()):
     """All random numbers of masking: [*rows, L] priorities and span lengths, [*rows, P] fates and
     random tokens."""
     choose_key, fate_key, random_key = jax.random.split(key, 3)

@@ -6,7 +6,8 @@ import dataclasses
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertlab.spine.models.base import Dense, View
+from bertlab.spine.models.base import View
+from bertlab.spine.models.layers import Dense
 from bertlab.spine.objectives.base import Metrics, Model, Objective, cross_entropy
 
 
@@ -16,15 +17,14 @@ class NextSentence(Objective):
     (run_pretraining.py).
 
     A row is one pair with a label [B], or packed pairs (its documents 1 to n) with labels [B, n].
-    With mlm it shares the masked view and its forward pass, as in BERT. Otherwise it reads the
-    batch as it is.
+    With mlm it shares the masked view and its forward pass, as in BERT; otherwise it reads the
+    batch.
     """
 
     shares = "mlm"
     needs = ("pair_label",)
 
     def head(self, body: nn.Module) -> nn.Module:
-        """Two classes from the pooled vector."""
         return Dense(2, ("embed", None))
 
     def loss(self, model: Model, view: View) -> Metrics:

@@ -1,9 +1,8 @@
 """A model and its objectives composed into pure functions of (params, batch, key).
 
 Objectives that share a view share one forward pass; no other objective changes what one is shown. A
-stream has one view and
-one carried state a direction: left-to-right and right-to-left models read streams of their own, as
-    in ELMo.
+stream has one view and one carried state a direction: left-to-right and right-to-left models read
+streams of their own, as in ELMo.
 """
 
 import dataclasses
@@ -18,7 +17,7 @@ from flax import linen as nn
 from jaxtyping import Array
 
 from bertlab.spine.errors import UserError
-from bertlab.spine.models.base import Carry, Encoded, View, logical_axes, unbox
+from bertlab.spine.models.base import Carry, Encoded, View
 from bertlab.spine.objectives.base import Metrics, Model, Objective, Vocabulary
 
 STATISTICS = "statistics"
@@ -31,12 +30,9 @@ def group_by_view(
 ) -> dict[str, tuple[str, ...]]:
     """View name to the objectives that share its forward pass.
 
-    A view is "batch", named after the objective that makes it, or, over a stream, the direction
-    that its objectives read.
+    A view is named after the objective that makes it, "batch", or the direction of a stream.
     """
-    own = [
-        name for name, objective in objectives.items() if type(objective).view is not Objective.view
-    ]
+    own = [name for name, item in objectives.items() if type(item).view is not Objective.view]
     groups = {}
     for name, objective in objectives.items():
         if objective.shares in own:
@@ -50,9 +46,8 @@ def group_by_view(
         else:
             view = "batch"
         groups.setdefault(view, []).append(name)
-    if (
-        stream and "batch" in groups and len(groups) > 1
-    ):  # losses on states alone, such as `ar`, follow the direction
+    # Over a stream, losses of states alone, such as `ar`, follow the direction.
+    if stream and "batch" in groups and len(groups) > 1:
         groups[next(view for view in groups if view != "batch")] += groups.pop("batch")
     return {view: tuple(names) for view, names in groups.items()}
 
@@ -72,31 +67,26 @@ class _Composite(nn.Module):
     def __call__(
         self, views: Mapping[str, View], carry: Mapping[str, Carry]
     ) -> tuple[Metrics, Mapping[str, Carry]]:
-        """One forward pass a view, the losses of all objectives, and the states with which the rows
-        end."""
+        """The losses of all objectives, and the states with which the rows end."""
         objectives, metrics, carried = dict(self.objectives), {}, {}
         for view_name, names in group_by_view(objectives, self.stream).items():
             view, before = views[view_name], carry.get(view_name, {})
-
-            @functools.cache  # encoded when a loss asks for it: some read other views only
-            def encode(view=view, before=before):
-                return self.body.encode(view, before)
-
+            # Encoded when a loss asks for it: some read other views only.
+            encode = functools.cache(functools.partial(self.body.encode, view, before))
             for name in names:
-                model = self._model(name, view, lambda encode=encode: encode()[0])
-                for metric, value in objectives[name].loss(model, view).items():
-                    metrics[f"{name}/{metric}"] = value
+                losses = objectives[name].loss(self._model(name, view, encode), view)
+                metrics |= {f"{name}/{metric}": value for metric, value in losses.items()}
             if before:
                 carried[view_name] = encode()[1]
         return metrics, carried
 
-    def _model(self, name: str, view: View, encode_own: Callable[[], Encoded]) -> Model:
+    def _model(self, name: str, view: View, encode_own: Callable) -> Model:
         def encode(other: View | None = None) -> Encoded:
-            return encode_own() if other is None else self.body.encode(other, {})[0]
+            return encode_own()[0] if other is None else self.encode(other)
 
         return Model(
             encode=encode,
-            pool=lambda documents=None: self.body.pool(encode_own(), view, documents),
+            pool=lambda documents=None: self.body.pool(encode(), view, documents),
             predict_tokens=self.body.predict_tokens,
             head=self.heads.get(name),
             vocabulary=self.vocabulary,
@@ -106,7 +96,7 @@ class _Composite(nn.Module):
         return self.body.encode(view, {})[0]
 
     def call(self, name: str, view: View, function: Callable[[Model, View], Any]) -> Any:
-        encode = functools.cache(functools.partial(self.encode, view))
+        encode = functools.cache(functools.partial(self.body.encode, view, {}))
         return function(self._model(name, view, encode), view)
 
 
@@ -136,42 +126,34 @@ class Program:
         return _Composite(self.body, tuple(self.objectives.items()), self.vocabulary, self.stream)
 
     def views(self, batch: View, key: Array, progress: Array | float = 1.0) -> dict[str, View]:
-        """The views by name; a function of the batch, key and progress. An objective's draws do not
-        depend on the others."""
+        """The views by name. An objective's draws do not depend on the others."""
         batch, progress = jax.tree.map(jnp.asarray, batch), jnp.asarray(progress, jnp.float32)
         views = {}
         for name in group_by_view(self.objectives, self.stream):
             if name in self.objectives:
-                views[name] = self.objectives[name].view(
-                    batch, named_key(key, name), self.vocabulary, progress
-                )
+                own_key = named_key(key, name)
+                views[name] = self.objectives[name].view(batch, own_key, self.vocabulary, progress)
             else:
                 views[name] = one_direction(batch, name)
         return views
 
     def initial_carry(self, rows: int) -> dict[str, Carry]:
-        """Recurrent states before the first batch, zeros by view and side; {} if nothing is
-        carried."""
+        """Recurrent states before the first batch, zeros by side; {} if none is carried."""
         if not self.stateful:
             return {}
-        sides = [
-            view
-            for view in group_by_view(self.objectives, self.stream)
-            if view in ("forward", "backward")
-        ]
-        return {side: self.body.config.initial_carry(rows, (side,)) for side in sides}
+        sides = {"forward", "backward"} & group_by_view(self.objectives, self.stream).keys()
+        return {side: self.body.shape.initial_carry(rows, (side,)) for side in sorted(sides)}
 
     def init(self, key: Array, batch: View):
-        """Fresh parameters, a tree of float32 arrays. Values depend only on the key and each
-        parameter's path."""
-        params = unbox(self._init(key, batch))
-        return (
-            params if self.adapter is None else self.adapter.add(params, named_key(key, "adapter"))
-        )
+        """Fresh float32 parameters. Values depend only on the key and each parameter's path."""
+        params = nn.meta.unbox(self._init(key, batch))
+        if self.adapter is None:
+            return params
+        return self.adapter.add(params, named_key(key, "adapter"))
 
     def logical_axes(self, batch: View):
         """The logical axis names of every parameter, a tree like `init`'s."""
-        axes = logical_axes(jax.eval_shape(self._init, jax.random.key(0), batch))
+        axes = nn.get_partition_spec(jax.eval_shape(self._init, jax.random.key(0), batch))
         return axes if self.adapter is None else self.adapter.logical_axes(axes)
 
     def _init(self, key, batch):
@@ -184,9 +166,7 @@ class Program:
         if self.adapter is not None:
             return self.adapter.merge(params)
         if "lora" in params:
-            raise UserError(
-                "these parameters have low-rank updates; set config.lora as in their run"
-            )
+            raise UserError("the parameters have low-rank updates: set config.lora as in their run")
         return params
 
     def metrics(
@@ -201,8 +181,7 @@ class Program:
             key: For dropout and negative samples; None for neither.
 
         Returns:
-            ({"mlm/loss": (weighted sum, weight), ...}, the states with which the rows end, new
-            values of running statistics: a tree like a part of the parameters).
+            The sums by "mlm/loss", ..., the states with which the rows end, new running statistics.
         """
         rngs = {} if key is None else {"dropout": key}
         (metrics, carry), kept = self.module.apply(
@@ -216,9 +195,8 @@ class Program:
 
     def call(self, params, name: str, view: View, function: Callable[[Model, View], Any]) -> Any:
         """`function(model, view)` with the `Model` of one objective on a view, without dropout."""
-        return self.module.apply(
-            {"params": self.plain(params)}, name, view, function, method="call"
-        )
+        variables = {"params": self.plain(params)}
+        return self.module.apply(variables, name, view, function, method="call")
 
 
 def named_key(key: Array, name: str) -> Array:
@@ -232,7 +210,6 @@ def one_direction(batch: View, view_name: str) -> View:
     forward = {name: value for name, value in batch.items() if not name.startswith(prefix)}
     if view_name != "backward":
         return forward
-    backward = {
-        name.removeprefix(prefix): value for name, value in batch.items() if name.startswith(prefix)
-    }
-    return {**{name: value for name, value in forward.items() if name != "next_tokens"}, **backward}
+    forward.pop("next_tokens", None)
+    cut = {name.removeprefix(prefix): x for name, x in batch.items() if name.startswith(prefix)}
+    return {**forward, **cut}
