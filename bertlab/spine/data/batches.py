@@ -1,0 +1,95 @@
+"""Batches: a pure function of (prepared corpus, `config.data`, step), without iterator state."""
+
+import hashlib
+import itertools
+import json
+
+from ml_collections import ConfigDict
+
+from bertlab.spine.data import rows
+from bertlab.spine.data.formats import row_length
+from bertlab.spine.data.prepared import Prepared
+from bertlab.spine.data.rows import Batch, Rows
+
+# Raise it when a change of the code changes the rows: it is a part of `Batches.hash`.
+_VERSION = 1
+
+
+class Batches:
+    """Training batches by step, and a split's evaluation batches.
+
+    Attributes:
+        hash: hexadecimal digest of the corpus's fingerprint, the split and the settings that rows
+            depend on, seed included: equal hashes, equal batches.
+        row_length: positions of a row.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        data: ConfigDict,
+        split: str = "train",
+        process_index: int = 0,
+        process_count: int = 1,
+    ):
+        """Batches of a split.
+
+        Args:
+            prepared: the corpus.
+            data: `config.data`.
+            split: its name.
+            process_index, process_count: of this process, which gets its slice of each batch's
+                rows.
+
+        Raises:
+            UserError: the corpus lacks the split, or has fewer tokens than `unique_tokens`.
+        """
+        self._arguments = prepared, data, split
+        self._size, self._share = data.batch_size, data.batch_size // process_count
+        self._offset = process_index * self._share
+        self.row_length = row_length(data)
+        self.hash = _hash(prepared, data, split)
+        self._rows = Rows(*self._arguments, counts_file=f"rows-{self.hash}.npy")
+
+    def __call__(self, step: int) -> Batch:
+        """This process's rows of a batch: dicts of arrays [B / process_count, ...]."""
+        first = step * self._size + self._offset
+        return self._rows.read(first, first + self._share)
+
+    def evaluation(self, limit: int = 0) -> list[Batch]:
+        """Every row of the split once, in up to `limit` batches (0: all); the last is padded.
+
+        They are the same for every seed.
+
+        Raises:
+            UserError: the split has no rows.
+        """
+        prepared, data, split = self._arguments
+        data = ConfigDict(data.to_dict())
+        data.update(seed=0, dupe_factor=0, unique_tokens=0, buckets=())
+        if data.format == "stream":
+            data.stream.vary_length = False
+        rows = Rows(prepared, data, split, epochs=1)
+        batches = []
+        for step in itertools.count():
+            first = step * self._size
+            if (limit and step == limit) or not rows.has(first):
+                return batches
+            first += self._offset
+            batches.append(rows.read(first, first + self._share))
+
+
+def _hash(prepared: Prepared, data: ConfigDict, split: str) -> str:
+    keys = (
+        "format",
+        "seq_len",
+        "batch_size",
+        "seed",
+        "dupe_factor",
+        "unique_tokens",
+        "pack_length",
+    )
+    keys += ("pack_examples", "buckets", "characters", data.format)
+    settings = {key: data.to_dict().get(key) for key in keys}
+    read = [_VERSION, prepared.fingerprint, split, rows.BLOCK_TOKENS, rows.GROUP_BLOCKS, settings]
+    return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()[:16]

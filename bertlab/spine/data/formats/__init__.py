@@ -1,0 +1,52 @@
+"""Formats: how documents become rows. To add one, write a function and an entry here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bertlab.spine.data.formats import pairs, sentences
+from bertlab.spine.data.formats.stream import MARGIN, stream
+from bertlab.spine.data.plans import Plan
+
+
+@dataclass(frozen=True)
+class Format:
+    """What other code needs to know of one value of `config.data.format`.
+
+    Attributes:
+        plan: (text, `config.data`, specials, generator) -> the rows; None for pairs of words.
+        makes: fields that an objective may need and not all formats make.
+        has_padding: rows may end in padding, so they can be packed or sorted into buckets.
+        crosses_documents: a row continues with the next document at the end of one.
+    """
+
+    plan: Callable[..., Plan] | None
+    makes: tuple[str, ...] = ()
+    has_padding: bool = True
+    crosses_documents: bool = False
+
+
+_LABELS = tuple(pairs.NEGATIVES.values())
+
+FORMATS: dict[str, Format] = {
+    "segment_pair": Format(pairs.segment_pair, makes=_LABELS),
+    "sentence_pair": Format(pairs.sentence_pair, makes=_LABELS),
+    "full_sentences": Format(sentences.full_sentences, crosses_documents=True),
+    "doc_sentences": Format(sentences.doc_sentences),
+    "sentences": Format(sentences.sentences),
+    "stream": Format(stream, ("next_tokens", "continues", "rate_scale"), has_padding=False),
+    "cooccurrence": Format(None, ("contexts", "counts"), has_padding=False),
+}
+
+
+def label_field(data) -> str | None:
+    """The field that has the labels of pairs; None without pairs."""
+    if FORMATS[data.format].makes != _LABELS:
+        return None
+    return pairs.NEGATIVES[data[data.format].negatives]
+
+
+def row_length(data) -> int:
+    """Positions of a row."""
+    if data.format == "stream":
+        return data.seq_len + MARGIN * data.stream.vary_length
+    return data.pack_length or data.seq_len

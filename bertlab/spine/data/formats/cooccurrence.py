@@ -1,0 +1,122 @@
+"""Co-occurrences of words, weighted by distance: GloVe's training data (Pennington et al. 2014).
+
+An entry is (i, j, X_ij): X_ij is the sum of 1/distance for all pairs of an i and a j of one
+document that are at most `window` words apart, to both sides, so X is symmetric. As in GloVe's
+cooccur.c, words outside the vocabulary (and other specials) are taken out first, and distances
+count the words that are left. As by its shuffle.c, entries are shuffled once; an epoch then
+shuffles rows of them.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse
+
+from bertlab.spine.data.plans import ranges
+from bertlab.spine.data.prepared import Prepared, read_array
+
+ENTRY = np.dtype([("token", "<i4"), ("context", "<i4"), ("count", "<f4")])
+
+# Pairs that are added up at a time.
+_CHUNK_PAIRS = 1 << 24
+
+
+@dataclass(frozen=True)
+class EntryPlan:
+    """Rows of L entries, the last one padded.
+
+    Attributes:
+        entries: `ENTRY` [N].
+        length: L.
+    """
+
+    entries: np.ndarray
+    length: int
+    is_ordered = False
+
+    def __len__(self) -> int:
+        return -(-len(self.entries) // self.length)
+
+    def gather(self, arrays, rows: np.ndarray, width: int, pad_id: int) -> dict[str, np.ndarray]:
+        """See `Plan`. Padding has the count 1, so that it has a logarithm."""
+        del arrays
+        at = rows[:, None] * self.length + np.arange(width)
+        is_entry = at < len(self.entries)
+        chosen = self.entries.take(at, mode="clip")
+        none, zeros = np.full(len(rows), -1, np.int32), np.zeros(at.shape, np.int32)
+        return {
+            "tokens": np.where(is_entry, chosen["token"], pad_id),
+            "contexts": np.where(is_entry, chosen["context"], pad_id),
+            "counts": np.where(is_entry, chosen["count"], np.float32(1)),
+            "documents": is_entry.astype(np.int32),
+            "segments": zeros,
+            "positions": zeros,
+            "pair_label": none,
+            "order_label": none,
+            "number": rows,
+        }
+
+
+def entries(prepared: Prepared, name: str, documents: np.ndarray, window: int) -> np.ndarray:
+    """All entries of some documents of a split, from a file beside the corpus; made once.
+
+    Needs up to 50 bytes of memory for each entry.
+
+    Args:
+        prepared: the corpus.
+        name: of the split.
+        documents: their numbers.
+        window: the largest distance (`config.data.cooccurrence.window`).
+    """
+    path = prepared.directory / f"cooccurrence-{name}-{len(documents)}-{window}.npy"
+    if not path.exists():
+        counted = _count(prepared, name, documents, window)
+        save(path, np.random.default_rng(0).permutation(counted))
+    return read_array(path)
+
+
+def _count(prepared: Prepared, name: str, documents: np.ndarray, window: int) -> np.ndarray:
+    split, size = prepared.split(name), prepared.tokenizer.vocab_size
+    is_word = np.ones(size, bool)
+    for role in ("pad_id", "unk_id", "cls_id", "sep_id", "mask_id"):
+        if getattr(prepared.tokenizer, role) is not None:
+            is_word[getattr(prepared.tokenizer, role)] = False
+    bounds = split.token_bounds()
+    first, lengths = bounds[documents], bounds[documents + 1] - bounds[documents]
+    chunk = np.cumsum(lengths) // (_CHUNK_PAIRS // window)
+    sums = [scipy.sparse.csr_matrix((size, size))]
+    for some in np.split(np.arange(len(documents)), np.flatnonzero(np.diff(chunk)) + 1):
+        words = split.tokens[ranges(first[some], lengths[some])].astype(np.int32)
+        document = np.repeat(some, lengths[some])[is_word[words]]
+        sums.append(_pairs(words[is_word[words]], document, window, size))
+        # Add up matrices of about one size, so that an entry is added to few others.
+        while len(sums) > 1 and sums[-2].nnz < 2 * sums[-1].nnz:
+            sums[-2:] = [sums[-2] + sums[-1]]
+    total = sum(sums[1:], sums[0])
+    total = (total + total.T).tocsr()
+    counted = np.empty(total.nnz, ENTRY)
+    counted["token"] = np.repeat(np.arange(size), np.diff(total.indptr))
+    counted["context"], counted["count"] = total.indices, total.data
+    return counted
+
+
+def _pairs(words, document, window: int, size: int) -> scipy.sparse.csr_matrix:
+    """Sums of 1/distance, by first and second word of the text."""
+    first, second, weights = [], [], []
+    for distance in range(1, window + 1):
+        at = np.flatnonzero(document[:-distance] == document[distance:])
+        first.append(words[at])
+        second.append(words[at + distance])
+        weights.append(np.full(len(at), 1 / distance))
+    pairs = np.concatenate(weights), (np.concatenate(first), np.concatenate(second))
+    return scipy.sparse.coo_matrix(pairs, shape=(size, size)).tocsr()
+
+
+def save(path: Path, array: np.ndarray) -> None:
+    """Writes an array to a temporary name and renames it: several processes may make the same."""
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        np.save(file, array)
+    temporary.replace(path)

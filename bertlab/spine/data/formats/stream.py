@@ -1,0 +1,204 @@
+"""Streams: text for models that carry their state from batch to batch (truncated BPTT).
+
+The documents of a plan lie end to end. Each of the batch's B lanes reads an equal share of them,
+and a lane's row continues its row of the batch before. Rows have `next_tokens`, the token to
+predict at each position (−1: none); `continues` (1: the row starts with its lane's state, 0: with
+zeros); and `rate_scale`. Nothing in a row is random. With `config.data.stream.backward`, models
+that read right to left get a second stream, of the same documents in another order, with the prefix
+`backward_`. Its rows are in text order; read from the last position to the first, a row continues
+in the next batch.
+
+How documents are joined (`config.data.stream.wrap`):
+
+    document  w w w w [SEP]            predicted: all but the first
+    sentence  [CLS] w w  [CLS] w w     predicted: w w [SEP]  w w [SEP], as in ELMo's training
+                                       (bilm-tf, data.py): an end is predicted and never read, a
+                                       start read and never predicted; backward the reverse
+    none      w w w w
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertlab.spine.data.plans import Specials, Text, bounds_of, gather, ranges, special
+
+MARGIN = 20  # by which a row of varying length may be longer than `seq_len`
+
+# Lengths of BPTT (Merity et al. 2017, section 5; main.py of awd-lstm-lm).
+_HALF_PROBABILITY, _STDDEV, _SHORTEST = 0.05, 5.0, 5
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """The text of one direction, with one position of padding at both ends.
+
+    Attributes:
+        starts: int64 [N], see `RowPlan`.
+        bounds: int64 [N + 1], the position of each span, from −1 on, and the end.
+        documents: int64 [N], from 1 on; 0 for padding.
+        lanes: int64 [B + 1], where each lane begins and the last ends.
+    """
+
+    starts: np.ndarray
+    bounds: np.ndarray
+    documents: np.ndarray
+    lanes: np.ndarray
+
+    @classmethod
+    def from_text(cls, text, wrap, backward, specials, lanes, whole_documents) -> "Sequence":
+        """Args: lanes: how many; whole_documents: each begins with a document."""
+        if wrap == "sentence":
+            starts, lengths, documents = text.starts, np.diff(text.bounds), text.document + 1
+        else:
+            starts, lengths = text.starts[text.documents[:-1]], np.diff(text.bounds[text.documents])
+            documents = np.arange(1, len(starts) + 1)
+        if wrap != "none":
+            before = wrap == "sentence" and not backward
+            token = special(specials.cls if before else specials.sep)
+            extra = (np.full_like(starts, token), np.ones_like(lengths))
+            columns = ((e, own) if before else (own, e) for e, own in zip(extra, (starts, lengths)))
+            starts, lengths = (np.stack(column, axis=1).ravel() for column in columns)
+            documents = np.repeat(documents, 2)
+        padding = [special(specials.pad)]
+        bounds = bounds_of(np.concatenate([[1], lengths, [1]])) - 1
+        cuts = np.arange(lanes + 1) * bounds[-2] // lanes
+        if whole_documents:
+            begins = bounds[1:-1][np.diff(documents, prepend=0, append=0) != 0]
+            cuts = begins[np.searchsorted(begins, cuts)]
+        documents = np.concatenate([[0], documents, [0]])
+        return cls(np.concatenate([padding, starts, padding]), bounds, documents, cuts)
+
+    def document_at(self, positions: np.ndarray) -> np.ndarray:
+        """The document of each position."""
+        return self.documents[np.searchsorted(self.bounds, positions, side="right") - 1]
+
+    def window(self, arrays, first, last, width, pad_id) -> dict[str, np.ndarray]:
+        """The fields of positions first[r] .. last[r] of the text, a row each."""
+        i = np.searchsorted(self.bounds, first, side="right") - 1
+        counts = np.maximum(np.searchsorted(self.bounds, last) - i, 0)
+        spans, row = ranges(i, counts), np.repeat(np.arange(len(i)), counts)
+        begin = np.maximum(self.bounds[spans], first[row])
+        lengths = np.minimum(self.bounds[spans + 1], last[row]) - begin
+        starts = self.starts[spans] + begin - self.bounds[spans]
+        documents = self.documents[spans]
+        numbers = np.where(documents > 0, documents - self.documents[i][row] + 1, 0)
+        segments = np.zeros_like(numbers)
+        return gather(arrays, starts, lengths, segments, numbers, counts, width, pad_id)
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """Rows of a stream. Row t·B + lane is a lane's row in batch t.
+
+    Attributes:
+        sequences: by direction, "forward" and perhaps "backward".
+        steps: int64 [n + 1], how far each lane has come before each batch.
+        settings: `config.data.stream`.
+        seq_len: `config.data.seq_len`.
+        specials: of the tokenizer.
+    """
+
+    sequences: dict[str, Sequence]
+    steps: np.ndarray
+    settings: object
+    seq_len: int
+    specials: Specials
+    is_ordered = True
+
+    def __len__(self) -> int:
+        return (len(self.steps) - 1) * (len(self.sequences["forward"].lanes) - 1)
+
+    def gather(self, arrays, rows: np.ndarray, width: int, pad_id: int) -> dict[str, np.ndarray]:
+        """See `Plan`."""
+        step, lane = np.divmod(rows, len(self.sequences["forward"].lanes) - 1)
+        fields = self._side(arrays, "forward", step, lane, width)
+        if "backward" in self.sequences:
+            backward = self._side(arrays, "backward", step, lane, width)
+            fields |= {f"backward_{name}": values for name, values in backward.items()}
+        lengths = self.steps[step + 1] - self.steps[step]
+        none = np.full(len(rows), -1, np.int32)
+        labels = {"pair_label": none, "order_label": none, "number": rows}
+        return fields | labels | {"rate_scale": (lengths / self.seq_len).astype(np.float32)}
+
+    def _side(self, arrays, side, step, lane, width) -> dict[str, np.ndarray]:
+        sequence, backward = self.sequences[side], int(side == "backward")
+        low, high = sequence.lanes[lane], sequence.lanes[lane + 1]
+        if backward:
+            first = np.maximum(high - self.steps[step + 1], low)
+            last = np.maximum(high - self.steps[step], low)
+        else:
+            first = np.minimum(low + self.steps[step], high)
+            last = np.minimum(low + self.steps[step + 1], high)
+        # One position more than the row: the token that is predicted last.
+        pad_id = self.specials.pad
+        window = sequence.window(arrays, first - backward, last + 1 - backward, width + 1, pad_id)
+        own = slice(backward, width + backward)
+        predicted = slice(1 - backward, width + 1 - backward)
+        fields = {name: np.ascontiguousarray(values[:, own]) for name, values in window.items()}
+        is_text = np.arange(width) < (last - first)[:, None]
+        fields["next_tokens"] = self._next(
+            window["tokens"][:, predicted],
+            window["documents"][:, predicted],
+            fields["documents"],
+            is_text,
+            backward,
+        )
+        across = self.settings.attend_across_documents
+        documents, positions = fields["documents"], fields["positions"]
+        if across:
+            documents, positions = np.ones_like(documents), np.arange(width, dtype=np.int32)
+        else:  # from 1 and from 0 in the row, which may begin after the window
+            documents = documents - documents[:, :1] + 1
+            positions = positions - (documents == 1) * positions[:, :1]
+        fields["documents"] = np.where(is_text, documents, 0).astype(np.int32)
+        fields["positions"] = np.where(is_text, positions, 0).astype(np.int32)
+        for name in arrays:
+            fields[name] = np.where(is_text, fields[name], pad_id)
+        edge = last if backward else first  # the row is read from here on
+        is_same = sequence.document_at(edge - 1) == sequence.document_at(edge)
+        fields["continues"] = ((step > 0) & (across | is_same)).astype(np.int32)
+        return fields
+
+    def _next(self, tokens, documents, own_documents, is_text, backward) -> np.ndarray:
+        """`next_tokens` from the tokens that follow in reading order, and their documents."""
+        if self.settings.wrap == "sentence":
+            start, end = self.specials.cls, self.specials.sep
+            start, end = (end, start) if backward else (start, end)
+            tokens = np.where((tokens == start) | (documents == 0), end, tokens)
+            return np.where(is_text, tokens, -1).astype(np.int32)
+        has_next = is_text & (documents > 0)
+        if not self.settings.attend_across_documents:
+            has_next &= documents == own_documents
+        return np.where(has_next, tokens, -1).astype(np.int32)
+
+
+def stream(
+    text: Text, data, specials: Specials, rng: np.random.Generator, whole_documents: bool = False
+) -> StreamPlan:
+    """See the module.
+
+    Args:
+        whole_documents: each lane begins with a document, so lanes are of different lengths.
+    """
+    settings = data.stream
+    options = (specials, data.batch_size, whole_documents)
+    sequences = {"forward": Sequence.from_text(text, settings.wrap, False, *options)}
+    if settings.backward:
+        counts = np.diff(text.documents)
+        order = rng.permutation(len(counts))
+        sentences = ranges(text.documents[order], counts[order])
+        lengths = np.diff(text.bounds)[sentences]
+        other = Text.from_lengths(text.starts[sentences], lengths, counts[order])
+        sequences["backward"] = Sequence.from_text(other, settings.wrap, True, *options)
+    longest = max(int(np.diff(sequence.lanes).max()) for sequence in sequences.values())
+    if settings.vary_length:
+        draws = longest // _SHORTEST + 1
+        is_half = rng.random(draws) < _HALF_PROBABILITY
+        lengths = rng.normal(np.where(is_half, data.seq_len / 2, data.seq_len), _STDDEV)
+        lengths = np.clip(lengths.astype(np.int64), _SHORTEST, data.seq_len + MARGIN)
+    else:
+        lengths = np.full(-(-longest // data.seq_len), data.seq_len)
+    steps = bounds_of(lengths)
+    steps = steps[: np.searchsorted(steps, longest) + 1]
+    return StreamPlan(sequences, steps, settings, data.seq_len, specials)

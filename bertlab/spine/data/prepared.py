@@ -1,0 +1,105 @@
+"""A prepared corpus on disk: flat arrays of token ids, mapped into memory."""
+
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertlab.spine.errors import UserError
+
+
+@dataclass(frozen=True)
+class Split:
+    """The documents of one split, end to end. No sentence and no document is empty.
+
+    Attributes:
+        name: train, valid or test.
+        tokens: uint16 or uint32 [T], ids without any special ones.
+        sentences: int64 [S + 1], where each sentence begins in `tokens`, and the end.
+        documents: int64 [D + 1], where each document begins among the sentences, and the end.
+        bytes: int64 [D], UTF-8 bytes of each document's text.
+        words: uint32 [T], each token's row of `Prepared.characters`; None without a words
+            tokenizer.
+    """
+
+    name: str
+    tokens: np.ndarray
+    sentences: np.ndarray
+    documents: np.ndarray
+    bytes: np.ndarray
+    words: np.ndarray | None = None
+
+    def token_bounds(self) -> np.ndarray:
+        """int64 [D + 1]: where each document begins in `tokens`, and the end."""
+        return self.sentences[self.documents]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared corpus.
+
+    Attributes:
+        directory: the folder that has it.
+        tokenizer: the one that made the ids.
+        fingerprint: hexadecimal digest of the text and of the settings that made the arrays.
+        statistics: by split: documents, sentences, tokens, bytes and so on.
+    """
+
+    directory: Path
+    tokenizer: Any
+    fingerprint: str
+    statistics: dict[str, dict[str, int]]
+
+    @functools.cached_property
+    def counts(self) -> np.ndarray:
+        """int64 [V]: how often each id occurs in the train split."""
+        return np.load(self.directory / "counts.npy")
+
+    @functools.cached_property
+    def characters(self) -> np.ndarray:
+        """uint16 [types, 50]: characters of each type of word.
+
+        Row v < V is the vocabulary's piece v; the others are words outside the vocabulary.
+        """
+        return read_array(self.directory / "characters.npy")
+
+    def split(self, name: str) -> Split:
+        """The documents of "train", "valid" or "test".
+
+        Raises:
+            UserError: the corpus was prepared without this split.
+        """
+        folder = self.directory / name
+        if not folder.is_dir():
+            raise UserError(
+                f"{self.directory} has no {name} split; set config.data.{name}_fraction above 0"
+            )
+        names = ("tokens", "sentences", "documents", "bytes")
+        arrays = {array: read_array(folder / f"{array}.npy") for array in names}
+        if (folder / "words.npy").is_file():
+            arrays["words"] = read_array(folder / "words.npy")
+        return Split(name, **arrays)
+
+
+def read_array(path: Path) -> np.ndarray:
+    """A read-only array whose pages are read from disk when they are used."""
+    return np.asarray(np.load(path, mmap_mode="r"))
+
+
+def load_prepared(directory: str | Path) -> Prepared:
+    """Opens a prepared corpus.
+
+    Raises:
+        UserError: `directory` is not one.
+    """
+    from bertlab.spine.data.tokenizers import load_tokenizer  # slow to import
+
+    directory = Path(directory)
+    if not (directory / "meta.json").is_file():
+        raise UserError(f"{directory} is not a prepared corpus (it has no meta.json)")
+    meta = json.loads((directory / "meta.json").read_text(encoding="utf-8"))
+    tokenizer = load_tokenizer(directory / "tokenizer")
+    return Prepared(directory, tokenizer, meta["fingerprint"], meta["statistics"])
