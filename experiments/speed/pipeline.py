@@ -1,13 +1,14 @@
-"""How fast batches are made on one core, by format: the first table of "Batches" in README.md.
+"""How fast batches are made on one core, by format.
 
-    python experiments/speed/pipeline.py experiments/speed/pipeline.json [--tokens=30000000]
+    python experiments/speed/pipeline.py experiments/speed/pipeline.json
 
-makes up a corpus, plans an epoch of each format and makes its batches. Rates are in positions per second of CPU time of all
-threads. "planned" counts the planning of the epoch, "batches" does not; "old" is the pipeline before, with planning.
+makes up a corpus, plans an epoch of each format and makes its batches. Rates are in M positions per
+second of CPU time of all threads: "batches" of the gathers, "planned" with the planning of the
+epoch, "old" of the pipeline before, with all it does. "filled": the share that is not padding.
 """
 
-import argparse
 import json
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -20,43 +21,24 @@ from bertlab.spine.data.prepared import Prepared
 from bertlab.spine.data.rows import Rows
 
 PAIRS = {"random_next_probability": 0.5, "own_document_retries": 10, "negatives": "random"}
-DATA = {
-    "seq_len": 128,
-    "batch_size": 256,
-    "seed": 0,
-    "dupe_factor": 0,
-    "unique_tokens": 0,
-    "pack_length": 0,
-    "pack_examples": 8,
-    "buckets": (),
-    "characters": False,
-    "shards": 1,  # this and the next: of the old pipeline
-    "shuffle_window": 1024,
+DATA = dict(seq_len=128, batch_size=256, seed=0, dupe_factor=0, unique_tokens=0, pack_length=0)
+DATA |= dict(pack_examples=8, buckets=(), characters=False, shards=1, shuffle_window=1024)
+FORMATS = {
     "segment_pair": PAIRS | {"short_probability": 0.1, "force_random_if_single": True},
     "sentence_pair": PAIRS | {"force_random_if_single": False},
     "full_sentences": {"attend_across_documents": False, "document_separator": True},
-    "stream": {
-        "wrap": "document",
-        "backward": False,
-        "attend_across_documents": True,
-        "vary_length": False,
-    },
+    "doc_sentences": {},
+    "stream": dict(
+        wrap="document", backward=False, vary_length=False, attend_across_documents=True
+    ),
     "cooccurrence": {"window": 5},
 }
-ELMO = {"stream.wrap": "sentence", "stream.backward": True, "stream.attend_across_documents": False}
-# Name -> format and settings.
-CASES = {
-    "segment_pair": ("segment_pair", {}),
+CASES = {name: (name, {}) for name in FORMATS} | {
     "segment_pair, packed": ("segment_pair", {"pack_length": 512}),
     "segment_pair, buckets": ("segment_pair", {"buckets": (32, 64)}),
     "segment_pair, 512": ("segment_pair", {"seq_len": 512, "batch_size": 64}),
-    "sentence_pair": ("sentence_pair", {}),
-    "full_sentences": ("full_sentences", {}),
     "full_sentences, 8 rows": ("full_sentences", {"batch_size": 8}),
-    "doc_sentences": ("doc_sentences", {}),
-    "stream": ("stream", {}),
-    "stream, ELMo's": ("stream", ELMO),
-    "cooccurrence": ("cooccurrence", {}),
+    "stream, both sides": ("stream", {"stream.wrap": "sentence", "stream.backward": True}),
 }
 
 
@@ -65,37 +47,80 @@ def make_corpus(folder: Path, tokens: int) -> Prepared:
     rng = np.random.default_rng(0)
     lengths = rng.geometric(1 / 25, tokens // 25)
     sentences = rng.geometric(1 / 20, len(lengths) // 20)
-    documents = np.append(np.cumsum(sentences)[np.cumsum(sentences) < len(lengths)], len(lengths))
-    arrays = {
-        "tokens": rng.integers(5, 8192, lengths.sum()).astype(np.uint16),
-        "sentences": np.append(0, np.cumsum(lengths)),
-        "documents": np.append(0, documents),
-        "bytes": np.zeros(len(documents), np.int64),
-    }
+    documents = np.cumsum(sentences)
+    documents = np.append(documents[documents < len(lengths)], len(lengths))
     (folder / "train").mkdir()
-    for name, array in arrays.items():
-        np.save(folder / "train" / f"{name}.npy", array)
+    tokens = rng.integers(5, 8192, lengths.sum()).astype(np.uint16)
+    np.save(folder / "train/tokens.npy", tokens)
+    np.save(folder / "train/sentences.npy", np.append(0, np.cumsum(lengths)))
+    np.save(folder / "train/documents.npy", np.append(0, documents))
+    np.save(folder / "train/bytes.npy", np.zeros(len(documents), np.int64))
     ids = {"pad_id": 0, "unk_id": 1, "cls_id": 2, "sep_id": 3, "mask_id": 4, "vocab_size": 8192}
     return Prepared(folder, SimpleNamespace(**ids, kind="unigram"), "made", {})
 
 
 def measure(prepared: Prepared, data) -> dict[str, float]:
-    """M positions a second with planning and without, and the share of positions that are not padding."""
-    rows = Rows(prepared, data, "train")
-    start = time.process_time()
+    """Rates with planning and without, and the share of positions that are not padding."""
+    rows, size, start = Rows(prepared, data, "train"), data.batch_size, time.process_time()
     group = rows.make_group(0)
     planning = time.process_time() - start
-    positions = text = 0
-    start = time.process_time()
-    for first in range(0, len(group.order) - data.batch_size + 1, data.batch_size):
-        batch = rows.fields(group, first, first + data.batch_size)
-        sides = [batch["tokens"], batch.get("backward_tokens", batch["tokens"][:0])]
-        positions += sum(side.size for side in sides)
-        text += np.count_nonzero(batch["documents"])
-    batches = time.process_time() - start
-    return {
-        "planned": positions / (planning + batches) / 1e6,
-        "batches": positions / batches / 1e6,
-        "planning": planning,
-        "filled": text * (2 if sides[1].size else 1) / positions,
-    }
+    steps = range(0, len(group.order) - size + 1, size)
+    positions, seconds, filled = count(rows.fields(group, step, step + size) for step in steps)
+    planned = positions / (seconds + planning)
+    return {"planned": planned, "batches": positions / seconds, "filled": filled}
+
+
+def count(batches, limit: float = 1e9) -> tuple[float, float, float]:
+    """Million positions of batches, seconds of CPU time, and the share that is not padding."""
+    start, positions, text = time.process_time(), 0, 0
+    for batch in batches:
+        for name in {"documents", "backward_documents"} & set(batch):
+            positions += batch[name].size
+            text += np.count_nonzero(batch[name])
+        if time.process_time() - start > limit:
+            break
+    return positions / 1e6, time.process_time() - start, text / positions
+
+
+def measure_old(prepared: Prepared, data) -> dict[str, float]:
+    """The same of the pipeline before, with the documents in memory rather than on disk."""
+    from bertlab.data.batches import train_batches
+
+    split = prepared.split("train")
+    texts = np.split(split.tokens.astype(np.int32), split.token_bounds()[1:-1])
+    lengths = np.split(np.diff(split.sentences).astype(np.int32), split.documents[1:-1])
+    documents = [
+        {"tokens": text, "sentence_lengths": length, "document": number}
+        for number, (text, length) in enumerate(zip(texts, lengths, strict=True))
+    ]
+    old = SimpleNamespace(tokenizer=prepared.tokenizer, source=lambda name: documents)
+    positions, seconds, filled = count(train_batches(old, data), limit=4)
+    return {"old": positions / seconds, "old filled": filled}
+
+
+def main():
+    """Measures all cases, prints a table and writes the JSON."""
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = make_corpus(Path(folder), 30_000_000)
+        # The limit: a batch's rows of 128 in a random order, and nothing else.
+        tokens, ramp = prepared.split("train").tokens, np.arange(128)
+        starts = np.random.default_rng(0).integers(0, len(tokens), (2000, 256, 1))
+        gathers = ({"documents": tokens.take(s + ramp, mode="clip").astype("i4")} for s in starts)
+        positions, seconds, _ = count(gathers)
+        results = {"gather of tokens": {"batches": positions / seconds}}
+        columns = ("planned", "batches", "old", "filled", "old filled")
+        print(f"{'':24}{''.join(f'{column:>11}' for column in columns)}")
+        for name, (kind, settings) in CASES.items():
+            data = ConfigDict(DATA | FORMATS | {"format": kind})
+            data.update_from_flattened_dict(settings)
+            results[name] = measure(prepared, data)
+            if kind != "cooccurrence":  # the old pipeline counts pairs for minutes
+                results[name] |= measure_old(prepared, data)
+        for name, result in results.items():
+            print(f"{name:24}{''.join(f'{result.get(key, np.nan):11.2f}' for key in columns)}")
+            results[name] = {key: round(float(value), 3) for key, value in result.items()}
+    Path(sys.argv[1]).write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

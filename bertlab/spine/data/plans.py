@@ -112,13 +112,9 @@ class Plan(Protocol):
     def __len__(self) -> int: ...
 
     def gather(self, arrays, rows: np.ndarray, width: int, pad_id: int) -> dict[str, np.ndarray]:
-        """The fields of rows: [B, width], and `number` and the labels of each example.
+        """The fields [B, width] of `rows` [B], one for each of the split's `arrays` by name too.
 
-        Args:
-            arrays: the split's arrays by name, such as `tokens`; each becomes a field.
-            rows: [B] their numbers.
-            width: positions of a row.
-            pad_id: of the tokenizer.
+        `number` and the labels have one entry an example.
         """
 
 

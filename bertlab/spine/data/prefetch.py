@@ -16,12 +16,11 @@ def prefetch(batches: Callable, start: int, put: Callable, ahead: int = 2) -> It
         put: a batch onto the devices.
         ahead: batches that wait.
     """
-    with ThreadPoolExecutor(1, thread_name_prefix="batches") as thread:
-        waiting = collections.deque()
-        try:
-            for step in itertools.count(start):
-                waiting.append(thread.submit(lambda step=step: put(batches(step))))
-                if len(waiting) > ahead:
-                    yield waiting.popleft().result()
-        finally:
-            thread.shutdown(cancel_futures=True)
+    thread, waiting = ThreadPoolExecutor(1, thread_name_prefix="batches"), collections.deque()
+    try:
+        for step in itertools.count(start):
+            waiting.append(thread.submit(lambda step=step: put(batches(step))))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+    finally:
+        thread.shutdown(cancel_futures=True)

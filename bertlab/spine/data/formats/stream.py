@@ -137,15 +137,17 @@ class StreamPlan:
         predicted = slice(1 - backward, width + 1 - backward)
         fields = {name: np.ascontiguousarray(values[:, own]) for name, values in window.items()}
         is_text = np.arange(width) < (last - first)[:, None]
-        fields["next_tokens"] = self._next(
-            window["tokens"][:, predicted],
-            window["documents"][:, predicted],
-            fields["documents"],
-            is_text,
-            backward,
-        )
-        across = self.settings.attend_across_documents
         documents, positions = fields["documents"], fields["positions"]
+        across = self.settings.attend_across_documents
+        follows, document = window["tokens"][:, predicted], window["documents"][:, predicted]
+        if self.settings.wrap == "sentence":  # its end follows, not the next one's start
+            start, end = self.specials.cls, self.specials.sep
+            start, end = (end, start) if backward else (start, end)
+            follows = np.where((follows == start) | (document == 0), end, follows)
+            has_next = is_text
+        else:
+            has_next = is_text & (document > 0) & (across | (document == documents))
+        fields["next_tokens"] = np.where(has_next, follows, -1).astype(np.int32)
         if across:
             documents, positions = np.ones_like(documents), np.arange(width, dtype=np.int32)
         else:  # from 1 and from 0 in the row, which may begin after the window
@@ -159,18 +161,6 @@ class StreamPlan:
         is_same = sequence.document_at(edge - 1) == sequence.document_at(edge)
         fields["continues"] = ((step > 0) & (across | is_same)).astype(np.int32)
         return fields
-
-    def _next(self, tokens, documents, own_documents, is_text, backward) -> np.ndarray:
-        """`next_tokens` from the tokens that follow in reading order, and their documents."""
-        if self.settings.wrap == "sentence":
-            start, end = self.specials.cls, self.specials.sep
-            start, end = (end, start) if backward else (start, end)
-            tokens = np.where((tokens == start) | (documents == 0), end, tokens)
-            return np.where(is_text, tokens, -1).astype(np.int32)
-        has_next = is_text & (documents > 0)
-        if not self.settings.attend_across_documents:
-            has_next &= documents == own_documents
-        return np.where(has_next, tokens, -1).astype(np.int32)
 
 
 def stream(
