@@ -120,9 +120,7 @@ def _build(corpus: Corpus, data, fingerprint: str, directory: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _read(
-    data, documents: Iterator[Document], bounds: Bounds
-) -> tuple[list[str], dict[str, int]]:
+def _read(data, documents: Iterator[Document], bounds: Bounds) -> tuple[list[str], dict[str, int]]:
     """A sample of the train split's sentences, and the number of documents of each split."""
     settings = data.tokenizer
     numbers = dict.fromkeys(used_splits(data), 0)
@@ -134,9 +132,7 @@ def _read(
             if split == "train" and not settings.path:
                 yield from document.parts
 
-    sample = sample_texts(
-        sentences(), settings.sample_sentences, settings.seed, settings.lowercase
-    )
+    sample = sample_texts(sentences(), settings.sample_sentences, settings.seed, settings.lowercase)
     return sample, numbers
 
 
@@ -157,9 +153,7 @@ def _write(
 ) -> dict[str, dict[str, int]]:
     """Writes the arrays; returns the statistics by split."""
     types = {} if tokenizer.has_whole_words else None
-    writers = {
-        split: SplitWriter(folder / split, tokenizer, types) for split in used_splits(data)
-    }
+    writers = {split: SplitWriter(folder / split, tokenizer, types) for split in used_splits(data)}
     found = encode_all(chunks(corpus.documents(), bounds), folder / "tokenizer", data.workers)
     for encoded in found:
         writers[encoded.split].add(encoded)

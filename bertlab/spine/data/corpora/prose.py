@@ -8,9 +8,7 @@ _UNDERLINE = re.compile(r"^\s*([=\-~^*#+`\"_.])\1{2,}\s*$")
 _LIST_ITEM = re.compile(r"^\s*(?:[*+•-]|\(?\d{1,2}[.)]|\(?[a-z]\)|\.\.)\s+")
 _FIELD = re.compile(r"^\s*(?::[^:`]+:|@\w+)\s*")
 # "name: text", "name (type): text" and "*args: text", as Google's style describes parameters.
-_DESCRIBED = re.compile(
-    r"^\s*\*{0,2}`{0,2}[\w.]+`{0,2}(?:\s*\([^()]*\))?\s*(?::|--)\s+(?=[A-Z])"
-)
+_DESCRIBED = re.compile(r"^\s*\*{0,2}`{0,2}[\w.]+`{0,2}(?:\s*\([^()]*\))?\s*(?::|--)\s+(?=[A-Z])")
 _ROLE = re.compile(r":(?:[a-z]+:){1,2}(?=`)")
 _LINK = re.compile(r"`([^`<>]+?)\s*<[^<>`]+>`__?")
 

@@ -78,7 +78,9 @@ def _builder(name: str) -> tfds.core.DatasetBuilder:
         ) from error
 
 
-def _open_split(builder: tfds.core.DatasetBuilder, split: str, key: str) -> Sequence[dict[str, Any]]:
+def _open_split(
+    builder: tfds.core.DatasetBuilder, split: str, key: str
+) -> Sequence[dict[str, Any]]:
     if not builder.info.splits:
         raise UserError(
             f'dataset "{builder.info.full_name}" is not prepared in {builder.data_dir}; run'

@@ -142,7 +142,9 @@ def find_specials(
     for role, usual in ROLES.items():
         candidates = (ids[name] for name in (names.get(role), *usual) if name in ids)
         found[role] = next(candidates, None)
-    stand_in = next((found[role] for role in ("sep", "cls", "unk") if found[role] is not None), None)
+    stand_in = next(
+        (found[role] for role in ("sep", "cls", "unk") if found[role] is not None), None
+    )
     if stand_in is None:
         usual = ", ".join(name for role in ("sep", "cls", "unk") for name in ROLES[role])
         raise UserError(f"{source} has no special piece: the vocabulary needs one of {usual}")

@@ -14,7 +14,7 @@ from typing import Any
 import tokenizers
 
 from bertlab.spine.data.tokenizers.base import ROLES, SPECIALS, Tokenizer, find_specials
-from bertlab.spine.data.tokenizers.fast import JsonTokenizer, pieces_by_id
+from bertlab.spine.data.tokenizers.fast import JsonTokenizer
 from bertlab.spine.data.tokenizers.sentencepieces import BpeTokenizer, UnigramTokenizer
 from bertlab.spine.data.tokenizers.wordpiece import WordPieceTokenizer
 from bertlab.spine.errors import UserError
@@ -68,9 +68,7 @@ def load_published(path: Path, lowercase: bool | None) -> Tokenizer:
     )
 
 
-def _load_wordpiece(
-    path: Path, settings: Mapping[str, Any], lowercase: bool | None
-) -> Tokenizer:
+def _load_wordpiece(path: Path, settings: Mapping[str, Any], lowercase: bool | None) -> Tokenizer:
     """A vocabulary by Google's rules, or beside transformers' files by its BertTokenizer's.
 
     Those are the library's: other Unicode tables and customs than Google's (see `wordpiece`), and
@@ -133,10 +131,7 @@ def _load_byte_level(directory: Path, settings: Mapping[str, Any]) -> Tokenizer:
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     specials = [name for names in ROLES.values() for name in names if name in vocabulary]
     tokenizer.add_special_tokens(
-        [
-            tokenizers.AddedToken(name, lstrip=name == "<mask>", special=True)
-            for name in specials
-        ]
+        [tokenizers.AddedToken(name, lstrip=name == "<mask>", special=True) for name in specials]
     )
     if {"<s>", "</s>"} <= vocabulary.keys() and _class_name(settings) != "GPT2Tokenizer":
         sep, cls = ((name, vocabulary[name]) for name in ("</s>", "<s>"))

@@ -164,9 +164,7 @@ def _train(sample: Sequence[str], vocab_size: int, lowercase: bool) -> list[str]
     """The pieces of a trained WordPiece vocabulary in the order of ids."""
     tokenizer = _backend({"[UNK]": 0})
     texts = [
-        " ".join(
-            word for word in bert_words(text, lowercase) if len(word) <= _LONGEST_TRAINED_WORD
-        )
+        " ".join(word for word in bert_words(text, lowercase) if len(word) <= _LONGEST_TRAINED_WORD)
         for text in sample
     ]
     characters = Counter("".join(texts).replace(" ", ""))

@@ -46,7 +46,7 @@ class WordsTokenizer(VocabularyTokenizer):
         largest = len(SPECIALS) + len(words)
         if largest < vocab_size:
             raise UserError(
-                f"config.data.tokenizer.vocab_size={vocab_size}: the text has fewer different words;"
+                f"config.data.tokenizer.vocab_size={vocab_size}: the text has fewer words;"
                 f" the largest value that works is {largest}"
             )
         return cls([*SPECIALS, *words[: vocab_size - len(SPECIALS)]], lowercase, split)
