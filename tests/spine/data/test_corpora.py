@@ -49,7 +49,7 @@ def test_sentences(text, sentences):
 def test_documents_of_text_files(tmp_path, compression):
     pack = COMPRESSIONS[compression]
     text = "\ufeffFirst one.  Its second.\r\nLast line.\r\n\r\n \t \n\nÜber zwei.\n".encode()
-    records = '{"text": "One.\\nTwo"}\n{"text": " "}\n{"text": "A\\n\\nb. \\ud83d"}\n'.encode()
+    records = '{"text": "One.\\nTwo"}\n{"text": " "}\n{"text": "A\\n\\nBody. \\ud83d"}\n'.encode()
     (tmp_path / f"b.train{compression}").write_bytes(pack(text))
     (tmp_path / f"a.jsonl{compression}").write_bytes(pack(records))
     found = {
@@ -57,7 +57,7 @@ def test_documents_of_text_files(tmp_path, compression):
     }
     assert list(found.items()) == [
         (f"a.jsonl{compression}:1", ("One.", " Two")),
-        (f"a.jsonl{compression}:3", ("A", "\n\nb.", " \ufffd")),
+        (f"a.jsonl{compression}:3", ("A", "\n\nBody.", " \ufffd")),
         (f"b.train{compression}:1", ("First one.", "  Its second.", " Last line.")),
         (f"b.train{compression}:6", ("Über zwei.",)),
     ]
