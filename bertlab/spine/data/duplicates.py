@@ -32,6 +32,6 @@ def number_in(hashes: np.ndarray, others: np.ndarray) -> int:
     found = 0
     for start in range(0, len(hashes), _BLOCK):
         block = hashes[start : start + _BLOCK]
-        places = np.minimum(np.searchsorted(others, block), len(others) - 1)
-        found += int((others[places] == block).sum())
+        indices = np.minimum(np.searchsorted(others, block), len(others) - 1)
+        found += int((others[indices] == block).sum())
     return found

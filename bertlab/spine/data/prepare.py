@@ -164,7 +164,7 @@ def _write(
     )
     for writer in writers.values():  # train is the first
         writer.count_duplicates(writers["train"])
-    for path in folder.glob("*/hashes_*.npy"):
+    for path in folder.glob("*/*_hashes.npy"):
         path.unlink()
     np.save(folder / "counts.npy", writers["train"].counts)
     if types is not None:

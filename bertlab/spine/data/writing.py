@@ -52,7 +52,7 @@ class SplitWriter:
         dtypes = {"tokens": ids, "sentences": np.int64, "documents": np.int64, "bytes": np.int64}
         if types is not None:
             dtypes["words"] = np.uint32
-        dtypes |= {f"hashes_of_{unit}": np.uint64 for unit in ("sentences", "documents")}
+        dtypes |= {f"{unit}_hashes": np.uint64 for unit in ("sentences", "documents")}
         self._arrays = {name: ArrayWriter(folder / f"{name}.npy", dtypes[name]) for name in dtypes}
         self._arrays["sentences"].append([0])
         self._arrays["documents"].append([0])
@@ -65,8 +65,8 @@ class SplitWriter:
         self._arrays["documents"].append(statistics["sentences"] + np.cumsum(encoded.documents))
         self._arrays["tokens"].append(encoded.tokens)
         self._arrays["bytes"].append(encoded.bytes)
-        self._arrays["hashes_of_sentences"].append(encoded.sentence_hashes)
-        self._arrays["hashes_of_documents"].append(encoded.document_hashes)
+        self._arrays["sentences_hashes"].append(encoded.sentence_hashes)
+        self._arrays["documents_hashes"].append(encoded.document_hashes)
         is_unknown = encoded.tokens == self._unk_id
         if self._types is not None:
             words = encoded.tokens.astype(np.uint32)
@@ -90,7 +90,7 @@ class SplitWriter:
     def count_duplicates(self, train: "SplitWriter") -> None:
         """Adds to the statistics what repeats a text before it, and what is also in train."""
         for unit in ("sentences", "documents"):
-            name = f"hashes_of_{unit}.npy"
+            name = f"{unit}_hashes.npy"
             hashes = sorted_file(self._folder / name)
             self.statistics[f"duplicate_{unit}"] = number_repeated(hashes)
             if self is not train:

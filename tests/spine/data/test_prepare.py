@@ -21,7 +21,7 @@ from bertlab.spine.data.documents import Document
 from bertlab.spine.data.prepare import prepare
 from bertlab.spine.data.prepared import load_prepared
 from bertlab.spine.errors import UserError
-from tests.tokenizer_files import write_byte_level
+from tests.spine.data.test_tokenizers import write_byte_level
 
 WORDS = ["".join(random.Random(n).choices("abcdefghij", k=2 + n % 5)) for n in range(200)]
 

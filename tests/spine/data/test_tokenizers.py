@@ -13,7 +13,6 @@ from bertlab.spine.data.prepare import prepare
 from bertlab.spine.data.tokenizers import SPECIALS, load_tokenizer, sample_texts, train_tokenizer
 from bertlab.spine.errors import UserError
 from tests.hostile_text import hostile_texts
-from tests.tokenizer_files import write_byte_level
 
 SIZES = {"unigram": 400, "bpe": 400, "wordpiece": 200, "words": 200}
 GPT2, ROBERTA = ["<|endoftext|>"], ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -23,6 +22,27 @@ def make_texts(number=300):
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefghij", k=rng.randint(1, 7))) for _ in range(400)]
     return [" ".join(rng.choices(words, k=10)).capitalize() + ", (ok)." for _ in range(number)]
+
+
+def write_byte_level(folder, texts, specials, vocab_size=400):
+    """A tokenizer.json with GPT-2's rules, or RoBERTa's [CLS] and [SEP] too."""
+    pre_tokenizers, processors = tokenizers.pre_tokenizers, tokenizers.processors
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=specials,
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if specials == ROBERTA:
+        tokenizer.post_processor = processors.RobertaProcessing(
+            ("</s>", 2), ("<s>", 0), True, False
+        )
+    tokenizer.save(str(folder / "tokenizer.json"))
 
 
 def special_ids(tokenizer):
@@ -202,7 +222,7 @@ def test_hostile_text_has_google_s_pieces(tmp_path, lowercase):
         assert [[pieces[index] for index in text_ids] for text_ids in ids] == expected
 
 
-def test_vocabularies_have_google_s_rules_alone_and_transformers_beside_its_files(tmp_path):
+def test_a_vocabulary_has_google_s_rules_or_is_refused(tmp_path):
     # Examples of google-research/bert's tokenization_test.py and README.
     path = tmp_path / "vocab.txt"
     pieces = [*SPECIALS, *"un ##want ##ed runn ##ing , john johan ##son ' s house \ufb00".split()]
@@ -216,11 +236,20 @@ def test_vocabularies_have_google_s_rules_alone_and_transformers_beside_its_file
     assert starts == [0, 1, 3, 5]
     settings = tmp_path / "tokenizer_config.json"
     settings.write_text('{"tokenizer_class": "BertTokenizer", "do_lower_case": false}')
-    assert load_tokenizer(tmp_path).kind == "json" and load_tokenizer(tmp_path).encode("John") == [
-        1
-    ]
-    settings.write_text('{"tokenizer_class": "BertJapaneseTokenizer"}')
-    with pytest.raises(UserError, match="a BertJapaneseTokenizer, which has rules"):
+    assert load_tokenizer(tmp_path).encode("John john") == [1, 5 + pieces[5:].index("john")]
+    for wrong, message in (
+        ('{"tokenizer_class": "BertJapaneseTokenizer"}', "a BertJapaneseTokenizer, which has"),
+        ('{"tokenize_chinese_chars": false}', "has not the rule tokenize_chinese_chars=False"),
+        ('{"strip_accents": false}', "has not the rule strip_accents=False"),
+    ):
+        settings.write_text(wrong)
+        with pytest.raises(UserError, match=message):
+            load_tokenizer(tmp_path)
+    path.write_text("\n".join([*SPECIALS, "John"]) + "\n")
+    settings.write_text("{}")
+    assert not load_tokenizer(tmp_path).lowercase
+    settings.write_text('{"model_max_length": 512}')
+    with pytest.raises(UserError, match="pieces with capital letters, such as 'John'"):
         load_tokenizer(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""TFDS datasets on disk, as corpora and as labelled examples, read without TensorFlow."""
+"""TFDS datasets on disk, read without TensorFlow."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -23,13 +23,12 @@ class TfdsCorpus:
     """
 
     def __init__(self, name: str, split: str = "train", field: str = "text"):
-        builder = _builder(name)
+        builder, self._examples = open_dataset(name, split, "config.data.tfds.split")
         if field not in builder.info.features:
             fields = ", ".join(builder.info.features)
             raise UserError(f'config.data.tfds.field="{field}" is not one of {fields}')
         self._field, self._folder = field, Path(builder.data_dir)
         self._name = f"{builder.info.full_name}/{split}"
-        self._examples = _open_split(builder, split, "config.data.tfds.split")
 
     def fingerprint(self) -> str:
         """Digest of the files, the split and the field."""
@@ -44,54 +43,25 @@ class TfdsCorpus:
             yield from make_documents(f"{self._name}:{number}", text)
 
 
-def read_records(name: str, split: str, features: Sequence[str]) -> Iterator[tuple[str, dict]]:
-    """("NAME/SPLIT:number", value by feature) of each example of a dataset.
-
-    Text is str, a class is (name, number), and a number str.
-    """
-    builder = _builder(name)
-    examples = _open_split(builder, split, f"config.task_data.directory=tfds, {name}")
-    for number in range(len(examples)):
-        example = examples[number]
-        values = {key: _value(example[key], builder.info.features[key]) for key in features}
-        yield f"{builder.info.full_name}/{split}:{number}", values
-
-
-def _value(value, feature) -> str | tuple[str, int]:
-    if isinstance(feature, tfds.features.ClassLabel):
-        return feature.int2str(int(value)), int(value)
-    if isinstance(value, bytes):
-        return value.decode()
-    # TFDS widens a float32; its shortest decimal is what the published file has.
-    return str(feature.np_dtype(value))
-
-
-def _builder(name: str) -> tfds.core.DatasetBuilder:
+def open_dataset(
+    name: str, split: str, key: str
+) -> tuple[tfds.core.DatasetBuilder, Sequence[dict[str, Any]]]:
+    """A dataset and random access to the examples of a split; `key` names the split in errors."""
     folder = Path(name).expanduser().absolute()
     try:
         if folder.is_dir():
-            return tfds.builder_from_directory(folder)
-        return tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
+            builder = tfds.builder_from_directory(folder)
+        else:
+            builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
     except (tfds.core.DatasetNotFoundError, AssertionError) as error:  # no such version: an assert
         raise UserError(
             f'TFDS finds no dataset "{name}"; check its name, or set TFDS_DATA_DIR to its folder'
         ) from error
-
-
-def _open_split(
-    builder: tfds.core.DatasetBuilder, split: str, key: str
-) -> Sequence[dict[str, Any]]:
-    if not builder.info.splits:
-        raise UserError(
-            f'dataset "{builder.info.full_name}" is not prepared in {builder.data_dir}; run'
-            f' tfds.builder("{builder.info.name}", file_format="array_record")'
-            ".download_and_prepare() first"
-        )
+    if split.partition("[")[0] not in builder.info.splits:
+        names = ", ".join(sorted(builder.info.splits)) or "none: it is not prepared on this disk"
+        raise UserError(f'{key}="{split}" is not a split of {builder.info.full_name}: {names}')
     try:
-        return builder.as_data_source(split=split)
-    except (ValueError, KeyError) as error:
-        names = ", ".join(sorted(builder.info.splits))
-        raise UserError(f'{key}: "{split}" is not one of {names}') from error
+        return builder, builder.as_data_source(split=split)
     except NotImplementedError as error:
         raise UserError(
             f"dataset {builder.info.full_name} is stored as {builder.info.file_format.value}, which"

@@ -86,9 +86,8 @@ def load_tokenizer(path: str | Path, lowercase: bool | None = None) -> Tokenizer
     """Loads a tokenizer.
 
     Args:
-        path: a folder that `save` wrote; a vocab.txt; a tokenizer.json; a SentencePiece .model; or
-            a folder with (in this order) tokenizer.json, vocab.txt, or vocab.json with merges.txt.
-            A vocabulary alone has Google's rules; transformers' files beside it are applied.
+        path: a folder that `save` wrote; a vocab.txt (Google's rules); a tokenizer.json; a
+            SentencePiece .model; or a folder with tokenizer.json or vocab.txt.
         lowercase: lower-case text first; only for a vocabulary and for SentencePiece, whose files
             do not state it. None: as tokenizer_config.json states; else a vocabulary is
             lower-cased if only its specials have capital letters.
