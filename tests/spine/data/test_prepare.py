@@ -15,7 +15,8 @@ from bertlab.data.prepare import prepare as old_prepare
 from bertlab.spine.config.defaults import base_config
 from bertlab.spine.data import duplicates, encode
 from bertlab.spine.data import prepare as prepare_module
-from bertlab.spine.data.characters import character_ids
+from bertlab.spine.data.batches import Batches
+from bertlab.spine.data.characters import character_ids, character_table
 from bertlab.spine.data.corpora import open_corpus
 from bertlab.spine.data.documents import Document
 from bertlab.spine.data.prepare import prepare
@@ -187,6 +188,22 @@ def test_nothing_depends_on_processes_and_blocks(tmp_path, monkeypatch):
         np.testing.assert_array_equal(*rows)
 
 
+def test_batches_of_a_prepared_corpus_have_its_words_as_characters(tmp_path):
+    write_jsonl(tmp_path / "a.jsonl")
+    data = config(tmp_path, f"text:{tmp_path}/a.jsonl", format="full_sentences", characters=True)
+    data.tokenizer.update(kind="words", vocab_size=60)
+    prepared = prepare(data)
+    batch = Batches(prepared, data)(0)
+    tokens, characters = batch["tokens"], batch["characters"]
+    table = character_table(prepared.tokenizer)
+    is_unknown = tokens == prepared.tokenizer.unk_id
+    np.testing.assert_array_equal(characters[~is_unknown], table[tokens[~is_unknown]])
+    words = {word for n in range(120) for word in prepared.tokenizer.words(text_of(n))}
+    spelled = set(map(bytes, character_ids(sorted(words))))
+    assert is_unknown.sum() > 100
+    assert {bytes(row.astype(np.uint16)) for row in characters[is_unknown]} <= spelled
+
+
 class Generated:
     """A corpus that is nowhere."""
 
@@ -206,7 +223,7 @@ class Generated:
 def test_memory_does_not_grow_with_the_text(tmp_path, monkeypatch):
     monkeypatch.setattr(encode, "CHUNK_CHARACTERS", 1 << 12)
     peaks = []
-    for size in (40, 160):
+    for size in (25, 100):
         monkeypatch.setattr(prepare_module, "open_corpus", lambda _, size=size: Generated(size))
         data = config(tmp_path, "text:generated", tokenizer__sample_sentences=300)
         data.tokenizer.update(kind="words", vocab_size=100)

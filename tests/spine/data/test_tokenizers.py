@@ -111,17 +111,21 @@ def test_pieces_continue_words(trained, tmp_path):
     assert words == ["Ġabcde", "Ġfghij,", "Ġx" + "æĿ±äº¬" + "."]
 
 
-def test_training_is_repeatable_in_another_process_and_lowercase(trained):
-    program = f"""
-from tests.spine.data.test_tokenizers import *
-tokenizer = train_tokenizer({trained.kind!r}, make_texts(), {trained.vocab_size})
-print(json.dumps(tokenizer.pieces()))
-"""
-    output = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert json.loads(output.stdout) == trained.pieces()
+def test_lower_cased_text(trained):
     sample = sample_texts(make_texts(), 10**6, seed=0, lowercase=True)
     lower = train_tokenizer(trained.kind, sample, trained.vocab_size, lowercase=True)
     assert lower.encode("ABC Def") == lower.encode("abc def")
+
+
+def test_wordpiece_is_trained_alike_in_another_process():
+    """Its library breaks ties by numbers that are random in each process."""
+    program = """
+from tests.spine.data.test_tokenizers import *
+print(json.dumps(train_tokenizer("wordpiece", make_texts(), 200).pieces()))
+"""
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    pieces = train_tokenizer("wordpiece", make_texts(), 200).pieces()
+    assert json.loads(output.stdout) == pieces
 
 
 def test_a_sample_is_bounded_uniform_and_in_order():
@@ -291,7 +295,7 @@ def test_tokenizer_json_with_its_own_names_and_added_pieces(tmp_path):
     assert tokenizer.lowercase and tokenizer.vocab_size == 6
     assert tokenizer.encode("A b a @user c <end>") == [2, 3, 2, 5, 4, 4]
     for wrong, message in (
-        ({"auto_map": {"AutoTokenizer": ["x"]}}, "auto_map"),
+        ({"auto_map": {"AutoTokenizer": ["x"]}}, "a class of auto_map, which has rules"),
         ({"tokenizer_class": "ByT5Tokenizer"}, "a ByT5Tokenizer, which has rules"),
         ({"added_tokens_decoder": {"9": {"content": "@new"}}}, "lacks the added token '@new'"),
     ):

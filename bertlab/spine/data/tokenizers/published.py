@@ -107,12 +107,11 @@ def _load_json(path: Path, settings: Mapping[str, Any]) -> Tokenizer:
     except Exception as error:  # the library raises no narrower class
         raise UserError(f"{path} is not a tokenizer.json: {error}") from error
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     for token in settings.get("added_tokens_decoder", {}).values():
-        if token["content"] not in vocabulary:
-            raise UserError(
-                f"{path} lacks the added token {token['content']!r} of tokenizer_config.json;"
-                f" {_ADD_JSON}"
-            )
+        name = token["content"]
+        if name not in added and not (token.get("special") and name in vocabulary):
+            raise UserError(f"{path} lacks the added token {name!r}; {_ADD_JSON}")
     names = {role: settings.get(f"{role}_token") for role in ROLES}
     names["cls"] = names["cls"] or settings.get("bos_token")
     names["sep"] = names["sep"] or settings.get("eos_token")
@@ -163,7 +162,7 @@ def _class_name(settings: Mapping[str, Any]) -> str:
 def _require_class(path: Path, settings: Mapping[str, Any], is_read: bool) -> None:
     """Refuses a class with rules beyond the file."""
     if not is_read or "auto_map" in settings:
-        name = settings.get("auto_map", _class_name(settings))
+        name = _class_name(settings) or "class of auto_map"
         raise UserError(
             f"{path}: the published tokenizer is a {name}, which has rules that this file does not"
             ' hold; add a tokenizer.json with all of them, and "tokenizer_class":'
