@@ -109,7 +109,7 @@ def encode_all(chunks: Iterable[Chunk], tokenizer_folder: Path, workers: int) ->
         tokenizer_folder: of a saved tokenizer.
         workers: processes; 0: one per core.
     """
-    workers = workers or len(os.sched_getaffinity(0))
+    workers = workers or _cores()
     chunks = iter(chunks)
     first = list(itertools.islice(chunks, FEW_CHUNKS + 1))
     chunks = itertools.chain(first, chunks)
@@ -130,6 +130,13 @@ def encode_all(chunks: Iterable[Chunk], tokenizer_folder: Path, workers: int) ->
             yield pending.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _cores() -> int:
+    """Those that this process may use; macOS only has their number."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _start_worker(tokenizer_folder: Path) -> None:
