@@ -1,4 +1,4 @@
-"""JSON files that are never half-written."""
+"""JSON files that are never half-written, and the folder for what can be made again."""
 
 import json
 import math
@@ -36,3 +36,9 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """The value of a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def cache_directory(directory: str = "") -> Path:
+    """`directory`; if that is "", $BERTLAB_CACHE or ~/.cache/bertlab."""
+    name = directory or os.environ.get("BERTLAB_CACHE") or "~/.cache/bertlab"
+    return Path(name).expanduser().absolute()

@@ -1,0 +1,42 @@
+"""Words as characters, for models that read spelling (Peters et al. 2018, ELMo).
+
+A word is 50 ids from 0 to 260: a begin mark, at most 48 bytes of its UTF-8 form, an end mark, and
+padding. The boundaries of a sentence are words of one id of their own. Source: allenai/bilm-tf,
+bilm/data.py, `UnicodeCharsVocabulary`, without the shift by one of its released models' readers.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+WORD_LENGTH = 50
+CHARACTERS = 261
+SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, PADDING = range(256, 261)
+
+
+def character_ids(words: Sequence[str]) -> np.ndarray:
+    """uint16 [N, 50]: ids of the characters of each word."""
+    encoded = [word.encode("utf-8", "ignore")[: WORD_LENGTH - 2] for word in words]
+    rows = np.full((len(encoded), WORD_LENGTH), PADDING, np.uint16)
+    rows[:, 0] = WORD_BEGIN
+    for row, content in zip(rows, encoded):
+        row[1 : 1 + len(content)] = np.frombuffer(content, np.uint8)
+        row[1 + len(content)] = WORD_END
+    return rows
+
+
+def character_table(tokenizer) -> np.ndarray:
+    """uint16 [V, 50]: characters of every piece of a tokenizer's vocabulary.
+
+    Its cls stands for the begin of a sentence and its sep for the end; padding is only PADDING.
+    """
+    table = character_ids(tokenizer.pieces())
+    # Padding first: in a vocabulary without it, the end of text has its id, and must stay itself.
+    table[tokenizer.pad_id] = PADDING
+    for index, boundary in (
+        (tokenizer.cls_id, SENTENCE_BEGIN),
+        (tokenizer.sep_id, SENTENCE_END),
+    ):
+        table[index] = PADDING
+        table[index, :3] = WORD_BEGIN, boundary, WORD_END
+    return table

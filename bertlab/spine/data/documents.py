@@ -1,0 +1,67 @@
+"""Documents of sentences, and the contract of a corpus."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from bertlab.spine.data.sentences import split_text
+
+LONGEST_DOCUMENT = 100_000
+"""Characters; a longer text is several documents."""
+SECTION = 50_000
+"""Characters of each of them: 8,000 to 9,000 English words."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document.
+
+    Attributes:
+        id: stable name, by which the document is train, valid or test.
+        parts: its sentences, each but the first with the white space before it; none is empty.
+        split: train, valid or test where the corpus publishes it.
+    """
+
+    id: str
+    parts: tuple[str, ...]
+    split: str = ""
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The parts without white space around them."""
+        return tuple(part.strip() for part in self.parts)
+
+
+class Corpus(Protocol):
+    """A source of documents."""
+
+    def fingerprint(self) -> str:
+        """A digest that changes when the text may have changed."""
+
+    def documents(self) -> Iterator[Document]:
+        """Streams the documents, in the same order every time."""
+
+
+def make_documents(document_id: str, text: str) -> Iterator[Document]:
+    """The document of a text, or its sections if it is longer than `LONGEST_DOCUMENT`.
+
+    Sections follow each other, end with a sentence and have about `SECTION` characters. Each is a
+    document, `ID#1`, `ID#2`, ..., and they may be in different splits: so a corpus of a few books
+    has all splits, but held-out sections share author and characters with train.
+    """
+    parts = split_text(text)
+    ends = list(itertools.accumulate(len(part.lstrip()) for part in parts))
+    if not parts or ends[-1] <= LONGEST_DOCUMENT:
+        if parts:
+            yield Document(document_id, tuple(parts))
+        return
+    sections = round(ends[-1] / SECTION)
+    numbers = [start * sections // ends[-1] for start in (0, *ends[:-1])]
+    groups = [
+        [part for _, part in group]
+        for _, group in itertools.groupby(zip(numbers, parts), lambda pair: pair[0])
+    ]
+    for number, (first, *others) in enumerate(groups, 1):
+        name = f"{document_id}#{number}" if len(groups) > 1 else document_id
+        yield Document(name, (first.lstrip(), *others))
