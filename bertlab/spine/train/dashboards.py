@@ -1,0 +1,56 @@
+"""TensorBoard and Weights & Biases as writers of the log: functions of a line (`config.writers`).
+
+Each is set as its own documentation says (WANDB_MODE=offline, WANDB_PROJECT). metrics.jsonl is
+always written and has everything.
+"""
+
+import atexit
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bertlab.spine.train.run_directory import RunDirectory
+
+
+def open_writers(
+    names: str, run: RunDirectory, config: Mapping, resumed: int | None
+) -> list[Callable[[Mapping[str, Any]], None]]:
+    """The writers named in `config.writers`; `resumed` is the step from which a run goes on."""
+    writers = []
+    if "tensorboard" in names.split(","):
+        writers.append(tensorboard_writer(run, resumed))
+    if "wandb" in names.split(","):
+        writers.append(wandb_writer(run, config))
+    return writers
+
+
+def tensorboard_writer(run: RunDirectory, resumed: int | None):
+    """Event files in RUN/tensorboard, without the steps that a resumed run writes again."""
+    from tensorboardX import SummaryWriter
+
+    purge_step = None if resumed is None else resumed + 1
+    client = SummaryWriter(str(run.path / "tensorboard"), purge_step=purge_step)
+
+    def write(line):
+        for name, value in numbers(line).items():
+            client.add_scalar(name, value, line["step"])
+        client.flush()
+
+    return write
+
+
+def wandb_writer(run: RunDirectory, config: Mapping):
+    """A W&B run whose id is in RUN/wandb.json, so that a resumed run goes on with it."""
+    import wandb
+
+    name = run.read("wandb")
+    client = wandb.init(dir=run.path, name=run.path.name, id=name, resume="allow", config=config)
+    run.write("wandb", client.id)
+    client.define_metric("*", step_metric="step")
+    atexit.register(client.finish)
+    return lambda line: client.log({"step": line["step"]} | numbers(line))
+
+
+def numbers(line: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a log line by "split/metric"."""
+    values = {name: value for name, value in line.items() if isinstance(value, int | float)}
+    return {f"{line['split']}/{name}": value for name, value in values.items() if name != "step"}
