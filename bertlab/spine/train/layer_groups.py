@@ -1,7 +1,8 @@
 """Which parameters are trained when, and at which rate: groups of parameters, and stages of a run.
 
 Group 0 holds the embeddings (and a tied output layer), groups 1 to n the layers from the bottom;
-the last one is the head, if there is one: of objectives and tasks, pooler, output layer, final norm.
+the last one is the head, if there is one: heads of objectives and tasks, pooler, output layer and
+final norm.
 
     layer_decay, group_rates: A factor of each group's rate (Howard and Ruder 2018, section 3.2).
     thaw=gradual: The head first, then one more group each stage, from the top (ibid., 3.3).

@@ -30,6 +30,17 @@ from bertlab.spine.train.layer_groups import LAYER, LayerPlan, layer_plan
 from bertlab.spine.train.mup import program_factors
 from bertlab.spine.train.state import parameter_name
 
+CHOICES = {
+    "name": ("adam", "adagrad", "sgd", "lamb", "muon"),
+    "bias_correction": ("none", "moments", "rate"),
+    "muon_scale": ("rms", "spectral"),
+    "decay": (
+        *("linear", "cosine", "constant", "slanted_triangular"),
+        *("warmup_linear", "warmup_cosine", "reverse_cosine"),
+    ),
+    "thaw": ("all", "head", "last", "gradual", "chain"),
+}
+
 
 def build_optimizer(
     optimizer, steps: int, program: Program, example
@@ -45,6 +56,11 @@ def build_optimizer(
     Raises:
         UserError: The settings do not fit each other, the model or the steps.
     """
+    for key, choices in CHOICES.items():
+        if optimizer[key] not in choices:
+            raise UserError(
+                f"config.optimizer.{key}={optimizer[key]} is none of {', '.join(choices)}"
+            )
     params = jax.eval_shape(program.init, jax.random.key(0), example)
     plan, width_factors = layer_plan(optimizer, steps, params), program_factors(program, example)
     decayed, factors = decay_mask(params, optimizer.decay_exclude), plan.by_parameter(plan.factors)
@@ -98,8 +114,8 @@ class PlanState(NamedTuple):
 def scale_by_plan(
     rule: optax.GradientTransformationExtraArgs, optimizer, plan: LayerPlan, factors
 ) -> optax.GradientTransformationExtraArgs:
-    """−rate · u for each parameter that this update trains, with Adam's bias corrected here if GPT's
-    way is asked for. The others do not change, nor does the rule's state of them.
+    """−rate · u for each parameter that this update trains; GPT corrects Adam's bias in the rate.
+    The others do not change, nor does the rule's state of them.
 
     Args:
         rule: From gradients to u; gets each parameter's number of earlier updates as

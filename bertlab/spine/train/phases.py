@@ -18,7 +18,7 @@ from bertlab.spine.config.load import set_key
 from bertlab.spine.errors import UserError
 
 KEYS = re.compile(
-    r"data\.(seq_len|batch_size|pack_length|buckets)|objectives\.[^.]+\.(weight|final_weight)"
+    r"data\.(seq_len|batch_size|pack_length|buckets)|objectives\.\w+\.(weight|final_weight)"
 )
 
 
@@ -36,46 +36,36 @@ def phase_configs(config: ConfigDict) -> list[tuple[int, ConfigDict]]:
         try:
             share, *settings = part.split()
             done += float(share)
-            phase = phase_config(config, settings)
+            phase = config.copy_and_resolve_references()
+            for setting in settings:
+                key, _, value = setting.partition("=")
+                if not KEYS.fullmatch(key):
+                    raise KeyError(f"{key} may not change")
+                set_key(phase, key, ast.literal_eval(value))
         except (AttributeError, KeyError, SyntaxError, TypeError, ValueError) as error:
-            raise UserError(
-                f"config.train.phases={text!r}: {part.strip()!r} must be a share of the steps and"
-                f" settings of {KEYS.pattern} ({error}), as in '0.9 data.seq_len=128; 0.1'"
-            ) from None
+            reason = " ".join(str(error).split())
+            raise UserError(f"config.train.phases: {part.strip()!r}: {reason}") from None
         if not any(any(weights_of(entry)) for entry in phase.objectives.values()):
-            raise UserError(f"config.train.phases={text!r}: {part.strip()!r} trains no objective")
+            raise UserError(f"config.train.phases: {part.strip()!r} trains no objective")
         phases.append((round(done * steps), phase))
     ends = [0, *(end for end, _ in phases)]
     if abs(done - 1) > 1e-6 or (steps and ends != sorted(set(ends))):
         raise UserError(
-            f"config.train.phases={text!r}: the shares must add up to 1, not {done:g}, each at least"
-            f" one of the run's {steps} steps"
+            f"config.train.phases={text!r}: the shares must add up to 1, and each be at least one"
+            f" step of {steps}"
         )
     return phases
 
 
-def phase_config(config: ConfigDict, settings: list[str]) -> ConfigDict:
-    """The config with settings such as "data.seq_len=128"."""
-    config = config.copy_and_resolve_references()
-    for setting in settings:
-        key, _, value = setting.partition("=")
-        if not KEYS.fullmatch(key):
-            raise KeyError(key)
-        set_key(config, key, ast.literal_eval(value))
-    return config
-
-
 def trained_objectives(config: ConfigDict, step: int | None = None) -> list[str]:
-    """The objectives with a weight in a phase that began before `step` (None: in any); the others'
-    parameters are untrained."""
-    phases = phase_configs(config)
-    begins = [0, *(end for end, _ in phases)]
-    begun = [phase for begin, (_, phase) in zip(begins, phases) if step is None or begin <= step]
-    return [
-        name
-        for name in config.objectives
-        if any(any(weights_of(phase.objectives[name])) for phase in begun)
-    ]
+    """The objectives with a weight in a phase that began before `step` updates (None: in any); the
+    parameters of the others are untrained."""
+    begin, trained = 0, set()
+    for end, phase in phase_configs(config):
+        if step is None or begin == 0 or begin < step:
+            trained |= {name for name, entry in phase.objectives.items() if any(weights_of(entry))}
+        begin = end
+    return [name for name in config.objectives if name in trained]
 
 
 def weights_of(entry) -> tuple[float, float]:

@@ -85,8 +85,8 @@ def slanted_triangle(optimizer, steps: int) -> Callable:
     cut = math.floor(round(steps * fraction, 6))
     if optimizer.warmup_steps or (steps and not cut):
         raise UserError(
-            f"config.optimizer.decay=slanted_triangular rises for cut_fraction={fraction} of {steps}"
-            f" steps; give it at least one step there, and warmup_steps=0"
+            f"config.optimizer.decay=slanted_triangular needs a step in cut_fraction={fraction} of"
+            f" {steps} steps, and warmup_steps=0"
         )
     rise, fall = max(1, cut), max(1, cut) * (1 / fraction - 1)
 
