@@ -8,6 +8,7 @@ import atexit
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from bertlab.spine.errors import UserError
 from bertlab.spine.train.run_directory import RunDirectory
 
 
@@ -15,20 +16,20 @@ def open_writers(
     names: str, run: RunDirectory, config: Mapping, resumed: int | None
 ) -> list[Callable[[Mapping[str, Any]], None]]:
     """The writers named in `config.writers`; `resumed` is the step from which a run goes on."""
-    writers = []
-    if "tensorboard" in names.split(","):
-        writers.append(tensorboard_writer(run, resumed))
-    if "wandb" in names.split(","):
-        writers.append(wandb_writer(run, config))
-    return writers
+    openers = {"tensorboard": tensorboard_writer, "wandb": wandb_writer}
+    asked = [name for name in names.split(",") if name not in ("", "jsonl")]
+    if not set(asked) <= set(openers):
+        raise UserError(f"config.writers={names} may name jsonl, {', '.join(openers)}")
+    return [openers[name](run, config, resumed) for name in asked]
 
 
-def tensorboard_writer(run: RunDirectory, resumed: int | None):
+def tensorboard_writer(run: RunDirectory, config: Mapping, resumed: int | None):
     """Event files in RUN/tensorboard, without the steps that a resumed run writes again."""
     from tensorboardX import SummaryWriter
 
     purge_step = None if resumed is None else resumed + 1
-    client = SummaryWriter(str(run.path / "tensorboard"), purge_step=purge_step)
+    directory, suffix = str(run.path / "tensorboard"), f".{resumed or 0}"
+    client = SummaryWriter(directory, purge_step=purge_step, filename_suffix=suffix)
 
     def write(line):
         for name, value in numbers(line).items():
@@ -38,7 +39,7 @@ def tensorboard_writer(run: RunDirectory, resumed: int | None):
     return write
 
 
-def wandb_writer(run: RunDirectory, config: Mapping):
+def wandb_writer(run: RunDirectory, config: Mapping, resumed: int | None):
     """A W&B run whose id is in RUN/wandb.json, so that a resumed run goes on with it."""
     import wandb
 
