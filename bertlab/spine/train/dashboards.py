@@ -30,11 +30,11 @@ def tensorboard_writer(run: RunDirectory, config: Mapping, resumed: int | None):
     purge_step = None if resumed is None else resumed + 1
     directory, suffix = str(run.path / "tensorboard"), f".{resumed or 0}"
     client = SummaryWriter(directory, purge_step=purge_step, filename_suffix=suffix)
+    atexit.register(client.close)
 
     def write(line):
         for name, value in numbers(line).items():
             client.add_scalar(name, value, line["step"])
-        client.flush()
 
     return write
 

@@ -174,13 +174,16 @@ def test_processes_join_through_jaxs_variables():
 LINES = [{"step": step, "split": "train", "loss": 5.0 - step} for step in (1, 2, 3)]
 
 
-def test_tensorboard_has_a_resumed_runs_lines_once(tmp_path):
+def test_tensorboard_has_a_resumed_runs_lines_once(tmp_path, monkeypatch):
     pytest.importorskip("tensorboardX")
+    at_exit = []
+    monkeypatch.setattr("atexit.register", at_exit.append)
     run, events = RunDirectory(tmp_path), []
     for resumed, lines in ((None, LINES[:2]), (1, LINES[1:])):
         [write] = open_writers("jsonl,tensorboard", run, {}, resumed)
         for line in lines:
             write(line)
+        at_exit[-1]()
     from tensorboardX.proto.event_pb2 import Event
 
     for file in sorted((tmp_path / "tensorboard").iterdir()):
