@@ -4,6 +4,8 @@ The objectives' own settings are the fields of their classes. A key without a de
 a placeholder: then the model's family and size decide.
 """
 
+import copy
+
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
@@ -256,8 +258,7 @@ DEFAULTS = dict(
         fsdp=1,  # devices that share parameters and optimizer state
         tensor=1,  # devices that share each matrix product
     ),
-    # jsonl, tensorboard, wandb, mlflow, aim, joined by commas: formats of the log; jsonl is always
-    # written
+    # jsonl, tensorboard, wandb, joined by commas: formats of the log; jsonl is always written
     writers="jsonl",
     profile=0,  # steps to trace into WORKDIR/profile for TensorBoard and Perfetto; 0: none
 )
@@ -265,4 +266,4 @@ DEFAULTS = dict(
 
 def base_config() -> ConfigDict:
     """A config with every key at its default."""
-    return ConfigDict(DEFAULTS)
+    return ConfigDict(copy.deepcopy(DEFAULTS))  # else all configs would share their placeholders

@@ -17,6 +17,7 @@ import numpy as np
 from bertlab.spine.errors import UserError
 from bertlab.spine.files import json_line
 from bertlab.spine.objectives.flops import step_costs
+from bertlab.spine.train.averaging import observe
 from bertlab.spine.train.run_directory import RunDirectory
 from bertlab.spine.train.state import TrainState
 
@@ -213,23 +214,22 @@ def evaluation_hook(
     log: Log,
     every: int,
     steps: int,
-    observe,
 ) -> Hook:
-    """Evaluates the valid split; the optimiser may observe the means (NT-ASGD).
+    """Evaluates the valid split; the optimiser observes the loss (NT-ASGD).
 
     Args:
         evaluate: (step, state) -> means of the split, which it has logged.
         log: Its clock is paused.
         every: Steps between evaluations; the last step has the run's own.
         steps: Of the whole run.
-        observe: (state, means) -> state.
     """
 
     def hook(step: int, state: TrainState, sums: Mapping) -> TrainState | None:
         if step == steps or not is_due(step, every, steps):
             return None
         with log.paused():
-            return observe(state, evaluate(step, state))
+            loss = evaluate(step, state)["loss"]
+        return state.replace(opt_state=observe(state.opt_state, loss))
 
     return hook
 

@@ -17,14 +17,11 @@ from bertlab.spine.data.prefetch import prefetch
 from bertlab.spine.data.tokenizers import Tokenizer
 from bertlab.spine.objectives.program import Program
 from bertlab.spine.train import hooks
+from bertlab.spine.train.averaging import evaluation_params
 from bertlab.spine.train.checkpoint import Checkpoints
 from bertlab.spine.train.environment import describe_environment
-from bertlab.spine.train.optimizers import (
-    build_optimizer,
-    evaluation_params,
-    learning_rate,
-    observe,
-)
+from bertlab.spine.train.layer_groups import layer_plan
+from bertlab.spine.train.optimizers import build_optimizer
 from bertlab.spine.train.run_directory import RunDirectory
 from bertlab.spine.train.sharding import build_mesh, put_batch
 from bertlab.spine.train.state import (
@@ -168,7 +165,7 @@ def run(experiment: Experiment, workdir: str | Path) -> dict[str, Any]:
             totals,
             steps,
             config.train.log_every,
-            learning_rate(config.optimizer, steps),
+            layer_plan(config.optimizer, steps, state.params).rate,
         )
         evaluate = build_evaluation(experiment, mesh, log)
 
@@ -178,7 +175,7 @@ def run(experiment: Experiment, workdir: str | Path) -> dict[str, Any]:
         every = [
             log,
             hooks.evaluation_hook(
-                functools.partial(evaluate, "valid"), log, config.train.eval_every, steps, observe
+                functools.partial(evaluate, "valid"), log, config.train.eval_every, steps
             ),
             hooks.checkpoint_hook(save, log, config.train.checkpoint_every, steps, kept),
         ]

@@ -14,6 +14,7 @@ from jaxtyping import Array, Int
 
 from bertlab.spine.objectives.base import Metrics
 from bertlab.spine.objectives.program import Program
+from bertlab.spine.train.mup import program_factors
 from bertlab.spine.train.sharding import batch_sharding, parameter_shardings, replicated
 
 
@@ -49,6 +50,8 @@ def init_state(program: Program, optimizer, mesh: Mesh, seed: int, batch, start=
 
     def fresh(seed):
         params = program.init(jax.random.key(seed), batch)
+        if (factors := program_factors(program, batch)) is not None:
+            params = jax.tree.map(jnp.multiply, params, factors[0])
         return TrainState(jnp.zeros([], jnp.int32), params, optimizer.init(params), {})
 
     shardings = jax.tree.map(lambda x: x.sharding, abstract_state(program, optimizer, mesh, batch))

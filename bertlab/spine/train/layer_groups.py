@@ -1,0 +1,188 @@
+"""Which parameters are trained when, and at which rate: groups of parameters, and stages of a run.
+
+Group 0 holds the embeddings (and a tied output layer), groups 1 to n the layers from the bottom;
+the last one is the head, if there is one: heads of objectives and tasks, pooler, output layer and
+final norm.
+
+    layer_decay, group_rates: A factor of each group's rate (Howard and Ruder 2018, section 3.2).
+    thaw=gradual: The head first, then one more group each stage, from the top (ibid., 3.3).
+    thaw=chain: The head, then each other group by itself from the bottom, then all (Felbo et al.
+        2017, section 3.2).
+    thaw=head, last: Only the head, or the head and the top layer, in the whole run.
+    frozen: The parameters that it matches are one more group, which no stage trains.
+
+All follows from the parameters' names and the number of updates; no state is needed.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from bertlab.spine.errors import UserError
+from bertlab.spine.models.lora import STACKED
+from bertlab.spine.train.schedules import learning_rate
+from bertlab.spine.train.state import parameter_name
+
+EMBEDDINGS = re.compile(
+    r"body/((token|position|segment|relative)_embedding$|relative_bias$"
+    r"|(embedding|relative)_norm/|characters/)"
+)
+LAYER = re.compile(r"body/layer_(\d+)/")
+HEAD = re.compile(r"(heads_[^/]+|body/(pooler|output|final_norm))/")
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerPlan:
+    """`config.optimizer` applied to one tree of parameters.
+
+    Attributes:
+        groups: Like the parameters, int32: scalars, or [n, 1, ...] for n stacked layers.
+        factors: Of each group's rate.
+        stages: Which groups each stage trains; the last stage lasts to the end.
+        stage_steps: Updates in each of the others.
+        rate: (updates done) -> the next update's rate, before factors.
+    """
+
+    groups: Any
+    factors: Float[np.ndarray, "groups"]
+    stages: Bool[np.ndarray, "stages groups"]
+    stage_steps: int
+    rate: Callable[[Int[Array, ""] | int], Float[Array, ""]]
+
+    def by_parameter(self, values):
+        """A tree of the groups' values that broadcast against the parameters."""
+        return jax.tree.map(lambda group: values[group], self.groups)
+
+    def trained(self, step: Int[Array, ""]):
+        """Masks: what the update after `step` others trains."""
+        stage = jnp.minimum(step // self.stage_steps, len(self.stages) - 1)
+        return self.by_parameter(jnp.asarray(self.stages)[stage])
+
+    def updates_done(self, step: Int[Array, ""]):
+        """How many of the first `step` updates trained each parameter, int32."""
+        begin = self.stage_steps * np.arange(len(self.stages), dtype=np.int32)
+        longest = np.full(len(self.stages), self.stage_steps, np.int32)
+        longest[-1] = np.iinfo(np.int32).max
+        in_stage = jnp.clip(step - begin, 0, longest)
+        return self.by_parameter((in_stage[:, None] * self.stages).sum(0))
+
+
+def layer_plan(optimizer, steps: int, params) -> LayerPlan:
+    """Applies `config.optimizer` to parameters (or their shapes).
+
+    Raises:
+        UserError: Groups, factors, stages and steps do not fit, or `frozen` matches nothing.
+    """
+    if optimizer.layer_decay != 1 or optimizer.group_rates or optimizer.thaw != "all":
+        groups, names = layer_groups(params)
+    else:  # any model will do
+        groups, names = jax.tree.map(lambda _: np.int32(0), params), ("all",)
+    factors, stages = rate_factors(optimizer, names), thaw_stages(optimizer, names)
+    early = (len(stages) - 1) * optimizer.thaw_steps  # updates before all is trained
+    if len(stages) > 1 and not 0 < early < (steps or np.inf):
+        raise UserError(
+            f"config.optimizer.thaw_steps={optimizer.thaw_steps}: thaw={optimizer.thaw} begins with"
+            f" {len(stages) - 1} stages of so many updates; together they must be more than 0 and"
+            f" fewer than the run's {steps} steps"
+        )
+    if optimizer.frozen:
+
+        def frozen_or(path, group):
+            name = parameter_name(path)
+            return np.int32(len(names)) if re.search(optimizer.frozen, name) else group
+
+        groups = jax.tree.map_with_path(frozen_or, groups)
+        if not any((group == len(names)).any() for group in jax.tree.leaves(groups)):
+            raise UserError(f"config.optimizer.frozen={optimizer.frozen!r} matches no parameter")
+        factors, stages = np.append(factors, np.float32(1)), np.pad(stages, ((0, 0), (0, 1)))
+    rate = learning_rate(optimizer, steps)
+    if optimizer.thaw_restarts and early:
+        in_stage = learning_rate(optimizer, optimizer.thaw_steps)
+        at_last = learning_rate(optimizer, steps and steps - early)
+
+        def rate(step):
+            restarted = in_stage(step % optimizer.thaw_steps)
+            return jnp.where(step < early, restarted, at_last(step - early))
+
+    return LayerPlan(groups, factors, stages, max(1, optimizer.thaw_steps), rate)
+
+
+def layer_groups(params) -> tuple[Any, tuple[str, ...]]:
+    """Each parameter's group, as in `LayerPlan.groups`, and the groups' names from the bottom.
+
+    Raises:
+        UserError: The layer of a parameter is unknown.
+    """
+    head = -1  # until the layers are counted
+
+    def group(path, leaf):
+        name = parameter_name(path).removeprefix("lora/")  # trained with its kernel
+        if EMBEDDINGS.match(name):
+            return np.int32(0)
+        if HEAD.match(name):
+            return np.int32(head)
+        if STACKED.match(name):
+            layers = np.arange(1, leaf.shape[0] + 1, dtype=np.int32)
+            return layers.reshape(-1, *[1] * (leaf.ndim - 1))
+        if layer := LAYER.match(name):
+            return np.int32(int(layer[1]) + 1)
+        raise UserError(
+            f"config.optimizer.layer_decay, group_rates and thaw do not know the layer of {name};"
+            " give the parameter a name of bertlab/train/layer_groups.py, or leave them out"
+        )
+
+    groups = jax.tree.map_with_path(group, params)
+    layers = max(int(leaf.max()) for leaf in jax.tree.leaves(groups))
+    names = ("embeddings", *(f"layer {i}" for i in range(1, layers + 1)))
+    if any((leaf == head).any() for leaf in jax.tree.leaves(groups)):
+        names += ("head",)
+        groups = jax.tree.map(lambda g: np.where(g == head, np.int32(layers + 1), g), groups)
+    return groups, names
+
+
+def rate_factors(optimizer, names: tuple[str, ...]) -> Float[np.ndarray, "groups"]:
+    """The factor of each group's rate.
+
+    Raises:
+        UserError: `group_rates` is not one positive number a group.
+    """
+    if not optimizer.group_rates:
+        return np.float32([optimizer.layer_decay**above for above in range(len(names))][::-1])
+    factors = np.array(optimizer.group_rates.split(","), np.float32)
+    if len(factors) != len(names) or not (factors > 0).all() or optimizer.layer_decay != 1:
+        raise UserError(
+            f"config.optimizer.group_rates={optimizer.group_rates!r} must be {len(names)} positive"
+            f" numbers with commas between them, for {', '.join(names)}, and layer_decay=1"
+        )
+    return factors
+
+
+def thaw_stages(optimizer, names: tuple[str, ...]) -> Bool[np.ndarray, "stages groups"]:
+    """Which groups each stage trains.
+
+    Raises:
+        UserError: The model has no head to train, or fewer stages than `thaw_stages`.
+    """
+    has_head, single = names[-1] == "head", np.eye(len(names), dtype=bool)
+    upwards = np.triu(np.ones_like(single))  # row i: group i and all above it
+    early = {
+        "all": single[:0],
+        "head": upwards[-1:],
+        "last": upwards[-1 - has_head :][:1],
+        "gradual": upwards[:0:-1],
+        "chain": np.roll(single, 1, axis=0) if has_head else single,
+    }[optimizer.thaw]
+    if optimizer.thaw_stages > len(early) or (optimizer.thaw == "head" and not has_head):
+        raise UserError(
+            f"config.optimizer.thaw={optimizer.thaw} with thaw_stages={optimizer.thaw_stages}: this"
+            f" model has only {', '.join(names)}; choose another, or fewer stages"
+        )
+    if optimizer.thaw in ("head", "last"):
+        return early
+    return np.concatenate([early[: optimizer.thaw_stages or None], upwards[:1]])

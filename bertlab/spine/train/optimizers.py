@@ -1,0 +1,291 @@
+"""Optimisers with the rules of the compared systems as switches.
+
+An update always has this order: scale and clip the gradient, add coupled decay; make an update u by
+Adam, Adagrad, SGD or (for layers' matrices) Muon; add decoupled decay; give u the weights' norm
+(LAMB); multiply by the rate.
+
+    BERT (google-research/bert optimization.py): adam, bias_correction=none, clip_norm=1
+    GPT (openai/finetune-transformer-lm opt.py): adam, bias_correction=rate
+    ELMo (allenai/bilm-tf training.py): adagrad, gradient_scale=20, clip_norm=10
+    AWD-LSTM (salesforce/awd-lstm-lm main.py): sgd, clip_norm=0.25, coupled_decay, average_after=5
+    ALBERT (google-research/albert lamb_optimizer.py): lamb, bias_correction=none, clip_norm=1
+    Muon (KellerJordan/Muon muon.py): muon, muon_scale=spectral, muon_rate its rate over Adam's
+"""
+
+import math
+import re
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+from optax.contrib import MuonDimensionNumbers
+
+from bertlab.spine.errors import UserError
+from bertlab.spine.models.lora import STACKED
+from bertlab.spine.objectives.program import Program
+from bertlab.spine.train.averaging import average_parameters
+from bertlab.spine.train.layer_groups import LAYER, LayerPlan, layer_plan
+from bertlab.spine.train.mup import program_factors
+from bertlab.spine.train.state import parameter_name
+
+CHOICES = {
+    "name": ("adam", "adagrad", "sgd", "lamb", "muon"),
+    "bias_correction": ("none", "moments", "rate"),
+    "muon_scale": ("rms", "spectral"),
+    "decay": (
+        *("linear", "cosine", "constant", "slanted_triangular"),
+        *("warmup_linear", "warmup_cosine", "reverse_cosine"),
+    ),
+    "thaw": ("all", "head", "last", "gradual", "chain"),
+}
+
+
+def build_optimizer(
+    optimizer, steps: int, program: Program, example
+) -> optax.GradientTransformationExtraArgs:
+    """The optimiser of a run; `update` takes `rate_scale` (default 1), a factor of the rate.
+
+    Args:
+        optimizer: `config.optimizer`.
+        steps: Of the whole run, for the schedule and the stages.
+        program: Model and all objectives of the run.
+        example: A batch, for its shapes.
+
+    Raises:
+        UserError: The settings do not fit each other, the model or the steps.
+    """
+    for key, choices in CHOICES.items():
+        if optimizer[key] not in choices:
+            raise UserError(
+                f"config.optimizer.{key}={optimizer[key]} is none of {', '.join(choices)}"
+            )
+    params = jax.eval_shape(program.init, jax.random.key(0), example)
+    plan, width_factors = layer_plan(optimizer, steps, params), program_factors(program, example)
+    decayed, factors = decay_mask(params, optimizer.decay_exclude), plan.by_parameter(plan.factors)
+    if optimizer.name in ("lamb", "muon") and optimizer.bias_correction == "rate":
+        raise UserError(
+            f"config.optimizer.bias_correction=rate is GPT's, for name=adam, not {optimizer.name}"
+        )
+    if optimizer.name != "adam" and width_factors is not None:
+        raise UserError(
+            f"config.model.base_width is for config.optimizer.name=adam, not {optimizer.name}"
+        )
+    rule = scale_by_adam(optimizer)
+    if optimizer.name == "adagrad":
+        rule = optax.scale_by_rss(optimizer.initial_accumulator, eps=0.0)
+    elif optimizer.name == "sgd":
+        rule = optax.identity()
+    elif optimizer.name == "muon":
+        muon = optax.chain(
+            optax.trace(optimizer.muon_momentum, nesterov=True), orthogonalise(optimizer.muon_scale)
+        )
+        labels = muon_labels(params)
+        rates = {"muon": optimizer.muon_rate, "adam": 1.0}
+        factors = jax.tree.map(lambda factor, label: factor * rates[label], factors, labels)
+        rule = optax.partition(
+            {"muon": muon, "adam": rule}, labels, mask_compatible_extra_args=True
+        )
+
+    parts = [optax.scale(optimizer.gradient_scale)]
+    if optimizer.clip_norm:
+        parts.append(optax.clip_by_global_norm(optimizer.clip_norm))
+    decay = optax.add_decayed_weights(optimizer.weight_decay, mask=decayed)
+    parts += [decay, rule] if optimizer.coupled_decay else [rule]
+    if width_factors is not None:
+        parts.append(optax.stateless(lambda u, _: jax.tree.map(jnp.multiply, u, width_factors[1])))
+    parts += [] if optimizer.coupled_decay else [decay]
+    if optimizer.name == "lamb":
+        parts.append(scale_by_trust_ratio(decayed))
+    parts = [scale_by_plan(optax.chain(*parts), optimizer, plan, factors)]
+    if optimizer.average_after:  # outside: parameters that are frozen have an average too
+        parts.append(average_parameters(optimizer.average_after, optimizer.average_again))
+    return optax.chain(*parts)
+
+
+class PlanState(NamedTuple):
+    """The number of updates, and the state of the rule."""
+
+    count: Int[Array, ""]
+    inner: optax.OptState
+
+
+def scale_by_plan(
+    rule: optax.GradientTransformationExtraArgs, optimizer, plan: LayerPlan, factors
+) -> optax.GradientTransformationExtraArgs:
+    """−rate · u for each parameter that this update trains; GPT corrects Adam's bias in the rate.
+    The others do not change, nor does the rule's state of them.
+
+    Args:
+        rule: From gradients to u; gets each parameter's number of earlier updates as
+            `updates_done`, so that one which thaws begins like a new one.
+        optimizer: `config.optimizer`.
+        plan: Which parameters are trained, and the schedule.
+        factors: Of the rates, by parameter.
+    """
+    freezes = not plan.stages.all()
+    corrects = optimizer.name == "adam" and optimizer.bias_correction == "rate"
+
+    def where(trained, new, old):
+        return jax.tree.map(jnp.where, trained, new, old) if freezes else new
+
+    def init(params):
+        return PlanState(jnp.zeros([], jnp.int32), rule.init(params))
+
+    def update(grads, state, params=None, *, rate_scale=1.0, **_):
+        trained, done = plan.trained(state.count), plan.updates_done(state.count)
+        zeros = jax.tree.map(jnp.zeros_like, grads)
+        grads = where(trained, grads, zeros)
+        updates, inner = rule.update(grads, state.inner, params, updates_done=done)
+        rate = plan.rate(state.count) * rate_scale
+
+        def scaled(u, factor, done):
+            correction = 1.0
+            if corrects:
+                correction = jnp.sqrt(one_minus_power(optimizer.b2, done + 1))
+                correction /= one_minus_power(optimizer.b1, done + 1)
+            return -rate * correction * factor * u
+
+        updates = where(trained, jax.tree.map(scaled, updates, factors, done), zeros)
+        # A part of the rule that does not train a parameter has a MaskedNode for it.
+        masks = optax.tree.map_params(
+            rule,
+            lambda leaf, mask: leaf if isinstance(leaf, optax.MaskedNode) else mask,
+            inner,
+            trained,
+            transform_non_params=lambda leaf: jnp.ones_like(leaf, bool),
+            is_leaf=lambda node: isinstance(node, optax.MaskedNode),
+        )
+        return updates, PlanState(state.count + 1, where(masks, inner, state.inner))
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+class MomentsState(NamedTuple):
+    """Running means of the gradients and of their squares."""
+
+    mu: optax.Updates
+    nu: optax.Updates
+
+
+def scale_by_adam(optimizer) -> optax.GradientTransformationExtraArgs:
+    """u = m / (√v + ε), with the moments' bias corrected (Kingma and Ba 2015, algorithm 1) or not
+    (BERT)."""
+    b1, b2 = optimizer.b1, optimizer.b2
+
+    def init(params):
+        return MomentsState(*(jax.tree.map(jnp.zeros_like, params) for _ in range(2)))
+
+    def update(grads, state, params=None, *, updates_done, **_):
+        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
+        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, grads)
+
+        def direction(m, v, done):
+            if optimizer.bias_correction == "moments":
+                m, v = m / one_minus_power(b1, done + 1), v / one_minus_power(b2, done + 1)
+            return m / (jnp.sqrt(v) + optimizer.epsilon)
+
+        return jax.tree.map(direction, mu, nu, updates_done), MomentsState(mu, nu)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def one_minus_power(b: float, count: Int[Array, "..."]) -> Float[Array, "..."]:
+    """1 − b^count, in a form that keeps float32's digits if b is close to 1."""
+    return -jnp.expm1(count * math.log(b)) if b > 0 else jnp.float32(1.0)
+
+
+def scale_by_trust_ratio(decayed) -> optax.GradientTransformation:
+    """u · ‖w‖/‖u‖ for each decayed parameter w, where u includes the decay; 1 if either norm is 0.
+
+    Each stacked layer has its own norm, and so do query, key and value. Source: You et al. 2020,
+    algorithm 2 (LAMB), φ the identity; excluded as in google-research/albert lamb_optimizer.py.
+    """
+
+    def scaled(path, u, w, is_decayed):
+        if not is_decayed:
+            return u
+        name = parameter_name(path)
+        apart = {0} if STACKED.match(name) else set()
+        apart |= {u.ndim - 3} if name.endswith("qkv_kernel") else set()  # [..., 3, H, K]
+        axes = tuple(axis for axis in range(u.ndim) if axis not in apart)
+        norm_w, norm_u = (jnp.sqrt(jnp.sum(x * x, axes, keepdims=True)) for x in (w, u))
+        nonzero = (norm_w > 0) & (norm_u > 0)
+        return u * jnp.where(nonzero, norm_w / jnp.where(nonzero, norm_u, 1.0), 1.0)
+
+    return optax.stateless(lambda u, w: jax.tree.map_with_path(scaled, u, w, decayed))
+
+
+def matrix_axes(path, _=None) -> MuonDimensionNumbers | None:
+    """The axes of a layer's matrix that are its rows (inputs) and columns (outputs).
+
+    Other axes number matrices: stacked layers; query, key and value, each with all its heads; an
+    LSTM's four gates. None for what is no matrix of a layer: embeddings, output layer, pooler,
+    heads, biases, norms, low-rank updates.
+    """
+    name = parameter_name(path)
+    if not (STACKED.match(name) or LAYER.match(name)):
+        return None
+    if name.endswith("/qkv_kernel"):  # [..., D, 3, H, K]
+        return MuonDimensionNumbers((-4,), (-2, -1))
+    if name.endswith("/out_kernel"):  # [..., H, K, D]
+        return MuonDimensionNumbers((-3, -2), (-1,))
+    if name.endswith(("/input_kernel", "/recurrent_kernel")):  # [..., D, 4, F]
+        return MuonDimensionNumbers((-3,), (-1,))
+    return MuonDimensionNumbers((-2,), (-1,)) if name.endswith(("kernel", "/projection")) else None
+
+
+def muon_labels(params) -> Any:
+    """A tree of "muon" for what Muon trains, "adam" for the rest.
+
+    Raises:
+        UserError: Muon would train nothing.
+    """
+    labels = jax.tree.map_with_path(lambda path, _: "muon" if matrix_axes(path) else "adam", params)
+    if "muon" not in jax.tree.leaves(labels):
+        raise UserError("config.optimizer.name=muon is for layers, and this model has none")
+    return labels
+
+
+def orthogonalise(scale: str) -> optax.GradientTransformation:
+    """u = s · O(g) for each matrix, where O(U S Vᵀ) is near U Vᵀ, whatever the size of g.
+
+    Five Newton-Schulz iterations leave singular values between about 0.7 and 1.2 (less if they
+    were near 0).
+
+    Args:
+        scale: "rms": s = 0.2 √max(rows, columns), so u has the root mean square of Adam's updates
+            (Liu et al. 2025, section 2.2). "spectral": s = √max(1, columns / rows), where rows are
+            the inputs (Jordan et al. 2024).
+    """
+    # Without momentum of its own it is the iteration alone.
+    newton_schulz = optax.contrib.scale_by_muon(
+        beta=0.0,
+        nesterov=False,
+        weight_dimension_numbers=lambda updates: jax.tree.map_with_path(matrix_axes, updates),
+    )
+
+    def scaled(path, u):
+        rows, columns = (math.prod(u.shape[axis] for axis in side) for side in matrix_axes(path))
+        rms = 0.2 * math.sqrt(max(rows, columns))
+        return u * (rms if scale == "rms" else math.sqrt(max(1, columns / rows)))
+
+    def update(grads, _):
+        updates, _ = newton_schulz.update(grads, newton_schulz.init(grads))
+        return jax.tree.map_with_path(scaled, updates)
+
+    return optax.stateless(update)
+
+
+def decay_mask(params, exclude: str) -> Any:
+    """True for the parameters with decay: those whose name does not match the pattern ("": all).
+
+    A head's own name is left out: it is a task's or an objective's, and may contain "norm".
+    """
+
+    def decayed(path, _) -> bool:
+        name = re.sub(r"^heads_[^/]*/", "", parameter_name(path))
+        return not (exclude and re.search(exclude, name))
+
+    return jax.tree.map_with_path(decayed, params)

@@ -1,0 +1,75 @@
+"""Phases of a run: curricula as differences between configs.
+
+`config.train.phases` lists them in order, each with its share of the steps and its own keys:
+
+    0.9 data.seq_len=128; 0.1 data.seq_len=512 data.batch_size=8     Devlin et al. 2018, section A.2
+    0.25 objectives.mlm.weight=0; 0.75 objectives.prefix.weight=0    LTR, then MLM, on one body
+
+An objective with weight 0 costs nothing in a phase, unless another one reads its view. All phases
+share the run's optimiser, schedule and held-out batches.
+"""
+
+import ast
+import re
+
+from ml_collections import ConfigDict
+
+from bertlab.spine.config.load import set_key
+from bertlab.spine.errors import UserError
+
+KEYS = re.compile(
+    r"data\.(seq_len|batch_size|pack_length|buckets)|objectives\.\w+\.(weight|final_weight)"
+)
+
+
+def phase_configs(config: ConfigDict) -> list[tuple[int, ConfigDict]]:
+    """(steps done at its end, its whole config) of each phase; without phases, the run's own.
+
+    Raises:
+        UserError: A share or a key is wrong, or a phase trains nothing.
+    """
+    text, steps = config.train.phases, config.train.steps
+    if not text.strip():
+        return [(steps, config)]
+    phases, done = [], 0.0
+    for part in text.split(";"):
+        try:
+            share, *settings = part.split()
+            done += float(share)
+            phase = config.copy_and_resolve_references()
+            for setting in settings:
+                key, _, value = setting.partition("=")
+                if not KEYS.fullmatch(key):
+                    raise KeyError(f"{key} may not change")
+                set_key(phase, key, ast.literal_eval(value))
+        except (AttributeError, KeyError, SyntaxError, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"config.train.phases: {part.strip()!r}: {reason}") from None
+        if not any(any(weights_of(entry)) for entry in phase.objectives.values()):
+            raise UserError(f"config.train.phases: {part.strip()!r} trains no objective")
+        phases.append((round(done * steps), phase))
+    ends = [0, *(end for end, _ in phases)]
+    if abs(done - 1) > 1e-6 or (steps and ends != sorted(set(ends))):
+        raise UserError(
+            f"config.train.phases={text!r}: the shares must add up to 1, and each be at least one"
+            f" step of {steps}"
+        )
+    return phases
+
+
+def trained_objectives(config: ConfigDict, step: int | None = None) -> list[str]:
+    """The objectives with a weight in a phase that began before `step` updates (None: in any); the
+    parameters of the others are untrained."""
+    begin, trained = 0, set()
+    for end, phase in phase_configs(config):
+        if step is None or begin == 0 or begin < step:
+            trained |= {name for name, entry in phase.objectives.items() if any(weights_of(entry))}
+        begin = end
+    return [name for name in config.objectives if name in trained]
+
+
+def weights_of(entry) -> tuple[float, float]:
+    """An objective's weight in the loss at the first and at the last step, from its entry in
+    `config.objectives`."""
+    last = entry.get("final_weight")
+    return float(entry.weight), float(entry.weight if last is None else last)

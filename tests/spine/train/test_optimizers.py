@@ -1,0 +1,284 @@
+"""Optimisers: the old implementation's updates on the same gradients, and NumPy from the papers."""
+
+import functools
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from bertlab.spine.config.defaults import base_config
+from bertlab.spine.errors import UserError
+from bertlab.spine.train.averaging import evaluation_params, observe
+from bertlab.spine.train.checkpoint import Checkpoints, load_params
+from bertlab.spine.train.optimizers import build_optimizer, matrix_axes
+from bertlab.spine.train.run_directory import RunDirectory
+from bertlab.spine.train.state import TrainState, parameter_name
+from bertlab.train import optimizers as old
+
+STEPS = 20
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+quick_jit = functools.partial(jax.jit, compiler_options=QUICK)
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape):
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+# Four groups: embeddings, two layers, head.
+PARAMS = {
+    "body": {
+        "token_embedding": normal(9, 4),
+        "blocks": {
+            "attention": {"qkv_kernel": normal(2, 4, 3, 2, 3)},
+            "up": {"bias": normal(2, 7)},
+        },
+    },
+    "heads_nsp": {"kernel": normal(4, 2)},
+}
+PROGRAM = SimpleNamespace(init=lambda key, batch: PARAMS, body=SimpleNamespace(shape=None))
+# Norms from a tenth to ten times, so that only some are clipped.
+SIZES = np.float32(10 ** np.sin(range(STEPS)))
+GRADS = [jax.tree.map(lambda p, size=size: normal(*p.shape) * size, PARAMS) for size in SIZES]
+SCALES = np.float32(RNG.uniform(0.5, 1.5, STEPS))
+LOSSES = np.float32([4, 3, 5, 2.9, 3.5, 9, *range(14)])  # averaging begins after the fifth update
+
+
+def settings(**changes):
+    optimizer = base_config().optimizer
+    optimizer.update({"warmup_steps": 2, "learning_rate": 0.01, "weight_decay": 0.1, **changes})
+    return optimizer
+
+
+def built(**changes):
+    return build_optimizer(settings(**changes), STEPS, PROGRAM, {})
+
+
+def trajectory(optimizer, observe, evaluation_params, compiled=False):
+    """(parameters, those to evaluate) after each update; a held-out loss is observed after it."""
+    params, state, history = jax.tree.map(jnp.asarray, PARAMS), optimizer.init(PARAMS), []
+    update = quick_jit(optimizer.update) if compiled else optimizer.update
+    for grads, scale, loss in zip(GRADS, SCALES, LOSSES, strict=True):
+        updates, state = update(grads, state, params, rate_scale=scale)
+        params = optax.apply_updates(params, updates)
+        state = observe(state, loss)
+        history.append((params, evaluation_params(state, params)))
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *history)
+
+
+SGD = dict(name="sgd", clip_norm=0.25, coupled_decay=True, decay="constant", warmup_steps=0)
+MOMENTS = dict(bias_correction="moments", epsilon=1e-8)
+TRIANGLE = dict(decay="slanted_triangular", warmup_steps=0)
+GPT = dict(bias_correction="rate", decay="warmup_linear")
+CASES = {
+    "BERT": dict(),
+    "Adam": dict(**MOMENTS, clip_norm=0.0, b1=0.0, coupled_decay=True, frozen="^body/.*kernel"),
+    "GPT": dict(**GPT, decay_exclude=""),
+    "ELMo, head": dict(name="adagrad", gradient_scale=20.0, clip_norm=10.0, thaw="head"),
+    "AWD-LSTM": dict(**SGD, average_after=2, average_again=10),
+    "LAMB": dict(name="lamb", **MOMENTS, decay_exclude="", clip_norm=0.0),
+    "ALBERT, last": dict(name="lamb", thaw="last", group_rates="0.5,0.1,1,2"),
+    "Muon": dict(name="muon", muon_scale="spectral", muon_rate=3.0),
+    "gradual": dict(thaw="gradual", thaw_steps=4, **MOMENTS, layer_decay=0.5, **TRIANGLE),
+    "gradual, GPT": dict(thaw="gradual", thaw_steps=3, thaw_stages=2, **GPT),
+    "chain": dict(thaw="chain", thaw_steps=3, **MOMENTS, coupled_decay=True),
+    "chain, restarted": dict(thaw="chain", thaw_steps=4, thaw_restarts=True),
+    "chain, Muon": dict(thaw="chain", thaw_steps=3, name="muon", **MOMENTS),
+    "chain, Adagrad": dict(thaw="chain", thaw_steps=2, name="adagrad", frozen="bias"),
+    "frozen, averaged": dict(frozen="^body/", **SGD, average_after=2),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_updates_are_the_old_implementations(case):
+    theirs = old.build_optimizer(settings(**CASES[case]), STEPS)
+    compiled = "Muon" in case  # whose iteration is a loop
+    expected = trajectory(theirs, old.observe, old.evaluation_params, compiled)
+    actual = trajectory(built(**CASES[case]), observe, evaluation_params, compiled)
+    # Newton-Schulz multiplies the rounding of small singular values by up to 3.4445^5 = 485.
+    close = dict(rtol=1e-4, atol=2e-5) if compiled else dict(rtol=1e-6, atol=5e-7)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **close), actual, expected)
+
+
+def test_berts_adam_is_the_papers_without_bias_correction():
+    """google-research/bert optimization.py: m / (√v + ε), decay added, then the rate; float64."""
+    optimizer = built(clip_norm=1.0)
+    params, _ = trajectory(optimizer, observe, evaluation_params)
+    names = [parameter_name(path) for path, _ in jax.tree.leaves_with_path(PARAMS)]
+    weights = [np.float64(leaf) for leaf in jax.tree.leaves(PARAMS)]
+    m, v = ([np.zeros_like(w) for w in weights] for _ in range(2))
+    for step, grads in enumerate(GRADS):
+        grads = [np.float64(g) for g in jax.tree.leaves(grads)]
+        clip = min(1, 1 / np.sqrt(sum((g**2).sum() for g in grads)))
+        rate = SCALES[step] * 0.01 * (step / 2 if step < 2 else 1 - step / STEPS)
+        for i, g in enumerate(grads):
+            m[i] = 0.9 * m[i] + 0.1 * clip * g
+            v[i] = 0.999 * v[i] + 0.001 * (clip * g) ** 2
+            decay = 0.0 if names[i].endswith(("bias", "scale")) else 0.1
+            weights[i] = weights[i] - rate * (m[i] / (np.sqrt(v[i]) + 1e-6) + decay * weights[i])
+    for actual, expected in zip(jax.tree.leaves(params), weights, strict=True):
+        np.testing.assert_allclose(actual[-1], expected, rtol=2e-5, atol=2e-6)
+
+
+def orthogonalised(matrix):
+    """Five Newton-Schulz iterations act on singular values alone; the vectors stay."""
+    left, values, right = np.linalg.svd(np.float64(matrix), full_matrices=False)
+    values = values / np.linalg.norm(values)
+    for _ in range(5):
+        values = 3.4445 * values - 4.775 * values**3 + 2.0315 * values**5
+    return left * values @ right
+
+
+def test_muons_first_update_orthogonalises_each_layers_query_key_and_value():
+    optimizer = built(name="muon", weight_decay=0.0, decay="constant", warmup_steps=0)
+    updates, _ = quick_jit(optimizer.update)(GRADS[0], optimizer.init(PARAMS), PARAMS)
+    gradient = GRADS[0]["body"]["blocks"]["attention"]["qkv_kernel"]
+    update = updates["body"]["blocks"]["attention"]["qkv_kernel"]
+    for layer, letter in np.ndindex(2, 3):
+        expected = -0.01 * 0.2 * 6**0.5 * orthogonalised(gradient[layer, :, letter].reshape(4, 6))
+        actual = update[layer, :, letter].reshape(4, 6)
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_lambs_update_is_as_long_as_the_weights_of_each_layers_query_key_and_value():
+    optimizer = built(name="lamb", weight_decay=0.0, decay="constant", warmup_steps=0)
+    updates, _ = quick_jit(optimizer.update)(GRADS[0], optimizer.init(PARAMS), PARAMS)
+
+    def norms(tree):
+        kernel = np.float64(tree["body"]["blocks"]["attention"]["qkv_kernel"])
+        return np.sqrt((kernel**2).sum((1, 3, 4)))
+
+    np.testing.assert_allclose(norms(updates), 0.01 * norms(PARAMS), rtol=1e-5)
+
+
+def test_what_thaws_begins_like_new_and_what_is_frozen_is_not_seen():
+    """After its first update Adam's corrected step is the gradient's sign; other gradients are
+    infinite here until they thaw."""
+    optimizer = built(**MOMENTS, thaw="gradual", thaw_steps=2, decay="constant", warmup_steps=0)
+    state, params, update = optimizer.init(PARAMS), PARAMS, quick_jit(optimizer.update)
+    for step, first in enumerate(("heads_nsp", None, "layer 2", None, "layer 1", None, "body")):
+        grads = jax.tree.map(np.copy, GRADS[step])
+        if step < 6:
+            grads["body"]["token_embedding"] += np.inf
+        updates, state = update(grads, state, params)
+        assert np.isfinite(updates["body"]["token_embedding"]).all()
+        moved = updates["body"]["blocks"]["up"]["bias"]  # without decay
+        sign = -0.01 * np.sign(grads["body"]["blocks"]["up"]["bias"])
+        if first in ("layer 2", "layer 1"):
+            layer = int(first[-1]) - 1
+            np.testing.assert_allclose(moved[layer], sign[layer], rtol=1e-4)
+        frozen = np.array([step < 4, step < 2])
+        np.testing.assert_array_equal((np.asarray(moved) == 0).all(1), frozen)
+    assert (np.asarray(updates["body"]["token_embedding"]) != 0).all()
+
+
+def test_averaging_begins_and_averages_as_the_original():
+    """salesforce/awd-lstm-lm main.py's trigger, and torch.optim.ASGD's mean of later parameters."""
+    optimizer = built(**SGD, average_after=5)
+    fresh, rng, seen = optimizer.init(PARAMS), np.random.default_rng(0), set()
+    for _ in range(12):
+        state, best_val_loss, begun, expected = fresh, [], None, None
+        for index, loss in enumerate(rng.normal(size=10) - np.arange(10) / 3):
+            loss = float(np.float32(loss))
+            state = observe(state, loss)
+            if begun is None and bool(state[-1].averaging):
+                begun = index
+            if expected is None and len(best_val_loss) > 5 and loss > min(best_val_loss[:-5]):
+                expected = index
+            best_val_loss.append(loss)
+        assert begun == expected
+        seen.add(begun)
+    assert len(seen) > 2
+    params, averages = trajectory(built(**SGD, average_after=2), observe, evaluation_params)
+    params, averages = (tree["heads_nsp"]["kernel"] for tree in (params, averages))
+    np.testing.assert_array_equal(averages[:5], params[:5])
+    mean = params[6]  # the first two updates of ASGD both copy
+    for step in range(7, STEPS):
+        mean = mean + (params[step] - mean) / (step - 5)
+        np.testing.assert_allclose(averages[step], mean, rtol=1e-5, atol=1e-6)
+    assert np.abs(averages[-1] - params[-1]).max() > 1e-3
+
+
+def test_a_saved_average_is_what_a_run_is_loaded_with(tmp_path):
+    run, optimizer = RunDirectory(tmp_path), built(**SGD, average_after=1)
+    state, params, update = optimizer.init(PARAMS), PARAMS, quick_jit(optimizer.update)
+    for step, losses in enumerate(([1.0, 3.0, 2.0], [], [], [])):
+        updates, state = update(GRADS[step], state, params)
+        params = optax.apply_updates(params, updates)
+        for loss in losses:
+            state = observe(state, loss)
+    checkpoints = Checkpoints(run.checkpoints, keep=0)
+    checkpoints.save(3, TrainState(jnp.int32(3), params, state, {}), {})
+    checkpoints.close()
+    saved = load_params(run)
+    assert (saved["heads_nsp"]["kernel"] != params["heads_nsp"]["kernel"]).any()
+    jax.tree.map(np.testing.assert_array_equal, saved, evaluation_params(state, params))
+
+
+def test_on_a_mesh_moments_lie_beside_their_parameters_and_nothing_moves():
+    """An update of divided arrays is the undivided one's; no evaluation makes it compile again."""
+    mesh = jax.make_mesh((2,), ("fsdp",), devices=jax.devices()[:2], axis_types=(AxisType.Auto,))
+    whole, halves = (NamedSharding(mesh, PartitionSpec(*spec)) for spec in ((), ("fsdp",)))
+    places = jax.tree.map(lambda p: whole if len(p) % 2 else halves, PARAMS)
+    optimizer = built(name="muon", **MOMENTS, thaw="chain", thaw_steps=1, average_after=2)
+    placed = optax.tree.map_params(
+        optimizer,
+        lambda leaf, place: leaf if isinstance(leaf, optax.MaskedNode) else place,
+        jax.eval_shape(optimizer.init, PARAMS),
+        places,
+        transform_non_params=lambda _: whole,
+        is_leaf=lambda node: isinstance(node, optax.MaskedNode),
+    )
+    state, params = jax.device_put(optimizer.init(PARAMS), placed), jax.device_put(PARAMS, places)
+    update = quick_jit(optimizer.update, out_shardings=(places, placed))
+    for grads, scale, loss in zip(GRADS[:8], SCALES, LOSSES):
+        grads = jax.device_put(grads, places)
+        updates, state = update(grads, state, params, rate_scale=scale)
+        params = jax.device_put(optax.apply_updates(params, updates), places)
+        state = observe(state, float(loss))
+    assert update._cache_size() == 1
+    alone, _ = trajectory(optimizer, observe, evaluation_params, compiled=True)
+    for divided, whole in zip(jax.tree.leaves(params), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(divided, whole[7], rtol=1e-4, atol=2e-5)
+
+
+def test_muon_trains_the_matrices_that_it_did():
+    names = [
+        f"body/{block}/{name}"
+        for block in ("blocks", "forward", "layer_1", "output")
+        for name in (
+            "a/qkv_kernel",
+            "a/out_kernel",
+            "input_kernel",
+            "up/kernel",
+            "projection",
+            "a/qkv_bias",
+        )
+    ]
+    for name in [*names, "body/token_embedding", "heads_x/kernel", "lora/body/blocks/up/kernel/a"]:
+        path = [jax.tree_util.DictKey(key) for key in name.split("/")]
+        assert matrix_axes(path) == old.matrix_axes(name)
+
+
+REFUSED = {
+    "name=adamw is none of adam": dict(name="adamw"),
+    "decay=line is none of": dict(decay="line"),
+    "bias_correction=rate": dict(name="lamb", bias_correction="rate"),
+    "group_rates='1,1,1' must be 4 positive": dict(group_rates="1,1,1"),
+    "layer_decay=1": dict(group_rates="1,1,1,2", layer_decay=0.3),
+    "thaw_steps=0": dict(thaw="gradual"),
+    "thaw_steps=7": dict(thaw="gradual", thaw_steps=7),
+    "thaw_stages=4": dict(thaw="gradual", thaw_steps=2, thaw_stages=4),
+    "frozen='.tail/' matches no parameter": dict(frozen="^tail/"),
+    "warmup_steps=20": dict(warmup_steps=20),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_settings_that_would_be_ignored_are_refused(message):
+    with pytest.raises(UserError, match=message):
+        built(**REFUSED[message])
