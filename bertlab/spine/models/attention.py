@@ -1,0 +1,95 @@
+"""Attention: who sees whom, as masks, and softmax(Q K / sqrt(K)) V by a choice of implementations.
+
+    xla           plain JAX; dropout of the weights, any device
+    cudnn         NVIDIA's fused kernel (`jax.nn.dot_product_attention`): bfloat16, no dropout of the weights
+    module:name   a function with the arguments of `attend_xla`
+
+Letters: B batch, L length, H heads, K head width.
+"""
+
+import pkgutil
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from bertlab.spine.models.layers import Dropout
+
+
+def attention_rule(shape, platform: str) -> tuple[str, str]:
+    """The implementation that `attention="auto"` stands for, and why.
+
+    Args:
+        shape: a TransformerShape.
+        platform: "cpu", "gpu" or "tpu".
+    """
+    if platform != "gpu":
+        return "xla", "only GPUs have cuDNN's kernel"
+    if jnp.dtype(shape.dtype).itemsize != 2:
+        return "xla", f"cuDNN's kernel does not compute in {jnp.dtype(shape.dtype).name}"
+    if shape.dropout:
+        return "xla", "cuDNN's kernel has no dropout of the weights"
+    if shape.width // shape.heads % 8 or shape.width // shape.heads > 128:
+        return "xla", "cuDNN's kernel has heads of 8, 16, ... 128 numbers"
+    return "cudnn", "a GPU, 16 bits, no dropout"
+
+
+def attend(
+    implementation: str,
+    query: Float[Array, "B L H K"],
+    key: Float[Array, "B L H K"],
+    value: Float[Array, "B L H K"],
+    mask: Bool[Array, "B 1 L L"],
+    bias: Float[Array, "#B H L L"] | None,
+    dropout: Dropout,
+) -> Float[Array, "B L H K"]:
+    """Means of the values, weighted by the softmax of the scores; arguments as for `attend_xla`."""
+    if implementation == "cudnn":
+        bias = None if bias is None else bias.astype(query.dtype)
+        return jax.nn.dot_product_attention(query, key, value, bias, mask, implementation="cudnn")
+    function = attend_xla if implementation == "xla" else pkgutil.resolve_name(implementation)
+    return function(query, key, value, mask, bias, dropout)
+
+
+def attend_xla(query, key, value, mask, bias, dropout) -> Float[Array, "B L H K"]:
+    """Attention with all weights [B, H, L, L] at once.
+
+    Args:
+        query: [B, L, H, K].
+        key: [B, L, H, K].
+        value: [B, L, H, K].
+        mask: [B, 1, L, L], the keys (last axis) that each query sees; at least one.
+        bias: [1, H, L, L] or [B, H, L, L], added to the scores; or None.
+        dropout: of the weights, a function of them.
+    """
+    scores = jnp.einsum("blhk,bmhk->bhlm", query, key, preferred_element_type=jnp.float32)
+    scores = scores / query.shape[-1] ** 0.5
+    scores = scores if bias is None else scores + bias
+    weights = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min))
+    return jnp.einsum("bhlm,bmhk->blhk", dropout(weights.astype(query.dtype)), value)
+
+
+def attention_mask(documents: Int[Array, "B L"], direction: str) -> Bool[Array, "B 1 L L"]:
+    """Each query sees the keys of its own document, and none against the direction; padding sees padding."""
+    mask = documents[:, :, None] == documents[:, None, :]
+    length = documents.shape[1]
+    if direction == "left-to-right":
+        mask &= jnp.tril(jnp.ones((length, length), bool))
+    elif direction == "right-to-left":
+        mask &= jnp.triu(jnp.ones((length, length), bool))
+    return mask[:, None]
+
+
+def order_mask(order: Int[Array, "B L"], shown_at: Int[Array, "B L"]) -> Bool[Array, "B 1 L L"]:
+    """Position i sees j if shown_at[j] <= order[i], and itself.
+
+    It only takes from `attention_mask`, so use it with bidirectional bodies. In the next layer i also sees through j what j has
+    seen. Nothing leaks if order[j] <= shown_at[j] everywhere: i then sees itself and positions shown at order[i] or before.
+    """
+    itself = jnp.eye(order.shape[1], dtype=bool)
+    return ((shown_at[:, None, :] <= order[:, :, None]) | itself)[:, None]
+
+
+def window_mask(positions: Int[Array, "B L"], window: int) -> Bool[Array, "B 1 L L"]:
+    """Positions at most half a window apart, counted in their document and not in the row."""
+    return (jnp.abs(positions[:, :, None] - positions[:, None, :]) <= window // 2)[:, None]

@@ -1,0 +1,246 @@
+"""Layers that several families share, and how parameters and activations are divided among devices.
+
+Every parameter names its axes (`param`): vocab, embed, hidden, heads, norm, layers or None. A table in the training room maps
+these names to axes of the mesh. Activations are divided along their batch axis only (`shard_batch`).
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float, Int
+
+BATCH_AXES = ("data", "fsdp")
+"""The mesh's axes that divide a batch's rows."""
+
+ACTIVATIONS = {
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "gelu_erf": functools.partial(jax.nn.gelu, approximate=False),
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
+    "tanh": jnp.tanh,
+}
+
+normal = jax.nn.initializers.normal
+truncated_normal = jax.nn.initializers.truncated_normal
+"""Cut at two standard deviations and not rescaled, as BERT's: its deviation is 0.88 of what is asked for."""
+
+
+def uniform(bound: float) -> nn.initializers.Initializer:
+    """U(-bound, bound)."""
+
+    def init(key, shape, dtype=jnp.float32):
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return init
+
+
+def param(init: nn.initializers.Initializer, *axes: str | None) -> nn.initializers.Initializer:
+    """An initialiser whose parameter carries one logical axis name (or None) a dimension."""
+    return nn.with_logical_partitioning(init, axes)
+
+
+def platform() -> str:
+    """What the code is traced for: the mesh's devices, or without a mesh JAX's default ("cpu", "gpu", "tpu")."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
+
+
+def shard_batch(x: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
+    """Divides an activation along its batch axis, like the batch; nothing happens without a mesh.
+
+    Otherwise the compiler may divide it like the parameters that multiply it, and move it back and forth.
+    """
+    if jax.sharding.get_abstract_mesh().empty:
+        return x
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*[None] * axis, BATCH_AXES))
+
+
+def gather(weights: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
+    """Makes weights whole along an axis before a loop uses them, so that devices exchange them once and not in every step."""
+    if jax.sharding.get_abstract_mesh().empty:
+        return weights
+    spec = [PartitionSpec.UNCONSTRAINED] * weights.ndim
+    spec[axis] = None
+    return jax.lax.with_sharding_constraint(weights, PartitionSpec(*spec))
+
+
+def lookup(table: Float[Array, "V D"], ids: Int[Array, "..."]) -> Float[Array, "... D"]:
+    """Rows of an embedding table, divided among devices as their ids are."""
+    return gather(table, 1)[ids]
+
+
+class Dense(nn.Module):
+    """x @ kernel + bias in `dtype`; the first axis of x is the batch's.
+
+    Attributes:
+        features: F.
+        axes: names of the kernel's axes.
+    """
+
+    features: int
+    axes: tuple[str | None, str | None]
+    initializer: nn.initializers.Initializer = truncated_normal(0.02)
+    use_bias: bool = True
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... F"]:
+        kernel = self.param("kernel", param(self.initializer, *self.axes), (x.shape[-1], self.features))
+        x = shard_batch(x) if self.axes[0] == "embed" else x
+        y = jnp.tensordot(x.astype(self.dtype), kernel.astype(self.dtype), 1)
+        if self.use_bias:
+            bias = self.param("bias", param(nn.initializers.zeros, self.axes[1]), (self.features,))
+            y = y + bias.astype(y.dtype)
+        return shard_batch(y) if self.axes[1] is None else y
+
+
+class Norm(nn.Module):
+    """Layer normalisation (Ba et al. 2016) or RMS normalisation (Zhang and Sennrich 2019), computed in float32."""
+
+    epsilon: float
+    kind: str = "layer_norm"
+    use_bias: bool = True
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        scale = self.param("scale", param(nn.initializers.ones, "norm"), (x.shape[-1],))
+        y = x.astype(jnp.float32)
+        if self.kind == "layer_norm":
+            y = y - y.mean(-1, keepdims=True)
+        y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + self.epsilon) * scale
+        if self.use_bias and self.kind == "layer_norm":
+            y = y + self.param("bias", param(nn.initializers.zeros, "norm"), (x.shape[-1],))
+        return y.astype(x.dtype)
+
+
+class Dropout(nn.Module):
+    """Sets elements to zero with probability `rate` and divides the others by 1 - rate (Srivastava et al. 2014).
+
+    It acts exactly if there is an rng "dropout". The rate is rounded to 16 bits.
+
+    Attributes:
+        rate: from 0 to 1.
+        broadcast_dims: axes along which the mask is the same.
+    """
+
+    rate: float
+    broadcast_dims: tuple[int, ...] = ()
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        if not self.rate or not self.has_rng("dropout"):
+            return x
+        shape = [1 if axis in self.broadcast_dims else size for axis, size in enumerate(x.shape)]
+        threshold = round(self.rate * 2**16)
+        kept = random_16_bits(self.make_rng("dropout"), shape) >= threshold
+        scale = 2**16 / max(2**16 - threshold, 1)
+        return jnp.where(kept, x * jnp.asarray(scale, x.dtype), 0)
+
+
+def random_16_bits(key: Array, shape: list[int]) -> Int[Array, "..."]:
+    """Uniform integers below 2^16. Drawing is most of dropout's cost on a CPU, so two share a draw of 32 bits there."""
+    if platform() != "cpu":
+        return jax.random.bits(key, shape, jnp.uint32) >> 16
+    words = jax.random.bits(key, (*shape[:-1], (shape[-1] + 1) // 2), jnp.uint32)
+    return jnp.concatenate([words & 0xFFFF, words >> 16], axis=-1)[..., : shape[-1]]
+
+
+class OutputLayer(nn.Module):
+    """Hidden states to logits over the vocabulary.
+
+    States of another width than the embeddings, as a biLSTM's joined ones, are always transformed to it first.
+
+    Attributes:
+        shape: the body's. `output_transform`: dense layer, activation and norm before the product (BERT's masked-LM head);
+            `tied`: multiply by the token embeddings, not by an own matrix; `output_bias`: one number a token.
+        initializer: of kernels.
+        embedding_width: of the embeddings, None: the shape's `width`.
+        divisor: of the logits, without their bias (μP).
+    """
+
+    shape: Any
+    initializer: nn.initializers.Initializer
+    embedding_width: int | None = None
+    epsilon: float = 1e-12
+    norm: str = "layer_norm"
+    use_bias: bool = True
+    activation: str = "gelu_tanh"
+    divisor: float = 1.0
+
+    @nn.compact
+    def __call__(
+        self,
+        hidden: Float[Array, "... D"],
+        embedding: Float[Array, "V D"] | None,
+        side: str,
+        among: Int[Array, "..."] | None = None,
+    ) -> Float[Array, "... V"]:
+        """Arguments as of `Body.predict_tokens`; `embedding` is read if tied."""
+        shape, width = self.shape, self.embedding_width or self.shape.width
+        if shape.output_transform or hidden.shape[-1] != width:
+            name = "transform" if hidden.shape[-1] == width else f"transform_{side}"
+            settings = (("embed", None), self.initializer, self.use_bias, shape.dtype)
+            dense = Dense(width, *settings, name=name)
+            hidden = ACTIVATIONS[self.activation](dense(hidden))
+            hidden = Norm(self.epsilon, self.norm, self.use_bias, name=f"{name}_norm")(hidden)
+        table = embedding
+        if not shape.tied:
+            kernel_init = param(self.initializer, "vocab", "embed")
+            table = self.param("kernel", kernel_init, (shape.vocab_size, width))
+        bias = None
+        if shape.output_bias:
+            bias = self.param("bias", param(nn.initializers.zeros, "vocab"), (shape.vocab_size,))
+        if among is not None:
+            table = lookup(table, among)
+            bias = None if bias is None else bias[among]
+        letters = "...d,vd->...v" if table.ndim == 2 else "...d,...kd->...k"
+        hidden, table = hidden.astype(shape.dtype) / self.divisor, table.astype(shape.dtype)
+        logits = jnp.einsum(letters, hidden, table, preferred_element_type=jnp.float32)
+        return logits if bias is None else logits + bias
+
+
+def rematerialised(layer: type[nn.Module], remat: str, prevent_cse: bool = True) -> type[nn.Module]:
+    """A layer whose backward pass recomputes activations.
+
+    Args:
+        layer: its class.
+        remat: "none"; "dots": all but products without batch axes; "full": all but the layer's input.
+        prevent_cse: False inside a loop, which needs no protection from common-subexpression elimination.
+    """
+    if remat == "none":
+        return layer
+    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "dots" else None
+    return nn.remat(layer, policy=policy, prevent_cse=prevent_cse)
+
+
+UNROLLED_ON_CPU = 6
+"""A CPU unrolls so many layers: a loop copies what it keeps for the backward pass. More take long to compile."""
+
+
+def stacked(
+    layer: type[nn.Module], layers: int, remat: str, scan_layers: bool | None
+) -> Callable[..., nn.Module]:
+    """Layers one after another, with parameters stacked along a first axis "layers".
+
+    Args:
+        layer: called with (x, each layer's own values, values that all share), returns (next x, output to keep).
+        layers: how many.
+        remat: see `rematerialised`.
+        scan_layers: run them in a loop, or unrolled; None: what suits the device.
+    """
+    if scan_layers is None:
+        scan_layers = platform() != "cpu" or layers > UNROLLED_ON_CPU
+    return nn.scan(
+        rematerialised(layer, remat, prevent_cse=not scan_layers),
+        variable_axes={"params": 0},
+        split_rngs={"params": True, "dropout": True},
+        in_axes=(0, nn.broadcast),
+        length=layers,
+        unroll=1 if scan_layers else layers,
+        metadata_params={nn.PARTITION_NAME: "layers"},
+    )

@@ -1,0 +1,292 @@
+"""Families and sizes by the names of their papers, and the body that a model config describes.
+
+A family is a set of values of its shape, a size adds or replaces some, and `config.model` replaces any.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bertlab.spine.errors import UserError
+from bertlab.spine.models.awd_lstm import AwdLstm, AwdLstmShape
+from bertlab.spine.models.base import Body
+from bertlab.spine.models.bilstm import Bilstm, BilstmShape
+from bertlab.spine.models.characters import PUBLISHED_FILTERS, WORD_LENGTH
+from bertlab.spine.models.static import Static, StaticShape
+from bertlab.spine.models.transformer import Transformer, TransformerShape
+
+BERT_SIZES = {
+    # Turc et al. 2019 for tiny to medium; Devlin et al. 2018, section 3, for base and large.
+    "tiny": dict(layers=2, width=128, heads=2, hidden=512),
+    "mini": dict(layers=4, width=256, heads=4, hidden=1024),
+    "small": dict(layers=4, width=512, heads=8, hidden=2048),
+    "medium": dict(layers=8, width=512, heads=8, hidden=2048),
+    "base": dict(layers=12, width=768, heads=12, hidden=3072),
+    "large": dict(layers=24, width=1024, heads=16, hidden=4096),
+}
+
+# Radford et al. 2019: norms come first, and one comes last.
+GPT2 = dict(max_positions=1024, norm_placement="pre", final_norm=True, scaled_residual_init=True)
+GPT_SIZES = {
+    **{name: BERT_SIZES[name] for name in ("tiny", "mini", "small", "medium")},
+    "gpt1": BERT_SIZES["base"],  # Radford et al. 2018
+    "gpt2": dict(layers=12, width=768, heads=12, hidden=3072, **GPT2),
+    "gpt2-medium": dict(layers=24, width=1024, heads=16, hidden=4096, **GPT2),
+    "gpt2-large": dict(layers=36, width=1280, heads=20, hidden=5120, **GPT2),
+    "gpt2-xl": dict(layers=48, width=1600, heads=25, hidden=6400, **GPT2),
+}
+MODERN_SIZES = {
+    # Warner et al. 2024, table 4, for base and large; the others are BERT's with as many feed-forward weights.
+    "tiny": dict(layers=2, width=128, heads=2, hidden=344),
+    "mini": dict(layers=4, width=256, heads=4, hidden=688),
+    "small": dict(layers=4, width=512, heads=8, hidden=1368),
+    "medium": dict(layers=8, width=512, heads=8, hidden=1368),
+    "base": dict(layers=22, width=768, heads=12, hidden=1152),
+    "large": dict(layers=28, width=1024, heads=16, hidden=2624),
+}
+ELMO_SIZES = {
+    # small, medium and original are published (AllenNLP); tiny and mini match the transformers in width and about in weights.
+    "tiny": dict(
+        layers=2, width=128, hidden=128, highway_layers=1, filters=((1, 8), (2, 16), (3, 32), (4, 72))
+    ),
+    "mini": dict(
+        layers=2, width=256, hidden=256, highway_layers=1, filters=((1, 16), (2, 32), (3, 64), (4, 144))
+    ),
+    "small": dict(layers=2, width=128, hidden=1024, highway_layers=1),
+    "medium": dict(layers=2, width=256, hidden=2048, highway_layers=1),
+    "original": dict(layers=2, width=512, hidden=4096, highway_layers=2),
+}
+AWD_LSTM_SIZES = {
+    "tiny": dict(layers=2, width=128, hidden=256),
+    "mini": dict(layers=3, width=200, hidden=400),
+    "original": dict(layers=3, width=400, hidden=1150),
+}
+STATIC_SIZES = {"tiny": dict(width=100), "mini": dict(width=200), "original": dict(width=300)}
+
+TRANSFORMER = dict(
+    max_positions=512,
+    activation="gelu_tanh",
+    gated=False,
+    norm="layer_norm",
+    norm_placement="post",
+    first_norm=True,
+    final_norm=False,
+    use_bias=True,
+    position_encoding="learned",
+    position_buckets=256,
+    position_offset=0,
+    rotary_base=10_000.0,
+    rotary_base_local=10_000.0,
+    local_window=0,
+    global_every=1,
+    init_stddev=0.02,
+    base_width=0,
+    scaled_residual_init=False,
+    tied=True,
+    dropout=0.1,
+)
+BERT = TRANSFORMER | dict(
+    embedding_norm=True,
+    epsilon=1e-12,
+    segments=2,
+    truncated_init=True,
+    output_transform=True,
+    output_bias=True,
+)
+GPT = TRANSFORMER | dict(
+    embedding_norm=False,
+    epsilon=1e-5,
+    segments=0,
+    truncated_init=False,
+    output_transform=False,
+    output_bias=False,
+)
+MODERN = BERT | dict(
+    max_positions=8192,
+    activation="gelu_erf",
+    gated=True,
+    norm="rms_norm",
+    norm_placement="pre",
+    final_norm=True,
+    epsilon=1e-5,
+    use_bias=False,
+    position_encoding="rotary",
+    rotary_base=160_000.0,
+    local_window=128,
+    global_every=3,
+    segments=0,
+    scaled_residual_init=True,
+    dropout=0.0,
+)
+ELMO = dict(
+    clip=3.0,
+    epsilon=1e-12,
+    token_encoder="ids",
+    filters=PUBLISHED_FILTERS,
+    character_width=16,
+    character_activation="relu",
+    skip_connections=True,
+    output_transform=False,
+    tied=False,
+    output_bias=True,
+    dropout=0.1,
+)
+AWD_LSTM = dict(
+    embedding_dropout=0.1,
+    input_dropout=0.65,
+    hidden_dropout=0.3,
+    weight_dropout=0.5,
+    dropout=0.4,
+    output_transform=False,
+    tied=True,
+    output_bias=True,
+)
+STATIC = dict(output_transform=False, tied=False, output_bias=False, output_init="zeros")
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A kind of body with published values.
+
+    Attributes:
+        body: the Linen class.
+        shape: the dataclass of its shape.
+        values: that all sizes share.
+        sizes: by name, each size's values.
+        directions: the first is the default.
+    """
+
+    body: type[Body]
+    shape: type
+    values: Mapping[str, Any]
+    sizes: Mapping[str, Mapping[str, Any]]
+    directions: tuple[str, ...] = ("bidirectional", "left-to-right", "right-to-left")
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether it can carry its states along a stream."""
+        return hasattr(self.shape, "initial_carry")
+
+
+FAMILIES = {
+    "bert": Family(Transformer, TransformerShape, BERT, BERT_SIZES),
+    "gpt": Family(
+        Transformer,
+        TransformerShape,
+        GPT,
+        GPT_SIZES,
+        ("left-to-right", "bidirectional", "right-to-left"),
+    ),
+    "modern": Family(Transformer, TransformerShape, MODERN, MODERN_SIZES),
+    "elmo": Family(Bilstm, BilstmShape, ELMO, ELMO_SIZES),
+    "awd_lstm": Family(
+        AwdLstm, AwdLstmShape, AWD_LSTM, AWD_LSTM_SIZES, ("left-to-right", "right-to-left")
+    ),
+    "static": Family(Static, StaticShape, STATIC, STATIC_SIZES, ("bidirectional",)),
+}
+
+COMPUTATION = ("dtype", "remat", "scan_layers", "attention")
+"""Keys of how a body is computed, which families may lack."""
+
+
+def family_of(model) -> Family:
+    """The family that `config.model` names."""
+    if model.family not in FAMILIES:
+        names = ", ".join(FAMILIES)
+        raise UserError(f"config.model.family={model.family!r} is not one of {names}")
+    return FAMILIES[model.family]
+
+
+def model_direction(model) -> str:
+    """The direction of a model config: its own, otherwise its family's first."""
+    directions = family_of(model).directions
+    if model.direction and model.direction not in directions:
+        names = " or ".join(directions)
+        raise UserError(
+            f"config.model.direction={model.direction!r}: {model.family} is {names}; choose that"
+        )
+    return model.direction or directions[0]
+
+
+def model_shape(model, vocab_size: int):
+    """The shape of `config.model`: the family's and the size's values, replaced by those that the config sets.
+
+    Raises:
+        UserError: names a key whose value the family does not have, or that does not fit another.
+    """
+    family = family_of(model)
+    if model.size not in family.sizes:
+        sizes = ", ".join(family.sizes)
+        raise UserError(f"config.model.size={model.size!r}: {model.family} has the sizes {sizes}")
+    values = {**family.values, **family.sizes[model.size]}
+    fields = {field.name for field in dataclasses.fields(family.shape)}
+    for key, value in model.items():
+        if value is None or key in ("family", "size", "direction", "stateful"):
+            continue
+        if key in fields:
+            values[key] = value
+        elif key not in COMPUTATION:
+            raise UserError(f"config.model.{key}={value}: {model.family} has no {key}; leave it unset")
+    values |= {"vocab_size": vocab_size, "direction": model_direction(model)}
+    values["dtype"] = jnp.dtype(model.dtype)
+    if "filters" in values:
+        values["filters"] = tuple(map(tuple, values["filters"]))
+    shape = family.shape(**values)
+    _check(shape)
+    return shape
+
+
+def _check(shape) -> None:
+    """Refuses values that would act otherwise than they read, or fail far from here."""
+    if isinstance(shape, TransformerShape):
+        heads = f"config.model.width={shape.width} and config.model.heads={shape.heads}"
+        if shape.width % shape.heads:
+            raise UserError(f"{heads}: the width must be a multiple of the heads")
+        if shape.position_encoding == "rotary" and shape.head_width % 2:
+            raise UserError(f"{heads}: rotary positions turn pairs, so width / heads must be even")
+        for key, choices in (
+            ("norm", ("layer_norm", "rms_norm")),
+            ("norm_placement", ("pre", "post")),
+            ("remat", ("none", "dots", "full")),
+        ):
+            if getattr(shape, key) not in choices:
+                value = getattr(shape, key)
+                raise UserError(f"config.model.{key}={value!r} is not one of {', '.join(choices)}")
+    if isinstance(shape, BilstmShape) and shape.token_encoder == "characters":
+        if shape.tied:
+            raise UserError("config.model.tied=True shares token embeddings that characters do not have")
+        if any(width > WORD_LENGTH for width, _ in shape.filters):
+            raise UserError(f"config.model.filters are wider than the {WORD_LENGTH} characters of a word")
+
+
+def build_body(shape) -> Body:
+    """The Linen module of a shape."""
+    return next(f.body for f in FAMILIES.values() if isinstance(shape, f.shape))(shape)
+
+
+def body_shapes(shape, *, predicts: bool = True, pools: bool = False) -> dict:
+    """Shapes of a body's parameters (ShapeDtypeStruct), without making them.
+
+    Args:
+        shape: of the body.
+        predicts: with the output layer (of the first side if the body has several).
+        pools: with the pooler.
+    """
+    row = jnp.zeros((1, 2), jnp.int32)
+    view = dict.fromkeys(("tokens", "segments", "documents", "positions"), row)
+    view["characters"] = jnp.zeros((1, 2, WORD_LENGTH), jnp.int32)
+
+    def use(body):
+        encoded, _ = body.encode(view)
+        sides = [side for side in ("forward", "backward", "both") if getattr(encoded, side)]
+        if predicts:
+            body.predict_tokens(encoded.output(sides[0]), sides[0])
+        if pools:
+            body.pool(encoded, view)
+
+    init = jax.eval_shape(lambda: build_body(shape).init(jax.random.key(0), method=use))
+    return nn.meta.unbox(init["params"])

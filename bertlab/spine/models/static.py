@@ -1,0 +1,55 @@
+"""Static word vectors: a token's vector is the same in every context (word2vec, GloVe).
+
+Letters: B batch, L length, D width, V vocabulary.
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from bertlab.spine.models.base import Body, Carry, Encoded, View, mean_state
+from bertlab.spine.models.layers import OutputLayer, lookup, param, shard_batch, uniform
+
+
+@dataclasses.dataclass(frozen=True)
+class StaticShape:
+    """Shape of a table of vectors, and of a second one for the output (syn1neg, GloVe's context vectors).
+
+    Attributes:
+        direction: "bidirectional"; a lookup has no direction.
+        output_init: initial values of the second table, "zeros" (word2vec) or "uniform" like the vectors (GloVe).
+    """
+
+    width: int
+    vocab_size: int
+    direction: str
+    output_transform: bool
+    tied: bool
+    output_bias: bool
+    output_init: str
+    dtype: jnp.dtype
+
+
+class Static(Body):
+    """Vectors by lookup, with the initial values of word2vec.c and GloVe: U(-0.5, 0.5) / D."""
+
+    shape: StaticShape
+
+    def setup(self):
+        shape = self.shape
+        init = uniform(0.5 / shape.width)
+        size = (shape.vocab_size, shape.width)
+        self.token_embedding = self.param("token_embedding", param(init, "vocab", "embed"), size)
+        output_init = init if shape.output_init == "uniform" else nn.initializers.zeros
+        self.output = OutputLayer(shape, output_init)
+
+    def encode(self, view: View, carry: Carry | None = None) -> tuple[Encoded, Carry]:
+        """One layer, the same on every side: each state has seen its own token only."""
+        vectors = shard_batch(lookup(self.token_embedding.astype(self.shape.dtype), view["tokens"]))
+        return Encoded(forward=(vectors,), backward=(vectors,), both=(vectors,)), {}
+
+    def pool(self, encoded: Encoded, view: View, documents: int | None = None) -> Float[Array, "B ... D"]:
+        """The mean of a text's vectors; zeros for an empty one."""
+        return mean_state(encoded.both[-1], view, documents)

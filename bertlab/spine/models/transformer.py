@@ -1,0 +1,358 @@
+"""The transformer body of BERT, GPT and their successors: one stack of blocks in which every choice is a value of its shape.
+
+Letters: B batch, L length, N = B·L positions, D model width, H heads, K head width, F feed-forward width, V vocabulary.
+Parameters of the blocks are stacked along a first axis "layers".
+"""
+
+import dataclasses
+import pkgutil
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float
+
+from bertlab.spine.models.attention import (
+    attend,
+    attention_mask,
+    attention_rule,
+    order_mask,
+    window_mask,
+)
+from bertlab.spine.models.base import Body, Carry, Encoded, View
+from bertlab.spine.models.layers import (
+    ACTIVATIONS,
+    Dense,
+    Dropout,
+    Norm,
+    OutputLayer,
+    lookup,
+    normal,
+    param,
+    platform,
+    shard_batch,
+    stacked,
+    truncated_normal,
+)
+from bertlab.spine.models.positions import (
+    BUCKETS,
+    ENCODINGS,
+    distance_buckets,
+    rotary_angles,
+    rotate,
+    sinusoids,
+)
+
+SIDE = {"bidirectional": "both", "left-to-right": "forward", "right-to-left": "backward"}
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerShape:
+    """Shape of a transformer body; the published models are sets of these values (`presets`).
+
+    Attributes:
+        hidden: F.
+        max_positions: rows of the table of learned positions.
+        direction: "bidirectional", "left-to-right" or "right-to-left".
+        activation: of the feed-forward layers and of the output layer's transform, a key of ACTIVATIONS.
+        gated: multiply the feed-forward's activation by a second projection (Shazeer 2020).
+        norm: "layer_norm" or "rms_norm".
+        norm_placement: "post", after each residual sum (BERT, GPT-1), or "pre", before each sublayer (GPT-2).
+        first_norm: pre: also before the first block's attention; ModernBERT does not (the parameter is then not used).
+        final_norm: a norm after the last block.
+        embedding_norm: a norm after the summed embeddings.
+        use_bias: biases of dense layers and norms.
+        position_encoding: "learned"; "sinusoidal" (Vaswani et al. 2017); "rotary" (Su et al. 2021); "relative", a bias of each
+            head's scores by the distance's bucket, the same in all layers (Raffel et al. 2020); "none"; or "module:Class".
+        position_buckets: for encodings from outside.
+        position_offset: added to learned positions (RoBERTa: 2).
+        rotary_base, rotary_base_local: of layers that see everything, and of local ones.
+        local_window: positions that a local layer sees, both sides together; 0: no layer is local.
+        global_every: layers 0, n, 2n, ... are not local (ModernBERT: 3).
+        segments: rows of the segment embedding; 0: none; 1: the same for all tokens (RoBERTa).
+        truncated_init: initial values from a normal cut at two deviations (BERT), or a whole one (GPT).
+        init_stddev: their deviation.
+        base_width: the width that rates and `init_stddev` are meant for, others are scaled to it (`width`); 0: this one.
+        scaled_residual_init: initial kernels that write to the residual are smaller by sqrt(2 layers) (GPT-2).
+        output_transform, tied, output_bias: of the output layer.
+        remat, scan_layers: see `layers.stacked`.
+        attention: "auto" (`attention_rule`), "xla", "cudnn" or "module:function".
+    """
+
+    layers: int
+    width: int
+    heads: int
+    hidden: int
+    max_positions: int
+    vocab_size: int
+    direction: str
+    activation: str
+    gated: bool
+    norm: str
+    norm_placement: str
+    first_norm: bool
+    final_norm: bool
+    embedding_norm: bool
+    epsilon: float
+    use_bias: bool
+    position_encoding: str
+    position_buckets: int
+    position_offset: int
+    rotary_base: float
+    rotary_base_local: float
+    local_window: int
+    global_every: int
+    segments: int
+    truncated_init: bool
+    init_stddev: float
+    base_width: int
+    scaled_residual_init: bool
+    output_transform: bool
+    tied: bool
+    output_bias: bool
+    dropout: float
+    dtype: jnp.dtype
+    remat: str = "none"
+    scan_layers: bool | None = None
+    attention: str = "auto"
+
+    @property
+    def head_width(self) -> int:
+        """K."""
+        return self.width // self.heads
+
+    @property
+    def times_base(self) -> float:
+        """How many times as wide it is as its base width."""
+        return self.width / self.base_width if self.base_width else 1.0
+
+    @property
+    def initializer(self) -> nn.initializers.Initializer:
+        """Of kernels and embedding tables."""
+        return (truncated_normal if self.truncated_init else normal)(self.init_stddev)
+
+    @property
+    def residual_initializer(self) -> nn.initializers.Initializer:
+        """Of kernels whose product is added to the residual."""
+        scale = (2 * self.layers) ** -0.5 if self.scaled_residual_init else 1.0
+        return (truncated_normal if self.truncated_init else normal)(self.init_stddev * scale)
+
+    @property
+    def outside_positions(self):
+        """The class of a position encoding from outside (see `positions`), or None."""
+        inside = self.position_encoding in ENCODINGS
+        return None if inside else pkgutil.resolve_name(self.position_encoding)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sight:
+    """What the positions of a layer see: `mask` [B, 1, L, L], and the `angles` [B, L, 1, K/2] of rotary positions or None."""
+
+    mask: Bool[Array, "B 1 L L"]
+    angles: Float[Array, "B L 1 K/2"] | None
+
+
+jax.tree_util.register_dataclass(Sight)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention (Vaswani et al. 2017, section 3.2.2)."""
+
+    shape: TransformerShape
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "N D"], sight: Sight, positions) -> Float[Array, "N D"]:
+        """Projected means of the visible values.
+
+        Args:
+            x: the residual stream, or its norm.
+            sight: the visible positions.
+            positions: the bias [1, H, L, L] of relative positions, arrays of an encoding from outside, or None.
+        """
+        shape = self.shape
+        batch, length = sight.mask.shape[0], sight.mask.shape[-1]
+        size = (shape.width, 3, shape.heads, shape.head_width)
+        kernel = self.param("qkv_kernel", param(shape.initializer, "embed", None, "heads", None), size)
+        kernel, bias = kernel.astype(shape.dtype), jnp.zeros(size[1:], shape.dtype)
+        if shape.use_bias:
+            bias_init = param(nn.initializers.zeros, None, "heads", None)
+            bias = self.param("qkv_bias", bias_init, size[1:]).astype(shape.dtype)
+
+        def project(states):
+            return jnp.tensordot(states.astype(shape.dtype), kernel[:, :2], 1) + bias[:2]
+
+        qkv = jnp.tensordot(x.astype(shape.dtype), kernel, 1) + bias
+        query, key, value = jnp.moveaxis(qkv.reshape(batch, length, *size[1:]), 2, 0)
+        if sight.angles is not None:
+            query, key = rotate(query, sight.angles), rotate(key, sight.angles)
+        score_bias = positions
+        if shape.outside_positions is not None:
+            score = shape.outside_positions.score
+            query, key, score_bias = score(shape, positions, query, key, project)
+        implementation = shape.attention
+        if implementation == "auto":
+            implementation, _ = attention_rule(shape, platform())
+        context = attend(
+            implementation, query, key, value, sight.mask, score_bias, Dropout(shape.dropout)
+        )
+        out_init = param(shape.residual_initializer, "heads", None, "embed")
+        out_kernel = self.param("out_kernel", out_init, (*size[2:], shape.width))
+        context = context.reshape(batch * length, *size[2:])
+        out = jnp.tensordot(context, out_kernel.astype(shape.dtype), 2)
+        if shape.use_bias:
+            out_bias = self.param("out_bias", param(nn.initializers.zeros, "embed"), (shape.width,))
+            out = out + out_bias.astype(out.dtype)
+        return out
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each added to its input; a norm before each (pre) or after each sum (post)."""
+
+    shape: TransformerShape
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "N D"], layer: tuple, shared: tuple) -> tuple[Array, Array]:
+        """One layer.
+
+        Args:
+            x: the residual stream.
+            layer: whether it is the first, and whether it is local.
+            shared: the sight of layers that see everything, that of local ones (or None), and `positions` of Attention.
+
+        Returns:
+            The new residual stream, twice: for the next layer, and to keep.
+        """
+        shape = self.shape
+        is_first, is_local = layer
+        sight, local_sight, positions = shared
+        if local_sight is not None:
+            sight = jax.tree.map(lambda a, b: jnp.where(is_local, a, b), local_sight, sight)
+        attention = Attention(shape, name="attention")
+        attention_norm = self._norm("attention_norm")
+        feed_forward_norm = self._norm("feed_forward_norm")
+        dropout = Dropout(shape.dropout)
+        if shape.norm_placement == "pre":
+            normed = attention_norm(x)
+            normed = normed if shape.first_norm else jnp.where(is_first, x, normed)
+            x = x + dropout(attention(normed, sight, positions))
+            x = x + dropout(self._feed_forward(feed_forward_norm(x)))
+        else:
+            x = attention_norm(x + dropout(attention(x, sight, positions)))
+            x = feed_forward_norm(x + dropout(self._feed_forward(x)))
+        x = shard_batch(x)
+        return x, x
+
+    def _norm(self, name: str) -> Norm:
+        return Norm(self.shape.epsilon, self.shape.norm, self.shape.use_bias, name=name)
+
+    def _feed_forward(self, x: Float[Array, "N D"]) -> Float[Array, "N D"]:
+        """Two dense layers with an activation between them, gated or not."""
+        shape = self.shape
+        up = (shape.hidden, ("embed", "hidden"), shape.initializer, shape.use_bias, shape.dtype)
+        down = (shape.width, ("hidden", "embed"), shape.residual_initializer, shape.use_bias, shape.dtype)
+        hidden = ACTIVATIONS[shape.activation](Dense(*up, name="up")(x))
+        if shape.gated:
+            hidden = hidden * Dense(*up, name="gate")(x)
+        return Dense(*down, name="down")(hidden)
+
+
+class Transformer(Body):
+    """BERT (Devlin et al. 2018), GPT (Radford et al. 2018) and later models; `TransformerShape` has their differences."""
+
+    shape: TransformerShape
+
+    def setup(self):
+        shape = self.shape
+        self.token_embedding = self._table("token_embedding", "vocab", shape.vocab_size)
+        if shape.position_encoding == "learned":
+            rows = shape.max_positions + shape.position_offset
+            self.position_embedding = self._table("position_embedding", None, rows)
+        if shape.segments:
+            self.segment_embedding = self._table("segment_embedding", None, shape.segments)
+        if shape.embedding_norm:
+            self.embedding_norm = Norm(shape.epsilon, shape.norm, shape.use_bias)
+        self.dropout = Dropout(shape.dropout)
+        dense = (("embed", None), shape.initializer, shape.use_bias, shape.dtype)
+        self.pooler = Dense(shape.width, *dense)
+        self.output = output_layer(shape, shape)
+
+    def _table(self, name: str, axis: str | None, rows: int) -> Float[Array, "rows D"]:
+        return self.param(name, param(self.shape.initializer, axis, "embed"), (rows, self.shape.width))
+
+    def encode(self, view: View, carry: Carry | None = None) -> tuple[Encoded, Carry]:
+        """Hidden states of every layer, on the direction's only side; nothing is carried."""
+        layers = self.run_blocks(self.embed(view), view)
+        return Encoded(**{SIDE[self.shape.direction]: layers}), {}
+
+    def embed(self, view: View) -> Float[Array, "B L D"]:
+        """The input of the first block: the summed embeddings, normed if the shape says so, after dropout."""
+        shape = self.shape
+        x = lookup(self.token_embedding.astype(shape.dtype), view["tokens"])
+        if shape.position_encoding == "learned":
+            positions = view["positions"] + shape.position_offset
+            x = x + lookup(self.position_embedding.astype(shape.dtype), positions)
+        if shape.position_encoding == "sinusoidal":
+            x = x + sinusoids(view["positions"], shape.width).astype(x.dtype)
+        if shape.segments:
+            segments = view["segments"] if shape.segments > 1 else jnp.zeros_like(view["segments"])
+            x = x + lookup(self.segment_embedding.astype(shape.dtype), segments)
+        if shape.embedding_norm:
+            x = self.embedding_norm(x)
+        return self.dropout(x)
+
+    @nn.compact
+    def run_blocks(self, x: Float[Array, "B L D"], view: View) -> tuple[Float[Array, "B L D"], ...]:
+        """The input and the output of each block, the last one after the final norm if there is one."""
+        shape = self.shape
+        size = x.shape
+        mask = attention_mask(view["documents"], shape.direction)
+        if "order" in view:
+            mask &= order_mask(view["order"], view.get("shown_at", view["order"]))
+        sight, local_sight = self._sight(mask, view, shape.rotary_base), None
+        if shape.local_window:
+            mask = mask & window_mask(view["positions"], shape.local_window)
+            local_sight = self._sight(mask, view, shape.rotary_base_local)
+        positions = None
+        if shape.position_encoding == "relative":
+            # Neighbours in a document are neighbours in the row, so indices serve as positions.
+            buckets = distance_buckets(size[1], shape.direction == "bidirectional")
+            bias_init = param(shape.initializer, None, "heads")
+            table = self.param("relative_bias", bias_init, (BUCKETS, shape.heads))
+            positions = jnp.moveaxis(table[buckets], -1, 0)[None]
+        if shape.outside_positions is not None:
+            positions = shape.outside_positions(shape, name="positions")(size[1])
+        number = jnp.arange(shape.layers)
+        layer = (number == 0, number % shape.global_every != 0)
+        blocks = stacked(Block, shape.layers, shape.remat, shape.scan_layers)(shape, name="blocks")
+        # Matrices, because a CPU takes twice as long for gradients that sum along two axes.
+        x = shard_batch(x.reshape(-1, shape.width))
+        _, outputs = blocks(x, layer, (sight, local_sight, positions))
+        layers = [x, *outputs]
+        if shape.final_norm:
+            final_norm = Norm(shape.epsilon, shape.norm, shape.use_bias, name="final_norm")
+            layers[-1] = final_norm(layers[-1])
+        return tuple(layer.reshape(size) for layer in layers)
+
+    def _sight(self, mask: Bool[Array, "B 1 L L"], view: View, base: float) -> Sight:
+        rotary = self.shape.position_encoding == "rotary"
+        head_width = self.shape.head_width
+        return Sight(mask, rotary_angles(view["positions"], head_width, base) if rotary else None)
+
+
+def output_layer(shape: TransformerShape, body: TransformerShape) -> OutputLayer:
+    """The output layer of a transformer.
+
+    Args:
+        shape: of the transformer that has the states.
+        body: of the one that has the embeddings; another one for a small generator (ELECTRA).
+    """
+    return OutputLayer(
+        shape,
+        shape.initializer,
+        body.width,
+        shape.epsilon,
+        shape.norm,
+        shape.use_bias,
+        shape.activation,
+        body.times_base,
+    )
