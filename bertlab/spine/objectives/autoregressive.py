@@ -28,7 +28,7 @@ class OneDirection(Objective):
 
     def head(self, body: nn.Module) -> nn.Module | None:
         """Draws the negatives; it has no parameters."""
-        return LogUniform(body.config.vocab_size, self.negatives) if self.negatives else None
+        return LogUniform(body.shape.vocab_size, self.negatives) if self.negatives else None
 
     def loss(self, model: Model, view: View) -> Metrics:
         """Cross-entropy and accuracy of the neighbouring token at every position that has one in
@@ -112,9 +112,8 @@ class LogUniform(nn.Module):
         expected = expected_counts(probability, self.number)
         # The largest values of log p + Gumbel noise are a sample without replacement.
         noise = jax.random.gumbel(self.make_rng("dropout"), (self.vocab_size,))
-        drawn = jax.lax.top_k(jnp.log(jnp.asarray(probability, jnp.float32)) + noise, self.number)[
-            1
-        ]
+        priority = jnp.log(jnp.asarray(probability, jnp.float32)) + noise
+        _, drawn = jax.lax.top_k(priority, self.number)
         return drawn, jnp.asarray(expected, jnp.float32)
 
 

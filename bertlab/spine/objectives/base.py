@@ -91,7 +91,8 @@ class Objective:
     """Base of all objectives.
 
     Attributes:
-        reads: The side of the encoder's states that the loss uses: forward, backward or both.
+        reads: The side of the encoder's states that the loss uses: forward, backward, both, or any
+            (the widest that the body has).
         needs: Fields of the batch that only some formats have, such as `pair_label`.
         shares: Whose view it reads. None: its own, which is the batch unless it overrides `view`.
             "any": the first own view among the run's objectives. A name: that objective's view.
@@ -121,7 +122,7 @@ class Objective:
         return batch
 
     def head(self, body: nn.Module) -> nn.Module | None:
-        """A Linen module with the objective's own parameters; `body.config` is the body's shape."""
+        """A Linen module with the objective's own parameters; `body.shape` is the body's shape."""
         return None
 
     def loss(self, model: Model, view: View) -> Metrics:
@@ -131,8 +132,10 @@ class Objective:
     def token_logits(
         self, model: Model, hidden: Float[Array, "... D"], side: str
     ) -> Float[Array, "... V"]:
-        """The logits with which it predicts tokens from gathered states of one side, for scoring;
-        override both or none."""
+        """The logits with which it predicts tokens from gathered states of one side, for scoring.
+
+        Override it if the loss trains another layer than the model's output layer.
+        """
         return model.predict_tokens(hidden, side)
 
 

@@ -6,7 +6,8 @@ import dataclasses
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertlab.spine.models.base import Dense, View
+from bertlab.spine.models.base import View
+from bertlab.spine.models.layers import Dense
 from bertlab.spine.objectives.base import Metrics, Model, Objective, cross_entropy
 
 

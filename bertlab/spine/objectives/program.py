@@ -1,9 +1,8 @@
 """A model and its objectives composed into pure functions of (params, batch, key).
 
 Objectives that share a view share one forward pass; no other objective changes what one is shown. A
-stream has one view and
-one carried state a direction: left-to-right and right-to-left models read streams of their own, as
-    in ELMo.
+stream has one view and one carried state a direction: left-to-right and right-to-left models read
+streams of their own, as in ELMo.
 """
 
 import dataclasses
@@ -18,7 +17,7 @@ from flax import linen as nn
 from jaxtyping import Array
 
 from bertlab.spine.errors import UserError
-from bertlab.spine.models.base import Carry, Encoded, View, logical_axes, unbox
+from bertlab.spine.models.base import Carry, Encoded, View
 from bertlab.spine.objectives.base import Metrics, Model, Objective, Vocabulary
 
 STATISTICS = "statistics"
@@ -50,9 +49,8 @@ def group_by_view(
         else:
             view = "batch"
         groups.setdefault(view, []).append(name)
-    if (
-        stream and "batch" in groups and len(groups) > 1
-    ):  # losses on states alone, such as `ar`, follow the direction
+    # Over a stream, losses of states alone, such as `ar`, follow the direction.
+    if stream and "batch" in groups and len(groups) > 1:
         groups[next(view for view in groups if view != "batch")] += groups.pop("batch")
     return {view: tuple(names) for view, names in groups.items()}
 
@@ -159,19 +157,20 @@ class Program:
             for view in group_by_view(self.objectives, self.stream)
             if view in ("forward", "backward")
         ]
-        return {side: self.body.config.initial_carry(rows, (side,)) for side in sides}
+        return {side: self.body.shape.initial_carry(rows, (side,)) for side in sides}
 
     def init(self, key: Array, batch: View):
         """Fresh parameters, a tree of float32 arrays. Values depend only on the key and each
         parameter's path."""
-        params = unbox(self._init(key, batch))
+        params = nn.meta.unbox(self._init(key, batch))
         return (
             params if self.adapter is None else self.adapter.add(params, named_key(key, "adapter"))
         )
 
     def logical_axes(self, batch: View):
         """The logical axis names of every parameter, a tree like `init`'s."""
-        axes = logical_axes(jax.eval_shape(self._init, jax.random.key(0), batch))
+        boxed = jax.eval_shape(self._init, jax.random.key(0), batch)
+        axes = nn.get_partition_spec(boxed)
         return axes if self.adapter is None else self.adapter.logical_axes(axes)
 
     def _init(self, key, batch):
