@@ -12,7 +12,7 @@ from bertlab.spine.objectives.base import Objective
 MEMBERS = ("view", "loss", "token_logits")
 
 
-class by_class:  # noqa: N801 (a decorator)
+class by_class:
     """`functools.singledispatch`, but a function that is registered for a class also holds for a
     subclass only if that overrides none of `view`, `loss` and `token_logits`; otherwise the default
     holds. What is true of an objective need not be true of one that trains differently."""

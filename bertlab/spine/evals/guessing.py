@@ -110,8 +110,7 @@ def _(objective: ReplacedTokenDetection, counts, batches=(), viewed=None) -> Non
 
 @guessing.register
 def _(objective: NextSentence, counts, batches=(), viewed=None) -> Limits | None:
-    labels = [batch[field].ravel() for batch in batches for field in objective.needs]
-    numbers = np.bincount(
-        np.concatenate([label[label >= 0] for label in labels] or [[]]), minlength=2
-    )
-    return (entropy(numbers), entropy(numbers)) if numbers.any() else None
+    (field,) = objective.needs
+    labels = [batch[field][batch[field] >= 0] for batch in batches]
+    numbers = sum(np.bincount(label, minlength=2) for label in labels)
+    return (entropy(numbers), entropy(numbers)) if np.any(numbers) else None

@@ -111,9 +111,7 @@ def _(objective: OneDirection) -> Scoring:
 @scoring.register
 def _(objective: PrefixLanguageModel) -> Scoring:
     if objective.min_share:
-        return Scoring(
-            reason=f"with min_share={objective.min_share} no text's first tokens are predicted"
-        )
+        return Scoring(reason=f"min_share={objective.min_share} never asks for first tokens")
     return Scoring(forward=functools.partial(left_to_right, objective))
 
 

@@ -1,0 +1,247 @@
+"""Scores are those of the old code, and probabilities: summed over all texts they give 1."""
+
+import dataclasses
+import itertools
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertlab.data.tokenizers import WordPieceTokenizer
+from bertlab.spine.errors import UserError
+from bertlab.spine.evals import questions
+from bertlab.spine.evals.code_length import Scorer, bits_per_byte
+from bertlab.spine.evals.questions import Answerer, Question, Text, encode
+from bertlab.spine.evals.scoring import HIDDEN
+from bertlab.spine.objectives.autoregressive import LeftToRight, RightToLeft
+from bertlab.spine.objectives.base import Objective, cross_entropy
+from bertlab.spine.objectives.diffusion import MaskedDiffusion
+from bertlab.spine.objectives.electra import ReplacedTokenDetection
+from bertlab.spine.objectives.masked import MaskedLanguageModel
+from bertlab.spine.objectives.masked_next_token import MaskedNextToken
+from bertlab.spine.objectives.next_sentence import NextSentence
+from bertlab.spine.objectives.permutation import PermutationLanguageModel
+from bertlab.spine.objectives.prefix import PrefixLanguageModel
+from bertlab.spine.objectives.span_boundary import SpanBoundary
+from bertlab.transfer import rows
+from bertlab.transfer.load import Pretrained
+from tests.references import quick_jit
+from tests.spine.evals.models import programs
+
+PIECES = [*"[PAD] [UNK] [CLS] [SEP] [MASK] a b c d e f g ##a ##b ##c ##d".split()]
+TEXTS = ["a b c", "abc d", "b", "", "g abcd e ab d b a e"]
+MODELS = {
+    "ltr": ("gpt", {"ltr": LeftToRight()}),
+    "rtl": ("bert", {"rtl": RightToLeft()}),
+    "bilm": ("elmo", {"ltr": LeftToRight(negatives=3), "rtl": RightToLeft()}),
+    "mlm": ("bert", {"nsp": NextSentence(), "mlm": MaskedLanguageModel()}),
+    "diffusion": ("bert", {"diffusion": MaskedDiffusion()}),
+    "prefix": ("bert", {"prefix": PrefixLanguageModel()}),
+    "masked_next_token": ("bert", {"masked_next_token": MaskedNextToken()}),
+    "permutation": ("bert", {"permutation": PermutationLanguageModel()}),
+    "unordered": ("bert", {"permutation": PermutationLanguageModel(context_in_order=False)}),
+    "electra": ("bert", {"electra": ReplacedTokenDetection()}),
+}
+DIRECTIONS = {"ltr": "left-to-right", "rtl": "right-to-left"}
+# The new code also masks one token for models that are asked in any order.
+MORE = {"electra", "unordered"}
+
+
+def model_of(name, size=len(PIECES)):
+    family, objectives = MODELS[name]
+    direction = {"direction": DIRECTIONS[name]} if name in DIRECTIONS else {}
+    return programs(family, objectives, size, **direction)
+
+
+@pytest.fixture(autouse=True)
+def compile_quickly(monkeypatch):
+    monkeypatch.setattr(questions, "jax", SimpleNamespace(jit=quick_jit, nn=jax.nn))
+    monkeypatch.setattr(rows, "jax", SimpleNamespace(jit=quick_jit, device_put=jax.device_put))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_scores_of_every_kind_are_those_of_the_old_code(name, monkeypatch):
+    # Short rows, so that several texts share one, and several batches.
+    monkeypatch.setattr(questions, "LENGTH", 32)
+    monkeypatch.setattr(questions, "ROWS", 4)
+    model, tokenizer = model_of(name), WordPieceTokenizer(PIECES, False)
+    old = Pretrained(model.config, tokenizer, model.old, model.params)
+    scorer = Scorer(model.new, tokenizer)
+    pseudo = ("pseudo", "pseudo-within-word") if name in MORE else ()
+    assert scorer.kinds == (*pseudo, *old.kinds)
+    texts = [encode(text, tokenizer) for text in TEXTS]
+    for kind in old.kinds:
+        ours = scorer.score(model.params, texts, kind)
+        for one, other in zip(ours, old.score(TEXTS, kind)):
+            assert one.log_probability == pytest.approx(other.log_probability, rel=2e-5, abs=1e-5)
+            assert (one.tokens, one.standard_error is None) == (
+                other.tokens,
+                other.standard_error is None,
+            )
+            # The old code has no mean of the closing tokens' parts.
+            assert one.closing == pytest.approx(other.closing, rel=2e-5, abs=1e-5)
+        found = dataclasses.asdict(bits_per_byte(texts, ours, tokenizer.unk_id))
+        for field, value in dataclasses.asdict(old.bits_per_byte(TEXTS, kind)).items():
+            if field in found and value != 0:
+                assert found[field] == (value and pytest.approx(value, rel=1e-4, abs=1e-6)), field
+
+
+SIZE, LENGTH = 7, 3
+EVERY = np.array(list(itertools.product(range(SIZE), repeat=LENGTH)), np.int32)
+
+
+def every_text(side: str) -> tuple[list[Text], SimpleNamespace]:
+    """All texts of three tokens, with one special token to predict from and none to predict."""
+    first = np.full((len(EVERY), 1), 2, np.int32)
+    if side == "backward":
+        frame = SimpleNamespace(prefix_ids=(), suffix_ids=(2,))
+        tokens, pieces = np.hstack([EVERY, first]), np.arange(LENGTH)
+    else:
+        frame = SimpleNamespace(prefix_ids=(2,), suffix_ids=())
+        tokens, pieces = np.hstack([first, EVERY]), 1 + np.arange(LENGTH)
+    return [Text(row, pieces, LENGTH) for row in tokens], frame
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_probabilities_of_all_texts_sum_to_one(name):
+    model = model_of(name, SIZE)
+    for kind, side in (("left-to-right", "forward"), ("right-to-left", "backward")):
+        texts, frame = every_text(side)
+        scorer = Scorer(model.new, frame)
+        if kind in scorer.kinds:
+            scores = scorer.score(model.params, texts, kind)
+            probabilities = np.exp([score.log_probability for score in scores])
+            assert probabilities.sum() == pytest.approx(1, rel=1e-5)
+            assert probabilities.max() > 4 / len(EVERY), "not uniform"
+    texts, frame = every_text("forward")
+    scorer = Scorer(model.new, frame)
+    if "any-order" not in scorer.kinds:
+        return
+    # The bound is exact here: all orders are computed.
+    scores = scorer.score(model.params, texts, "any-order")
+    assert 0.2 < np.exp([score.log_probability for score in scores]).sum() <= 1 + 1e-6
+    assert {score.standard_error for score in scores} == {0.0}
+    # One order gives a probability, if nothing hidden can be seen.
+    order, total = [3, 1, 2], np.zeros(len(texts))
+    asked = []
+    for number in range(len(texts)):
+        for step, position in enumerate(order):
+            ranks = np.zeros(1 + LENGTH, np.int32)
+            ranks[order[:step]], ranks[order[step:]] = 1 + np.arange(step), HIDDEN
+            asked.append(Question(number, np.array([position]), ranks))
+    answers = scorer.answerers["hidden"](model.params, texts, asked)
+    for question, answer in zip(asked, answers):
+        total[question.text] += answer[0]
+    assert np.exp(total).sum() == pytest.approx(1, rel=1e-5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cloze(Objective):
+    """Masks tokens independently and predicts them."""
+
+    rate: float = 0.3
+
+    def view(self, batch, key, vocabulary, progress):
+        tokens = batch["tokens"]
+        words = (batch["documents"] > 0) & ~vocabulary.is_special(tokens)
+        chosen = words & jax.random.bernoulli(key, self.rate, tokens.shape)
+        masked = jnp.where(chosen, vocabulary.mask_id, tokens)
+        return {**batch, "tokens": masked, "chosen": chosen, "original": tokens}
+
+    def loss(self, model, view):
+        logits = model.predict_tokens(model.encode().output("both"), "both")
+        return cross_entropy(logits, view["original"], view["chosen"])
+
+
+def test_an_outside_masked_objective_is_scored_as_mlm_with_the_same_parameters():
+    tokenizer = WordPieceTokenizer(PIECES, False)
+    texts = [encode(text, tokenizer) for text in TEXTS]
+    outside = programs("bert", {"cloze": Cloze()}, len(PIECES))
+    mlm = programs("bert", {"mlm": MaskedLanguageModel()}, len(PIECES))
+    scorer, reference = Scorer(outside.new, tokenizer), Scorer(mlm.new, tokenizer)
+    assert scorer.kinds == reference.kinds == ("pseudo", "pseudo-within-word", "any-order")
+    ours = scorer.score(outside.params, texts, "any-order")
+    assert ours == reference.score(outside.params, texts, "any-order")
+    assert ours[-1].standard_error > 0
+
+
+class NewView(PrefixLanguageModel):
+    """Trains on other views."""
+
+    def view(self, batch, key, vocabulary, progress):
+        return batch
+
+
+class NewHead(LeftToRight):
+    """Predicts by something else."""
+
+    def loss(self, model, view):
+        return {}
+
+
+class SameTraining(PermutationLanguageModel):
+    """Overrides nothing that scores depend on."""
+
+    def slots(self, length):
+        return length
+
+
+def test_what_is_registered_holds_for_the_class_and_what_trains_like_it():
+    def kinds(objective, family="bert"):
+        return Scorer(programs(family, {"own": objective}, 7).new, None).kinds
+
+    masked = ("pseudo", "pseudo-within-word", "any-order")
+    assert kinds(NewView()) == masked, "the default, not the parent's order"
+    assert kinds(SameTraining()) == ("any-order",)
+    assert kinds(MaskedNextToken(causal_share=1.0)) == ("left-to-right",)
+    assert kinds(MaskedNextToken(causal_share=0.0)) == masked
+    for objective in (
+        NewHead(),
+        NextSentence(),
+        SpanBoundary(),
+        PrefixLanguageModel(min_share=0.1),
+        MaskedLanguageModel(mask_share=0.0),
+        ReplacedTokenDetection(generator="unigram"),
+    ):
+        assert kinds(objective) == ()
+
+
+def test_refusals_name_the_reason():
+    model = model_of("mlm")
+    scorer = Scorer(model.new, WordPieceTokenizer(PIECES, False), trained=["nsp"])
+    with pytest.raises(UserError, match=r"nsp: its head makes the predictions"):
+        scorer.check_kind()
+    scorer = Scorer(model.new, WordPieceTokenizer(PIECES, False))
+    with pytest.raises(UserError, match="'?left-to-right.*pseudo"):
+        scorer.check_kind("left-to-right")
+    long = Text(np.zeros(600, np.int32), np.arange(1, 599), 600)
+    with pytest.raises(UserError, match="text 1 has 600 tokens .* 512 positions"):
+        scorer.score(model.params, [long])
+    without_mask = dataclasses.replace(
+        model.new, vocabulary=dataclasses.replace(model.new.vocabulary, mask_id=None)
+    )
+    with pytest.raises(UserError, match=r"no \[MASK\]"):
+        Scorer(without_mask, None).check_kind()
+
+
+def test_texts_of_all_lengths_are_answered_by_one_compiled_program(monkeypatch):
+    model, tokenizer = model_of("ltr"), WordPieceTokenizer(PIECES, False)
+    scorer = Scorer(model.new, tokenizer)
+    for number in (1, 40):
+        texts = [encode("a b c d " * (1 + index % 30), tokenizer) for index in range(number)]
+        scorer.score(model.params, texts)
+    assert scorer.answerers["forward"].log_probabilities._cache_size() == 1
+
+
+def test_an_answerer_answers_in_the_order_of_its_questions():
+    model = model_of("mlm")
+    texts = [encode(text, WordPieceTokenizer(PIECES, False)) for text in ("g a b c", "a", "b b")]
+    predict = Scorer(model.new, None).scorings["mlm"].hidden
+    answerer = Answerer(model.new, "mlm", predict)
+    asked = [Question(number, texts[number].pieces) for number in (0, 1, 2)]
+    together = answerer(model.params, texts, asked)
+    for question, answer in zip(asked, together):
+        (alone,) = answerer(model.params, texts, [question])
+        np.testing.assert_allclose(answer, alone, rtol=1e-5)
