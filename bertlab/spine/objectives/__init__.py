@@ -4,10 +4,22 @@ import dataclasses
 import importlib
 
 from bertlab.spine.errors import UserError
+from bertlab.spine.objectives.activation import (
+    ActivationRegularisation,
+    TemporalActivationRegularisation,
+)
 from bertlab.spine.objectives.autoregressive import LeftToRight, RightToLeft
 from bertlab.spine.objectives.base import Metrics, Model, Objective, Vocabulary, cross_entropy
+from bertlab.spine.objectives.diffusion import MaskedDiffusion
+from bertlab.spine.objectives.electra import ReplacedTokenDetection
 from bertlab.spine.objectives.masked import MaskedLanguageModel
+from bertlab.spine.objectives.masked_next_token import MaskedNextToken
 from bertlab.spine.objectives.next_sentence import NextSentence, SentenceOrder
+from bertlab.spine.objectives.permutation import PermutationLanguageModel
+from bertlab.spine.objectives.prefix import PrefixLanguageModel
+from bertlab.spine.objectives.span_boundary import SpanBoundary
+from bertlab.spine.objectives.span_corruption import SpanCorruption
+from bertlab.spine.objectives.word_vectors import ContinuousBagOfWords, Glove, SkipGram
 
 __all__ = [
     "REGISTRY",
@@ -24,10 +36,22 @@ __all__ = [
 
 REGISTRY: dict[str, type[Objective]] = {
     "mlm": MaskedLanguageModel,
+    "sbo": SpanBoundary,
+    "electra": ReplacedTokenDetection,
     "ltr": LeftToRight,
     "rtl": RightToLeft,
+    "prefix": PrefixLanguageModel,
+    "span_corruption": SpanCorruption,
+    "masked_next_token": MaskedNextToken,
+    "permutation": PermutationLanguageModel,
+    "diffusion": MaskedDiffusion,
     "nsp": NextSentence,
     "sop": SentenceOrder,
+    "ar": ActivationRegularisation,
+    "tar": TemporalActivationRegularisation,
+    "skip_gram": SkipGram,
+    "cbow": ContinuousBagOfWords,
+    "glove": Glove,
 }
 
 SEVERAL = {"bilm": {"ltr": 0.5, "rtl": 0.5}}

@@ -79,14 +79,9 @@ class MaskedNextToken(Objective):
         # Logits at all positions: only the device knows which rows are causal.
         targets, causal = view["next_token_targets"], view["causal"]
         logits = model.predict_tokens(model.encode().output("both"), "both")
-        by_row = jax.vmap(cross_entropy)(logits, jnp.maximum(targets, 0), targets >= 0)
-
-        def total(name, rows):
-            return tuple(jnp.where(rows, values, 0.0).sum() for values in by_row[name])
-
+        labels, weights, row = jnp.maximum(targets, 0), targets >= 0, causal[:, None]
         return {
-            "loss": total("loss", True),
-            "accuracy": total("accuracy", True),
-            "causal_loss": total("loss", causal),
-            "masked_loss": total("loss", ~causal),
+            **cross_entropy(logits, labels, weights),
+            "causal_loss": cross_entropy(logits, labels, weights & row)["loss"],
+            "masked_loss": cross_entropy(logits, labels, weights & ~row)["loss"],
         }
