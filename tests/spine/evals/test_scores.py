@@ -16,7 +16,7 @@ from bertlab.spine.evals.code_length import Scorer, bits_per_byte
 from bertlab.spine.evals.questions import Answerer, Question, Text, encode
 from bertlab.spine.evals.scoring import HIDDEN
 from bertlab.spine.objectives.autoregressive import LeftToRight, RightToLeft
-from bertlab.spine.objectives.base import Objective, cross_entropy
+from bertlab.spine.objectives.base import Objective, Vocabulary, cross_entropy
 from bertlab.spine.objectives.diffusion import MaskedDiffusion
 from bertlab.spine.objectives.electra import ReplacedTokenDetection
 from bertlab.spine.objectives.masked import MaskedLanguageModel
@@ -24,11 +24,12 @@ from bertlab.spine.objectives.masked_next_token import MaskedNextToken
 from bertlab.spine.objectives.next_sentence import NextSentence
 from bertlab.spine.objectives.permutation import PermutationLanguageModel
 from bertlab.spine.objectives.prefix import PrefixLanguageModel
+from bertlab.spine.objectives.program import Program
 from bertlab.spine.objectives.span_boundary import SpanBoundary
 from bertlab.transfer import rows
 from bertlab.transfer.load import Pretrained
 from tests.references import quick_jit
-from tests.spine.evals.models import programs
+from tests.spine.evals.models import IDS, programs
 
 PIECES = [*"[PAD] [UNK] [CLS] [SEP] [MASK] a b c d e f g ##a ##b ##c ##d".split()]
 TEXTS = ["a b c", "abc d", "b", "", "g abcd e ab d b a e"]
@@ -189,8 +190,8 @@ class SameTraining(PermutationLanguageModel):
 
 
 def test_what_is_registered_holds_for_the_class_and_what_trains_like_it():
-    def kinds(objective, family="bert"):
-        return Scorer(programs(family, {"own": objective}, 7).new, None).kinds
+    def kinds(objective):
+        return Scorer(Program(None, {"own": objective}, Vocabulary(7, **IDS)), None).kinds
 
     masked = ("pseudo", "pseudo-within-word", "any-order")
     assert kinds(NewView()) == masked, "the default, not the parent's order"
