@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from bertlab.data.tokenizers import WordPieceTokenizer
 from bertlab.spine.errors import UserError
 from bertlab.spine.evals import questions
@@ -28,6 +27,7 @@ from bertlab.spine.objectives.program import Program
 from bertlab.spine.objectives.span_boundary import SpanBoundary
 from bertlab.transfer import rows
 from bertlab.transfer.load import Pretrained
+
 from tests.references import quick_jit
 from tests.spine.evals.models import IDS, programs
 
@@ -50,7 +50,7 @@ DIRECTIONS = {"ltr": "left-to-right", "rtl": "right-to-left"}
 MORE = {"electra", "unordered"}
 
 
-def model_of(name, size=len(PIECES)):
+def model_of(name, size=17):
     family, objectives = MODELS[name]
     direction = {"direction": DIRECTIONS[name]} if name in DIRECTIONS else {}
     return programs(family, objectives, size, **direction)
@@ -215,10 +215,10 @@ def test_refusals_name_the_reason():
     with pytest.raises(UserError, match=r"nsp: its head makes the predictions"):
         scorer.check_kind()
     scorer = Scorer(model.new, WordPieceTokenizer(PIECES, False))
-    with pytest.raises(UserError, match="'?left-to-right.*pseudo"):
+    with pytest.raises(UserError, match=r"left-to-right.*pseudo"):
         scorer.check_kind("left-to-right")
     long = Text(np.zeros(600, np.int32), np.arange(1, 599), 600)
-    with pytest.raises(UserError, match="text 1 has 600 tokens .* 512 positions"):
+    with pytest.raises(UserError, match=r"text 1 has 600 tokens .* 512 positions"):
         scorer.score(model.params, [long])
     without_mask = dataclasses.replace(
         model.new, vocabulary=dataclasses.replace(model.new.vocabulary, mask_id=None)

@@ -1,5 +1,5 @@
-"""Exact inference in the synthetic language: the probability of each hidden state, given the visible
-part of a row.
+"""Exact inference in the synthetic language: the probability of each hidden state, given the
+visible part of a row.
 
 For each topic the forward recursion gives the joint probability of a state and everything visible
 before it, the backward recursion the probability of everything visible after it; their product,

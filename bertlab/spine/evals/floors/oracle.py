@@ -1,13 +1,13 @@
 """The best possible model of the synthetic language.
 
-It conditions only on what a model sees. Special tokens that the model must predict cost 0 nats: this
-is exact if all rows are alike, and a lower bound otherwise.
+It conditions only on what a model sees. Special tokens that the model must predict cost 0 nats:
+exact if all rows are alike, and a lower bound otherwise.
 
 Corruption is a channel P(input | word) between the language and what the model sees. If exactly n
 positions of a row are chosen, the choices depend on each other. The model sees every [MASK], so it
 knows how many other positions were chosen; the messages of `chain` count those that were chosen
-without becoming [MASK]. A document does not see the others of its row but shares the row's count, so
-any of their words may be chosen.
+without becoming [MASK]. A document does not see the others of its row but shares the row's count,
+so any of their words may be chosen.
 """
 
 import dataclasses
