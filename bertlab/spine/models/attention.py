@@ -1,7 +1,7 @@
 """Attention: who sees whom, as masks, and softmax(Q K / sqrt(K)) V by a choice of implementations.
 
     xla           plain JAX; dropout of the weights, any device
-    cudnn         NVIDIA's fused kernel (`jax.nn.dot_product_attention`): bfloat16, no dropout of the weights
+    cudnn         NVIDIA's fused kernel (`jax.nn.dot_product_attention`): 16 bits, no dropout
     module:name   a function with the arguments of `attend_xla`
 
 Letters: B batch, L length, H heads, K head width.
@@ -12,8 +12,6 @@ import pkgutil
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
-
-from bertlab.spine.models.layers import Dropout
 
 
 def attention_rule(shape, platform: str) -> tuple[str, str]:
@@ -34,15 +32,7 @@ def attention_rule(shape, platform: str) -> tuple[str, str]:
     return "cudnn", "a GPU, 16 bits, no dropout"
 
 
-def attend(
-    implementation: str,
-    query: Float[Array, "B L H K"],
-    key: Float[Array, "B L H K"],
-    value: Float[Array, "B L H K"],
-    mask: Bool[Array, "B 1 L L"],
-    bias: Float[Array, "#B H L L"] | None,
-    dropout: Dropout,
-) -> Float[Array, "B L H K"]:
+def attend(implementation: str, query, key, value, mask, bias, dropout) -> Float[Array, "B L H K"]:
     """Means of the values, weighted by the softmax of the scores; arguments as for `attend_xla`."""
     if implementation == "cudnn":
         bias = None if bias is None else bias.astype(query.dtype)
@@ -55,9 +45,7 @@ def attend_xla(query, key, value, mask, bias, dropout) -> Float[Array, "B L H K"
     """Attention with all weights [B, H, L, L] at once.
 
     Args:
-        query: [B, L, H, K].
-        key: [B, L, H, K].
-        value: [B, L, H, K].
+        query, key, value: [B, L, H, K].
         mask: [B, 1, L, L], the keys (last axis) that each query sees; at least one.
         bias: [1, H, L, L] or [B, H, L, L], added to the scores; or None.
         dropout: of the weights, a function of them.
@@ -70,7 +58,7 @@ def attend_xla(query, key, value, mask, bias, dropout) -> Float[Array, "B L H K"
 
 
 def attention_mask(documents: Int[Array, "B L"], direction: str) -> Bool[Array, "B 1 L L"]:
-    """Each query sees the keys of its own document, and none against the direction; padding sees padding."""
+    """A query sees keys of its document, none against the direction; padding sees padding."""
     mask = documents[:, :, None] == documents[:, None, :]
     length = documents.shape[1]
     if direction == "left-to-right":
@@ -83,8 +71,9 @@ def attention_mask(documents: Int[Array, "B L"], direction: str) -> Bool[Array, 
 def order_mask(order: Int[Array, "B L"], shown_at: Int[Array, "B L"]) -> Bool[Array, "B 1 L L"]:
     """Position i sees j if shown_at[j] <= order[i], and itself.
 
-    It only takes from `attention_mask`, so use it with bidirectional bodies. In the next layer i also sees through j what j has
-    seen. Nothing leaks if order[j] <= shown_at[j] everywhere: i then sees itself and positions shown at order[i] or before.
+    It only takes from `attention_mask`, so use it with bidirectional bodies. In the next layer i
+    also sees through j what j has seen. Nothing leaks if order[j] <= shown_at[j] everywhere: i then
+    sees itself and positions shown at order[i] or before.
     """
     itself = jnp.eye(order.shape[1], dtype=bool)
     return ((shown_at[:, None, :] <= order[:, :, None]) | itself)[:, None]

@@ -1,6 +1,7 @@
-"""AWD-LSTM (Merity et al. 2017), the language model of ULMFiT: a stack of LSTMs with dropout of five kinds.
+"""AWD-LSTM (Merity et al. 2017), the language model of ULMFiT: LSTMs with dropout of five kinds.
 
-Letters: B batch, L length, D embedding width, F cell width (of the last layer: D), I a layer's input width, V vocabulary.
+Letters: B batch, L length, D embedding width, F cell width (of the last layer: D), I a layer's
+input width, V vocabulary.
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from bertlab.spine.models.base import Body, Carry, Encoded, View
+from bertlab.spine.models.base import Body, Carry, Encoded, Shape, View
 from bertlab.spine.models.layers import (
     Dense,
     Dropout,
@@ -28,7 +29,7 @@ from bertlab.spine.models.recurrent import Borders, Cell, State, begin_with, bor
 
 
 @dataclasses.dataclass(frozen=True)
-class AwdLstmShape:
+class AwdLstmShape(Shape):
     """Shape of an AWD-LSTM.
 
     Attributes:
@@ -36,7 +37,7 @@ class AwdLstmShape:
         hidden: F of the other layers.
         direction: "left-to-right" or "right-to-left".
         embedding_dropout: share of the vocabulary's words that a batch lacks.
-        input_dropout: on the embedded text; this and the next two have one mask for all positions of a row.
+        input_dropout: on the embedded text; this and the next two have one mask a row.
         hidden_dropout: between layers.
         dropout: on the last layer, before the output layer.
         weight_dropout: on the recurrent kernels, one mask a batch.
@@ -48,15 +49,15 @@ class AwdLstmShape:
     hidden: int
     vocab_size: int
     direction: str
-    embedding_dropout: float
-    input_dropout: float
-    hidden_dropout: float
-    dropout: float
-    weight_dropout: float
-    output_transform: bool
-    tied: bool
-    output_bias: bool
     dtype: jnp.dtype
+    embedding_dropout: float = 0.1
+    input_dropout: float = 0.65
+    hidden_dropout: float = 0.3
+    dropout: float = 0.4
+    weight_dropout: float = 0.5
+    output_transform: bool = False
+    tied: bool = True
+    output_bias: bool = True
     remat: str = "none"
 
     @property
@@ -82,7 +83,7 @@ class AwdLstmShape:
 
 
 class DroppedLstm(nn.Module):
-    """torch's LSTM with dropout of its recurrent kernel: gates in the order input, forget, candidate, output.
+    """torch's LSTM (gates input, forget, candidate, output) with dropout of its recurrent kernel.
 
     Initial values are U(+-1/sqrt(F)), also those of the two biases, of which only the sum acts.
     """
@@ -116,14 +117,16 @@ class DroppedLstm(nn.Module):
 
 
 class AwdLstm(Body):
-    """Embeddings, LSTMs and the dropouts between them (Merity et al. 2017, sections 3 to 4.3; salesforce/awd-lstm-lm)."""
+    """Embeddings, LSTMs and the dropouts between them (sections 3 to 4.3; awd-lstm-lm)."""
 
     shape: AwdLstmShape
 
     def setup(self):
         shape = self.shape
         size = (shape.vocab_size, shape.width)
-        self.token_embedding = self.param("token_embedding", param(uniform(0.1), "vocab", "embed"), size)
+        self.token_embedding = self.param(
+            "token_embedding", param(uniform(0.1), "vocab", "embed"), size
+        )
         self.word_dropout = Dropout(shape.embedding_dropout)
         time = (0,)
         self.input_dropout = Dropout(shape.input_dropout, time)
@@ -134,7 +137,7 @@ class AwdLstm(Body):
 
     @nn.compact
     def encode(self, view: View, carry: Carry | None = None) -> tuple[Encoded, Carry]:
-        """The embeddings after their dropouts [B, L, D] and each layer's states before `hidden_dropout`, [B, L, F]."""
+        """Embeddings after their dropouts, [B, L, D]; layers before `hidden_dropout`, [B, L, F]."""
         shape = self.shape
         reverse = shape.side == "backward"
         rows = borders(view, reverse, stateful=bool(carry))

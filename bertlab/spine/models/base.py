@@ -1,13 +1,13 @@
-"""The contract of every model family: a view in, hidden states out, by the side that they have seen.
+"""The contract of every family: a view in, hidden states out, by the side that they have seen.
 
-Letters in shapes, here and in every model: B batch, L length, N = B·L positions, D model width, H heads, K head width,
-F feed-forward or cell width, V vocabulary.
+Letters in shapes, here and in every model: B batch, L length, N = B·L positions, D model width,
+H heads, K head width, F feed-forward or cell width, V vocabulary.
 
 A body is a Linen module with a field `shape` (a frozen dataclass) and three methods:
 
     encode(view, carry=None) -> (Encoded, carry)
     predict_tokens(hidden, side, among=None) -> float32 logits [..., V], or those of candidates
-    pool(encoded, view, documents=None) -> one vector a row [B, D], or one for each of its n documents [B, n, D]
+    pool(encoded, view, documents=None) -> [B, D], a vector a row, or [B, n, D], one a document
 
 Dropout is on exactly if `apply` got an rng named "dropout".
 """
@@ -23,29 +23,29 @@ from jaxtyping import Array, Bool, Float, Int
 SIDES = ("forward", "backward", "both")
 
 View = Mapping[str, Array]
-"""What the model is shown: int32 [B, L] `tokens`, `segments`, `documents` (0: padding) and `positions` (counted in their
-document), and fields of an objective's own:
+"""What the model is shown: int32 [B, L] `tokens`, `segments`, `documents` (0: padding) and
+`positions` (counted in their document), and fields of an objective's own:
 
-    order, shown_at   int32 [B, L], transformers: position i sees of its document itself and each j with
+    order, shown_at   int32 [B, L], transformers: position i sees of its document itself and j with
                       shown_at[j] <= order[i] (`shown_at` is `order` where it is missing)
     characters        int [B, L, 50], ELMo on characters
     continues         int32 [B], carried states: 1 if the row continues the row before it
-    cut               bool [B, L], recurrent bodies: no gradient flows to states of positions that are read before
+    cut               bool [B, L], recurrent: no gradient flows to states read before the position
 """
 
 Carry = Mapping[str, Any]
-"""States of recurrent bodies at the start of the rows, by side: {"forward": arrays [B, ...]}; {} for none."""
+"""States of recurrent bodies before the rows, by side: {"forward": arrays [B, ...]}; or {}."""
 
 
 @struct.dataclass
 class Encoded:
-    """Hidden states of every layer (embeddings first) by the side that they have seen; None for a side that there is not.
+    """Hidden states of every layer (embeddings first), by the side that they have seen, or None.
 
     Attributes:
         forward: position t has seen tokens up to t, [B, L, D] a layer.
         backward: position t has seen tokens from t on.
-        both: position t has seen its document, or what the view's `order` shows; of a biLSTM [B, L, 2D].
-        dropped: by side, the last layer after the dropout before the output layer, of bodies that have one (LSTMs).
+        both: position t has seen its document, or what `order` shows it; of a biLSTM [B, L, 2D].
+        dropped: of LSTMs, by side: the last layer after the dropout before the output layer.
     """
 
     forward: tuple[Float[Array, "B L D"], ...] | None = None
@@ -59,12 +59,29 @@ class Encoded:
 
     def widest(self) -> tuple[str, tuple[Float[Array, "B L D"], ...]]:
         """The side that has seen most, and its states."""
-        side = next(side for side in ("both", "forward", "backward") if getattr(self, side) is not None)
+        side = next(
+            side for side in ("both", "forward", "backward") if getattr(self, side) is not None
+        )
         return side, getattr(self, side)
 
 
+class Shape:
+    """Base of the frozen dataclasses that describe bodies.
+
+    All have `width`, `vocab_size`, `direction`, `dtype`, and for the output layer the values below
+    and `output_transform` (dense layer, activation and norm before the product, as in BERT), `tied`
+    (the product is with the token embeddings) and `output_bias` (a number a token).
+    """
+
+    epsilon = 1e-12
+    norm = "layer_norm"
+    use_bias = True
+    activation = "gelu_tanh"
+    times_base = 1.0
+
+
 class Body(nn.Module):
-    """Base of all families; `setup` makes `output` (an OutputLayer), `pooler` (Dense) and `token_embedding` (or None)."""
+    """Base of all; `setup` makes `output`, `pooler` and `token_embedding` (or None)."""
 
     def predict_tokens(
         self, hidden: Float[Array, "... D"], side: str, among: Int[Array, "..."] | None = None
@@ -74,12 +91,14 @@ class Body(nn.Module):
         Args:
             hidden: states.
             side: the side that they have seen.
-            among: only these tokens' logits: [n], the same for all states, or [..., k], candidates of each.
+            among: only these tokens' logits: [n], the same for all states, or [..., k], of each.
         """
         return self.output(hidden, self.token_embedding, side, among)
 
-    def pool(self, encoded: Encoded, view: View, documents: int | None = None) -> Float[Array, "B ... D"]:
-        """tanh of a dense layer on the state that has seen a whole text (`summary`; BERT's is its first)."""
+    def pool(
+        self, encoded: Encoded, view: View, documents: int | None = None
+    ) -> Float[Array, "B ... D"]:
+        """tanh of a dense layer on the state that has seen a whole text (BERT's is its first)."""
         side, layers = encoded.widest()
         return jnp.tanh(self.pooler(summary(layers[-1], side, view, documents)))
 
@@ -102,7 +121,7 @@ def summary(
         hidden: states of one layer.
         side: the side that they have seen.
         view: `documents`, from 1 up.
-        documents: None: a row is one text, [B, D]; n: one state for each of its documents 1 to n, [B, n, D].
+        documents: None: a row is one text, [B, D]; n: a state of each document 1 to n, [B, n, D].
     """
     if not documents and side != "forward":
         return hidden[:, 0]
@@ -120,12 +139,14 @@ def mean_state(
 ) -> Float[Array, "B ... D"]:
     """The mean of a text's states, arguments as for `summary`; zeros for an empty text."""
     inside = inside_documents(view, documents).astype(hidden.dtype)
-    means = jnp.einsum("bln,bld->bnd", inside, hidden) / jnp.maximum(inside.sum(axis=1), 1)[..., None]
+    means = (
+        jnp.einsum("bln,bld->bnd", inside, hidden) / jnp.maximum(inside.sum(axis=1), 1)[..., None]
+    )
     return means if documents else means[:, 0]
 
 
 def inside_documents(view: View, documents: int | None) -> Bool[Array, "B L n"]:
-    """Which positions belong to each of a row's documents 1 to n; None: to the row's only one (n = 1)."""
+    """Which positions belong to each document 1 to n of a row; None: to its only one (n = 1)."""
     if documents is None:
         return (view["documents"] > 0)[..., None]
     return view["documents"][..., None] == jnp.arange(1, documents + 1)

@@ -1,7 +1,7 @@
 """ELMo's body: a forward and a backward stack of projected LSTMs above shared token vectors.
 
-Letters: B batch, L length, n layers, D model width (the projection), F cell width, V vocabulary. Parameters of a direction's
-layers are stacked along a first axis "layers".
+Letters: B batch, L length, n layers, D model width (the projection), F cell width, V vocabulary.
+Parameters of a direction's layers are stacked along a first axis "layers".
 """
 
 import dataclasses
@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from bertlab.spine.models.base import Body, Carry, Encoded, View, summary
-from bertlab.spine.models.characters import PUBLISHED_FILTERS, Characters, CharactersShape
+from bertlab.spine.models.base import Body, Carry, Encoded, Shape, View, summary
+from bertlab.spine.models.characters import PUBLISHED_FILTERS, Characters
 from bertlab.spine.models.layers import (
     Dense,
     Dropout,
@@ -30,7 +30,7 @@ from bertlab.spine.models.recurrent import Borders, Cell, begin_with, borders, l
 
 
 @dataclasses.dataclass(frozen=True)
-class BilstmShape:
+class BilstmShape(Shape):
     """Shape of an ELMo body.
 
     Attributes:
@@ -38,8 +38,11 @@ class BilstmShape:
         direction: "bidirectional" has both stacks, "left-to-right" and "right-to-left" one.
         clip: bound of cell states and projections (bilm-tf: 3).
         token_encoder: "ids", a table of token embeddings, or "characters", the view's `characters`.
-        skip_connections: from the second layer on, add a layer's input (after dropout) to its output.
-        highway_layers, filters, character_width, character_activation: see `CharactersShape`.
+        skip_connections: from the second layer on, add a layer's dropped input to its output.
+        highway_layers: of the character encoder; 2 in the original model.
+        filters: (width, number) of each of its convolutions.
+        character_width: E.
+        character_activation: after the convolutions, "relu" or "tanh"; highway layers have relu.
         remat, scan_layers: see `layers.stacked`.
     """
 
@@ -48,13 +51,13 @@ class BilstmShape:
     hidden: int
     vocab_size: int
     direction: str
-    clip: float
-    epsilon: float
-    output_transform: bool
-    tied: bool
-    output_bias: bool
-    dropout: float
     dtype: jnp.dtype
+    clip: float = 3.0
+    epsilon: float = 1e-12
+    output_transform: bool = False
+    tied: bool = False
+    output_bias: bool = True
+    dropout: float = 0.1
     token_encoder: str = "ids"
     skip_connections: bool = True
     highway_layers: int = 2
@@ -70,18 +73,6 @@ class BilstmShape:
         one = {"left-to-right": ("forward",), "right-to-left": ("backward",)}
         return one.get(self.direction, ("forward", "backward"))
 
-    @property
-    def characters(self) -> CharactersShape:
-        """Shape of the character encoder."""
-        return CharactersShape(
-            self.width,
-            self.highway_layers,
-            self.filters,
-            self.character_width,
-            self.character_activation,
-            self.dtype,
-        )
-
     def initial_carry(self, rows: int, sides: Iterable[str]) -> Carry:
         """States before the first position: zeros [rows, n, F] and [rows, n, D] by side."""
         cell = jnp.zeros((rows, self.layers, self.hidden), jnp.float32)
@@ -90,17 +81,20 @@ class BilstmShape:
 
 
 class ProjectedLstm(nn.Module):
-    """An LSTM with a linear projection of its output and clipped states (TensorFlow's LSTMCell, as in bilm-tf).
+    """An LSTM with a projection of its output and clipped states (TensorFlow's, as in bilm-tf).
 
-    Gates in the order input, candidate, forget, output; 1 is added to the forget gate at run time. Initial values are
-    TensorFlow's default, Glorot's U(+-sqrt(6 / (inputs + outputs))), where inputs and states share one matrix.
+    Gates in the order input, candidate, forget, output; 1 is added to the forget gate at run time.
+    Initial values are TensorFlow's default, U(+-sqrt(6 / (inputs + outputs))), where inputs and
+    states share one matrix.
     """
 
     shape: BilstmShape
     reverse: bool
 
     @nn.compact
-    def __call__(self, x: Float[Array, "L B D"], layer: tuple, borders: Borders) -> tuple[Array, tuple]:
+    def __call__(
+        self, x: Float[Array, "L B D"], layer: tuple, borders: Borders
+    ) -> tuple[Array, tuple]:
         """One layer.
 
         Args:
@@ -109,7 +103,7 @@ class ProjectedLstm(nn.Module):
             borders: of the rows.
 
         Returns:
-            The outputs for the next layer; and these outputs with the states after the last position.
+            The outputs for the next layer; and these outputs with the states after the last one.
         """
         shape = self.shape
         residual, begin = layer
@@ -134,26 +128,27 @@ class ProjectedLstm(nn.Module):
 
 
 class Bilstm(Body):
-    """ELMo's biLM (Peters et al. 2018, section 3.1): two independent directions, shared token vectors and softmax."""
+    """ELMo's biLM (Peters et al. 2018, section 3.1): two directions, shared vectors and softmax."""
 
     shape: BilstmShape
 
     def setup(self):
         shape = self.shape
         if shape.token_encoder == "characters":
-            self.characters = Characters(shape.characters)
+            self.characters = Characters(shape)
             self.token_embedding = None
         else:
             init = uniform((6 / (shape.vocab_size + shape.width)) ** 0.5)
             size = (shape.vocab_size, shape.width)
-            self.token_embedding = self.param("token_embedding", param(init, "vocab", "embed"), size)
+            self.token_embedding = self.param(
+                "token_embedding", param(init, "vocab", "embed"), size
+            )
         self.dropout = Dropout(shape.dropout)
         self.pooler = Dense(shape.width, ("embed", None), normal(0.02), dtype=shape.dtype)
-        initializer = normal(shape.width**-0.5)
-        self.output = OutputLayer(shape, initializer, epsilon=shape.epsilon)
+        self.output = OutputLayer(shape, normal(shape.width**-0.5))
 
     def encode(self, view: View, carry: Carry | None = None) -> tuple[Encoded, Carry]:
-        """Hidden states of every layer; with a carry only of its sides, otherwise documents of a row are apart."""
+        """States of every layer; with a carry of its sides only, otherwise documents are apart."""
         embedded = shard_batch(self._embed(view).swapaxes(0, 1), axis=1)
         states, ends = {}, {}
         for side in carry or self.shape.sides:
@@ -185,8 +180,10 @@ class Bilstm(Body):
         _, (outputs, end) = stack(shape, reverse, name=side)(embedded, (residual, begin), rows)
         return list(outputs), _swap(end)
 
-    def pool(self, encoded: Encoded, view: View, documents: int | None = None) -> Float[Array, "B ... D"]:
-        """tanh of a dense layer on a text's [forward state of its last token; backward state of its first]."""
+    def pool(
+        self, encoded: Encoded, view: View, documents: int | None = None
+    ) -> Float[Array, "B ... D"]:
+        """tanh of a dense layer on a text's [last state of forward; first state of backward]."""
         sides = [side for side in ("forward", "backward") if getattr(encoded, side) is not None]
         ends = [summary(getattr(encoded, side)[-1], side, view, documents) for side in sides]
         return jnp.tanh(self.pooler(jnp.concatenate(ends, -1)))

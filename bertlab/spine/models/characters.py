@@ -1,9 +1,10 @@
-"""ELMo's token encoder: a word's vector from its characters (Kim et al. 2016; Peters et al. 2018; allenai/bilm-tf).
+"""ELMo's token encoder: a word's vector from its characters (Peters et al. 2018; bilm-tf).
 
-Letters: N words, C characters of a word (50), E width of a character, M filters of all widths, D model width.
+Letters: N words, C characters of a word (50), E width of a character, M filters of all widths,
+D model width.
 """
 
-import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,30 +20,10 @@ WORD_LENGTH = 50
 PUBLISHED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
 
-@dataclasses.dataclass(frozen=True)
-class CharactersShape:
-    """Shape of a character encoder (`char_cnn` of bilm-tf's options).
-
-    Attributes:
-        width: D.
-        highway_layers: 2 in the original model, 1 in the small and the medium one.
-        filters: (width, number) of each convolution.
-        character_width: E.
-        activation: after each convolution; highway layers have relu.
-    """
-
-    width: int
-    highway_layers: int
-    filters: tuple[tuple[int, int], ...] = PUBLISHED_FILTERS
-    character_width: int = 16
-    activation: str = "relu"
-    dtype: jnp.dtype = jnp.float32
-
-
 class Convolution(nn.Module):
     """Filters of one width within a word's characters; the maximum of each."""
 
-    shape: CharactersShape
+    shape: Any
     width: int
     filters: int
 
@@ -50,24 +31,26 @@ class Convolution(nn.Module):
     def __call__(self, x: Float[Array, "N C E"]) -> Float[Array, "N n"]:
         shape = self.shape
         init = uniform(0.05)
-        if shape.activation == "tanh":
+        if shape.character_activation == "tanh":
             init = normal((self.width * shape.character_width) ** -0.5)
         size = (self.width, shape.character_width, self.filters)
         kernel = self.param("kernel", param(init, None, None, None), size)
         bias = self.param("bias", param(nn.initializers.zeros, None), (self.filters,))
 
-        @jax.checkpoint  # what it keeps otherwise, a number a character and filter, is the model's largest array
+        @jax.checkpoint  # what it keeps otherwise is the model's largest array
         def maxima(x, kernel):
             numbers = ("NWC", "WIO", "NWC")
-            return jax.lax.conv_general_dilated(x, kernel, (1,), "VALID", dimension_numbers=numbers).max(1)
+            return jax.lax.conv_general_dilated(
+                x, kernel, (1,), "VALID", dimension_numbers=numbers
+            ).max(1)
 
         # Bias and activation are monotone, so they may follow the maximum.
         highest = maxima(x, kernel.astype(shape.dtype))
-        return ACTIVATIONS[shape.activation](highest + bias.astype(shape.dtype))
+        return ACTIVATIONS[shape.character_activation](highest + bias.astype(shape.dtype))
 
 
 class Highway(nn.Module):
-    """g relu(x W_t + b_t) + (1 - g) x with g = sigmoid(x W_c + b_c) (Srivastava et al. 2015); b_c is -2 at first."""
+    """g relu(x W_t + b_t) + (1 - g) x, g = sigmoid(x W_c + b_c) (Srivastava et al. 2015)."""
 
     dtype: jnp.dtype
 
@@ -80,7 +63,7 @@ class Highway(nn.Module):
             kernel = self.param(f"{name}_kernel", kernel_init, (width, width))
             bias_init = param(nn.initializers.constant(bias_init), "hidden")
             bias = self.param(f"{name}_bias", bias_init, (width,))
-            # Without this XLA divides x along fsdp and tensor at once and loses some of its gradient (JAX 0.10).
+            # Otherwise XLA divides x along fsdp and tensor at once, and loses gradient (JAX 0.10).
             return shard_batch(x @ kernel.astype(self.dtype) + bias.astype(self.dtype))
 
         gate = jax.nn.sigmoid(dense("carry", -2.0))
@@ -88,13 +71,17 @@ class Highway(nn.Module):
 
 
 class Characters(nn.Module):
-    """Convolutions, maxima, highway layers, projection; no dropout."""
+    """Convolutions, maxima, highway layers, projection; no dropout.
 
-    shape: CharactersShape
+    Attributes:
+        shape: has the fields of `BilstmShape` for characters, `width` and `dtype`.
+    """
+
+    shape: Any
 
     @nn.compact
     def __call__(self, characters: Int[Array, "... C"]) -> Float[Array, "... D"]:
-        """Vectors of words from ids 0 to 260, as in bilm-tf's training (one less than at its inference)."""
+        """Vectors of words from ids 0 to 260, as in bilm-tf's training (at inference 1 to 261)."""
         shape = self.shape
         size = (ALPHABET, shape.character_width)
         embedding = self.param("embedding", param(uniform(1.0), None, None), size)

@@ -1,14 +1,14 @@
-"""Model FLOPs, forward and backward: 6 a weight of each product and position, and attention's scores and means in full.
+"""Model FLOPs, forward and backward: 6 a weight and position, and attention in full.
 
-What a mask hides counts as computed, and what the backward pass recomputes does not count (the PaLM paper's convention, Chowdhery
-et al. 2022, appendix B). Norms, softmaxes, activations and lookups are left out.
+What a mask hides counts, what the backward pass recomputes does not (Chowdhery et al. 2022, PaLM,
+appendix B). Norms, softmaxes, activations and lookups are left out.
 """
 
 from collections.abc import Iterable
 
 from bertlab.spine.models.awd_lstm import AwdLstmShape
 from bertlab.spine.models.bilstm import BilstmShape
-from bertlab.spine.models.characters import WORD_LENGTH, CharactersShape
+from bertlab.spine.models.characters import WORD_LENGTH
 from bertlab.spine.models.static import StaticShape
 from bertlab.spine.models.transformer import TransformerShape
 
@@ -28,15 +28,15 @@ def flops_per_token(shape, length: int, sides: Iterable[str] = ("both",)) -> flo
         case BilstmShape():
             stacks = len(set(shape.sides) & set(sides)) or len(shape.sides)
             # Inputs and states to four gates, and the projection.
-            kernels = stacks * shape.layers * (2 * 4 + 1) * shape.width * shape.hidden
-            return 6 * (kernels + _character_weights(shape))
+            weights = stacks * shape.layers * (2 * 4 + 1) * shape.width * shape.hidden
+            if shape.token_encoder == "characters":
+                weights += _character_weights(shape)
+            return 6 * weights
         case AwdLstmShape():
             inputs = (shape.width, *shape.cells)
             return 6 * sum(4 * cell * (before + cell) for before, cell in zip(inputs, shape.cells))
         case StaticShape():
             return 0.0
-        case CharactersShape():
-            return 6 * _encoder_weights(shape)
     raise TypeError(f"no formula for {type(shape).__name__}")
 
 
@@ -47,11 +47,7 @@ def flops_per_prediction(shape) -> float:
 
 
 def _character_weights(shape: BilstmShape) -> int:
-    return _encoder_weights(shape.characters) if shape.token_encoder == "characters" else 0
-
-
-def _encoder_weights(shape: CharactersShape) -> int:
-    """Multiplications for one word; a filter is applied at every character."""
+    """Multiplications of the encoder for one word; a filter is applied at every character."""
     filters = sum(number for _, number in shape.filters)
     convolutions = sum(
         (WORD_LENGTH + 1 - width) * width * number * shape.character_width

@@ -1,7 +1,8 @@
 """Layers that several families share, and how parameters and activations are divided among devices.
 
-Every parameter names its axes (`param`): vocab, embed, hidden, heads, norm, layers or None. A table in the training room maps
-these names to axes of the mesh. Activations are divided along their batch axis only (`shard_batch`).
+Every parameter names its axes (`param`): vocab, embed, hidden, heads, norm, layers or None. The
+training room maps these names to axes of the mesh. Activations are divided along their batch axis
+only (`shard_batch`).
 """
 
 import functools
@@ -27,7 +28,7 @@ ACTIVATIONS = {
 
 normal = jax.nn.initializers.normal
 truncated_normal = jax.nn.initializers.truncated_normal
-"""Cut at two standard deviations and not rescaled, as BERT's: its deviation is 0.88 of what is asked for."""
+"""Cut at two standard deviations and not rescaled, as BERT's; its deviation is 0.88 of `stddev`."""
 
 
 def uniform(bound: float) -> nn.initializers.Initializer:
@@ -45,7 +46,7 @@ def param(init: nn.initializers.Initializer, *axes: str | None) -> nn.initialize
 
 
 def platform() -> str:
-    """What the code is traced for: the mesh's devices, or without a mesh JAX's default ("cpu", "gpu", "tpu")."""
+    """What the code is traced for, "cpu", "gpu" or "tpu": the mesh's devices or JAX's default."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
 
@@ -53,7 +54,7 @@ def platform() -> str:
 def shard_batch(x: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
     """Divides an activation along its batch axis, like the batch; nothing happens without a mesh.
 
-    Otherwise the compiler may divide it like the parameters that multiply it, and move it back and forth.
+    Otherwise the compiler may divide it like the parameters that multiply it.
     """
     if jax.sharding.get_abstract_mesh().empty:
         return x
@@ -61,7 +62,7 @@ def shard_batch(x: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
 
 
 def gather(weights: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
-    """Makes weights whole along an axis before a loop uses them, so that devices exchange them once and not in every step."""
+    """Makes weights whole along an axis once, so that a loop does not in each of its steps."""
     if jax.sharding.get_abstract_mesh().empty:
         return weights
     spec = [PartitionSpec.UNCONSTRAINED] * weights.ndim
@@ -90,7 +91,9 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... F"]:
-        kernel = self.param("kernel", param(self.initializer, *self.axes), (x.shape[-1], self.features))
+        kernel = self.param(
+            "kernel", param(self.initializer, *self.axes), (x.shape[-1], self.features)
+        )
         x = shard_batch(x) if self.axes[0] == "embed" else x
         y = jnp.tensordot(x.astype(self.dtype), kernel.astype(self.dtype), 1)
         if self.use_bias:
@@ -100,7 +103,7 @@ class Dense(nn.Module):
 
 
 class Norm(nn.Module):
-    """Layer normalisation (Ba et al. 2016) or RMS normalisation (Zhang and Sennrich 2019), computed in float32."""
+    """Layer or RMS normalisation (Ba et al. 2016; Zhang and Sennrich 2019), in float32."""
 
     epsilon: float
     kind: str = "layer_norm"
@@ -119,7 +122,7 @@ class Norm(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Sets elements to zero with probability `rate` and divides the others by 1 - rate (Srivastava et al. 2014).
+    """Sets elements to zero with probability `rate` and divides the others by 1 - rate.
 
     It acts exactly if there is an rng "dropout". The rate is rounded to 16 bits.
 
@@ -143,7 +146,7 @@ class Dropout(nn.Module):
 
 
 def random_16_bits(key: Array, shape: list[int]) -> Int[Array, "..."]:
-    """Uniform integers below 2^16. Drawing is most of dropout's cost on a CPU, so two share a draw of 32 bits there."""
+    """Uniform integers below 2^16. Drawing is most of dropout's cost on a CPU: two a word."""
     if platform() != "cpu":
         return jax.random.bits(key, shape, jnp.uint32) >> 16
     words = jax.random.bits(key, (*shape[:-1], (shape[-1] + 1) // 2), jnp.uint32)
@@ -151,26 +154,19 @@ def random_16_bits(key: Array, shape: list[int]) -> Int[Array, "..."]:
 
 
 class OutputLayer(nn.Module):
-    """Hidden states to logits over the vocabulary.
+    """Hidden states to logits over the vocabulary, divided by `embeddings.times_base` (μP).
 
-    States of another width than the embeddings, as a biLSTM's joined ones, are always transformed to it first.
+    States of another width than the embeddings, a biLSTM's joined ones, are transformed to it.
 
     Attributes:
-        shape: the body's. `output_transform`: dense layer, activation and norm before the product (BERT's masked-LM head);
-            `tied`: multiply by the token embeddings, not by an own matrix; `output_bias`: one number a token.
+        shape: of the body that has the states (`base.Shape`).
         initializer: of kernels.
-        embedding_width: of the embeddings, None: the shape's `width`.
-        divisor: of the logits, without their bias (μP).
+        embeddings: of the body that has the embeddings, another one for a small generator.
     """
 
     shape: Any
     initializer: nn.initializers.Initializer
-    embedding_width: int | None = None
-    epsilon: float = 1e-12
-    norm: str = "layer_norm"
-    use_bias: bool = True
-    activation: str = "gelu_tanh"
-    divisor: float = 1.0
+    embeddings: Any = None
 
     @nn.compact
     def __call__(
@@ -181,13 +177,14 @@ class OutputLayer(nn.Module):
         among: Int[Array, "..."] | None = None,
     ) -> Float[Array, "... V"]:
         """Arguments as of `Body.predict_tokens`; `embedding` is read if tied."""
-        shape, width = self.shape, self.embedding_width or self.shape.width
+        shape, embeddings = self.shape, self.embeddings or self.shape
+        width = embeddings.width
         if shape.output_transform or hidden.shape[-1] != width:
             name = "transform" if hidden.shape[-1] == width else f"transform_{side}"
-            settings = (("embed", None), self.initializer, self.use_bias, shape.dtype)
+            settings = (("embed", None), self.initializer, shape.use_bias, shape.dtype)
             dense = Dense(width, *settings, name=name)
-            hidden = ACTIVATIONS[self.activation](dense(hidden))
-            hidden = Norm(self.epsilon, self.norm, self.use_bias, name=f"{name}_norm")(hidden)
+            hidden = ACTIVATIONS[shape.activation](dense(hidden))
+            hidden = Norm(shape.epsilon, shape.norm, shape.use_bias, name=f"{name}_norm")(hidden)
         table = embedding
         if not shape.tied:
             kernel_init = param(self.initializer, "vocab", "embed")
@@ -199,7 +196,10 @@ class OutputLayer(nn.Module):
             table = lookup(table, among)
             bias = None if bias is None else bias[among]
         letters = "...d,vd->...v" if table.ndim == 2 else "...d,...kd->...k"
-        hidden, table = hidden.astype(shape.dtype) / self.divisor, table.astype(shape.dtype)
+        hidden, table = (
+            hidden.astype(shape.dtype) / embeddings.times_base,
+            table.astype(shape.dtype),
+        )
         logits = jnp.einsum(letters, hidden, table, preferred_element_type=jnp.float32)
         return logits if bias is None else logits + bias
 
@@ -209,8 +209,8 @@ def rematerialised(layer: type[nn.Module], remat: str, prevent_cse: bool = True)
 
     Args:
         layer: its class.
-        remat: "none"; "dots": all but products without batch axes; "full": all but the layer's input.
-        prevent_cse: False inside a loop, which needs no protection from common-subexpression elimination.
+        remat: "none"; "dots": all but products without batch axes; "full": all but its input.
+        prevent_cse: False inside a loop, where the compiler undoes nothing.
     """
     if remat == "none":
         return layer
@@ -219,7 +219,7 @@ def rematerialised(layer: type[nn.Module], remat: str, prevent_cse: bool = True)
 
 
 UNROLLED_ON_CPU = 6
-"""A CPU unrolls so many layers: a loop copies what it keeps for the backward pass. More take long to compile."""
+"""A loop copies what it keeps for the backward pass. More layers than these compile slowly."""
 
 
 def stacked(
@@ -228,7 +228,7 @@ def stacked(
     """Layers one after another, with parameters stacked along a first axis "layers".
 
     Args:
-        layer: called with (x, each layer's own values, values that all share), returns (next x, output to keep).
+        layer: called with (x, own values, shared values), returns (next x, output to keep).
         layers: how many.
         remat: see `rematerialised`.
         scan_layers: run them in a loop, or unrolled; None: what suits the device.

@@ -1,10 +1,11 @@
 """Low-rank updates added to kernels (Hu et al. 2021, section 4.1): W + alpha / r A B.
 
-Parameters with updates are {"body": ..., "lora": ...}: "lora" holds the kernels' paths, each with `a` [..., inputs, r] and `b`
-[..., r, outputs]. A program computes with the merged kernels, so models do not know of them. No axes are flattened (letters:
-n layers, D width, H heads, K head width, F hidden width):
+Parameters with updates are {"body": ..., "lora": ...}: "lora" holds the kernels' paths, each with
+`a` [..., inputs, r] and `b` [..., r, outputs]. A program computes with the merged kernels, so
+models do not know of them. Axes stay (n layers, D width, H heads, K head width, F hidden):
 
-    blocks/attention/qkv_kernel [n, D, 3, H, K] is three kernels, qkv_kernel/query, /key and /value: a [n, D, r], b [n, r, H, K]
+    blocks/attention/qkv_kernel [n, D, 3, H, K] is three kernels, qkv_kernel/query, /key and /value:
+        a [n, D, r], b [n, r, H, K]
     blocks/attention/out_kernel [n, H, K, D]: a [n, H, K, r], b [n, r, D]
     an LSTM's input_kernel [D, 4, F]: a [D, r], b [r, 4, F]; the four gates share A
     any dense kernel [D, F], an ELMo layer's projection: a [D, r], b [r, F]
@@ -47,7 +48,7 @@ class Lora:
     targets: str
 
     def add(self, params, key: Array) -> dict:
-        """The parameters with updates of zero: A is N(0, 1 / sqrt(inputs)), B zeros (the paper gives no deviation for A).
+        """The parameters with updates of zero: A is N(0, 1 / sqrt(inputs)), B zeros.
 
         Raises:
             UserError: no kernel is targeted, or the rank exceeds a kernel's inputs or outputs.
@@ -115,7 +116,9 @@ class Lora:
         targeted = {name: split for name, split in kernels.items() if re.search(self.targets, name)}
         if not targeted:
             names = ", ".join(kernels) or "none"
-            raise UserError(f"config.lora.targets={self.targets!r} matches no kernel; there are: {names}")
+            raise UserError(
+                f"config.lora.targets={self.targets!r} matches no kernel; there are: {names}"
+            )
         return targeted
 
 

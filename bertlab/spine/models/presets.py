@@ -1,6 +1,6 @@
 """Families and sizes by the names of their papers, and the body that a model config describes.
 
-A family is a set of values of its shape, a size adds or replaces some, and `config.model` replaces any.
+A family is a set of values of its shape, a size adds some, and `config.model` replaces any.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from bertlab.spine.errors import UserError
 from bertlab.spine.models.awd_lstm import AwdLstm, AwdLstmShape
 from bertlab.spine.models.base import Body
 from bertlab.spine.models.bilstm import Bilstm, BilstmShape
-from bertlab.spine.models.characters import PUBLISHED_FILTERS, WORD_LENGTH
+from bertlab.spine.models.characters import WORD_LENGTH
 from bertlab.spine.models.static import Static, StaticShape
 from bertlab.spine.models.transformer import Transformer, TransformerShape
 
@@ -40,7 +40,7 @@ GPT_SIZES = {
     "gpt2-xl": dict(layers=48, width=1600, heads=25, hidden=6400, **GPT2),
 }
 MODERN_SIZES = {
-    # Warner et al. 2024, table 4, for base and large; the others are BERT's with as many feed-forward weights.
+    # Warner et al. 2024, table 4, for base and large; the others have as many weights as BERT's.
     "tiny": dict(layers=2, width=128, heads=2, hidden=344),
     "mini": dict(layers=4, width=256, heads=4, hidden=688),
     "small": dict(layers=4, width=512, heads=8, hidden=1368),
@@ -48,14 +48,12 @@ MODERN_SIZES = {
     "base": dict(layers=22, width=768, heads=12, hidden=1152),
     "large": dict(layers=28, width=1024, heads=16, hidden=2624),
 }
+TINY_FILTERS = ((1, 8), (2, 16), (3, 32), (4, 72))
+MINI_FILTERS = ((1, 16), (2, 32), (3, 64), (4, 144))
 ELMO_SIZES = {
-    # small, medium and original are published (AllenNLP); tiny and mini match the transformers in width and about in weights.
-    "tiny": dict(
-        layers=2, width=128, hidden=128, highway_layers=1, filters=((1, 8), (2, 16), (3, 32), (4, 72))
-    ),
-    "mini": dict(
-        layers=2, width=256, hidden=256, highway_layers=1, filters=((1, 16), (2, 32), (3, 64), (4, 144))
-    ),
+    # small, medium and original are AllenNLP's; tiny and mini match BERT's in width and weights.
+    "tiny": dict(layers=2, width=128, hidden=128, highway_layers=1, filters=TINY_FILTERS),
+    "mini": dict(layers=2, width=256, hidden=256, highway_layers=1, filters=MINI_FILTERS),
     "small": dict(layers=2, width=128, hidden=1024, highway_layers=1),
     "medium": dict(layers=2, width=256, hidden=2048, highway_layers=1),
     "original": dict(layers=2, width=512, hidden=4096, highway_layers=2),
@@ -67,43 +65,13 @@ AWD_LSTM_SIZES = {
 }
 STATIC_SIZES = {"tiny": dict(width=100), "mini": dict(width=200), "original": dict(width=300)}
 
-TRANSFORMER = dict(
-    max_positions=512,
-    activation="gelu_tanh",
-    gated=False,
-    norm="layer_norm",
-    norm_placement="post",
-    first_norm=True,
-    final_norm=False,
-    use_bias=True,
-    position_encoding="learned",
-    position_buckets=256,
-    position_offset=0,
-    rotary_base=10_000.0,
-    rotary_base_local=10_000.0,
-    local_window=0,
-    global_every=1,
-    init_stddev=0.02,
-    base_width=0,
-    scaled_residual_init=False,
-    tied=True,
-    dropout=0.1,
-)
-BERT = TRANSFORMER | dict(
+BERT = dict(
     embedding_norm=True,
     epsilon=1e-12,
     segments=2,
     truncated_init=True,
     output_transform=True,
     output_bias=True,
-)
-GPT = TRANSFORMER | dict(
-    embedding_norm=False,
-    epsilon=1e-5,
-    segments=0,
-    truncated_init=False,
-    output_transform=False,
-    output_bias=False,
 )
 MODERN = BERT | dict(
     max_positions=8192,
@@ -122,30 +90,6 @@ MODERN = BERT | dict(
     scaled_residual_init=True,
     dropout=0.0,
 )
-ELMO = dict(
-    clip=3.0,
-    epsilon=1e-12,
-    token_encoder="ids",
-    filters=PUBLISHED_FILTERS,
-    character_width=16,
-    character_activation="relu",
-    skip_connections=True,
-    output_transform=False,
-    tied=False,
-    output_bias=True,
-    dropout=0.1,
-)
-AWD_LSTM = dict(
-    embedding_dropout=0.1,
-    input_dropout=0.65,
-    hidden_dropout=0.3,
-    weight_dropout=0.5,
-    dropout=0.4,
-    output_transform=False,
-    tied=True,
-    output_bias=True,
-)
-STATIC = dict(output_transform=False, tied=False, output_bias=False, output_init="zeros")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +99,7 @@ class Family:
     Attributes:
         body: the Linen class.
         shape: the dataclass of its shape.
-        values: that all sizes share.
+        values: of all sizes, where they differ from the shape's defaults.
         sizes: by name, each size's values.
         directions: the first is the default.
     """
@@ -172,21 +116,14 @@ class Family:
         return hasattr(self.shape, "initial_carry")
 
 
+LEFT_TO_RIGHT_FIRST = ("left-to-right", "bidirectional", "right-to-left")
 FAMILIES = {
     "bert": Family(Transformer, TransformerShape, BERT, BERT_SIZES),
-    "gpt": Family(
-        Transformer,
-        TransformerShape,
-        GPT,
-        GPT_SIZES,
-        ("left-to-right", "bidirectional", "right-to-left"),
-    ),
+    "gpt": Family(Transformer, TransformerShape, {}, GPT_SIZES, LEFT_TO_RIGHT_FIRST),
     "modern": Family(Transformer, TransformerShape, MODERN, MODERN_SIZES),
-    "elmo": Family(Bilstm, BilstmShape, ELMO, ELMO_SIZES),
-    "awd_lstm": Family(
-        AwdLstm, AwdLstmShape, AWD_LSTM, AWD_LSTM_SIZES, ("left-to-right", "right-to-left")
-    ),
-    "static": Family(Static, StaticShape, STATIC, STATIC_SIZES, ("bidirectional",)),
+    "elmo": Family(Bilstm, BilstmShape, {}, ELMO_SIZES),
+    "awd_lstm": Family(AwdLstm, AwdLstmShape, {}, AWD_LSTM_SIZES, LEFT_TO_RIGHT_FIRST[::2]),
+    "static": Family(Static, StaticShape, {}, STATIC_SIZES, ("bidirectional",)),
 }
 
 COMPUTATION = ("dtype", "remat", "scan_layers", "attention")
@@ -213,7 +150,7 @@ def model_direction(model) -> str:
 
 
 def model_shape(model, vocab_size: int):
-    """The shape of `config.model`: the family's and the size's values, replaced by those that the config sets.
+    """The shape of `config.model`: its family's and size's values, replaced by those that it sets.
 
     Raises:
         UserError: names a key whose value the family does not have, or that does not fit another.
@@ -230,7 +167,9 @@ def model_shape(model, vocab_size: int):
         if key in fields:
             values[key] = value
         elif key not in COMPUTATION:
-            raise UserError(f"config.model.{key}={value}: {model.family} has no {key}; leave it unset")
+            raise UserError(
+                f"config.model.{key}={value}: {model.family} has no {key}; leave it unset"
+            )
     values |= {"vocab_size": vocab_size, "direction": model_direction(model)}
     values["dtype"] = jnp.dtype(model.dtype)
     if "filters" in values:
@@ -241,26 +180,19 @@ def model_shape(model, vocab_size: int):
 
 
 def _check(shape) -> None:
-    """Refuses values that would act otherwise than they read, or fail far from here."""
+    """Refuses values that would act otherwise than they read."""
     if isinstance(shape, TransformerShape):
-        heads = f"config.model.width={shape.width} and config.model.heads={shape.heads}"
         if shape.width % shape.heads:
-            raise UserError(f"{heads}: the width must be a multiple of the heads")
-        if shape.position_encoding == "rotary" and shape.head_width % 2:
-            raise UserError(f"{heads}: rotary positions turn pairs, so width / heads must be even")
+            values = f"config.model.width={shape.width} and config.model.heads={shape.heads}"
+            raise UserError(f"{values}: the width must be a multiple of the heads")
         for key, choices in (
             ("norm", ("layer_norm", "rms_norm")),
             ("norm_placement", ("pre", "post")),
-            ("remat", ("none", "dots", "full")),
         ):
-            if getattr(shape, key) not in choices:
-                value = getattr(shape, key)
+            if (value := getattr(shape, key)) not in choices:
                 raise UserError(f"config.model.{key}={value!r} is not one of {', '.join(choices)}")
-    if isinstance(shape, BilstmShape) and shape.token_encoder == "characters":
-        if shape.tied:
-            raise UserError("config.model.tied=True shares token embeddings that characters do not have")
-        if any(width > WORD_LENGTH for width, _ in shape.filters):
-            raise UserError(f"config.model.filters are wider than the {WORD_LENGTH} characters of a word")
+    elif isinstance(shape, BilstmShape) and shape.tied and shape.token_encoder == "characters":
+        raise UserError("config.model.tied=True needs token embeddings; characters have none")
 
 
 def build_body(shape) -> Body:
@@ -269,13 +201,7 @@ def build_body(shape) -> Body:
 
 
 def body_shapes(shape, *, predicts: bool = True, pools: bool = False) -> dict:
-    """Shapes of a body's parameters (ShapeDtypeStruct), without making them.
-
-    Args:
-        shape: of the body.
-        predicts: with the output layer (of the first side if the body has several).
-        pools: with the pooler.
-    """
+    """ShapeDtypeStructs of a body's parameters, with its first output layer and the pooler."""
     row = jnp.zeros((1, 2), jnp.int32)
     view = dict.fromkeys(("tokens", "segments", "documents", "positions"), row)
     view["characters"] = jnp.zeros((1, 2, WORD_LENGTH), jnp.int32)

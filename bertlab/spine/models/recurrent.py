@@ -1,7 +1,6 @@
 """The LSTM and the GRU along time, and where their states start, stay and are cut.
 
-Letters: B batch, L length, D width of the states, F cell width. Time is the first axis of a loop's arrays, as in
-`jax.lax.scan`.
+Letters: B batch, L length, D width of the states, F cell width. Time is the first axis of arrays.
 """
 
 import dataclasses
@@ -11,13 +10,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from bertlab.spine.models.base import Carry, View
 from bertlab.spine.models.layers import platform
 
 State = Mapping[str, Array]
-"""`cell` [B, F] in float32, so that small changes are not rounded away along time, and `state` [B, D]."""
+"""`cell` [B, F] in float32, so that small changes are not rounded away, and `state` [B, D]."""
 
 
 class Borders(NamedTuple):
@@ -37,8 +36,8 @@ class Borders(NamedTuple):
 def borders(view: View, reverse: bool, stateful: bool) -> Borders:
     """The borders of a view's rows.
 
-    Stateless: every stretch of one document, or of padding, starts from zero. Stateful: every document does but a row's first,
-    for which `begin_with` decides, and padding holds the state.
+    Stateless: every stretch of one document, or of padding, starts from zero. Stateful: every
+    document does but a row's first, for which `begin_with` decides, and padding holds the state.
 
     Args:
         view: `documents` and perhaps `cut`, [B, L].
@@ -50,7 +49,9 @@ def borders(view: View, reverse: bool, stateful: bool) -> Borders:
     if not stateful:
         change, edge = documents[1:] != documents[:-1], jnp.ones_like(documents[:1], bool)
         return Borders(jnp.concatenate([change, edge] if reverse else [edge, change]), None, cut)
-    latest = jax.lax.associative_scan(lambda a, b: jnp.where(b > 0, b, a), documents, reverse=reverse)
+    latest = jax.lax.associative_scan(
+        lambda a, b: jnp.where(b > 0, b, a), documents, reverse=reverse
+    )
     none = jnp.zeros_like(latest[:1])
     before = jnp.concatenate([latest[1:], none] if reverse else [none, latest[:-1]])
     reset = (documents > 0) & (before > 0) & (documents != before)
@@ -58,7 +59,7 @@ def borders(view: View, reverse: bool, stateful: bool) -> Borders:
 
 
 def begin_with(shape, carry: Carry, side: str, view: View) -> Carry:
-    """A side's states before the first position: the carried ones if the row continues, otherwise zeros."""
+    """A side's states before the rows: the carried ones where they continue, otherwise zeros."""
     if not carry:
         return shape.initial_carry(len(view["documents"]), (side,))[side]
     continues = view["continues"] > 0
@@ -68,13 +69,15 @@ def begin_with(shape, carry: Carry, side: str, view: View) -> Carry:
 
 
 def matmul(x: Float[Array, "L B D"], kernel: Float[Array, "D F"]) -> Float[Array, "L B F"]:
-    """x @ kernel; on a CPU with time and batch in one axis, because a gradient that sums over two takes it twice as long."""
+    """x @ kernel; on a CPU as matrices, for which a sum along two axes takes twice as long."""
     if platform() != "cpu":
         return x @ kernel
     return (x.reshape(-1, x.shape[-1]) @ kernel).reshape(*x.shape[:-1], -1)
 
 
-def weight_gradient(x: Float[Array, "L B D"], gradient: Float[Array, "L B F"]) -> Float[Array, "D F"]:
+def weight_gradient(
+    x: Float[Array, "L B D"], gradient: Float[Array, "L B F"]
+) -> Float[Array, "D F"]:
     """The gradient of the weights of `matmul`."""
     if platform() != "cpu":
         return jnp.einsum("lbd,lbf->df", x, gradient)
@@ -105,12 +108,13 @@ def lstm(
     begin: State,
     borders: Borders,
 ) -> tuple[Float[Array, "L B D"], State]:
-    """An LSTM along time (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000).
+    """An LSTM along time (Hochreiter and Schmidhuber 1997; Gers et al. 2000).
 
-    i, f, o = sigmoid(.), g = tanh(.) of x + h W; c = clip(f c + i g); h = o tanh(c), or clip((o tanh(c)) P).
+    i, f, o = sigmoid(.), g = tanh(.) of x + h W; c = clip(f c + i g); h = o tanh(c), or
+    clip((o tanh(c)) P).
 
-    The derivative is written by hand: each weight's gradient is one product after the loop, where automatic differentiation adds
-    it up position by position, and only states and gates are kept.
+    The derivative is written by hand: each weight's gradient is one product after the loop, which
+    automatic differentiation adds up position by position, and only states and gates are kept.
 
     Args:
         cell: settings.
@@ -218,19 +222,12 @@ def gru(
     bias: Float[Array, "F"],
     reset: Bool[Array, "L B"],
 ) -> Float[Array, "L B F"]:
-    """A GRU along time, from zeros (Cho et al. 2014; the reset gate acts after the product, as in torch and cuDNN).
+    """A GRU along time (Cho et al. 2014; the reset gate acts after the product, as in cuDNN).
 
     r, z = sigmoid(.) of x + h W; n = tanh(x + r (h W + b)); h = (1 - z) n + z h.
 
-    Args:
-        reverse: read from the last position to the first.
-        gates: the inputs' contribution x to r, z and n, biases included.
-        kernel: W, from states to gates.
-        bias: b.
-        reset: the state is zero before the step.
-
-    Returns:
-        The states h of all positions.
+    `gates` is the inputs' contribution x to r, z and n, biases included; `kernel` is W, `bias` b.
+    Returns the states h of all positions; before those with `reset` they are zero.
     """
 
     def step(state, now):

@@ -9,27 +9,27 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from bertlab.spine.models.base import Body, Carry, Encoded, View, mean_state
+from bertlab.spine.models.base import Body, Carry, Encoded, Shape, View, mean_state
 from bertlab.spine.models.layers import OutputLayer, lookup, param, shard_batch, uniform
 
 
 @dataclasses.dataclass(frozen=True)
-class StaticShape:
-    """Shape of a table of vectors, and of a second one for the output (syn1neg, GloVe's context vectors).
+class StaticShape(Shape):
+    """Shape of a table of vectors, and of a second one for the output (syn1neg, GloVe's contexts).
 
     Attributes:
         direction: "bidirectional"; a lookup has no direction.
-        output_init: initial values of the second table, "zeros" (word2vec) or "uniform" like the vectors (GloVe).
+        output_init: of the second table, "zeros" (word2vec) or "uniform" like the vectors (GloVe).
     """
 
     width: int
     vocab_size: int
     direction: str
-    output_transform: bool
-    tied: bool
-    output_bias: bool
-    output_init: str
     dtype: jnp.dtype
+    output_transform: bool = False
+    tied: bool = False
+    output_bias: bool = False
+    output_init: str = "zeros"
 
 
 class Static(Body):
@@ -50,6 +50,8 @@ class Static(Body):
         vectors = shard_batch(lookup(self.token_embedding.astype(self.shape.dtype), view["tokens"]))
         return Encoded(forward=(vectors,), backward=(vectors,), both=(vectors,)), {}
 
-    def pool(self, encoded: Encoded, view: View, documents: int | None = None) -> Float[Array, "B ... D"]:
+    def pool(
+        self, encoded: Encoded, view: View, documents: int | None = None
+    ) -> Float[Array, "B ... D"]:
         """The mean of a text's vectors; zeros for an empty one."""
         return mean_state(encoded.both[-1], view, documents)

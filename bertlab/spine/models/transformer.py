@@ -1,11 +1,12 @@
-"""The transformer body of BERT, GPT and their successors: one stack of blocks in which every choice is a value of its shape.
+"""The transformer body of BERT, GPT and their successors; every choice is a value of its shape.
 
-Letters: B batch, L length, N = B·L positions, D model width, H heads, K head width, F feed-forward width, V vocabulary.
-Parameters of the blocks are stacked along a first axis "layers".
+Letters: B batch, L length, N = B·L positions, D model width, H heads, K head width, F feed-forward
+width, V vocabulary. Parameters of the blocks are stacked along a first axis "layers".
 """
 
 import dataclasses
 import pkgutil
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from bertlab.spine.models.attention import (
     order_mask,
     window_mask,
 )
-from bertlab.spine.models.base import Body, Carry, Encoded, View
+from bertlab.spine.models.base import Body, Carry, Encoded, Shape, View
 from bertlab.spine.models.layers import (
     ACTIVATIONS,
     Dense,
@@ -47,33 +48,34 @@ SIDE = {"bidirectional": "both", "left-to-right": "forward", "right-to-left": "b
 
 
 @dataclasses.dataclass(frozen=True)
-class TransformerShape:
-    """Shape of a transformer body; the published models are sets of these values (`presets`).
+class TransformerShape(Shape):
+    """Shape of a transformer body, by default GPT-1's; `presets` has the published ones.
 
     Attributes:
         hidden: F.
         max_positions: rows of the table of learned positions.
         direction: "bidirectional", "left-to-right" or "right-to-left".
-        activation: of the feed-forward layers and of the output layer's transform, a key of ACTIVATIONS.
+        activation: of feed-forward layers and of the output's transform, a key of ACTIVATIONS.
         gated: multiply the feed-forward's activation by a second projection (Shazeer 2020).
         norm: "layer_norm" or "rms_norm".
-        norm_placement: "post", after each residual sum (BERT, GPT-1), or "pre", before each sublayer (GPT-2).
-        first_norm: pre: also before the first block's attention; ModernBERT does not (the parameter is then not used).
+        norm_placement: "post", after each residual sum (BERT, GPT-1), or "pre", before (GPT-2).
+        first_norm: pre: a norm before the first attention too (not in ModernBERT).
         final_norm: a norm after the last block.
         embedding_norm: a norm after the summed embeddings.
         use_bias: biases of dense layers and norms.
-        position_encoding: "learned"; "sinusoidal" (Vaswani et al. 2017); "rotary" (Su et al. 2021); "relative", a bias of each
-            head's scores by the distance's bucket, the same in all layers (Raffel et al. 2020); "none"; or "module:Class".
+        position_encoding: "learned"; "sinusoidal" (Vaswani et al. 2017); "rotary" (Su et al. 2021);
+            "relative", biases of heads by distance, the same in all layers (Raffel et al. 2020);
+            "none"; or "module:Class" (`positions`).
         position_buckets: for encodings from outside.
         position_offset: added to learned positions (RoBERTa: 2).
         rotary_base, rotary_base_local: of layers that see everything, and of local ones.
         local_window: positions that a local layer sees, both sides together; 0: no layer is local.
         global_every: layers 0, n, 2n, ... are not local (ModernBERT: 3).
         segments: rows of the segment embedding; 0: none; 1: the same for all tokens (RoBERTa).
-        truncated_init: initial values from a normal cut at two deviations (BERT), or a whole one (GPT).
+        truncated_init: initial values from a normal cut at two deviations (BERT), or whole (GPT).
         init_stddev: their deviation.
-        base_width: the width that rates and `init_stddev` are meant for, others are scaled to it (`width`); 0: this one.
-        scaled_residual_init: initial kernels that write to the residual are smaller by sqrt(2 layers) (GPT-2).
+        base_width: the width that rates and `init_stddev` are meant for (`width`); 0: this one.
+        scaled_residual_init: kernels that write to the residual start 1 / sqrt(2 layers) as large.
         output_transform, tied, output_bias: of the output layer.
         remat, scan_layers: see `layers.stacked`.
         attention: "auto" (`attention_rule`), "xla", "cudnn" or "module:function".
@@ -83,35 +85,35 @@ class TransformerShape:
     width: int
     heads: int
     hidden: int
-    max_positions: int
     vocab_size: int
     direction: str
-    activation: str
-    gated: bool
-    norm: str
-    norm_placement: str
-    first_norm: bool
-    final_norm: bool
-    embedding_norm: bool
-    epsilon: float
-    use_bias: bool
-    position_encoding: str
-    position_buckets: int
-    position_offset: int
-    rotary_base: float
-    rotary_base_local: float
-    local_window: int
-    global_every: int
-    segments: int
-    truncated_init: bool
-    init_stddev: float
-    base_width: int
-    scaled_residual_init: bool
-    output_transform: bool
-    tied: bool
-    output_bias: bool
-    dropout: float
     dtype: jnp.dtype
+    max_positions: int = 512
+    activation: str = "gelu_tanh"
+    gated: bool = False
+    norm: str = "layer_norm"
+    norm_placement: str = "post"
+    first_norm: bool = True
+    final_norm: bool = False
+    embedding_norm: bool = False
+    epsilon: float = 1e-5
+    use_bias: bool = True
+    position_encoding: str = "learned"
+    position_buckets: int = 256
+    position_offset: int = 0
+    rotary_base: float = 10_000.0
+    rotary_base_local: float = 10_000.0
+    local_window: int = 0
+    global_every: int = 1
+    segments: int = 0
+    truncated_init: bool = False
+    init_stddev: float = 0.02
+    base_width: int = 0
+    scaled_residual_init: bool = False
+    output_transform: bool = False
+    tied: bool = True
+    output_bias: bool = False
+    dropout: float = 0.1
     remat: str = "none"
     scan_layers: bool | None = None
     attention: str = "auto"
@@ -135,7 +137,7 @@ class TransformerShape:
     def residual_initializer(self) -> nn.initializers.Initializer:
         """Of kernels whose product is added to the residual."""
         scale = (2 * self.layers) ** -0.5 if self.scaled_residual_init else 1.0
-        return (truncated_normal if self.truncated_init else normal)(self.init_stddev * scale)
+        return dataclasses.replace(self, init_stddev=self.init_stddev * scale).initializer
 
     @property
     def outside_positions(self):
@@ -144,15 +146,11 @@ class TransformerShape:
         return None if inside else pkgutil.resolve_name(self.position_encoding)
 
 
-@dataclasses.dataclass(frozen=True)
-class Sight:
-    """What the positions of a layer see: `mask` [B, 1, L, L], and the `angles` [B, L, 1, K/2] of rotary positions or None."""
+class Sight(NamedTuple):
+    """What a layer's positions see, and the angles of rotary positions or None."""
 
     mask: Bool[Array, "B 1 L L"]
     angles: Float[Array, "B L 1 K/2"] | None
-
-
-jax.tree_util.register_dataclass(Sight)
 
 
 class Attention(nn.Module):
@@ -167,12 +165,14 @@ class Attention(nn.Module):
         Args:
             x: the residual stream, or its norm.
             sight: the visible positions.
-            positions: the bias [1, H, L, L] of relative positions, arrays of an encoding from outside, or None.
+            positions: relative positions' bias [1, H, L, L], or arrays of an encoding from outside.
         """
         shape = self.shape
         batch, length = sight.mask.shape[0], sight.mask.shape[-1]
         size = (shape.width, 3, shape.heads, shape.head_width)
-        kernel = self.param("qkv_kernel", param(shape.initializer, "embed", None, "heads", None), size)
+        kernel = self.param(
+            "qkv_kernel", param(shape.initializer, "embed", None, "heads", None), size
+        )
         kernel, bias = kernel.astype(shape.dtype), jnp.zeros(size[1:], shape.dtype)
         if shape.use_bias:
             bias_init = param(nn.initializers.zeros, None, "heads", None)
@@ -206,7 +206,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each added to its input; a norm before each (pre) or after each sum (post)."""
+    """Attention and feed-forward, each added to its input; norms before (pre) or after (post)."""
 
     shape: TransformerShape
 
@@ -217,7 +217,7 @@ class Block(nn.Module):
         Args:
             x: the residual stream.
             layer: whether it is the first, and whether it is local.
-            shared: the sight of layers that see everything, that of local ones (or None), and `positions` of Attention.
+            shared: the sight of layers that see everything, that of local ones, and `positions`.
 
         Returns:
             The new residual stream, twice: for the next layer, and to keep.
@@ -249,7 +249,13 @@ class Block(nn.Module):
         """Two dense layers with an activation between them, gated or not."""
         shape = self.shape
         up = (shape.hidden, ("embed", "hidden"), shape.initializer, shape.use_bias, shape.dtype)
-        down = (shape.width, ("hidden", "embed"), shape.residual_initializer, shape.use_bias, shape.dtype)
+        down = (
+            shape.width,
+            ("hidden", "embed"),
+            shape.residual_initializer,
+            shape.use_bias,
+            shape.dtype,
+        )
         hidden = ACTIVATIONS[shape.activation](Dense(*up, name="up")(x))
         if shape.gated:
             hidden = hidden * Dense(*up, name="gate")(x)
@@ -257,7 +263,7 @@ class Block(nn.Module):
 
 
 class Transformer(Body):
-    """BERT (Devlin et al. 2018), GPT (Radford et al. 2018) and later models; `TransformerShape` has their differences."""
+    """BERT (Devlin et al. 2018), GPT (Radford et al. 2018) and their successors."""
 
     shape: TransformerShape
 
@@ -274,10 +280,12 @@ class Transformer(Body):
         self.dropout = Dropout(shape.dropout)
         dense = (("embed", None), shape.initializer, shape.use_bias, shape.dtype)
         self.pooler = Dense(shape.width, *dense)
-        self.output = output_layer(shape, shape)
+        self.output = OutputLayer(shape, shape.initializer)
 
     def _table(self, name: str, axis: str | None, rows: int) -> Float[Array, "rows D"]:
-        return self.param(name, param(self.shape.initializer, axis, "embed"), (rows, self.shape.width))
+        return self.param(
+            name, param(self.shape.initializer, axis, "embed"), (rows, self.shape.width)
+        )
 
     def encode(self, view: View, carry: Carry | None = None) -> tuple[Encoded, Carry]:
         """Hidden states of every layer, on the direction's only side; nothing is carried."""
@@ -285,7 +293,7 @@ class Transformer(Body):
         return Encoded(**{SIDE[self.shape.direction]: layers}), {}
 
     def embed(self, view: View) -> Float[Array, "B L D"]:
-        """The input of the first block: the summed embeddings, normed if the shape says so, after dropout."""
+        """The input of the first block: the summed embeddings, perhaps normed, after dropout."""
         shape = self.shape
         x = lookup(self.token_embedding.astype(shape.dtype), view["tokens"])
         if shape.position_encoding == "learned":
@@ -302,7 +310,7 @@ class Transformer(Body):
 
     @nn.compact
     def run_blocks(self, x: Float[Array, "B L D"], view: View) -> tuple[Float[Array, "B L D"], ...]:
-        """The input and the output of each block, the last one after the final norm if there is one."""
+        """The first block's input and each block's output, the last after the final norm if any."""
         shape = self.shape
         size = x.shape
         mask = attention_mask(view["documents"], shape.direction)
@@ -337,22 +345,3 @@ class Transformer(Body):
         rotary = self.shape.position_encoding == "rotary"
         head_width = self.shape.head_width
         return Sight(mask, rotary_angles(view["positions"], head_width, base) if rotary else None)
-
-
-def output_layer(shape: TransformerShape, body: TransformerShape) -> OutputLayer:
-    """The output layer of a transformer.
-
-    Args:
-        shape: of the transformer that has the states.
-        body: of the one that has the embeddings; another one for a small generator (ELECTRA).
-    """
-    return OutputLayer(
-        shape,
-        shape.initializer,
-        body.width,
-        shape.epsilon,
-        shape.norm,
-        shape.use_bias,
-        shape.activation,
-        body.times_base,
-    )

@@ -6,6 +6,7 @@ D the body's width, G the generator's, V vocabulary.
 """
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -258,15 +259,17 @@ class Head(nn.Module):
     def setup(self):
         shape, objective = self.body.shape, self.objective
         # With biases even if the body's layers have none.
-        settings = {"axes": ("embed", None), "init": shape.initializer, "dtype": shape.dtype}
+        dense = functools.partial(
+            Dense, axes=("embed", None), initializer=shape.initializer, dtype=shape.dtype
+        )
         if objective.trains_generator:
             small = generator_shape(shape, objective.generator_size)
             self.generator = Generator(small, body=self.body)
         if objective.discriminates:
-            self.dense = Dense(shape.width, **settings)
-            self.to_logit = Dense(1, **settings)
+            self.dense = dense(shape.width)
+            self.to_logit = dense(1)
         if objective.task == "all_tokens":
-            self.to_copy_logit = Dense(1, **settings)
+            self.to_copy_logit = dense(1)
 
     def discriminate(self, hidden: Float[Array, "B M D"]) -> Float[Array, "B M"]:
         """Logits of "replaced": a dense layer, the body's activation and a dense layer, as in the

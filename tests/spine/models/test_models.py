@@ -1,6 +1,7 @@
-"""Facts of the bodies that are known from elsewhere: papers, definitions, and XLA's count of its own work."""
+"""Facts of the bodies known from elsewhere: papers, definitions, XLA's count of its own work."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,13 @@ from ml_collections import ConfigDict
 from bertlab.spine.errors import UserError
 from bertlab.spine.models import attention, flops, lora, width
 from bertlab.spine.models.layers import Dropout
-from bertlab.spine.models.presets import FAMILIES, body_shapes, build_body, model_direction, model_shape
+from bertlab.spine.models.presets import (
+    FAMILIES,
+    body_shapes,
+    build_body,
+    model_direction,
+    model_shape,
+)
 
 UNSET = {"direction": None, "dtype": "float32", "scan_layers": None}
 TINY = {"width": 8, "layers": 2, "heads": 2, "hidden": 12}
@@ -21,7 +28,9 @@ TINY = {"width": 8, "layers": 2, "heads": 2, "hidden": 12}
 
 def shape_of(family, size=None, vocab_size=30, **settings):
     sizes = FAMILIES[family].sizes
-    tiny = {key: value for key, value in TINY.items() if key in sizes["tiny"]} if size is None else {}
+    tiny = (
+        {key: value for key, value in TINY.items() if key in sizes["tiny"]} if size is None else {}
+    )
     config = {"family": family, "size": size or "tiny", **UNSET, **tiny, **settings}
     return model_shape(ConfigDict(config), vocab_size)
 
@@ -41,6 +50,7 @@ def view_of(tokens, documents=None):
     return fields | {"segments": np.zeros_like(tokens)}
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def encode(shape, params, view, carry=None, key=None):
     rngs = None if key is None else {"dropout": jax.random.key(key)}
     return build_body(shape).apply({"params": params}, view, carry, rngs=rngs, method="encode")
@@ -50,9 +60,9 @@ def count(shapes):
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 
-# The papers' numbers, or their arithmetic: Devlin et al. 2018 and Turc et al. 2019 with pooler; GPT-1 with 40,478 tokens; GPT-2's
-# corrected sizes; ModernBERT-base and -large with 50,368 tokens; ELMo without softmax (AllenNLP: 13.6 million, with one more character, and 93.6);
-# AWD-LSTM on PTB (24 million) with a bias for 10,000 tokens.
+# The papers' numbers, or their arithmetic: Devlin et al. 2018, Turc et al. 2019 with pooler; GPT-1;
+# GPT-2's corrected sizes; ELMo without softmax (93.6 million; the small one has one more character,
+# 13.6); AWD-LSTM on PTB (24 million) with a bias for 10,000 tokens.
 SIZES = [
     ("bert", "tiny", 30_522, {}, {"pools": True, "predicts": False}, 4_385_920),
     ("bert", "mini", 30_522, {}, {"pools": True, "predicts": False}, 11_170_560),
@@ -117,7 +127,9 @@ def test_a_state_depends_on_what_its_side_may_see_and_on_nothing_else(family, di
             np.testing.assert_array_equal(seen[8 * row : 8 * row + 8, row].T[real], expected)
 
 
-@pytest.mark.parametrize("family, side", [("elmo", "forward"), ("elmo", "backward"), ("awd_lstm", "forward")])
+@pytest.mark.parametrize(
+    "family, side", [("elmo", "forward"), ("elmo", "backward"), ("awd_lstm", "forward")]
+)
 def test_two_rows_with_a_carried_state_equal_one_long_row(family, side):
     shape, rng = shape_of(family), np.random.default_rng(0)
     tokens, params = rng.integers(0, 30, (2, 12)), random_params(shape)
@@ -135,12 +147,16 @@ def test_two_rows_with_a_carried_state_equal_one_long_row(family, side):
 
 
 def layers_of(encoded):
-    return [layers for layers in (encoded.forward, encoded.backward, encoded.both) if layers is not None]
+    return [
+        layers for layers in (encoded.forward, encoded.backward, encoded.both) if layers is not None
+    ]
 
 
-@pytest.mark.parametrize("family, settings", [("bert", {}), ("modern", {}), ("elmo", {}), ("awd_lstm", {})])
+@pytest.mark.parametrize(
+    "family, settings", [("bert", {}), ("modern", {}), ("elmo", {}), ("awd_lstm", {})]
+)
 def test_flops_are_xlas_count_of_one_layer(family, settings):
-    """Of products, nearly all of the work at such sizes; XLA counts a loop's body once, so an LSTM reads one position."""
+    """XLA counts a loop's body once, so an LSTM reads one position."""
     length = 256 if "heads" in FAMILIES[family].sizes["tiny"] else 1
     sizes = {"width": 256, "layers": 1, "hidden": 1024 if family != "awd_lstm" else 256}
     sizes |= {"heads": 4, "scan_layers": False} if length > 1 else {}
@@ -150,7 +166,9 @@ def test_flops_are_xlas_count_of_one_layer(family, settings):
 
     view["continues"] = np.ones(len(view["tokens"]), np.int32)
     carry = {}
-    if length == 1:  # so that gradients flow to the state before the first position, as in a longer row
+    if (
+        length == 1
+    ):  # so that gradients flow to the state before the first position, as in a longer row
         carry = shape.initial_carry(len(view["tokens"]), getattr(shape, "sides", ("forward",)))
 
     def loss(params, carry):
@@ -163,7 +181,7 @@ def test_flops_are_xlas_count_of_one_layer(family, settings):
 
 
 def test_flops_of_bert_base_are_six_a_weight_and_attention():
-    """Devlin's base: 85.05 million weights in its layers, of which biases and norms do not multiply."""
+    """Its layers have 85.05 million weights, of which biases and norms do not multiply."""
     shape = shape_of("bert", "base", 30_522)
     layers = 12 * (4 * 768**2 + 2 * 768 * 3072)
     assert flops.flops_per_token(shape, 512) == 6 * layers + 12 * 12 * 768 * 512
@@ -199,16 +217,22 @@ def test_attention_and_positions_can_come_from_outside():
     half["blocks"]["attention"]["out_kernel"] /= 2
     outside = dataclasses.replace(plain, attention=f"{__name__}:doubled_values")
     expected = encode(plain, params, view)[0].both[-1]
-    np.testing.assert_allclose(encode(outside, half, view)[0].both[-1], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        encode(outside, half, view)[0].both[-1], expected, rtol=1e-4, atol=1e-5
+    )
     slopes = dataclasses.replace(plain, position_encoding=f"{__name__}:Slopes")
     assert body_shapes(slopes)["positions"]["slope"].shape == ()
     params["positions"] = {"slope": np.float32(0)}
     np.testing.assert_allclose(encode(slopes, params, view)[0].both[-1], expected, rtol=1e-5)
-    params["positions"]["slope"] = np.float32(40)  # each position sees itself only, as in rows of one token
+    params["positions"]["slope"] = np.float32(
+        40
+    )  # each position sees itself only, as in rows of one token
     apart = view_of(view["tokens"].reshape(16, 1))
     found = encode(slopes, params, view)[0].both[-1].reshape(16, 1, 8)
     del params["positions"]
-    np.testing.assert_allclose(found, encode(plain, params, apart)[0].both[-1], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        found, encode(plain, params, apart)[0].both[-1], rtol=1e-4, atol=1e-5
+    )
 
 
 def test_the_rule_of_attention():
@@ -216,7 +240,11 @@ def test_the_rule_of_attention():
     assert attention.attention_rule(shape, "gpu")[0] == "cudnn"
     for other in ({"dtype": jnp.float32}, {"dropout": 0.1}, {"heads": 4}):
         assert attention.attention_rule(dataclasses.replace(shape, **other), "gpu")[0] == "xla"
-    assert attention.attention_rule(shape, "cpu")[0] == attention.attention_rule(shape, "tpu")[0] == "xla"
+    assert (
+        attention.attention_rule(shape, "cpu")[0]
+        == attention.attention_rule(shape, "tpu")[0]
+        == "xla"
+    )
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean_and_one_mask_along_an_axis():
@@ -233,14 +261,24 @@ def test_dropout_drops_its_share_and_keeps_the_mean_and_one_mask_along_an_axis()
     assert (y == y[:1]).all() and 0.4 < (y == 0).mean() < 0.6
 
 
-@pytest.mark.parametrize("kind", ["embedding_dropout", "input_dropout", "hidden_dropout", "dropout", "weight_dropout"])
+@pytest.mark.parametrize(
+    "kind", ["embedding_dropout", "input_dropout", "hidden_dropout", "dropout", "weight_dropout"]
+)
 def test_every_dropout_of_awd_lstm_acts_where_it_is_meant_to(kind):
-    rates = dict.fromkeys(("embedding_dropout", "input_dropout", "hidden_dropout", "dropout", "weight_dropout"), 0.0)
+    rates = dict.fromkeys(
+        ("embedding_dropout", "input_dropout", "hidden_dropout", "dropout", "weight_dropout"), 0.0
+    )
     shape = shape_of("awd_lstm", width=32, hidden=32, **rates | {kind: 0.5})
     view, params = view_of(np.tile(np.arange(6), (2, 2))), random_params(shape)
     plain, dropped = encode(shape, params, view)[0], encode(shape, params, view, key=0)[0]
     same = [bool((a == b).all()) for a, b in zip(plain.forward, dropped.forward)]
-    changed_from = {"embedding_dropout": 0, "input_dropout": 0, "weight_dropout": 1, "hidden_dropout": 2, "dropout": 3}
+    changed_from = {
+        "embedding_dropout": 0,
+        "input_dropout": 0,
+        "weight_dropout": 1,
+        "hidden_dropout": 2,
+        "dropout": 3,
+    }
     assert same == [layer < changed_from[kind] for layer in range(3)]
     zero = np.asarray((dropped.output("forward") if kind == "dropout" else dropped.forward[0]) == 0)
     if kind == "embedding_dropout":
@@ -260,38 +298,63 @@ def test_low_rank_updates_start_at_zero_and_are_merged_by_alpha_over_rank():
     updated = LORA.add(params, jax.random.key(0))
     jax.tree.map(np.testing.assert_array_equal, LORA.merge(updated), params)
     rng = np.random.default_rng(1)
-    updated["lora"] = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), updated["lora"])
+    updated["lora"] = jax.tree.map(
+        lambda x: rng.normal(size=x.shape).astype(np.float32), updated["lora"]
+    )
     merged, updates = LORA.merge(updated)["body"]["blocks"], updated["lora"]["body"]["blocks"]
     before = params["body"]["blocks"]
     change = jax.tree.map(lambda a, b: np.asarray(a - b), merged, before)
     for (kernel, a_b), letters in (
-        ((change["attention"]["qkv_kernel"][:, :, 0], updates["attention"]["qkv_kernel"]["query"]), "ndr,nrhk->ndhk"),
-        ((change["attention"]["qkv_kernel"][:, :, 2], updates["attention"]["qkv_kernel"]["value"]), "ndr,nrhk->ndhk"),
+        (
+            (
+                change["attention"]["qkv_kernel"][:, :, 0],
+                updates["attention"]["qkv_kernel"]["query"],
+            ),
+            "ndr,nrhk->ndhk",
+        ),
+        (
+            (
+                change["attention"]["qkv_kernel"][:, :, 2],
+                updates["attention"]["qkv_kernel"]["value"],
+            ),
+            "ndr,nrhk->ndhk",
+        ),
         ((change["attention"]["out_kernel"], updates["attention"]["out_kernel"]), "nhkr,nrd->nhkd"),
         ((change["up"]["kernel"], updates["up"]["kernel"]), "ndr,nrf->ndf"),
     ):
-        np.testing.assert_allclose(kernel, 1.5 * np.einsum(letters, a_b["a"], a_b["b"]), rtol=1e-4, atol=1e-5)
-    assert not change["attention"]["qkv_kernel"][:, :, 1].any() and not change["down"]["kernel"].any()
-    for wrong, key in ((lora.Lora(2, 1.0, "nothing"), "targets"), (lora.Lora(9, 1.0, "up/kernel"), "rank")):
+        np.testing.assert_allclose(
+            kernel, 1.5 * np.einsum(letters, a_b["a"], a_b["b"]), rtol=1e-4, atol=1e-5
+        )
+    assert (
+        not change["attention"]["qkv_kernel"][:, :, 1].any() and not change["down"]["kernel"].any()
+    )
+    for wrong, key in (
+        (lora.Lora(2, 1.0, "nothing"), "targets"),
+        (lora.Lora(9, 1.0, "up/kernel"), "rank"),
+    ):
         with pytest.raises(UserError, match=f"config.lora.{key}"):
             wrong.add(params, jax.random.key(0))
 
 
 def init_and_axes(shape):
     body = build_body(shape)
-    init = jax.eval_shape(lambda: body.init(jax.random.key(0), view_of([[1, 2]]), method="encode"))["params"]
+    init = jax.eval_shape(lambda: body.init(jax.random.key(0), view_of([[1, 2]]), method="encode"))[
+        "params"
+    ]
     return {"body": nn.get_partition_spec(init)}, {"body": nn.meta.unbox(init)}
 
 
 def test_updates_have_axes_like_their_shapes():
     axes, shapes = init_and_axes(shape_of("bert"))
     updates = LORA.logical_axes(axes)["lora"]["body"]["blocks"]
-    assert updates["attention"]["qkv_kernel"]["query"]["a"] == PartitionSpec("layers", "embed", None)
+    assert updates["attention"]["qkv_kernel"]["query"]["a"] == PartitionSpec(
+        "layers", "embed", None
+    )
     assert updates["attention"]["out_kernel"]["a"] == PartitionSpec("layers", "heads", None, None)
     assert updates["up"]["kernel"]["b"] == PartitionSpec("layers", None, "hidden")
-    assert jax.tree.structure(LORA.add(shapes, jax.random.key(0))["lora"]["body"]["blocks"]) == jax.tree.structure(
-        updates, is_leaf=lambda x: isinstance(x, PartitionSpec)
-    )
+    assert jax.tree.structure(
+        LORA.add(shapes, jax.random.key(0))["lora"]["body"]["blocks"]
+    ) == jax.tree.structure(updates, is_leaf=lambda x: isinstance(x, PartitionSpec))
 
 
 def test_factors_of_mup_are_the_tables():
@@ -300,7 +363,11 @@ def test_factors_of_mup_are_the_tables():
     _, doubled = init_and_axes(width.doubled(shape))
     head = PartitionSpec("embed", None), *(jax.ShapeDtypeStruct((n, 3), "float32") for n in (8, 16))
     axes["head"], shapes["head"], doubled["head"] = head
-    initial, rate = width.width_factors(shape.times_base, axes, shapes, doubled)
+    pairs = width.width_factors(shape.times_base, axes, shapes, doubled)
+    initial, rate = (
+        jax.tree.map(lambda pair, n=n: pair[n], pairs, is_leaf=lambda x: isinstance(x, tuple))
+        for n in (0, 1)
+    )
     block = initial["body"]["blocks"], rate["body"]["blocks"]
     assert [tree["attention"]["qkv_kernel"] for tree in block] == [1 / 2, 1 / 4]
     assert [tree["down"]["kernel"] for tree in block] == [1 / 2, 1 / 4]
@@ -325,7 +392,10 @@ def test_values_that_cannot_be_are_refused_by_key(family, settings, key):
 
 
 def test_the_default_direction_is_the_familys():
-    assert [model_direction(ConfigDict({"family": f, "direction": None})) for f in ("bert", "gpt", "awd_lstm")] == [
+    assert [
+        model_direction(ConfigDict({"family": f, "direction": None}))
+        for f in ("bert", "gpt", "awd_lstm")
+    ] == [
         "bidirectional",
         "left-to-right",
         "left-to-right",

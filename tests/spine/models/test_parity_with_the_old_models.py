@@ -1,4 +1,4 @@
-"""The bodies compute what bertlab/models computes, on the same parameters: states, logits, pooled vectors, gradients, carry."""
+"""The bodies compute what bertlab/models computes on the same parameters, gradients included."""
 
 import functools
 
