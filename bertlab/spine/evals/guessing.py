@@ -1,9 +1,10 @@
-"""What guessing by frequency costs: the loss of a model that has learned no context."""
+"""What guessing by frequency costs: the loss of the best model that knows no context, only how
+often each answer occurs and what stands at the predicted position."""
 
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from bertlab.spine.evals.by_class import by_class
 from bertlab.spine.evals.scoring import scoring
@@ -16,23 +17,16 @@ from bertlab.spine.objectives.next_sentence import NextSentence
 from bertlab.spine.objectives.prefix import PrefixLanguageModel
 from bertlab.spine.objectives.span_boundary import SpanBoundary
 
-Limits = tuple[float, float]
-"""(least, most) nats: a view that leaves some predicted tokens as they are tells a part of the
-answers without any context, and how much a model makes of it is not known exactly."""
-
 
 @by_class
 def guessing(
     objective: Objective,
-    counts: Int[np.ndarray, "V"] | None,
+    counts: Int[np.ndarray, "V"],
     batches: Sequence[View] = (),
     viewed: Objective | None = None,
-) -> Limits | None:
-    """Limits of the loss of a model that only knows how often each answer occurs, and what stands
-    at the predicted position; None: unknown.
-
-    By default the entropy of the tokens' frequencies, of an objective whose models predict tokens
-    (`scoring`).
+) -> float | None:
+    """Nats; None: unknown. By default the entropy of the tokens' frequencies, if the objective's
+    models predict tokens (`scoring`).
 
     Args:
         objective: Any.
@@ -41,66 +35,60 @@ def guessing(
         viewed: The objective whose view it shares, if it does.
     """
     how = scoring(objective)
-    return of_tokens(counts) if how.forward or how.backward or how.hidden else None
+    return entropy(counts) if how.forward or how.backward or how.hidden else None
 
 
-def of_tokens(counts: Int[np.ndarray, "V"] | None) -> Limits | None:
-    """Of tokens that do not stand at the predicted position."""
-    return None if counts is None else (entropy(counts), entropy(counts))
+def entropy(counts: Int[np.ndarray, "V"]) -> float:
+    """−Σ p log p, p in proportion to the counts."""
+    return -float(x_log_x(counts / counts.sum()).sum())
 
 
-def entropy(counts: np.ndarray) -> float:
-    """−Σ p log p in nats, p in proportion to the counts."""
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
-
-
-@guessing.register
-def _(objective: PrefixLanguageModel, counts, batches=(), viewed=None) -> Limits | None:
-    return of_tokens(counts)
+def x_log_x(x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    """x log x, 0 at 0."""
+    return x * np.log(np.where(x > 0, x, 1.0))
 
 
 @guessing.register
-def _(objective: MaskedLanguageModel, counts, batches=(), viewed=None) -> Limits | None:
+def _(objective: PrefixLanguageModel, counts, batches=(), viewed=None) -> float:
+    return entropy(counts)
+
+
+@guessing.register
+def _(objective: MaskedLanguageModel, counts, batches=(), viewed=None) -> float:
     chosen = 1.0 if objective.predict == "chosen" else objective.final_rate or objective.rate
-    return of_masked(objective, counts, chosen)
+    return in_place(counts, chosen * objective.mask_share, chosen * objective.random_share)
 
 
-def of_masked(objective: MaskedLanguageModel, counts, chosen: float) -> Limits | None:
-    """What is masked or random costs the entropy; of the tokens that are not [MASK] at most the
-    entropy of "random or not" is added.
+def in_place(counts: Int[np.ndarray, "V"], mask_share: float, random_share: float) -> float:
+    """H(token | input at its position), where a token becomes [MASK], random or stays.
 
     Args:
-        objective: With its shares.
-        counts: Of the training text.
-        chosen: Share of the predicted tokens that are chosen.
+        counts: Of the tokens.
+        mask_share: Of the predicted tokens.
+        random_share: Of the predicted tokens.
     """
-    if counts is None:
-        return None
-    masked, random = chosen * objective.mask_share, chosen * objective.random_share
-    kept = max(1 - masked - random, 0.0)
-    which = (kept + random) * entropy(np.array([kept, random])) if kept + random else 0.0
-    least = (masked + random) * entropy(counts)
-    return least, min(least + which, entropy(counts))
+    frequency, size = counts / counts.sum(), len(counts)
+    kept = max(1 - mask_share - random_share, 0.0)
+    other = random_share * frequency / size  # P(token, one other token in the input)
+    same = kept * frequency + other
+    marginal = kept * frequency + random_share / size  # P(token in the input)
+    joint = x_log_x(same).sum() + (size - 1) * x_log_x(other).sum()
+    # [MASK] tells nothing; a random [MASK] counts as another token.
+    return mask_share * entropy(counts) + float(x_log_x(marginal).sum() - joint)
 
 
 @guessing.register
-def _(objective: SpanBoundary, counts, batches=(), viewed=None) -> Limits | None:
+def _(objective: SpanBoundary, counts, batches=(), viewed=None) -> float:
     # The states next to a span have seen what stands in it.
-    if isinstance(viewed, MaskedLanguageModel):
-        return of_masked(viewed, counts, chosen=1.0)
-    return of_tokens(counts)
+    return in_place(counts, viewed.mask_share, viewed.random_share)
 
 
 @guessing.register
-def _(objective: MaskedNextToken, counts, batches=(), viewed=None) -> Limits | None:
-    if counts is None:
-        return None
+def _(objective: MaskedNextToken, counts, batches=(), viewed=None) -> float:
     masked = (1 - objective.causal_share) * (objective.final_rate or objective.rate)
     share = masked / (masked + objective.causal_share)  # of all predictions
-    causal = (1 - share) * entropy(counts)
-    least, most = of_masked(objective.masking(), counts, chosen=1.0)
-    return causal + share * least, causal + share * most
+    nats = in_place(counts, objective.mask_share, objective.random_share)
+    return (1 - share) * entropy(counts) + share * nats
 
 
 @guessing.register
@@ -109,8 +97,8 @@ def _(objective: ReplacedTokenDetection, counts, batches=(), viewed=None) -> Non
 
 
 @guessing.register
-def _(objective: NextSentence, counts, batches=(), viewed=None) -> Limits | None:
+def _(objective: NextSentence, counts, batches=(), viewed=None) -> float | None:
     (field,) = objective.needs
     labels = [batch[field][batch[field] >= 0] for batch in batches]
     numbers = sum(np.bincount(label, minlength=2) for label in labels)
-    return (entropy(numbers), entropy(numbers)) if np.any(numbers) else None
+    return entropy(numbers) if np.any(numbers) else None

@@ -12,7 +12,7 @@ from bertlab.data.tokenizers import WordPieceTokenizer
 from bertlab.spine.errors import UserError
 from bertlab.spine.evals import questions
 from bertlab.spine.evals.code_length import Scorer, bits_per_byte
-from bertlab.spine.evals.questions import Answerer, Question, Text, encode
+from bertlab.spine.evals.questions import Question, Text, encode
 from bertlab.spine.evals.scoring import HIDDEN
 from bertlab.spine.objectives.autoregressive import LeftToRight, RightToLeft
 from bertlab.spine.objectives.base import Objective, Vocabulary, cross_entropy
@@ -234,15 +234,3 @@ def test_texts_of_all_lengths_are_answered_by_one_compiled_program(monkeypatch):
         texts = [encode("a b c d " * (1 + index % 30), tokenizer) for index in range(number)]
         scorer.score(model.params, texts)
     assert scorer.answerers["forward"].log_probabilities._cache_size() == 1
-
-
-def test_an_answerer_answers_in_the_order_of_its_questions():
-    model = model_of("mlm")
-    texts = [encode(text, WordPieceTokenizer(PIECES, False)) for text in ("g a b c", "a", "b b")]
-    predict = Scorer(model.new, None).scorings["mlm"].hidden
-    answerer = Answerer(model.new, "mlm", predict)
-    asked = [Question(number, texts[number].pieces) for number in (0, 1, 2)]
-    together = answerer(model.params, texts, asked)
-    for question, answer in zip(asked, together):
-        (alone,) = answerer(model.params, texts, [question])
-        np.testing.assert_allclose(answer, alone, rtol=1e-5)
