@@ -26,7 +26,7 @@ from bertlab.spine.objectives.masked_next_token import MaskedNextToken
 from bertlab.spine.objectives.permutation import NEVER, PermutationLanguageModel, with_queries
 from bertlab.spine.objectives.prefix import PrefixLanguageModel
 from bertlab.spine.objectives.span_corruption import SpanCorruption
-from bertlab.spine.objectives.word_vectors import NegativeSampling
+from bertlab.spine.objectives.word_vectors import ContinuousBagOfWords, SkipGram
 
 HIDDEN = NEVER
 """The rank of a token that the model may not see."""
@@ -178,5 +178,5 @@ def _(objective: SpanCorruption) -> Scoring:
 
 
 @scoring.register
-def _(objective: NegativeSampling) -> Scoring:
+def _(objective: SkipGram | ContinuousBagOfWords) -> Scoring:
     return Scoring(reason="word vectors are no model of a text")

@@ -14,6 +14,7 @@ from bertlab.spine.evals import questions
 from bertlab.spine.evals.code_length import Scorer, bits_per_byte
 from bertlab.spine.evals.questions import Question, Text, encode
 from bertlab.spine.evals.scoring import HIDDEN
+from bertlab.spine.objectives import REGISTRY
 from bertlab.spine.objectives.autoregressive import LeftToRight, RightToLeft
 from bertlab.spine.objectives.base import Objective, Vocabulary, cross_entropy
 from bertlab.spine.objectives.diffusion import MaskedDiffusion
@@ -32,7 +33,8 @@ from tests.references import quick_jit
 from tests.spine.evals.models import IDS, programs
 
 PIECES = [*"[PAD] [UNK] [CLS] [SEP] [MASK] a b c d e f g ##a ##b ##c ##d".split()]
-TEXTS = ["a b c", "abc d", "b", "", "g abcd e ab d b a e"]
+TEXTS = ["a b c", "abc d", "b", "", "g abcd e ab d b a e", "abc d a c c d e"]
+LONG = TEXTS[4:]  # of one length in the old code, which compiles for each
 MODELS = {
     "ltr": ("gpt", {"ltr": LeftToRight()}),
     "rtl": ("bert", {"rtl": RightToLeft()}),
@@ -72,10 +74,11 @@ def test_scores_of_every_kind_are_those_of_the_old_code(name, monkeypatch):
     scorer = Scorer(model.new, tokenizer)
     pseudo = ("pseudo", "pseudo-within-word") if name in MORE else ()
     assert scorer.kinds == (*pseudo, *old.kinds)
-    texts = [encode(text, tokenizer) for text in TEXTS]
+    raw = TEXTS if name in ("ltr", "mlm") else LONG
+    texts = [encode(text, tokenizer) for text in raw]
     for kind in old.kinds:
         ours = scorer.score(model.params, texts, kind)
-        for one, other in zip(ours, old.score(TEXTS, kind)):
+        for one, other in zip(ours, old.score(raw, kind)):
             assert one.log_probability == pytest.approx(other.log_probability, rel=2e-5, abs=1e-5)
             assert (one.tokens, one.standard_error is None) == (
                 other.tokens,
@@ -84,7 +87,7 @@ def test_scores_of_every_kind_are_those_of_the_old_code(name, monkeypatch):
             # The old code has no mean of the closing tokens' parts.
             assert one.closing == pytest.approx(other.closing, rel=2e-5, abs=1e-5)
         found = dataclasses.asdict(bits_per_byte(texts, ours, tokenizer.unk_id))
-        for field, value in dataclasses.asdict(old.bits_per_byte(TEXTS, kind)).items():
+        for field, value in dataclasses.asdict(old.bits_per_byte(raw, kind)).items():
             if field in found and value != 0:
                 assert found[field] == (value and pytest.approx(value, rel=1e-4, abs=1e-6)), field
 
@@ -205,6 +208,7 @@ def test_what_is_registered_holds_for_the_class_and_what_trains_like_it():
         PrefixLanguageModel(min_share=0.1),
         MaskedLanguageModel(mask_share=0.0),
         ReplacedTokenDetection(generator="unigram"),
+        *(REGISTRY[name]() for name in "sop span_corruption skip_gram cbow glove ar tar".split()),
     ):
         assert kinds(objective) == ()
 
