@@ -47,7 +47,7 @@ MODELS = {
     "masked_next_token": ("bert", {"masked_next_token": MaskedNextToken()}),
     "permutation": ("bert", {"permutation": PermutationLanguageModel()}),
     "unordered": ("bert", {"permutation": PermutationLanguageModel(context_in_order=False)}),
-    "electra": ("bert", {"electra": ReplacedTokenDetection()}),
+    "electra": ("bert", {"electra": ReplacedTokenDetection(generator_size=1.0)}),
 }
 DIRECTIONS = {"ltr": "left-to-right", "rtl": "right-to-left"}
 # The new code also masks one token for models that are asked in any order.
