@@ -20,7 +20,6 @@ def run(arguments, overrides):
     from bertlab.spine.train import loop, processes
     from bertlab.spine.train.build import build_pretraining
 
-    processes.join()
-    processes.cache_programs()
+    processes.join_processes()
     result = loop.run(build_pretraining(config), arguments.workdir)
     print(f"finished: {arguments.workdir} after {result['step']} steps")

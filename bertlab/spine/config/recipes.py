@@ -8,7 +8,8 @@ from bertlab.spine.config.papers import SIZES
 from bertlab.spine.data.formats import FORMATS
 from bertlab.spine.data.formats.pairs import NEGATIVES
 from bertlab.spine.errors import UserError
-from bertlab.spine.models.presets import FAMILIES, model_direction, sides_of
+from bertlab.spine.models.base import sides_of
+from bertlab.spine.models.presets import FAMILIES, model_direction
 
 SPECIAL_PIECES = 5
 

@@ -12,8 +12,9 @@ from bertlab.spine.data.batches import Batches
 from bertlab.spine.data.formats import FORMATS, label_field
 from bertlab.spine.data.prepare import prepare
 from bertlab.spine.errors import UserError
+from bertlab.spine.models.base import sides_of
 from bertlab.spine.models.lora import Lora
-from bertlab.spine.models.presets import build_body, model_direction, model_shape, sides_of
+from bertlab.spine.models.presets import build_body, model_direction, model_shape
 from bertlab.spine.objectives.program import Program
 from bertlab.spine.train.checkpoint import load_params
 from bertlab.spine.train.loop import Experiment, Phase

@@ -190,7 +190,7 @@ class Log:
             "split": split,
             **means,
             **self.totals.costs(),
-            "learning_rate": self._rate(max(step - 1, 0)),
+            "learning_rate": float(self._rate(max(step - 1, 0))),
         }
         self._file.write(json_line(line))
         self._file.flush()

@@ -49,7 +49,7 @@ def test_sentences(text, sentences):
 def test_documents_of_text_files(tmp_path, compression):
     pack = COMPRESSIONS[compression]
     text = "\ufeffFirst one.  Its second.\r\nLast line.\r\n\r\n \t \n\nÜber zwei.\n".encode()
-    records = '{"text": "One.\\nTwo"}\n{"text": " "}\n{"text": "A\\n\\nBody. \\ud83d"}\n'.encode()
+    records = b'{"text": "One.\\nTwo"}\n{"text": " "}\n{"text": "A\\n\\nBody. \\ud83d"}\n'
     (tmp_path / f"b.train{compression}").write_bytes(pack(text))
     (tmp_path / f"a.jsonl{compression}").write_bytes(pack(records))
     found = {
@@ -82,7 +82,7 @@ def test_published_splits_keep_their_words_and_line_ends(tmp_path):
     assert [document.split for document in documents] == ["train", "valid", "test"]
     assert documents[1].sentences == ("n't <unk> <eos>", "<eos>", "valid N <eos>")
     (tmp_path / "ptb.test.txt").unlink()
-    with pytest.raises(UserError, match="expected one file of test in .*, found 0"):
+    with pytest.raises(UserError, match=r"expected one file of test in .*, found 0"):
         corpus_of(f"splits:{tmp_path}")
 
 

@@ -1,3 +1,4 @@
+import itertools
 import json
 import random
 import subprocess
@@ -310,7 +311,7 @@ def test_settings_that_contradict_tokenizer_json_are_refused(tmp_path):
     backend.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
     backend.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    with pytest.raises(UserError, match="do_lower_case=False, but tokenizer.json has lowercase=T"):
+    with pytest.raises(UserError, match=r"do_lower_case=False, but tokenizer.json has lowercase=T"):
         load_tokenizer(tmp_path)
 
 
@@ -398,7 +399,7 @@ def test_prepared_ids_are_those_of_whole_texts(tmp_path, kind):
     prepared = prepare(data)
     split, tokenizer = prepared.split("train"), prepared.tokenizer
     bounds = split.token_bounds()
-    documents = [split.tokens[first:last].tolist() for first, last in zip(bounds, bounds[1:])]
+    documents = [split.tokens[first:last].tolist() for first, last in itertools.pairwise(bounds)]
     assert documents == load_tokenizer(path).encode_batch(READ)
     assert split.bytes.tolist() == [len(text.encode()) for text in READ]
     if tokenizer.kind != "json":

@@ -3,6 +3,8 @@
 from types import SimpleNamespace
 
 import numpy as np
+from ml_collections import ConfigDict
+
 from bertlab.config import base_config
 from bertlab.models import presets as old_presets
 from bertlab.objectives import REGISTRY as OLD_OBJECTIVES
@@ -11,8 +13,6 @@ from bertlab.objectives.program import Program as OldProgram
 from bertlab.spine.models import presets
 from bertlab.spine.objectives.base import Vocabulary
 from bertlab.spine.objectives.program import Program
-from ml_collections import ConfigDict
-
 from tests.references import random_params
 
 TINY = {"width": 8, "layers": 1, "heads": 2, "hidden": 12}

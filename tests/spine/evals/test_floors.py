@@ -6,6 +6,7 @@ import functools
 import jax
 import numpy as np
 import pytest
+
 from bertlab import floors as old_floors
 from bertlab.config import base_config
 from bertlab.data.synthetic import language, sample_document
@@ -17,7 +18,6 @@ from bertlab.spine.evals.floors.runs import row_sums, summary
 from bertlab.spine.objectives import REGISTRY
 from bertlab.spine.objectives.base import Objective, Vocabulary
 from bertlab.spine.objectives.program import Program, group_by_view
-
 from tests.references import quick_jit
 from tests.spine.evals.models import IDS, programs
 

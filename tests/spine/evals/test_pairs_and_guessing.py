@@ -4,13 +4,13 @@ import json
 
 import numpy as np
 import pytest
+
 from bertlab.spine.errors import UserError
 from bertlab.spine.evals.guessing import guessing
 from bertlab.spine.evals.minimal_pairs import judge, read_pairs
 from bertlab.spine.objectives import REGISTRY
 from bertlab.transfer import evaluate as old
 from bertlab.transfer.likelihood import Score
-
 from tests.references import without_context
 
 NAMES = [("npi_a", "npi"), ("npi_b", "npi"), ("island", "islands"), ("npi_a", "npi")]

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from bertlab.data.tokenizers import WordPieceTokenizer
 from bertlab.spine.errors import UserError
 from bertlab.spine.evals import questions
@@ -30,7 +31,6 @@ from bertlab.spine.objectives.program import Program
 from bertlab.spine.objectives.span_boundary import SpanBoundary
 from bertlab.transfer import rows
 from bertlab.transfer.load import Pretrained
-
 from tests.references import quick_jit
 from tests.spine.evals.models import IDS, programs
 

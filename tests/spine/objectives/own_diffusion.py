@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+
 from bertlab.spine.objectives import Objective, cross_entropy
 
 

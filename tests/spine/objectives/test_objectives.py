@@ -6,13 +6,13 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
+
 from bertlab.spine.errors import UserError
 from bertlab.spine.models.presets import build_body, model_shape
 from bertlab.spine.objectives import REGISTRY, Vocabulary, build, default_settings, flops, members
 from bertlab.spine.objectives.program import Program, group_by_view
 from bertlab.spine.objectives.word_vectors import NegativeSampling
-from ml_collections import ConfigDict
-
 from tests.references import quick_jit, random_params
 
 SIZE, LENGTH = 50, 10
@@ -173,7 +173,7 @@ def test_views_are_shared_by_contract():
 
 
 def test_a_steps_costs_are_its_passes_and_its_logits():
-    """BERT's, by hand: 6 FLOPs a weight and token, 12 L D a layer for attention, and the rows of logits."""
+    """BERT's, by hand: 6 FLOPs a weight and token, 12 L D a layer for attention, and logits."""
     program = program_of({"mlm": {}, "nsp": {}, "prefix": {}})
     sums = {"mlm/loss": (0.0, 7.0), "nsp/loss": (0.0, 4.0), "prefix/loss": (0.0, 9.0)}
     weights = dict.fromkeys(sums, (1.0, 1.0)) | {

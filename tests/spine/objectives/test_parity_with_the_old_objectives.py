@@ -5,6 +5,8 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
+
 from bertlab import objectives as old
 from bertlab.config import base_config
 from bertlab.models import presets as old_presets
@@ -13,8 +15,6 @@ from bertlab.spine import objectives as new
 from bertlab.spine.models import presets
 from bertlab.spine.objectives import flops
 from bertlab.spine.objectives.program import Program
-from ml_collections import ConfigDict
-
 from tests.references import quick_jit, random_params
 
 VOCABULARY = dict(
