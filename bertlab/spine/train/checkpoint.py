@@ -55,8 +55,12 @@ class Checkpoints:
         restored = self._manager.restore(step, args=args)
         return TrainState(**restored.state), restored.totals
 
-    def close(self) -> None:
+    def wait(self) -> None:
         """Waits until everything is on disk."""
+        self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Waits, and ends the background threads."""
         self._manager.close()
 
 

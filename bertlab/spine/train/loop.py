@@ -127,7 +127,7 @@ def run(experiment: Experiment, workdir: str | Path) -> dict[str, Any]:
     """
     config, directory = experiment.config, RunDirectory(workdir)
     steps = config.train.steps
-    with directory.lock(), StopSignal() as stop:
+    with directory.lock(), StopSignal() as stop, contextlib.ExitStack() as closing:
         if (result := directory.read("result")) is not None:
             return result
 
@@ -144,6 +144,7 @@ def run(experiment: Experiment, workdir: str | Path) -> dict[str, Any]:
         optimizer = build_optimizer(config.optimizer, steps, experiment.program, example)
         kept = hooks.kept_steps(config.train.keep, steps)
         checkpoints = Checkpoints(directory.checkpoints, config.train.keep_checkpoints, kept)
+        closing.callback(checkpoints.close)
         latest = checkpoints.latest()
         if latest is None:
             state = init_state(
@@ -167,6 +168,7 @@ def run(experiment: Experiment, workdir: str | Path) -> dict[str, Any]:
             config.train.log_every,
             layer_plan(config.optimizer, steps, state.params).rate,
         )
+        closing.callback(log.close)
         evaluate = build_evaluation(experiment, mesh, log)
 
         def save(step, state):
@@ -211,7 +213,6 @@ def run(experiment: Experiment, workdir: str | Path) -> dict[str, Any]:
             if int(state.step) < phase.end:
                 with log.paused():
                     save(int(state.step), state)
-                checkpoints.close()
                 print(f"stopped at step {int(state.step)} and saved; the same command resumes")
                 raise SystemExit(stop.status)
 
@@ -219,8 +220,7 @@ def run(experiment: Experiment, workdir: str | Path) -> dict[str, Any]:
         # finished.
         metrics = {split: evaluate(split, steps, state) for split in experiment.evaluations}
         save(steps, state)
-        checkpoints.close()
-        log.close()
+        checkpoints.wait()
         parameters = sum(x.size for x in jax.tree.leaves(state.params))
         result = {"step": steps, "parameters": parameters, **totals.costs(), "metrics": metrics}
         result["data_hash"] = [phase.data_hash for phase in experiment.phases]

@@ -1,5 +1,6 @@
 """The files of a run's directory."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ class RunDirectory:
         if not path.exists():
             return []
         return [
-            read_line(line)
+            json.loads(line)
             for line in path.read_text(encoding="utf-8").splitlines(keepends=True)
             if line.endswith("\n")
         ]
