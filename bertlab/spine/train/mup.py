@@ -25,4 +25,11 @@ def program_factors(program: Program, batch) -> tuple[Any, Any] | None:
     shapes, wider_shapes = (
         jax.eval_shape(each.init, jax.random.key(0), batch) for each in (program, wider)
     )
-    return width_factors(times, program.logical_axes(batch), shapes, wider_shapes)
+    pairs = width_factors(times, program.logical_axes(batch), shapes, wider_shapes)
+    trees = [jax.tree.map(lambda pair, i=i: pair[i], pairs, is_leaf=is_pair) for i in range(2)]
+    return trees[0], trees[1]
+
+
+def is_pair(node) -> bool:
+    """Whether a node of a tree is a pair of factors."""
+    return isinstance(node, tuple)
