@@ -68,16 +68,15 @@ def predictions(monkeypatch):
     made = []
     base = sys.modules["bertlab.spine.objectives.base"]
 
+    def record(*arrays):
+        made.append(jax.tree.map(np.asarray, arrays))
+
     def cross_entropy(logits, labels, weights):
-        jax.debug.callback(
-            lambda *arrays: made.append(jax.tree.map(np.asarray, arrays)), logits, labels, weights
-        )
+        jax.debug.callback(record, logits, labels, weights)
         return base_cross_entropy(logits, labels, weights)
 
     def compare(self, model, hidden, right, drawn, weights):
-        jax.debug.callback(
-            lambda *arrays: made.append(jax.tree.map(np.asarray, arrays)), hidden, right, weights
-        )
+        jax.debug.callback(record, hidden, right, weights)
         return base_compare(self, model, hidden, right, drawn, weights)
 
     base_cross_entropy, base_compare = base.cross_entropy, NegativeSampling.compare
