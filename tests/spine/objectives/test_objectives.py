@@ -172,7 +172,7 @@ def test_views_are_shared_by_contract():
 
 
 def test_a_steps_costs_are_its_passes_and_its_logits():
-    """BERT's, by hand: 6 FLOPs a weight and token, 12 L D a layer for attention, and the rows of logits."""
+    """By hand: 6 FLOPs a weight and token, 12 L D a layer for attention, and rows of logits."""
     program = program_of({"mlm": {}, "nsp": {}, "prefix": {}})
     sums = {"mlm/loss": (0.0, 7.0), "nsp/loss": (0.0, 4.0), "prefix/loss": (0.0, 9.0)}
     weights = dict.fromkeys(sums, (1.0, 1.0)) | {
