@@ -11,11 +11,16 @@ from bertlab.spine.objectives.base import Metrics, Model, Objective
 
 
 @dataclasses.dataclass(frozen=True)
-class ActivationRegularisation(Objective):
-    """AR: the mean of h² over positions and coordinates; h is the last layer after its dropout."""
+class ActivationPenalty(Objective):
+    """Base of both: they read the states of the language model's own pass."""
 
     reads = "any"
     shares = "any"
+
+
+@dataclasses.dataclass(frozen=True)
+class ActivationRegularisation(ActivationPenalty):
+    """AR: the mean of h² over positions and coordinates; h is the last layer after its dropout."""
 
     def loss(self, model: Model, view: View) -> Metrics:
         encoded = model.encode()
@@ -24,12 +29,8 @@ class ActivationRegularisation(Objective):
 
 
 @dataclasses.dataclass(frozen=True)
-class TemporalActivationRegularisation(Objective):
-    """TAR: the mean of (h_{t+1} − h_t)² over neighbours in a document; h is the last layer before
-    its dropout."""
-
-    reads = "any"
-    shares = "any"
+class TemporalActivationRegularisation(ActivationPenalty):
+    """TAR: the mean of (h_{t+1} − h_t)² in a document; h is the last layer before its dropout."""
 
     def loss(self, model: Model, view: View) -> Metrics:
         _, layers = model.encode().widest()

@@ -8,10 +8,7 @@ import functools
 from collections.abc import Mapping
 
 from bertlab.spine.models.flops import flops_per_prediction, flops_per_token
-from bertlab.spine.objectives.activation import (
-    ActivationRegularisation,
-    TemporalActivationRegularisation,
-)
+from bertlab.spine.objectives.activation import ActivationPenalty
 from bertlab.spine.objectives.base import Objective
 from bertlab.spine.objectives.diffusion import MaskedDiffusion
 from bertlab.spine.objectives.electra import ReplacedTokenDetection, generator_shape
@@ -24,14 +21,8 @@ from bertlab.spine.objectives.span_boundary import SpanBoundary
 from bertlab.spine.objectives.span_corruption import SpanCorruption
 from bertlab.spine.objectives.word_vectors import Glove, NegativeSampling
 
-# Their losses' weights count pairs, coordinates or centres.
-UNSUPERVISED = (
-    ActivationRegularisation
-    | TemporalActivationRegularisation
-    | NextSentence
-    | NegativeSampling
-    | Glove
-)
+# Their losses' weights count coordinates, pairs or centres.
+UNSUPERVISED = (ActivationPenalty, NextSentence, NegativeSampling, Glove)
 
 
 def step_costs(
@@ -84,8 +75,7 @@ def extra_flops(objective: Objective, shape, length: int) -> float:
     return 0.0
 
 
-@prediction_flops.register(ActivationRegularisation)
-@prediction_flops.register(TemporalActivationRegularisation)
+@prediction_flops.register(ActivationPenalty)
 @prediction_flops.register(NextSentence)
 @prediction_flops.register(PrefixLanguageModel)
 @prediction_flops.register(MaskedNextToken)

@@ -68,16 +68,15 @@ def predictions(monkeypatch):
     made = []
     base = sys.modules["bertlab.spine.objectives.base"]
 
+    def record(*arrays):
+        made.append(jax.tree.map(np.asarray, arrays))
+
     def cross_entropy(logits, labels, weights):
-        jax.debug.callback(
-            lambda *arrays: made.append(jax.tree.map(np.asarray, arrays)), logits, labels, weights
-        )
+        jax.debug.callback(record, logits, labels, weights)
         return base_cross_entropy(logits, labels, weights)
 
     def compare(self, model, hidden, right, drawn, weights):
-        jax.debug.callback(
-            lambda *arrays: made.append(jax.tree.map(np.asarray, arrays)), hidden, right, weights
-        )
+        jax.debug.callback(record, hidden, right, weights)
         return base_compare(self, model, hidden, right, drawn, weights)
 
     base_cross_entropy, base_compare = base.cross_entropy, NegativeSampling.compare
@@ -173,7 +172,7 @@ def test_views_are_shared_by_contract():
 
 
 def test_a_steps_costs_are_its_passes_and_its_logits():
-    """BERT's, by hand: 6 FLOPs a weight and token, 12 L D a layer for attention, and logits."""
+    """By hand: 6 FLOPs a weight and token, 12 L D a layer for attention, and rows of logits."""
     program = program_of({"mlm": {}, "nsp": {}, "prefix": {}})
     sums = {"mlm/loss": (0.0, 7.0), "nsp/loss": (0.0, 4.0), "prefix/loss": (0.0, 9.0)}
     weights = dict.fromkeys(sums, (1.0, 1.0)) | {
