@@ -56,9 +56,10 @@ class Scoring:
             if split == "valid":
                 self._valid[part.name] = lines
             lines, values = kind.finish(lines, self._valid.get(part.name), self._transfer)
-            values |= scores_of(part.task, labels, lines, part.data.scheme)
-            if kind.of_words:  # in place of the head's own, which is over the words that fit into rows
-                values |= scores_of(dataclasses.replace(part.task, metrics=("accuracy",)), labels, lines)
+            task = part.task
+            if kind.of_words and "accuracy" not in task.metrics:  # the head's own is over the words that fit into rows
+                task = dataclasses.replace(task, metrics=(*task.metrics, "accuracy"))
+            values |= scores_of(task, labels, lines, part.data.scheme)
             metrics |= {f"{part.name}/{name}": value for name, value in values.items()}
             written += [{"task": part.name, **line} for line in lines]
             if self._workdir is not None and new:
