@@ -1,6 +1,5 @@
 """Formats against the rules as written, on documents whose tokens are all different, so that every token has a known place."""
 
-import ast
 import itertools
 import math
 import random
@@ -15,7 +14,6 @@ from bertlab.data.formats import FORMATS, format_of
 from bertlab.data.formats.pairs import truncate_pair
 from bertlab.keys import KEYS
 from tests.batches import FIRST, Places, Prepared, make_documents, random_documents
-from tests.conftest import ROOT
 
 PAD, CLS, SEP = 0, 2, 3
 PAIRS = ("segment_pair", "sentence_pair")
@@ -517,16 +515,3 @@ def test_the_field_of_the_labels_is_known_from_the_config():
         ["segment_pair", "sentence_pair"], "pair_label"
     )
     assert made("segment_pair", negatives="swapped") == made("sentence_pair", negatives="swapped") == "order_label"
-
-
-def test_only_formats_compare_formats_names():
-    """A new format is one file and one entry: nobody else asks for a name."""
-    found = []
-    for path in sorted((ROOT / "bertlab").rglob("*.py")):
-        text = path.read_text()
-        if path.is_relative_to(ROOT / "bertlab/data/formats") or not any(f'"{name}"' in text for name in FORMATS):
-            continue
-        for node in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Compare)):
-            names = {leaf.value for leaf in ast.walk(node) if isinstance(leaf, ast.Constant) and isinstance(leaf.value, str)}
-            found += [f"{path}:{node.lineno}"] if names & FORMATS.keys() else []
-    assert not found

@@ -104,7 +104,7 @@ def test_ids_of_every_tokenizer_are_the_old_ones(tmp_path, name):
     assert prepared.statistics["train"]["duplicate_sentences"] > 100
 
 
-class TinyReviews(tfds.core.GeneratorBasedBuilder):
+class FewReviews(tfds.core.GeneratorBasedBuilder):
     VERSION = tfds.core.Version("1.0.0")
 
     def _info(self):
@@ -134,8 +134,8 @@ def write_splits(folder):
 
 
 def write_tfds(folder):
-    TinyReviews(data_dir=folder, file_format="array_record").download_and_prepare()
-    return folder / "tiny_reviews" / "1.0.0"
+    FewReviews(data_dir=folder, file_format="array_record").download_and_prepare()
+    return folder / "few_reviews" / "1.0.0"
 
 
 BOOK = "\n".join("  ".join(f"Sentence {m} of {n} many." for n in range(20)) for m in range(300))
