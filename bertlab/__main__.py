@@ -1,17 +1,8 @@
-"""The command `bertlab`, of the shell and as `python -m bertlab`."""
+"""`python -m bertlab` is the command `bertlab`."""
 
 import sys
 
-from bertlab.interrupts import end_at_once
-
-
-def command() -> int:
-    """Runs `bertlab.cli.command`; a signal that comes while that is imported ends the process too in one line."""
-    end_at_once()
-    from bertlab import cli
-
-    return cli.command()
-
+from bertlab.cli.main import main
 
 if __name__ == "__main__":
-    sys.exit(command())
+    sys.exit(main())

@@ -1,58 +1,157 @@
-"""The work of preparation's worker processes: token ids of documents."""
+"""Documents to token ids, in other processes if there are many."""
 
-import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from bertlab.data.tokenizers import Tokenizer
+from bertlab.data.documents import Document
+from bertlab.data.duplicates import digest
+from bertlab.data.splits import SPLITS, Bounds
+from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 
+# Of the documents that go to a process at once, and up to how many such chunks none is started:
+# that takes seconds.
 CHUNK_CHARACTERS, FEW_CHUNKS = 1 << 18, 8
-"""Of the documents that go to a worker process at once, and up to how many such chunks none is started."""
-HASH = np.dtype("<u8")
-"""Of the hashes of texts. With 100 million different texts, two of them have one hash in common with probability 0.0003."""
+
+# In a worker process.
+_tokenizer: Tokenizer | None = None
 
 
-def encode_documents(tokenizer: Tokenizer, documents: Sequence[tuple[str, tuple[str, ...]]]) -> list[dict[str, Any]]:
-    """Tokenises documents.
+@dataclass(frozen=True)
+class Chunk:
+    """Documents (their parts) of one split."""
+
+    split: str
+    texts: list[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The documents of a chunk that have a token.
+
+    Attributes:
+        split: theirs.
+        tokens: [T], all documents end to end.
+        sentences: tokens of each sentence that has one.
+        documents: such sentences of each document.
+        bytes: of each document's text in UTF-8.
+        sentence_hashes, document_hashes: uint64, of their texts.
+        unknown_words: with a words tokenizer, the word of each [UNK].
+    """
+
+    split: str
+    tokens: np.ndarray
+    sentences: list[int]
+    documents: list[int]
+    bytes: list[int]
+    sentence_hashes: np.ndarray
+    document_hashes: np.ndarray
+    unknown_words: list[str]
+
+
+def chunks(documents: Iterable[Document], bounds: Bounds) -> Iterator[Chunk]:
+    """Groups the documents by split, in their order."""
+    texts, sizes = {split: [] for split in SPLITS}, dict.fromkeys(SPLITS, 0)
+    for document in documents:
+        split = bounds.split(document)
+        texts[split].append(document.parts)
+        sizes[split] += sum(map(len, document.parts))
+        if sizes[split] >= CHUNK_CHARACTERS:
+            yield Chunk(split, texts[split])
+            texts[split], sizes[split] = [], 0
+    yield from (Chunk(split, texts[split]) for split in SPLITS if texts[split])
+
+
+def encode_chunk(tokenizer: Tokenizer, chunk: Chunk) -> Encoded:
+    """Tokenises a chunk; sentences and documents without a token are left out."""
+    ids, documents, sizes = [], [], []
+    sentence_hashes, document_hashes, unknown_words = [], [], []
+    for parts, encoded in zip(chunk.texts, tokenizer.encode_parts(chunk.texts), strict=True):
+        found = [(part, part_ids) for part, part_ids in zip(parts, encoded) if part_ids]
+        if not found:
+            continue
+        digests = b"".join(digest(part.strip().encode()) for part, _ in found)
+        sentence_hashes.append(digests)
+        document_hashes.append(digest(digests))
+        documents.append(len(found))
+        sizes.append(sum(len(part.encode()) for part in parts))
+        for part, part_ids in found:
+            ids.append(part_ids)
+            if tokenizer.has_whole_words and tokenizer.unk_id in part_ids:
+                words = zip(tokenizer.words(part), part_ids, strict=True)
+                unknown_words += [word for word, index in words if index == tokenizer.unk_id]
+    return Encoded(
+        split=chunk.split,
+        tokens=np.fromiter(itertools.chain.from_iterable(ids), np.uint32),
+        sentences=list(map(len, ids)),
+        documents=documents,
+        bytes=sizes,
+        sentence_hashes=np.frombuffer(b"".join(sentence_hashes), "<u8"),
+        document_hashes=np.frombuffer(b"".join(document_hashes), "<u8"),
+        unknown_words=unknown_words,
+    )
+
+
+def encode_all(chunks: Iterable[Chunk], tokenizer_folder: Path, workers: int) -> Iterator[Encoded]:
+    """Encodes chunks in their order, a few ahead.
 
     Args:
-      tokenizer: text to ids.
-      documents: id and `Document.parts` of each document.
-
-    Returns:
-      For each document a record: `id`, `tokens` int32 [N], `sentence_lengths` int32 [S] (sentences without a token are left
-      out), `bytes` of its text in UTF-8, how many tokens are `unknown`, and `sentence_hashes` uint64 [S] and `document_hash`
-      uint64 [1] of its text. From a tokenizer of words also `unknown_words`, those behind the unknown tokens, one per line.
+        chunks: read as they are needed.
+        tokenizer_folder: of a saved tokenizer.
+        workers: processes; 0: one per core.
     """
-    records = []
-    for (document_id, parts), encoded in zip(documents, tokenizer.encode_parts([parts for _, parts in documents])):
-        ids = [sentence_ids for sentence_ids in encoded if sentence_ids]
-        tokens = np.fromiter(itertools.chain.from_iterable(ids), np.int32)
-        digests = b"".join(_digest(text.strip().encode()) for text, found in zip(parts, encoded, strict=True) if found)
-        record = {
-            "id": document_id,
-            "tokens": tokens,
-            "sentence_lengths": np.fromiter(map(len, ids), np.int32, len(ids)),
-            "bytes": sum(len(part.encode()) for part in parts),
-            "unknown": int(np.count_nonzero(tokens == tokenizer.unk_id)),
-            "sentence_hashes": np.frombuffer(digests, HASH),
-            "document_hash": np.frombuffer(_digest(digests), HASH),
-        }
-        if tokenizer.has_whole_words:
-            record["unknown_words"] = "\n".join(_unknown_words(tokenizer, parts, encoded))
-        records.append(record)
-    return records
+    workers = workers or _cores()
+    chunks = iter(chunks)
+    first = list(itertools.islice(chunks, FEW_CHUNKS + 1))
+    chunks = itertools.chain(first, chunks)
+    if workers == 1 or len(first) <= FEW_CHUNKS:
+        tokenizer = load_tokenizer(tokenizer_folder)
+        yield from (encode_chunk(tokenizer, chunk) for chunk in chunks)
+        return
+    # Not forked: JAX may have threads.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (tokenizer_folder,))
+    pending: deque = deque()
+    try:
+        for chunk in chunks:
+            pending.append(pool.submit(_encode_chunk, chunk))
+            if len(pending) > 2 * workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=HASH.itemsize).digest()
+def _cores() -> int:
+    """Those that this process may use; macOS only has their number."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
-def _unknown_words(tokenizer: Tokenizer, parts: Sequence[str], encoded: Sequence[list[int]]) -> Iterator[str]:
-    for part, ids in zip(parts, encoded, strict=True):
-        if tokenizer.unk_id in ids:
-            words = zip(tokenizer.words(part), ids, strict=True)
-            yield from (word for word, token in words if token == tokenizer.unk_id)
+def _start_worker(tokenizer_folder: Path) -> None:
+    global _tokenizer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    # A worker would wait for work for ever if the parent is killed.
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _tokenizer = load_tokenizer(tokenizer_folder)
+
+
+def _exit_with_parent() -> None:
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
+def _encode_chunk(chunk: Chunk) -> Encoded:
+    return encode_chunk(_tokenizer, chunk)

@@ -1,47 +1,212 @@
-"""Rows of token ids: dicts of arrays of length L (`tokens`, `segments`, `documents`, `positions`, int32) and of labels."""
+"""All rows of a training, one after the other: plans of groups of documents, and reading from them.
+
+An epoch's documents lie in blocks, in an order that the epoch draws. A few blocks are a group,
+which is planned at once and whose rows are shuffled together, so memory stays bounded; a corpus of
+up to `GROUP_BLOCKS` blocks is one group. The rows of all groups of all epochs, one after the other,
+are the rows of the batches. How many rows a group has is known once it was planned, and kept in a
+small file beside the corpus, which is made again if it is missing.
+"""
+
+import bisect
+import contextlib
+import functools
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 
-Row = dict[str, np.ndarray]
+from bertlab.data.buckets import bucketed
+from bertlab.data.formats import FORMATS, row_length
+from bertlab.data.formats.cooccurrence import EntryPlan, entries, save
+from bertlab.data.packing import pack
+from bertlab.data.plans import Plan, Specials, Text, bounds_of
+from bertlab.errors import UserError
+
+BLOCK_TOKENS = 1 << 22
+GROUP_BLOCKS = 8
+
+# The id of ELMo's characters after a word's end.
+PADDING = 260
+
+# What a generator is for; with the seed, the epoch and the group it makes the generator's seed.
+_BLOCKS, _PLAN, _ORDER = range(3)
+
+# Example numbers of a group are below this.
+_GROUP_NUMBERS = 1 << 24
+
+Batch = dict[str, np.ndarray]
 
 
-def make_row(seq_len: int, pad_id: int, tokens, segments, documents, pair_label: int, example_id, order_label: int = -1) -> Row:
-    """Pads to `seq_len`; positions count from 0 within each document of the row.
+@dataclass(frozen=True)
+class Group:
+    """The rows of a group in their order; `widths`: of each batch of them, with buckets."""
 
-    Returns:
-        The four fields of positions, and
+    plan: Plan
+    order: np.ndarray
+    widths: np.ndarray | None
+    visit: int
+    first_number: int
 
-            pair_label   0: B follows A, 1: B is random, −1: unknown
-            order_label  0: B follows A, 1: A follows B, −1: unknown
-            example_id   [2] the document's index, and the number of the row's first unit in it
+
+class Rows:
+    """The rows of all groups of all epochs as one sequence.
+
+    Args:
+        epochs: 1: the text is read once, and rows after it are padding; 0: again and again.
+        counts_file: name of the file for the numbers of rows.
     """
-    size = len(tokens)
-    row = {name: np.zeros(seq_len, np.int32) for name in ("tokens", "segments", "documents", "positions")}
-    row["tokens"][:size] = tokens
-    row["tokens"][size:] = pad_id
-    row["segments"][:size] = segments
-    row["documents"][:size] = documents
-    row["positions"][:size] = np.arange(size)
-    for start in np.flatnonzero(np.diff(row["documents"][:size])) + 1:
-        row["positions"][start:size] = np.arange(size - start)
-    return {
-        **row,
-        "pair_label": np.int32(pair_label),
-        "order_label": np.int32(order_label),
-        "example_id": np.asarray(example_id, np.int32),
-    }
+
+    def __init__(self, prepared, data, split: str, epochs: int = 0, counts_file: str = ""):
+        self._prepared, self._data, self._epochs = prepared, data, epochs
+        self._split, tokenizer = prepared.split(split), prepared.tokenizer
+        self._specials = Specials(tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id)
+        self._width = row_length(data)
+        self._arrays = {"tokens": self._split.tokens}
+        if data.characters:
+            self._arrays["words"] = self._split.words
+        self._documents = unique_documents(self._split, data.unique_tokens)
+        if data.format == "cooccurrence":
+            window = data.cooccurrence.window
+            self._entries = entries(prepared, split, self._documents, window)
+            self._group_entries = data.seq_len * (BLOCK_TOKENS * GROUP_BLOCKS // data.seq_len)
+            self._groups = -(-len(self._entries) // self._group_entries)
+        else:
+            bounds = self._split.token_bounds()
+            lengths = bounds[self._documents + 1] - bounds[self._documents]
+            block = bounds_of(lengths)[:-1] // BLOCK_TOKENS
+            self._blocks = np.append(np.flatnonzero(np.diff(block, prepend=-1)), len(lengths))
+            self._groups = -(-(len(self._blocks) - 1) // GROUP_BLOCKS)
+        self._planner = ThreadPoolExecutor(1, thread_name_prefix="plans")
+        self._planned: dict[int, Future] = {}
+        # Rows up to the end of each group of the first epochs.
+        self._counts_file = prepared.directory / counts_file if counts_file else None
+        self._ends = [0]
+        if self._counts_file is not None and self._counts_file.exists():
+            self._ends = np.load(self._counts_file).tolist()
+        self._saved = len(self._ends)
+
+    def has(self, row: int) -> bool:
+        """Whether there is such a row; plans groups until it is known."""
+        while self._ends[-1] <= row:
+            number = len(self._ends) - 1
+            if number >= self._groups and self._ends[-1] == 0:
+                raise UserError(
+                    f"the {self._split.name} split of {self._prepared.directory} yields no rows of"
+                    f" config.data.format={self._data.format!r}; use more text"
+                )
+            if self._epochs and number == self._epochs * self._groups:
+                return False
+            self._ends.append(self._ends[-1] + len(self._group(number).order))
+            if self._counts_file is not None and len(self._ends) > 1.1 * self._saved + 16:
+                self._saved = len(self._ends)
+                with contextlib.suppress(OSError):  # a corpus that others own
+                    save(self._counts_file, np.asarray(self._ends))
+        return True
+
+    def read(self, first: int, last: int) -> Batch:
+        """The fields of rows first .. last; rows after the last epoch are padding."""
+        pieces, row = [], first
+        while row < last and self.has(row):
+            number = bisect.bisect_right(self._ends, row) - 1
+            end = min(last, self._ends[number + 1])
+            offset = self._ends[number]
+            pieces.append(self.fields(self._group(number), row - offset, end - offset))
+            row = end
+        if row < last:
+            example = pieces[0] if pieces else self.read(0, 1)
+            pieces.append(_padding(example, last - row, self._specials.pad))
+        if len(pieces) == 1:
+            return pieces[0]
+        return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+    def fields(self, group: Group, first: int, last: int) -> Batch:
+        """The fields of rows first .. last of a group, in its order."""
+        width = self._width
+        if group.widths is not None:
+            width = int(group.widths[first // self._data.batch_size])
+        pad_id = self._specials.pad
+        fields = group.plan.gather(self._arrays, group.order[first:last], width, pad_id)
+        number = fields.pop("number")
+        is_example = number >= 0
+        number = np.where(is_example, group.first_number + number.astype(np.int64), 0)
+        fields["visit"] = np.where(is_example, group.visit, 0).astype(np.int32)
+        fields["example_id"] = np.stack([fields["visit"], number.astype(np.int32)], axis=-1)
+        for name in [name for name in fields if name.endswith("words")]:
+            words = fields.pop(name)
+            fields[name.removesuffix("words") + "characters"] = self._prepared.characters[words]
+        return fields
+
+    def _group(self, number: int) -> Group:
+        """A group by its number among all epochs'; the next is planned meanwhile."""
+        last = self._epochs * self._groups or number + 2
+        self._planned = {
+            n: self._planned.get(n) or self._planner.submit(self.make_group, n)
+            for n in range(number, min(number + 2, last))
+        }
+        return self._planned[number].result()
+
+    def make_group(self, number: int) -> Group:
+        """Plans a group by its number among all epochs'."""
+        data = self._data
+        epoch, group = divmod(number, self._groups)
+        visit = epoch % data.dupe_factor if data.dupe_factor else epoch
+        plan, rng = self._plan(visit, group), self._generator(_ORDER, epoch, group)
+        order, widths = np.arange(len(plan)), None
+        if data.buckets:
+            buckets = sorted({*data.buckets, data.seq_len})
+            order, widths = bucketed(plan.row_lengths(), buckets, data.batch_size, rng)
+        elif not plan.is_ordered:
+            order = rng.permutation(len(plan))
+        return Group(plan, order, widths, visit, group * _GROUP_NUMBERS)
+
+    def _plan(self, visit: int, group: int) -> Plan:
+        data = self._data
+        if data.format == "cooccurrence":
+            first = group * self._group_entries
+            return EntryPlan(self._entries[first : first + self._group_entries], data.seq_len)
+        blocks, rng = len(self._blocks) - 1, self._generator(_PLAN, visit, group)
+        order = self._generator(_BLOCKS, visit, 0).permutation(blocks)
+        chosen = np.sort(np.array_split(order, self._groups)[group])
+        documents = [self._documents[self._blocks[b] : self._blocks[b + 1]] for b in chosen]
+        text = Text.from_split(self._split, rng.permutation(np.concatenate(documents)))
+        make = FORMATS[data.format].plan
+        if data.format == "stream":
+            make = functools.partial(make, whole_documents=self._epochs == 1)
+        plan = make(text, data, self._specials, rng)
+        return pack(plan, data.pack_length, data.pack_examples, rng) if data.pack_length else plan
+
+    def _generator(self, use: int, epoch: int, group: int) -> np.random.Generator:
+        return np.random.default_rng([self._data.seed, use, epoch, group])
 
 
-def pad_batch(rows: list[dict], size: int) -> dict[str, np.ndarray]:
-    """Stacks rows and adds empty ones up to `size`: their document is 0 everywhere, so all their weights are zero."""
-    empty = {k: np.full_like(v, -1 if "label" in k else 0) for k, v in rows[0].items()}
-    rows = rows + [empty] * (size - len(rows))
-    return {k: np.stack([row[k] for row in rows]) for k in rows[0]}
+def unique_documents(split, tokens: int) -> np.ndarray:
+    """Numbers of documents with so many tokens (`config.data.unique_tokens`; 0: all), sorted.
+
+    They are the first of a random order that is the same for all runs on a corpus, so a smaller set
+    is in every larger one.
+
+    Raises:
+        UserError: the split has fewer tokens.
+    """
+    count = len(split.documents) - 1
+    if not tokens:
+        return np.arange(count)
+    if tokens > len(split.tokens):
+        raise UserError(
+            f"config.data.unique_tokens={tokens}: the {split.name} split has only"
+            f" {len(split.tokens):,} tokens; lower it"
+        )
+    order = np.random.default_rng(0).permutation(count)
+    reached = np.cumsum(np.diff(split.token_bounds())[order])
+    return np.sort(order[: np.searchsorted(reached, tokens) + 1])
 
 
-def sentence_bounds(document: dict) -> np.ndarray:
-    """[sentences + 1] Where the sentences of a prepared document start in its tokens, and its end; skips empty sentences."""
-    lengths = document["sentence_lengths"]
-    bounds = np.zeros(np.count_nonzero(lengths) + 1, np.int64)
-    np.cumsum(lengths[lengths > 0], out=bounds[1:])
-    return bounds
+def _padding(fields: Batch, rows: int, pad_id: int) -> Batch:
+    """Rows without a document: all their weights are zero."""
+    values = {"tokens": pad_id, "contexts": pad_id, "counts": 1, "rate_scale": 1}
+    values |= {"next_tokens": -1, "pair_label": -1, "order_label": -1, "characters": PADDING}
+    result = {}
+    for name, array in fields.items():
+        value = values.get(name.removeprefix("backward_"), 0)
+        result[name] = np.full((rows, *array.shape[1:]), value, array.dtype)
+    return result

@@ -1,163 +1,91 @@
 """Which documents are train, valid and test.
 
-A document has a position in [0, 1), a hash of its id. valid are the positions below the first bound, test those below the
-second, train the others, so a document stays in its split when others come or go. The bounds are the fractions, unless that
-leaves valid or test without a document: then it gets the document of the nearest position above.
-
-A document whose corpus publishes its splits has its split in its id (`published_id`) and no position.
+A document has a position in [0, 1), a hash of its id: valid are the positions below the first
+bound, test those below the second, train the others, so a document stays in its split when others
+come or go. The bounds are the fractions, unless that leaves valid or test without a document: then
+it gets the document of the nearest position above.
 """
 
 import hashlib
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from bertlab.data.documents import Corpus, Document
-from bertlab.errors import UserError
 
 SPLITS = ("train", "valid", "test")
 
-_PUBLISHED = "published split "
 
-# valid and test may need a document each, and train needs one.
-_NEAREST = 3
+def position(document_id: str) -> float:
+    """A hash of the id, in [0, 1]."""
+    name = document_id.encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big") / 2**64
 
 
 @dataclass(frozen=True)
-class Splits:
-    """The bounds of the splits.
-
-    Attributes:
-      valid: valid are the positions below it.
-      test: test are the positions below it that are not valid.
-    """
+class Bounds:
+    """The positions at which valid and test end."""
 
     valid: float
     test: float
 
-    def of(self, document_id: str) -> str:
-        """The split of a document."""
-        if published := published_split(document_id):
-            return published
-        position = position_of(document_id)
-        return "valid" if position < self.valid else "test" if position < self.test else "train"
+    def split(self, document: Document) -> str:
+        """The split of a document: as published, or by its position."""
+        if document.split:
+            return document.split
+        found = position(document.id)
+        return "valid" if found < self.valid else "test" if found < self.test else "train"
 
 
-def published_id(split: str, name: str) -> str:
-    """The id of a document that its corpus puts into a split."""
-    return f"{_PUBLISHED}{split}: {name}"
+def used_splits(data) -> list[str]:
+    """The splits whose fraction in `config.data` is above 0, and train."""
+    return [name for name in SPLITS if name == "train" or data[f"{name}_fraction"] > 0]
 
 
-def published_split(document_id: str) -> str:
-    """The split that an id of `published_id` says; "" for other ids."""
-    return document_id.removeprefix(_PUBLISHED).partition(":")[0] if document_id.startswith(_PUBLISHED) else ""
+class _Positions:
+    """What decides the bounds of the documents that pass."""
+
+    def __init__(self, data):
+        self._valid, self._test = data.valid_fraction, data.test_fraction
+        self._has_valid = False
+        self._lowest: list[float] = []  # three, not valid by fraction: valid, test, train need one
+
+    def watch(self, documents: Iterable[Document]) -> Iterator[Document]:
+        for document in documents:
+            found = position(document.id)
+            if document.split:
+                pass
+            elif found < self._valid:
+                self._has_valid = True
+            elif len(self._lowest) < 3 or found < self._lowest[-1]:
+                self._lowest = heapq.nsmallest(3, [*self._lowest, found])
+            yield document
+
+    def bounds(self) -> Bounds:
+        """Those of the fractions too if there are so few documents that none is left for train."""
+        plain = Bounds(self._valid, self._valid + self._test)
+        valid, test, lowest = plain.valid, plain.test, list(self._lowest)
+        if self._valid and not self._has_valid and lowest:
+            valid = math.nextafter(lowest.pop(0), 2)
+        if self._test and lowest and lowest[0] >= test:
+            test = math.nextafter(lowest.pop(0), 2)
+        return Bounds(valid, max(valid, test)) if lowest else plain
 
 
-def position_of(document_id: str) -> float:
-    """A hash of the id, in [0, 1]."""
-    digest = hashlib.blake2b(document_id.encode("utf-8", "surrogateescape"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64
+def read_in_splits(
+    corpus: Corpus, data, read: Callable[[Iterator[Document], Bounds], Any]
+) -> tuple[Any, Bounds]:
+    """The result of `read` on all documents, and the bounds, which are certain only after it.
 
-
-def check_fractions(fractions: Mapping) -> None:
-    """Raises: UserError: `valid_fraction` and `test_fraction` leave nothing for training."""
-    valid, test = fractions["valid_fraction"], fractions["test_fraction"]
-    if valid + test >= 1:
-        raise UserError(
-            f"config.data.valid_fraction={valid} and config.data.test_fraction={test} leave no documents for training; make"
-            " their sum less than 1"
-        )
-
-
-def named_splits(fractions: Mapping) -> list[str]:
-    """The splits that are not left out, of `valid_fraction` and `test_fraction`."""
-    return [split for split in SPLITS if split == "train" or fractions[f"{split}_fraction"] > 0]
-
-
-def splits_by_fraction(fractions: Mapping) -> Splits:
-    """The bounds of a corpus that has documents for each split."""
-    valid = fractions["valid_fraction"]
-    return Splits(valid, valid + fractions["test_fraction"])
-
-
-class Positions:
-    """Collects the data for the bounds document by document; you can merge those of several parts of a corpus.
-
-    Attributes:
-      valid: whether a position is below `valid_fraction`.
-      nearest: the three lowest positions that are not.
+    `read` first gets those of the fractions. If they leave a split empty, as in a small corpus, it
+    reads again.
     """
-
-    def __init__(self, fractions: Mapping):
-        """Args: fractions: `valid_fraction` and `test_fraction`."""
-        self._fractions = {name: fractions[name] for name in ("valid_fraction", "test_fraction")}
-        self.valid, self.nearest = False, []
-
-    def add(self, document_id: str) -> None:
-        """Adds a document; one in a published split changes no bound."""
-        if published_split(document_id):
-            return
-        position = position_of(document_id)
-        if position < self._fractions["valid_fraction"]:
-            self.valid = True
-        elif len(self.nearest) < _NEAREST or position < self.nearest[-1]:
-            self.nearest = heapq.nsmallest(_NEAREST, [*self.nearest, position])
-
-    def merge(self, valid: bool, nearest: list[float]) -> None:
-        """Adds the documents of another one, given by its attributes."""
-        self.valid |= valid
-        self.nearest = heapq.nsmallest(_NEAREST, self.nearest + nearest)
-
-    def splits(self) -> Splits:
-        """The bounds: those of the fractions too if so few documents leave none for training."""
-        plain = splits_by_fraction(self._fractions)
-        valid, test, rest = plain.valid, plain.test, list(self.nearest)
-        if self._fractions["valid_fraction"] and not self.valid and rest:
-            valid = math.nextafter(rest.pop(0), 2)
-        if self._fractions["test_fraction"] and rest and rest[0] >= test:
-            test = math.nextafter(rest.pop(0), 2)
-        return Splits(valid, max(valid, test)) if rest else plain
-
-
-def splits_of(document_ids: Iterable[str], fractions: Mapping) -> Splits:
-    """The bounds for these documents, by `valid_fraction` and `test_fraction`."""
-    positions = Positions(fractions)
-    for document_id in document_ids:
-        positions.add(document_id)
-    return positions.splits()
-
-
-def read_in_splits(corpus: Corpus, fractions: Mapping, read: Callable[[Iterator[Document], Splits], Any]) -> tuple[Any, Splits]:
-    """The result of `read` on all documents, and the splits. The splits are known only after reading all documents.
-
-    So `read` first gets the splits by fraction. If they leave a split empty (only in a small corpus), it reads again.
-    """
-    splits = splits_by_fraction(fractions)
+    bounds = Bounds(data.valid_fraction, data.valid_fraction + data.test_fraction)
     while True:
-        positions = Positions(fractions)
-        found = read(_watched(corpus.documents(), positions), splits)
-        if positions.splits() == splits:
-            return found, splits
-        splits = positions.splits()
-
-
-def _watched(documents: Iterable[Document], positions: Positions) -> Iterator[Document]:
-    for document in documents:
-        positions.add(document.id)
-        yield document
-
-
-def require_documents(documents: Mapping[str, int], corpus: Corpus) -> None:
-    """Raises: UserError: a split has none; `documents` are their numbers by split."""
-    total = sum(documents.values())
-    if not total:
-        raise UserError(f'config.data.corpus="{corpus.spec}" is empty: no document has a token; choose another corpus.')
-    for split, number in documents.items():
-        if not number:
-            raise UserError(
-                f'config.data.corpus="{corpus.spec}" has {total} document(s), and none is in the {split} '
-                "split: use a corpus of more documents, or other values of config.data.valid_fraction and "
-                "config.data.test_fraction (0 omits a split)."
-            )
+        positions = _Positions(data)
+        found = read(positions.watch(corpus.documents()), bounds)
+        if positions.bounds() == bounds:
+            return found, bounds
+        bounds = positions.bounds()

@@ -1,5 +1,0 @@
-"""Model families: bodies behind one contract (`bertlab.models.base`), by name in `bertlab.models.presets`."""
-
-from bertlab.models.base import Dense, Encoded, View, param
-
-__all__ = ["Dense", "Encoded", "View", "param"]

@@ -1,7 +1,7 @@
 """Which positions of a row are masked: single tokens, whole words or spans.
 
-Random numbers in [0, 1) are arguments, one per position, so rows do not depend on each other. Letters: B batch, L length,
-P slots (the most positions of a row that can be masked), V vocabulary.
+Random numbers in [0, 1) are arguments, one a position, so rows do not depend on each other.
+Letters: B batch, L length, P slots (the most positions of a row that can be masked), V vocabulary.
 """
 
 import jax
@@ -9,53 +9,59 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+Ids = Int[Array, "B L"]
+Mask = Bool[Array, "B L"]
+Draws = Float[Array, "B L"]
+Number = Int[Array, "B"]
+Slots = Int[Array, "B P"]
+UsedSlots = Bool[Array, "B P"]
 
-def choose_tokens(candidates: Bool[Array, "B L"], priority: Float[Array, "B L"], wanted: Int[Array, "B"]) -> Bool[Array, "B L"]:
-    """The min(wanted, candidates) candidates of lowest priority: a uniform choice without replacement."""
+
+def choose_tokens(candidates: Mask, priority: Draws, number: Number) -> Mask:
+    """So many candidates of lowest priority: a uniform choice without replacement."""
     order = jnp.argsort(jnp.where(candidates, priority, 2.0), axis=1)
-    taken = jnp.arange(candidates.shape[1]) < wanted[:, None]
+    taken = jnp.arange(candidates.shape[1]) < number[:, None]
     return candidates & _put_back(taken, order)
 
 
 def word_starts(
-    tokens: Int[Array, "B L"], documents: Int[Array, "B L"], candidates: Bool[Array, "B L"], continues: tuple[bool, ...] | None
-) -> Bool[Array, "B L"]:
-    """Which candidates begin a word; the others join a candidate of the same document right before them.
+    tokens: Ids, documents: Ids, candidates: Mask, continues: tuple[bool, ...] | None
+) -> Mask:
+    """Which candidates begin a word; others join the candidate before them in the same document.
 
-    Args:
-        continues: by id, whether a piece continues a word; None: every piece is a word.
+    As in create_pretraining_data.py, a [SEP] may lie between the two. `continues`: by id, whether a
+    piece continues a word; None: every piece is a word.
     """
     if continues is None:
         return candidates
-    before = jnp.pad(jnp.where(candidates, documents, 0), ((0, 0), (1, 0)))[:, :-1]
+    last_document = jax.lax.cummax(jnp.where(candidates, documents, 0), axis=1)
+    before = jnp.pad(last_document, ((0, 0), (1, 0)))[:, :-1]
     return candidates & ~(jnp.asarray(np.asarray(continues))[tokens] & (before == documents))
 
 
-def choose_words(
-    candidates: Bool[Array, "B L"], starts: Bool[Array, "B L"], priority: Float[Array, "B L"], wanted: Int[Array, "B"]
-) -> Bool[Array, "B L"]:
-    """Words by the priority of their first piece, until `wanted` pieces are chosen.
+def choose_words(candidates: Mask, starts: Mask, priority: Draws, number: Number) -> Mask:
+    """Words by the priority of their first piece, until `number` pieces are chosen.
 
-    A word with more pieces than are still wanted is skipped (create_pretraining_data.py).
+    A word with more pieces than are still to choose is skipped (create_pretraining_data.py).
     """
     first_piece = jax.lax.cummax(jnp.where(starts, jnp.arange(candidates.shape[1]), 0), axis=1)
-    count = jax.vmap(lambda at, pieces: jnp.zeros(pieces.shape, jnp.int32).at[at].add(pieces))
-    sizes = count(first_piece, candidates)
+    rows = jnp.arange(len(candidates))[:, None]
+    sizes = jnp.zeros(candidates.shape, jnp.int32).at[rows, first_piece].add(candidates)
     order = jnp.argsort(jnp.where(starts, priority, 2.0), axis=1)
-    taken = _all_that_fit(jnp.take_along_axis(sizes, order, axis=1), wanted)
+    taken = _all_that_fit(jnp.take_along_axis(sizes, order, axis=1), number)
     return candidates & jnp.take_along_axis(_put_back(taken, order), first_piece, axis=1)
 
 
-def _put_back(values: Bool[Array, "B L"], order: Int[Array, "B L"]) -> Bool[Array, "B L"]:
+def _put_back(values: Mask, order: Ids) -> Mask:
     """Each value at the position that `order` names for it."""
     return jax.vmap(lambda row, at: jnp.zeros_like(row).at[at].set(row))(values, order)
 
 
-def _all_that_fit(sizes: Int[Array, "B L"], budget: Int[Array, "B"]) -> Bool[Array, "B L"]:
+def _all_that_fit(sizes: Ids, budget: Number) -> Mask:
     """Which sizes fit the rest of the budget, taken in order.
 
-    A round takes everything up to the first size that does not fit. The largest size that fits falls with every round, so
-    rounds are few.
+    A round takes everything up to the first size that does not fit. The largest size that fits
+    falls with every round, so rounds are few.
     """
 
     def another_round(taken):
@@ -63,15 +69,21 @@ def _all_that_fit(sizes: Int[Array, "B L"], budget: Int[Array, "B"]) -> Bool[Arr
         fits = ~taken & (sizes > 0) & (sizes <= left)
         return taken | (fits & (jnp.cumsum(jnp.where(fits, sizes, 0), axis=1) <= left))
 
+    def changed(state):
+        return (state[0] != state[1]).any()
+
+    def advance(state):
+        return state[1], another_round(state[1])
+
     none = jnp.zeros(sizes.shape, bool)
-    changed = lambda state: (state[0] != state[1]).any()
-    return jax.lax.while_loop(changed, lambda state: (state[1], another_round(state[1])), (none, another_round(none)))[1]
+    return jax.lax.while_loop(changed, advance, (none, another_round(none)))[1]
 
 
 def span_lengths(chance: Float[Array, "..."], p: float, longest: int) -> Int[Array, "..."]:
     """Lengths ℓ = 1 … longest with probability ∝ p (1 − p)^(ℓ − 1).
 
-    Longer draws are drawn again, not shortened: the mean for p = .2 and 10 is 3.8, as in SpanBERT's section 3.1.
+    Longer draws are drawn again, not shortened: the mean for p = .2 and 10 is 3.8, as in SpanBERT's
+    section 3.1.
     """
     distribution = (1 - p) ** np.arange(longest)
     cumulative = np.cumsum(distribution)[:-1] / distribution.sum()
@@ -79,71 +91,79 @@ def span_lengths(chance: Float[Array, "..."], p: float, longest: int) -> Int[Arr
 
 
 def choose_spans(
-    candidates: Bool[Array, "B L"],
-    starts: Bool[Array, "B L"],
-    priority: Float[Array, "B L"],
-    lengths: Int[Array, "B L"],
-    wanted: Int[Array, "B"],
-) -> Bool[Array, "B L"]:
-    """Spans of whole words (Joshi et al. 2020, section 3.1), until `wanted` positions are chosen; the last span is cut there.
+    candidates: Mask, starts: Mask, priority: Draws, lengths: Ids, number: Number
+) -> Mask:
+    """Spans of whole words (Joshi et al. 2020, section 3.1), until `number` positions are chosen;
+    the last span is cut there.
 
-    A span begins at the unchosen word of lowest priority. `lengths` at its first piece is its number of words; it ends
-    earlier at a position that is no candidate, and may run into an earlier span.
+    A span begins at the unchosen word of lowest priority. `lengths` at its first piece is its
+    number of words; it ends earlier at a position that is no candidate, and may run into an earlier
+    span. A candidate right after a position that is no candidate begins a word.
     """
+    starts |= candidates & jnp.pad(~candidates, ((0, 0), (1, 0)))[:, :-1]
     words = jnp.cumsum(starts, axis=1)
     stretches = jnp.cumsum(~candidates, axis=1)
-    left = lambda chosen: (wanted - chosen.sum(axis=1))[:, None]
-    free = lambda chosen: starts & ~chosen & (left(chosen) > 0)
+
+    def missing(chosen):
+        return (number - chosen.sum(axis=1))[:, None]
+
+    def free(chosen):
+        return starts & ~chosen & (missing(chosen) > 0)
 
     def another_span(chosen):
         first = jnp.argmin(jnp.where(free(chosen), priority, 2.0), axis=1)[:, None]
-        at_first = lambda x: jnp.take_along_axis(x, first, axis=1)
-        ahead = words - at_first(words)
-        covered = candidates & (stretches == at_first(stretches)) & (ahead >= 0) & (ahead < at_first(lengths))
-        new = covered & ~chosen & at_first(free(chosen))
-        return chosen | (new & (jnp.cumsum(new, axis=1) <= left(chosen)))
+        word, stretch, length, is_free = (
+            jnp.take_along_axis(x, first, axis=1) for x in (words, stretches, lengths, free(chosen))
+        )
+        ahead = words - word
+        covered = candidates & (stretches == stretch) & (ahead >= 0) & (ahead < length)
+        new = covered & ~chosen & is_free
+        return chosen | (new & (jnp.cumsum(new, axis=1) <= missing(chosen)))
 
-    return jax.lax.while_loop(lambda chosen: free(chosen).any(), another_span, jnp.zeros_like(candidates))
+    def unfinished(chosen):
+        return free(chosen).any()
+
+    return jax.lax.while_loop(unfinished, another_span, jnp.zeros_like(candidates))
 
 
-def inside_documents(documents: Int[Array, "B L"]) -> Bool[Array, "B L"]:
+def inside_documents(documents: Ids) -> Mask:
     """Where both neighbours of a position are in its document."""
     same = documents[:, 1:] == documents[:, :-1]
     return jnp.pad(same, ((0, 0), (1, 0))) & jnp.pad(same, ((0, 0), (0, 1))) & (documents > 0)
 
 
-def in_slots(chosen: Bool[Array, "B L"], slots: int) -> tuple[Int[Array, "B P"], Bool[Array, "B P"]]:
-    """The chosen positions in ascending order, unused slots last with position 0; and which slots are used."""
+def in_slots(chosen: Mask, slots: int) -> tuple[Slots, UsedSlots]:
+    """The chosen positions, ascending, unused slots last with 0; and which slots are used."""
     length = chosen.shape[1]
     positions = jnp.sort(jnp.where(chosen, jnp.arange(length), length), axis=1)[:, :slots]
     used = positions < length
     return jnp.where(used, positions, 0), used
 
 
-def from_slots(positions: Int[Array, "B P"], used: Bool[Array, "B P"], length: int) -> Bool[Array, "B L"]:
+def from_slots(positions: Slots, used: UsedSlots, length: int) -> Mask:
     """The positions of the used slots, as a mask."""
-    return jax.vmap(lambda at, is_used: jnp.zeros(length, bool).at[at].max(is_used))(positions, used)
+    none = jnp.zeros(length, bool)
+    return jax.vmap(lambda at, is_used: none.at[at].max(is_used))(positions, used)
 
 
-def at_positions(x: Array, positions: Int[Array, "B P"]) -> Array:
+def at_positions(x: Array, positions: Slots) -> Array:
     """The entries [B, P, ...] of x [B, L, ...] at some positions of each row."""
     return jax.vmap(lambda row, at: row[at])(x, positions)
 
 
-def put_at(
-    tokens: Int[Array, "B L"], positions: Int[Array, "B P"], used: Bool[Array, "B P"], values: Int[Array, "B P"]
-) -> Int[Array, "B L"]:
+def put_at(tokens: Ids, positions: Slots, used: UsedSlots, values: Slots) -> Ids:
     """The tokens with other values at the positions of used slots."""
-    # Adding differences leaves unused slots (all at position 0) without effect. Row by row, the compiler can divide this over
-    # devices; with indices of rows it would gather those of all.
+    # Adding differences leaves unused slots (all at position 0) without effect. Row by row, the
+    # compiler can divide this over devices; with indices of rows it would gather those of all.
     change = jnp.where(used, values - at_positions(tokens, positions), 0)
     return jax.vmap(lambda row, at, by: row.at[at].add(by))(tokens, positions, change)
 
 
-def span_edges(chosen: Bool[Array, "B L"]) -> tuple[Int[Array, "B L"], Int[Array, "B L"]]:
+def span_edges(chosen: Mask) -> tuple[Ids, Ids]:
     """For each position the nearest ones before and after it, itself included, that are not chosen.
 
-    For a chosen position these are s − 1 and e + 1 of its span (s, e). Spans that touch are one, as in SpanBERT's code.
+    For a chosen position these are s − 1 and e + 1 of its span (s, e). Spans that touch are one, as
+    in SpanBERT's code.
     """
     index = jnp.arange(chosen.shape[1])
     before = jax.lax.cummax(jnp.where(chosen, 0, index), axis=1)

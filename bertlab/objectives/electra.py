@@ -1,85 +1,78 @@
-"""ELECTRA: replaced-token detection, and the objectives between it and MLM (Clark et al. 2020; google-research/electra).
+"""ELECTRA: replaced-token detection, and the objectives between it and MLM (Clark et al. 2020;
+google-research/electra).
 
-Letters: B batch, L length, P chosen positions of a row, M positions that the loss is over (L or P), D the body's width,
-G the generator's, V vocabulary.
+Letters: B batch, L length, P chosen positions of a row, M positions that the loss is over (L or P),
+D the body's width, G the generator's, V vocabulary.
 """
 
 import dataclasses
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from bertlab.errors import UserError
-from bertlab.keys import setting
-from bertlab.models.base import ACTIVATIONS, Dense, Norm, OutputConfig, TokenPrediction, View, flattened, rows_apart
-from bertlab.models.transformer import Transformer, TransformerConfig
-from bertlab.objectives.base import (
-    HIDDEN,
-    Bound,
-    Corruption,
-    Metrics,
-    NoFloor,
-    Objective,
-    Oracle,
-    Scoring,
-    Vocabulary,
-    cross_entropy,
-)
-from bertlab.objectives.choosing import at_positions, put_at
+from bertlab.models.base import View
+from bertlab.models.layers import ACTIVATIONS, Dense, OutputLayer
+from bertlab.models.transformer import Transformer, TransformerShape
+from bertlab.objectives.base import Metrics, Model, Objective, Vocabulary, cross_entropy
+from bertlab.objectives.choosing import Ids, Slots, at_positions, put_at
 from bertlab.objectives.masked import MaskedLanguageModel
 from bertlab.objectives.word_vectors import draw_words
 
 TASKS = ("discriminate", "discriminate_masked", "replace_mlm", "all_tokens")
-GENERATORS = ("small", "unigram")
 
 
 @dataclasses.dataclass(frozen=True)
 class ReplacedTokenDetection(Objective):
-    """ELECTRA (section 2): a generator fills the chosen positions m, and the body says which tokens are not the original ones.
+    """ELECTRA (section 2): a generator fills chosen positions m, the body detects replaced tokens.
 
         L_MLM(x)  = Σ_{t in m} −log p_G(x_t | x with m masked)
         L_Disc(x) = Σ_t −1[x'_t = x_t] log(1 − σ(z_t)) − 1[x'_t ≠ x_t] log σ(z_t)
 
-    x' is x with each t in m replaced by a draw from p_G; a draw that equals the original counts as original. z_t is read
-    from the body's states of x'; as in the original code, large z means "replaced". No gradient flows through the draw.
-    Positions are chosen as in `mlm`. All become [MASK] for the generator, as in the paper (its code keeps 15 %).
+    x' is x with each t in m replaced by a draw from p_G; a draw that equals the original counts as
+    original. z_t is read from the body's states of x'; as in the original code, large z means
+    "replaced". No gradient flows through the draw. Positions are chosen as in `mlm`. All become
+    [MASK] for the generator, as in the paper (its code keeps 15 %).
 
-    The loss is a sum over the positions that the body is asked about. With a small generator it is λ · L_Disc + L_MLM / rate
-    over all tokens, or λ · L_Disc + L_MLM over m. Divided by its weight, this is the original code's λ · mean L_Disc + mean
-    L_MLM, up to rounding of the number of chosen tokens. λ = `discriminator_weight` with a small generator that discriminates,
-    and 1 otherwise.
+    The loss is a sum over the positions that the body is asked about: with a small generator
+    λ · L_Disc + L_MLM / rate over all tokens, or λ · L_Disc + L_MLM over m. Divided by its weight,
+    this is the original code's λ · mean L_Disc + mean L_MLM, up to rounding of the number of chosen
+    tokens. λ is 1 for other tasks and without a small generator.
 
     Attributes:
-        task: the body's question about x' (section 3.4).
+        task: The body's question about x' (section 3.4).
             discriminate: L_Disc over all tokens except padding, [CLS] and [SEP] included;
             discriminate_masked: L_Disc over m (ELECTRA 15 %);
             replace_mlm: Σ_{t in m} −log p(x_t | x') (Replace MLM);
-            all_tokens: Σ_t −log p(x_t | x') with a copy mechanism, p(x_t) = D_t · 1[x_t = x'_t] + (1 − D_t) · softmax_t(x_t).
-        generator: the source of the draws.
-            small: a transformer in the head, trained by L_MLM, with as many layers as the body. It reads the body's
-            embeddings, projected, and its output is tied to them (section 3.2);
-            unigram: the counts of the training text (`unigram_probabilities`), fixed. Only the body is trained, and the
-            Bayes-optimal loss can be computed.
-        generator_size: the small generator's width, heads and hidden units over the body's.
-        rate: share of the positions that are chosen.
-        exact: a fixed number of positions per row, like `mlm`'s.
+            all_tokens: Σ_t −log p(x_t | x') with a copy mechanism, p(x_t) =
+            D_t · 1[x_t = x'_t] + (1 − D_t) · softmax_t(x_t).
+        generator: The source of the draws.
+            small: a transformer, trained by L_MLM, with as many layers as the body. It reads the
+            body's embeddings, projected, and its output is tied to them (section 3.2);
+            unigram: the counts of the training text, fixed, so the best possible loss can be known.
+        generator_size: The small generator's width, heads and hidden units over the body's.
+        rate: Share of the positions that are chosen.
+        exact: A fixed number of positions a row, like `mlm`'s.
         discriminator_weight: λ, the weight of L_Disc.
     """
 
-    sees = "own"
-    families = ("bert", "modern")
-    asks = "positions"  # rows of logits are in `extra_flops`: how many depends on task and generator
-
-    task: str = setting("discriminate", choices=TASKS)
-    generator: str = setting("small", choices=GENERATORS)
-    generator_size: float = setting(0.25, above=0, most=1, only_with=("generator=small",))
-    rate: float = setting(0.15, above=0, most=1)
+    task: str = "discriminate"
+    generator: str = "small"
+    generator_size: float = 0.25
+    rate: float = 0.15
     exact: bool = True
-    discriminator_weight: float = setting(50.0, above=0, only_with=("generator=small", "task=discriminate*"))
+    discriminator_weight: float = 50.0
+
+    def __post_init__(self):
+        if self.task not in TASKS:
+            raise UserError(f"task={self.task!r} must be one of {', '.join(TASKS)}")
+        if self.generator not in ("small", "unigram"):
+            raise UserError(f"generator={self.generator!r} must be small or unigram")
 
     @property
     def trains_generator(self) -> bool:
@@ -88,161 +81,110 @@ class ReplacedTokenDetection(Objective):
 
     @property
     def discriminates(self) -> bool:
-        """Whether the body says which tokens were replaced."""
-        return self.task.startswith("discriminate")
+        """Whether the body predicts which tokens were replaced, and not tokens."""
+        return self.task in ("discriminate", "discriminate_masked")
 
     @property
-    def _is_weighted(self) -> bool:
-        return self.trains_generator and self.discriminates
-
-    @property
-    def _asks_all(self) -> bool:
+    def covers_all(self) -> bool:
+        """Whether the loss is over all tokens, and not the chosen ones."""
         return self.task in ("discriminate", "all_tokens")
 
-    @property
-    def _masking(self) -> MaskedLanguageModel:
-        """How positions are chosen, and what the generator sees there."""
-        return MaskedLanguageModel(rate=self.rate, exact=self.exact, mask_share=1.0, random_share=0.0)
+    def masking(self) -> MaskedLanguageModel:
+        """How positions are chosen, and what the generator reads there."""
+        return MaskedLanguageModel(
+            rate=self.rate, exact=self.exact, mask_share=1.0, random_share=0.0
+        )
 
-    def check(self, vocabulary: Vocabulary) -> None:
-        self._masking.check(vocabulary)
+    def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
+        """The batch with `original_tokens` [B, L] and `mlm`'s [B, P] fields.
 
-    def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Float[Array, ""]) -> View:
-        """What the generator reads, or what the body reads if the generator is fixed.
-
-        Returns:
-            The batch with `original_tokens` [B, L] and `mlm`'s [B, P] fields. For a small generator `tokens` have [MASK] at
-            the chosen positions, and float32 `uniforms` [B, P] in [0, 1) are there to draw with. Otherwise `tokens` are
-            replaced.
+        For a small generator `tokens` have [MASK] at the chosen positions, with float32 [B, P]
+        `uniforms` in [0, 1) to draw with. Otherwise `tokens` are replaced.
         """
         choose_key, draw_key = jax.random.split(key)
-        view = {**self._masking.view(batch, choose_key, vocabulary, progress), "original_tokens": batch["tokens"]}
+        view = dict(self.masking().view(batch, choose_key, vocabulary, progress))
+        view["original_tokens"] = batch["tokens"]
         chosen = view["masked_positions"].shape
         if self.trains_generator:
             return {**view, "uniforms": jax.random.uniform(draw_key, chosen)}
-        return {**view, "tokens": replaced(view, draw_words(draw_key, unigram_probabilities(vocabulary), chosen))}
+        drawn = draw_words(draw_key, unigram_probabilities(vocabulary), chosen)
+        return {**view, "tokens": replaced(view, drawn)}
 
     def head(self, body: nn.Module) -> nn.Module | None:
-        """The generator and the layers that read the body's states; None without both."""
         if self.task == "replace_mlm" and not self.trains_generator:
             return None
-        return _Head(body, self)
+        return Head(body, self)
 
-    def scoring(self) -> Scoring:
-        """By the generator, in any order; the body is not asked."""
-        return Scoring(("in any order",), shown_in_order=False) if self.trains_generator else Scoring()
-
-    def hidden_logits(self, model: Bound, view: View, ranks: Int[Array, "B L"]) -> Float[Array, "B L V"]:
-        """The generator's, with [MASK] at all hidden tokens."""
-        places = jnp.broadcast_to(jnp.arange(ranks.shape[1]), ranks.shape)
-        masked = jnp.where(ranks == HIDDEN, model.vocabulary.mask_id, view["tokens"])
-        return model.head.generator.logits({**view, "tokens": masked, "masked_positions": places}, True)
-
-    def corruption(self, view: View, vocabulary: Vocabulary) -> Corruption:
-        """Chosen words are replaced by draws from the training text's counts."""
-        if self.trains_generator:
-            raise NoFloor("its generator learns; the floor is known only with generator=unigram")
-        count = view["masked_weights"].sum(axis=1) if self.exact else None
-        return Corruption(unigram_probabilities(vocabulary), count=count, rate=self.rate)
-
-    def floor(self, oracle: Oracle, view: View, batch: View) -> tuple[np.ndarray, np.ndarray]:
-        """Of the original word, or of whether each word is the original, at all or at the chosen positions."""
-        ask = "original" if self.discriminates else "word"
-        known = not self._asks_all
-        nats = oracle.corrupted(view["tokens"], self.corruption(view, oracle.vocabulary), ask, known)
-        if known:
-            return np.take_along_axis(nats, view["masked_positions"], axis=1), view["masked_weights"]
-        return nats, batch["documents"] > 0
-
-    def loss(self, model: Bound, view: View) -> Metrics:
-        """The loss, the share of replaced tokens, and the losses of generator and body in nats per position.
-
-        The body's is `discriminator_loss` (with `recall`, the share of replaced tokens that are found) or `token_loss`.
+    def loss(self, model: Model, view: View) -> Metrics:
+        """The loss, the share of replaced tokens, and the losses of generator and body: the latter
+        is `discriminator_loss` (with `recall`, the share of replaced tokens found) or `token_loss`.
         """
         generator = {}
         if self.trains_generator:
-            logits = model.head.generator.logits(view, model.deterministic)
+            logits = model.head.generator.logits(view)
             generator = cross_entropy(logits, view["masked_labels"], view["masked_weights"])
-            view = {**view, "tokens": replaced(view, draw_tokens(jax.lax.stop_gradient(logits), view["uniforms"]))}
-        hidden = (model.encode(view) if self.trains_generator else model.encoded).output("both")
-        shown, original, asked = view["tokens"], view["original_tokens"], view["documents"] > 0
-        if not self._asks_all:
-            hidden, shown, original = (at_positions(x, view["masked_positions"]) for x in (hidden, shown, original))
-            asked = view["masked_weights"]
+            drawn = draw_tokens(jax.lax.stop_gradient(logits), view["uniforms"])
+            view = {**view, "tokens": replaced(view, drawn)}
+        encoded = model.encode(view if self.trains_generator else None)
+        hidden, tokens = encoded.output("both"), view["tokens"]
+        original, asked = view["original_tokens"], view["documents"] > 0
+        if not self.covers_all:
+            positions = view["masked_positions"]
+            hidden, tokens = at_positions(hidden, positions), at_positions(tokens, positions)
+            original, asked = at_positions(original, positions), view["masked_weights"]
         if self.discriminates:
-            body = detection(model.head.discriminate(hidden), shown != original, asked)
+            body = detection(model.head.discriminate(hidden), tokens != original, asked)
         else:
             logits = model.predict_tokens(hidden, "both")
             if self.task == "all_tokens":
-                logits = copy_mixture(logits, model.head.copy(hidden), shown)
+                logits = copy_mixture(logits, model.head.copy(hidden), tokens)
             body = cross_entropy(logits, original, asked)
         total, weight = body.pop("loss")
         metrics = {
             "discriminator_loss" if self.discriminates else "token_loss": (total, weight),
             **body,
-            "replaced": (((shown != original) & asked).sum(dtype=jnp.float32), weight),
+            "replaced": (((tokens != original) & asked).sum(dtype=jnp.float32), weight),
         }
-        if self._is_weighted:
-            total = self.discriminator_weight * total
-        if generator:
-            total = total + generator["loss"][0] / (self.rate if self._asks_all else 1.0)
-        return {"loss": (total, weight), **metrics, **{f"generator_{name}": value for name, value in generator.items()}}
-
-    def extra_flops(self, shape: TransformerConfig, length: int) -> float:
-        """The FLOPs of the generator with its logits, and of the layers that read the body's states."""
-        chosen = self._masking.slots(length)
-        asked = length if self._asks_all else chosen
-        flops = 0.0
         if self.trains_generator:
-            small = generator_config(shape, self.generator_size)
-            projection = 6 * shape.width * small.width
-            prediction = projection + 6 * shape.width * shape.vocab_size
-            flops += length * (small.flops_per_token(length) + projection) + chosen * prediction
-        if self.discriminates:
-            return flops + asked * 6 * shape.width * (shape.width + 1)
-        copying = 6 * shape.width if self.task == "all_tokens" else 0
-        return flops + asked * (shape.flops_per_prediction() + copying)
-
-    def extra_flops_outside_windows(self, shape: TransformerConfig, length: int) -> float:
-        """The generator's: it has the body's local layers."""
-        if not self.trains_generator:
-            return 0.0
-        return length * generator_config(shape, self.generator_size).flops_outside_windows(length)
+            metrics |= {f"generator_{name}": value for name, value in generator.items()}
+            if self.discriminates:
+                total = self.discriminator_weight * total
+            total = total + generator["loss"][0] / (self.rate if self.covers_all else 1.0)
+        return {"loss": (total, weight), **metrics}
 
 
 def unigram_probabilities(vocabulary: Vocabulary) -> Float[np.ndarray, "V"]:
-    """The fixed generator's distribution, float64: the training text's counts, or equal counts if they are not known.
-
-    Padding, [CLS], [SEP] and [MASK] are never drawn.
-
-    Raises:
-        UserError: the training text has no other tokens.
-    """
-    counts = np.array(vocabulary.counts if vocabulary.counts is not None else np.ones(vocabulary.size), np.float64)
+    """The fixed generator's distribution, float64: the training text's counts, or equal counts if
+    they are unknown. Padding, [CLS], [SEP] and [MASK] are never drawn."""
+    counts = np.ones(vocabulary.size) if vocabulary.counts is None else vocabulary.counts
+    counts = np.array(counts, np.float64)
     special = (vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id)
-    counts[[i for i in special if i is not None]] = 0
-    if not counts.any():
-        raise UserError("generator='unigram' has nothing to draw: the training text has only special tokens")
+    counts[[number for number in special if number is not None]] = 0
     return counts / counts.sum()
 
 
-def draw_tokens(logits: Float[Array, "B P V"], uniforms: Float[Array, "B P"]) -> Int[Array, "B P"]:
-    """A token from each softmax by its inverse distribution function: the first at which the cumulative sum exceeds u."""
+def draw_tokens(logits: Float[Array, "B P V"], uniforms: Float[Array, "B P"]) -> Slots:
+    """A token from each softmax: the first at which the cumulative sum exceeds u."""
     cumulative = jnp.cumsum(jax.nn.softmax(logits), axis=-1)
     # u is scaled, since the float32 sum is not exactly 1.
-    return (cumulative <= uniforms[..., None] * cumulative[..., -1:]).sum(-1, dtype=jnp.int32)
+    below = cumulative <= uniforms[..., None] * cumulative[..., -1:]
+    return below.sum(-1, dtype=jnp.int32)
 
 
-def replaced(view: View, drawn: Int[Array, "B P"]) -> Int[Array, "B L"]:
+def replaced(view: View, drawn: Slots) -> Ids:
     """The original tokens, replaced by the drawn ones at the chosen positions."""
-    return put_at(view["original_tokens"], view["masked_positions"], view["masked_weights"], drawn)
+    positions, used = view["masked_positions"], view["masked_weights"]
+    return put_at(view["original_tokens"], positions, used, drawn)
 
 
-def detection(logits: Float[Array, "B M"], is_replaced: Bool[Array, "B M"], asked: Bool[Array, "B M"]) -> Metrics:
-    """Sums of −log p(right answer) in nats and of right guesses, for all tokens and for replaced ones; z = 0 is "original"."""
+def detection(logits: Array, is_replaced: Array, asked: Array) -> Metrics:
+    """Sums over [B, M] of −log p(answer) in nats and of right guesses; z = 0 is "original"."""
+
+    def count(where):
+        return where.sum(dtype=jnp.float32)
+
     losses = jax.nn.softplus(logits) - is_replaced * logits
     right = ((logits > 0) == is_replaced) & asked
-    count = lambda where: where.sum(dtype=jnp.float32)
     return {
         "loss": ((losses * asked).sum(), count(asked)),
         "accuracy": (count(right), count(asked)),
@@ -250,68 +192,71 @@ def detection(logits: Float[Array, "B M"], is_replaced: Bool[Array, "B M"], aske
     }
 
 
-def copy_mixture(
-    logits: Float[Array, "... V"], copy_logits: Float[Array, "..."], shown: Int[Array, "..."]
-) -> Float[Array, "... V"]:
-    """log of D · 1[v = shown] + (1 − D) · softmax(logits)_v, where D = σ(copy_logits) (section 3.4, All-Tokens MLM)."""
+def copy_mixture(logits: Float[Array, "B M V"], copy_logits: Array, tokens: Array) -> Array:
+    """log of D · 1[v = token] + (1 − D) · softmax(logits)_v, D = σ(copy_logits) (section 3.4)."""
     predicted = jax.nn.log_softmax(logits) + jax.nn.log_sigmoid(-copy_logits)[..., None]
     copied = jnp.logaddexp(predicted, jax.nn.log_sigmoid(copy_logits)[..., None])
-    return jnp.where(jnp.arange(logits.shape[-1]) == shown[..., None], copied, predicted)
+    return jnp.where(jnp.arange(logits.shape[-1]) == tokens[..., None], copied, predicted)
 
 
-def generator_config(shape: TransformerConfig, size: float) -> TransformerConfig:
-    """The body's shape with `size` times its heads, hidden units and width (rounded up to whole, even heads)."""
+def generator_shape(shape: TransformerShape, size: float) -> TransformerShape:
+    """The body's shape with `size` times its heads, hidden units and width (in even heads)."""
     heads = max(1, round(shape.heads * size))
-    width = 2 * heads * math.ceil(round(shape.width * size) / (2 * heads))
-    output = OutputConfig(transform=True, tied=True, bias=True)
-    return dataclasses.replace(shape, width=width, heads=heads, hidden=max(1, round(shape.hidden * size)), output=output)
+    return dataclasses.replace(
+        shape,
+        heads=heads,
+        width=2 * heads * math.ceil(round(shape.width * size) / (2 * heads)),
+        hidden=max(1, round(shape.hidden * size)),
+        output_transform=True,
+        tied=True,
+        output_bias=True,
+    )
 
 
-class _Generator(Transformer):
-    """A narrower transformer that reads the body's embeddings, projected, and whose output is tied to them."""
+class Generator(Transformer):
+    """A narrower transformer that reads and predicts by the body's embeddings, projected."""
 
     body: Transformer
 
     def setup(self):
-        c, wide = self.config, self.body.config
-        self.projection = Dense(c.width, ("embed", None), c.init, c.use_bias, c.dtype)
-        self._setup_distances()
-        if c.final_norm:
-            self.final_norm = Norm(c.epsilon, c.norm, c.use_bias)
-        self.output = TokenPrediction(
-            c.output, c.vocab_size, wide.width, c.epsilon, c.init, c.dtype, c.norm, c.use_bias, c.activation, wide.times_base
-        )
+        shape = self.shape
+        dense = (("embed", None), shape.initializer, shape.use_bias, shape.dtype)
+        self.projection = Dense(shape.width, *dense)
+        self.output = OutputLayer(shape, shape.initializer, self.body.shape)
 
-    def logits(self, view: View, deterministic: bool) -> Float[Array, "B P V"]:
+    def logits(self, view: View) -> Float[Array, "B P V"]:
         """Logits at the chosen positions."""
-        c, embedded = self.config, self.body.embed(view, deterministic)
-        hidden = self._blocks(rows_apart(flattened(self.projection(embedded))), view, deterministic)[-1]
-        hidden = (self.final_norm(hidden) if c.final_norm else hidden).reshape(*embedded.shape[:2], c.width)
-        return self.output(at_positions(hidden, view["masked_positions"]), self.body.token_embedding, "both")
+        hidden = self.run_blocks(self.projection(self.body.embed(view)), view)[-1]
+        chosen = at_positions(hidden, view["masked_positions"])
+        return self.output(chosen, self.body.token_embedding, "both")
 
 
-class _Head(nn.Module):
+class Head(nn.Module):
     """The generator, and the layers that read the body's states (`discriminate`, `copy`)."""
 
     body: Transformer
     objective: ReplacedTokenDetection
 
     def setup(self):
-        c, asked = self.body.config, self.objective
-        # With a bias even if the body's layers have none.
-        dense = lambda width: Dense(width, ("embed", None), c.init, dtype=c.dtype)
-        if asked.trains_generator:
-            self.generator = _Generator(generator_config(c, asked.generator_size), self.body)
-        if asked.discriminates:
-            self.dense, self.to_logit = dense(c.width), dense(1)
-        if asked.task == "all_tokens":
+        shape, objective = self.body.shape, self.objective
+        # With biases even if the body's layers have none.
+        dense = functools.partial(
+            Dense, axes=("embed", None), initializer=shape.initializer, dtype=shape.dtype
+        )
+        if objective.trains_generator:
+            small = generator_shape(shape, objective.generator_size)
+            self.generator = Generator(small, body=self.body)
+        if objective.discriminates:
+            self.dense = dense(shape.width)
+            self.to_logit = dense(1)
+        if objective.task == "all_tokens":
             self.to_copy_logit = dense(1)
 
     def discriminate(self, hidden: Float[Array, "B M D"]) -> Float[Array, "B M"]:
-        """Logits of "replaced": a dense layer, the body's activation and a dense layer, as in the original code."""
-        hidden = ACTIVATIONS[self.body.config.activation](self.dense(hidden))
+        """Logits of "replaced", by two dense layers as in the original code."""
+        hidden = ACTIVATIONS[self.body.shape.activation](self.dense(hidden))
         return self.to_logit(hidden)[..., 0].astype(jnp.float32)
 
     def copy(self, hidden: Float[Array, "B M D"]) -> Float[Array, "B M"]:
-        """Logits of D: the token shown is the original."""
+        """Logits of D: the token in the input is the original."""
         return self.to_copy_logit(hidden)[..., 0].astype(jnp.float32)

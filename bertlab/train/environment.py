@@ -1,7 +1,7 @@
-"""The environment of a run: versions, devices, commit, command."""
+"""What a run's environment.json says of the software and hardware."""
 
-import functools
 import importlib.metadata
+import os
 import platform
 import subprocess
 import sys
@@ -10,38 +10,29 @@ from typing import Any
 
 import jax
 
-from bertlab.machine import describe_machine
-from bertlab.train.code import code_of
-
-_PACKAGES = (
-    *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "array-record", "tensorflow-datasets", "protobuf"),
-    *("ml-collections", "numpy", "sentencepiece", "tokenizers"),
-)
+PACKAGES = ("bertlab", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers")
 
 
-def describe_environment(config: Any = None) -> dict:
-    """A JSON-ready description of this process's software and hardware, and of a config's outside code ("code"), if any."""
-    code = code_of(config) if config is not None else {}
+def describe_environment() -> dict[str, Any]:
+    """Versions, devices, commit and command of this process."""
     return {
         "python": platform.python_version(),
-        **describe_machine(),
-        "bertlab": importlib.metadata.version("bertlab"),
-        "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
+        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
         "backend": jax.default_backend(),
-        "devices": [str(device.device_kind) for device in jax.devices()],
+        "devices": [device.device_kind for device in jax.devices()],
         "processes": jax.process_count(),
-        "git_commit": _git("rev-parse", "HEAD"),
-        "git_changed_files": _git("status", "--porcelain", "--untracked-files=no").splitlines(),
+        "git_commit": git("rev-parse", "HEAD"),
+        "git_changed_files": git("status", "--porcelain", "--untracked-files=no").splitlines(),
         "command": " ".join(sys.argv),
-        **({"code": code} if code else {}),
     }
 
 
-@functools.cache
-def _git(*arguments: str) -> str:
-    """Git's output on the source tree at the first call; empty without a checkout or git."""
+def git(*arguments: str) -> str:
+    """Git's answer on the source tree; "" without a checkout or without git."""
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
     try:
-        done = subprocess.run(["git", "-C", str(Path(__file__).parent), *arguments], capture_output=True, text=True)
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
     except FileNotFoundError:
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,437 +1,326 @@
+"""Prepared corpora beside the old code's, of every source and kind of tokenizer."""
+
 import json
-import os
-import pickle
 import random
-import re
-import signal
 import subprocess
 import sys
-from pathlib import Path
+import tracemalloc
 
-import ml_collections
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from ml_collections import ConfigDict
 
-from bertlab import cli
-from bertlab.data import corpora, duplicates
+from bertlab.data.prepare import prepare as old_prepare
+from bertlab.config.defaults import base_config
+from bertlab.data import duplicates, encode
 from bertlab.data import prepare as prepare_module
+from bertlab.data.batches import Batches
+from bertlab.data.characters import character_ids, character_table
 from bertlab.data.corpora import open_corpus
-from bertlab.data.prepare import describe, prepare
+from bertlab.data.documents import Document
+from bertlab.data.prepare import prepare
 from bertlab.data.prepared import load_prepared
-from bertlab.data.splits import Splits
-from bertlab.data.text_corpus import TextCorpus
-from bertlab.data.tokenizers import load_tokenizer, train_tokenizer
 from bertlab.errors import UserError
-from bertlab.files import cache_directory, temporary_folder
+from tests.data.test_tokenizers import write_byte_level
+
+WORDS = ["".join(random.Random(n).choices("abcdefghij", k=2 + n % 5)) for n in range(200)]
+
+
+def text_of(number):
+    """Sentences with two spaces, line ends, paragraphs, no space between them, and no token."""
+    rng = random.Random(number)
+    lines = [" ".join(rng.choices(WORDS, k=8)).capitalize() + "." for _ in range(rng.randint(1, 9))]
+    return f"{'  '.join(lines)}\n\nOwn{number} é. Twice here.\n犬。猫。\x01\x02\n{lines[0]} [MASK]"
+
+
+def config(folder, corpus, **changes):
+    data = base_config().data
+    data.update(corpus=corpus, directory=str(folder / "new"), workers=1)
+    data.tokenizer.update(kind="wordpiece", vocab_size=300)
+    data.update_from_flattened_dict({key.replace("__", "."): changes[key] for key in changes})
+    return data
+
+
+def write_jsonl(path, numbers=range(120)):
+    records = [json.dumps({"text": text_of(n)}) for n in numbers]
+    path.write_text("\n".join([*records, records[0], '{"text": " "}']) + "\n")
+
+
+def assert_like_old(data):
+    """Tokens, sentences, splits, bytes, counts, statistics and words are the old preparation's."""
+    new = prepare(data)
+    old = old_prepare({**data.to_dict(), "directory": f"{data.directory}-old"})
+    assert new.tokenizer.pieces() == old.tokenizer.pieces()
+    assert new.statistics == old.statistics
+    np.testing.assert_array_equal(new.counts, old.counts)
+    for name in old.statistics:
+        split, source = new.split(name), old.source(name, new.tokenizer.has_whole_words)
+        records = [source[index] for index in range(len(source))]
+        tokens = np.concatenate([record["tokens"] for record in records])
+        if split.words is not None:
+            is_unknown = tokens >= new.tokenizer.vocab_size
+            unknown = source.unknown.words(tokens[is_unknown])
+            rows = new.characters[split.words]
+            np.testing.assert_array_equal(rows[is_unknown], character_ids(unknown))
+            np.testing.assert_array_equal(split.words[~is_unknown], tokens[~is_unknown])
+            tokens[is_unknown] = new.tokenizer.unk_id
+        assert split.tokens.dtype == np.uint16
+        np.testing.assert_array_equal(split.tokens, tokens)
+        lengths = np.concatenate([record["sentence_lengths"] for record in records])
+        np.testing.assert_array_equal(np.diff(split.sentences), lengths)
+        ends = np.cumsum([0, *(len(record["tokens"]) for record in records)])
+        np.testing.assert_array_equal(split.token_bounds(), ends)
+        np.testing.assert_array_equal(split.bytes, [record["bytes"] for record in records])
+    return new
+
+
+def write_gpt2(folder):
+    write_byte_level(folder, [text_of(n) for n in range(40)], ["<|endoftext|>"], 500)
+
+
+TOKENIZERS = {
+    "unigram": {"kind": "unigram", "vocab_size": 400},
+    "bpe": {"kind": "bpe", "vocab_size": 400},
+    "cased wordpiece": {"kind": "wordpiece", "vocab_size": 200},
+    "uncased wordpiece": {"kind": "wordpiece", "vocab_size": 200, "lowercase": True},
+    "words": {"kind": "words", "vocab_size": 150, "lowercase": True},
+    "words by space": {"kind": "words", "vocab_size": 150, "split": "whitespace"},
+    "sampled": {"kind": "words", "vocab_size": 150, "sample_sentences": 100, "seed": 3},
+    "gpt2": {"path": "gpt2"},
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_ids_of_every_tokenizer_are_the_old_ones(tmp_path, name):
+    write_jsonl(tmp_path / "a.jsonl")
+    data = config(tmp_path, f"text:{tmp_path}/a.jsonl")
+    data.tokenizer.update(TOKENIZERS[name])
+    if data.tokenizer.path:
+        (tmp_path / "gpt2").mkdir()
+        write_gpt2(tmp_path / "gpt2")
+        data.tokenizer.path = str(tmp_path / "gpt2")
+    prepared = assert_like_old(data)
+    assert prepared.statistics["train"]["duplicate_sentences"] > 100
+
+
+class FewReviews(tfds.core.GeneratorBasedBuilder):
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = tfds.features.FeaturesDict({"review": tfds.features.Text(), "stars": np.int32})
+        return tfds.core.DatasetInfo(builder=self, features=features)
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples()}
+
+    def _generate_examples(self):
+        return ((n, {"review": text_of(n), "stars": n}) for n in range(30))
 
 
 def write_text(folder):
-    """300 documents; each has a word of its own, and a sentence without any token for WordPiece."""
-    generator = random.Random(0)
-    words = ["".join(generator.choices("abcdefghij", k=generator.randint(2, 6))) for _ in range(200)]
-    path = folder / "text.jsonl"
-    with path.open("w") as file:
-        for i in range(300):
-            lines = [" ".join(generator.choices(words, k=8)).capitalize() + "." for _ in range(generator.randint(1, 9))]
-            file.write(json.dumps({"text": "\n".join([*lines, "\x01\x02", f"Own{i} é."])}) + "\n")
-    return path
+    (folder / "b").mkdir()
+    for name, numbers in {"a.train": range(40), "b/c.txt": range(40, 60)}.items():
+        (folder / name).write_text("\n\n".join(text_of(n) for n in numbers))
+    write_jsonl(folder / "d.jsonl", range(60, 80))
+    return f"{folder}/a.train,{folder}/**/c.txt,{folder}/d.jsonl"
 
 
-def config_of(folder, text):
-    tokenizer = {"kind": "wordpiece", "vocab_size": 300}
-    return {"corpus": f"text:{text}", "directory": str(folder / "cache"), "workers": 1, "tokenizer": tokenizer}
-
-
-@pytest.fixture
-def text(tmp_path):
-    return write_text(tmp_path)
-
-
-@pytest.fixture
-def config(tmp_path, text):
-    return config_of(tmp_path, text)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A corpus that is prepared once for all tests that only read it."""
-    folder = tmp_path_factory.mktemp("whole")
-    return prepare(config_of(folder, write_text(folder)))
-
-
-@pytest.fixture(scope="module")
-def documents(whole):
-    return list(open_corpus(f"text:{whole.directory.parent.parent / 'text.jsonl'}").documents())
-
-
-def changed(config, **changes):
-    tokenizer = {**config["tokenizer"], **changes.pop("tokenizer", {})}
-    return {**config, **changes, "tokenizer": tokenizer}
-
-
-def records(prepared, split):
-    source = prepared.source(split)
-    return [source[i] for i in range(len(source))]
-
-
-def finished(config):
-    return sorted(path.name for path in Path(config["directory"]).iterdir() if not path.name.startswith("."))
-
-
-def test_records_are_the_tokenised_documents(whole, documents):
-    found = []
+def write_splits(folder):
+    line = " mr. <unk> is chairman of <unk> n.v. \n the company does n't own N N of it \n\n"
     for split in ("train", "valid", "test"):
-        for record in records(whole, split):
-            assert sorted(record) == ["bytes", "document", "id", "sentence_lengths", "tokens"]
-            assert record["tokens"].dtype == record["sentence_lengths"].dtype == np.int32
-            assert type(record["bytes"]) is type(record["document"]) is int
-            document = documents[record["document"]]
-            assert record["id"] == document.id
-            assert split == Splits(0.05, 0.1).of(document.id)
-            encoded = [whole.tokenizer.encode(sentence) for sentence in document.sentences]
-            assert [] in encoded
-            np.testing.assert_array_equal(record["sentence_lengths"], [len(ids) for ids in encoded if ids])
-            np.testing.assert_array_equal(record["tokens"], [index for ids in encoded for index in ids])
-            assert record["bytes"] == len(" ".join(document.sentences).encode())
-            found.append(record["document"])
-    assert sorted(found) == list(range(300))
+        (folder / f"ptb.{split}.txt").write_text(line * (1500 if split == "train" else 3))
+    return folder
 
 
-def test_statistics_and_counts(whole):
-    assert set(whole.statistics) == {"train", "valid", "test"}
-    for split, counts in whole.statistics.items():
-        found = records(whole, split)
-        assert {name: count for name, count in counts.items() if "duplicate" not in name and "in_train" not in name} == {
-            "documents": len(found),
-            "sentences": sum(len(record["sentence_lengths"]) for record in found),
-            "tokens": sum(len(record["tokens"]) for record in found),
-            "bytes": sum(record["bytes"] for record in found),
-            "unknown": sum(int((record["tokens"] == whole.tokenizer.unk_id).sum()) for record in found),
-        }
-        assert f"{counts['tokens']:,}" in describe(whole)
-    assert all(part in describe(whole) for part in (str(whole.directory), "wordpiece", "300", "cased"))
-    tokens = np.concatenate([record["tokens"] for record in records(whole, "train")])
-    expected = np.bincount(tokens, minlength=whole.tokenizer.vocab_size)
-    np.testing.assert_array_equal(load_prepared(whole.directory).counts, expected, strict=True)
-    assert (expected == 0).any()
+def write_tfds(folder):
+    FewReviews(data_dir=folder, file_format="array_record").download_and_prepare()
+    return folder / "few_reviews" / "1.0.0"
 
 
-def test_repeated_text_is_counted_and_nothing_depends_on_processes_and_chunks(config, text, monkeypatch):
-    with text.open("a") as file:
-        for i in range(40):
-            twice = "Twice here. Twice here. \x01" if i % 4 else "Case counts."
-            file.write(json.dumps({"text": f"{twice}\nOwn {i}."}) + "\n")
-            file.write(json.dumps({"text": "The same document.\n\x01\n\x01"}) + "\n")
-            file.write(json.dumps({"text": "the same document." if i % 3 else "The same. document."}) + "\n")
-    config = changed(config, valid_fraction=0.2)
-    documents = {split: [] for split in ("train", "valid", "test")}
-    alone = prepare(config)
-    encode = alone.tokenizer.encode
-    for document in open_corpus(config["corpus"]).documents():
-        # What has no token is not there, so it cannot make texts differ.
-        sentences = tuple(sentence for sentence in document.sentences if encode(sentence))
-        documents[Splits(0.2, 0.25).of(document.id)].append(sentences)
-    expected = {}
-    for split, found in documents.items():
-        units = {"documents": found, "sentences": [sentence for sentences in found for sentence in sentences]}
-        of_train = {
-            "documents": set(documents["train"]),
-            "sentences": {s for sentences in documents["train"] for s in sentences},
-        }
-        expected[split] = {f"duplicate_{unit}": len(texts) - len(set(texts)) for unit, texts in units.items()}
-        if split != "train":
-            counts = {f"{unit}_in_train": sum(text in of_train[unit] for text in texts) for unit, texts in units.items()}
-            expected[split] |= counts
-    assert min(expected["train"].values()) > 30 and min(expected["valid"].values()) > 5
-    monkeypatch.setattr(prepare_module, "CHUNK_CHARACTERS", 2000)
-    monkeypatch.setattr(prepare_module, "_DOCUMENTS_PER_SHARD", 50)
-    monkeypatch.setattr(duplicates, "_HASHES_AT_ONCE", 100)
-    prepared = prepare(changed(config, workers=2, directory=f"{config['directory']}-2"))
-    assert prepared.directory.name == alone.directory.name
-    for statistics in (alone.statistics, prepared.statistics):
-        assert {split: {name: counts[name] for name in expected[split]} for split, counts in statistics.items()} == expected
-    for split in expected:
-        np.testing.assert_equal(records(prepared, split), records(alone, split))
-    np.testing.assert_array_equal(prepared.counts, alone.counts)
-    shards = list((prepared.directory / "dataset").glob("*-train.*"))
-    assert len(shards) == -(-alone.statistics["train"]["documents"] // 50)
-    names = ["counts.npy", "dataset", "files.json", "prepared.json", "tokenizer"]
-    assert sorted(path.name for path in prepared.directory.iterdir()) == names
-    share = expected["train"]["duplicate_sentences"] / prepared.statistics["train"]["sentences"]
-    assert f"{share:.2%}" in describe(prepared)
+BOOK = "\n".join("  ".join(f"Sentence {m} of {n} many." for n in range(20)) for m in range(300))
+SOURCES = {
+    "text": (write_text, {}),
+    "files": (write_text, {}),
+    "splits": (
+        write_splits,
+        {"tokenizer__kind": "words", "tokenizer__split": "whitespace", "tokenizer__vocab_size": 19},
+    ),
+    "tfds": (write_tfds, {"tfds__field": "review"}),
+    "synthetic": (None, {"synthetic__documents": 60, "synthetic__vocab_size": 30}),
+    "pydocs": (None, {}),
+}
 
 
-def test_unknown_words_are_kept(config, documents):
-    prepared = prepare(changed(config, tokenizer={"kind": "words", "vocab_size": 100, "lowercase": True}))
-    size, pieces = prepared.tokenizer.vocab_size, prepared.tokenizer.pieces()
-    for split in ("train", "valid"):
-        plain, source = prepared.source(split), prepared.source(split, keep_unknown=True)
-        assert repr(plain) == repr(source)
-        for index in range(len(source)):
-            record = source[index]
-            text = " ".join(documents[record["document"]].sentences)
-            words = re.findall(r"\w+|[^\w\s]", text.lower())
-            assert [
-                pieces[token] if token < size else source.unknown.words([token])[0] for token in record["tokens"].tolist()
-            ] == words
-            assert not record["tokens"].flags.writeable
-            record["tokens"] = np.where(record["tokens"] < size, record["tokens"], prepared.tokenizer.unk_id)
-            np.testing.assert_equal(record, plain[index])
-    assert len(source.unknown.ids(["new", "newer", "new"])) == 3
-    assert source.unknown.ids(["new"]) == source.unknown.ids(["new"]) != source.unknown.ids(["newer"])
+@pytest.mark.parametrize("kind", SOURCES)
+def test_ids_of_every_source_are_the_old_ones(tmp_path, kind, monkeypatch):
+    # A part of the standard library, which takes some seconds as a whole.
+    packages = {"argparse", "pydoc_data"}
+    monkeypatch.setattr(sys, "stdlib_module_names", packages)
+    write, changes = SOURCES[kind]
+    name = f"{kind}:{write(tmp_path)}" if write else kind
+    changes = {"tokenizer__kind": "words", "tokenizer__vocab_size": 30} | changes
+    prepared = assert_like_old(config(tmp_path, name, **changes))
+    assert min(split["documents"] for split in prepared.statistics.values()) >= 1
 
 
-def test_it_is_a_tfds_dataset_of_array_records_and_a_source_for_grain(whole):
-    builder = tfds.builder_from_directory(whole.directory / "dataset")
-    assert {split: info.num_examples for split, info in builder.info.splits.items()} == {
-        split: counts["documents"] for split, counts in whole.statistics.items()
-    }
-    source = whole.source("valid")
-    np.testing.assert_array_equal(builder.as_data_source("valid")[3]["tokens"], source[3]["tokens"])
-    assert list((whole.directory / "dataset").glob("*.array_record-*"))
-    assert "tensorflow" not in sys.modules
-    assert repr(source) == f"PreparedSource(fingerprint={whole.fingerprint}, split=valid)"
-    pickled = pickle.dumps(source)
-    assert len(pickled) < 1000  # without open files
-    other = pickle.loads(pickled)
-    assert repr(other) == repr(source) and len(other) == len(source)
-    np.testing.assert_equal(other[0], source[0])
-    np.testing.assert_equal(source[np.int64(len(source) - 1)], source[len(source) - 1])
-    assert not source[0]["tokens"].flags.writeable
+def test_long_documents_are_the_old_sections(tmp_path):
+    (tmp_path / "a.txt").write_text(f"{BOOK}\n\n{BOOK}")
+    changes = {"tokenizer__kind": "words", "tokenizer__vocab_size": 30}
+    prepared = assert_like_old(config(tmp_path, f"text:{tmp_path}/a.txt", **changes))
+    assert sum(split["documents"] for split in prepared.statistics.values()) == 6
 
 
-def test_second_time_does_nothing(config, monkeypatch):
-    first = prepare(config)
+def test_nothing_depends_on_processes_and_blocks(tmp_path, monkeypatch):
+    write_jsonl(tmp_path / "a.jsonl")
+    corpus = f"text:{tmp_path}/a.jsonl"
+    changes = {"tokenizer__kind": "words", "tokenizer__vocab_size": 60, "valid_fraction": 0.2}
+    one = prepare(config(tmp_path, corpus, **changes))
+    monkeypatch.setattr(encode, "CHUNK_CHARACTERS", 2000)
+    monkeypatch.setattr(duplicates, "_BLOCK", 7)
+    changes |= {"workers": 2, "directory": str(tmp_path / "two")}
+    two = prepare(config(tmp_path, corpus, **changes))
+    assert (two.fingerprint, two.statistics) == (one.fingerprint, one.statistics)
+    for name in one.statistics:
+        first, second = one.split(name), two.split(name)
+        np.testing.assert_array_equal(first.tokens, second.tokens)
+        rows = one.characters[first.words], two.characters[second.words]
+        np.testing.assert_array_equal(*rows)
 
-    def state():
-        return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in first.directory.parent.rglob("*")}
+
+def test_batches_of_a_prepared_corpus_have_its_words_as_characters(tmp_path):
+    write_jsonl(tmp_path / "a.jsonl")
+    data = config(tmp_path, f"text:{tmp_path}/a.jsonl", format="full_sentences", characters=True)
+    data.tokenizer.update(kind="words", vocab_size=60)
+    prepared = prepare(data)
+    batch = Batches(prepared, data)(0)
+    tokens, characters = batch["tokens"], batch["characters"]
+    table = character_table(prepared.tokenizer)
+    is_unknown = tokens == prepared.tokenizer.unk_id
+    np.testing.assert_array_equal(characters[~is_unknown], table[tokens[~is_unknown]])
+    words = {word for n in range(120) for word in prepared.tokenizer.words(text_of(n))}
+    spelled = set(map(bytes, character_ids(sorted(words))))
+    assert is_unknown.sum() > 100
+    assert {bytes(row.astype(np.uint16)) for row in characters[is_unknown]} <= spelled
+
+
+class Generated:
+    """A corpus that is nowhere."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def fingerprint(self):
+        return str(self.size)
 
     def documents(self):
-        raise AssertionError("the corpus was read again")
+        rng = random.Random(0)
+        for number in range(self.size):
+            parts = (f" {' '.join(rng.choices(WORDS, k=10))}." for _ in range(60))
+            yield Document(str(number), tuple(parts))
 
-    before = state()
-    monkeypatch.setattr(TextCorpus, "documents", documents)
-    second = prepare(ml_collections.ConfigDict(changed(config, workers=2)))
-    assert state() == before
-    assert (second.directory, second.statistics) == (first.directory, first.statistics)
+
+def test_memory_does_not_grow_with_the_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(encode, "CHUNK_CHARACTERS", 1 << 12)
+    peaks = []
+    for size in (25, 100):
+        monkeypatch.setattr(prepare_module, "open_corpus", lambda _, size=size: Generated(size))
+        data = config(tmp_path, "text:generated", tokenizer__sample_sentences=300)
+        data.tokenizer.update(kind="words", vocab_size=100)
+        tracemalloc.start()
+        prepared = prepare(data)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert sum(split["bytes"] for split in prepared.statistics.values()) > 2000 * size
+    assert peaks[1] < 1.1 * peaks[0]
+
+
+def test_a_killed_preparation_leaves_nothing_that_looks_whole(tmp_path):
+    write_jsonl(tmp_path / "a.jsonl")
+    program = f"""
+import pathlib, signal
+from bertlab.data import prepare
+from tests.data.test_prepare import config
+
+def wait(*arguments):
+    print("waiting", flush=True)
+    signal.pause()
+
+prepare.write_json = wait  # just before the folder gets its name
+prepare.prepare(config(pathlib.Path({str(tmp_path)!r}), "text:{tmp_path}/a.jsonl"))
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline().startswith("preparing")
+    assert process.stdout.readline() == "waiting\n"
+    process.kill()
+    process.communicate()
+    folders = [path.name for path in (tmp_path / "new").iterdir()]
+    assert folders and all(name.startswith(".") for name in folders)
+    prepared = prepare(config(tmp_path, f"text:{tmp_path}/a.jsonl"))
+    assert sum(split["documents"] for split in prepared.statistics.values()) == 121
+    assert not list((tmp_path / "new").glob(".*.tmp"))
+
+
+def test_the_second_time_reads_no_document(tmp_path, monkeypatch):
+    write_jsonl(tmp_path / "a.jsonl")
+    data = config(tmp_path, f"text:{tmp_path}/a.jsonl")
+    first = prepare(data)
+    monkeypatch.setattr(prepare_module, "_build", None)
+    assert prepare(data).directory == first.directory
     assert load_prepared(first.directory).fingerprint == first.fingerprint
 
 
-@pytest.fixture
-def unbuilt(monkeypatch):
-    """`prepare` finds the directory but builds nothing in it."""
-    monkeypatch.setattr(prepare_module, "_build", lambda *arguments: None)
-    monkeypatch.setattr(prepare_module, "load_prepared", lambda directory: directory)
-
-
-def test_fingerprint_covers_text_and_options(config, text, unbuilt):
-    names = {prepare(config).name}
-    for change in (
-        {"tokenizer": {"vocab_size": 301}},
-        {"tokenizer": {"kind": "words"}},
-        {"tokenizer": {"lowercase": True}},
-        {"tokenizer": {"seed": 1}},
-        {"tokenizer": {"sample_sentences": 900}},
+def test_the_fingerprint_covers_text_tokenizer_and_fractions(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepare_module, "_build", lambda *_: None)
+    monkeypatch.setattr(prepare_module, "load_prepared", lambda directory: directory.name)
+    write_jsonl(tmp_path / "a.jsonl")
+    corpus = f"text:{tmp_path}/a.jsonl"
+    changes = (
+        {},
+        {"tokenizer__vocab_size": 301},
+        {"tokenizer__kind": "words"},
+        {"tokenizer__lowercase": True},
+        {"tokenizer__split": "whitespace"},
+        {"tokenizer__seed": 1},
+        {"tokenizer__sample_sentences": 900},
         {"valid_fraction": 0.1},
         {"test_fraction": 0.1},
-    ):
-        names.add(prepare(changed(config, **change)).name)
-    with text.open("a") as file:
-        file.write('{"text": "One more."}\n')
-    names.add(prepare(config).name)
-    assert len(names) == 9
-    assert all(re.fullmatch(r"text-text-jsonl-[0-9a-f]{16}", name) for name in names)
-
-
-def test_tokenizer_learns_from_training_documents_only(config):
-    config = changed(config, tokenizer={"kind": "words", "vocab_size": 450}, valid_fraction=0.2)
-    prepared = prepare(config)
-    own = {piece for piece in prepared.tokenizer.pieces() if piece.startswith("Own")}
-    in_training = {f"Own{record['document']}" for record in records(prepared, "train")}
-    assert own and own < in_training
-    expected = train_tokenizer(
-        "words",
-        (s for d in open_corpus(config["corpus"]).documents() if Splits(0.2, 0.25).of(d.id) == "train" for s in d.sentences),
-        450,
-        seed=0,
     )
-    assert prepared.tokenizer.pieces() == expected.pieces()
+    names = {prepare(config(tmp_path, corpus, **change)) for change in changes}
+    same = prepare(config(tmp_path, corpus, seq_len=64, seed=1, directory=str(tmp_path / "b")))
+    write_jsonl(tmp_path / "a.jsonl", range(119))
+    names.add(prepare(config(tmp_path, corpus)))
+    assert len(names) == 1 + len(changes) and same in names
+    assert all(name.startswith("a-jsonl-") for name in names)
 
 
-def test_given_tokenizers(config, tmp_path, whole):
-    given = prepare(changed(config, tokenizer={"path": str(whole.directory / "tokenizer"), "kind": "bpe"}))
-    assert given.directory.name != whole.directory.name
-    np.testing.assert_equal(records(given, "test"), records(whole, "test"))
-
-    vocabulary = tmp_path / "vocab.txt"
-    vocabulary.write_text("\n".join(["[PAD]", *"[UNK] [CLS] [SEP] [MASK] a ##b c".split(), *"abcdefghij"]))
-    bert = prepare(changed(config, tokenizer={"path": str(vocabulary)}))
-    assert bert.tokenizer.lowercase and bert.tokenizer.pieces() == load_tokenizer(vocabulary).pieces()
-    (tmp_path / "moved").mkdir()
-    vocabulary.rename(tmp_path / "moved" / "vocab.txt")
-    assert prepare(changed(config, tokenizer={"path": str(tmp_path / "moved" / "vocab.txt")})).directory == bert.directory
-    with pytest.raises(UserError, match=r"config.data.tokenizer.path"):
-        prepare(changed(config, tokenizer={"path": str(vocabulary)}))
-
-
-def test_splits_may_be_left_out_and_so_are_documents_without_tokens(config, text):
-    with text.open("a") as file:
-        file.write('{"text": "\\u0001"}\n{"text": "Abc."}\n')
-    prepared = prepare(changed(config, valid_fraction=0, test_fraction=0.0))
-    assert list(prepared.statistics) == ["train"] and prepared.statistics["train"]["documents"] == 301
-    assert records(prepared, "train")[-1]["document"] == 301
-    with pytest.raises(UserError, match=r'"valid".*config\.data\.valid_fraction'):
-        prepared.source("valid")
-
-
-def test_errors(config, tmp_path):
-    (tmp_path / "empty.txt").write_text("\n \n")
-    (tmp_path / "few.txt").write_text("One document.\n\nAnother document.\n")
-    (tmp_path / "control.txt").write_text("\x01\n\n\x01\n\n\x01\n")
-    given = {"kind": "words", "vocab_size": 8}
-    few = changed(config, corpus=f"text:{tmp_path}/few.txt", tokenizer=given)
-    cases = [
-        (changed(config, corpus=f"text:{tmp_path}/empty.txt"), "has no text"),
-        (changed(config, corpus=f"text:{tmp_path}/none*"), "matches no file"),
-        (few, r"2 document\(s\).* valid split"),
-        (changed(few, valid_fraction=0.5, test_fraction=0.4999999), r"config\.data\.valid_fraction"),
-        (changed(config, valid_fraction=0.5, test_fraction=0.5), r"config\.data\.valid_fraction=0\.5 .*test_fraction=0\.5"),
-        (changed(config, valid_fraction=-0.1), r"config\.data\.valid_fraction=-0\.1"),
-        (changed(config, tokenizer={"vocab_size": 100_000}), "vocab_size=100000"),
-        (changed(config, tokenizer={"kind": "letters"}), r"config\.data\.tokenizer\.kind='letters'"),
-    ]
-    for wrong, message in cases:
+def test_mistakes_name_the_key_or_the_file_and_line(tmp_path):
+    files = {
+        "empty.txt": b"\n \n",
+        "few.txt": b"One document.\n\nAnother document.\n",
+        "latin.txt": b"Fine.\ncaf\xe9\n",
+        "bad.jsonl": b'{"text": "Fine."}\n{"body": "a"}\n',
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    write_jsonl(tmp_path / "a.jsonl")
+    cases = (
+        ("none*", {}, r'config\.data\.corpus: ".*none\*" matches no file'),
+        ("empty.txt", {}, "has no text"),
+        ("few.txt", {}, r"2 documents, and none is in the valid split.*config\.data\.valid_fracti"),
+        ("latin.txt", {}, r"latin\.txt:2: not UTF-8"),
+        ("bad.jsonl", {}, r"bad\.jsonl:2: "),
+        ("a.jsonl", {"valid_fraction": 0.6, "test_fraction": 0.4}, "config.data.valid_fraction"),
+        ("a.jsonl", {"tokenizer__kind": "letters"}, "config.data.tokenizer.kind"),
+        ("a.jsonl", {"tokenizer__vocab_size": 10**5}, "config.data.tokenizer.vocab_size=100000"),
+        ("a.jsonl", {"tokenizer__vocab_size": 10**5, "tokenizer__kind": "bpe"}, "vocab_size=100"),
+        ("a.jsonl", {"tokenizer__path": str(tmp_path / "no")}, "config.data.tokenizer.path"),
+    )
+    for name, changes, message in cases:
         with pytest.raises(UserError, match=message):
-            prepare(wrong)
-    vocabulary = prepare(config).directory / "tokenizer"
-    with pytest.raises(UserError, match="is empty: no document has a token"):
-        prepare(changed(config, corpus=f"text:{tmp_path}/control.txt", tokenizer={"path": str(vocabulary)}))
+            prepare(config(tmp_path, f"text:{tmp_path}/{name}", **changes))
+    assert not [path for path in (tmp_path / "new").iterdir() if path.suffix != ".lock"]
+    with pytest.raises(UserError, match="pydocs, text:GLOB"):
+        open_corpus(ConfigDict({"corpus": "wiki:x"}))
     with pytest.raises(UserError, match="is not a prepared corpus"):
         load_prepared(tmp_path)
-    # Nothing but the one that worked is left.
-    assert os.listdir(config["directory"]) == [vocabulary.parent.name]
-
-
-def test_progress_ends_where_it_should(config):
-    calls = []
-    prepare(config, progress=lambda *call: calls.append(call))
-    labels = list(dict.fromkeys(label for label, _, _ in calls))
-    assert labels == ["reading the text", "training the tokenizer", "tokenising"]
-    last = {label: (done, total) for label, done, total in calls}
-    assert last == {labels[0]: (300, 300), labels[1]: (1, 1), labels[2]: (300, 300)}
-
-
-def test_cache_directory(monkeypatch, tmp_path):
-    monkeypatch.setenv("BERTLAB_CACHE", str(tmp_path))
-    assert cache_directory() == tmp_path and cache_directory("/a") == Path("/a")
-    monkeypatch.delenv("BERTLAB_CACHE")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_directory("") == tmp_path / ".cache" / "bertlab"
-
-
-def test_interruption_by_an_error_leaves_nothing(config):
-    def interrupt(label, done, total):
-        if label == "tokenising":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        prepare(config, progress=interrupt)
-    assert not os.path.exists(config["directory"])
-    assert prepare(config).statistics["train"]["documents"] > 200
-
-
-def prepare_and_wait(config):
-    """Run by a process that will be killed: prepares, and waits for ever when some chunks are tokenised."""
-    prepare_module.CHUNK_CHARACTERS = 2000
-
-    def wait(label, done, total):
-        if label == "tokenising" and done:
-            print("ready", flush=True)
-            signal.pause()
-
-    prepare(config, progress=wait)
-
-
-def test_killed_preparation(config):
-    config = changed(config, workers=2)
-    program = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
-import test_prepare
-test_prepare.prepare_and_wait(*json.loads(sys.argv[2]))
-"""
-    arguments = [str(Path(__file__).parent), json.dumps([config])]
-    process = subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE)
-    assert process.stdout.readline().startswith(b"preparing about ")
-    assert process.stdout.readline() == b"ready\n"
-    process.kill()
-    # Its worker processes hold the same output: it ends when they have ended too.
-    process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGKILL
-    assert finished(config) == []
-    [abandoned] = [name for name in os.listdir(config["directory"]) if not name.endswith(".lock")]  # the lock is free
-    assert f"-{process.pid}-" in abandoned
-
-    prepared = prepare(config)
-    assert os.listdir(config["directory"]) == [prepared.directory.name]
-    assert sum(counts["documents"] for counts in prepared.statistics.values()) == 300
-
-
-def test_apache_beam_is_asked_for_by_name_and_not_needed_otherwise(config, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "apache_beam", None)
-    command = ["prepare", f"--corpus={config['corpus']}", f"--config.data.directory={config['directory']}"]
-    command += ["--config.data.tokenizer.vocab_size=400", "--config.data.workers=1"]
-    assert cli.main([*command, "--beam_runner=DirectRunner"]) == 2
-    assert "pip install -e '.[beam]' in the clone" in capsys.readouterr().err
-    assert not Path(config["directory"]).exists()
-    assert cli.main(command) in (None, 0) and len(finished(config)) == 1
-
-
-def test_preparations_that_still_run_are_left_alone(config):
-    root = Path(config["directory"])
-    root.mkdir()
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    with temporary_folder(root, prepare_module.TEMPORARY) as own:
-        elsewhere, left = (root / own.name.replace(f"-{os.getpid()}-", end) for end in ("-elsewhere-1-", f"-{ended.pid}-"))
-        elsewhere.mkdir()
-        left.mkdir()
-        prepare(config)
-        assert own.exists() and elsewhere.exists() and not left.exists()
-    assert not own.exists()
-
-
-def test_two_preparations_at_once(config):
-    inner = []
-
-    def prepare_inside(label, done, total):
-        # When the outer one has nearly finished, another one does everything.
-        if label == "tokenising" and done == total and not inner:
-            inner.append(None)
-            inner[0] = prepare(config)
-
-    outer = prepare(config, progress=prepare_inside)
-    assert inner[0].directory == outer.directory
-    assert os.listdir(config["directory"]) == [outer.directory.name]
-    np.testing.assert_equal(records(outer, "test"), records(inner[0], "test"))
-
-
-def test_options_reach_their_corpora(config, monkeypatch, unbuilt):
-    seen = []
-
-    class Fake(TextCorpus):
-        def __init__(self, spec, **options):
-            seen.append((spec, options))
-            super().__init__(config["corpus"])
-
-    monkeypatch.setattr(corpora, "open_corpus", Fake)
-    own = {"pydocs": {}, "synthetic": {"synthetic": {"states": 3}}, "tfds:x": {"tfds": {"split": "a", "field": "b"}}}
-    for corpus, options in own.items():
-        made = prepare({**config, "corpus": corpus, "workers": 1, **options})
-        assert made.name.startswith(corpus.replace(":", "-") + "-")
-    assert seen == [
-        ("pydocs", {"directory": config["directory"]}),
-        ("synthetic", {"states": 3}),
-        ("tfds:x", {"split": "a", "field": "b"}),
-    ]

@@ -1,35 +1,52 @@
-"""Formats: how documents become batches. To add one, write a subclass of `Format` in its own file and add an entry here."""
+"""Formats: how documents become rows. To add one, write a function and an entry here."""
 
-from bertlab.data.formats.base import Format
-from bertlab.data.formats.cooccurrence import Cooccurrence
-from bertlab.data.formats.pairs import NEGATIVES, SegmentPair, SentencePair
-from bertlab.data.formats.sentences import DocSentences, FullSentences
-from bertlab.data.formats.stream import Stream
+from collections.abc import Callable
+from dataclasses import dataclass
 
-__all__ = ["FIELDS", "FORMATS", "NEGATIVES", "Format", "format_of", "row_length"]
+from bertlab.data.formats import pairs, sentences
+from bertlab.data.formats.stream import MARGIN, stream
+from bertlab.data.plans import Plan
 
-FORMATS: dict[str, type[Format]] = {
-    kind.name: kind for kind in (SegmentPair, FullSentences, SentencePair, DocSentences, Stream, Cooccurrence)
+
+@dataclass(frozen=True)
+class Format:
+    """What other code needs to know of one value of `config.data.format`.
+
+    Attributes:
+        plan: (text, `config.data`, specials, generator) -> the rows; None for pairs of words.
+        makes: fields that an objective may need and not all formats make.
+        has_padding: rows may end in padding, so they can be packed or sorted into buckets.
+        crosses_documents: a row continues with the next document at the end of one.
+    """
+
+    plan: Callable[..., Plan] | None
+    makes: tuple[str, ...] = ()
+    has_padding: bool = True
+    crosses_documents: bool = False
+
+
+_LABELS = tuple(pairs.NEGATIVES.values())
+
+FORMATS: dict[str, Format] = {
+    "segment_pair": Format(pairs.segment_pair, makes=_LABELS),
+    "sentence_pair": Format(pairs.sentence_pair, makes=_LABELS),
+    "full_sentences": Format(sentences.full_sentences, crosses_documents=True),
+    "doc_sentences": Format(sentences.doc_sentences),
+    "sentences": Format(sentences.sentences),
+    "stream": Format(stream, ("next_tokens", "continues", "rate_scale"), has_padding=False),
+    "cooccurrence": Format(None, ("contexts", "counts"), has_padding=False),
 }
 
-FIELDS = frozenset(field for kind in FORMATS.values() for field in kind.makes)
-"""All fields that an objective may need and only some formats make."""
 
-
-def format_of(data, prepared=None, split: str = "train") -> Format:
-    """The format that `config.data` names.
-
-    Args:
-        data: `config.data`.
-        prepared: the corpus (`Prepared`); without it the format only describes its batches.
-        split: of the corpus.
-
-    Raises:
-        UserError: the corpus lacks the split.
-    """
-    return FORMATS[data.format](data, prepared, split)
+def label_field(data) -> str | None:
+    """The field that has the labels of pairs; None without pairs."""
+    if FORMATS[data.format].makes != _LABELS:
+        return None
+    return pairs.NEGATIVES[data[data.format].negatives]
 
 
 def row_length(data) -> int:
-    """The length of the rows of `config.data`, or of a task's data (without a format)."""
-    return format_of(data).row_length if "format" in data else data.seq_len
+    """Positions of a row."""
+    if data.format == "stream":
+        return data.seq_len + MARGIN * data.stream.vary_length
+    return data.pack_length or data.seq_len

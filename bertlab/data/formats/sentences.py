@@ -1,68 +1,78 @@
-"""Rows of whole sentences in reading order."""
-
-import itertools
+"""Rows [CLS] sentences [SEP] of whole sentences in reading order; too long ones are cut."""
 
 import numpy as np
 
-from bertlab.data.formats.row_format import RowFormat, RowIterator
-from bertlab.data.rows import Row, make_row, sentence_bounds
+from bertlab.data.plans import RowPlan, Specials, Text, bounds_of, chain, special
 
 
-class FullSentences(RowFormat):
-    """Rows of whole sentences in reading order, across document borders (RoBERTa, Liu et al. 2019, section 4.2).
+def full_sentences(text: Text, data, specials: Specials, rng: np.random.Generator) -> RowPlan:
+    """As many sentences as a row holds, across document borders (Liu et al. 2019, section 4.2).
 
-    A row is [CLS] and sentences until the next does not fit, with a [SEP] where a document ends (`document_separator`) and
-    at the row's end. By default the documents of a row do not see each other: each has its own number and positions. With
-    `attend_across_documents`, as in RoBERTa, all tokens of a row are one document.
+    A [SEP] stands where a document ends in a row (`document_separator`) and at the row's end. By
+    default the documents of a row do not see each other: each has its own number and positions.
+    With `attend_across_documents`, as in RoBERTa, all tokens of a row are one document.
     """
-
-    name = "full_sentences"
-    crosses_documents = True
-
-    def cut(self, document: dict, rng: np.random.Generator) -> list[tuple]:
-        """(sentence ids, document index, number in the document); a sentence longer than a row is cut into pieces."""
-        del rng
-        room = self.data.seq_len - 2
-        bounds = sentence_bounds(document).tolist()
-        cuts = [(i, min(i + room, end)) for start, end in itertools.pairwise(bounds) for i in range(start, end, room)]
-        return [(document["tokens"][start:end], document["document"], number) for number, (start, end) in enumerate(cuts)]
-
-    def assemble(self, units: RowIterator) -> Row | None:
-        """Whole sentences while they fit."""
-        first = units.peek()
-        if first is None:
-            return None
-        seq_len, tokenizer = self.data.seq_len, self.tokenizer
-        separators = [tokenizer.sep_id] if self.settings.document_separator else []
-        tokens, documents, number = [tokenizer.cls_id], [1], 1
-        while (unit := units.peek()) is not None:
-            piece, _, place = unit
-            # Not by the document's index: in a small corpus a document may follow itself, an epoch later.
-            crosses = place == 0 and len(tokens) > 1
-            if crosses and not self.crosses_documents:
-                break
-            between = separators if crosses else []
-            if len(tokens) + len(between) + len(piece) + 1 > seq_len:
-                break
-            tokens += [*between, *piece.tolist()]
-            documents += [number] * len(between)
-            number += crosses
-            documents += [number] * len(piece)
-            units.take()
-        tokens.append(tokenizer.sep_id)
-        documents = np.ones(len(tokens)) if self.settings.attend_across_documents else [*documents, number]
-        return make_row(seq_len, tokenizer.pad_id, tokens, 0, documents, -1, first[1:])
+    del rng
+    settings = data.full_sentences
+    text = text.cut(data.seq_len - 2)
+    following = _full(text, data.seq_len - 2, settings.document_separator)
+    across = settings.attend_across_documents
+    return _rows(text, following, specials, settings.document_separator, across)
 
 
-class DocSentences(FullSentences):
-    """`FullSentences` that end where their document ends (RoBERTa's DOC-SENTENCES, Liu et al. 2019, section 4.2).
+def doc_sentences(text: Text, data, specials: Specials, rng: np.random.Generator) -> RowPlan:
+    """`full_sentences` whose rows end where a document ends (RoBERTa's DOC-SENTENCES).
 
-    The last row of a document is padded. RoBERTa enlarged the batches to make up for it; this format does not.
+    RoBERTa enlarged the batches to make up for the padding; this format does not.
     """
+    del rng
+    text = text.cut(data.seq_len - 2)
+    end = text.documents[text.document + 1]
+    return _rows(text, np.minimum(_full(text, data.seq_len - 2, 0), end), specials)
 
-    name = "doc_sentences"
-    crosses_documents = False
 
-    def __init__(self, data, prepared=None, split: str = "train"):
-        super().__init__(data, prepared, split)
-        self.settings.attend_across_documents, self.settings.document_separator = False, True
+def sentences(text: Text, data, specials: Specials, rng: np.random.Generator) -> RowPlan:
+    """One sentence a row."""
+    del rng
+    text = text.cut(data.seq_len - 2)
+    return _rows(text, np.arange(1, len(text.starts) + 1), specials)
+
+
+def _full(text: Text, room: int, separator: int) -> np.ndarray:
+    """[S]: the sentence after a full row that begins with this one.
+
+    Args:
+        room: tokens of a row without [CLS] and the last [SEP].
+        separator: tokens that crossing a border costs.
+    """
+    borders = bounds_of(np.diff(text.document, prepend=-1) > 0)
+    used = text.bounds + separator * borders
+    limit = text.bounds[:-1] + separator * borders[1:] + room
+    return np.searchsorted(used, limit, side="right") - 1
+
+
+def _rows(text, following, specials, separator=True, across=False) -> RowPlan:
+    """The rows.
+
+    Args:
+        following: [S] the sentence after a row that begins with this one.
+        separator: [SEP] after each document of a row, not only the last.
+        across: all of a row is one document.
+    """
+    # A run is what a row has of one document. [CLS] stands before the first run of a row.
+    begins_row, begins_run = np.zeros((2, len(text.starts) + 1), bool)
+    begins_row[chain(following)] = begins_row[-1] = True
+    begins_run[text.documents] = True
+    run = np.flatnonzero(begins_run | begins_row)
+    is_first, is_last = begins_row[run[:-1]], begins_row[run[1:]]
+    first = np.flatnonzero(is_first)
+    one = np.ones(len(is_first), np.int64)
+    number = np.arange(len(one)) - np.repeat(first, np.diff(first, append=len(one)))
+    cls, sep = special(specials.cls) * one, special(specials.sep) * one
+    return RowPlan.from_groups(
+        starts=np.stack([cls, text.starts[run[:-1]], sep], axis=1),
+        lengths=np.stack([is_first, np.diff(text.bounds[run]), is_last | separator], axis=1),
+        documents=one if across else number + 1,
+        segments=(0, 0, 0),
+        first=first,
+    )

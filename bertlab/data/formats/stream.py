@@ -1,224 +1,194 @@
-"""Streams: text for models that carry their state from batch to batch (truncated back-propagation through time).
+"""Streams: text for models that carry their state from batch to batch (truncated BPTT).
 
-A batch has B lanes, its rows. A lane reads one document after the other, and its row continues its row of the previous batch. A
-lane that ends a document takes the next in the shuffled order at once, so every document is read once per epoch, and the token
-after a row's last one is known.
-
-Rows have `next_tokens`, the token to predict at each position (−1: none); `continues` (1: the row continues with its lane's
-state, 0: states start from zero); and `rate_scale`. Nothing in them is random; `visit` is always 0. With
-`config.data.stream.backward`, models that read right to left get a second stream of other documents with the prefix
-`backward_`. Its rows are in text order; read from the last position to the first, a row continues in the next batch.
+The documents of a plan lie end to end. Each of the batch's B lanes reads an equal share of them,
+and a lane's row continues its row of the batch before. Rows have `next_tokens`, the token to
+predict at each position (−1: none); `continues` (1: the row starts with its lane's state, 0: with
+zeros); and `rate_scale`. Nothing in a row is random. With `config.data.stream.backward`, models
+that read right to left get a second stream, of the same documents in another order, with the prefix
+`backward_`. Its rows are in text order; read from the last position to the first, a row continues
+in the next batch.
 
 How documents are joined (`config.data.stream.wrap`):
 
-    document  w w w w [SEP]            predicted going forward: all but a lane's first
-    sentence  [CLS] w w  [CLS] w w     predicted: w w [SEP]  w w [SEP], as in ELMo's training (bilm-tf, data.py): an end
-                                       is predicted but never read, a start read but never predicted; backward the reverse
+    document  w w w w [SEP]            predicted: all but the first
+    sentence  [CLS] w w  [CLS] w w     predicted: w w [SEP]  w w [SEP], as in ELMo's training
+                                       (bilm-tf, data.py): an end is predicted and never read, a
+                                       start read and never predicted; backward the reverse
     none      w w w w
 """
 
-import itertools
-from typing import NamedTuple
+from dataclasses import dataclass
 
-import grain
 import numpy as np
 
-from bertlab import papers
-from bertlab.data.formats.base import Format
-from bertlab.data.iterators import IteratorDataset
-from bertlab.data.rows import sentence_bounds
+from bertlab.data.plans import Specials, Text, bounds_of, gather, ranges, special
 
-_MARGIN = 20  # by which a row with `vary_length` may be longer than `seq_len`
+MARGIN = 20  # by which a row of varying length may be longer than `seq_len`
 
-_BACKWARD_SEED = 1
-_LENGTH_SEED = 2
+# Lengths of BPTT (Merity et al. 2017, section 5; main.py of awd-lstm-lm).
+_HALF_PROBABILITY, _STDDEV, _SHORTEST = 0.05, 5.0, 5
 
 
-def varied_length(data, batch: int) -> int:
-    """The number of tokens in the rows of a training batch with `vary_length`, the same in all rows and on all hosts.
+@dataclass(frozen=True)
+class Sequence:
+    """The text of one direction, with one position of padding at both ends.
 
-    Normal about `seq_len`, or one time in twenty about its half, with standard deviation 5; at least 5 and at most 20 above
-    `seq_len`.
-    """
-    rng = np.random.default_rng([data.seed, _LENGTH_SEED, batch])
-    of = papers.VARIED_LENGTHS
-    centre = data.seq_len / 2 if rng.random() < of["half_probability"] else data.seq_len
-    return min(max(of["shortest"], int(rng.normal(centre, of["stddev"]))), data.seq_len + _MARGIN)
-
-
-class _Text(NamedTuple):
-    """A document in the order in which a lane reads it: `targets[i]` is predicted once `inputs[i]` is read."""
-
-    document: int
-    inputs: np.ndarray
-    targets: np.ndarray
-    # Whether the last target, −1 so far, is the next token that the lane reads.
-    is_open: bool
-
-
-def _read(document: dict, wrap: str, backward: bool, cls_id: int, sep_id: int) -> _Text:
-    tokens, step = document["tokens"], -1 if backward else 1
-    if wrap == "sentence":
-        bounds = sentence_bounds(document)
-        before, after = np.insert(tokens, bounds[:-1], cls_id), np.insert(tokens, bounds[1:], sep_id)
-        inputs, targets = (after, before) if backward else (before, after)
-        return _Text(document["document"], inputs[::step], targets[::step], False)
-    inputs = (np.append(tokens, sep_id) if wrap == "document" else tokens)[::step]
-    return _Text(document["document"], inputs, np.append(inputs[1:], -1), True)
-
-
-class _Lanes:
-    """The lanes of one direction, and how far each has come."""
-
-    def __init__(self, stream: "Stream", visits: grain.MapDataset, rows: int, backward: bool):
-        self._visits, self._backward = visits, backward
-        self._wrap, self._across = stream.settings.wrap, stream.settings.attend_across_documents
-        self._tokenizer = stream.tokenizer
-        # A visit is the number of a document in the endless order, an offset the place of the next token in its text.
-        self._reading, self._offsets, self._next_visit = list(range(rows)), [0] * rows, rows
-        self._texts: dict[int, tuple[int, _Text]] = {}
-
-    def state(self) -> dict:
-        return {"reading": list(self._reading), "offsets": list(self._offsets), "next_visit": self._next_visit}
-
-    def restore(self, state: dict) -> None:
-        self._reading, self._offsets = list(state["reading"]), list(state["offsets"])
-        self._next_visit = state["next_visit"]
-
-    def ended(self) -> bool:
-        return min(self._reading) >= len(self._visits)
-
-    def _text(self, lane: int) -> _Text | None:
-        """The text that a lane reads; None at the end."""
-        visit = self._reading[lane]
-        if visit >= len(self._visits):
-            return None
-        if self._texts.get(lane, (None,))[0] != visit:
-            tokenizer = self._tokenizer
-            text = _read(self._visits[visit], self._wrap, self._backward, tokenizer.cls_id, tokenizer.sep_id)
-            self._texts[lane] = visit, text
-        return self._texts[lane][1]
-
-    def take(self, length: int, width: int, first: bool) -> dict[str, np.ndarray]:
-        """The next `length` tokens of every lane, in rows of `width`; `first`: no batch was before."""
-        shape = len(self._reading), width
-        fields = {
-            "tokens": np.full(shape, self._tokenizer.pad_id, np.int32),
-            "documents": np.zeros(shape, np.int32),
-            "next_tokens": np.full(shape, -1, np.int32),
-            "continues": np.zeros(shape[0], np.int32),
-            "example_id": np.zeros((shape[0], 2), np.int32),
-        }
-        for lane in range(shape[0]):
-            if (text := self._text(lane)) is None:
-                continue
-            fields["continues"][lane] = not first if self._across else self._offsets[lane] > 0
-            fields["example_id"][lane] = text.document, self._offsets[lane]
-            row = {name: fields[name][lane] for name in ("tokens", "documents", "next_tokens")}
-            size = self._fill(lane, row, length)
-            if self._backward:
-                for values in row.values():
-                    values[:size] = values[:size][::-1].copy()
-                row["documents"][:size] = row["documents"][0] + 1 - row["documents"][:size]
-        # Positions count from 0 where a document begins in the row.
-        documents, places = fields["documents"], np.arange(width, dtype=np.int32)
-        begins = np.where(np.diff(documents, axis=1, prepend=0) != 0, places, 0)
-        positions = np.where(documents > 0, places - np.maximum.accumulate(begins, axis=1), 0).astype(np.int32)
-        return {**fields, "segments": np.zeros(shape, np.int32), "positions": positions}
-
-    def _fill(self, lane: int, row: dict[str, np.ndarray], length: int) -> int:
-        """Writes a lane's next `length` tokens in the order they are read; returns how many there were."""
-        size, number = 0, 0
-        while size < length and (text := self._text(lane)) is not None:
-            start = self._offsets[lane]
-            part = slice(start, start + length - size)
-            end = size + len(text.inputs[part])
-            number += 1
-            row["tokens"][size:end] = text.inputs[part]
-            row["next_tokens"][size:end] = text.targets[part]
-            row["documents"][size:end] = 1 if self._across else number
-            self._offsets[lane] += end - size
-            size = end
-            if self._offsets[lane] == len(text.inputs):
-                self._reading[lane], self._offsets[lane] = self._next_visit, 0
-                self._next_visit += 1
-                if text.is_open and self._across and (following := self._text(lane)) is not None:
-                    row["next_tokens"][size - 1] = following.inputs[0]
-        return size
-
-
-class StreamIterator(grain.DatasetIterator):
-    """Batches of `rows` lanes over the documents of each direction (`visits`).
-
-    Its state: how far each lane has come, and the number of the next batch.
+    Attributes:
+        starts: int64 [N], see `RowPlan`.
+        bounds: int64 [N + 1], the position of each span, from −1 on, and the end.
+        documents: int64 [N], from 1 on; 0 for padding.
+        lanes: int64 [B + 1], where each lane begins and the last ends.
     """
 
-    def __init__(self, stream: "Stream", visits: dict[str, grain.MapDataset], rows: int, varies: bool):
-        super().__init__()
-        self._data, self._width, self._varies = stream.data, stream.row_length, varies
-        self._sides = {name: _Lanes(stream, order, rows, name == "backward") for name, order in visits.items()}
-        self._batch = 0
+    starts: np.ndarray
+    bounds: np.ndarray
+    documents: np.ndarray
+    lanes: np.ndarray
 
-    def __next__(self) -> dict[str, np.ndarray]:
-        if all(lanes.ended() for lanes in self._sides.values()):
-            raise StopIteration
-        data, width = self._data, self._width
-        length = varied_length(data, self._batch) if self._varies else data.seq_len
-        batch = self._sides["forward"].take(length, width, first=self._batch == 0)
-        rows = len(batch["tokens"])
-        batch["pair_label"] = np.full(rows, -1, np.int32)
-        batch["order_label"] = np.full(rows, -1, np.int32)
-        batch["visit"] = np.zeros(rows, np.int32)
-        batch["rate_scale"] = np.full(rows, length / data.seq_len, np.float32)
-        if "backward" in self._sides:
-            backward = self._sides["backward"].take(length, width, first=self._batch == 0)
-            del backward["example_id"]
-            batch |= {f"backward_{name}": values for name, values in backward.items()}
-        self._batch += 1
-        return batch
+    @classmethod
+    def from_text(cls, text, wrap, backward, specials, lanes, whole_documents) -> "Sequence":
+        """Args: lanes: how many; whole_documents: each begins with a document."""
+        if wrap == "sentence":
+            starts, lengths, documents = text.starts, np.diff(text.bounds), text.document + 1
+        else:
+            starts, lengths = text.starts[text.documents[:-1]], np.diff(text.bounds[text.documents])
+            documents = np.arange(1, len(starts) + 1)
+        if wrap != "none":
+            before = wrap == "sentence" and not backward
+            token = special(specials.cls if before else specials.sep)
+            extra = (np.full_like(starts, token), np.ones_like(lengths))
+            columns = ((e, own) if before else (own, e) for e, own in zip(extra, (starts, lengths)))
+            starts, lengths = (np.stack(column, axis=1).ravel() for column in columns)
+            documents = np.repeat(documents, 2)
+        padding = [special(specials.pad)]
+        bounds = bounds_of(np.concatenate([[1], lengths, [1]])) - 1
+        cuts = np.arange(lanes + 1) * bounds[-2] // lanes
+        if whole_documents:
+            begins = bounds[1:-1][np.diff(documents, prepend=0, append=0) != 0]
+            cuts = begins[np.searchsorted(begins, cuts)]
+        documents = np.concatenate([[0], documents, [0]])
+        return cls(np.concatenate([padding, starts, padding]), bounds, documents, cuts)
 
-    def get_state(self) -> dict:
-        return {"batch": self._batch, **{name: lanes.state() for name, lanes in self._sides.items()}}
+    def document_at(self, positions: np.ndarray) -> np.ndarray:
+        """The document of each position."""
+        return self.documents[np.searchsorted(self.bounds, positions, side="right") - 1]
 
-    def set_state(self, state: dict) -> None:
-        self._batch = state["batch"]
-        for name, lanes in self._sides.items():
-            lanes.restore(state[name])
+    def window(self, arrays, first, last, width, pad_id) -> dict[str, np.ndarray]:
+        """The fields of positions first[r] .. last[r] of the text, a row each."""
+        i = np.searchsorted(self.bounds, first, side="right") - 1
+        counts = np.maximum(np.searchsorted(self.bounds, last) - i, 0)
+        spans, row = ranges(i, counts), np.repeat(np.arange(len(i)), counts)
+        begin = np.maximum(self.bounds[spans], first[row])
+        lengths = np.minimum(self.bounds[spans + 1], last[row]) - begin
+        starts = self.starts[spans] + begin - self.bounds[spans]
+        documents = self.documents[spans]
+        numbers = np.where(documents > 0, documents - self.documents[i][row] + 1, 0)
+        segments = np.zeros_like(numbers)
+        return gather(arrays, starts, lengths, segments, numbers, counts, width, pad_id)
 
 
-class Stream(Format):
-    """See the module."""
+@dataclass(frozen=True)
+class StreamPlan:
+    """Rows of a stream. Row t·B + lane is a lane's row in batch t.
 
-    name = "stream"
-    is_stream = True
+    Attributes:
+        sequences: by direction, "forward" and perhaps "backward".
+        steps: int64 [n + 1], how far each lane has come before each batch.
+        settings: `config.data.stream`.
+        seq_len: `config.data.seq_len`.
+        specials: of the tokenizer.
+    """
 
-    @property
-    def row_length(self) -> int:
-        """See `Format`: more than `seq_len`, to leave room if lengths vary."""
-        return self.data.seq_len + _MARGIN * self.settings.vary_length
+    sequences: dict[str, Sequence]
+    steps: np.ndarray
+    settings: object
+    seq_len: int
+    specials: Specials
+    is_ordered = True
 
-    def train(self, index: int, count: int) -> grain.IterDataset:
-        """See `Format`; each part reads documents of its own."""
-        visits = {name: order[index::count].repeat() for name, order in self._orders(self.data.seed).items()}
-        rows = self.data.batch_size // count
-        return IteratorDataset(lambda: StreamIterator(self, visits, rows, varies=self.settings.vary_length))
+    def __len__(self) -> int:
+        return (len(self.steps) - 1) * (len(self.sequences["forward"].lanes) - 1)
 
-    def evaluate(self, limit: int) -> list[dict[str, np.ndarray]]:
-        """See `Format`: every document once, in lanes that continue from batch to batch; a lane that has ended is padding."""
-        batches = StreamIterator(self, self._orders(seed=0), self.data.batch_size, varies=False)
-        return list(itertools.islice(batches, limit or None))
+    def gather(self, arrays, rows: np.ndarray, width: int, pad_id: int) -> dict[str, np.ndarray]:
+        """See `Plan`."""
+        step, lane = np.divmod(rows, len(self.sequences["forward"].lanes) - 1)
+        fields = self._side(arrays, "forward", step, lane, width)
+        if "backward" in self.sequences:
+            backward = self._side(arrays, "backward", step, lane, width)
+            fields |= {f"backward_{name}": values for name, values in backward.items()}
+        lengths = self.steps[step + 1] - self.steps[step]
+        none = np.full(len(rows), -1, np.int32)
+        labels = {"pair_label": none, "order_label": none, "number": rows}
+        return fields | labels | {"rate_scale": (lengths / self.seq_len).astype(np.float32)}
 
-    def made_up(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        rows = len(batch["tokens"])
-        return batch | {
-            "next_tokens": np.roll(batch["tokens"], -1, axis=1),
-            "continues": np.ones(rows, np.int32),
-            "rate_scale": np.ones(rows, np.float32),
-        }
+    def _side(self, arrays, side, step, lane, width) -> dict[str, np.ndarray]:
+        sequence, backward = self.sequences[side], int(side == "backward")
+        low, high = sequence.lanes[lane], sequence.lanes[lane + 1]
+        if backward:
+            first = np.maximum(high - self.steps[step + 1], low)
+            last = np.maximum(high - self.steps[step], low)
+        else:
+            first = np.minimum(low + self.steps[step], high)
+            last = np.minimum(low + self.steps[step + 1], high)
+        # One position more than the row: the token that is predicted last.
+        pad_id = self.specials.pad
+        window = sequence.window(arrays, first - backward, last + 1 - backward, width + 1, pad_id)
+        own = slice(backward, width + backward)
+        predicted = slice(1 - backward, width + 1 - backward)
+        fields = {name: np.ascontiguousarray(values[:, own]) for name, values in window.items()}
+        is_text = np.arange(width) < (last - first)[:, None]
+        documents, positions = fields["documents"], fields["positions"]
+        across = self.settings.attend_across_documents
+        follows, document = window["tokens"][:, predicted], window["documents"][:, predicted]
+        if self.settings.wrap == "sentence":  # its end follows, not the next one's start
+            start, end = self.specials.cls, self.specials.sep
+            start, end = (end, start) if backward else (start, end)
+            follows = np.where((follows == start) | (document == 0), end, follows)
+            has_next = is_text
+        else:
+            has_next = is_text & (document > 0) & (across | (document == documents))
+        fields["next_tokens"] = np.where(has_next, follows, -1).astype(np.int32)
+        if across:
+            documents, positions = np.ones_like(documents), np.arange(width, dtype=np.int32)
+        else:  # from 1 and from 0 in the row, which may begin after the window
+            documents = documents - documents[:, :1] + 1
+            positions = positions - (documents == 1) * positions[:, :1]
+        fields["documents"] = np.where(is_text, documents, 0).astype(np.int32)
+        fields["positions"] = np.where(is_text, positions, 0).astype(np.int32)
+        for name in arrays:
+            fields[name] = np.where(is_text, fields[name], pad_id)
+        edge = last if backward else first  # the row is read from here on
+        is_same = sequence.document_at(edge - 1) == sequence.document_at(edge)
+        fields["continues"] = ((step > 0) & (across | is_same)).astype(np.int32)
+        return fields
 
-    def _orders(self, seed: int) -> dict[str, grain.MapDataset]:
-        seeds = {"forward": seed}
-        if self.settings.backward:
-            # Not a number near `seed`: two runs' seeds may not give one's forward and the other's backward order.
-            seeds["backward"] = int(np.random.default_rng([seed, _BACKWARD_SEED]).integers(2**32))
-        return {name: grain.MapDataset.source(self.source).seed(value).shuffle() for name, value in seeds.items()}
+
+def stream(
+    text: Text, data, specials: Specials, rng: np.random.Generator, whole_documents: bool = False
+) -> StreamPlan:
+    """See the module.
+
+    Args:
+        whole_documents: each lane begins with a document, so lanes are of different lengths.
+    """
+    settings = data.stream
+    options = (specials, data.batch_size, whole_documents)
+    sequences = {"forward": Sequence.from_text(text, settings.wrap, False, *options)}
+    if settings.backward:
+        counts = np.diff(text.documents)
+        order = rng.permutation(len(counts))
+        sentences = ranges(text.documents[order], counts[order])
+        lengths = np.diff(text.bounds)[sentences]
+        other = Text.from_lengths(text.starts[sentences], lengths, counts[order])
+        sequences["backward"] = Sequence.from_text(other, settings.wrap, True, *options)
+    longest = max(int(np.diff(sequence.lanes).max()) for sequence in sequences.values())
+    if settings.vary_length:
+        draws = longest // _SHORTEST + 1
+        is_half = rng.random(draws) < _HALF_PROBABILITY
+        lengths = rng.normal(np.where(is_half, data.seq_len / 2, data.seq_len), _STDDEV)
+        lengths = np.clip(lengths.astype(np.int64), _SHORTEST, data.seq_len + MARGIN)
+    else:
+        lengths = np.full(-(-longest // data.seq_len), data.seq_len)
+    steps = bounds_of(lengths)
+    steps = steps[: np.searchsorted(steps, longest) + 1]
+    return StreamPlan(sequences, steps, settings, data.seq_len, specials)

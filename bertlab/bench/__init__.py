@@ -1,1 +1,0 @@
-"""Benchmarks: named workloads that bertlab and a rival run alternately, in processes of one tree."""

@@ -1,0 +1,107 @@
+"""Reading a config: a Python file, the arguments after its colon, and overrides.
+
+A config file defines `get_config(arguments: str | None) -> ConfigDict`. What follows the colon in
+`--config=experiments/pretrain/bert.py:size=tiny,corpus=pydocs` is read by `parse_arguments`.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from bertlab.errors import UserError
+
+PACKAGE = Path(__file__).parent.parent
+SHIPPED = PACKAGE if (PACKAGE / "experiments").is_dir() else PACKAGE.parent
+"""Has experiments/: the repository, or the package where a wheel was installed."""
+
+
+def load_config(
+    spec: str, overrides: Mapping[str, Any] | None = None, argv: Sequence[str] = ()
+) -> ConfigDict:
+    """Runs a config file and applies overrides.
+
+    Args:
+        spec: "path/to/file.py" or "path/to/file.py:key=value,key=value"; the path as in
+            `find_file`.
+        overrides: Dotted names to values, such as {"train.steps": 200}.
+        argv: Command-line arguments of the form `--config.KEY=VALUE`; applied first.
+
+    Raises:
+        UserError: The file does not exist, or an override names an unknown key or has another type.
+    """
+    path, colon, arguments = spec.partition(":")
+    command = ["bertlab", f"--config={find_file(path)}{colon}{arguments}", *argv]
+    flag_values = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", flag_values=flag_values, sys_argv=command)
+    try:
+        flag_values(command)
+        config = flag_values["config"].value
+        for name, value in (overrides or {}).items():
+            set_key(config, name, value)
+    except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(" ".join(str(error).split())) from error
+    return config
+
+
+def find_file(path: str) -> Path:
+    """The config or study that a path means: from the working directory, else one of bertlab's own.
+
+    Raises:
+        UserError: There is no such file.
+    """
+    for candidate in (Path(path), SHIPPED / path):
+        if candidate.is_file():
+            return candidate
+    raise UserError(f"{path} is neither here nor in {SHIPPED}; give the path of a Python file")
+
+
+def parse_arguments(text: str | None, /, **defaults: Any) -> dict[str, Any]:
+    """Reads "key=value,key=value" into a dict with the types of the defaults.
+
+    A value extends to the next ",key=", so it may have commas.
+
+    Args:
+        text: What follows the colon of a config or study; None or "" for nothing.
+        **defaults: Every argument with its default (str, int, float or bool).
+
+    Raises:
+        UserError: An argument is unknown, or its value has another type.
+    """
+    values = dict(defaults)
+    for item in filter(None, re.split(r",+(?=\w+=)", (text or "").strip(","))):
+        key, equals, value = item.partition("=")
+        if key not in defaults or not equals:
+            choices = ", ".join(defaults)
+            raise UserError(
+                f"argument '{item}' after the colon: write KEY=VALUE with one of {choices}"
+            )
+        kind = type(defaults[key])
+        try:
+            values[key] = flags.BooleanParser().parse(value) if kind is bool else kind(value)
+        except ValueError:
+            raise UserError(f"argument {item}: expected {kind.__name__}") from None
+    return values
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted names to leaf values, in the config's order."""
+    flat = {}
+    for key in config:
+        value = config[key]
+        if isinstance(value, Mapping | ConfigDict) and len(value):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def set_key(config: ConfigDict, name: str, value: Any) -> None:
+    """Sets an existing dotted key."""
+    *groups, leaf = name.split(".")
+    for group in groups:
+        config = config[group]
+    config[leaf] = value

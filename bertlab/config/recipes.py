@@ -1,0 +1,93 @@
+"""What recipes share: a corpus with objectives, and everything else that these require."""
+
+from ml_collections import ConfigDict, config_dict
+
+from bertlab import objectives
+from bertlab.config.load import set_key
+from bertlab.config.papers import SIZES
+from bertlab.data.formats import FORMATS
+from bertlab.data.formats.pairs import NEGATIVES
+from bertlab.errors import UserError
+from bertlab.models.base import sides_of
+from bertlab.models.presets import FAMILIES, model_direction
+
+SPECIAL_PIECES = 5
+
+
+def train_on(config: ConfigDict, corpus: str, names: str, mask_rate: float = 0.0) -> None:
+    """Sets a recipe's corpus and objectives, and every other key that they require.
+
+    An objective needs a body that gives what it `reads` and a format that makes what it `needs`;
+    what already fits stays. `--config.KEY=VALUE` comes later and takes precedence.
+
+    Args:
+        config: Changed in place.
+        corpus: For `config.data.corpus`.
+        names: For `add_objectives`.
+        mask_rate: The `rate` of every objective that has one; 0: their own.
+    """
+    data, model = config.data, config.model
+    data.corpus = corpus
+    if corpus == "synthetic":
+        data.tokenizer.kind = "words"
+        data.tokenizer.vocab_size = data.synthetic.get_oneway_ref("vocab_size") + SPECIAL_PIECES
+    add_objectives(config, names)
+    if mask_rate:
+        masked = [entry for entry in config.objectives.values() if "rate" in entry]
+        if not masked:
+            raise UserError(f"mask_rate={mask_rate}: objectives={names} masks nothing; omit it")
+        for entry in masked:
+            entry.rate = mask_rate
+    kinds = [
+        objectives.find(entry.get("implementation", name))
+        for name, entry in config.objectives.items()
+    ]
+    reads = {kind.reads for kind in kinds if kind.shares != "any"}
+    directions = [
+        direction
+        for direction in FAMILIES[model.family].directions
+        if reads <= {*sides_of(model.family, direction)}
+    ]
+    if directions and model_direction(model) not in directions:
+        model.direction = directions[0]
+    needs = {field for kind in kinds for field in kind.needs}
+    for name in (data.format, *FORMATS):
+        # The lengths of a pair's segments, which fill a row, tell of its label: no floor is exact.
+        if needs <= {*FORMATS[name].makes} and not (
+            corpus == "synthetic" and name == "segment_pair"
+        ):
+            data.format = name
+            break
+    for negatives, label in NEGATIVES.items():
+        if label in needs:
+            data[data.format].negatives = negatives
+
+
+def add_objectives(config: ConfigDict, names: str) -> None:
+    """Fills `config.objectives` from "mlm+nsp": each objective's weight and own settings.
+
+    Args:
+        config: Changed in place.
+        names: Registry names, `bilm` or `module:Class`, joined by "+".
+    """
+    for name, weight in objectives.members(names).items():
+        key, settings = objectives.default_settings(name)
+        final_weight = config_dict.placeholder(float)  # reached linearly; unset: `weight`
+        config.objectives[key] = ConfigDict(
+            {"weight": weight, "final_weight": final_weight, **settings}
+        )
+
+
+def take_published(config: ConfigDict, steps: int = 0) -> None:
+    """Sets what the paper of the config's size has (`bertlab.config.papers`).
+
+    Args:
+        config: Changed in place; it has its family and size.
+        steps: Instead of the paper's; warm-up then takes at most a tenth of them. 0: the paper's.
+    """
+    for name, value in SIZES.get((config.model.family, config.model.size), {}).items():
+        set_key(config, name, value)
+    if steps:
+        config.train.steps = steps
+        config.optimizer.warmup_steps = min(config.optimizer.warmup_steps or 0, steps // 10)
+        config.train.phases = config.train.phases if steps >= 100 else ""  # too short for phases

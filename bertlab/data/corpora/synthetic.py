@@ -1,0 +1,199 @@
+"""The synthetic corpus: a small hidden Markov language with document topics.
+
+A document is made in five draws:
+
+1. its topic t, from `topic_prior`;
+2. its number of sentences, from `document_lengths`, and the number of words of each, from
+   `sentence_lengths`;
+3. the first hidden state, from `initial[t]`;
+4. every further state, from the row `transition[t, state before]`, across sentence ends;
+5. every word, from `emission[its state]`.
+
+Lengths depend on nothing, and words do not depend on them. `initial[t]` is the stationary
+distribution of `transition[t]`, so every stretch of a document has the distribution of its first
+words. Exact inference is the forward and backward recursions over S states, once per topic.
+
+Words are `w0`, `w1`, ... For one token per word use `tokenizer.kind=words` and a
+`tokenizer.vocab_size` of 5 more than `synthetic.vocab_size`. Ids follow the words' frequency, so
+map them with `tokenizer.encode_words(language.words)`.
+"""
+
+import hashlib
+import json
+from bisect import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertlab.data.documents import Document
+from bertlab.errors import UserError
+
+# Raise it with every change that changes the text.
+_VERSION = 1
+_LANGUAGE_STREAM, _DOCUMENT_STREAM = 0, 1
+
+
+@dataclass(frozen=True, eq=False)
+class Language:
+    """Every probability of the language (float64), for T topics, S states and V words.
+
+    Attributes:
+        topic_prior: [T], P(topic), once a document.
+        initial: [T, S], P(first state | topic).
+        transition: [T, S, S], P(next state | topic, state).
+        emission: [S, V], P(word | state), the same for all topics.
+        sentence_lengths: [N], P(a sentence has n words) at n - 1.
+        document_lengths: [M], P(a document has m sentences) at m - 1.
+    """
+
+    topic_prior: np.ndarray
+    initial: np.ndarray
+    transition: np.ndarray
+    emission: np.ndarray
+    sentence_lengths: np.ndarray
+    document_lengths: np.ndarray
+
+    @property
+    def words(self) -> list[str]:
+        """The V words as text."""
+        return [f"w{index}" for index in range(self.emission.shape[1])]
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A document and the hidden variables it was made from.
+
+    Attributes:
+        topic: its topic.
+        sentence_lengths: int64 [sentences], words of each sentence.
+        states: int64 [words], hidden state of each word.
+        words: int64 [words], index of each word.
+    """
+
+    topic: int
+    sentence_lengths: np.ndarray
+    states: np.ndarray
+    words: np.ndarray
+
+
+def language(
+    vocab_size: int = 64,
+    topics: int = 4,
+    states: int = 8,
+    seed: int = 0,
+    sentence_words: tuple[int, int] = (4, 12),
+    document_sentences: tuple[int, int] = (4, 40),
+) -> Language:
+    """Makes a language from a seed.
+
+    Topics are equally likely and lengths uniform. A row of `emission` is u^24 for uniform u, scaled
+    to sum to 0.95, plus 0.05 / V: a state has a few words of its own, and sometimes any other. Rows
+    of `transition` are made in the same way. With equal `sentence_words` that divide seq_len - 3,
+    rows of `segment_pair` are whole sentences, never cut.
+    """
+    for key, (shortest, longest) in {
+        "sentence_words": sentence_words,
+        "document_sentences": document_sentences,
+    }.items():
+        if not 1 <= shortest <= longest:
+            raise UserError(
+                f"config.data.synthetic.{key}=({shortest}, {longest}) is not the shortest and the"
+                " longest, such as (4, 12)"
+            )
+    sequence = np.random.SeedSequence(seed, spawn_key=(_LANGUAGE_STREAM,))
+    rng = np.random.default_rng(sequence)
+    emission = _peaked_rows(rng, (states, vocab_size))
+    transition = _peaked_rows(rng, (topics, states, states))
+    return Language(
+        topic_prior=np.full(topics, 1 / topics),
+        initial=_stationary(transition),
+        transition=transition,
+        emission=emission,
+        sentence_lengths=_uniform_lengths(*sentence_words),
+        document_lengths=_uniform_lengths(*document_sentences),
+    )
+
+
+def sample_document(model: Language, rng: np.random.Generator) -> Sample:
+    """Draws one document from exactly the language's distribution."""
+    topic = _draw(model.topic_prior, rng.random())
+    sentences = 1 + _draw(model.document_lengths, rng.random())
+    lengths = 1 + _draw(model.sentence_lengths, rng.random(sentences))
+    size = int(lengths.sum())
+    rows = _cumulative(model.transition[topic]).tolist()
+    row = _cumulative(model.initial[topic]).tolist()
+    states = np.empty(size, np.int64)
+    for i, uniform in enumerate(rng.random(size).tolist()):
+        states[i] = bisect(row, uniform)
+        row = rows[states[i]]
+    words = (_cumulative(model.emission)[states] <= rng.random(size)[:, None]).sum(axis=1)
+    return Sample(int(topic), lengths, states, words)
+
+
+class SyntheticCorpus:
+    """Documents of the language; each depends only on the options and its number.
+
+    Args:
+        documents: how many.
+        **options: of `language`; `seed` is that of the text too.
+    """
+
+    def __init__(self, documents: int = 2000, **options):
+        self.language = language(**options)
+        self._documents, self._seed = documents, options.get("seed", 0)
+        self._options = {"version": _VERSION, "documents": documents, **options}
+
+    def fingerprint(self) -> str:
+        """Digest of the options and the version of this code."""
+        content = json.dumps(self._options, sort_keys=True)
+        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
+    def sample(self, index: int) -> Sample:
+        """Document `index` with its hidden variables."""
+        sequence = np.random.SeedSequence(self._seed, spawn_key=(_DOCUMENT_STREAM, index))
+        return sample_document(self.language, np.random.default_rng(sequence))
+
+    def documents(self) -> Iterator[Document]:
+        """Streams the documents in the order of their numbers."""
+        vocabulary = self.language.words
+        for index in range(self._documents):
+            sample = self.sample(index)
+            words = iter([vocabulary[word] for word in sample.words])
+            parts = [
+                " ".join(next(words) for _ in range(length)) for length in sample.sentence_lengths
+            ]
+            yield Document(f"synthetic:{index}", (parts[0], *(f" {part}" for part in parts[1:])))
+
+
+def _peaked_rows(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    # Only `random` is used: NumPy promises no stable stream for its other distributions.
+    weights = rng.random(shape) ** 24
+    return 0.95 * weights / weights.sum(axis=-1, keepdims=True) + 0.05 / shape[-1]
+
+
+def _stationary(transition: np.ndarray) -> np.ndarray:
+    """[T, S] p with p = p · transition and sum 1, by one linear system a topic."""
+    states = transition.shape[-1]
+    # p · (I - transition) = 0 has one equation too many; adding p · 1 = 1 to each of them leaves
+    # one solution.
+    equations = np.eye(states) - np.swapaxes(transition, -1, -2) + 1
+    return np.linalg.solve(equations, np.ones((*transition.shape[:-1], 1)))[..., 0]
+
+
+def _uniform_lengths(shortest: int, longest: int) -> np.ndarray:
+    lengths = np.zeros(longest)
+    lengths[shortest - 1 :] = 1 / (longest - shortest + 1)
+    return lengths
+
+
+def _cumulative(probabilities: np.ndarray) -> np.ndarray:
+    """Cumulative sums that end in exactly 1, above every uniform number."""
+    sums = np.cumsum(probabilities, axis=-1)
+    sums[..., -1] = 1
+    return sums
+
+
+def _draw(probabilities: np.ndarray, uniform):
+    """Index of each uniform number among the cumulative sums."""
+    return np.searchsorted(_cumulative(probabilities), uniform, side="right")

@@ -1,0 +1,171 @@
+"""Corpora in text files, and reading of compressed ones."""
+
+import glob
+import gzip
+import hashlib
+import io
+import json
+import lzma
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import zstandard
+
+from bertlab.data.documents import LONGEST_DOCUMENT, SECTION, Document, make_documents
+from bertlab.errors import UserError
+
+# Characters. A longer stretch without a blank line is cut at a line end, to bound memory.
+_LARGEST_DOCUMENT = 1_000_000
+_PLAIN = (".txt", ".train", ".dev", ".test")
+_DAMAGE = (gzip.BadGzipFile, lzma.LZMAError, zstandard.ZstdError, zlib.error, EOFError)
+
+
+class TextCorpus:
+    """Files of text (.txt, and BabyLM's .train, .dev, .test) or records (.jsonl).
+
+    They may be compressed with gzip (.gz), xz (.xz) or zstd (.zst). Blank lines separate the
+    documents of a text file, unless each file is one; each line of a .jsonl file is a record whose
+    `text` is a document. A document's id is its file's path relative to the files' common folder
+    and the number of its first line.
+
+    Args:
+        patterns: globs, with commas between them.
+        one_document_a_file: a blank line ends no document.
+    """
+
+    def __init__(self, patterns: str, one_document_a_file: bool = False):
+        self._whole = one_document_a_file
+        found = set()
+        for pattern in patterns.split(","):
+            matches = glob.glob(os.path.expanduser(pattern.strip()), recursive=True)
+            files = {os.path.abspath(match) for match in matches if os.path.isfile(match)}
+            if not files:
+                raise UserError(f'config.data.corpus: "{pattern}" matches no file')
+            found |= files
+        self._files = [Path(name) for name in sorted(found)]
+        folder = os.path.commonpath([path.parent for path in self._files])
+        self._names = [path.relative_to(folder).as_posix() for path in self._files]
+        for path in self._files:
+            if _text_format(path) not in (*_PLAIN, ".jsonl"):
+                raise UserError(
+                    f"config.data.corpus: {path} is neither .txt nor .jsonl (plain, .gz, .xz or"
+                    " .zst); narrow the glob or rename the file"
+                )
+
+    def fingerprint(self) -> str:
+        """Digest of the files' relative names and bytes, and of where documents are cut."""
+        settings = f"{self._whole} {_LARGEST_DOCUMENT} {LONGEST_DOCUMENT} {SECTION}"
+        return digest_files(settings, self._names, self._files)
+
+    def documents(self) -> Iterator[Document]:
+        """Streams the documents; files are in the order of their names."""
+        for name, path in zip(self._names, self._files, strict=True):
+            records = _records(path) if _text_format(path) == ".jsonl" else self._texts(path)
+            for number, text in records:
+                yield from make_documents(f"{name}:{number}", text)
+
+    def _texts(self, path: Path) -> Iterator[tuple[int, str]]:
+        """(Number of its first line, text) of each document of a text file."""
+        lines, start, size = [], 0, 0
+        for number, line in read_lines(path):
+            is_blank = not line.strip()
+            is_end = is_blank and not self._whole
+            if lines and (is_end or size + len(line) > _LARGEST_DOCUMENT):
+                yield start, "\n".join(lines)
+                lines, size = [], 0
+            if not lines:
+                start = number
+            if lines or not is_blank:
+                lines.append(line)
+                size += 0 if is_blank else len(line) + 1
+        if lines:
+            yield start, "\n".join(lines)
+
+
+def _records(path: Path) -> Iterator[tuple[int, str]]:
+    """(Line number, text) of each record of a .jsonl file."""
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        try:
+            text = json.loads(line)["text"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f'{path}:{number}: not a JSON object with a "text"') from error
+        if not isinstance(text, str):
+            raise UserError(f'{path}:{number}: the "text" is not a string')
+        # JSON can spell half a surrogate pair, which no tokenizer can hold.
+        yield number, text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _text_format(path: Path) -> str:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in _OPENERS:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def digest_files(settings: str, names: list[str], paths: list[Path]) -> str:
+    """Digest of settings and of files' names and bytes."""
+    digest = hashlib.blake2b(settings.encode(), digest_size=16)
+    for name, path in zip(names, paths, strict=True):
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "blake2b").digest()
+        digest.update(f"\0{name}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(Number from 1, line without its end) of a UTF-8 file, decompressed by its suffix.
+
+    Raises:
+        UserError: a line is not UTF-8, or the compressed file is damaged or cut off.
+    """
+    number = 0
+    try:
+        with _OPENERS.get(path.suffix.lower(), open)(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}:{number}: not UTF-8 text ({error}); convert the file") from error
+    except _DAMAGE as error:
+        raise UserError(f"{path} is damaged or cut off after line {number} ({error})") from error
+
+
+class _ZstandardFile(io.RawIOBase):
+    """Decompresses frames. Unlike the library's own reader, it notices a file that is cut off."""
+
+    def __init__(self, path: Path):
+        self._file = path.open("rb")
+        self._frame, self._compressed, self._rest = None, b"", b""
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        while not self._rest:
+            self._compressed = self._compressed or self._file.read(1 << 13)
+            if not self._compressed:
+                if self._frame is not None:
+                    raise EOFError("the last frame is incomplete")
+                return 0
+            self._frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
+            self._rest = self._frame.decompress(self._compressed)
+            self._compressed = self._frame.unused_data
+            if self._frame.eof:
+                self._frame = None
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size
+
+
+def _open_zstandard(path: Path, _: str) -> io.BufferedReader:
+    return io.BufferedReader(_ZstandardFile(path), 1 << 16)
+
+
+_OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".zst": _open_zstandard}

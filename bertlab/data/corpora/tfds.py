@@ -1,0 +1,69 @@
+"""TFDS datasets on disk, read without TensorFlow."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow_datasets as tfds
+
+from bertlab.data.corpora.text import digest_files
+from bertlab.data.documents import LONGEST_DOCUMENT, SECTION, Document, make_documents
+from bertlab.errors import UserError
+
+
+class TfdsCorpus:
+    """A dataset in a format with random access; an example is a document.
+
+    Args:
+        name: what `tfds.builder` takes, such as `ag_news_subset:1.0.0`, looked for in
+            $TFDS_DATA_DIR; or the folder of a prepared dataset.
+        split: a TFDS split, such as `train` or `train[:10%]`.
+        field: the feature that has the text.
+    """
+
+    def __init__(self, name: str, split: str = "train", field: str = "text"):
+        builder, self._examples = open_dataset(name, split, "config.data.tfds.split")
+        if field not in builder.info.features:
+            fields = ", ".join(builder.info.features)
+            raise UserError(f'config.data.tfds.field="{field}" is not one of {fields}')
+        self._field, self._folder = field, Path(builder.data_dir)
+        self._name = f"{builder.info.full_name}/{split}"
+
+    def fingerprint(self) -> str:
+        """Digest of the files, the split and the field."""
+        files = sorted(path for path in self._folder.iterdir() if path.is_file())
+        settings = f"{self._name} {self._field} {LONGEST_DOCUMENT} {SECTION}"
+        return digest_files(settings, [path.name for path in files], files)
+
+    def documents(self) -> Iterator[Document]:
+        """Streams the documents in the order of the examples."""
+        for number in range(len(self._examples)):
+            text = self._examples[number][self._field].decode()
+            yield from make_documents(f"{self._name}:{number}", text)
+
+
+def open_dataset(
+    name: str, split: str, key: str
+) -> tuple[tfds.core.DatasetBuilder, Sequence[dict[str, Any]]]:
+    """A dataset and random access to the examples of a split; `key` names the split in errors."""
+    folder = Path(name).expanduser().absolute()
+    try:
+        if folder.is_dir():
+            builder = tfds.builder_from_directory(folder)
+        else:
+            builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
+    except (tfds.core.DatasetNotFoundError, AssertionError) as error:  # no such version: an assert
+        raise UserError(
+            f'TFDS finds no dataset "{name}"; check its name, or set TFDS_DATA_DIR to its folder'
+        ) from error
+    if split.partition("[")[0] not in builder.info.splits:
+        names = ", ".join(sorted(builder.info.splits)) or "none: it is not prepared on this disk"
+        raise UserError(f'{key}="{split}" is not a split of {builder.info.full_name}: {names}')
+    try:
+        return builder, builder.as_data_source(split=split)
+    except NotImplementedError as error:
+        raise UserError(
+            f"dataset {builder.info.full_name} is stored as {builder.info.file_format.value}, which"
+            ' needs TensorFlow; prepare it again with file_format="array_record"'
+        ) from error

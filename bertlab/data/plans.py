@@ -1,0 +1,227 @@
+"""Row plans: which spans of a flat array of tokens make each row, and the gather of these spans.
+
+A format (`bertlab.data.formats`) turns a `Text` into a plan with array operations; a batch is
+then one gather. Letters: S sentences, D documents, R rows, N spans, B rows of a batch, L positions
+of a row.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+# A span that starts here is padding, however long it is: all its indices are negative.
+_PADDING = -(1 << 40)
+
+
+class Specials(NamedTuple):
+    """The ids of a tokenizer that formats put into rows."""
+
+    pad: int
+    cls: int
+    sep: int
+
+
+def special(token: int) -> int:
+    """The start of a span that is one special token and no text."""
+    return -1 - token
+
+
+def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The numbers from starts[0] on, counts[0] of them, then those from starts[1] on, and so on."""
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(starts - (ends - counts), counts) + np.arange(total)
+
+
+def chain(following: np.ndarray) -> np.ndarray:
+    """The orbit of 0: 0, following[0], following[following[0]], ... up to the end of `following`.
+
+    Greedy filling is such an orbit: `following[i]` is the unit after a row that begins with unit i.
+    Jumps are doubled, so an orbit of R elements takes log2(R) operations on whole arrays.
+
+    Args:
+        following: int64 [n], each element above its index and at most n.
+    """
+    end = len(following)
+    jump = np.append(following, end)
+    is_reached = np.zeros(end + 1, bool)
+    is_reached[0] = True
+    while jump[0] < end:
+        is_reached[jump[is_reached]] = True
+        jump = jump[jump]
+    return np.flatnonzero(is_reached[:-1])
+
+
+@dataclass(frozen=True)
+class Text:
+    """Documents in the order of a plan; their sentences are numbered through.
+
+    Attributes:
+        starts: int64 [S], where each sentence begins in the split's tokens.
+        bounds: int64 [S + 1], where it begins if these documents are laid end to end, and the end.
+        documents: int64 [D + 1], the first sentence of each document, and the end.
+        document: int64 [S], the document of each sentence.
+    """
+
+    starts: np.ndarray
+    bounds: np.ndarray
+    documents: np.ndarray
+    document: np.ndarray
+
+    @classmethod
+    def from_split(cls, split, chosen: np.ndarray) -> "Text":
+        """Args: split: a `Split`; chosen: numbers of its documents, in the order of the plan."""
+        first = split.documents[chosen]
+        counts = split.documents[chosen + 1] - first
+        sentences = ranges(first, counts)
+        starts = split.sentences[sentences]
+        return cls.from_lengths(starts, split.sentences[sentences + 1] - starts, counts)
+
+    @classmethod
+    def from_lengths(cls, starts: np.ndarray, lengths: np.ndarray, counts: np.ndarray) -> "Text":
+        """Args: starts, lengths: [S] of the sentences; counts: [D] sentences of each document."""
+        document = np.repeat(np.arange(len(counts)), counts)
+        return cls(starts, bounds_of(lengths), bounds_of(counts), document)
+
+    def cut(self, room: int) -> "Text":
+        """The same text, with longer sentences cut into pieces of `room` tokens and the rest."""
+        lengths = np.diff(self.bounds)
+        pieces = -(-lengths // room)
+        offsets = room * ranges(np.zeros_like(pieces), pieces)
+        counts = np.add.reduceat(pieces, self.documents[:-1])
+        remaining = np.repeat(lengths, pieces) - offsets
+        starts = np.repeat(self.starts, pieces) + offsets
+        return Text.from_lengths(starts, np.minimum(remaining, room), counts)
+
+
+def bounds_of(counts: np.ndarray) -> np.ndarray:
+    """[n + 1]: where things of these sizes begin if they lie end to end, and the end."""
+    return np.concatenate([[0], np.cumsum(counts)])
+
+
+class Plan(Protocol):
+    """Rows of a group of documents, numbered from 0.
+
+    Attributes:
+        is_ordered: rows must be read in order (a stream); others are shuffled.
+    """
+
+    is_ordered: bool
+
+    def __len__(self) -> int: ...
+
+    def gather(self, arrays, rows: np.ndarray, width: int, pad_id: int) -> dict[str, np.ndarray]:
+        """The fields [B, width] of `rows` [B], one for each of the split's `arrays` by name too.
+
+        `number` and the labels have one entry an example.
+        """
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """Rows as spans of a split's tokens.
+
+    Attributes:
+        starts: int64 [N], where each span begins in the tokens; negative: see `special`.
+        lengths: int32 [N], its tokens.
+        segments: int8 [N], 0 or 1.
+        documents: int32 [N], numbered in each row from 1.
+        bounds: int64 [R + 1], the first span of each row, and the end.
+        labels: int32 [R], or [R, n] if up to n examples are packed in a row, by name: `pair_label`
+            (0: B follows A, 1: B is random, −1: none), `order_label` (0: B follows A, 1: A follows
+            B, −1: none) and `number` (of the example in the plan, −1: none).
+    """
+
+    starts: np.ndarray
+    lengths: np.ndarray
+    segments: np.ndarray
+    documents: np.ndarray
+    bounds: np.ndarray
+    labels: dict[str, np.ndarray]
+    is_ordered = False
+
+    @classmethod
+    def from_groups(cls, starts, lengths, documents, segments, first, **labels) -> "RowPlan":
+        """Rows of groups of K spans; those of length 0 are left out.
+
+        Args:
+            starts, lengths: [G, K].
+            documents: [G].
+            segments: K of them, the same in every group.
+            first: [R], the first group of each row.
+            **labels: [R]; `pair_label` and `order_label` are −1 unless they are here.
+        """
+        is_used = lengths > 0
+        used = is_used.sum(axis=1)
+        none = np.full(len(first), -1, np.int32)
+        numbered = {"pair_label": none, "order_label": none, "number": np.arange(len(first))}
+        return cls(
+            starts[is_used],
+            lengths[is_used].astype(np.int32),
+            np.broadcast_to(np.asarray(segments, np.int8), starts.shape)[is_used],
+            np.repeat(documents, used).astype(np.int32),
+            bounds_of(used)[np.append(first, len(starts))],
+            {name: np.asarray(label, np.int32) for name, label in (numbered | labels).items()},
+        )
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def row_lengths(self) -> np.ndarray:
+        """[R]: tokens of each row, with special ones and without padding."""
+        return np.diff(bounds_of(self.lengths)[self.bounds])
+
+    def take(self, rows: np.ndarray) -> "RowPlan":
+        """The plan of these rows."""
+        counts = self.bounds[rows + 1] - self.bounds[rows]
+        spans = ranges(self.bounds[rows], counts)
+        fields = (self.starts, self.lengths, self.segments, self.documents)
+        labels = {name: label[rows] for name, label in self.labels.items()}
+        return RowPlan(*(field[spans] for field in fields), bounds_of(counts), labels)
+
+    def gather(self, arrays, rows: np.ndarray, width: int, pad_id: int) -> dict[str, np.ndarray]:
+        """See `Plan`."""
+        chosen = self.take(rows)
+        spans = (chosen.starts, chosen.lengths, chosen.segments, chosen.documents)
+        return gather(arrays, *spans, np.diff(chosen.bounds), width, pad_id) | chosen.labels
+
+
+def gather(arrays, starts, lengths, segments, documents, counts, width, pad_id):
+    """Rows of `width` positions: row r is the next counts[r] spans, and padding.
+
+    Returns:
+        int32 [B, width]: a field for each of `arrays`, `segments`, `documents` (0: padding) and
+        `positions` (from 0 in each document of a row).
+    """
+    # Padding is one more span at the end of each row.
+    padding = np.cumsum(counts + 1) - 1
+    row_start = padding - counts
+    is_text = np.ones(len(starts) + len(counts), bool)
+    is_text[padding] = False
+    spans = np.zeros((4, len(is_text)), np.int64)
+    spans[:, is_text] = starts, lengths, segments, documents
+    starts, lengths, segments, documents = spans
+    starts[padding] = _PADDING
+    lengths[padding] = width - np.add.reduceat(lengths, row_start)
+
+    begins = np.cumsum(lengths) - lengths  # of each span, if all rows lie end to end
+    is_new = np.diff(documents, prepend=0) != 0
+    is_new[row_start] = True
+    origin = np.maximum.accumulate(np.where(is_new, begins, 0))  # of the span's document in its row
+    at = np.arange(len(counts) * width)
+    index = np.repeat(starts - begins, lengths) + at
+    fields = {
+        "segments": np.repeat(segments.astype(np.int32), lengths),
+        "documents": np.repeat(documents.astype(np.int32), lengths),
+        "positions": at.astype(np.int32) - np.repeat(origin.astype(np.int32), lengths),
+    }
+    is_padding = fields["documents"] == 0
+    fields["positions"][is_padding] = 0
+    is_special = (starts < 0) & (lengths > 0) & (documents > 0)
+    for name, array in arrays.items():
+        values = array.take(index, mode="clip").astype(np.int32)
+        values[begins[is_special]] = -1 - starts[is_special]
+        values[is_padding] = pad_id
+        fields[name] = values
+    return {name: values.reshape(len(counts), width) for name, values in fields.items()}

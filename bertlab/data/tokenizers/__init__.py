@@ -1,0 +1,102 @@
+"""Tokenizers: trained here (unigram, bpe, wordpiece, words) or read from published files."""
+
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from bertlab.data.tokenizers.base import METADATA, SPECIALS, Tokenizer, normalise
+from bertlab.data.tokenizers.fast import JsonTokenizer
+from bertlab.data.tokenizers.published import load_published
+from bertlab.data.tokenizers.sentencepieces import BpeTokenizer, UnigramTokenizer
+from bertlab.data.tokenizers.wordpiece import WordPieceTokenizer
+from bertlab.data.tokenizers.words import WordsTokenizer
+from bertlab.errors import UserError
+from bertlab.files import read_json
+
+__all__ = ["KINDS", "SPECIALS", "Tokenizer", "load_tokenizer", "sample_texts", "train_tokenizer"]
+
+KINDS: dict[str, type[Tokenizer]] = {
+    kind.kind: kind
+    for kind in (UnigramTokenizer, BpeTokenizer, WordPieceTokenizer, WordsTokenizer, JsonTokenizer)
+}
+# Characters of text to train on, at most; SentencePiece needs about 20 bytes for each.
+SAMPLE_CHARACTERS = 20_000_000
+
+
+def sample_texts(
+    texts: Iterable[str],
+    sentences: int,
+    seed: int,
+    lowercase: bool = False,
+    characters: int = SAMPLE_CHARACTERS,
+) -> list[str]:
+    """Draws a uniform sample of bounded size from a stream, in one pass and in its order.
+
+    It is the normalised texts whose random numbers are below a threshold: the highest of 1, 0.9,
+    0.81, ... with which the sample is within its bounds.
+
+    Args:
+        texts: the stream; empty texts are left out.
+        sentences, characters: how many to keep at most.
+        seed: of the texts' random numbers.
+        lowercase: lower-case the texts.
+    """
+    generator = random.Random(seed)
+    kept, size, threshold = [], 0, 1.0
+    for text in texts:
+        number = generator.random()
+        text = normalise(text, lowercase) if number < threshold else ""
+        if not text:
+            continue
+        kept.append((number, text))
+        size += len(text)
+        while len(kept) > sentences or (size > characters and len(kept) > 1):
+            threshold *= 0.9
+            kept = [(number, text) for number, text in kept if number < threshold]
+            size = sum(len(text) for _, text in kept)
+    return [text for _, text in kept]
+
+
+def train_tokenizer(
+    kind: str,
+    sample: Sequence[str],
+    vocab_size: int,
+    lowercase: bool = False,
+    split: str = "punctuation",
+) -> Tokenizer:
+    """Trains a tokenizer; the same arguments give the same one.
+
+    Args:
+        kind: unigram, bpe, wordpiece or words.
+        sample: normalised sentences (`sample_texts`).
+        vocab_size: number of pieces, with the five specials (and SentencePiece's 256 bytes).
+        lowercase: lower-case text (for WordPiece: strip accents too).
+        split: only of words, see `WordsTokenizer`.
+    """
+    if not hasattr(KINDS.get(kind), "train"):
+        kinds = ", ".join(name for name in KINDS if hasattr(KINDS[name], "train"))
+        raise UserError(f'config.data.tokenizer.kind="{kind}" is not one of {kinds}')
+    if not sample:
+        raise UserError("config.data.corpus has no text to train a tokenizer on")
+    settings = {"split": split} if kind == "words" else {}
+    return KINDS[kind].train(sample, vocab_size, lowercase, **settings)
+
+
+def load_tokenizer(path: str | Path, lowercase: bool | None = None) -> Tokenizer:
+    """Loads a tokenizer.
+
+    Args:
+        path: a folder that `save` wrote; a vocab.txt (Google's rules); a tokenizer.json; a
+            SentencePiece .model; or a folder with tokenizer.json or vocab.txt.
+        lowercase: lower-case text first; only for a vocabulary and for SentencePiece, whose files
+            do not state it. None: as tokenizer_config.json states; else a vocabulary is
+            lower-cased if only its specials have capital letters.
+
+    Raises:
+        UserError: it is no tokenizer, or has rules that are not in the files.
+    """
+    path = Path(path).expanduser()
+    if (path / METADATA).is_file():
+        metadata = read_json(path / METADATA)
+        return KINDS[metadata["kind"]].load(path, metadata)
+    return load_published(path, lowercase)

@@ -1,0 +1,184 @@
+"""What every tokenizer offers, and its special pieces."""
+
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from bertlab.errors import UserError
+from bertlab.files import write_json
+
+METADATA = "bertlab_tokenizer.json"
+SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+"""The ids 0 to 4 of the vocabularies that are trained here."""
+
+# What vocabularies call each special, the likeliest name first.
+ROLES = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<s>", "<bos>"),
+    "sep": ("[SEP]", "</s>", "<eos>", "<|endoftext|>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+
+
+class Tokenizer:
+    """Text to ids and back.
+
+    Names of specials are never recognised in text: "[MASK]" is tokenised like any other text. A
+    special that a vocabulary lacks has the id of its end of text, or else its start, or else its
+    unknown piece; only a missing mask has no stand-in.
+
+    Attributes:
+        kind: its name in `KINDS`.
+        has_whole_words: each token is one word of the text.
+        pad_id, unk_id, cls_id, sep_id, mask_id: special ids; `mask_id` may be None.
+        prefix_ids, suffix_ids: special ids around one text: (cls,) and (sep,) for BERT.
+    """
+
+    kind: ClassVar[str]
+    has_whole_words: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        pieces: Sequence[str],
+        lowercase: bool,
+        special_ids: Mapping[str, int | None],
+        prefix_ids: Sequence[int],
+        suffix_ids: Sequence[int],
+    ):
+        self.lowercase, self.vocab_size = lowercase, len(pieces)
+        self._pieces = list(pieces)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
+            special_ids[role] for role in ROLES
+        )
+        self.prefix_ids, self.suffix_ids = tuple(prefix_ids), tuple(suffix_ids)
+        self.special_ids = frozenset(special_ids.values()) - {None}
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of the pieces of each text, without special ids around them."""
+        raise NotImplementedError
+
+    def decode_pieces(self, ids: Sequence[int]) -> str:
+        """Text of pieces that are not special."""
+        raise NotImplementedError
+
+    def vocabulary_files(self) -> dict[str, bytes]:
+        """The files that `load(directory, metadata)`, a class method, reads."""
+        raise NotImplementedError
+
+    def metadata(self) -> dict[str, Any]:
+        """What the files do not say."""
+        special_ids = {role: getattr(self, f"{role}_id") for role in ROLES}
+        return {"kind": self.kind, "lowercase": self.lowercase, "special_ids": special_ids}
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of the pieces of one text."""
+        return self.encode_batch([text])[0]
+
+    def encode_parts(self, texts: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        """Ids of each part of each text, as in the whole text.
+
+        Args:
+            texts: parts of each text; each but the first begins with the white space before it.
+        """
+        encoded = iter(self.encode_batch([part for parts in texts for part in parts]))
+        return [list(itertools.islice(encoded, len(parts))) for parts in texts]
+
+    def encode_spaced(self, words: Sequence[str]) -> list[list[int]]:
+        """Ids of each word of a text in which spaces separate them."""
+        return self.encode_batch(words)
+
+    def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
+        """Ids of all words, and for each word the index of its first id (it has at least one)."""
+        ids, starts = [], []
+        for word_ids in self.encode_spaced(words):
+            starts.append(len(ids))
+            # A word of control characters has no pieces, but labels need a position.
+            ids.extend(word_ids or [self.unk_id])
+        return ids, starts
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of the pieces; special ids are dropped."""
+        return self.decode_pieces([int(i) for i in ids if int(i) not in self.special_ids])
+
+    def pieces(self) -> list[str]:
+        """The string of every id; "" for an id that the vocabulary leaves out."""
+        return list(self._pieces)
+
+    def continues(self) -> tuple[bool, ...] | None:
+        """By id, whether a piece continues the word of the piece before it; specials do not.
+
+        White space separates words, and a word includes the punctuation at its end; in WordPiece
+        and words each mark is a word. None if the pieces do not show it.
+        """
+        return None
+
+    def marked(self, is_marked, others: Iterable[int] = ()) -> tuple[bool, ...]:
+        """`is_marked(piece)` by id, False for the specials and `others`."""
+        whole: Collection[int] = self.special_ids | set(others)
+        return tuple(i not in whole and is_marked(piece) for i, piece in enumerate(self._pieces))
+
+    def save(self, directory: str | Path) -> None:
+        """Writes the files from which `load_tokenizer(directory)` restores the tokenizer."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, content in self.vocabulary_files().items():
+            (directory / name).write_bytes(content)
+        write_json(directory / METADATA, self.metadata())
+
+
+def find_specials(
+    ids: Mapping[str, int], names: Mapping[str, str | None], source: str | Path
+) -> dict[str, int | None]:
+    """Special ids by role.
+
+    Args:
+        ids: id of each piece.
+        names: by role, as the files name them; tried before the usual names.
+        source: begins the message.
+    """
+    found = {}
+    for role, usual in ROLES.items():
+        candidates = (ids[name] for name in (names.get(role), *usual) if name in ids)
+        found[role] = next(candidates, None)
+    stand_in = next(
+        (found[role] for role in ("sep", "cls", "unk") if found[role] is not None), None
+    )
+    if stand_in is None:
+        usual = ", ".join(name for role in ("sep", "cls", "unk") for name in ROLES[role])
+        raise UserError(f"{source} has no special piece: the vocabulary needs one of {usual}")
+    return {
+        role: stand_in if index is None and role != "mask" else index
+        for role, index in found.items()
+    }
+
+
+def normalise(text: str, lowercase: bool) -> str:
+    """The text with single spaces and none around it, lower-cased if `lowercase` is set."""
+    text = " ".join(text.split())
+    return text.lower() if lowercase else text
+
+
+def with_spaces(words: Sequence[str]) -> list[str]:
+    """The words, each but the first with a space before it."""
+    return [f" {word}" if index and word else word for index, word in enumerate(words)]
+
+
+class VocabularyTokenizer(Tokenizer):
+    """A tokenizer that is saved as a vocab.txt with the five specials."""
+
+    def __init__(self, pieces: Sequence[str], lowercase: bool):
+        self.ids = {piece: index for index, piece in enumerate(pieces)}
+        special_ids = {role: self.ids[name] for role, name in zip(ROLES, SPECIALS)}
+        around = [special_ids["cls"]], [special_ids["sep"]]
+        super().__init__(pieces, lowercase, special_ids, *around)
+
+    def vocabulary_files(self) -> dict[str, bytes]:
+        return {"vocab.txt": "".join(f"{piece}\n" for piece in self._pieces).encode()}
+
+    @staticmethod
+    def read(directory: Path) -> list[str]:
+        """The pieces of the file that `save` wrote."""
+        text = (directory / "vocab.txt").read_bytes().decode()  # a piece may be a carriage return
+        return text.removesuffix("\n").split("\n")

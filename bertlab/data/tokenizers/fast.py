@@ -1,0 +1,110 @@
+"""Tokenizers of Hugging Face's `tokenizers` library, with all rules that a tokenizer.json has."""
+
+import bisect
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import tokenizers
+
+from bertlab.data.tokenizers.base import Tokenizer, with_spaces
+from bertlab.data.tokenizers.sentencepieces import SPACE_MARK
+
+
+class JsonTokenizer(Tokenizer):
+    """A published tokenizer, such as the byte-level BPE of GPT-2 and RoBERTa.
+
+    It does not recognise the names of its special pieces in text (transformers'
+    `split_special_tokens=True`), but other added pieces. If a model has a special's name among its
+    text pieces, the name becomes the unknown piece.
+
+    Args:
+        backend: contents of a tokenizer.json.
+        special_ids: id by role (pad, unk, cls, sep, mask).
+    """
+
+    kind = "json"
+
+    def __init__(self, backend: str, special_ids: Mapping[str, int | None]):
+        self._backend = backend
+        self._tokenizer = tokenizers.Tokenizer.from_str(backend)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True
+        pieces = pieces_by_id(self._tokenizer.get_vocab(with_added_tokens=True))
+        normalizer = self._tokenizer.normalizer
+        lowercase = normalizer is not None and "A" not in normalizer.normalize_str("A")
+        # The file does not name the special ids around a text; they are found by encoding one.
+        probe = next(text for text in ("a", *pieces) if self._encodings([text])[0].ids)
+        framed = self._tokenizer.encode(probe)
+        inside = [i for i, sequence in enumerate(framed.sequence_ids) if sequence is not None]
+        around = framed.ids[: inside[0]], framed.ids[inside[-1] + 1 :]
+        super().__init__(pieces, lowercase, special_ids, *around)
+        # A tokenizer that starts every text as if after a space needs none before a word.
+        one, two = (encoding.ids for encoding in self._encodings(["a", "a a"]))
+        self._word_needs_space = two != 2 * one
+
+    @classmethod
+    def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
+        """Reads what `save` wrote."""
+        return cls((directory / "tokenizer.json").read_text("utf-8"), metadata["special_ids"])
+
+    def vocabulary_files(self) -> dict[str, bytes]:
+        return {"tokenizer.json": self._backend.encode()}
+
+    def _encodings(self, texts) -> list[tokenizers.Encoding]:
+        return self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+
+    def _without_specials(self, ids: list[int]) -> list[int]:
+        hidden = self.special_ids - {self.unk_id}
+        if hidden.isdisjoint(ids):
+            return ids
+        return [self.unk_id if index in hidden else index for index in ids]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self._without_specials(encoding.ids) for encoding in self._encodings(texts)]
+
+    def encode_parts(self, texts):
+        found = []
+        for parts, encoding in zip(texts, self._encodings(map("".join, texts)), strict=True):
+            ids = self._without_specials(encoding.ids)
+            # A piece belongs to the part of its last character. Some normalizers' offsets go back,
+            # so the furthest counts.
+            ends = list(itertools.accumulate((end for _, end in encoding.offsets), max))
+            begins = itertools.accumulate(map(len, parts[:-1]))
+            cuts = [0, *(bisect.bisect_right(ends, begin) for begin in begins), len(ids)]
+            found.append([ids[first:last] for first, last in itertools.pairwise(cuts)])
+        return found
+
+    def encode_spaced(self, words):
+        return self.encode_batch(with_spaces(words) if self._word_needs_space else words)
+
+    def decode_pieces(self, ids):
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+    def continues(self):
+        description = json.loads(self._backend)
+        model = description["model"]
+        if model["type"] == "WordLevel":
+            return (False,) * self.vocab_size
+        if model.get("end_of_word_suffix"):
+            return None
+        added = self._tokenizer.get_added_tokens_decoder()
+        if prefix := model.get("continuing_subword_prefix"):
+            return self.marked(lambda piece: piece.startswith(prefix), added)
+        rules = json.dumps([description["pre_tokenizer"], description["decoder"]])
+        # How a word begins, or the white space before it.
+        marks = tuple("ĠĊĉč") if '"ByteLevel"' in rules else (SPACE_MARK, "\n", "<0x0A>")
+        if not any(piece.startswith(marks[0]) for piece in self._pieces):
+            return None
+        return self.marked(lambda piece: not piece.startswith(marks), added)
+
+
+def pieces_by_id(vocabulary: Mapping[str, int]) -> list[str]:
+    """The pieces of a vocabulary in the order of their ids, "" where there is none."""
+    pieces = [""] * (max(vocabulary.values()) + 1)
+    for piece, index in vocabulary.items():
+        pieces[index] = piece
+    return pieces

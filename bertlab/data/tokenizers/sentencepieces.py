@@ -1,0 +1,147 @@
+"""SentencePiece's unigram language model (Kudo 2018) and byte-pair encoding (Sennrich et al. 2016).
+
+Characters outside the vocabulary become bytes, so decoding restores the text. Runs of white space
+count as one space, and U+2581, SentencePiece's mark for a space, is read as one.
+"""
+
+import functools
+import io
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import sentencepiece
+
+from bertlab.data.tokenizers.base import (
+    SPECIALS,
+    Tokenizer,
+    find_specials,
+    normalise,
+    with_spaces,
+)
+from bertlab.errors import UserError
+
+SPACE_MARK = "▁"
+# SentencePiece ignores longer sentences while training; its own default is 4,192 bytes.
+_LONGEST_SENTENCE = 1 << 16
+# Added to a serialised model (parts of a protocol buffer merge): its NormalizerSpec (3) sets no
+# space before a text (3) and keeps one that is there (4).
+_INSIDE_A_TEXT = b"\x1a\x04\x18\x00\x20\x00"
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """Base of the two kinds; `kind` is SentencePiece's name of the model.
+
+    Args:
+        model: serialised SentencePiece model. One that was trained elsewhere keeps its own rules,
+            after ours for white space; pieces for the begin and end of a text frame each text.
+        lowercase: lower-case text first.
+    """
+
+    def __init__(self, model: bytes, lowercase: bool):
+        self.model = model
+        self._processor = processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        pieces = [processor.id_to_piece(index) for index in range(processor.get_piece_size())]
+        ids = {piece: index for index, piece in enumerate(pieces)}
+        first, last = processor.bos_id(), processor.eos_id()
+        roles = {"pad": processor.pad_id(), "unk": processor.unk_id(), "cls": first, "sep": last}
+        names = {role: pieces[index] for role, index in roles.items() if index >= 0}
+        around = [[index] if index >= 0 else [] for index in (first, last)]
+        specials = find_specials(ids, names, "the SentencePiece model")
+        super().__init__(pieces, lowercase, specials, *around)
+
+    @classmethod
+    def train(cls, sample: Sequence[str], vocab_size: int, lowercase: bool) -> Self:
+        """Trains on normalised sentences."""
+        return cls(_train(cls.kind, sample, vocab_size), lowercase)
+
+    @classmethod
+    def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
+        """Reads what `save` wrote."""
+        return cls((directory / "sentencepiece.model").read_bytes(), metadata["lowercase"])
+
+    def vocabulary_files(self) -> dict[str, bytes]:
+        return {"sentencepiece.model": self.model}
+
+    def encode_batch(self, texts):
+        texts = [normalise(text, self.lowercase) for text in texts]
+        return self._processor.encode(texts, num_threads=1)
+
+    def encode_parts(self, texts):
+        first = iter(self.encode_batch([part for parts in texts for part in parts[:1]]))
+        others = [
+            " " * part[:1].isspace() + normalise(part, self.lowercase)
+            for parts in texts
+            for part in parts[1:]
+        ]
+        others = iter(self._inside.encode(others, num_threads=1))
+        return [
+            [*itertools.islice(first, len(parts[:1])), *itertools.islice(others, len(parts[1:]))]
+            for parts in texts
+        ]
+
+    def encode_spaced(self, words):
+        return self.encode_parts([with_spaces(words)])[0]
+
+    @functools.cached_property
+    def _inside(self) -> sentencepiece.SentencePieceProcessor:
+        return sentencepiece.SentencePieceProcessor(model_proto=self.model + _INSIDE_A_TEXT)
+
+    def decode_pieces(self, ids):
+        return self._processor.decode(ids)
+
+    def continues(self):
+        processor = self._processor
+        controls = (
+            index
+            for index in range(self.vocab_size)
+            if processor.is_control(index) or processor.is_unknown(index)
+        )
+        return self.marked(lambda piece: not piece.startswith(SPACE_MARK), controls)
+
+
+class UnigramTokenizer(SentencePieceTokenizer):
+    """SentencePiece's unigram language model."""
+
+    kind = "unigram"
+
+
+class BpeTokenizer(SentencePieceTokenizer):
+    """SentencePiece's byte-pair encoding."""
+
+    kind = "bpe"
+
+
+def _train(kind: str, sample: Sequence[str], vocab_size: int) -> bytes:
+    if all(len(text.encode()) > _LONGEST_SENTENCE for text in sample):
+        raise UserError(
+            f"config.data.corpus: all sentences have more than {_LONGEST_SENTENCE} bytes, and"
+            " SentencePiece learns from shorter ones only; put line breaks into the text"
+        )
+    pad, unk, cls, sep, mask = SPECIALS
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            # A NUL character ends the program's strings; as a byte it stays encodable.
+            sentence_iterator=(text.replace("\0", "") for text in sample),
+            model_writer=model,
+            model_type=kind,
+            vocab_size=vocab_size,
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            max_sentence_length=_LONGEST_SENTENCE,
+            pad_id=0,
+            unk_id=1,
+            bos_id=2,
+            eos_id=3,
+            pad_piece=pad,
+            unk_piece=unk,
+            bos_piece=cls,
+            eos_piece=sep,
+            control_symbols=[mask],
+            minloglevel=2,
+        )
+    except RuntimeError as error:  # too large or too small for the text
+        raise UserError(f"config.data.tokenizer.vocab_size={vocab_size}: {error}") from error
+    return model.getvalue()

@@ -1,0 +1,89 @@
+"""Words and single punctuation marks as they are; others are [UNK]."""
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from bertlab.data.tokenizers.base import SPECIALS, VocabularyTokenizer, normalise
+from bertlab.errors import UserError
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+class WordsTokenizer(VocabularyTokenizer):
+    """Words of a text; decoding puts spaces between them.
+
+    A word that a caller gives is looked up whole, and split at punctuation only if the vocabulary
+    lacks it. With `split="whitespace"` the same holds for the words between white space in a text,
+    for vocabularies made elsewhere that have "n't", "10,000" or "New-York".
+    """
+
+    kind = "words"
+    has_whole_words = True
+
+    def __init__(self, pieces: Sequence[str], lowercase: bool, split: str = "punctuation"):
+        if split not in ("punctuation", "whitespace"):
+            raise UserError(
+                f'config.data.tokenizer.split="{split}" is not one of punctuation, whitespace'
+            )
+        super().__init__(pieces, lowercase)
+        self.split = split
+        self._word_ids = {
+            piece: index for index, piece in enumerate(pieces) if index not in self.special_ids
+        }
+
+    @classmethod
+    def train(
+        cls, sample: Sequence[str], vocab_size: int, lowercase: bool, split: str = "punctuation"
+    ) -> Self:
+        """The most frequent words of normalised sentences; ties in the order of code points."""
+        divide = _WORD.findall if split == "punctuation" else str.split
+        counts = Counter(word for text in sample for word in divide(text))
+        words = sorted(counts, key=lambda word: (-counts[word], word))
+        largest = len(SPECIALS) + len(words)
+        if largest < vocab_size:
+            raise UserError(
+                f"config.data.tokenizer.vocab_size={vocab_size}: the text has fewer words;"
+                f" the largest value that works is {largest}"
+            )
+        return cls([*SPECIALS, *words[: vocab_size - len(SPECIALS)]], lowercase, split)
+
+    @classmethod
+    def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
+        """Reads what `save` wrote."""
+        split = metadata.get("split", "punctuation")
+        return cls(cls.read(directory), metadata["lowercase"], split)
+
+    def metadata(self) -> dict[str, Any]:
+        return {**super().metadata(), "split": self.split}
+
+    def words(self, text: str) -> list[str]:
+        """The words of a text (lower-cased if so chosen), one for each id of `encode`."""
+        text = normalise(text, self.lowercase)
+        if self.split == "punctuation":
+            return _WORD.findall(text)
+        divided = (
+            [token] if token in self._word_ids else _WORD.findall(token)
+            for token in text.split(" ")
+        )
+        return list(itertools.chain.from_iterable(divided))
+
+    def encode_batch(self, texts):
+        ids = self._word_ids
+        return [[ids.get(word, self.unk_id) for word in self.words(text)] for text in texts]
+
+    def encode_spaced(self, words):
+        encoded = []
+        for word in words:
+            whole = self._word_ids.get(word.lower() if self.lowercase else word)
+            encoded.append(self.encode(word) if whole is None else [whole])
+        return encoded
+
+    def decode_pieces(self, ids):
+        return " ".join(self._pieces[index] for index in ids)
+
+    def continues(self) -> tuple[bool, ...]:
+        return (False,) * self.vocab_size

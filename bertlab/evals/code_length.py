@@ -1,0 +1,288 @@
+"""The likelihood of texts on one scale, bits per byte.
+
+A tokenizer puts special tokens around a text of T pieces x_1 … x_T: [CLS] x_1 … x_T [SEP] for BERT,
+none for GPT-2. The kinds of score, in nats:
+
+    left-to-right       Σ log p(token | all tokens before it) of every token but the first: x_1 …
+                        x_T and [SEP] in BERT's frame, x_2 … x_T without one. A code length: its
+                        exponential is the probability of the text (without a frame, given x_1).
+    right-to-left       The same from the other end: x_T … x_1 and [CLS].
+    both directions     The mean of the two, for models that have both (biLM).
+    pseudo              Σ log p(x_t | the text with [MASK] in place of x_t), special tokens neither
+                        masked nor scored (Salazar et al. 2020, section 2). No probability of the
+                        text: each piece is visible when the others are predicted.
+    pseudo-within-word  The same with the later pieces of x_t's word masked too (PLL-word-l2r, Kauf
+                        and Ivanova 2023), which does not favour words of several pieces.
+    any-order           A lower bound of log p(x_1 … x_T), so an upper bound of a code length, for
+                        models that predict hidden pieces from any others. In an order σ,
+                        log p_σ(x) = Σ_k log p(x_σ(k) | x_σ(1) … x_σ(k−1)); the score is the mean
+                        over all orders (Uria et al. 2014; Hoogeboom et al. 2022).
+
+At a step of an order each hidden piece may be the next, so the mean over all of them is taken.
+ORDERS random orders are drawn a text, and of each at most STEPS evenly spaced steps from a random
+start, which is unbiased for the bound. With 4 orders the score is exact for T ≤ 4, or T ≤ 3 if the
+order of what is visible counts. A frame tells where a text ends, which left-to-right models must
+predict; so log T(T + 1) nats are added for the number of pieces.
+
+Compare left-to-right with right-to-left and with the bound, and pseudo only with pseudo.
+"""
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertlab.errors import UserError
+from bertlab.evals.questions import (
+    Answerer,
+    Question,
+    Text,
+    by_chain_rule,
+    in_random_orders,
+    one_by_one,
+)
+from bertlab.evals.scoring import scoring
+from bertlab.objectives.program import Program
+
+KINDS = {
+    "both directions": ("forward", "backward"),
+    "left-to-right": ("forward",),
+    "right-to-left": ("backward",),
+    "pseudo": ("one hidden",),
+    "pseudo-within-word": ("one hidden",),
+    "any-order": ("hidden",),
+}
+"""Each kind of score with what a model must predict for it; the first that it allows is its
+default."""
+
+ORDERS = 4
+
+BLOCK = 1000
+"""Texts whose questions are in memory at a time."""
+
+
+class Score(NamedTuple):
+    """How likely a model finds a text.
+
+    Attributes:
+        log_probability: Nats, summed over the scored tokens.
+        tokens: How many were scored.
+        closing: The part of `log_probability` for where the text ends: its special tokens, or for
+            "any-order" its number of pieces.
+        standard_error: Of `log_probability` over random orders, 0 if it is exact; None for kinds
+            without.
+    """
+
+    log_probability: float
+    tokens: int
+    closing: float = 0.0
+    standard_error: float | None = None
+
+
+class Scorer:
+    """Scores texts by a program's model."""
+
+    def __init__(self, program: Program, tokenizer, trained: Collection[str] | None = None):
+        """Finds how the model predicts tokens.
+
+        Args:
+            program: Model and objectives.
+            tokenizer: Of its texts.
+            trained: Names of the objectives with a weight in training; None: all.
+        """
+        self.program, self.tokenizer = program, tokenizer
+        self.scorings = {
+            name: scoring(objective)
+            for name, objective in program.objectives.items()
+            if trained is None or name in trained
+        }
+        self.answerers, self.names = {}, {}
+        for name, how in self.scorings.items():
+            hidden = how.hidden if program.vocabulary.mask_id is not None else None
+            for ability, predict, asked_share in (
+                ("forward", how.forward, 1),
+                ("backward", how.backward, 1),
+                ("hidden", hidden, 1),
+                ("one hidden", None if how.in_order else hidden, 1 / 8),
+            ):
+                if predict is not None and ability not in self.names:  # the first in the config
+                    self.names[ability] = name
+                    self.answerers[ability] = Answerer(program, name, predict, asked_share)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of score that the model allows, its default first."""
+        return tuple(kind for kind, needs in KINDS.items() if set(needs) <= self.names.keys())
+
+    def check_kind(self, kind: str | None = None) -> str:
+        """The kind, or the default for None.
+
+        Raises:
+            UserError: The model has no such score.
+        """
+        if self.kinds and kind in (None, *self.kinds):
+            return kind or self.kinds[0]
+        reasons = [f"{name}: {how.reason}" for name, how in self.scorings.items() if how.reason]
+        if self.program.vocabulary.mask_id is None:
+            reasons.append("the tokenizer has no [MASK]")
+        raise UserError(
+            f"this model has no score of the kind {kind or 'that any objective gives'}"
+            f" ({'; '.join(reasons)}); it has {', '.join(self.kinds) or 'none'}"
+        )
+
+    def score(
+        self, params: Any, texts: Sequence[Text], kind: str | None = None, orders: int = ORDERS
+    ) -> list[Score]:
+        """The score of each text.
+
+        Args:
+            params: Of the program.
+            texts: From `questions.encode`.
+            kind: One of `kinds`; None: the first.
+            orders: Random orders a text, 2 or more, for "any-order".
+
+        Raises:
+            UserError: As for `check_kind`, or a text has more tokens than the model has positions.
+        """
+        kind = self.check_kind(kind)
+        longest = longest_text(self.program)
+        for number, text in enumerate(texts, 1):
+            if len(text.tokens) > longest:
+                raise UserError(
+                    f"text {number} has {len(text.tokens)} tokens with special ones, but the model"
+                    f" has {longest} positions; split it into several"
+                )
+        scores = []
+        for start in range(0, len(texts), BLOCK):
+            block = texts[start : start + BLOCK]
+            by_ability = [
+                self._scores(params, block, kind, ability, orders) for ability in KINDS[kind]
+            ]
+            scores += [mean_score(same_text) for same_text in zip(*by_ability)]
+        return scores
+
+    def _scores(self, params, texts, kind: str, ability: str, orders: int) -> list[Score]:
+        questions = [
+            question
+            for number, text in enumerate(texts)
+            for question in self._questions(number, text, kind, ability, orders)
+        ]
+        found = [([], []) for _ in texts]
+        for question, answer in zip(questions, self.answerers[ability](params, texts, questions)):
+            found[question.text][0].append(question)
+            found[question.text][1].append(answer)
+        scores = [total_score(text, *of_text) for text, of_text in zip(texts, found)]
+        if kind != "any-order":
+            return [score._replace(standard_error=None) for score in scores]
+        if not self.tokenizer.suffix_ids:
+            return scores
+        ends = [-math.log(max(1, n.tokens * (n.tokens + 1))) for n in scores]
+        return [
+            score._replace(log_probability=score.log_probability + end, closing=end)
+            for score, end in zip(scores, ends)
+        ]
+
+    def _questions(
+        self, number: int, text: Text, kind: str, ability: str, orders: int
+    ) -> Iterator[Question]:
+        how = self.scorings[self.names[ability]]
+        first = int(how.from_before)
+        if kind == "any-order":
+            return in_random_orders(number, text, first, orders, how.in_order)
+        if ability == "one hidden":
+            within_word = kind == "pseudo-within-word"
+            continues = self.tokenizer.continues() if within_word else None
+            return one_by_one(number, text, first, continues)
+        return by_chain_rule(number, text, ability, self.tokenizer)
+
+
+def longest_text(program: Program) -> int:
+    """The most tokens of a text; 2^20 if the model has no limit."""
+    shape = program.body.shape
+    learned = getattr(shape, "position_encoding", "") == "learned"
+    return shape.max_positions if learned else 1 << 20
+
+
+def total_score(text: Text, questions: Sequence[Question], answers: Sequence[np.ndarray]) -> Score:
+    """The score of one text from log p of what its questions ask."""
+    by_order, closing = {}, 0.0
+    for question, answer in zip(questions, answers):
+        total = by_order.get(question.order, 0.0)
+        by_order[question.order] = total + question.weight * answer.sum()
+        closing += answer[~np.isin(question.asked, text.pieces)].sum()
+    totals = np.array([*by_order.values()] or [0.0])
+    error = totals.std(ddof=1) / math.sqrt(len(totals)) if len(totals) > 1 else 0.0
+    tokens = {int(at) for question in questions for at in question.asked}
+    return Score(float(totals.mean()), len(tokens), float(closing), float(error))
+
+
+def mean_score(scores: Sequence[Score]) -> Score:
+    """The mean of the scores of one text."""
+    if len(scores) == 1:
+        return scores[0]
+    log_probability, tokens, closing = np.mean([score[:3] for score in scores], axis=0).tolist()
+    return Score(log_probability, round(tokens), closing)
+
+
+@dataclasses.dataclass(frozen=True)
+class BitsPerByte:
+    """−Σ log2 p / Σ bytes over texts, by one kind of score.
+
+    Bytes that the model does not predict count too and make the value too low: capitals and accents
+    that a tokenizer drops, text behind [UNK], and a free first token. A predicted [SEP] or [CLS]
+    adds no bytes.
+
+    Attributes:
+        value: Bits per byte.
+        standard_error: Of `value` as a ratio of sums over independent texts; None for one text.
+        texts: Their number.
+        bytes: Theirs in UTF-8.
+        tokens: Scored tokens.
+        pieces: The texts' own tokens; if they are more than `tokens`, one of each text is free.
+        unknown: Share of the pieces that are [UNK]; above 0, do not compare tokenizers.
+        order_error: The part of `standard_error` that more random orders would remove; 0 if the
+            score is exact, None for kinds without.
+        closing: The part of `value` for where the texts end: code lengths pay for [SEP], bounds for
+            the number of pieces. Without it the two compare on texts of one length.
+    """
+
+    value: float
+    standard_error: float | None
+    texts: int
+    bytes: int
+    tokens: int
+    pieces: int
+    unknown: float
+    order_error: float | None
+    closing: float
+
+
+def bits_per_byte(texts: Sequence[Text], scores: Sequence[Score], unk_id: int) -> BitsPerByte:
+    """The scores of texts as one number.
+
+    Raises:
+        UserError: No token is scored.
+    """
+    bits = np.array([score.log_probability for score in scores]) / -math.log(2)
+    sizes = np.array([text.bytes for text in texts], float)
+    number, total, tokens = len(texts), float(sizes.sum()), sum(score.tokens for score in scores)
+    if not tokens:
+        raise UserError("the texts have no token to score; give longer ones")
+    value = float(bits.sum() / total)
+    # Linearised variance of a ratio of sums (Cochran 1977, section 2.11).
+    squares = ((bits - value * sizes) ** 2).sum()
+    errors = [score.standard_error for score in scores]
+    pieces = np.concatenate([text.tokens[text.pieces] for text in texts])
+    return BitsPerByte(
+        value=value,
+        standard_error=math.sqrt(number / (number - 1) * squares) / total if number > 1 else None,
+        texts=number,
+        bytes=int(total),
+        tokens=tokens,
+        pieces=len(pieces),
+        unknown=float(np.mean(pieces == unk_id)),
+        order_error=None if None in errors else math.hypot(*errors) / math.log(2) / total,
+        closing=abs(sum(score.closing for score in scores)) / math.log(2) / total,
+    )

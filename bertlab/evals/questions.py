@@ -1,0 +1,221 @@
+"""Questions about the tokens of texts, and one compiled program that answers them.
+
+A question is a text with some tokens hidden, some of which are asked for. Questions share rows as
+documents, so all have one shape whatever the texts' lengths.
+
+Letters: T tokens of a text, B rows, L length of a row, P asked positions.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from bertlab.evals.scoring import HIDDEN, Predict
+from bertlab.models.base import View
+from bertlab.objectives.choosing import at_positions
+from bertlab.objectives.program import Program
+
+LENGTH, ROWS = 128, 16
+"""Shape of a batch; if a text is longer, rows are longer and fewer."""
+
+STEPS = 8
+"""Steps that are computed of a random order."""
+
+
+class Text(NamedTuple):
+    """A text between its special tokens.
+
+    Attributes:
+        tokens: [T] ids, special ones included.
+        pieces: Positions to score; all others but the special ones are given.
+        bytes: UTF-8 bytes of the text.
+        characters: [T, 50] for a model that reads them.
+    """
+
+    tokens: Int[np.ndarray, "T"]
+    pieces: Int[np.ndarray, "n"]
+    bytes: int
+    characters: Int[np.ndarray, "T 50"] | None = None
+
+
+class Question(NamedTuple):
+    """Asks for tokens of a text.
+
+    Attributes:
+        text: Its number.
+        asked: Positions of the tokens.
+        ranks: [T] when each token becomes visible (`scoring`); 0: all are visible.
+        weight: Of the answers in the text's score.
+        order: Number of the random order that it belongs to.
+    """
+
+    text: int
+    asked: Int[np.ndarray, "P"]
+    ranks: Int[np.ndarray, "T"] | int = 0
+    weight: float = 1.0
+    order: int = 0
+
+
+def encode(text: str, tokenizer) -> Text:
+    """The text as the tokenizer frames it."""
+    pieces = tokenizer.encode(text)
+    tokens = np.array([*tokenizer.prefix_ids, *pieces, *tokenizer.suffix_ids], np.int32)
+    first = len(tokenizer.prefix_ids)
+    return Text(tokens, np.arange(first, first + len(pieces)), len(text.encode()))
+
+
+def by_chain_rule(number: int, text: Text, side: str, tokenizer) -> Iterator[Question]:
+    """One question: for all pieces and special tokens but the one without a neighbour before it
+    (backward: after it)."""
+    length = len(text.tokens)
+    special = np.arange(length)
+    last = length - len(tokenizer.suffix_ids)
+    special = special[(special < len(tokenizer.prefix_ids)) | (special >= last)]
+    asked = np.union1d(special, text.pieces).astype(int)
+    yield Question(number, asked[asked != (0 if side == "forward" else length - 1)])
+
+
+def one_by_one(
+    number: int, text: Text, first: int, continues: Sequence[bool] | None
+) -> Iterator[Question]:
+    """For each piece from position `first` on, hidden alone, or with the later pieces of its word
+    (`continues`: by id, whether a piece continues a word)."""
+    end = 0
+    for index in reversed(range(len(text.pieces))):
+        position, following = int(text.pieces[index]), text.pieces[index + 1 : index + 2]
+        if continues is None or not any(continues[text.tokens[at]] for at in following):
+            end = position + 1
+        if position >= first:
+            ranks = np.zeros(len(text.tokens), np.int32)
+            ranks[position:end] = HIDDEN
+            yield Question(number, np.array([position]), ranks)
+
+
+def in_random_orders(
+    number: int, text: Text, first: int, orders: int, in_order: bool
+) -> Iterator[Question]:
+    """For all hidden pieces, at steps of random orders of those from position `first` on.
+
+    A step's weight makes the weighted sum of an order its share of the bound. If there are no more
+    sets of visible pieces than random steps, there is one question for each, in one order.
+
+    Args:
+        number: The text's.
+        text: Its tokens alone determine the orders.
+        first: 1 if the first token cannot be asked.
+        orders: Random orders.
+        in_order: The order of what is visible matters.
+    """
+    pieces = text.pieces[text.pieces >= first]
+    total, steps = len(pieces), min(len(pieces), STEPS)
+    count = math.perm if in_order else math.comb
+    choose = itertools.permutations if in_order else itertools.combinations
+
+    def question(visible, weight, order):
+        visible = list(visible)
+        ranks = np.zeros(len(text.tokens), np.int32)
+        ranks[pieces] = HIDDEN
+        ranks[pieces[visible]] = 1 + np.arange(len(visible))
+        hidden = np.delete(pieces, visible)
+        return Question(number, hidden, ranks, weight / len(hidden), order)
+
+    if total <= orders * steps >= sum(count(total, size) for size in range(total)):
+        for size in range(total):
+            for visible in choose(range(total), size):
+                yield question(visible, 1 / count(total, size), 0)
+        return
+    rng = np.random.default_rng(text.tokens.tolist())
+    for order in range(orders):
+        drawn, start = rng.permutation(total), rng.random()
+        for step in range(steps):
+            yield question(drawn[: int((start + step) * total / steps)], total / steps, order)
+
+
+class Answerer:
+    """Answers questions by one objective's model; compiled once for all texts and parameters."""
+
+    def __init__(self, program: Program, name: str, predict: Predict, asked_share: float = 1.0):
+        """Prepares the function.
+
+        Args:
+            program: Model and objectives.
+            name: Of the objective.
+            predict: Its function of `scoring`.
+            asked_share: Positions that can be asked in a row, over its length.
+        """
+        self.pad_id, self.asked_share = program.vocabulary.pad_id, asked_share
+
+        def log_probabilities(params, view: View, at: Int[Array, "B P"]) -> Float[Array, "B P"]:
+            def ask(model, view):
+                labels = at_positions(view["tokens"], at)
+                log_p = jax.nn.log_softmax(predict(model, view, at))
+                return jnp.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0]
+
+            return program.call(params, name, view, ask)
+
+        self.log_probabilities = jax.jit(log_probabilities)
+
+    def __call__(
+        self, params, texts: Sequence[Text], questions: Sequence[Question]
+    ) -> list[Float[np.ndarray, "P"]]:
+        """log p of each question's tokens, given what it does not hide."""
+        lengths = [len(texts[question.text].tokens) for question in questions]
+        length = max(LENGTH, 1 << (max(lengths, default=1) - 1).bit_length())
+        size, slots = max(1, ROWS * LENGTH // length), int(self.asked_share * length)
+        rows = packed(lengths, [len(question.asked) for question in questions], length, slots)
+        answers = [None] * len(questions)
+        for start in range(0, len(rows), size):
+            view, at, slots_of = self.batch(
+                texts, questions, rows[start : start + size], (size, length, slots)
+            )
+            log_p = np.asarray(self.log_probabilities(params, view, at), np.float64)
+            for number, slot in slots_of.items():
+                answers[number] = log_p[slot]
+        return answers
+
+    def batch(self, texts, questions, rows, shape: tuple[int, int, int]):
+        """(view, asked positions [B, P], where the answers to each question are in [B, P])."""
+        size, length, slots = shape
+        names = ("tokens", "segments", "documents", "positions", "ranks")
+        view = {name: np.zeros((size, length), np.int32) for name in names}
+        view["tokens"][:] = self.pad_id
+        if texts[0].characters is not None:
+            view["characters"] = np.zeros((size, length, texts[0].characters.shape[1]), np.int32)
+        at, slots_of = np.zeros((size, slots), np.int32), {}
+        for row, numbers in enumerate(rows):
+            begin, slot = 0, 0
+            for document, number in enumerate(numbers, 1):
+                question = questions[number]
+                text, last = texts[question.text], slot + len(question.asked)
+                inside = (row, slice(begin, begin + len(text.tokens)))
+                view["tokens"][inside] = text.tokens
+                view["documents"][inside] = document
+                view["positions"][inside] = np.arange(len(text.tokens))
+                view["ranks"][inside] = question.ranks
+                if text.characters is not None:
+                    view["characters"][inside] = text.characters
+                slots_of[number] = (row, slice(slot, last))
+                at[slots_of[number]] = begin + question.asked
+                begin, slot = begin + len(text.tokens), last
+        return view, at, slots_of
+
+
+def packed(
+    lengths: Sequence[int], asked: Sequence[int], length: int, slots: int
+) -> list[list[int]]:
+    """Rows of question numbers, of at most `length` tokens and `slots` asked positions each:
+    next-fit, in the order of their lengths."""
+    rows, free, free_slots = [], -1, -1
+    for number in np.argsort(lengths, kind="stable").tolist():
+        if lengths[number] > free or asked[number] > free_slots:
+            rows.append([])
+            free, free_slots = length, slots
+        rows[-1].append(number)
+        free, free_slots = free - lengths[number], free_slots - asked[number]
+    return rows

@@ -1,0 +1,182 @@
+"""How an objective's model predicts the tokens of a text.
+
+By default by the chain rule, if the loss reads one side of unchanged tokens; else, if the objective
+hides tokens by a view of its own, with [MASK] in place of hidden tokens. Whatever a model was
+trained for, each answer is a distribution over the vocabulary, so the scores of `code_length` are
+code lengths of texts.
+
+Letters: B rows, L length, P asked positions of a row, V vocabulary.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from bertlab.evals.by_class import by_class
+from bertlab.models.base import View
+from bertlab.objectives.autoregressive import OneDirection
+from bertlab.objectives.base import Model, Objective
+from bertlab.objectives.choosing import at_positions
+from bertlab.objectives.electra import ReplacedTokenDetection
+from bertlab.objectives.masked import MaskedLanguageModel
+from bertlab.objectives.masked_next_token import MaskedNextToken
+from bertlab.objectives.permutation import NEVER, PermutationLanguageModel, with_queries
+from bertlab.objectives.prefix import PrefixLanguageModel
+from bertlab.objectives.span_corruption import SpanCorruption
+from bertlab.objectives.word_vectors import ContinuousBagOfWords, SkipGram
+
+HIDDEN = NEVER
+"""The rank of a token that the model may not see."""
+
+Predict = Callable[[Model, View, Int[Array, "B P"]], Float[Array, "B P V"]]
+"""(model, view, asked positions) -> logits of the tokens there. The view has the clean tokens, and
+int32 [B, L] `ranks`: when each token becomes visible, from 0, or HIDDEN; tokens of one rank become
+visible together."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scoring:
+    """What a model can predict of a text.
+
+    Attributes:
+        forward: Tokens, given all tokens before them; `ranks` are 0. None: it does not.
+        backward: Tokens, given all tokens after them.
+        hidden: Hidden tokens, given the visible ones.
+        from_before: `hidden` reads the state before a token, so a text's first cannot be asked.
+        in_order: `hidden` depends on the order of the ranks, not only on what is visible.
+        reason: Why something is missing.
+    """
+
+    forward: Predict | None = None
+    backward: Predict | None = None
+    hidden: Predict | None = None
+    from_before: bool = False
+    in_order: bool = False
+    reason: str = ""
+
+
+@by_class
+def scoring(objective: Objective) -> Scoring:
+    """How a text is scored by a model of this objective."""
+    kind = type(objective)
+    if kind.head is not Objective.head and kind.token_logits is Objective.token_logits:
+        return Scoring(reason="its head makes the predictions, and it has no token_logits")
+    if kind.view is not Objective.view:
+        return Scoring(hidden=functools.partial(in_place, objective))
+    if kind.shares is None and objective.reads in ("forward", "backward"):
+        return chain_rule(objective)
+    return Scoring(reason="it hides no tokens to predict them")
+
+
+def chain_rule(objective: Objective) -> Scoring:
+    """By the states of the side that the objective reads."""
+    return Scoring(**{objective.reads: functools.partial(from_neighbour, objective)})
+
+
+def from_neighbour(
+    objective: Objective, model: Model, view: View, at: Int[Array, "B P"]
+) -> Float[Array, "B P V"]:
+    """By the state before each token (backward: after it)."""
+    states = model.encode(view).output(objective.reads)
+    neighbours = at + 1 if objective.reads == "backward" else at - 1
+    return objective.token_logits(model, at_positions(states, neighbours), objective.reads)
+
+
+def left_to_right(
+    objective: Objective, model: Model, view: View, at: Int[Array, "B P"]
+) -> Float[Array, "B P V"]:
+    """By the state before each token, on a body that sees both sides and reads the text in
+    order."""
+    return from_neighbour(objective, model, {**view, "order": view["positions"]}, at)
+
+
+def in_place(
+    objective: Objective, model: Model, view: View, at: Int[Array, "B P"], before: int = 0
+) -> Float[Array, "B P V"]:
+    """By the state at each [MASK], or at `before` positions before it; [MASK] is in place of all
+    hidden tokens."""
+    tokens = jnp.where(view["ranks"] == HIDDEN, model.vocabulary.require_mask(), view["tokens"])
+    states = model.encode({**view, "tokens": tokens}).output(objective.reads)
+    return objective.token_logits(model, at_positions(states, at - before), objective.reads)
+
+
+@scoring.register
+def _(objective: OneDirection) -> Scoring:
+    return chain_rule(objective)
+
+
+@scoring.register
+def _(objective: PrefixLanguageModel) -> Scoring:
+    if objective.min_share:
+        return Scoring(reason=f"min_share={objective.min_share} never asks for first tokens")
+    return Scoring(forward=functools.partial(left_to_right, objective))
+
+
+NO_MASK = "with mask_share=0 it has never seen a [MASK]"
+
+
+@scoring.register
+def _(objective: MaskedLanguageModel) -> Scoring:
+    if not objective.mask_share:
+        return Scoring(reason=NO_MASK)
+    return Scoring(hidden=functools.partial(in_place, objective))
+
+
+@scoring.register
+def _(objective: MaskedNextToken) -> Scoring:
+    causal, masked = objective.causal_share > 0, objective.causal_share < 1 and objective.mask_share
+    return Scoring(
+        forward=functools.partial(left_to_right, objective) if causal else None,
+        hidden=functools.partial(in_place, objective, before=1) if masked else None,
+        from_before=True,
+        reason="" if objective.mask_share else NO_MASK,
+    )
+
+
+@scoring.register
+def _(objective: PermutationLanguageModel) -> Scoring:
+    predict = functools.partial(by_queries, objective)
+    return Scoring(hidden=predict, in_order=objective.context_in_order)
+
+
+def by_queries(
+    objective: PermutationLanguageModel, model: Model, view: View, at: Int[Array, "B P"]
+) -> Float[Array, "B P V"]:
+    """By queries at the asked positions, which see all visible tokens; these see each other as in
+    training."""
+    ranks = view["ranks"]
+    if not objective.context_in_order:
+        ranks = jnp.where(ranks == HIDDEN, HIDDEN, -1)
+    names = ("tokens", "segments", "documents", "positions")
+    queries = {name: at_positions(view[name], at) for name in names}
+    queries["order"] = jnp.full_like(at, HIDDEN - 1)
+    asked = jnp.ones(at.shape, bool)
+    longer = with_queries(view, ranks, queries, asked, model.vocabulary)
+    states = model.encode(longer).output("both")[:, ranks.shape[1] :]
+    return objective.token_logits(model, states, "both")
+
+
+@scoring.register
+def _(objective: ReplacedTokenDetection) -> Scoring:
+    if not objective.trains_generator:
+        return Scoring(reason=f"with generator={objective.generator} no network predicts tokens")
+    return Scoring(hidden=by_generator)
+
+
+def by_generator(model: Model, view: View, at: Int[Array, "B P"]) -> Float[Array, "B P V"]:
+    """By ELECTRA's generator, with [MASK] in place of all hidden tokens."""
+    tokens = jnp.where(view["ranks"] == HIDDEN, model.vocabulary.require_mask(), view["tokens"])
+    return model.head.generator.logits({**view, "tokens": tokens, "masked_positions": at})
+
+
+@scoring.register
+def _(objective: SpanCorruption) -> Scoring:
+    return Scoring(reason="it never predicts the first word of a text")
+
+
+@scoring.register
+def _(objective: SkipGram | ContinuousBagOfWords) -> Scoring:
+    return Scoring(reason="word vectors are no model of a text")

@@ -1,8 +1,0 @@
-"""A mistake of the user."""
-
-
-class UserError(Exception):
-    """One sentence for the person at the keyboard: the key, or the file and line, and what to do.
-
-    Commands print it without a traceback. Raise it where a config, a path or an input file is read.
-    """

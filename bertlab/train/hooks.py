@@ -1,0 +1,261 @@
+"""What happens every so many steps: logging, evaluation, checkpoints, a profile. Each hook is
+(step, state, sums) -> state or None.
+
+A hook returns the state to go on with, or None. `sums` are {name: (weighted sum, weight)} of one
+step, still on the device.
+"""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from bertlab.errors import UserError
+from bertlab.files import json_line
+from bertlab.objectives.flops import step_costs
+from bertlab.train.averaging import observe
+from bertlab.train.run_directory import RunDirectory
+from bertlab.train.state import TrainState
+
+Hook = Callable[[int, TrainState, Mapping], TrainState | None]
+
+
+def is_due(step: int, every: int, last: int) -> bool:
+    """Whether an action that happens every so many steps (0: only at the end) is due after `step`
+    of `last` steps."""
+    return step == last or (every > 0 and step % every == 0)
+
+
+def kept_steps(keep: str, steps: int) -> list[int]:
+    """The steps whose checkpoints stay: "log" (10, 20, 50, 100, ... and the last), or "100,1000";
+    both may be joined.
+
+    Raises:
+        UserError: `config.train.keep` is neither.
+    """
+    kept = set()
+    for part in filter(None, (part.strip() for part in keep.split(","))):
+        if part == "log":
+            grid = (digit * 10**power for power in range(1, len(str(steps))) for digit in (1, 2, 5))
+            kept |= {step for step in grid if step < steps} | {steps}
+        elif part.isdecimal() and 0 < int(part) <= steps:
+            kept.add(int(part))
+        else:
+            raise UserError(
+                f"config.train.keep={keep!r}: {part!r} is no step of this run; give log, or steps"
+            )
+    return sorted(kept)
+
+
+class Sums:
+    """{name: (weighted sum, weight)} added in float64, and divided once."""
+
+    def __init__(self, sums: Mapping[str, tuple[float, float]] | None = None):
+        self.sums = {name: tuple(pair) for name, pair in (sums or {}).items()}
+
+    def add(self, sums: Mapping[str, tuple]) -> None:
+        """Adds those of one step or batch, host numbers."""
+        for name, (total, weight) in sums.items():
+            before = self.sums.get(name, (0.0, 0.0))
+            self.sums[name] = (before[0] + float(total), before[1] + float(weight))
+
+    def means(self, weights: Mapping[str, float]) -> dict[str, float]:
+        """`loss`, the weighted total, and each metric's mean; one without weight is left out."""
+        means = {name: total / weight for name, (total, weight) in self.sums.items() if weight}
+        return {
+            "loss": sum(w * means.get(f"{name}/loss", 0.0) for name, w in weights.items()),
+            **means,
+        }
+
+
+@dataclasses.dataclass
+class Totals:
+    """What a run has cost so far; saved with every checkpoint.
+
+    Attributes:
+        tokens: Without padding.
+        supervised: Positions with a loss.
+        flops: Forward and backward, of the model.
+        seconds: Of training, without compilation, evaluation and saving.
+        sums: Of the metrics since the last log line.
+    """
+
+    tokens: int = 0
+    supervised: int = 0
+    flops: float = 0.0
+    seconds: float = 0.0
+    sums: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+
+    def costs(self) -> dict[str, float]:
+        """The values for a curve's horizontal axis."""
+        return {name: getattr(self, name) for name in ("tokens", "supervised", "flops", "seconds")}
+
+
+class Log:
+    """Adds up the steps' sums, and writes their means to metrics.jsonl and the terminal.
+
+    Args:
+        run: Its directory.
+        totals: Of a resumed run, or fresh ones.
+        steps: Of the whole run.
+        every: Steps between lines.
+        rate: Updates done -> the learning rate of the next one.
+        writers: More functions that get each line: dashboards.
+    """
+
+    def __init__(self, run: RunDirectory, totals: Totals, steps: int, every: int, rate, writers=()):
+        self.totals = totals
+        self._steps, self._every, self._rate, self._writers = steps, every, rate, writers
+        self._file = None
+        if jax.process_index() == 0:
+            self._file = (run.path / "metrics.jsonl").open("a", encoding="utf-8")
+        self._phase = None
+        self._waiting: list[tuple[int, Mapping]] = []
+        self._since: float | None = None
+        self._line_before = (totals.tokens, totals.seconds)
+
+    def begin_phase(self, phase) -> None:
+        """The steps from here on are those of a phase, whose first one compiles."""
+        self.fetch()
+        self._phase, self._since = phase, None
+
+    def __call__(self, step: int, state: TrainState, sums: Mapping) -> None:
+        self._waiting.append((step, sums))
+        if self._since is None:  # the clock starts behind the step that compiles
+            jax.block_until_ready(sums)
+            self._since = time.perf_counter()
+        if is_due(step, self._every, self._steps):
+            self.fetch()
+            tokens, seconds = self._line_before
+            speed = (self.totals.tokens - tokens) / max(self.totals.seconds - seconds, 1e-9)
+            self._line_before = (self.totals.tokens, self.totals.seconds)
+            means = self.means(step, Sums(self.totals.sums))
+            self.totals.sums = {}
+            self.write(step, "train", means | {"tokens_per_second": speed})
+
+    def means(self, step: int, sums: Sums) -> dict[str, float]:
+        """The means, with the total loss by the objectives' weights at this step."""
+        progress = step / max(1, self._steps)
+        weights = self._phase.weights.items()
+        return sums.means(
+            {name: first + (last - first) * progress for name, (first, last) in weights}
+        )
+
+    def fetch(self) -> None:
+        """Waits for the device and adds the waiting steps to the totals.
+
+        Raises:
+            UserError: A loss or gradient is not finite.
+        """
+        totals = self.totals
+        total = Sums(totals.sums)
+        for step, sums in jax.device_get(self._waiting):
+            bad = [name for name, (value, _) in sums.items() if not np.isfinite(value)]
+            if bad:
+                raise UserError(
+                    f"{bad[0]} is not finite at step {step}; lower config.optimizer.learning_rate"
+                )
+            length = int(sums["tokens"][1]) // self._phase.rows
+            supervised, flops = step_costs(
+                self._phase.program, self._phase.weights, sums, self._phase.rows, length
+            )
+            totals.tokens += int(sums["tokens"][0])
+            totals.supervised += int(supervised)
+            totals.flops += flops
+            total.add(sums)
+        self._waiting.clear()
+        totals.sums = total.sums
+        if self._since is not None:
+            now = time.perf_counter()
+            totals.seconds += now - self._since
+            self._since = now
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """What happens inside does not count as training time."""
+        self.fetch()
+        yield
+        self._since = time.perf_counter()
+
+    def write(self, step: int, split: str, means: Mapping[str, float]) -> None:
+        """Writes a line."""
+        if self._file is None:
+            return
+        line = {
+            "step": step,
+            "split": split,
+            **means,
+            **self.totals.costs(),
+            "learning_rate": float(self._rate(max(step - 1, 0))),
+        }
+        self._file.write(json_line(line))
+        self._file.flush()
+        for writer in self._writers:
+            writer(line)
+        numbers = "  ".join(
+            f"{name} {value:.4g}" for name, value in means.items() if not name.endswith("_norm")
+        )
+        print(
+            f"step {step:>{len(str(self._steps))}}/{self._steps}  {split:5}  {numbers}", flush=True
+        )
+
+    def close(self) -> None:
+        """Closes metrics.jsonl."""
+        if self._file is not None:
+            self._file.close()
+
+
+def evaluation_hook(
+    evaluate: Callable[[int, TrainState], dict[str, float]],
+    log: Log,
+    every: int,
+    steps: int,
+) -> Hook:
+    """Evaluates the valid split; the optimiser observes the loss (NT-ASGD).
+
+    Args:
+        evaluate: (step, state) -> means of the split, which it has logged.
+        log: Its clock is paused.
+        every: Steps between evaluations; the last step has the run's own.
+        steps: Of the whole run.
+    """
+
+    def hook(step: int, state: TrainState, sums: Mapping) -> TrainState | None:
+        if step == steps or not is_due(step, every, steps):
+            return None
+        with log.paused():
+            loss = evaluate(step, state)["loss"]
+        return state.replace(opt_state=observe(state.opt_state, loss))
+
+    return hook
+
+
+def checkpoint_hook(
+    save: Callable[[int, TrainState], None], log: Log, every: int, steps: int, kept=()
+) -> Hook:
+    """Saves every so many steps, and those of `kept`."""
+
+    def hook(step: int, state: TrainState, sums: Mapping) -> None:
+        if is_due(step, every, steps) or step in kept:
+            with log.paused():
+                save(step, state)
+
+    return hook
+
+
+def profile_hook(directory: Path, first: int, count: int) -> Hook:
+    """Traces `count` steps after `first`, for TensorBoard's profile plugin and Perfetto."""
+
+    def hook(step: int, state: TrainState, sums: Mapping) -> None:
+        if step in (first, first + count):
+            jax.block_until_ready(sums)
+        if step == first:
+            jax.profiler.start_trace(directory, create_perfetto_trace=True)
+        if step == first + count:
+            jax.profiler.stop_trace()
+
+    return hook

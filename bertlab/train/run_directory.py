@@ -1,0 +1,107 @@
+"""The files of a run's directory."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from bertlab.errors import UserError
+from bertlab.files import json_line, read_json, write_json
+
+
+class RunDirectory:
+    """The files of a run.
+
+        config.json        the whole config
+        environment.json   versions, devices, commit
+        data.json          what was read: hash of the batches, statistics of the corpus
+        metrics.jsonl      a line for each log step and evaluation
+        checkpoints/STEP/  Orbax: arrays of the state, and the totals up to then
+        tokenizer/
+        result.json        written last: it marks a finished run
+
+    Attributes:
+        path: The directory.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path).expanduser()
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.path / "tokenizer"
+
+    def steps(self) -> list[int]:
+        """Of the complete checkpoints, in order."""
+        names = (
+            [path.name for path in self.checkpoints.glob("*")] if self.checkpoints.exists() else []
+        )
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def lock(self) -> filelock.FileLock:
+        """Held by the process that trains here; a context manager.
+
+        Raises:
+            UserError: Another process trains here.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(self.path / ".lock", timeout=0)
+        try:
+            return lock.acquire()
+        except filelock.Timeout:
+            raise UserError(
+                f"another process trains in {self.path}; wait, or give another --workdir"
+            ) from None
+
+    def read(self, name: str, default: Any = None) -> Any:
+        """The value of NAME.json; the default if there is no such file."""
+        path = self.path / f"{name}.json"
+        return read_json(path) if path.exists() else default
+
+    def write(self, name: str, value: Any) -> None:
+        """Replaces NAME.json."""
+        write_json(self.path / f"{name}.json", value)
+
+    def config(self) -> dict[str, Any]:
+        """The config, nested.
+
+        Raises:
+            UserError: This is no run.
+        """
+        config = self.read("config")
+        if config is None:
+            raise UserError(
+                f"{self.path} has no config.json; give the --workdir of a `bertlab train`"
+            )
+        return config
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; one that a killed process left unfinished is not among
+        them."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return []
+        return [
+            json.loads(line)
+            for line in path.read_text(encoding="utf-8").splitlines(keepends=True)
+            if line.endswith("\n")
+        ]
+
+    def cut_metrics(self, step: int, last: int) -> None:
+        """Drops the lines that a run resumed from `step` writes again: later ones, and the
+        evaluations at the last step."""
+        kept = [
+            line
+            for line in self.metrics()
+            if line["step"] <= step and (line["step"] < last or line["split"] == "train")
+        ]
+        text = "".join(json_line(line) for line in kept)
+        (self.path / "metrics.jsonl").write_text(text, encoding="utf-8")

@@ -1,0 +1,159 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from bertlab.data.batches import Batches
+from bertlab.data.formats.stream import Sequence, StreamPlan
+from bertlab.data.plans import Specials, Text, bounds_of
+from tests.data.made_corpus import CLS, PAD, SEP, config, make, old_format, random_documents
+
+SPECIALS = Specials(PAD, CLS, SEP)
+WRAPS = ("document", "sentence", "none")
+
+
+@pytest.fixture(scope="module")
+def documents():
+    return random_documents(40)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory, documents):
+    return make(tmp_path_factory.mktemp("stream") / "corpus", documents)
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+@pytest.mark.parametrize("across", [True, False])
+def test_one_lane_is_the_old_codes(corpus, documents, wrap, across):
+    from bertlab.data.formats.stream import StreamIterator
+
+    data = config(
+        format="stream",
+        batch_size=1,
+        stream__wrap=wrap,
+        stream__backward=True,
+        stream__attend_across_documents=across,
+    )
+    making = old_format(data, documents)
+    order = list(making.source)
+    old = StreamIterator(making, {"forward": order, "backward": order}, 1, varies=False)
+    split = corpus.split("train")
+    numbers = np.arange(len(documents))
+    # The old code reads the documents in this order from the right, so they lie in the other.
+    texts = Text.from_split(split, numbers), Text.from_split(split, numbers[::-1])
+    sequences = {
+        side: Sequence.from_text(text, wrap, side == "backward", SPECIALS, 1, False)
+        for side, text in zip(("forward", "backward"), texts, strict=True)
+    }
+    length = -(-int(sequences["forward"].lanes[-1]) // data.seq_len)
+    steps = bounds_of(np.full(length, data.seq_len))
+    plan = StreamPlan(sequences, steps, data.stream, data.seq_len, SPECIALS)
+    old_rows = list(old)
+    assert len(old_rows) == len(plan)
+    for number, row in enumerate(old_rows):
+        found = plan.gather({"tokens": split.tokens}, np.array([number]), data.seq_len, PAD)
+        for field in set(row) - {"example_id", "visit"}:
+            np.testing.assert_array_equal(found[field], row[field], err_msg=f"{number} {field}")
+
+
+def lanes(batches, steps, side, field):
+    """[B] of each lane's values in text order, without padding."""
+    made = [batches(step) for step in range(steps)]
+    made = made[::-1] if side else made
+    return [
+        np.concatenate([b[f"{side}{field}"][lane][b[f"{side}documents"][lane] > 0] for b in made])
+        for lane in range(len(made[0]["tokens"]))
+    ]
+
+
+def steps_of_epoch(batches):
+    return next(step for step in itertools.count() if batches(step)["visit"][0] > 0)
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+@pytest.mark.parametrize("vary", [False, True])
+@pytest.mark.parametrize("side", ["", "backward_"])
+def test_lanes_continue_and_cover_the_text(corpus, documents, wrap, vary, side):
+    changes = {"stream__wrap": wrap, "stream__backward": True, "stream__vary_length": vary}
+    batches = Batches(corpus, config(format="stream", batch_size=4, **changes))
+    steps = steps_of_epoch(batches)
+    tokens = lanes(batches, steps, side, "tokens")
+    after = lanes(batches, steps, side, "next_tokens")
+    sizes = [len(lane) for lane in tokens]
+    assert max(sizes) - min(sizes) <= 1
+    whole, after = np.concatenate(tokens), np.concatenate(after)
+
+    # The documents, each once, intact and in another order.
+    text = whole[whole > SEP]
+    begins = {document[0][0]: list(itertools.chain(*document)) for document in documents}
+    order, at = [], 0
+    while at < len(text):
+        document = begins[text[at]]
+        assert text[at : at + len(document)].tolist() == document
+        order.append(text[at])
+        at += len(document)
+    assert sorted(order) == sorted(begins) and order != sorted(order)
+
+    # Each token predicts the next in reading order; ELMo's reads no end and predicts no start.
+    whole, after = (whole[::-1], after[::-1]) if side else (whole, after)
+    expected = np.append(whole[1:], -1)
+    if wrap == "sentence":
+        read, predicted = (SEP, CLS) if side else (CLS, SEP)
+        expected = np.where((expected == read) | (expected == -1), predicted, expected)
+        assert predicted not in whole and (whole == read).sum() == sum(map(len, documents))
+    np.testing.assert_array_equal(after, expected)
+
+
+def test_states_start_anew_with_an_epoch_and_where_a_row_begins_a_document(tmp_path):
+    corpus = make(tmp_path / "corpus", random_documents(80, sentences=3, words=12))
+    changes = {"stream__attend_across_documents": False, "stream__backward": True}
+    batches = Batches(corpus, config(format="stream", batch_size=2, seq_len=16, **changes))
+    steps = steps_of_epoch(batches)
+    seen = set()
+    for step in range(steps - 1):
+        batch, following = batches(step), batches(step + 1)
+        assert step or not (batch["continues"].any() or batch["backward_continues"].any())
+        for lane in range(2):
+            size = int((batch["documents"][lane] > 0).sum())
+            begins = batch["tokens"][lane][size - 1] == SEP
+            assert following["continues"][lane] == (not begins)
+            # Going backward, a row is read from its last position on.
+            following_size = int((following["backward_documents"][lane] > 0).sum())
+            begins = following["backward_tokens"][lane][following_size - 1] == SEP
+            assert following["backward_continues"][lane] == (not begins)
+            seen.add(int(begins))
+            is_last = np.isin(batch["tokens"][lane], [SEP]) & (batch["documents"][lane] > 0)
+            assert (batch["next_tokens"][lane][is_last] == -1).all()
+            new = np.diff(batch["documents"][lane][:size], prepend=batch["documents"][lane][0])
+            np.testing.assert_array_equal(
+                np.flatnonzero(new), np.flatnonzero(is_last[: size - 1]) + 1
+            )
+            assert (batch["positions"][lane][:size][new > 0] == 0).all()
+    assert seen == {0, 1}
+    assert not batches(steps)["continues"].any()
+
+
+def test_varied_lengths_are_one_in_a_batch_and_scale_the_rate(tmp_path):
+    corpus = make(tmp_path / "corpus", random_documents(400))
+    data = config(format="stream", batch_size=2, seq_len=40, stream__vary_length=True)
+    batches = Batches(corpus, data)
+    steps = steps_of_epoch(batches)
+    lengths = []
+    for step in range(steps - 1):  # the last one is what remains
+        batch = batches(step)
+        assert batch["tokens"].shape == (2, 60)
+        (length,) = set((batch["documents"] > 0).sum(axis=1))
+        np.testing.assert_allclose(batch["rate_scale"], length / 40)
+        lengths.append(length)
+    assert 38 < np.median(lengths) < 42 and min(lengths) < 30 and len(set(lengths)) > 10
+    assert batches.row_length == 60
+
+
+def test_evaluation_reads_whole_documents_in_a_lane(corpus, documents):
+    made = Batches(corpus, config(format="stream", batch_size=4), "valid").evaluation()
+    text = []
+    for lane in range(4):
+        tokens = np.concatenate([b["tokens"][lane][b["documents"][lane] > 0] for b in made])
+        assert not len(tokens) or tokens[-1] == SEP
+        text += tokens[tokens > SEP].tolist()
+    assert sorted(text) == sorted(t for document in documents for s in document for t in s)
