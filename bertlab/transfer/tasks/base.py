@@ -1,0 +1,97 @@
+"""A task: its kind, its metrics and its examples, independent of any model."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bertlab.transfer.entities import Scheme
+from bertlab.transfer.examples import Example
+
+SPLITS = ("train", "valid", "test")
+
+TASK_DATA = dict(
+    # folder of the task's files, or tfds; of several tasks one for all, or one each (A+B)
+    directory="",
+    train_file="",  # name of a file in it, if it is not one that the task looks for
+    valid_file="",
+    test_file="",
+    # test: a development set without a labelled test set is the test set, and valid is held out of
+    # train; valid: it is both, as in papers
+    dev="test",
+    valid_fraction=0.1,  # share of train that is held out where valid is not published
+    test_fraction=0.1,
+    seed=0,  # of what is held out, and of what `limit` draws
+    limit=0,  # most training examples; fewer are a subset of more; 0: all
+    # tasks made from the pretraining documents: the cache and the split of documents
+    pretraining=dict(directory="", valid_fraction=0.05, test_fraction=0.05),
+)
+"""`config.task_data` with its defaults."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskData:
+    """A task's examples.
+
+    Attributes:
+        labels: names of the classes, by number; () for kinds without classes.
+        examples: by split. Those of train and valid have labels; those of test may lack them.
+        unseen: tags that train lacks, numbered after the classes: no head predicts them, so they
+            count as wrong.
+        scheme: how the tags mark entities, if a metric asks.
+        notes: what to print about the examples.
+    """
+
+    labels: tuple[str, ...]
+    examples: Mapping[str, list[Example]]
+    unseen: tuple[str, ...] = ()
+    scheme: Scheme | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all labels, by number."""
+        return self.labels + self.unseen
+
+    def count_unseen(self, split: str) -> int:
+        """Number of a split's words whose tag train lacks."""
+        if not self.unseen:
+            return 0
+        tags = (tag for example in self.examples[split] for tag in example.label or ())
+        return sum(tag >= len(self.labels) for tag in tags)
+
+    def constant_label(self) -> Any:
+        """The label of every training example, word or target; None if labels differ."""
+        found: set[Any] = set()
+        for example in self.examples["train"]:
+            label = example.label
+            if label is None:  # a span: only whether there is an answer can be constant
+                label = "an answer" if example.answers else "no answer"
+            found.update(label if isinstance(label, tuple) else [label])
+            if len(found) > 1:
+                return None
+        label = next(iter(found), None)
+        return self.labels[label] if self.labels and isinstance(label, int) else label
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A task's description.
+
+    Attributes:
+        name: of its folder in results and its entry in `config.objectives`.
+        kind: a key of `bertlab.transfer.kinds.KINDS`.
+        metrics: keys of `bertlab.transfer.scorers.METRICS`; the first selects and is reported.
+        load: (folder of the files or None, `config.task_data` with all keys) -> TaskData.
+        symmetric: the order of a pair does not matter (similarity, paraphrase).
+        may_lack_answer: span: questions may have no answer (SQuAD 2.0).
+        is_in: whether a folder has the files of all splits.
+    """
+
+    name: str
+    kind: str
+    metrics: tuple[str, ...]
+    load: Callable[[Path | None, Mapping], TaskData]
+    symmetric: bool = False
+    may_lack_answer: bool = False
+    is_in: Callable[[Path], bool] = lambda directory: True
