@@ -1,0 +1,166 @@
+"""Batches of task rows: a pure function of (rows, `config.data`, step), without iterator state.
+
+A row is a dict of arrays without padding: `tokens`, `segments`, `documents`, `positions` [T],
+fields of its words [W], and labels. A batch pads them to one length, that of its bucket.
+
+Letters: B rows, L positions of a batch.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertlab.data.buckets import bucketed
+from bertlab.data.characters import PADDING
+from bertlab.errors import UserError
+
+Row = dict[str, np.ndarray]
+Batch = dict[str, np.ndarray]
+
+PADDED = ("tokens", "segments", "documents", "positions", "characters", "features")
+PADDED += ("word_at", "labels", "spelling", "word_ids", "vector_ids")
+"""Fields whose first axis is padded to a batch's length; others have one shape in all batches."""
+
+NO_LABEL = -1
+
+FILL: Mapping[str, float] = {
+    "characters": PADDING,
+    "spelling": PADDING,
+    "target": np.nan,
+    "row_number": -1,
+    **dict.fromkeys(("label", "labels", "word_at", "start", "end"), NO_LABEL),
+    **dict.fromkeys(("target_spans", "target_labels"), NO_LABEL),
+}
+"""What fields hold where there is nothing, if not 0; `tokens` hold the tokenizer's padding."""
+
+
+class Batches:
+    """Training batches by step, and the evaluation batches of the same rows.
+
+    Attributes:
+        hash: Hexadecimal digest of the rows and the settings on which their order depends: equal
+            hashes, equal batches.
+        epoch: Batches of an epoch. Rows that fill no batch are dropped, others in each epoch.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        data: ConfigDict,
+        pad_id: int,
+        texts: int = 1,
+        process_index: int = 0,
+        process_count: int = 1,
+        add: Callable[[Row], Row] | None = None,
+    ):
+        """Batches of a split.
+
+        Args:
+            rows: Of one task, or of several (`joined`).
+            data: `config.data`: `seq_len`, `batch_size`, `buckets`, `seed`.
+            pad_id: Of the tokenizer.
+            texts: The most texts of a row; it has so many times `seq_len` positions.
+            process_index, process_count: Of this process, which gets its slice of each batch.
+            add: Row -> row with fields that are not kept in memory, such as stored states.
+        """
+        self._rows, self._pad_id, self._add = rows, pad_id, add or dict
+        self._size, self._seed = data.batch_size, data.seed
+        self._share = data.batch_size // process_count
+        self._offset = process_index * self._share
+        self._widths = [texts * width for width in sorted({*data.buckets, data.seq_len})]
+        self._lengths = np.array([len(row["tokens"]) for row in rows], np.int64)
+        self._shapes = _shapes([self._add(row) for row in rows[:1]] + list(rows))
+        self._latest: tuple = (None, None)
+        settings = [self._widths, self._size, self._seed]
+        digest = hashlib.sha256(json.dumps(settings).encode())
+        for row in rows:
+            for name in sorted(row):
+                digest.update(f"{name}{row[name].shape}".encode() + row[name].tobytes())
+        self.hash = digest.hexdigest()[:16]
+
+    @property
+    def epoch(self) -> int:
+        return len(self._order(0)[1])
+
+    def __call__(self, step: int) -> Batch:
+        """This process's rows of a training batch: dicts of arrays [B / process_count, ...]."""
+        epoch, number = divmod(step, self.epoch)
+        order, widths = self._order(epoch)
+        first = number * self._size + self._offset
+        return self._batch(order[first : first + self._share], int(widths[number]))
+
+    def evaluation(self) -> list[Batch]:
+        """Every row once, the shortest first; the last batch is padded with empty rows.
+
+        `row_number` [B] is each row's number, -1 for an empty one (`by_row`).
+        """
+        order, batches = np.argsort(self._lengths, kind="stable"), []
+        for first in range(0, len(order), self._size):
+            longest = self._lengths[order[first : first + self._size]].max()
+            width = self._widths[int(np.searchsorted(self._widths, longest))]
+            first += self._offset
+            batches.append(self._batch(order[first : first + self._share], width))
+        return batches
+
+    def _order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of an epoch in their order, and the length of each batch."""
+        if self._latest[0] != epoch:
+            rng = np.random.default_rng([self._seed, epoch])
+            if len(self._rows) < self._size:
+                raise UserError(
+                    f"config.data.batch_size={self._size} exceeds the {len(self._rows)} training"
+                    " rows; lower it"
+                )
+            self._latest = epoch, bucketed(self._lengths, self._widths, self._size, rng)
+        return self._latest[1]
+
+    def _batch(self, numbers: np.ndarray, width: int) -> Batch:
+        rows = [self._add(self._rows[number]) for number in numbers]
+        batch = collate(rows, self._shapes, width, self._share, self._pad_id)
+        batch["row_number"] = np.full(self._share, FILL["row_number"], np.int32)
+        batch["row_number"][: len(numbers)] = numbers
+        return batch
+
+
+def collate(rows: Sequence[Row], shapes: Mapping, width: int, size: int, pad_id: int) -> Batch:
+    """Rows as one batch of `size` rows and `width` positions; `shapes`: (shape, dtype) by field."""
+    batch = {}
+    for name, (shape, dtype) in shapes.items():
+        if name in PADDED:
+            shape = (width, *shape[1:])
+        fill = pad_id if name == "tokens" else FILL.get(name, 0)
+        batch[name] = np.full((size, *shape), fill, dtype)
+        for number, row in enumerate(rows):
+            if name in row:
+                batch[name][(number, *map(slice, row[name].shape))] = row[name]
+    return batch
+
+
+def joined(parts: Sequence[Sequence[Row]]) -> list[Row]:
+    """The rows of several tasks, one task after the other, each with the number of its `task`."""
+    numbered = enumerate(parts)
+    return [row | {"task": np.int32(number)} for number, rows in numbered for row in rows]
+
+
+def by_row(
+    batches: Sequence[Batch], outputs: Sequence[Mapping[str, np.ndarray]]
+) -> list[dict[str, np.ndarray]]:
+    """Outputs of evaluation batches by row, in the order of the rows; lengths may differ."""
+    found = {}
+    for batch, arrays in zip(batches, outputs, strict=True):
+        for index, number in enumerate(batch["row_number"].tolist()):
+            found[number] = {name: np.asarray(array[index]) for name, array in arrays.items()}
+    return [found[number] for number in sorted(found.keys() - {FILL["row_number"]})]
+
+
+def _shapes(rows: Sequence[Row]) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    """The largest shape of each field, and its type."""
+    shapes = {}
+    for row in rows:
+        for name, value in row.items():
+            before = shapes.get(name, (value.shape, None))[0]
+            shapes[name] = tuple(map(max, value.shape, before)), value.dtype
+    return shapes

@@ -1,0 +1,45 @@
+"""What did not fit into rows.
+
+    {"cut": {SPLIT: {TASK: {"examples": 12, "of_examples": 18, "words": 783, "of_words": 1080}}}}
+
+An example is cut if anything of it is in no row. What else is counted depends on the kind of task:
+
+    pieces      of a text, a pair, a text with its choices, or a question with its context
+    words       of a sentence that is given as words
+    targets     words or spans that are asked about
+    answers     of questions, if no window holds all of one
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+Cut = Mapping[str, tuple[int, int]]
+"""Of one example, by unit: how many are in no row, and how many it has."""
+
+
+def total_cut(examples: Iterable[Cut]) -> dict[str, int]:
+    """The counts of a split's examples."""
+    counts: Counter[str] = Counter()
+    for example in examples:
+        any_cut = int(any(lost for lost, _ in example.values()))
+        for unit, (lost, total) in {"examples": (any_cut, 1), **example}.items():
+            counts[unit] += lost
+            counts[f"of_{unit}"] += total
+    return dict(counts)
+
+
+def cut_lines(cut: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Iterator[str]:
+    """A sentence for each task some of whose examples were cut."""
+    for task in next(iter(cut.values()), {}):
+        splits = []
+        for split, tasks in cut.items():
+            shares = [
+                f"{count:,} of {tasks[task][f'of_{unit}']:,} {unit}"
+                f" ({count / tasks[task][f'of_{unit}']:.0%})"
+                for unit, count in tasks[task].items()
+                if count and not unit.startswith("of_")
+            ]
+            if shares:
+                splits.append(f"{split}: {', '.join(shares)}")
+        if splits:
+            yield f"{task}, what did not fit into rows: {'; '.join(splits)}"

@@ -1,0 +1,201 @@
+"""The contract of a kind of task: from examples to rows, from outputs to predictions."""
+
+import abc
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from scipy.special import softmax
+
+from bertlab.errors import UserError
+from bertlab.transfer.batches import NO_LABEL, Row
+from bertlab.transfer.cut import Cut, total_cut
+from bertlab.transfer.examples import Example
+from bertlab.transfer.heads import TaskHead
+from bertlab.transfer.inputs import Inputs, Layout
+
+Line = dict[str, Any]
+"""A prediction: `id`, `gold` (None: hidden), `predicted`, and the numbers that decided it."""
+
+Outputs = Sequence[Mapping[str, np.ndarray]]
+"""A head's outputs, a mapping for each row (`bertlab.transfer.batches.by_row`)."""
+
+
+class TaskRows(NamedTuple):
+    """The rows of a split.
+
+    Attributes:
+        rows: In the order of the examples; a row has `example_id` [2], (example, row of it).
+        cut: How much of the examples is in no row (`bertlab.transfer.cut`).
+        about: What `predict` needs to know of them.
+    """
+
+    rows: list[Row]
+    cut: dict[str, int]
+    about: Any = None
+
+
+class Kind(abc.ABC):
+    """By default an example is a text or a pair with one label, and has one row.
+
+    Attributes:
+        name: In task files and results.
+        head: The objective that is trained; its fields are settings but those in `heads.DERIVED`.
+        metrics: Names of `bertlab.transfer.scorers.METRICS` that can score its predictions.
+        default_metrics: Of a task that names none; the first one is reported and selects.
+        has_classes: Labels are named classes.
+        reads_words: An example is a list of words with a label each, not a text with one label.
+        is_plain: An example has only texts or words and a label, so tables can hold it, and its
+            states can be stored.
+        is_trained: The head has something to learn.
+        recipes: Recipe to the settings of it that differ for this kind.
+    """
+
+    name: ClassVar[str]
+    head: ClassVar[type[TaskHead]]
+    metrics: ClassVar[tuple[str, ...]]
+    default_metrics: ClassVar[tuple[str, ...]]
+    has_classes: ClassVar[bool] = False
+    reads_words: ClassVar[bool] = False
+    is_plain: ClassVar[bool] = False
+    is_trained: ClassVar[bool] = True
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+    def settings(self) -> dict[str, Any]:
+        """The head's settings with their defaults: `config.objectives.TASK`."""
+        return {f.name: f.default for f in dataclasses.fields(self.head) if not f.metadata}
+
+    def build_head(self, settings: Mapping[str, Any], **derived: Any) -> TaskHead:
+        """The head with these settings, and those of `heads.DERIVED` that it has."""
+        fields = {field.name for field in dataclasses.fields(self.head)}
+        return self.head(**settings, **{k: v for k, v in derived.items() if k in fields})
+
+    def texts(self, examples: Sequence[Example], layout: Layout, symmetric: bool = False) -> int:
+        """Texts of a row: 2 for pairs that are read in both orders, otherwise 1.
+
+        Args:
+            examples: Of any split.
+            layout: Of the rows.
+            symmetric: The order of a pair does not matter (similarity, paraphrase).
+        """
+        both = symmetric and layout.name == "delimited" and examples and len(examples[0].texts) == 2
+        return 2 if both else 1
+
+    def rows(
+        self, inputs: Inputs, examples: Sequence[Example], symmetric: bool = False
+    ) -> TaskRows:
+        """The rows of a split."""
+        texts = self.texts(examples, inputs.layout, symmetric)
+        made = [self.row(inputs, example, texts) for example in examples]
+        rows = [
+            {**row, "example_id": np.array([number, 0], np.int32)}
+            for number, (row, _) in enumerate(made)
+        ]
+        return TaskRows(rows, total_cut(cut for _, cut in made))
+
+    def row(self, inputs: Inputs, example: Example, texts: int) -> tuple[Row, Cut]:
+        """An example's row, and what of the example is not in it."""
+        orders = (example.texts, example.texts[::-1])[:texts]
+        documents = [inputs.document(order) for order in orders]
+        row = inputs.row(documents) | self.label_fields(example)
+        return row, {"pieces": documents[0].cut}
+
+    def label_fields(self, example: Example) -> Row:
+        """The fields of a row that hold its label."""
+        raise NotImplementedError
+
+    def stored_fields(self, example: Example, size: int, layout: Layout) -> Row:
+        """The fields that go with `size` stored states of an example."""
+        return self.label_fields(example)
+
+    @abc.abstractmethod
+    def predict(
+        self,
+        examples: Sequence[Example],
+        labels: Sequence[str],
+        outputs: Outputs,
+        about: Any,
+        settings,
+    ) -> list[Line]:
+        """Predictions, one line an example.
+
+        Args:
+            examples: Of the split.
+            labels: Names of the classes, by number.
+            outputs: Of its rows.
+            about: Of `TaskRows`.
+            settings: `config.transfer`.
+        """
+
+    def finish(
+        self, lines: list[Line], valid: list[Line] | None, settings
+    ) -> tuple[list[Line], dict[str, float]]:
+        """The predictions after what is chosen on validation, and what was chosen.
+
+        Args:
+            lines: From `predict`.
+            valid: The lines of the validation split, if it was predicted.
+            settings: `config.transfer`.
+        """
+        return lines, {}
+
+    def average(self, lines: Sequence[Line], labels: Sequence[str]) -> Line:
+        """One prediction from those of several runs for one example."""
+        raise UserError(
+            f"predictions of a {self.name} task have no probabilities to average; choose a task of"
+            " classes or numbers"
+        )
+
+    def most_frequent(self, train: Sequence[Example], labels, lines: Sequence[Line]) -> list[Line]:
+        """The lines of a model that always answers the most frequent class of `train`."""
+        counts = Counter(number for example in train for number in _leaves(example.label))
+        answer = named(counts.most_common(1)[0][0], labels)
+        return [line | {"predicted": _replaced(line["predicted"], answer)} for line in lines]
+
+
+class OneClass(Kind):
+    """A kind whose label is one class or choice, predicted from the head's `logits` [C]."""
+
+    def label_fields(self, example: Example) -> Row:
+        return {"label": np.int32(NO_LABEL if example.label is None else example.label)}
+
+    def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
+        """The likeliest class by name, or choice by number, and all probabilities."""
+        lines = []
+        for example, output in zip(examples, outputs, strict=True):
+            logits = output["logits"].astype(np.float64)
+            line = {
+                "id": example.id,
+                "gold": None if example.label is None else named(example.label, labels),
+                "predicted": named(np.argmax(logits), labels),
+                "probabilities": softmax(logits).tolist(),
+            }
+            lines.append(line | ({"group": example.group} if example.group else {}))
+        return lines
+
+    def average(self, lines, labels) -> Line:
+        """The class with the highest mean probability."""
+        mean = np.mean([line["probabilities"] for line in lines], axis=0)
+        return {**lines[0], "predicted": named(np.argmax(mean), labels)}
+
+
+def named(number: int, labels: Sequence[str]) -> str | int:
+    """A class by its name, or by its number if classes have no names."""
+    return labels[number] if labels else int(number)
+
+
+def _leaves(label: Any) -> list:
+    if isinstance(label, tuple):
+        return [leaf for element in label for leaf in _leaves(element)]
+    return [label]
+
+
+def _replaced(predicted: Any, answer: Any) -> Any:
+    """The prediction with `answer` for every class; a target's classes are a list of one."""
+    if not isinstance(predicted, list):
+        return answer
+    if predicted and not isinstance(predicted[0], list):
+        return [answer] * len(predicted)
+    return [[answer] for _ in predicted]

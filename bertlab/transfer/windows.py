@@ -1,0 +1,212 @@
+"""Questions on a context: windows that overlap, and answers from logits, by BERT's run_squad.py.
+
+    prefix question separator context suffix        [CLS] question [SEP] context [SEP]
+    segments 0 up to the separator, then 1
+
+An answer is a slice of the context, from the characters that its first piece stands for to those of
+its last. Position 0 means that the window does not hold all of the answer.
+
+Letters: T pieces of a window, P pieces of a context, L positions of a row.
+
+Source: google-research/bert, run_squad.py; Devlin et al. 2019, sections 4.2 and 4.3.
+"""
+
+import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy.special import logsumexp
+
+from bertlab.errors import UserError
+from bertlab.transfer.examples import Example
+from bertlab.transfer.inputs import Inputs
+from bertlab.transfer.offsets import piece_offsets
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Window:
+    """A question and a piece of its context.
+
+    Attributes:
+        id: Of the question.
+        context: All of it.
+        tokens, segments: See the module.
+        offsets: Characters of `context` that a position stands for, [first, end); (-1, -1): none.
+        max_context: Whether no other window has more context around the piece.
+        start, end: Positions of the first answer's first and last piece, or (0, 0).
+        cut: Pieces of the question that are in no window, and pieces of question and context.
+    """
+
+    id: str
+    context: str
+    tokens: Int[np.ndarray, "T"]
+    segments: Int[np.ndarray, "T"]
+    offsets: Int[np.ndarray, "T 2"]
+    max_context: Bool[np.ndarray, "T"]
+    start: int
+    end: int
+    cut: tuple[int, int]
+
+
+class Prediction(NamedTuple):
+    """A question's best answer.
+
+    Attributes:
+        text: A slice of the context; "" if none was allowed.
+        score: Its start plus end logit; minus infinity without an answer.
+        null_score: The lowest start plus end logit of position 0 among the windows.
+        answers: log p(start) + log p(end) of the n best answers by their texts, the best first, p
+            being softmaxes over all positions of all windows. The best of equal texts counts.
+        null: The same of `null_score`.
+    """
+
+    text: str
+    score: float
+    null_score: float
+    answers: Mapping[str, float]
+    null: float
+
+    @property
+    def null_odds(self) -> float:
+        """Logits of no answer minus those of this one; run_squad compares it with a threshold."""
+        return self.null_score - self.score
+
+
+def question_windows(example: Example, inputs: Inputs) -> list[Window]:
+    """The windows of a question, at least one.
+
+    An answer that begins or ends inside a piece includes the whole piece. run_squad instead
+    searches for the pieces in the words that the answer touches (`_improve_answer_span`).
+    """
+    layout = inputs.layout
+    question, context = example.texts
+    prefix, separator, suffix = inputs.frame
+    question_ids = inputs.tokenizer.encode(question)
+    asked = question_ids[: layout.max_query]
+    before = [*prefix, *asked, *separator]
+    room = layout.seq_len - len(before) - len(suffix)
+    if room < 1:
+        raise UserError(
+            f"{example.where}: config.data.seq_len={layout.seq_len} leaves no position for the"
+            f" context; raise it or lower config.transfer.max_query={layout.max_query}"
+        )
+    ids, offsets = piece_offsets(context, inputs.tokenizer)
+    bounds = window_bounds(len(ids), room, layout.doc_stride)
+    best_window = most_context(bounds, len(ids))
+    touched = np.zeros(0, np.int64)
+    if example.answers:
+        answer = example.answers[0]
+        inside = offsets[:, 0] < answer.start + len(answer.text)
+        touched = np.flatnonzero(inside & (offsets[:, 1] > answer.start))
+    windows = []
+    for number, (first, end) in enumerate(bounds):
+        tokens = np.array([*before, *ids[first:end], *suffix], np.int32)
+        inside = slice(len(before), len(before) + end - first)
+        window_offsets = np.full((len(tokens), 2), -1, np.int32)
+        window_offsets[inside] = offsets[first:end]
+        max_context = np.zeros(len(tokens), bool)
+        max_context[inside] = best_window[first:end] == number
+        has_answer = len(touched) and first <= touched[0] and touched[-1] < end
+        shift = len(before) - first
+        window = Window(
+            id=example.id,
+            context=context,
+            tokens=tokens,
+            segments=(np.arange(len(tokens)) >= len(before)).astype(np.int32),
+            offsets=window_offsets,
+            max_context=max_context,
+            start=int(touched[0]) + shift if has_answer else 0,
+            end=int(touched[-1]) + shift if has_answer else 0,
+            cut=(len(question_ids) - len(asked), len(question_ids) + len(ids)),
+        )
+        windows.append(window)
+    return windows
+
+
+def window_bounds(size: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """[first, end) of the windows on a context of `size` pieces; one, even if there are none."""
+    bounds, first = [], 0
+    while True:
+        end = min(first + room, size)
+        bounds.append((first, end))
+        if end == size:
+            return bounds
+        first += min(end - first, stride)
+
+
+def most_context(bounds: Sequence[tuple[int, int]], size: int) -> Int[np.ndarray, "P"]:
+    """Number of the first window with the most context around each piece."""
+    best, score = np.zeros(size, np.int64), np.full(size, -np.inf)
+    for number, (first, end) in enumerate(bounds):
+        left = np.arange(end - first)
+        context = np.minimum(left, left[::-1]) + 0.01 * (end - first)
+        better = context > score[first:end]
+        best[first:end][better], score[first:end][better] = number, context[better]
+    return best
+
+
+def best_answers(
+    windows: Sequence[Window],
+    logits: Sequence[tuple[Float[np.ndarray, "L"], Float[np.ndarray, "L"]]],
+    n_best: int = 20,
+    max_answer_length: int = 30,
+) -> dict[str, Prediction]:
+    """The best answer of each question, by its id.
+
+    An answer starts at one of a window's `n_best` highest start logits and ends at one of its
+    highest end logits, in the context, at a start with `max_context`. Of equal sums the first wins.
+
+    The text is the slice of the context. run_squad instead projects the text of the pieces onto the
+    words of the context (`get_final_text`), which yields the same up to white space.
+
+    Args:
+        windows: Of any number of questions.
+        logits: Start and end logits of each window.
+        n_best: How many starts and ends to compare.
+        max_answer_length: Pieces.
+    """
+    answers: dict[str, list] = defaultdict(list)
+    nulls: dict[str, float] = defaultdict(lambda: math.inf)
+    totals: dict[str, list] = defaultdict(list)
+    for window, both in zip(windows, logits, strict=True):
+        start, end = (np.asarray(x[: len(window.tokens)], np.float64) for x in both)
+        answers[window.id] += window_answers(window, start, end, n_best, max_answer_length)
+        nulls[window.id] = min(nulls[window.id], start[0] + end[0])
+        totals[window.id].append((logsumexp(start), logsumexp(end)))
+    predictions = {}
+    for number, found in answers.items():
+        total = logsumexp(totals[number], axis=0).sum()
+        found = sorted(found, key=lambda answer: -answer[0])[:n_best]
+        score, text = found[0] if found else (-math.inf, "")
+        by_text: dict[str, float] = {}
+        for answer_score, answer in found:
+            by_text.setdefault(answer, answer_score - total)
+        null = nulls[number]
+        predictions[number] = Prediction(text, score, null, by_text, null - total)
+    return predictions
+
+
+def window_answers(
+    window: Window,
+    start: Float[np.ndarray, "T"],
+    end: Float[np.ndarray, "T"],
+    n_best: int,
+    max_answer_length: int,
+) -> list[tuple[float, str]]:
+    """The `n_best` best (score, text) of one window."""
+    starts, ends = (np.argsort(-x, kind="stable")[:n_best] for x in (start, end))
+    length = ends - starts[:, None] + 1
+    allowed = window.max_context[starts][:, None] & (window.offsets[ends, 0] >= 0)
+    allowed &= (length >= 1) & (length <= max_answer_length)
+    scores = np.where(allowed, start[starts][:, None] + end[ends], -np.inf).ravel()
+    found = []
+    for place in np.argsort(-scores, kind="stable")[:n_best]:
+        if scores[place] > -np.inf:
+            first, last = starts[place // len(ends)], ends[place % len(ends)]
+            text = window.context[window.offsets[first, 0] : window.offsets[last, 1]]
+            found.append((float(scores[place]), text))
+    return found
