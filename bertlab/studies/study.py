@@ -1,0 +1,431 @@
+"""A study is pure data: a base config and the axes along which its runs differ.
+
+Runs with equal pretraining share it. A study's directory:
+
+    study.json                what `Study.describe` returns
+    RUN/                      the files of its pretraining (bertlab/train/run_directory.py)
+    RUN/adapt/TASK/           the run that continues it on the task's text
+    RUN/finetune/TASK/        the fine-tuning
+    RUN/run.json              the `RunSpec` that was executed
+    RUN/log.txt, failed.txt   output of the worker; why it failed
+"""
+
+import dataclasses
+import functools
+import importlib.util
+import itertools
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bertlab.config.load import find_file
+from bertlab.errors import UserError
+from bertlab.studies.axes import Point, axis, product, settings
+
+STAGES = ("finetune", "adapt")  # prefixes of their keys; keys without one are pretraining's
+RATE = "optimizer.learning_rate"
+TASK_RATES = "finetune.rate"  # the axis of `Study.task_rates`
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One run of a study: pretraining, perhaps an adaptation to each task's text, fine-tunings.
+
+    Attributes:
+        name: Of its directory, such as "mlm+nsp-seed=1".
+        variant: Its labels but the seeds' and the selected axes': "MLM, 1000".
+        labels: Axis -> label, in the study's order; "" for an axis that the run does not have.
+        config: Config file with its arguments; or "run:DIRECTORY", a run that is trained no
+            further.
+        overrides: Of pretraining.
+        downstream: Task directory -> settings of its fine-tuning, see `Study`.
+        adapt: Settings of the adaptation; empty for none.
+        shares: "pretrain" or "adapt" -> name of the run that trains this stage.
+        averages: Names of runs whose predictions this run averages; it trains nothing.
+    """
+
+    name: str
+    variant: str
+    labels: Mapping[str, str]
+    config: str
+    overrides: Mapping[str, Any]
+    downstream: Mapping[str, Mapping[str, Any]]
+    adapt: Mapping[str, Any] = field(default_factory=dict)
+    shares: Mapping[str, str] = field(default_factory=dict)
+    averages: Sequence[str] = ()
+
+    @property
+    def existing(self) -> Path | None:
+        """The directory in "run:DIRECTORY"; None for a config file."""
+        path = self.config.removeprefix("run:")
+        return Path(path).expanduser() if path != self.config else None
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published table, printed next to a study's own.
+
+    Attributes:
+        source: Paper and table, such as "Devlin et al. 2019, table 5 (dev)".
+        columns: Headings with the metric: "MNLI-m", "SQuAD F1".
+        rows: Variant -> its values, as printed; None where the paper has none.
+        note: Remarks, for example on another scale.
+    """
+
+    source: str
+    columns: Sequence[str]
+    rows: Mapping[str, Sequence[float | str | None]]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A published finding: one variant scores higher than another.
+
+    Attributes:
+        higher, lower: Variants of the study.
+        published: With its numbers: "59.9 without pre-training, 74.7 with it (mean of nine tasks)".
+        source: Paper and table.
+        kinds: The kinds of task for which it was found, such as "span"; empty: all.
+    """
+
+    higher: str
+    lower: str
+    published: str
+    source: str
+    kinds: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Study:
+    """A set of runs that differ along axes from one base config.
+
+    Overrides are dotted config names -> values. A plain name sets pretraining's config;
+    "finetune.NAME" that of every task's fine-tuning (also "finetune.recipe"); "adapt.NAME" adds an
+    adaptation to each task's text in between (also "adapt.recipe" and "adapt.epochs"). The reserved
+    key "config" replaces the base config. `"finetune.init_step": [100, 1000]` compares steps of one
+    pretraining, which keeps their checkpoints.
+
+    Attributes:
+        name: Short name.
+        title: Heading of the report.
+        question: One or two sentences.
+        config: Base config file with its arguments; "run:DIRECTORY" for an existing run; in an
+            axis, "average:A,B" averages the predictions of the runs with its labels A and B.
+        axes: Axis -> (label -> overrides); their product is the list of runs. A sequence under a
+            dotted config name, such as `"train.steps": [10, 20]`, is short for `{"10":
+            {"train.steps": 10}, ...}`. `"seed": [1, 2]` also sets `data.seed`, unless something
+            else does: each seed reads the text in its own order, the same for all variants, so
+            the spread of seeds includes the order. Or a grid of `bertlab.studies.axes`.
+        overrides: Of all runs; axes take precedence.
+        downstream: The tasks: names, or task directory -> settings of its fine-tuning, with the
+            reserved keys "recipe" and "task" (default: the directory's name). They take precedence
+            over shared "finetune." overrides; axes take precedence over them.
+        select: Axes of which the score on `valid` selects a label, for each variant and task.
+        rates: Factors of each variant's own pretraining rate, of which its validation loss selects
+            one before the seeds are run (`bertlab.studies.selection`); empty: its own.
+        task_rates: Rates of fine-tuning: one more axis, "finetune.rate", selected as in `select`;
+            empty: the recipe's.
+        published: A published table.
+        claims: Published findings that the report compares with the study's own.
+        contrasts: Pairs of variants whose difference the study asks for.
+    """
+
+    name: str
+    title: str
+    question: str
+    config: str
+    axes: Mapping[str, Mapping[str, Mapping[str, Any]] | Sequence[Any]] | Sequence[Point]
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    downstream: Sequence[str] | Mapping[str, Mapping[str, Any]] = ()
+    select: Sequence[str] = ()
+    rates: Sequence[float] = ()
+    task_rates: Sequence[float] = ()
+    published: Published | None = None
+    claims: Sequence[Claim] = ()
+    contrasts: Sequence[tuple[str, str]] = ()
+
+    @property
+    def tasks(self) -> dict[str, dict[str, Any]]:
+        """Task directory -> settings of its fine-tuning."""
+        if isinstance(self.downstream, Mapping):
+            return {name: dict(settings) for name, settings in self.downstream.items()}
+        return {name: {} for name in self.downstream}
+
+    @functools.cached_property
+    def grid(self) -> list[Point]:
+        """The points, one a run."""
+        if isinstance(self.axes, Mapping):
+            grid = product(*(axis(name, values) for name, values in self.axes.items()))
+        else:
+            grid = list(self.axes)
+        if self.task_rates:
+            rates = rate_axis(self.task_rates)
+            grid = [_before_seed(point, rate) for point in grid for rate in rates]
+        return grid
+
+    @property
+    def axis_names(self) -> list[str]:
+        """In order."""
+        return list(dict.fromkeys(name for point in self.grid for name in point))
+
+    @property
+    def selected(self) -> list[str]:
+        """The axes of which `valid` selects a label."""
+        return [*self.select, *([TASK_RATES] if self.task_rates else [])]
+
+    def runs(self) -> list[RunSpec]:
+        """One run a point; those with equal pretraining or adaptation share the first one's.
+
+        Raises:
+            UserError: Two axes set the same key, a label cannot name a directory, an average or a
+                claim names something unknown, or `select` or `task_rates` has no effect.
+        """
+        self._check()
+        runs = [self._run(point) for point in self.grid]
+        names = [run.name for run in runs]
+        if taken := {name for name in names if names.count(name) > 1 or not name}:
+            raise UserError(f'study {self.name}: two runs are named "{min(taken)}"; rename a label')
+        return sharing(keeping([self._averaging(run, runs) for run in runs]))
+
+    def describe(self, runs: Sequence[RunSpec], searches: Sequence[Any] = ()) -> dict[str, Any]:
+        """The content of study.json.
+
+        Args:
+            runs: At their selected rates.
+            searches: `bertlab.studies.selection.Search` of their pretraining rates.
+        """
+        axes = {
+            name: list(dict.fromkeys(run.labels[name] for run in runs if run.labels[name]))
+            for name in self.axis_names
+        }
+        return {
+            "name": self.name,
+            "title": self.title,
+            "question": self.question,
+            "axes": axes,
+            "seed_axes": seed_axes(axes),
+            "select": self.selected,
+            "tasks": list(self.tasks),
+            "rates": list(self.rates),
+            "searches": [dataclasses.asdict(search) for search in searches],
+            "published": dataclasses.asdict(self.published) if self.published else None,
+            "claims": [dataclasses.asdict(claim) for claim in self.claims],
+            "contrasts": [list(pair) for pair in self.contrasts],
+            "runs": [dataclasses.asdict(run) for run in runs],
+        }
+
+    def _check(self) -> None:
+        if unknown := set(self.select) - set(self.axis_names):
+            raise UserError(f'study {self.name}: select names "{min(unknown)}", which is no axis')
+        if self.task_rates and not self.tasks:
+            raise UserError(f"study {self.name}: task_rates has no effect without tasks")
+        for name in self.tasks:
+            if not re.fullmatch(r"[\w+=.-]+", name, re.ASCII):
+                raise UserError(
+                    f"study {self.name}: task {name!r} names no directory; give it a name of yours"
+                    ' as in {"mine": {"task": "FILE.py"}}'
+                )
+        variants = {self._variant(_labels(point, self.axis_names)) for point in self.grid}
+        pairs = [(claim.higher, claim.lower) for claim in self.claims]
+        for pair in [*pairs, *self.contrasts]:
+            if unknown := set(pair) - variants:
+                raise UserError(
+                    f'study {self.name}: a claim or contrast is about "{min(unknown)}", and the'
+                    f" variants are {'; '.join(sorted(variants))}"
+                )
+
+    def _variant(self, labels: Mapping[str, str]) -> str:
+        apart = (*seed_axes(labels), *self.selected)
+        compared = [label for name, label in labels.items() if name not in apart]
+        return ", ".join(filter(None, compared)) or self.title
+
+    def _run(self, point: Point) -> RunSpec:
+        """The run at a point, without what it shares."""
+        for (name, choice), (other, second) in itertools.combinations(point.items(), 2):
+            for key, other_key in itertools.product(choice.overrides, second.overrides):
+                if overlap(key, other_key):
+                    raise UserError(
+                        f'study {self.name}: axis "{name}" sets {key} and axis "{other}" sets'
+                        f" {other_key}; let only one of them set it"
+                    )
+        own = settings(point)
+        config = own.pop("config", self.config)
+        if "seed" in own and not any(overlap("data.seed", key) for key in [*own, *self.overrides]):
+            own["data.seed"] = own["seed"]
+        common = {
+            key: value
+            for key, value in self.overrides.items()
+            if not any(overlap(key, other) for other in own)
+        }
+        everything = common | own
+        labels = _labels(point, self.axis_names)
+        return RunSpec(
+            name=file_name([choice.name for choice in point.values()] or [self.name]),
+            variant=self._variant(labels),
+            labels=labels,
+            config=config,
+            overrides={k: v for k, v in everything.items() if k.partition(".")[0] not in STAGES},
+            downstream={
+                task: stage_keys("finetune", common) | settings | stage_keys("finetune", own)
+                for task, settings in self.tasks.items()
+            },
+            adapt=stage_keys("adapt", everything),
+        )
+
+    def _averaging(self, run: RunSpec, runs: Sequence[RunSpec]) -> RunSpec:
+        """The run; an average with the runs that it averages."""
+        if not run.config.startswith("average:"):
+            return run
+        averages = []
+        for label in run.config.removeprefix("average:").split(","):
+            found = [other.name for other in runs if _differences(run, other) == [label]]
+            if len(found) != 1:
+                raise UserError(
+                    f'study {self.name}: run {run.name} averages "{label}", which is no other label'
+                )
+            averages += found
+        return replace(run, overrides={}, adapt={}, averages=averages)
+
+
+def seed_axes(axes: Iterable[str]) -> list[str]:
+    """The axes along which runs are repetitions: "seed", or a config name that ends in ".seed"."""
+    return [name for name in axes if name.split(".")[-1] == "seed"]
+
+
+def rate_axis(rates: Sequence[float]) -> list[Point]:
+    """The axis of `Study.task_rates`."""
+    return axis(TASK_RATES, {f"{rate:g}": {f"finetune.{RATE}": rate} for rate in rates})
+
+
+def sharing(runs: Sequence[RunSpec]) -> list[RunSpec]:
+    """The runs; the first of those with equal pretraining, or equal adaptations, trains it."""
+    owners: dict[str, str] = {}
+    shared = []
+    for run in runs:
+        stages = _stage_ids(run).items()
+        owner = {stage: owners.setdefault(identity, run.name) for stage, identity in stages}
+        others = {stage: name for stage, name in owner.items() if name != run.name}
+        shared.append(replace(run, shares=others))
+    return shared
+
+
+def keeping(runs: Sequence[RunSpec]) -> list[RunSpec]:
+    """The runs; a pretraining or adaptation keeps the steps with which a later stage begins."""
+    kept: dict[str, set[int]] = {}
+    for run in runs:
+        stages = _stage_ids(run)
+        for stage, step in _first_steps(run):
+            if stage in stages:
+                kept.setdefault(stages[stage], set()).add(step)
+
+    def with_steps(overrides: Mapping[str, Any], identity: str | None) -> Mapping[str, Any]:
+        if identity not in kept:
+            return overrides
+        steps = [overrides.get("train.keep", ""), *map(str, sorted(kept[identity]))]
+        return {**overrides, "train.keep": ",".join(filter(None, steps))}
+
+    found = []
+    for run in runs:
+        stages = _stage_ids(run)
+        overrides = with_steps(run.overrides, stages.get("pretrain"))
+        found.append(
+            replace(run, overrides=overrides, adapt=with_steps(run.adapt, stages.get("adapt")))
+        )
+    return found
+
+
+def _first_steps(run: RunSpec) -> Iterator[tuple[str, int]]:
+    """(stage, its step) of each checkpoint, not the last one, with which a later stage begins."""
+    if "init_step" in run.adapt:
+        yield "pretrain", int(run.adapt["init_step"])
+    for task in run.downstream.values():
+        if "init_step" in task:
+            yield "adapt" if run.adapt else "pretrain", int(task["init_step"])
+
+
+def _stage_ids(run: RunSpec) -> dict[str, str]:
+    """Stage -> text that is equal in two runs if one can use the other's."""
+    found = {}
+    pretraining = [run.config, dict(run.overrides)]
+    if not run.averages and not run.existing:
+        found["pretrain"] = json.dumps(["pretrain", *pretraining], sort_keys=True)
+    if run.adapt and not run.averages:
+        texts = {task: task_data(settings) for task, settings in run.downstream.items()}
+        adaptation = ["adapt", *pretraining, dict(run.adapt), texts]
+        found["adapt"] = json.dumps(adaptation, sort_keys=True)
+    return found
+
+
+def task_data(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a fine-tuning that its adaptation reads too: the task and its data."""
+    return {k: v for k, v in settings.items() if k == "task" or k.startswith("task_data.")}
+
+
+def stage_keys(stage: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The overrides of a stage, without its prefix."""
+    prefix = f"{stage}."
+    return {k.removeprefix(prefix): v for k, v in overrides.items() if k.startswith(prefix)}
+
+
+def without_seeds(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The overrides without those of a seed axis."""
+    return {key: value for key, value in overrides.items() if key not in ("seed", "data.seed")}
+
+
+def overlap(key: str, other: str) -> bool:
+    """Whether two dotted names are the same or one lies inside the other."""
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
+
+
+def file_name(names: Sequence[str]) -> str:
+    """Joins labels into one name: ["MLM + NSP", "seed=1"] -> "mlm-+-nsp-seed=1".
+
+    Raises:
+        UserError: A label is not plain ASCII, or has no letter or digit.
+    """
+    plain = [re.sub(r"[^\w+=.]+", "-", name.lower()).strip("-.") for name in names]
+    for name, part in zip(names, plain):
+        if not name.isascii() or not part:
+            raise UserError(f'label "{name}" names a directory; write it in plain ASCII letters')
+    return "-".join(plain)
+
+
+def load_study(spec: str) -> Study:
+    """Reads a study from "path.py" or "path.py:key=value,key=value".
+
+    The file defines `get_study(arguments: str | None) -> Study`; `arguments` is the text after the
+    colon. It can import files in its own directory.
+
+    Raises:
+        UserError: There is no such file.
+    """
+    name, _, arguments = spec.partition(":")
+    path = find_file(name).resolve()
+    found = importlib.util.spec_from_file_location(f"study_{path.stem}", path)
+    module = importlib.util.module_from_spec(found)
+    sys.modules[found.name] = module  # dataclasses look up annotations here
+    sys.path.insert(0, str(path.parent))
+    try:
+        found.loader.exec_module(module)
+        return module.get_study(arguments or None)
+    finally:
+        sys.path.remove(str(path.parent))
+
+
+def _labels(point: Point, axes: Sequence[str]) -> dict[str, str]:
+    return {name: point[name].label if name in point else "" for name in axes}
+
+
+def _before_seed(point: Point, rate: Point) -> Point:
+    """The point with a rate, before the seed in the order of axes."""
+    return {**{name: point[name] for name in point if name != "seed"}, **rate, **point}
+
+
+def _differences(run: RunSpec, other: RunSpec) -> list[str]:
+    """The labels of `other` that `run` does not have."""
+    return [label for name, label in other.labels.items() if run.labels[name] != label]
