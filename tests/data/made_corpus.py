@@ -82,23 +82,3 @@ def epoch_rows(batches, epoch=0):
             elif visit > epoch:
                 return rows
         step += 1
-
-
-def old_records(documents):
-    """The documents as the old pipeline reads them."""
-    return [
-        {
-            "tokens": np.concatenate(document).astype(np.int32),
-            "sentence_lengths": np.array([len(sentence) for sentence in document], np.int32),
-            "document": number,
-        }
-        for number, document in enumerate(documents)
-    ]
-
-
-def old_format(data, documents):
-    """The old pipeline's format of these documents."""
-    from bertlab.data.formats import format_of
-
-    prepared = SimpleNamespace(tokenizer=TOKENIZER, source=lambda split: old_records(documents))
-    return format_of(data, prepared, "train")

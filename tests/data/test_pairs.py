@@ -1,3 +1,5 @@
+import random
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,6 @@ from tests.data.made_corpus import (
     config,
     epoch_rows,
     make,
-    old_format,
     random_documents,
 )
 
@@ -122,23 +123,58 @@ def test_another_document_is_drawn_again_so_many_times(tmp_path):
     assert share_is(same[1], 0.5) and not any(same[10])
 
 
-def test_lengths_are_distributed_as_in_the_old_code(corpus):
-    """The old code follows create_pretraining_data.py sentence by sentence."""
+def create_instances(documents, number, length, short_probability, rng):
+    """The lengths of A and B of a document's pairs, as create_pretraining_data.py makes them."""
+    room = length - 3
+    target = rng.randint(2, room) if rng.random() < short_probability else room
+    pairs, chunk, at = [], [], 0
+    document = documents[number]
+    while at < len(document):
+        chunk.append(document[at])
+        if at == len(document) - 1 or sum(map(len, chunk)) >= target:
+            end = rng.randint(1, len(chunk) - 1) if len(chunk) > 1 else 1
+            a, b = sum(map(len, chunk[:end])), sum(map(len, chunk[end:]))
+            if len(chunk) == 1 or rng.random() < 0.5:
+                other = number
+                while other == number:
+                    other = rng.randrange(len(documents))
+                b = 0
+                for sentence in documents[other][rng.randrange(len(documents[other])) :]:
+                    b += len(sentence)
+                    if b >= target - a:
+                        break
+                at -= len(chunk) - end
+            while a + b > room:
+                a, b = (a - 1, b) if a > b else (a, b - 1)
+            pairs.append((a, b))
+            chunk = []
+        at += 1
+    return pairs
+
+
+def test_lengths_are_distributed_as_in_create_pretraining_data(corpus):
     data = config(format="segment_pair", segment_pair__short_probability=0.2)
     batches = Batches(corpus, data)
     found = [segments(row) for epoch in range(4) for row in epoch_rows(batches, epoch)]
     found = np.array([(len(a), len(b)) for a, b in found])
-    making, rng = old_format(data, DOCUMENTS), np.random.default_rng(0)
-    rows = [r for _ in range(4) for document in making.source for r in making.cut(document, rng)]
-    old = np.array([(len(a), len(b)) for a, b in map(segments, rows)])
-    assert abs(len(found) / len(old) - 1) < 0.02
-    for new, before in (
-        (found[:, 0], old[:, 0]),
-        (found[:, 1], old[:, 1]),
-        (found.sum(1), old.sum(1)),
+    rng = random.Random(0)
+    numbers = range(len(DOCUMENTS))
+    expected = np.array(
+        [
+            pair
+            for _ in range(4)
+            for number in numbers
+            for pair in create_instances(DOCUMENTS, number, data.seq_len, 0.2, rng)
+        ]
+    )
+    assert abs(len(found) / len(expected) - 1) < 0.02
+    for ours, published in (
+        (found[:, 0], expected[:, 0]),
+        (found[:, 1], expected[:, 1]),
+        (found.sum(1), expected.sum(1)),
     ):
-        error = before.std() * (2 / len(before)) ** 0.5
-        assert abs(new.mean() - before.mean()) < 4 * error
+        error = published.std() * (2 / len(published)) ** 0.5
+        assert abs(ours.mean() - published.mean()) < 4 * error
         quantiles = np.linspace(0.05, 0.95, 19)
-        difference = np.abs(np.quantile(new, quantiles) - np.quantile(before, quantiles))
+        difference = np.abs(np.quantile(ours, quantiles) - np.quantile(published, quantiles))
         assert difference.max() <= 1

@@ -14,7 +14,6 @@ from tests.data.made_corpus import (
     config,
     epoch_rows,
     make,
-    old_format,
     random_documents,
 )
 
@@ -23,17 +22,36 @@ DOCUMENTS = random_documents(120) + random_documents(40, sentences=2, words=6)
 DOCUMENTS += random_documents(10, sentences=5, words=90)
 
 
-class Units:
-    """What the old `assemble` takes its units from."""
+def read_greedily(documents, room, in_one_document, across, separator):
+    """Rows of (token, document, position), filled sentence by sentence."""
+    rows, runs, used = [], [], 0
 
-    def __init__(self, units):
-        self.units = units
+    def end_row():
+        row = []
+        for number, run in enumerate(runs, 1):
+            is_first, is_last = number == 1, number == len(runs)
+            tokens = [CLS] * is_first + run + [SEP] * (separator or is_last)
+            begin = len(row) if across else 0
+            document = 1 if across else number
+            row += [(token, document, begin + at) for at, token in enumerate(tokens)]
+        rows.append(row)
 
-    def peek(self):
-        return self.units[0] if self.units else None
-
-    def take(self):
-        return self.units.pop(0)
+    for document in documents:
+        is_new = True
+        for sentence in document:
+            for start in range(0, len(sentence), room):
+                piece = list(sentence[start : start + room])
+                crossing = separator if is_new and runs else 0
+                if runs and (used + len(piece) + crossing > room or (is_new and in_one_document)):
+                    end_row()
+                    runs, used, crossing = [], 0, 0
+                if is_new or not runs:
+                    runs.append([])
+                runs[-1] += piece
+                used += len(piece) + crossing
+                is_new = False
+    end_row()
+    return rows
 
 
 @pytest.mark.parametrize(
@@ -46,7 +64,7 @@ class Units:
         ("doc_sentences", False, True),
     ],
 )
-def test_rows_are_the_old_codes(tmp_path, name, across, separator):
+def test_rows_are_those_of_a_greedy_reader(tmp_path, name, across, separator):
     data = config(
         format=name,
         full_sentences__attend_across_documents=across,
@@ -56,13 +74,13 @@ def test_rows_are_the_old_codes(tmp_path, name, across, separator):
     text = Text.from_split(split, np.arange(len(DOCUMENTS)))
     plan = FORMATS[name].plan(text, data, Specials(PAD, CLS, SEP), np.random.default_rng(0))
     rows = plan.gather({"tokens": split.tokens}, np.arange(len(plan)), 32, PAD)
-    making = old_format(data, DOCUMENTS)
-    units = Units([unit for document in making.source for unit in making.cut(document, None)])
-    old = []
-    while (row := making.assemble(units)) is not None:
-        old.append(row)
-    for field in ("tokens", "segments", "documents", "positions", "pair_label", "order_label"):
-        np.testing.assert_array_equal(rows[field], np.stack([row[field] for row in old]))
+    expected = read_greedily(DOCUMENTS, 30, name == "doc_sentences", across, separator)
+    assert len(plan) == len(expected)
+    for number, row in enumerate(expected):
+        padded = np.array(row + [(PAD, 0, 0)] * (32 - len(row)))
+        for column, field in enumerate(("tokens", "documents", "positions")):
+            np.testing.assert_array_equal(rows[field][number], padded[:, column])
+    assert not rows["segments"].any() and (rows["pair_label"] == -1).all()
 
 
 @pytest.mark.parametrize("name", ["full_sentences", "doc_sentences", "sentences"])

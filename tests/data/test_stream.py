@@ -6,7 +6,7 @@ import pytest
 from bertlab.data.batches import Batches
 from bertlab.data.formats.stream import Sequence, StreamPlan
 from bertlab.data.plans import Specials, Text, bounds_of
-from tests.data.made_corpus import CLS, PAD, SEP, config, make, old_format, random_documents
+from tests.data.made_corpus import CLS, PAD, SEP, config, make, random_documents
 
 SPECIALS = Specials(PAD, CLS, SEP)
 WRAPS = ("document", "sentence", "none")
@@ -22,38 +22,60 @@ def corpus(tmp_path_factory, documents):
     return make(tmp_path_factory.mktemp("stream") / "corpus", documents)
 
 
+def read_stream(documents, wrap, across, backward):
+    """(token, next token or -1, document) of each position of a lane that reads all documents."""
+    read = []  # in the order of reading
+    for number, document in enumerate(documents):
+        sentences = [list(sentence) for sentence in document]
+        if backward:
+            sentences = [sentence[::-1] for sentence in sentences[::-1]]
+        if wrap == "sentence":
+            start, end = (SEP, CLS) if backward else (CLS, SEP)
+            for sentence in sentences:
+                tokens = [start, *sentence]
+                read += zip(tokens, [*sentence, end], [number] * len(tokens), strict=True)
+            continue
+        tokens = list(itertools.chain.from_iterable(sentences))
+        if wrap == "document":
+            tokens = [SEP, *tokens] if backward else [*tokens, SEP]
+        read += [(token, None, number) for token in tokens]
+    following = [*((token, number) for token, _, number in read[1:]), (-1, -1)]
+    return [
+        (token, (then if across or number == after else -1) if given is None else given, number)
+        for (token, given, number), (then, after) in zip(read, following, strict=True)
+    ]
+
+
 @pytest.mark.parametrize("wrap", WRAPS)
 @pytest.mark.parametrize("across", [True, False])
-def test_one_lane_is_the_old_codes(corpus, documents, wrap, across):
-    from bertlab.data.formats.stream import StreamIterator
-
-    data = config(
-        format="stream",
-        batch_size=1,
-        stream__wrap=wrap,
-        stream__backward=True,
-        stream__attend_across_documents=across,
-    )
-    making = old_format(data, documents)
-    order = list(making.source)
-    old = StreamIterator(making, {"forward": order, "backward": order}, 1, varies=False)
-    split = corpus.split("train")
-    numbers = np.arange(len(documents))
-    # The old code reads the documents in this order from the right, so they lie in the other.
-    texts = Text.from_split(split, numbers), Text.from_split(split, numbers[::-1])
-    sequences = {
-        side: Sequence.from_text(text, wrap, side == "backward", SPECIALS, 1, False)
-        for side, text in zip(("forward", "backward"), texts, strict=True)
-    }
-    length = -(-int(sequences["forward"].lanes[-1]) // data.seq_len)
-    steps = bounds_of(np.full(length, data.seq_len))
+@pytest.mark.parametrize("backward", [False, True])
+def test_one_lane_reads_all_documents_on_end(corpus, documents, wrap, across, backward):
+    data = config(format="stream", batch_size=1, stream__wrap=wrap, stream__backward=True)
+    data.stream.attend_across_documents = across
+    numbers = np.arange(len(documents))[:: -1 if backward else 1]  # read from the last one on
+    text = Text.from_split(corpus.split("train"), np.arange(len(documents)))
+    sides = [Sequence.from_text(text, wrap, side, SPECIALS, 1, False) for side in (False, True)]
+    sequences = dict(zip(("forward", "backward"), sides, strict=True))
+    rows = -(-int(sequences["forward"].lanes[-1]) // data.seq_len)
+    steps = bounds_of(np.full(rows, data.seq_len))
     plan = StreamPlan(sequences, steps, data.stream, data.seq_len, SPECIALS)
-    old_rows = list(old)
-    assert len(old_rows) == len(plan)
-    for number, row in enumerate(old_rows):
-        found = plan.gather({"tokens": split.tokens}, np.array([number]), data.seq_len, PAD)
-        for field in set(row) - {"example_id", "visit"}:
-            np.testing.assert_array_equal(found[field], row[field], err_msg=f"{number} {field}")
+    arrays = {"tokens": corpus.split("train").tokens}
+    fields = plan.gather(arrays, np.arange(rows), data.seq_len, PAD)
+    side = "backward_" if backward else ""
+    in_order = [documents[number] for number in numbers]
+    expected = read_stream(in_order, wrap, across, backward)
+    found = []
+    for row in range(rows):
+        tokens, following, is_text = (
+            fields[f"{side}{name}"][row] for name in ("tokens", "next_tokens", "documents")
+        )
+        pairs = [(t, n) for t, n, d in zip(tokens, following, is_text, strict=True) if d]
+        found += pairs[::-1] if backward else pairs
+    assert found == [(token, then) for token, then, _ in expected]
+    reads_on = fields[f"{side}continues"]
+    ends = [number for *_, number in expected]
+    border = [0, *(ends[at - 1] == ends[at] for at in range(32, len(ends), 32))]
+    assert reads_on.tolist() == [int(row > 0 and (across or border[row])) for row in range(rows)]
 
 
 def lanes(batches, steps, side, field):
