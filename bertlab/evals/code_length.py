@@ -43,6 +43,7 @@ from bertlab.evals.questions import (
     in_random_orders,
     one_by_one,
 )
+from bertlab.evals.ratio import ratio
 from bertlab.evals.scoring import scoring
 from bertlab.objectives.program import Program
 
@@ -69,16 +70,10 @@ class Score(NamedTuple):
     Attributes:
         log_probability: Nats, summed over the scored tokens.
         tokens: How many were scored.
-        closing: The part of `log_probability` for where the text ends: its special tokens, or for
-            "any-order" its number of pieces.
-        standard_error: Of `log_probability` over random orders, 0 if it is exact; None for kinds
-            without.
     """
 
     log_probability: float
     tokens: int
-    closing: float = 0.0
-    standard_error: float | None = None
 
 
 class Scorer:
@@ -141,7 +136,7 @@ class Scorer:
             params: Of the program.
             texts: From `questions.encode`.
             kind: One of `kinds`; None: the first.
-            orders: Random orders a text, 2 or more, for "any-order".
+            orders: Random orders a text, for "any-order".
 
         Raises:
             UserError: As for `check_kind`, or a text has more tokens than the model has positions.
@@ -157,10 +152,10 @@ class Scorer:
         scores = []
         for start in range(0, len(texts), BLOCK):
             block = texts[start : start + BLOCK]
-            by_ability = [
-                self._scores(params, block, kind, ability, orders) for ability in KINDS[kind]
-            ]
-            scores += [mean_score(same_text) for same_text in zip(*by_ability)]
+            both = [self._scores(params, block, kind, ability, orders) for ability in KINDS[kind]]
+            for same_text in zip(*both):
+                nats, tokens = np.mean(same_text, axis=0).tolist()
+                scores.append(Score(nats, round(tokens)))
         return scores
 
     def _scores(self, params, texts, kind: str, ability: str, orders: int) -> list[Score]:
@@ -169,20 +164,14 @@ class Scorer:
             for number, text in enumerate(texts)
             for question in self._questions(number, text, kind, ability, orders)
         ]
-        found = [([], []) for _ in texts]
+        nats, asked = np.zeros(len(texts)), [set() for _ in texts]
         for question, answer in zip(questions, self.answerers[ability](params, texts, questions)):
-            found[question.text][0].append(question)
-            found[question.text][1].append(answer)
-        scores = [total_score(text, *of_text) for text, of_text in zip(texts, found)]
-        if kind != "any-order":
-            return [score._replace(standard_error=None) for score in scores]
-        if not self.tokenizer.suffix_ids:
-            return scores
-        ends = [-math.log(max(1, n.tokens * (n.tokens + 1))) for n in scores]
-        return [
-            score._replace(log_probability=score.log_probability + end, closing=end)
-            for score, end in zip(scores, ends)
-        ]
+            nats[question.text] += question.weight * answer.sum()
+            asked[question.text].update(question.asked.tolist())
+        tokens = np.array([len(positions) for positions in asked])
+        if kind == "any-order" and self.tokenizer.suffix_ids:
+            nats -= np.log(np.maximum(1, tokens * (tokens + 1)))
+        return [Score(*score) for score in zip(nats.tolist(), tokens.tolist())]
 
     def _questions(
         self, number: int, text: Text, kind: str, ability: str, orders: int
@@ -205,27 +194,6 @@ def longest_text(program: Program) -> int:
     return shape.max_positions if learned else 1 << 20
 
 
-def total_score(text: Text, questions: Sequence[Question], answers: Sequence[np.ndarray]) -> Score:
-    """The score of one text from log p of what its questions ask."""
-    by_order, closing = {}, 0.0
-    for question, answer in zip(questions, answers):
-        total = by_order.get(question.order, 0.0)
-        by_order[question.order] = total + question.weight * answer.sum()
-        closing += answer[~np.isin(question.asked, text.pieces)].sum()
-    totals = np.array([*by_order.values()] or [0.0])
-    error = totals.std(ddof=1) / math.sqrt(len(totals)) if len(totals) > 1 else 0.0
-    tokens = {int(at) for question in questions for at in question.asked}
-    return Score(float(totals.mean()), len(tokens), float(closing), float(error))
-
-
-def mean_score(scores: Sequence[Score]) -> Score:
-    """The mean of the scores of one text."""
-    if len(scores) == 1:
-        return scores[0]
-    log_probability, tokens, closing = np.mean([score[:3] for score in scores], axis=0).tolist()
-    return Score(log_probability, round(tokens), closing)
-
-
 @dataclasses.dataclass(frozen=True)
 class BitsPerByte:
     """−Σ log2 p / Σ bytes over texts, by one kind of score.
@@ -237,26 +205,22 @@ class BitsPerByte:
     Attributes:
         value: Bits per byte.
         standard_error: Of `value` as a ratio of sums over independent texts; None for one text.
+        perplexity: Per scored token; compare it only within one tokenizer.
         texts: Their number.
         bytes: Theirs in UTF-8.
         tokens: Scored tokens.
         pieces: The texts' own tokens; if they are more than `tokens`, one of each text is free.
         unknown: Share of the pieces that are [UNK]; above 0, do not compare tokenizers.
-        order_error: The part of `standard_error` that more random orders would remove; 0 if the
-            score is exact, None for kinds without.
-        closing: The part of `value` for where the texts end: code lengths pay for [SEP], bounds for
-            the number of pieces. Without it the two compare on texts of one length.
     """
 
     value: float
     standard_error: float | None
+    perplexity: float
     texts: int
     bytes: int
     tokens: int
     pieces: int
     unknown: float
-    order_error: float | None
-    closing: float
 
 
 def bits_per_byte(texts: Sequence[Text], scores: Sequence[Score], unk_id: int) -> BitsPerByte:
@@ -265,24 +229,19 @@ def bits_per_byte(texts: Sequence[Text], scores: Sequence[Score], unk_id: int) -
     Raises:
         UserError: No token is scored.
     """
-    bits = np.array([score.log_probability for score in scores]) / -math.log(2)
-    sizes = np.array([text.bytes for text in texts], float)
-    number, total, tokens = len(texts), float(sizes.sum()), sum(score.tokens for score in scores)
+    nats, tokens = -np.array(scores, float)[:, 0], sum(score.tokens for score in scores)
     if not tokens:
         raise UserError("the texts have no token to score; give longer ones")
-    value = float(bits.sum() / total)
-    # Linearised variance of a ratio of sums (Cochran 1977, section 2.11).
-    squares = ((bits - value * sizes) ** 2).sum()
-    errors = [score.standard_error for score in scores]
+    sizes = np.array([text.bytes for text in texts], float)
+    value, error = ratio(nats / math.log(2), sizes)
     pieces = np.concatenate([text.tokens[text.pieces] for text in texts])
     return BitsPerByte(
         value=value,
-        standard_error=math.sqrt(number / (number - 1) * squares) / total if number > 1 else None,
-        texts=number,
-        bytes=int(total),
+        standard_error=error,
+        perplexity=math.exp(nats.sum() / tokens),
+        texts=len(texts),
+        bytes=round(sizes.sum()),
         tokens=tokens,
         pieces=len(pieces),
         unknown=float(np.mean(pieces == unk_id)),
-        order_error=None if None in errors else math.hypot(*errors) / math.log(2) / total,
-        closing=abs(sum(score.closing for score in scores)) / math.log(2) / total,
     )

@@ -78,45 +78,31 @@ def judge(pairs: Sequence[Pair], score: Callable[[list[str]], Sequence[float]]) 
     scores = score([text for pair in pairs for text in (pair.good, pair.bad)])
     difference = np.subtract(*np.reshape(scores, (-1, 2)).T)
     right = np.where(np.abs(difference) < ROUNDING, 0.5, difference > 0)
-    paradigms = np.array([pair.paradigm for pair in pairs])
-    phenomena = np.array([pair.phenomenon for pair in pairs])
-    by_phenomenon = {}
-    for name in filter(None, dict.fromkeys(phenomena.tolist())):
-        inside = phenomena == name
-        by_phenomenon[name] = mean_accuracy(right[inside], paradigms[inside])
-        del by_phenomenon[name]["paradigms"]
-    return {**mean_accuracy(right, paradigms), "phenomena": by_phenomenon}
-
-
-def mean_accuracy(right: np.ndarray, names: np.ndarray) -> dict[str, Any]:
-    """The accuracy as the mean over paradigms.
-
-    A standard error is None if the items do not tell it: a paradigm has one, or all are right, or
-    all wrong.
-
-    Args:
-        right: [N] 1 or 0 for each item, or between them for a tie.
-        names: [N] its paradigm.
-    """
-    paradigms = {}
-    for name in dict.fromkeys(names.tolist()):
-        own = right[names == name]
-        error = own.std(ddof=1) / math.sqrt(len(own)) if len(own) > 1 else None
-        paradigms[name] = {
-            "accuracy": float(own.mean()),
-            "standard_error": None if error is None else float(error),
-            "pairs": len(own),
-        }
-    errors = [paradigm["standard_error"] for paradigm in paradigms.values()]
-    together = None
-    if None not in errors and any(errors):
-        together = math.hypot(*errors) / len(errors)
-    for paradigm in paradigms.values():
-        # No spread does not tell that the next pair would be right too.
-        paradigm["standard_error"] = paradigm["standard_error"] or None
+    by_paradigm, phenomena = {}, {}
+    for pair, value in zip(pairs, right.tolist()):
+        by_paradigm.setdefault(pair.paradigm, []).append(value)
+        phenomena.setdefault(pair.phenomenon, {})[pair.paradigm] = by_paradigm[pair.paradigm]
+    phenomena.pop("", None)
     return {
-        "accuracy": float(np.mean([paradigm["accuracy"] for paradigm in paradigms.values()])),
-        "standard_error": together,
-        "pairs": len(right),
-        "paradigms": paradigms,
+        **mean_accuracy(by_paradigm.values()),
+        "paradigms": {name: mean_accuracy([values]) for name, values in by_paradigm.items()},
+        "phenomena": {name: mean_accuracy(of.values()) for name, of in phenomena.items()},
+    }
+
+
+def mean_accuracy(paradigms: Iterable[Sequence[float]]) -> dict[str, Any]:
+    """The mean over paradigms of the mean of their pairs.
+
+    The standard error is None if there is no estimate: a paradigm has one pair, or no spread is
+    found anywhere (not even ten right answers of ten make the next one certain).
+    """
+    paradigms = [np.asarray(values) for values in paradigms]
+    error = None
+    if all(len(values) > 1 for values in paradigms):
+        errors = [values.std(ddof=1) / math.sqrt(len(values)) for values in paradigms]
+        error = math.hypot(*errors) / len(errors) or None
+    return {
+        "accuracy": float(np.mean([values.mean() for values in paradigms])),
+        "standard_error": error,
+        "pairs": sum(len(values) for values in paradigms),
     }

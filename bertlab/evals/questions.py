@@ -40,7 +40,7 @@ class Text(NamedTuple):
 
     tokens: Int[np.ndarray, "T"]
     pieces: Int[np.ndarray, "n"]
-    bytes: int
+    bytes: float
     characters: Int[np.ndarray, "T 50"] | None = None
 
 
@@ -52,21 +52,18 @@ class Question(NamedTuple):
         asked: Positions of the tokens.
         ranks: [T] when each token becomes visible (`scoring`); 0: all are visible.
         weight: Of the answers in the text's score.
-        order: Number of the random order that it belongs to.
     """
 
     text: int
     asked: Int[np.ndarray, "P"]
     ranks: Int[np.ndarray, "T"] | int = 0
     weight: float = 1.0
-    order: int = 0
 
 
 def encode(text: str, tokenizer) -> Text:
     """The text as the tokenizer frames it."""
-    pieces = tokenizer.encode(text)
+    pieces, first = tokenizer.encode(text), len(tokenizer.prefix_ids)
     tokens = np.array([*tokenizer.prefix_ids, *pieces, *tokenizer.suffix_ids], np.int32)
-    first = len(tokenizer.prefix_ids)
     return Text(tokens, np.arange(first, first + len(pieces)), len(text.encode()))
 
 
@@ -74,9 +71,8 @@ def by_chain_rule(number: int, text: Text, side: str, tokenizer) -> Iterator[Que
     """One question: for all pieces and special tokens but the one without a neighbour before it
     (backward: after it)."""
     length = len(text.tokens)
-    special = np.arange(length)
-    last = length - len(tokenizer.suffix_ids)
-    special = special[(special < len(tokenizer.prefix_ids)) | (special >= last)]
+    position, end = np.arange(length), length - len(tokenizer.suffix_ids)
+    special = position[(position < len(tokenizer.prefix_ids)) | (position >= end)]
     asked = np.union1d(special, text.pieces).astype(int)
     yield Question(number, asked[asked != (0 if side == "forward" else length - 1)])
 
@@ -102,12 +98,12 @@ def in_random_orders(
 ) -> Iterator[Question]:
     """For all hidden pieces, at steps of random orders of those from position `first` on.
 
-    A step's weight makes the weighted sum of an order its share of the bound. If there are no more
-    sets of visible pieces than random steps, there is one question for each, in one order.
+    The weighted sum of the answers is the bound. If there are no more sets of visible pieces than
+    random steps, there is one question for each.
 
     Args:
         number: The text's.
-        text: Its tokens alone determine the orders.
+        text: Its tokens determine the orders.
         first: 1 if the first token cannot be asked.
         orders: Random orders.
         in_order: The order of what is visible matters.
@@ -117,24 +113,25 @@ def in_random_orders(
     count = math.perm if in_order else math.comb
     choose = itertools.permutations if in_order else itertools.combinations
 
-    def question(visible, weight, order):
+    def question(visible, weight):
         visible = list(visible)
         ranks = np.zeros(len(text.tokens), np.int32)
         ranks[pieces] = HIDDEN
         ranks[pieces[visible]] = 1 + np.arange(len(visible))
         hidden = np.delete(pieces, visible)
-        return Question(number, hidden, ranks, weight / len(hidden), order)
+        return Question(number, hidden, ranks, weight / len(hidden))
 
     if total <= orders * steps >= sum(count(total, size) for size in range(total)):
         for size in range(total):
             for visible in choose(range(total), size):
-                yield question(visible, 1 / count(total, size), 0)
+                yield question(visible, 1 / count(total, size))
         return
     rng = np.random.default_rng(text.tokens.tolist())
-    for order in range(orders):
+    for _ in range(orders):
         drawn, start = rng.permutation(total), rng.random()
         for step in range(steps):
-            yield question(drawn[: int((start + step) * total / steps)], total / steps, order)
+            visible = drawn[: int((start + step) * total / steps)]
+            yield question(visible, total / steps / orders)
 
 
 class Answerer:

@@ -1,5 +1,5 @@
 """Exact floors: the loss of the best possible model on the synthetic language
-(bertlab/data/synthetic.py), a hidden Markov chain with a topic for each document.
+(bertlab/data/corpora/synthetic.py), a hidden Markov chain with a topic for each document.
 
 `chain` infers its states, `oracle` is the best possible model, `objectives` has the questions that
 each objective asks it, and `runs` compares a run's loss with its floor.

@@ -4,10 +4,9 @@ It conditions only on what a model sees. Special tokens that the model must pred
 exact if all rows are alike, and a lower bound otherwise.
 
 Corruption is a channel P(input | word) between the language and what the model sees. If exactly n
-positions of a row are chosen, the choices depend on each other. The model sees every [MASK], so it
-knows how many other positions were chosen; the messages of `chain` count those that were chosen
-without becoming [MASK]. A document does not see the others of its row but shares the row's count,
-so any of their words may be chosen.
+positions of a row are chosen, the choices depend on each other, and the messages of `chain` count
+them. A document does not see the others of its row but shares the row's count, so any of their
+words may be chosen.
 """
 
 import dataclasses
@@ -17,26 +16,18 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from bertlab.evals.floors.chain import (
-    Batch,
-    Chain,
-    Reading,
-    evidence_of,
-    mixed_nats,
-    read,
-    words_of,
-)
+from bertlab.evals.floors.chain import Batch, Chain, Reading, read, words_of
 from bertlab.objectives.base import Objective, Vocabulary
 
 SPECIAL_TOKENS = "rows differ in length: special tokens cost 0 nats"
 COUNT = "rows differ in length: their documents know how many positions of a row are chosen"
 
-ROWS = 1024
+ROWS = 256
 """Questions at a time, if each of them sees different words."""
 
 
 class NoFloor(Exception):
-    """An objective has no exact floor here; the message says why."""
+    """An objective has no exact floor here; the message has the reason."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -91,30 +82,24 @@ class Oracle:
         """P(clean word | state)."""
         return self.chain.emission.T[self.batch["tokens"]]
 
-    def chain_rule(self, backward: bool = False) -> Float[np.ndarray, "R L"]:
-        """Of every word, given all words before it (backward: after it)."""
-        self.caveats.add(SPECIAL_TOKENS)
-        tokens = self.batch["tokens"]
-        if "swapped" in self.relations:  # what is before in the row is not before in the chain
-            length = tokens.shape[1]
-            earlier = np.tri(length, k=-1, dtype=bool)
-            visible = np.broadcast_to(
-                earlier.T if backward else earlier, (len(tokens), length, length)
-            )
-            nats = self.visible(np.broadcast_to(np.arange(length), tokens.shape), visible)
-            return np.where(self.words, nats, 0.0)
-        evidence, parts = evidence_of(self.chain, tokens, self.words), []
-        for reading in self.readings:
-            messages = reading.infer(self.chain, evidence)
-            if backward:
-                states = np.einsum("ts,ltrs->rls", self.chain.start, messages.after[:, :, :, 0])
-                scale = messages.after_scale
-            else:
-                states = messages.before[:, :, :, 0].sum(axis=1).swapaxes(0, 1)
-                scale = messages.before_scale
-            states, log = reading.in_row(states), np.log(reading.prior) + reading.in_row(scale)
-            parts.append((log, (states * self.emission).sum(-1), states.sum(-1)))
-        return np.where(self.words, mixed_nats(parts), 0.0)
+    def states(self, evidence, chosen, counts, rows=slice(None)):
+        """Joint probability of what is visible elsewhere, each state, and that the position is not,
+        or is, counted as chosen; both [R, L, S] up to one factor a position.
+
+        Args:
+            evidence, chosen, counts: As for `infer`.
+            rows: Numbers of the rows.
+        """
+        found = [
+            reading.infer(self.chain, evidence, chosen, counts, rows) for reading in self.readings
+        ]
+        priors = np.log([reading.prior for reading in self.readings])
+        logs = np.stack([prior + messages.log_scale for prior, messages in zip(priors, found)])
+        weights = np.exp(logs - logs.max(axis=0))[..., None]
+        return tuple(
+            sum(weight * messages.states(counted) for weight, messages in zip(weights, found))
+            for counted in (0, 1)
+        )
 
     def visible(
         self, target: Int[np.ndarray, "R P"], seen: Bool[np.ndarray, "R P L"]
@@ -123,19 +108,22 @@ class Oracle:
         nats = np.empty(target.size)
         for first in range(0, target.size, ROWS):
             flat = np.arange(first, min(first + ROWS, target.size))
-            row, position = flat // target.shape[1], target.reshape(-1)[flat]
-            each = np.arange(len(flat))
-            visible = seen.reshape(target.size, -1)[flat] & self.words[row]
-            visible[each, position] = False
-            evidence, parts = evidence_of(self.chain, self.batch["tokens"][row], visible), []
-            for reading in (reading.rows(row) for reading in self.readings):
-                messages = reading.infer(self.chain, evidence)
-                at = (each, reading.position[each, position])
-                states, log = messages.states()[at], np.log(reading.prior) + messages.scale[at]
-                right = (states * self.emission[row, position]).sum(-1)
-                parts.append((log, right, states.sum(-1)))
-            nats[flat] = mixed_nats(parts)
+            row, column = np.divmod(flat, target.shape[1])
+            informative = seen[row, column] & self.words[row]
+            evidence = np.where(informative[..., None], self.emission[row], 1.0)
+            at = target[row, column]
+            states = self.states(*uncounted(evidence), row)[0][np.arange(len(flat)), at]
+            nats[flat] = nats_of((states * self.emission[row, at]).sum(-1), states.sum(-1))
         return nats.reshape(target.shape)
+
+    def chain_rule(self, backward: bool = False) -> Float[np.ndarray, "R L"]:
+        """Of every word, given all words before it (backward: after it)."""
+        self.caveats.add(SPECIAL_TOKENS)
+        rows, length = self.words.shape
+        earlier = np.tri(length, k=-1, dtype=bool)
+        seen = np.broadcast_to(earlier.T if backward else earlier, (rows, length, length))
+        nats = self.visible(np.broadcast_to(np.arange(length), (rows, length)), seen)
+        return np.where(self.words, nats, 0.0)
 
     def corrupted(
         self,
@@ -156,41 +144,45 @@ class Oracle:
         """
         parts = [self.words]
         if corruption.count is not None:
-            if corruption.draws[self.vocabulary.mask_id] < 1:
-                self.caveats.add(COUNT)
             documents = self.batch["documents"]
             numbers = range(1, documents.max(initial=1) + 1)
             parts = [self.words & (documents == number) for number in numbers]
+            if len(parts) > 1 and corruption.draws[self.vocabulary.mask_id] < 1:
+                self.caveats.add(COUNT)
         return sum(self._corrupted(tokens, corruption, ask, chosen_only, part) for part in parts)
 
     def _corrupted(self, tokens, corruption, ask: str, chosen_only: bool, visible):
         """`corrupted` at the visible words, given only these."""
-        seen = observe(self.chain, self.words, tokens, corruption, visible)
-        same, parts = tokens == self.batch["tokens"], []
-        for reading in self.readings:
-            messages = reading.infer(self.chain, seen.evidence, seen.chosen, seen.counts)
-            states = reading.in_row(messages.states())
-            if seen.counts is None:
-                rate = np.reshape(corruption.rate, (-1, 1, 1))
-                unchosen, chosen = states * (1 - rate), states * rate
-            else:
-                counted = reading.in_row(messages.states(counted=1))
-                unchosen, chosen = states, np.where(seen.certain[..., None], states, counted)
-            # P(not chosen, what is visible)
-            unchosen = (unchosen * (0.0 if chosen_only else seen.own)).sum(-1)
-            if ask == "word":
-                likelihood = corruption.keep_share * same + seen.drawn[..., 0]
-                right = unchosen * same + (chosen * self.emission).sum(-1) * likelihood
-                any_word = corruption.keep_share * seen.own + seen.drawn
-                every = unchosen + (chosen * any_word).sum(-1)
-            else:
-                kept = seen.own * (corruption.keep_share + seen.drawn)
-                stays = unchosen + (chosen * kept).sum(-1)
-                leaves = (chosen * (1 - seen.own) * seen.drawn).sum(-1)
-                right, every = np.where(same, stays, leaves), stays + leaves
-            log = np.log(reading.prior) + reading.in_row(messages.scale)
-            parts.append((log, right, every))
-        return np.where(visible, mixed_nats(parts), 0.0)
+        unchosen, chosen = self.states(*self.observe(tokens, corruption, visible))
+        if corruption.count is None:
+            chosen = unchosen
+        rate, keep = rate_of(corruption), corruption.keep_share
+        own, drawn = self.chain.emission.T[tokens], corruption.draws[tokens][..., None]
+        same = tokens == self.batch["tokens"]
+        unchosen = 0.0 if chosen_only else (unchosen * (1 - rate) * own).sum(-1)
+        chosen = chosen * rate
+        if ask == "word":
+            likelihood = keep * same + drawn[..., 0]
+            right = unchosen * same + (chosen * self.emission).sum(-1) * likelihood
+            every = unchosen + (chosen * (keep * own + drawn)).sum(-1)
+        else:
+            original = unchosen + (chosen * own * (keep + drawn)).sum(-1)
+            replaced = (chosen * (1 - own) * drawn).sum(-1)
+            right, every = np.where(same, original, replaced), original + replaced
+        return np.where(visible, nats_of(right, every), 0.0)
+
+    def observe(self, tokens, corruption: Corruption, visible: Bool[np.ndarray, "R L"]):
+        """The evidence of the visible words of corrupted rows, as `states` takes it; other words
+        may be chosen too."""
+        own, drawn = self.chain.emission.T[tokens], corruption.draws[tokens][..., None]
+        rate = rate_of(corruption)
+        evidence = np.where(visible[..., None], (1 - rate) * own, 1 - rate)
+        chosen = np.where(visible[..., None], rate * (corruption.keep_share * own + drawn), rate)
+        chosen = np.where(self.words[..., None], chosen, 0.0)
+        evidence = np.where(self.words[..., None], evidence, 1.0)
+        if corruption.count is None:
+            return uncounted(evidence + chosen)
+        return evidence, chosen, corruption.count
 
     def relation(
         self,
@@ -207,51 +199,28 @@ class Oracle:
         """
         if other not in self.relations:
             raise NoFloor(f"config.data.format makes no {other} pairs")
-        evidence = (evidence_of(self.chain, tokens, self.words),)
-        if corruption is not None:
-            seen = observe(self.chain, self.words, tokens, corruption, self.words)
-            evidence = (seen.evidence, seen.chosen, seen.counts)
+        if corruption is None:  # clean rows: nothing is chosen
+            corruption = Corruption(np.zeros(self.vocabulary.size))
+        observed = self.observe(tokens, corruption, self.words)
         totals = {
-            name: np.log(reading.prior) + reading.infer(self.chain, *evidence).total
+            name: np.log(reading.prior) + reading.infer(self.chain, *observed).log_total
             for name, reading in zip(self.relations, self.readings)
         }
         right = np.where(labels == 1, totals[other], totals.get("follows", -np.inf))
         return np.logaddexp.reduce(list(totals.values()), axis=0) - right
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Evidence:
-    """What corrupted rows say of their states.
-
-    Attributes:
-        own: P(token | state) of a word that was not chosen.
-        drawn: P(token) of a draw.
-        certain: Where a word must have been chosen, because it is no word of the language ([MASK]).
-        evidence: For `infer`, like the next two.
-        chosen: None if choices are independent.
-        counts: None likewise.
-    """
-
-    own: Float[np.ndarray, "R L S"]
-    drawn: Float[np.ndarray, "R L 1"]
-    certain: Bool[np.ndarray, "R L"]
-    evidence: Float[np.ndarray, "R L S"]
-    chosen: Float[np.ndarray, "R L S"] | None = None
-    counts: Int[np.ndarray, "R"] | None = None
+def uncounted(evidence: Float[np.ndarray, "R L S"]):
+    """Evidence, chosen and counts for `infer` if nothing counts as chosen."""
+    return evidence, np.zeros_like(evidence), np.zeros(len(evidence), int)
 
 
-def observe(
-    chain: Chain, words, tokens, corruption: Corruption, visible: Bool[np.ndarray, "R L"]
-) -> Evidence:
-    """The evidence of the visible words of corrupted rows; others may also have been chosen."""
-    own, drawn = chain.emission.T[tokens], corruption.draws[tokens][..., None]
-    certain = visible & ~own.any(axis=-1)
-    informative = (visible & ~certain)[..., None]  # what must be a draw gives no evidence
-    if corruption.count is None:
-        rate = np.reshape(corruption.rate, (-1, 1, 1))
-        mixed = (1 - rate) * own + rate * (corruption.keep_share * own + drawn)
-        return Evidence(own, drawn, certain, np.where(informative, mixed, 1.0))
-    elsewhere = (words & ~visible)[..., None].astype(float)
-    chosen = np.where(informative, corruption.keep_share * own + drawn, elsewhere)
-    counts = corruption.count - certain.sum(axis=1)
-    return Evidence(own, drawn, certain, np.where(informative, own, 1.0), chosen, counts)
+def rate_of(corruption: Corruption) -> float | Float[np.ndarray, "R 1 1"]:
+    """Probability that a word is chosen; given a row's count, any leads to the same answers."""
+    return 0.5 if corruption.count is not None else np.reshape(corruption.rate, (-1, 1, 1))
+
+
+def nats_of(right: Float[np.ndarray, "..."], every: Float[np.ndarray, "..."]) -> np.ndarray:
+    """−log(right / every); what is never asked may be 0 / 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return -np.log(right / every)

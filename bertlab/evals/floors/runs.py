@@ -10,12 +10,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from bertlab.errors import UserError
 from bertlab.evals.floors.chain import Batch, Chain, words_of
 from bertlab.evals.floors.objectives import floor
 from bertlab.evals.floors.oracle import COUNT, SPECIAL_TOKENS, NoFloor, Oracle
+from bertlab.evals.ratio import ratio
 from bertlab.objectives.base import Vocabulary
 from bertlab.objectives.program import Program, group_by_view
 
@@ -26,9 +27,8 @@ class Floor:
 
     Attributes:
         value: Nats per supervised position, weighted like the loss.
-        standard_error: Of `value` over documents, since positions of one document are dependent;
-            None for one document.
-        positions: Supervised positions, those with a weight.
+        standard_error: Of `value` over rows; None for one row.
+        positions: Supervised positions.
         exact: Whether a model can reach the value; otherwise it is a lower bound.
         note: Why it is not exact.
         loss: Of the run; None without a run, like the two below.
@@ -64,29 +64,19 @@ def floors(
     """
     groups = group_by_view(program.objectives, program.stream)
     view_names = {name: view for view, names in groups.items() for name in names}
-
-    @jax.jit
-    def row_losses(params, views):
-        def of_row(view):
-            sums, _, _ = program.metrics(params, jax.tree.map(lambda x: x[None], view))
-            return sums
-
-        return jax.vmap(of_row)(views)
-
-    make_views = jax.jit(program.views)
-    found = {}
-    caveats = {name: set() for name in view_names}
-    rows = {name: [] for name in view_names}
+    row_losses, make_views = jax.jit(losses_by_row(program)), jax.jit(program.views)
+    found, rows, caveats = {}, {}, {name: set() for name in view_names}
     for index, batch in enumerate(batches):
         # As in `build_eval_step`.
         views = make_views(batch, jax.random.fold_in(jax.random.key(0), index))
         losses = {} if params is None else jax.device_get(row_losses(params, views))
         views = jax.device_get(views)
         for name in view_names.keys() - found.keys():
-            viewed = program.objectives.get(view_names[name]) if view_names[name] != name else None
+            view = view_names[name]
+            viewed = program.objectives.get(view) if view != name else None
             oracle = Oracle(chain, batch, program.vocabulary, relations, viewed, caveats[name])
             try:
-                sums = row_sums(program.objectives[name], oracle, views[view_names[name]])
+                sums = row_sums(program.objectives[name], oracle, views[view])
             except NoFloor as reason:
                 found[name] = str(reason)
                 continue
@@ -97,18 +87,24 @@ def floors(
                         f"objective {name}: its floor and its loss must weigh each row alike"
                     )
                 sums.append(loss)
-            rows[name].append(np.stack(sums, axis=1))
+            rows.setdefault(name, []).append(np.stack(sums, axis=1))
     documents = np.concatenate(
-        [np.reshape(b["example_id"], (len(b["tokens"]), -1))[:, 0] for b in batches]
+        [b["example_id"].reshape(len(b["tokens"]), -1)[:, 0] for b in batches]
     )
-    reasons = []
-    if not alike(batches, program.vocabulary):
-        packed = any((batch["documents"] > 1).any() for batch in batches)
-        reasons = [SPECIAL_TOKENS, COUNT] if packed else [SPECIAL_TOKENS]
-    for name in view_names.keys() - found.keys():
-        note = next((reason for reason in reasons if reason in caveats[name]), "")
-        found[name] = summary(np.concatenate(rows[name]), documents, note)
+    differ = not alike(batches, program.vocabulary)
+    for name in rows.keys() - found.keys():
+        notes = [note for note in (SPECIAL_TOKENS, COUNT) if differ and note in caveats[name]]
+        found[name] = summary(np.concatenate(rows[name]), "".join(notes[:1]))
     return {name: found[name] for name in program.objectives}
+
+
+def losses_by_row(program: Program):
+    """(params, views) -> the sums of the losses of each row, [R]."""
+
+    def of_row(params, view):
+        return program.metrics(params, jax.tree.map(lambda x: x[None], view))[0]
+
+    return jax.vmap(of_row, in_axes=(None, 0))
 
 
 def row_sums(objective, oracle: Oracle, view: Batch) -> list[Float[np.ndarray, "R"]]:
@@ -121,10 +117,7 @@ def row_sums(objective, oracle: Oracle, view: Batch) -> list[Float[np.ndarray, "
     nats, weights = (np.asarray(x, float) for x in floor(objective, oracle, view, oracle.batch))
     nats = np.where(weights > 0, nats, 0.0)
     if not np.isfinite(nats).all():
-        raise ValueError(
-            f"{type(objective).__name__}: the language cannot produce these rows, or they were"
-            " corrupted differently"
-        )
+        raise ValueError(f"{type(objective).__name__}: the language cannot produce these rows")
     return [array.sum(axis=1) for array in (nats * weights, weights, weights > 0)]
 
 
@@ -138,43 +131,19 @@ def alike(batches: Sequence[Batch], vocabulary: Vocabulary) -> bool:
     return bool((layouts == layouts[:1]).all())
 
 
-def summary(
-    rows: Float[np.ndarray, "R n"], documents: Int[np.ndarray, "R"], note: str
-) -> Floor | str:
+def summary(rows: Float[np.ndarray, "R n"], note: str) -> Floor | str:
     """The floor from the sums of rows, and a run's losses in a fourth column."""
     nats, weights, positions, *loss = rows.T
     if not weights.any():
         return "nothing is supervised in these rows"
-    value, error = ratio(nats, weights, documents)
+    value, error = ratio(nats, weights)
     result = Floor(value, error, int(positions.sum()), not note, note)
     if not loss:
         return result
-    above, above_error = ratio(loss[0] - nats, weights, documents)
+    above, above_error = ratio(loss[0] - nats, weights)
     return dataclasses.replace(
-        result,
-        loss=float(loss[0].sum() / weights.sum()),
-        above=above,
-        above_standard_error=above_error,
+        result, loss=value + above, above=above, above_standard_error=above_error
     )
-
-
-def ratio(
-    sums: Float[np.ndarray, "R"], weights: Float[np.ndarray, "R"], documents: Int[np.ndarray, "R"]
-) -> tuple[float, float | None]:
-    """Σ sums / Σ weights and its standard error (None for one document), treating rows of one
-    document as dependent.
-
-    The error is the first-order one of a ratio over clusters:
-    √(n/(n−1) · Σ_document (sum − ratio · weight)²) / Σ weight.
-    """
-    total, real = weights.sum(), weights > 0
-    value = sums.sum() / total
-    _, cluster = np.unique(documents[real], return_inverse=True)
-    residuals = np.bincount(cluster, (sums - value * weights)[real])
-    number = len(residuals)
-    if number == 1:
-        return float(value), None
-    return float(value), float(np.sqrt(number / (number - 1) * (residuals**2).sum()) / total)
 
 
 def relations_of(data) -> dict[str, float]:
@@ -186,30 +155,27 @@ def relations_of(data) -> dict[str, float]:
     Raises:
         NoFloor: The probabilities depend on lengths, or a row hides where its text begins.
     """
+    settings, (shortest, longest) = data.get(data.format), data.synthetic.sentence_words
     if data.format in ("stream", "cooccurrence"):
-        raise NoFloor(
-            f"rows of config.data.format={data.format} continue from batch to batch or are no text"
-        )
+        raise NoFloor(f"rows of config.data.format={data.format} continue or are no text")
     if data.pack_length:
         raise NoFloor("a row is several texts; set config.data.pack_length=0")
+    if data.format == "full_sentences" and settings.attend_across_documents:
+        raise NoFloor("attend_across_documents=True hides where documents begin")
     if data.format not in ("segment_pair", "sentence_pair"):
-        if data.format == "full_sentences" and data.full_sentences.attend_across_documents:
-            raise NoFloor("attend_across_documents=True hides where documents begin")
         return {"follows": 1.0}
-    settings, (shortest, longest) = data[data.format], data.synthetic.sentence_words
     most, swapped = data.seq_len - 3, settings.negatives == "swapped"
-    if data.format == "segment_pair":
-        if not swapped:
-            raise NoFloor(
-                "lengths tell segments that follow from random ones; use sentence_pair, or"
-                " doc_sentences where no objective asks about pairs"
-            )
-        if shortest != longest or most % longest:
-            raise NoFloor(
-                "segments are cut, and their lengths tell which was first; set"
-                " config.data.synthetic.sentence_words=(n, n) with n dividing seq_len − 3"
-            )
-    elif 2 * longest > most:
+    if data.format == "segment_pair" and not swapped:
+        raise NoFloor(
+            "lengths tell segments that follow from random ones; use sentence_pair, or"
+            " doc_sentences where no objective asks about pairs"
+        )
+    if data.format == "segment_pair" and (shortest != longest or most % longest):
+        raise NoFloor(
+            "segments are cut, and their lengths tell which was first; set"
+            " config.data.synthetic.sentence_words=(n, n) with n dividing seq_len − 3"
+        )
+    if data.format == "sentence_pair" and 2 * longest > most:
         raise NoFloor(f"pairs are cut; set config.data.seq_len to {2 * longest + 3} or more")
     if not swapped and settings.force_random_if_single:
         raise NoFloor(f"set config.data.{data.format}.force_random_if_single=False")
