@@ -35,7 +35,8 @@ def read_keys() -> list[tuple[str, str, str]]:
         name, equals, value = line.partition("=")
         if line.strip().startswith("#"):
             above.append(comments[number])
-        elif value.strip() == "dict(" and number > 1:
+            continue
+        if value.strip() == "dict(" and number > 1:
             groups.append(name.strip())
         elif line.strip() == "),":
             groups.pop()
@@ -43,6 +44,5 @@ def read_keys() -> list[tuple[str, str, str]]:
             default = value.split("  #")[0].strip().removesuffix(",")
             meaning = " ".join([*above, comments.get(number, "")]).strip()
             found.append((".".join([*groups, name.strip()]), default, meaning))
-        if not line.strip().startswith("#"):
-            above = []
+        above = []
     return found

@@ -3,7 +3,7 @@
 bertlab train --config=experiments/pretrain/bert.py:size=tiny --workdir=runs/bert
 """
 
-from bertlab.config.load import load_config
+from bertlab.config import load_config
 
 
 def add_arguments(parser):
@@ -13,13 +13,15 @@ def add_arguments(parser):
 
 
 def run(arguments, overrides):
-    """Trains to the end."""
+    """Trains to the end, and scores what `config.evaluate` names."""
     config = load_config(arguments.config, argv=overrides)
 
-    # JAX is imported here, so that `bertlab --help` is quick.
-    from bertlab.train import loop, processes
+    # JAX is imported here, so that `bertlab train --help` is quick.
+    from bertlab.evals.evaluate import evaluate_run
+    from bertlab.train import loop
     from bertlab.train.build import build_pretraining
+    from bertlab.train.processes import join_processes
 
-    processes.join_processes()
-    result = loop.run(build_pretraining(config), arguments.workdir)
+    join_processes()
+    result = loop.run(build_pretraining(config), arguments.workdir, at_end=evaluate_run)
     print(f"finished: {arguments.workdir} after {result['step']} steps")

@@ -4,49 +4,52 @@ The schedule needs the steps in advance, so they follow from the mean cost of th
 result.json has the true costs.
 """
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ml_collections import ConfigDict
 
 from bertlab.errors import UserError
 from bertlab.objectives.flops import step_costs
-from bertlab.train.sharding import put_batch
+from bertlab.train.phases import Phase
+from bertlab.train.sharding import build_mesh, put_batch
+from bertlab.train.state import only_weights
 
 BATCHES = 32
 """To average over."""
 
 
-def steps_within(experiment, mesh) -> int:
-    """The steps that `config.train.budget` pays for, such as tokens=2e6; 0 if `train.steps` is 0.
+def steps_within(config: ConfigDict, phases: Sequence[Phase]) -> int:
+    """The steps that `config.train.budget` pays for, such as tokens=2e6.
 
     Args:
-        experiment: Of its steps only the phases' shares count.
-        mesh: On which the costs are counted: all processes find the same.
+        config: The whole config; its `train.steps` are those of `phases`.
+        phases: Whose shares of the steps count.
 
     Raises:
         UserError: The budget has another form, or a step costs nothing in its unit.
     """
-    text, steps = experiment.config.train.budget, experiment.config.train.steps
+    text, mesh = config.train.budget, build_mesh(config.mesh)
     unit, _, amount = text.partition("=")
     if unit not in ("tokens", "supervised", "flops"):
         raise UserError(
             f"config.train.budget={text}: give an amount of tokens, supervised or flops: tokens=2e6"
         )
-    if not steps:
-        return 0
     cost = sum(
-        (phase.end - phase.begin) / steps * mean_cost(experiment, phase, unit, mesh)
-        for phase in experiment.phases
+        (phase.end - phase.begin) / config.train.steps * mean_cost(config, phase, unit, mesh)
+        for phase in phases
     )
     if not cost:
         raise UserError(f"config.train.budget={text}: a step has no {unit}; choose another unit")
     return max(1, round(float(amount) / cost))
 
 
-def mean_cost(experiment, phase, unit: str, mesh) -> float:
+def mean_cost(config: ConfigDict, phase: Phase, unit: str, mesh) -> float:
     """Mean cost of a phase's first batches, as if they were spread over all of it (masking rates
     have schedules)."""
-    program, config = phase.program, experiment.config
+    program = phase.program
 
     @jax.jit
     def count(batch, key, progress):
@@ -57,7 +60,7 @@ def mean_cost(experiment, phase, unit: str, mesh) -> float:
         shapes = jax.eval_shape(program.init, key, batch)
         params = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         metrics, *_ = program.metrics(params, program.views(batch, key, progress))
-        return tokens, {name: (0.0, weight) for name, (_, weight) in metrics.items()}
+        return tokens, only_weights(metrics)
 
     costs = []
     for index in range(BATCHES):

@@ -1,24 +1,26 @@
 """Composes a pretraining from its config: corpus, model, objectives, phases."""
 
 import dataclasses
-from collections.abc import Mapping
+import re
 from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
 from bertlab import objectives
+from bertlab.config import base_config
 from bertlab.data.batches import Batches
-from bertlab.data.formats import FORMATS, label_field
 from bertlab.data.prepare import prepare
+from bertlab.data.tokenizers import load_tokenizer
 from bertlab.errors import UserError
-from bertlab.models.base import sides_of
 from bertlab.models.lora import Lora
-from bertlab.models.presets import build_body, model_direction, model_shape
+from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program
+from bertlab.train.budget import steps_within
 from bertlab.train.checkpoint import load_params
+from bertlab.train.checks import check_config
 from bertlab.train.loop import Experiment, Phase
-from bertlab.train.phases import phase_configs
+from bertlab.train.phases import phase_configs, weights_of
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.state import parameter_name
 
@@ -29,8 +31,9 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     Raises:
         UserError: An objective cannot be trained with this model or these rows.
     """
+    config = started_from(config)
     built = objectives.build(config.objectives)
-    check(config, built)
+    check_config(config, built)
     prepared = prepare(config.data)
     vocabulary = vocabulary_of(prepared)
     program = Program(
@@ -47,17 +50,68 @@ def build_pretraining(config: ConfigDict) -> Experiment:
         for split in ("valid", "test")
         if split in prepared.statistics
     }
-    phases = build_phases(config, program, lambda data: Batches(prepared, data, "train", *process))
-    facts = {
-        "fingerprint": prepared.fingerprint,
-        "statistics": prepared.statistics,
-        "data_hash": [phase.data_hash for phase in phases],
-    }
+
+    def batches(data):
+        return Batches(prepared, data, "train", *process)
+
+    phases = build_phases(config, program, batches)
+    if config.train.budget and config.train.steps:
+        config.train.steps = steps_within(config, phases)
+        phases = build_phases(config, program, batches)
+    facts = {"fingerprint": prepared.fingerprint, "statistics": prepared.statistics}
     start = None
     if config.init_from:
-        trained = load_params(RunDirectory(config.init_from), config.init_step)
-        start = WarmStart(trained, config.init_from)
+        start = warm_start(config, prepared.tokenizer)
     return Experiment(config, program, phases, prepared.tokenizer, evaluations, facts, start)
+
+
+def started_from(config: ConfigDict) -> ConfigDict:
+    """A copy of the config with the size, shape and tokenizer of the run in `config.init_from`.
+
+    What the config sets stays, if the parameters mean the same with it.
+
+    Raises:
+        UserError: The run has another kind of model.
+    """
+    config = config.copy_and_resolve_references()
+    if not config.init_from:
+        return config
+    run, model = RunDirectory(config.init_from), config.model
+    theirs = ConfigDict({**base_config().model, **run.config()["model"]})
+    if model.family == theirs.family:
+        model.size = theirs.size
+        for key in theirs:
+            if model.get(key) is None:
+                model[key] = theirs[key]
+    shapes = [dataclasses.asdict(model_shape(each, vocab_size=1)) for each in (model, theirs)]
+    for key in sorted(shapes[0].keys() | shapes[1].keys()):
+        ours, its = (shape.get(key) for shape in shapes)
+        if ours != its and not MAY_DIFFER.fullmatch(key):
+            raise UserError(
+                f"config.model.{key} is {ours!r}, and {its!r} in the model of config.init_from="
+                f"{config.init_from}; leave it unset, and use the recipe of family {theirs.family}"
+            )
+    config.data.tokenizer.path = config.data.tokenizer.path or str(run.tokenizer)
+    return config
+
+
+MAY_DIFFER = re.compile(r"direction|dtype|remat|scan_layers|attention|sides|.*dropout")
+"""Values of a shape with which the same parameters are as good."""
+
+
+def warm_start(config: ConfigDict, tokenizer) -> "WarmStart":
+    """Parameters from the run in `config.init_from`.
+
+    Raises:
+        UserError: It has another vocabulary.
+    """
+    run = RunDirectory(config.init_from)
+    if load_tokenizer(run.tokenizer).pieces() != tokenizer.pieces():
+        raise UserError(
+            f"config.data.tokenizer.path has another vocabulary than config.init_from={run};"
+            " leave it unset"
+        )
+    return WarmStart(load_params(run, config.init_step), str(run))
 
 
 def vocabulary_of(prepared) -> objectives.Vocabulary:
@@ -90,7 +144,7 @@ def build_phases(config: ConfigDict, program: Program, batches) -> tuple[Phase, 
         made = batches(phase_config.data)
         if source is None or made.hash != source.hash:
             source, first = made, begin
-        weights = {name: loss_weights(entry) for name, entry in phase_config.objectives.items()}
+        weights = {name: weights_of(entry) for name, entry in phase_config.objectives.items()}
         # An objective without a weight costs nothing, unless another one reads its view.
         views = {program.objectives[name].shares for name, weight in weights.items() if any(weight)}
         trained = [name for name, weight in weights.items() if any(weight) or name in views]
@@ -109,12 +163,6 @@ def build_phases(config: ConfigDict, program: Program, batches) -> tuple[Phase, 
         )
         begin = end
     return tuple(phases)
-
-
-def loss_weights(entry: Mapping[str, Any]) -> tuple[float, float]:
-    """An objective's weight in the loss at the run's first and last step."""
-    final = entry.get("final_weight")
-    return float(entry["weight"]), float(entry["weight"] if final is None else final)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,46 +209,3 @@ class WarmStart:
         if missing:
             print(f"new in this run: {', '.join(missing)}", flush=True)
         return chosen
-
-
-def check(config: ConfigDict, built: Mapping[str, objectives.Objective]) -> None:
-    """Refuses what would train something else than the config reads, or cannot run.
-
-    Raises:
-        UserError: Names the key.
-    """
-    model, data = config.model, config.data
-    if data.format not in FORMATS:
-        raise UserError(f"config.data.format={data.format!r} is not one of {', '.join(FORMATS)}")
-    sides = sides_of(model.family, model_direction(model))
-    for name, objective in built.items():
-        if objective.reads not in sides and type(objective).shares != "any":
-            raise UserError(
-                f"objective {name} reads {objective.reads} states, and config.model.direction="
-                f"{model_direction(model)!r} gives {' and '.join(sides)}"
-            )
-        labels = ("pair_label", "order_label")
-        for field in objective.needs:
-            if field not in FORMATS[data.format].makes or (
-                field in labels and field != label_field(data)
-            ):
-                raise UserError(
-                    f"objective {name} needs {field}, which these rows lack"
-                    f" (config.data.format={data.format!r} and its negatives)"
-                )
-        changes = type(objective).view is not objectives.Objective.view
-        if model.token_encoder == "characters" and changes:
-            raise UserError(
-                f"objective {name} changes tokens, and the model would still see their characters;"
-                " set config.model.token_encoder='ids'"
-            )
-    if model.stateful and data.format != "stream":
-        raise UserError(
-            "config.model.stateful=True carries states along config.data.format='stream' alone"
-        )
-    shards = abs(config.mesh.data) * config.mesh.fsdp * config.train.micro_batches
-    if data.batch_size % shards:
-        raise UserError(
-            f"config.data.batch_size={data.batch_size} must be a multiple of {shards}, the product"
-            " of config.mesh.data, config.mesh.fsdp and config.train.micro_batches"
-        )

@@ -98,24 +98,20 @@ def load_params(run: RunDirectory, step: int | None = None):
         raise UserError(
             f"{run} has no checkpoint of step {'any' if step is None else step}; it has {found}"
         )
-    step = steps[-1] if step is None else step
-    handlers = {"state": ocp.PyTreeCheckpointHandler()}
-    options = ocp.CheckpointManagerOptions(create=False, read_only=True)
-    with ocp.CheckpointManager(
-        run.checkpoints.absolute(), item_handlers=handlers, options=options
-    ) as manager:
-        saved = manager.item_metadata(step)["state"].tree
-        wanted = {"params": saved["params"]}
+    path = run.checkpoints.absolute() / str(steps[-1] if step is None else step) / "state"
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        saved = checkpointer.metadata(path).item_metadata.tree
+        target = {"params": saved["params"]}
         averages = [
             i for i, part in enumerate(saved.get("opt_state", [])) if part and "average" in part
         ]
         if averages:
-            wanted["opt_state"] = [
+            target["opt_state"] = [
                 part if i in averages else None for i, part in enumerate(saved["opt_state"])
             ]
-        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
-        args = ocp.args.PyTreeRestore(wanted, restore_args=as_numpy, partial_restore=True)
-        restored = manager.restore(step, args=ocp.args.Composite(state=args))["state"]
+        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), target)
+        args = ocp.args.PyTreeRestore(target, restore_args=as_numpy, partial_restore=True)
+        restored = checkpointer.restore(path, args=args)
     averaging = [
         restored["opt_state"][i] for i in averages if restored["opt_state"][i]["count"] > 0
     ]

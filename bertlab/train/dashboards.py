@@ -8,6 +8,8 @@ import atexit
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+
 from bertlab.errors import UserError
 from bertlab.train.run_directory import RunDirectory
 
@@ -15,11 +17,19 @@ from bertlab.train.run_directory import RunDirectory
 def open_writers(
     names: str, run: RunDirectory, config: Mapping, resumed: int | None
 ) -> list[Callable[[Mapping[str, Any]], None]]:
-    """The writers named in `config.writers`; `resumed` is the step from which a run goes on."""
+    """The writers named in `config.writers`, of process 0.
+
+    Args:
+        names: joined by commas.
+        run: its directory.
+        config: for W&B's table of runs.
+        resumed: the step from which the run goes on; None: it begins.
+    """
     openers = {"tensorboard": tensorboard_writer, "wandb": wandb_writer}
     asked = [name for name in names.split(",") if name not in ("", "jsonl")]
     if not set(asked) <= set(openers):
         raise UserError(f"config.writers={names} may name jsonl, {', '.join(openers)}")
+    asked = asked if jax.process_index() == 0 else []
     return [openers[name](run, config, resumed) for name in asked]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from bertlab.errors import UserError
 from bertlab.files import json_line
-from bertlab.objectives.flops import step_costs
+from bertlab.objectives.flops import step_costs, supervised
 from bertlab.train.averaging import observe
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.state import TrainState
@@ -116,7 +116,7 @@ class Log:
         self._phase = None
         self._waiting: list[tuple[int, Mapping]] = []
         self._since: float | None = None
-        self._line_before = (totals.tokens, totals.seconds)
+        self._timed_from = (totals.tokens, totals.seconds)
 
     def begin_phase(self, phase) -> None:
         """The steps from here on are those of a phase, whose first one compiles."""
@@ -126,16 +126,19 @@ class Log:
     def __call__(self, step: int, state: TrainState, sums: Mapping) -> None:
         self._waiting.append((step, sums))
         if self._since is None:  # the clock starts behind the step that compiles
-            jax.block_until_ready(sums)
+            self.fetch()
             self._since = time.perf_counter()
+            self._timed_from = (self.totals.tokens, self.totals.seconds)
         if is_due(step, self._every, self._steps):
             self.fetch()
-            tokens, seconds = self._line_before
-            speed = (self.totals.tokens - tokens) / max(self.totals.seconds - seconds, 1e-9)
-            self._line_before = (self.totals.tokens, self.totals.seconds)
             means = self.means(step, Sums(self.totals.sums))
+            tokens, seconds = self._timed_from
+            if self.totals.seconds > seconds and self.totals.tokens > tokens:
+                speed = (self.totals.tokens - tokens) / (self.totals.seconds - seconds)
+                means["tokens_per_second"] = speed
+            self._timed_from = (self.totals.tokens, self.totals.seconds)
             self.totals.sums = {}
-            self.write(step, "train", means | {"tokens_per_second": speed})
+            self.write(step, "train", means)
 
     def means(self, step: int, sums: Sums) -> dict[str, float]:
         """The means, with the total loss by the objectives' weights at this step."""
@@ -210,26 +213,25 @@ class Log:
 
 
 def evaluation_hook(
-    evaluate: Callable[[int, TrainState], dict[str, float]],
-    log: Log,
-    every: int,
-    steps: int,
+    evaluate: Callable[[int, TrainState], dict[str, float]], log: Log, experiment
 ) -> Hook:
-    """Evaluates the valid split; the optimiser observes the loss (NT-ASGD).
+    """Evaluates the valid split; the optimiser observes the language model's loss (NT-ASGD).
 
     Args:
         evaluate: (step, state) -> means of the split, which it has logged.
         log: Its clock is paused.
-        every: Steps between evaluations; the last step has the run's own.
-        steps: Of the whole run.
+        experiment: The run. After its last step it evaluates all splits itself.
     """
+    train, objectives = experiment.config.train, experiment.program.objectives
+    first, *_ = objectives
+    watched = next((name for name, item in objectives.items() if supervised(item)), first)
 
     def hook(step: int, state: TrainState, sums: Mapping) -> TrainState | None:
-        if step == steps or not is_due(step, every, steps):
+        if step == train.steps or not is_due(step, train.eval_every, train.steps):
             return None
         with log.paused():
-            loss = evaluate(step, state)["loss"]
-        return state.replace(opt_state=observe(state.opt_state, loss))
+            means = evaluate(step, state)
+        return state.replace(opt_state=observe(state.opt_state, means[f"{watched}/loss"]))
 
     return hook
 
@@ -247,8 +249,8 @@ def checkpoint_hook(
     return hook
 
 
-def profile_hook(directory: Path, first: int, count: int) -> Hook:
-    """Traces `count` steps after `first`, for TensorBoard's profile plugin and Perfetto."""
+def profile_hooks(directory: Path, first: int, count: int) -> list[Hook]:
+    """Traces `count` steps after `first` for TensorBoard's profile plugin and Perfetto."""
 
     def hook(step: int, state: TrainState, sums: Mapping) -> None:
         if step in (first, first + count):
@@ -258,4 +260,4 @@ def profile_hook(directory: Path, first: int, count: int) -> Hook:
         if step == first + count:
             jax.profiler.stop_trace()
 
-    return hook
+    return [hook] if count else []

@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import functools
+import json
+import re
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,18 +15,24 @@ import numpy as np
 from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
+from bertlab.config.load import flatten
 from bertlab.data.prefetch import prefetch
 from bertlab.data.tokenizers import Tokenizer
+from bertlab.errors import UserError
+from bertlab.files import json_line
 from bertlab.objectives.program import Program
 from bertlab.train import hooks
 from bertlab.train.averaging import evaluation_params
 from bertlab.train.checkpoint import Checkpoints
+from bertlab.train.dashboards import open_writers
 from bertlab.train.environment import describe_environment
 from bertlab.train.layer_groups import layer_plan
 from bertlab.train.optimizers import build_optimizer
+from bertlab.train.phases import Phase
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.sharding import build_mesh, put_batch
 from bertlab.train.state import (
+    Gradients,
     TrainState,
     abstract_state,
     build_eval_step,
@@ -33,28 +41,6 @@ from bertlab.train.state import (
     init_state,
     zero_carry,
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Phase:
-    """A part of a run (often the whole) that trains one set of objectives on batches of one kind.
-
-    Attributes:
-        begin, end: Steps of the run that are done when the phase begins and ends.
-        rows: Of a batch, in all processes.
-        program: The model and the objectives that it trains.
-        weights: Objective name to weight in the loss at the run's first and last step.
-        batches: Step of the run -> this process's rows of its batch.
-        data_hash: Equal values mean equal batches.
-    """
-
-    begin: int
-    end: int
-    rows: int
-    program: Program
-    weights: Mapping[str, tuple[float, float]]
-    batches: Callable[[int], Mapping[str, np.ndarray]]
-    data_hash: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +54,7 @@ class Experiment:
         tokenizer: Saved with the run.
         evaluations: Held-out batches by split; "valid" is evaluated during training, all at the
             end.
-        facts: data.json.
+        facts: data.json, beside the hash of the batches.
         start: (fresh parameters) -> the parameters to start from; None: fresh ones.
         score: (split, parameters) -> scores that are not means over rows, such as F1; None in
             pretraining.
@@ -82,6 +68,16 @@ class Experiment:
     facts: Mapping[str, Any]
     start: Callable | None = None
     score: Callable[[str, Any], Mapping[str, float]] | None = None
+
+    @property
+    def data_hash(self) -> list[str]:
+        """Of each phase's batches."""
+        return [phase.data_hash for phase in self.phases]
+
+    @property
+    def example(self) -> Mapping[str, np.ndarray]:
+        """A batch, for the shapes of its fields."""
+        return next(iter(self.evaluations.values()))[0]
 
     def phase(self, step: int) -> Phase:
         """The phase that trains the update after `step` updates; after the last one, the last."""
@@ -116,58 +112,46 @@ def fit(
     return state
 
 
-def run(experiment: Experiment, workdir: str | Path) -> dict[str, Any]:
+def run(
+    experiment: Experiment, workdir: str | Path, at_end: Callable[[Path], Any] | None = None
+) -> dict[str, Any]:
     """Trains an experiment to its end, from the last checkpoint of its directory if there is one.
+
+    Args:
+        experiment: What to train.
+        workdir: The run's directory.
+        at_end: Called with it when the last checkpoint is written, by process 0: `config.evaluate`.
 
     Returns:
         The content of result.json.
 
     Raises:
         SystemExit: After a signal, with the state saved: status 0 after SIGTERM, 130 after Ctrl-C.
+        UserError: The directory has another run.
     """
     config, directory = experiment.config, RunDirectory(workdir)
     steps = config.train.steps
     with directory.lock(), StopSignal() as stop, contextlib.ExitStack() as closing:
+        # 1. The directory describes the run before anything is compiled.
+        require_same_run(directory, experiment)
         if (result := directory.read("result")) is not None:
             return result
-
-        # 1. The directory describes the run before anything is compiled.
-        if jax.process_index() == 0:
-            directory.write("config", config.to_dict())
-            directory.write("environment", describe_environment())
-            directory.write("data", experiment.facts)
-            experiment.tokenizer.save(directory.tokenizer)
+        describe_run(directory, experiment)
 
         # 2. Mesh and optimiser; the state, restored or fresh.
         mesh = build_mesh(config.mesh)
-        example = next(iter(experiment.evaluations.values()))[0]
-        optimizer = build_optimizer(config.optimizer, steps, experiment.program, example)
+        optimizer = build_optimizer(config.optimizer, steps, experiment.program, experiment.example)
         kept = hooks.kept_steps(config.train.keep, steps)
         checkpoints = Checkpoints(directory.checkpoints, config.train.keep_checkpoints, kept)
         closing.callback(checkpoints.close)
         latest = checkpoints.latest()
-        if latest is None:
-            state = init_state(
-                experiment.program, optimizer, mesh, config.seed, example, experiment.start
-            )
-            totals = hooks.Totals()
-        else:
-            phase = experiment.phase(latest - 1)
-            carry = zero_carry(phase.program, mesh, phase.rows)
-            abstract = abstract_state(experiment.program, optimizer, mesh, example, carry)
-            state, saved = checkpoints.restore(latest, abstract)
-            totals = hooks.Totals(**saved)
-            print(f"resuming {directory} from step {latest}", flush=True)
-        directory.cut_metrics(latest or -1, steps)
+        state, totals = open_state(experiment, mesh, optimizer, checkpoints)
 
         # 3. Hooks.
-        log = hooks.Log(
-            directory,
-            totals,
-            steps,
-            config.train.log_every,
-            layer_plan(config.optimizer, steps, state.params).rate,
-        )
+        directory.cut_metrics(-1 if latest is None else latest, steps)
+        rate = layer_plan(config.optimizer, steps, state.params).rate
+        writers = open_writers(config.writers, directory, config.to_dict(), latest)
+        log = hooks.Log(directory, totals, steps, config.train.log_every, rate, writers)
         closing.callback(log.close)
         evaluate = build_evaluation(experiment, mesh, log)
 
@@ -176,40 +160,25 @@ def run(experiment: Experiment, workdir: str | Path) -> dict[str, Any]:
 
         every = [
             log,
-            hooks.evaluation_hook(
-                functools.partial(evaluate, "valid"), log, config.train.eval_every, steps
-            ),
+            hooks.evaluation_hook(functools.partial(evaluate, "valid"), log, experiment),
             hooks.checkpoint_hook(save, log, config.train.checkpoint_every, steps, kept),
+            *hooks.profile_hooks(directory.path / "profile", (latest or 0) + 3, config.profile),
         ]
-        if config.profile:
-            every.append(
-                hooks.profile_hook(directory.path / "profile", (latest or 0) + 3, config.profile)
-            )
 
         # 4. Train, phase by phase.
         log.begin_phase(experiment.phase(latest or 0))
         if latest is None and steps:
             evaluate("valid", 0, state)
-        put = functools.partial(put_batch, mesh)
         for phase in experiment.phases:
             if int(state.step) >= phase.end:
                 continue
             log.begin_phase(phase)
             if int(state.step) == phase.begin:
                 state = state.replace(carry=zero_carry(phase.program, mesh, phase.rows))
-            train_step = build_train_step(
-                phase.program,
-                optimizer,
-                phase.weights,
-                steps,
-                config.train.micro_batches,
-                config.optimizer.frozen,
-            )
-            compiled = compile_train_step(train_step, mesh, state)
-            seeded = functools.partial(compiled, seed=np.int32(config.seed))
-            batches = prefetch(phase.batches, int(state.step), put)
+            train_step = build_step(config, phase, optimizer, mesh, state)
+            batches = prefetch(phase.batches, int(state.step), functools.partial(put_batch, mesh))
             with jax.set_mesh(mesh), contextlib.closing(batches):
-                state = fit(state, seeded, batches, phase.end, every, stop)
+                state = fit(state, train_step, batches, phase.end, every, stop)
             if int(state.step) < phase.end:
                 with log.paused():
                     save(int(state.step), state)
@@ -223,10 +192,76 @@ def run(experiment: Experiment, workdir: str | Path) -> dict[str, Any]:
         checkpoints.wait()
         parameters = sum(x.size for x in jax.tree.leaves(state.params))
         result = {"step": steps, "parameters": parameters, **totals.costs(), "metrics": metrics}
-        result["data_hash"] = [phase.data_hash for phase in experiment.phases]
+        result["data_hash"] = experiment.data_hash
         if jax.process_index() == 0:
+            if at_end is not None:
+                at_end(directory.path)
             directory.write("result", result)
     return result
+
+
+MAY_CHANGE = re.compile(
+    r"mesh\..*|evaluate\..*|profile|writers|data\.(directory|workers|corpus|tokenizer\.path)"
+    r"|train\.(log_every|checkpoint_every|keep|keep_checkpoints)|model\.(remat|scan_layers|attention)"
+)
+"""Keys that a resumed run may change: they change no result but by rounding, or the hash of the
+data tells."""
+
+
+def require_same_run(directory: RunDirectory, experiment: Experiment) -> None:
+    """Refuses to go on with another config or on other data.
+
+    Raises:
+        UserError: Names the first key that differs.
+    """
+    if not directory.steps() and directory.read("result") is None:
+        return  # it has trained nothing
+    as_saved = json.loads(json_line(experiment.config.to_dict()))
+    before, now = flatten(directory.config()), flatten(as_saved)
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key) and not MAY_CHANGE.fullmatch(key):
+            raise UserError(
+                f"{directory} has another run: config.{key} is {before.get(key)!r} there and"
+                f" {now.get(key)!r} here; give another --workdir"
+            )
+    if directory.read("data")["data_hash"] != experiment.data_hash:
+        raise UserError(
+            f"{directory} has a run on other data: the text or the code that makes rows has"
+            " changed; give another --workdir"
+        )
+
+
+def describe_run(directory: RunDirectory, experiment: Experiment) -> None:
+    """Writes what the run is, and where and on what it runs."""
+    if jax.process_index() == 0:
+        directory.write("config", experiment.config.to_dict())
+        directory.write("environment", describe_environment())
+        directory.write("data", {**experiment.facts, "data_hash": experiment.data_hash})
+        experiment.tokenizer.save(directory.tokenizer)
+
+
+def open_state(
+    experiment: Experiment, mesh, optimizer, checkpoints: Checkpoints
+) -> tuple[TrainState, hooks.Totals]:
+    """The state and the totals of the last checkpoint; fresh ones without any."""
+    program, latest = experiment.program, checkpoints.latest()
+    if latest is None:
+        seed, start = experiment.config.seed, experiment.start
+        state = init_state(program, optimizer, mesh, seed, experiment.example, start)
+        return state, hooks.Totals()
+    phase = experiment.phase(latest - 1)
+    carry = zero_carry(phase.program, mesh, phase.rows)
+    abstract = abstract_state(program, optimizer, mesh, experiment.example, carry)
+    state, totals = checkpoints.restore(latest, abstract)
+    print(f"resuming from step {latest}", flush=True)
+    return state, hooks.Totals(**totals)
+
+
+def build_step(config: ConfigDict, phase: Phase, optimizer, mesh, state: TrainState) -> Callable:
+    """The compiled training step of a phase: (state, batch) -> (state, sums)."""
+    gradients = Gradients(phase.program, config.train.micro_batches, config.optimizer.frozen)
+    step = build_train_step(gradients, optimizer, phase.weights, config.train.steps)
+    return functools.partial(compile_train_step(step, mesh, state), seed=np.int32(config.seed))
 
 
 def build_evaluation(experiment: Experiment, mesh, log: hooks.Log) -> Callable:

@@ -10,16 +10,42 @@ share the run's optimiser, schedule and held-out batches.
 """
 
 import ast
+import dataclasses
 import re
+from collections.abc import Callable, Mapping
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab.config.load import set_key
 from bertlab.errors import UserError
+from bertlab.objectives.program import Program
 
 KEYS = re.compile(
     r"data\.(seq_len|batch_size|pack_length|buckets)|objectives\.\w+\.(weight|final_weight)"
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """A part of a run (often the whole) that trains one set of objectives on batches of one kind.
+
+    Attributes:
+        begin, end: Steps of the run that are done when the phase begins and ends.
+        rows: Of a batch, in all processes.
+        program: The model and the objectives that it trains.
+        weights: Objective name to weight in the loss at the run's first and last step.
+        batches: Step of the run -> this process's rows of its batch.
+        data_hash: Equal values mean equal batches.
+    """
+
+    begin: int
+    end: int
+    rows: int
+    program: Program
+    weights: Mapping[str, tuple[float, float]]
+    batches: Callable[[int], Mapping[str, np.ndarray]]
+    data_hash: str
 
 
 def phase_configs(config: ConfigDict) -> list[tuple[int, ConfigDict]]:

@@ -1,10 +1,12 @@
 """The files of a run's directory."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 import filelock
+import jax
 
 from bertlab.errors import UserError
 from bertlab.files import json_line, read_json, write_json
@@ -46,13 +48,15 @@ class RunDirectory:
         )
         return sorted(int(name) for name in names if name.isdecimal())
 
-    def lock(self) -> filelock.FileLock:
-        """Held by the process that trains here; a context manager.
+    def lock(self) -> contextlib.AbstractContextManager:
+        """Held by process 0 of the run that trains here; a context manager.
 
         Raises:
             UserError: Another process trains here.
         """
         self.path.mkdir(parents=True, exist_ok=True)
+        if jax.process_index() > 0:
+            return contextlib.nullcontext()
         lock = filelock.FileLock(self.path / ".lock", timeout=0)
         try:
             return lock.acquire()
@@ -98,6 +102,8 @@ class RunDirectory:
     def cut_metrics(self, step: int, last: int) -> None:
         """Drops the lines that a run resumed from `step` writes again: later ones, and the
         evaluations at the last step."""
+        if jax.process_index() > 0:
+            return
         kept = [
             line
             for line in self.metrics()

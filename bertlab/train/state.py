@@ -1,5 +1,6 @@
 """Training state, and the two pure functions over it: a training step and an evaluation step."""
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -120,85 +121,109 @@ def total_loss(
     return total
 
 
+@dataclasses.dataclass(frozen=True)
+class Gradients:
+    """Gradients of the total loss of a batch.
+
+    Attributes:
+        program: Model and objectives.
+        micro_batches: Parts of the batch; their gradients add up to the whole batch's.
+        frozen: Pattern of names of parameters without gradients ("": none).
+    """
+
+    program: Program
+    micro_batches: int = 1
+    frozen: str = ""
+
+    def __call__(self, params, views, carry, key, weights):
+        """(gradients, (metrics, carry, statistics)).
+
+        Args:
+            params: The parameters.
+            views: Of the whole batch.
+            carry: Recurrent states with which the rows begin.
+            key: For dropout and negative samples.
+            weights: Objective name to weight.
+        """
+        if self.micro_batches == 1:
+            return self.once(params, views, carry, key, weights)
+        return self.accumulated(params, views, carry, key, weights)
+
+    def once(self, params, views, carry, key, weights, denominators=None):
+        """Of all rows together."""
+
+        def loss(params):
+            metrics, after, statistics = self.program.metrics(
+                without_gradient(params, self.frozen), views, carry, key
+            )
+            return total_loss(metrics, weights, denominators), (metrics, after, statistics)
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    def accumulated(self, params, views, carry, key, weights):
+        """Sums over micro-batches. Rows j, j + k, ... form micro-batch j, so each has its share of
+        every device's rows."""
+        count = self.micro_batches
+        parts, carries = jax.tree.map(lambda x: split_rows(x, count), (views, carry))
+
+        # The weights of the losses depend on the views alone: the compiler drops the forward pass.
+        counts = jax.lax.map(
+            lambda part: only_weights(self.program.metrics(params, part)[0]), parts
+        )
+        denominators = jax.tree.map(lambda x: x.sum(0), counts)
+
+        def part_gradients(part, part_carry, part_key):
+            return self.once(params, part, part_carry, part_key, weights, denominators)
+
+        def add(total, inputs):
+            grads, (metrics, *rest) = part_gradients(*inputs)
+            return jax.tree.map(jnp.add, total, (grads, metrics)), rest
+
+        inputs = (parts, carries, jax.random.split(key, count))
+        first = jax.tree.map(lambda x: x[0], inputs)
+        grads, (metrics, *_) = jax.eval_shape(part_gradients, *first)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (grads, metrics))
+        (grads, metrics), (carry, statistics) = jax.lax.scan(add, zeros, inputs)
+        # New statistics are linear in a micro-batch's, so their mean is one update.
+        mean_statistics = jax.tree.map(lambda x: x.mean(0), statistics)
+        return grads, (metrics, jax.tree.map(join_rows, carry), mean_statistics)
+
+
+def only_weights(metrics: Metrics) -> Metrics:
+    """The metrics' weights, with 0 in place of the sums."""
+    return {name: (0.0, weight) for name, (_, weight) in metrics.items()}
+
+
 def build_train_step(
-    program: Program,
+    gradients: Gradients,
     optimizer: optax.GradientTransformationExtraArgs,
     weights: Mapping[str, tuple[float, float]],
     steps: int,
-    micro_batches: int = 1,
-    frozen: str = "",
 ) -> Callable:
     """The pure function (state, batch, seed) -> (state, sums); a step's randomness is a function of
     seed and step.
 
     Args:
-        program: Model and objectives.
-        optimizer: From `build_optimizer`.
+        gradients: Of a batch.
+        optimizer: From `build_optimizer`; it freezes what has no gradients.
         weights: Objective name to its weight in the loss at the first and at the last step; it
             changes linearly.
         steps: Of the whole run.
-        micro_batches: Parts of the batch; their gradients add up to the whole batch's.
-        frozen: Pattern of parameter names without gradients ("": none); the optimiser must freeze
-            them too.
 
     Returns:
         The step. `sums` are {name: (weighted sum, weight)}: the objectives' metrics,
         `gradient_norm`, `parameter_norm` and `tokens` (without padding, of all positions).
     """
 
-    def gradients(params, views, carry, key, weights_now, denominators=None):
-        def loss(params):
-            metrics, after, statistics = program.metrics(
-                without_gradient(params, frozen), views, carry, key
-            )
-            return total_loss(metrics, weights_now, denominators), (metrics, after, statistics)
-
-        return jax.grad(loss, has_aux=True)(params)
-
-    def accumulated_gradients(params, views, carry, key, weights_now):
-        """Sums over micro-batches. Rows j, j + k, ... form micro-batch j, so each has its share of
-        every device's rows."""
-        parts, carries = jax.tree.map(lambda x: split_rows(x, micro_batches), (views, carry))
-
-        # The weights of the losses depend on the views alone: the compiler drops the forward pass.
-        counts = jax.lax.map(
-            lambda part: {k: (0.0, v[1]) for k, v in program.metrics(params, part)[0].items()},
-            parts,
-        )
-        denominators = jax.tree.map(lambda x: x.sum(0), counts)
-
-        def add(total, inputs):
-            part, part_carry, part_key = inputs
-            grads, (metrics, *rest) = gradients(
-                params, part, part_carry, part_key, weights_now, denominators
-            )
-            return jax.tree.map(jnp.add, total, (grads, metrics)), rest
-
-        inputs = (parts, carries, jax.random.split(key, micro_batches))
-        first = jax.tree.map(lambda x: x[0], inputs)
-        grads, (metrics, *_) = jax.eval_shape(
-            lambda first: gradients(params, *first, weights_now, denominators), first
-        )
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (grads, metrics))
-        (grads, metrics), (carry, statistics) = jax.lax.scan(add, zeros, inputs)
-        # New statistics are linear in a micro-batch's, so their mean is one update.
-        return grads, (
-            metrics,
-            jax.tree.map(join_rows, carry),
-            jax.tree.map(lambda x: x.mean(0), statistics),
-        )
-
     def train_step(state: TrainState, batch, seed: Int[Array, ""]):
-        view_key, dropout_key = jax.random.split(
-            jax.random.fold_in(jax.random.key(seed), state.step)
-        )
+        step_key = jax.random.fold_in(jax.random.key(seed), state.step)
+        view_key, dropout_key = jax.random.split(step_key)
         progress = state.step.astype(jnp.float32) / max(1, steps)
         weights_now = {
             name: first + (last - first) * progress for name, (first, last) in weights.items()
         }
-        views = program.views(batch, view_key, progress)
-        compute = gradients if micro_batches == 1 else accumulated_gradients
-        grads, (metrics, carry, statistics) = compute(
+        views = gradients.program.views(batch, view_key, progress)
+        grads, (metrics, carry, statistics) = gradients(
             state.params, views, state.carry, dropout_key, weights_now
         )
 
