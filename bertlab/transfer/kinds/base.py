@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -42,7 +41,7 @@ class Kind(abc.ABC):
 
     Attributes:
         name: In task files and results.
-        head: The objective that is trained; its fields are settings but those in `heads.DERIVED`.
+        head: The objective that is trained; its fields are settings but those that are derived.
         metrics: Names of `bertlab.transfer.scorers.METRICS` that can score its predictions.
         default_metrics: Of a task that names none; the first one is reported and selects.
         has_classes: Labels are named classes.
@@ -67,8 +66,18 @@ class Kind(abc.ABC):
         """The head's settings with their defaults: `config.objectives.TASK`."""
         return {f.name: f.default for f in dataclasses.fields(self.head) if not f.metadata}
 
+    def recipe(self, name: str, may_lack_answer: bool = False) -> dict[str, Any]:
+        """The settings of a recipe that differ for this kind (`Task.may_lack_answer`)."""
+        return dict(self.recipes.get(name, {}))
+
     def build_head(self, settings: Mapping[str, Any], **derived: Any) -> TaskHead:
-        """The head with these settings, and those of `heads.DERIVED` that it has."""
+        """The head with its settings, and what it has of the fields that follow from the task.
+
+        Args:
+            settings: `config.objectives.TASK` without weights.
+            derived: `number` of the task, `classes`, `texts` (`self.texts` of the training split),
+                `word_types`, `vector_rows`, `vector_width`.
+        """
         fields = {field.name for field in dataclasses.fields(self.head)}
         return self.head(**settings, **{k: v for k, v in derived.items() if k in fields})
 
@@ -148,12 +157,6 @@ class Kind(abc.ABC):
             " classes or numbers"
         )
 
-    def most_frequent(self, train: Sequence[Example], labels, lines: Sequence[Line]) -> list[Line]:
-        """The lines of a model that always answers the most frequent class of `train`."""
-        counts = Counter(number for example in train for number in _leaves(example.label))
-        answer = named(counts.most_common(1)[0][0], labels)
-        return [line | {"predicted": _replaced(line["predicted"], answer)} for line in lines]
-
 
 class OneClass(Kind):
     """A kind whose label is one class or choice, predicted from the head's `logits` [C]."""
@@ -184,18 +187,3 @@ class OneClass(Kind):
 def named(number: int, labels: Sequence[str]) -> str | int:
     """A class by its name, or by its number if classes have no names."""
     return labels[number] if labels else int(number)
-
-
-def _leaves(label: Any) -> list:
-    if isinstance(label, tuple):
-        return [leaf for element in label for leaf in _leaves(element)]
-    return [label]
-
-
-def _replaced(predicted: Any, answer: Any) -> Any:
-    """The prediction with `answer` for every class; a target's classes are a list of one."""
-    if not isinstance(predicted, list):
-        return answer
-    if predicted and not isinstance(predicted[0], list):
-        return [answer] * len(predicted)
-    return [[answer] for _ in predicted]

@@ -1,0 +1,284 @@
+"""What a head reads: mixes of a body's layers, a recurrent encoder, features of words.
+
+Letters: B rows, L positions (W if they are words), D width, n layers, F cell width.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float, Int
+
+from bertlab.data.characters import CHARACTERS, PADDING
+from bertlab.errors import UserError
+from bertlab.models.characters import Convolution
+from bertlab.models.layers import Dropout, lookup, normal, param, shard_batch, uniform
+from bertlab.models.recurrent import Cell, borders, gru, lstm
+
+MIXES = (
+    "last, layer:K, sum_last_N, concat_last_N, concat_first_last, weighted_sum,"
+    " weighted_sum_last_N, scalar_mix, hypercolumns"
+)
+PLACES = ("input", "after_first", "output", "input_output")
+CELLS = ("lstm", "gru")
+SPELLERS = ("convolution", *CELLS)
+WORD_VECTORS = "word_vectors"
+"""Name of the parameter that holds pretrained word vectors."""
+
+
+def chosen_layers(mix: str, widths: Sequence[int]) -> list[int]:
+    """The numbers of the layers that a mix reads.
+
+    Args:
+        mix: One of `MIXES` (`LayerMix`).
+        widths: Of all layers, embeddings first.
+    """
+    count = len(widths)
+    match = re.fullmatch(r"(?:layer:|(?:sum|concat|weighted_sum)_last_)(-?\d+)", mix)
+    number = int(match[1]) if match else 0
+    if mix in ("weighted_sum", "scalar_mix", "hypercolumns"):
+        layers = list(range(count))
+    elif mix == "last":
+        layers = [count - 1]
+    elif mix == "concat_first_last":
+        layers = [0, count - 1]
+    elif match and mix.startswith("layer:"):
+        if not -count <= number < count:
+            raise UserError(f"layers={mix}: layers are 0 (embeddings) to {count - 1}")
+        layers = [number % count]
+    elif match:
+        if not 1 <= number <= count:
+            raise UserError(f"layers={mix}: the model has {count} layers, embeddings included")
+        layers = list(range(count - number, count))
+    else:
+        raise UserError(f"layers={mix} is not one of {MIXES}")
+    if not _concatenates(mix) and len({widths[i] for i in layers}) > 1:
+        found = ", ".join(str(widths[i]) for i in layers)
+        raise UserError(
+            f"layers={mix}: layers {layers[0]} to {layers[-1]} are {found} wide and cannot be"
+            " summed; use concat_last_N, hypercolumns, or layers of one width"
+        )
+    return layers
+
+
+def _concatenates(mix: str) -> bool:
+    return mix == "hypercolumns" or mix.startswith("concat_")
+
+
+class LayerMix(nn.Module):
+    """One vector a position from a body's layers.
+
+    Attributes:
+        mix: "last"; "layer:K" (0: embeddings, -2: last but one); "sum_last_N" and "concat_last_N"
+            (Devlin et al. 2018, section 5.3: N = 4); "concat_first_last" (Tenney et al. 2019's
+            "cat"); "weighted_sum", Σ s_j h_j with s = softmax(w) and w from 0, and
+            "weighted_sum_last_N"; "scalar_mix", γ Σ s_j h_j with γ from 1 (Peters et al. 2018,
+            equation 1); "hypercolumns", all layers concatenated.
+        penalty: λ of λ‖w‖²: 1 keeps the weights near their mean, 0.001 lets them differ. The first
+            version of ELMo's paper has λ‖w − 1/n‖², the same, because softmax ignores a constant.
+        norm: First normalise each layer to mean 0 and variance 1 over all elements of the batch's
+            filled positions, without parameters (bilm-tf's and AllenNLP's `do_layer_norm`).
+        dropout: Of the result (AllenNLP's ELMo: 0.5).
+    """
+
+    mix: str
+    penalty: float = 0.0
+    norm: bool = False
+    dropout: float = 0.0
+
+    @nn.compact
+    def __call__(
+        self, layers: Sequence[Float[Array, "B L D"]], filled: Bool[Array, "B L"]
+    ) -> tuple[Float[Array, "B L D"], Float[Array, ""]]:
+        """The mix in float32, and the penalty."""
+        chosen = chosen_layers(self.mix, [layer.shape[-1] for layer in layers])
+        layers = [layers[i].astype(jnp.float32) for i in chosen]
+        if self.norm:
+            layers = [normalised_together(layer, filled) for layer in layers]
+        penalty = jnp.zeros((), jnp.float32)
+        if _concatenates(self.mix):
+            mixed = jnp.concatenate(layers, -1)
+        elif self.mix.startswith(("weighted_sum", "scalar_mix")):
+            weights = self.param("weights", param(nn.initializers.zeros, None), (len(layers),))
+            penalty = self.penalty * jnp.sum(weights**2)
+            mixed = sum(share * layer for share, layer in zip(jax.nn.softmax(weights), layers))
+            if self.mix == "scalar_mix":
+                mixed = self.param("gamma", param(nn.initializers.ones), ()) * mixed
+        else:
+            mixed = sum(layers)
+        return Dropout(self.dropout)(mixed), penalty
+
+
+def normalised_together(
+    x: Float[Array, "B L D"], filled: Bool[Array, "B L"]
+) -> Float[Array, "B L D"]:
+    """Mean 0 and variance 1 over all elements of filled positions; 0 elsewhere."""
+    inside = filled[..., None]
+    count = jnp.maximum(inside.sum() * x.shape[-1], 1)
+    centred = jnp.where(inside, x - jnp.where(inside, x, 0).sum() / count, 0)
+    return centred * jax.lax.rsqrt((centred**2).sum() / count + 1e-12)
+
+
+class Recurrent(nn.Module):
+    """One direction of an LSTM or GRU; parameters from U(±1/√F), as in torch.
+
+    An LSTM's gates are input, forget, candidate, output, with 1 added to the forget gate's first
+    bias. A GRU's are reset, update, candidate; `bias` is the sum of the biases of inputs and, for
+    reset and update, of states, and `recurrent_bias` is the candidate's that the reset multiplies.
+
+    Attributes:
+        cell: One of `CELLS`.
+        hidden: F.
+        reverse: Read from the last position to the first.
+    """
+
+    cell: str
+    hidden: int
+    reverse: bool
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B L D"], documents: Int[Array, "B L"]
+    ) -> Float[Array, "B L F"]:
+        """States after each position; they restart at zero with each document."""
+        gates, size = (4 if self.cell == "lstm" else 3), self.hidden
+        initial = uniform(size**-0.5)
+
+        def bias_init(key, shape, dtype=jnp.float32):
+            bias = initial(key, shape, dtype)
+            return bias.at[1].add(1) if self.cell == "lstm" else bias
+
+        kernel_init = param(initial, "embed", None, "hidden")
+        kernel = self.param("input_kernel", kernel_init, (x.shape[-1], gates, size))
+        recurrent = self.param("recurrent_kernel", kernel_init, (size, gates, size))
+        bias = self.param("bias", param(bias_init, None, "hidden"), (gates, size))
+        inputs = x.swapaxes(0, 1) @ kernel.reshape(-1, gates * size) + bias.ravel()
+        recurrent = recurrent.reshape(size, gates * size)
+        limits = borders({"documents": documents}, self.reverse, stateful=False)
+        if self.cell == "lstm":
+            zeros = jnp.zeros((len(x), size), inputs.dtype)
+            begin = {"cell": zeros, "state": zeros}
+            cell = Cell((0, 1, 2, 3), None, self.reverse)
+            states, _ = lstm(cell, inputs, recurrent, None, begin, limits)
+        else:
+            state_bias = self.param("recurrent_bias", param(initial, "hidden"), (size,))
+            states = gru(self.reverse, inputs, recurrent, state_bias, limits.reset)
+        return shard_batch(states.swapaxes(0, 1))
+
+
+class RecurrentEncoder(nn.Module):
+    """A bidirectional LSTM or GRU of a task, with a language model's states at one or two places.
+
+    Attributes:
+        layers: 2 in BERT's feature-based tagger (Devlin et al. 2018, section 5.3) and in TagLM.
+        hidden: F of each direction; the result is 2F wide.
+        dropout: On each layer's input, element by element (TagLM: 0.25).
+        place: Where the states s join: "input" [x; s]; "after_first", to the first layer's output
+            (TagLM: Peters et al. 2017); "output" [h; s] (ELMo); "input_output", each with a mix.
+        cell: One of `CELLS`.
+    """
+
+    layers: int
+    hidden: int
+    dropout: float = 0.0
+    place: str = "input"
+    cell: str = "lstm"
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B L D"] | None,
+        states: Sequence[Float[Array, "B L E"]],
+        documents: Int[Array, "B L"],
+    ) -> Float[Array, "B L F"]:
+        """Encodings, zero at padding.
+
+        Args:
+            x: Features of the words themselves, or None.
+            states: Of the language model, one array a place.
+            documents: 0 at padding; states do not cross documents.
+        """
+        filled = documents[..., None] > 0
+
+        def join(*arrays):
+            # Zeros at padding, which the backward direction reads first.
+            joined = jnp.concatenate([array for array in arrays if array is not None], -1)
+            return jnp.where(filled, joined, 0)
+
+        places = ["input", "output"] if self.place == "input_output" else [self.place]
+        at = dict(zip(places, states))
+        x = join(x, at.get("input"))
+        for number in range(self.layers):
+            x = Dropout(self.dropout)(x)
+            both = [
+                Recurrent(self.cell, self.hidden, reverse, name=f"{side}_{number}")(x, documents)
+                for side, reverse in (("forward", False), ("backward", True))
+            ]
+            x = join(*both, at.get("after_first") if number == 0 else None)
+        return join(x, at.get("output"))
+
+
+class Spelling(NamedTuple):
+    """What `Convolution` reads of a shape; 30 filters of 3 characters (Ma and Hovy 2016)."""
+
+    character_width: int = 25
+    character_activation: str = "tanh"
+    dtype: jnp.dtype = jnp.float32
+
+
+class WordFeatures(nn.Module):
+    """Features of words: spelling, trained and pretrained vectors, concatenated.
+
+    Attributes:
+        spelling: What reads the characters: "convolution" (it covers padding too); one of `CELLS`,
+            the last states of both directions (TagLM's tagger of names has "gru": Peters et al.
+            2017, section 4.1); "": nothing.
+        types, width: Of the table of trained vectors; width 0: none.
+        vectors: Rows and width of the table of pretrained vectors, from zeros; None: none.
+        dropout: On the cells' inputs (TagLM: 0.25).
+        hidden: Cells in each direction (TagLM: 80; whether of each direction is not verified).
+    """
+
+    spelling: str = ""
+    types: int = 0
+    width: int = 0
+    vectors: tuple[int, int] | None = None
+    dropout: float = 0.0
+    hidden: int = 80
+
+    @nn.compact
+    def __call__(self, view) -> Float[Array, "B W D"]:
+        """From the view's `spelling` [B, W, 50], `word_ids` and `vector_ids` [B, W]."""
+        found = []
+        if self.spelling:
+            found.append(self._spelling(view["spelling"]))
+        if self.width:
+            init = param(normal(self.width**-0.5), "vocab", "embed")
+            table = self.param("word_embedding", init, (self.types, self.width))
+            found.append(lookup(table, view["word_ids"]))
+        if self.vectors:
+            init = param(nn.initializers.zeros, "vocab", "embed")
+            found.append(lookup(self.param(WORD_VECTORS, init, self.vectors), view["vector_ids"]))
+        return jnp.concatenate(found, -1)
+
+    def _spelling(self, characters: Int[Array, "B W 50"]) -> Float[Array, "B W E"]:
+        shape = Spelling()
+        init = param(uniform((3 / shape.character_width) ** 0.5), None, None)
+        table = self.param("character_embedding", init, (CHARACTERS, shape.character_width))
+        words = characters.reshape(-1, characters.shape[-1])
+        x = shard_batch(table[words])
+        if self.spelling == "convolution":
+            x = Convolution(shape, 3, 30, name="filters")(x)
+        else:
+            there = (words != PADDING).astype(jnp.int32)
+            x = Dropout(self.dropout)(x)
+            forward = Recurrent(self.spelling, self.hidden, False, name="forward")(x, there)
+            backward = Recurrent(self.spelling, self.hidden, True, name="backward")(x, there)
+            last = jnp.maximum(there.sum(axis=1) - 1, 0)[:, None, None]
+            forward = jnp.take_along_axis(forward, last, axis=1)[:, 0]
+            x = jnp.concatenate([forward, backward[:, 0]], -1)
+            x = jnp.where(there.any(axis=1)[:, None], x, 0)
+        return x.reshape(*characters.shape[:-1], -1)

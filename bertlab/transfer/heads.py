@@ -1,0 +1,428 @@
+"""Task heads as objectives: transfer runs through the same loop as pretraining.
+
+A head reads a mix of the body's layers, perhaps through a new biLSTM, and classifies; `kinds` has
+one for each kind of task. Whether the body is trained too is a matter of `config.optimizer` alone.
+A row can hold several texts as its documents 1 to n: choices, or both orders of a pair.
+
+Letters: B rows, L positions, W words, D width, C classes, n texts of a row.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float, Int
+
+from bertlab.config.papers import VARIED_LENGTHS
+from bertlab.errors import UserError
+from bertlab.models.base import View, inside_documents, mean_state, summary
+from bertlab.models.layers import Dense, Dropout, Norm, param
+from bertlab.objectives.autoregressive import neighbours
+from bertlab.objectives.base import Metrics, Model, Objective, cross_entropy
+from bertlab.objectives.program import STATISTICS
+from bertlab.transfer import crf
+from bertlab.transfer.features import (
+    CELLS,
+    PLACES,
+    SPELLERS,
+    LayerMix,
+    RecurrentEncoder,
+    WordFeatures,
+)
+
+POOLINGS = ("mean", "pooler", "first", "last", "max", "concat")
+NORMS = ("layer_norm", "batch_norm", "none")
+CHOICES = {
+    "pooling": POOLINGS,
+    "norm": NORMS,
+    "cell": CELLS,
+    "place": PLACES,
+    "speller": SPELLERS,
+}
+NEEDS = {
+    "cell": "bilstm",
+    "norm": "blocks",
+    "block_layers": "blocks",
+    "chunk_varies": "chunk",
+    "speller": "spelling",
+    "word_vectors_trained": "word_vectors",
+}
+"""Settings that have no effect without another one."""
+
+
+def derived(default: Any) -> Any:
+    """A field of a head that follows from its task, so it is no setting."""
+    return dataclasses.field(default=default, metadata={"derived": True})
+
+
+class TaskModel(nn.Module):
+    """The modules of a head.
+
+    Attributes:
+        head: Its settings.
+        backward: The body reads right to left only.
+    """
+
+    head: "TaskHead"
+    backward: bool = False
+
+    def setup(self):
+        h = self.head
+        mix = h.layers, h.mix_penalty, h.mix_norm, h.mix_dropout
+        self.mixes = [LayerMix(*mix) for _ in range(2 if h.place == "input_output" else 1)]
+        if h.bilstm:
+            self.encoder = RecurrentEncoder(h.bilstm, h.hidden, h.dropout, h.place, h.cell)
+        if h.reads_words:
+            vectors = (h.vector_rows, h.vector_width) if h.word_vectors else None
+            speller = h.speller if h.spelling else ""
+            self.features = WordFeatures(speller, h.word_types, h.word_width, vectors, h.dropout)
+        if h.crf:
+            self.crf = crf.Transitions(h.classes)
+        if h.blocks:
+            dropouts = (h.dropout, 0.1)
+            self.classifier = Blocks(h.classes, h.blocks, h.block_layers, dropouts, h.norm)
+        else:
+            self.dense = Dense(h.classes, ("embed", "classes"))
+        self.dropout = Dropout(h.dropout)
+
+    def states(
+        self, layers: tuple[Float[Array, "B L D"], ...], documents: Int[Array, "B L"], view: View
+    ) -> tuple[Float[Array, "B L D"], Float[Array, ""]]:
+        """Mixed layers, after the biLSTM if there is one, and the penalty on the mixes' weights.
+
+        Args:
+            layers: Embeddings first.
+            documents: 0 at padding.
+            view: Has the features of words that the head reads.
+        """
+        mixed, penalties = zip(*(mix(layers, documents > 0) for mix in self.mixes))
+        if not self.head.bilstm:
+            return mixed[0], penalties[0]
+        words = self.features(view) if self.head.reads_words else None
+        return self.encoder(words, mixed, documents), sum(penalties)
+
+    def scores(
+        self, x: Float[Array, "... D"], counted: Bool[Array, "..."] | None = None
+    ) -> Float[Array, "... C"]:
+        """Logits in float32; `counted`: the vectors whose statistics batch normalisation takes."""
+        if self.head.blocks:
+            return self.classifier(x, counted)
+        return self.dense(self.dropout(x)).astype(jnp.float32)
+
+    def chunk_starts(self, size: int) -> Bool[Array, "L"]:
+        """Which positions begin a chunk in the order of reading."""
+        length = self.head.chunk
+        starts = jnp.arange(size) % length == 0
+        if self.head.chunk_varies and self.has_rng("dropout"):
+            half_key, length_key = jax.random.split(self.make_rng("dropout"))
+            shortest = VARIED_LENGTHS["shortest"]
+            most = (-(-size // shortest),)
+            half = jax.random.bernoulli(half_key, VARIED_LENGTHS["half_probability"], most)
+            drawn = VARIED_LENGTHS["stddev"] * jax.random.normal(length_key, most)
+            lengths = (jnp.where(half, length / 2, length) + drawn).astype(jnp.int32)
+            ends = jnp.cumsum(jnp.maximum(lengths, shortest))
+            starts = jnp.zeros(size, bool).at[0].set(True).at[ends].set(True, mode="drop")
+        return starts[::-1] if self.backward else starts
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskHead(Objective):
+    """The settings of all heads.
+
+    Attributes:
+        layers: The layers that are read, and how (`LayerMix`).
+        mix_penalty: λ of the penalty λ‖w‖² on the mix's weights w.
+        mix_norm: Normalise each layer first.
+        mix_dropout: Of the mix.
+        bilstm: Layers of a new biLSTM; 0: none.
+        cell: Its cells; "gru" makes it a biGRU (TagLM's tagger of names).
+        hidden: Its width in each direction.
+        place: Where the mix joins it (`RecurrentEncoder`).
+        dropout: Before the classifier, and on the biLSTM's inputs.
+        number: The task's number among those that are trained together.
+    """
+
+    reads: ClassVar[str] = "any"
+
+    layers: str = "last"
+    mix_penalty: float = 0.0
+    mix_norm: bool = False
+    mix_dropout: float = 0.0
+    bilstm: int = 0
+    cell: str = "lstm"
+    hidden: int = 128
+    place: str = "input"
+    dropout: float = 0.1
+    number: int = derived(0)
+
+    # What only some heads have as settings, or derive from the task.
+    pooling: ClassVar[str] = "mean"
+    blocks: ClassVar[int] = 0
+    block_layers: ClassVar[int] = 1
+    norm: ClassVar[str] = "layer_norm"
+    chunk: ClassVar[int] = 0
+    crf: ClassVar[bool] = False
+    spelling: ClassVar[bool] = False
+    speller: ClassVar[str] = "convolution"
+    word_width: ClassVar[int] = 0
+    word_vectors: ClassVar[str] = ""
+    classes: ClassVar[int] = 1
+    word_types: ClassVar[int] = 0
+    vector_rows: ClassVar[int] = 0
+    vector_width: ClassVar[int] = 0
+
+    def __post_init__(self):
+        for name, choices in CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                raise UserError(f"{name}={value!r} is not one of {', '.join(choices)}")
+        for field in dataclasses.fields(self):
+            needed, value = NEEDS.get(field.name), getattr(self, field.name)
+            if needed and value != field.default and not getattr(self, needed):
+                raise UserError(f"{field.name}={value!r} has no effect without {needed}")
+        for name in ("dropout", "mix_dropout"):
+            if not 0 <= (rate := getattr(self, name)) <= 1:
+                raise UserError(f"{name}={rate} must be at least 0 and at most 1")
+        if self.reads_words and not self.bilstm:
+            raise UserError(
+                "spelling, word_width and word_vectors are inputs of a biLSTM; set bilstm=2"
+            )
+        if self.place not in ("input", "input_output") and not self.reads_words:
+            raise UserError(
+                f"place={self.place!r} gives the biLSTM no input; set spelling=True (tagging), or"
+                " place='input'"
+            )
+        least = {"input": 0, "after_first": 2}.get(self.place, 1)
+        if self.bilstm < least:
+            raise UserError(f"place={self.place!r} needs a biLSTM of bilstm={least} layers or more")
+        if self.pooling == "pooler" and (self.layers != "last" or self.bilstm or self.chunk):
+            raise UserError(
+                "pooling='pooler' reads the body's last layer alone: choose another pooling for"
+                " layers, bilstm or chunk"
+            )
+
+    @property
+    def reads_words(self) -> bool:
+        """Whether the biLSTM reads features of the words themselves."""
+        return self.spelling or self.word_width > 0 or bool(self.word_vectors)
+
+    def head(self, body: nn.Module) -> nn.Module:
+        return TaskModel(self, body.shape.direction == "right-to-left")
+
+    def outputs(self, model: Model, view: View) -> Mapping[str, Array]:
+        """What `Kind.predict` reads, a leading axis of rows each."""
+        raise NotImplementedError
+
+    def is_own(self, view: View) -> Bool[Array, "B"]:
+        """Which rows belong to this task; those that pad a batch belong to none."""
+        filled = (view["documents"] > 0).any(axis=1)
+        return filled if "task" not in view else filled & (view["task"] == self.number)
+
+    def encoded(self, model: Model, view: View) -> tuple[str, tuple[Float[Array, "B L D"], ...]]:
+        """The side that has seen most, and its layers, embeddings first."""
+        if not self.chunk:
+            return model.encode().widest()
+        tokens = view["tokens"]
+        cut = jnp.broadcast_to(model.head.chunk_starts(tokens.shape[1]), tokens.shape)
+        return model.encode({**view, "cut": cut}).widest()
+
+
+@dataclasses.dataclass(frozen=True)
+class TextHead(TaskHead):
+    """One vector a text, chosen by `pooling`.
+
+    Attributes:
+        pooling: "mean", "max", "first", "last" of the states; "pooler", the state that has seen
+            the whole text through the body's dense layer and tanh (BERT's [CLS]); "concat",
+            [h_last; max; mean] (Howard and Ruder 2018, section 3.3).
+        blocks: Width of a ReLU layer before the classifier (ULMFiT: 50); 0: none.
+        block_layers: Such layers, one after the other (ULMFiT: 1).
+        norm: Before each of them and the classifier: "layer_norm", "batch_norm" (ULMFiT) or "none".
+        chunk: Gradients flow back through so many positions of a recurrent body, whose states go on
+            and are all pooled (BPTT for classification: Howard and Ruder 2018, section 3.3); 0:
+            through all. Dropout masks of a row are the same in all chunks; fastai draws them again.
+        chunk_varies: In training the length of each chunk is drawn, as AWD-LSTM's.
+        texts: n.
+    """
+
+    pooling: str = "mean"
+    blocks: int = 0
+    block_layers: int = 1
+    norm: str = "layer_norm"
+    chunk: int = 0
+    chunk_varies: bool = False
+    texts: int = derived(1)
+
+    def vectors(self, model: Model, view: View) -> tuple[Float[Array, "B n D"], Float[Array, ""]]:
+        """A vector for each text of a row, and the penalty on the mix."""
+        if self.pooling == "pooler":
+            return model.pool(self.texts), jnp.zeros((), jnp.float32)
+        side, layers = self.encoded(model, view)
+        x, penalty = model.head.states(layers, view["documents"], view)
+        return pooled(x, view, self.pooling, self.texts, side == "backward"), penalty
+
+
+def pooled(
+    x: Float[Array, "B L D"], view: View, pooling: str, texts: int, backward: bool = False
+) -> Float[Array, "B n D"]:
+    """One vector for each text of a row, without padding.
+
+    Args:
+        x: States.
+        view: `documents`, 1 to n.
+        pooling: One of `POOLINGS` but "pooler".
+        texts: n.
+        backward: "last" is the token that is read last, a text's first.
+    """
+    last = summary(x, "both" if backward else "forward", view, texts)
+    if pooling == "last":
+        return last
+    if pooling == "first":
+        return summary(x, "both", view, texts)
+    mean = mean_state(x, view, texts)
+    if pooling == "mean":
+        return mean
+    inside = inside_documents(view, texts)
+    lowest = jnp.finfo(x.dtype).min
+    # A text at a time: together they would take n times the memory of the states.
+    each = [jnp.where(inside[..., i, None], x, lowest).max(axis=1) for i in range(texts)]
+    highest = jnp.where(inside.any(axis=1)[..., None], jnp.stack(each, axis=1), 0)
+    return highest if pooling == "max" else jnp.concatenate([last, highest, mean], axis=-1)
+
+
+class LogitsHead(TextHead):
+    """−log p of the right class or choice, for rows with `label` [B] ≥ 0."""
+
+    def logits(self, model: Model, view: View) -> tuple[Float[Array, "B C"], Float[Array, ""]]:
+        """Logits, and the penalty on the mix."""
+        raise NotImplementedError
+
+    def loss(self, model: Model, view: View) -> Metrics:
+        logits, penalty = self.logits(model, view)
+        weights = (view["label"] >= 0) & self.is_own(view)
+        return penalised(cross_entropy(logits, jnp.maximum(view["label"], 0), weights), penalty)
+
+    def outputs(self, model: Model, view: View) -> Mapping[str, Array]:
+        """`logits` [B, C]."""
+        return {"logits": self.logits(model, view)[0]}
+
+
+def penalised(metrics: Metrics, penalty: Float[Array, ""]) -> Metrics:
+    """Adds a penalty on parameters to the mean loss."""
+    total, weight = metrics["loss"]
+    return {**metrics, "loss": (total + penalty * weight, weight)}
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation (Ioffe and Szegedy 2015) in float32, as torch's BatchNorm1d.
+
+    In training (with an rng "dropout"), mean and variance are those of the counted vectors of the
+    (micro-)batch on all devices; otherwise running ones, kept among the parameters (`STATISTICS`),
+    which a step moves towards the batch's. Fewer than two counted vectors leave them as they are.
+    """
+
+    momentum: float = 0.1
+    epsilon: float = 1e-5
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "... D"], counted: Bool[Array, "..."]
+    ) -> Float[Array, "... D"]:
+        x, zeros, ones = x.astype(jnp.float32), nn.initializers.zeros, nn.initializers.ones
+        initial = {"scale": ones, "bias": zeros, "running_mean": zeros, "running_variance": ones}
+        scale, bias, mean, variance = (
+            self.param(name, param(init, "norm"), x.shape[-1:]) for name, init in initial.items()
+        )
+        if self.has_rng("dropout"):
+            running = {"running_mean": mean, "running_variance": variance}
+            inside, axes, count = counted[..., None], tuple(range(x.ndim - 1)), counted.sum()
+            mean = jnp.where(inside, x, 0).sum(axes) / jnp.maximum(count, 1)
+            squares = (jnp.where(inside, x - mean, 0) ** 2).sum(axes)
+            variance = squares / jnp.maximum(count, 1)
+            latest = (mean, squares / jnp.maximum(count - 1, 1))
+            for (name, old), new in zip(running.items(), latest):
+                moved = jnp.where(count > 1, old + self.momentum * (new - old), old)
+                moved = jax.lax.stop_gradient(moved)
+                self.sow(STATISTICS, name, moved, lambda _, last: last, lambda: None)
+        return (x - mean) * jax.lax.rsqrt(variance + self.epsilon) * scale + bias
+
+
+class Blocks(nn.Module):
+    """ULMFiT's classifier (Howard and Ruder 2018, section 3.3): norm, dropout, dense, ReLU, again.
+
+    Attributes:
+        classes: C.
+        hidden: Width between the blocks.
+        layers: Blocks before the last, which has the classes.
+        dropouts: In the first block and in later ones (the released script: 0.4 and 0.1).
+        norm: One of `NORMS`.
+    """
+
+    classes: int
+    hidden: int
+    layers: int
+    dropouts: tuple[float, float]
+    norm: str
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "... D"], counted: Bool[Array, "..."]
+    ) -> Float[Array, "... C"]:
+        """Logits in float32."""
+        x = x.astype(jnp.float32)
+        for number in range(self.layers + 1):
+            is_last = number == self.layers
+            x = jax.nn.relu(x) if number else x
+            if self.norm == "layer_norm":
+                x = Norm(1e-5, name=f"norm_{number}")(x)
+            elif self.norm == "batch_norm":
+                x = BatchNorm(name=f"norm_{number}")(x, counted)
+            x = Dropout(self.dropouts[min(number, 1)])(x)
+            x = Dense(
+                self.classes if is_last else self.hidden,
+                ("embed", "classes" if is_last else None),
+                nn.initializers.lecun_normal(),
+                name=f"dense_{number}",
+            )(x)
+        return x
+
+
+@dataclasses.dataclass(frozen=True)
+class AuxiliaryLanguageModel(Objective):
+    """Language modelling of a task's own rows (Radford et al. 2018, equation 5).
+
+    Each text's mean loss counts the same, special tokens included, as in
+    openai/finetune-transformer-lm; Hugging Face averages over tokens.
+
+    Attributes:
+        texts: The most texts of a row.
+    """
+
+    reads: ClassVar[str] = "any"
+
+    texts: int = derived(1)
+
+    def loss(self, model: Model, view: View) -> Metrics:
+        """Cross-entropy of the next token (right to left: of the one before)."""
+        encoded = model.encode()
+        side, _ = encoded.widest()
+        if side == "both":
+            raise UserError(
+                "language_model needs a body that reads in one direction: set"
+                " config.objectives.language_model.weight=0"
+            )
+        keep = slice(None, -1) if side == "forward" else slice(1, None)
+        labels = neighbours(view, side)[:, keep]
+        log_shares = jax.nn.log_softmax(model.predict_tokens(encoded.output(side)[:, keep], side))
+        loss = -jnp.take_along_axis(log_shares, jnp.maximum(labels, 0)[..., None], -1)[..., 0]
+        documents = view["documents"][:, keep, None] == 1 + jnp.arange(self.texts)
+        weights = (documents & (labels >= 0)[..., None]).astype(jnp.float32)
+        count = weights.sum(axis=1)
+        means = jnp.einsum("bl,bln->bn", loss, weights) / jnp.maximum(count, 1)
+        return {"loss": (means.sum(), (count > 0).sum().astype(jnp.float32))}
+
+
+AUXILIARY: dict[str, type[Objective]] = {"language_model": AuxiliaryLanguageModel}
+"""Objectives that can be trained with tasks, by name; no task has such a name."""

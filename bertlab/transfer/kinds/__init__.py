@@ -1,0 +1,16 @@
+"""The kinds of downstream tasks, a file each. A new one is a file and an entry of `KINDS`."""
+
+from bertlab.transfer.kinds.base import Kind
+from bertlab.transfer.kinds.candidate import Candidate
+from bertlab.transfer.kinds.choice import Choice
+from bertlab.transfer.kinds.classification import Classification
+from bertlab.transfer.kinds.regression import Regression
+from bertlab.transfer.kinds.sense import Sense
+from bertlab.transfer.kinds.span import Span
+from bertlab.transfer.kinds.span_pair import SpanPair
+from bertlab.transfer.kinds.tagging import Tagging
+from bertlab.transfer.kinds.word_pair import WordPair
+
+_ALL = Classification, Regression, Tagging, Choice, Span, WordPair, SpanPair, Sense, Candidate
+KINDS: dict[str, Kind] = {kind.name: kind() for kind in _ALL}
+"""One object a kind: it makes rows of examples, and predictions of its head's outputs."""

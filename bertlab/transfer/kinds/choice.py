@@ -1,0 +1,63 @@
+"""Multiple choice: the right one of several continuations."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bertlab.errors import UserError
+from bertlab.models.base import View, inside_documents
+from bertlab.objectives.base import Model
+from bertlab.transfer.batches import Row
+from bertlab.transfer.cut import Cut
+from bertlab.transfer.examples import Example
+from bertlab.transfer.heads import LogitsHead, derived
+from bertlab.transfer.inputs import Inputs, Layout
+from bertlab.transfer.kinds.base import OneClass
+
+# Devlin et al. 2018, section 4.4
+SETTINGS = {"data.batch_size": 16, "optimizer.learning_rate": 2e-5}
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoiceHead(LogitsHead):
+    """−log p(right choice): a softmax of a score a text (Devlin et al. 2018, section 4.4)."""
+
+    texts: int = derived(4)
+
+    def logits(self, model: Model, view: View) -> tuple[Float[Array, "B n"], Float[Array, ""]]:
+        """One for each text; the lowest float where a row lacks it."""
+        vectors, penalty = self.vectors(model, view)
+        there = inside_documents(view, self.texts).any(axis=1)
+        scores = model.head.scores(vectors, there & self.is_own(view)[:, None])[..., 0]
+        return jnp.where(there, scores, jnp.finfo(jnp.float32).min), penalty
+
+
+class Choice(OneClass):
+    """The right one of several continuations of a text."""
+
+    name = "choice"
+    head = ChoiceHead
+    # f1 is of class 1, but the number of a choice is no class.
+    metrics = ("accuracy", "macro_f1", "matthews")
+    default_metrics = ("accuracy",)
+    recipes: ClassVar = {"bert": SETTINGS, "bert_paper": SETTINGS}
+
+    def texts(self, examples: Sequence[Example], layout: Layout, symmetric: bool = False) -> int:
+        """The number of choices, the same in all examples."""
+        count = len(examples[0].choices) if examples else 1
+        for example in examples:
+            if len(example.choices) != count:
+                raise UserError(
+                    f"{example.where}: {len(example.choices)} choices, but {examples[0].where} has"
+                    f" {count}; all must have the same number"
+                )
+        return count
+
+    def row(self, inputs: Inputs, example: Example, texts: int) -> tuple[Row, Cut]:
+        """The text with each choice, as the row's documents."""
+        documents = [inputs.document((*example.texts, choice)) for choice in example.choices]
+        lost, total = map(sum, zip(*(document.cut for document in documents)))
+        return inputs.row(documents) | self.label_fields(example), {"pieces": (lost, total)}

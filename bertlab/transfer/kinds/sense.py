@@ -1,0 +1,141 @@
+"""Word senses by the nearest neighbour among a layer's states (Peters et al. 2018, section 5.3)."""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bertlab.errors import UserError
+from bertlab.models.base import View
+from bertlab.objectives.base import Metrics, Model
+from bertlab.transfer.batches import NO_LABEL, Row
+from bertlab.transfer.cut import Cut
+from bertlab.transfer.examples import Example
+from bertlab.transfer.heads import TaskHead, penalised
+from bertlab.transfer.inputs import Inputs, Words
+from bertlab.transfer.kinds.base import Kind, Line
+
+
+@dataclasses.dataclass(frozen=True)
+class SenseHead(TaskHead):
+    """The state of each row's word, at `sense_at` [B], in the mix of layers; nothing is trained."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.bilstm:
+            raise UserError(f"bilstm={self.bilstm} would stay random in a sense task; set it to 0")
+
+    def states(self, model: Model, view: View) -> tuple[Float[Array, "B D"], Float[Array, ""]]:
+        """The state of each row's word, and the penalty on the mix."""
+        at = view["sense_at"][:, None, None]
+        _, layers = self.encoded(model, view)
+        layers = tuple(jnp.take_along_axis(layer, at, axis=1) for layer in layers)
+        x, penalty = model.head.states(layers, jnp.ones(at.shape[:2], jnp.int32), view)
+        return x[:, 0], penalty
+
+    def loss(self, model: Model, view: View) -> Metrics:
+        """0 for each row with a sense."""
+        _, penalty = self.states(model, view)
+        count = ((view["label"] >= 0) & self.is_own(view)).sum().astype(jnp.float32)
+        return penalised({"loss": (jnp.zeros((), jnp.float32), count)}, penalty)
+
+    def outputs(self, model: Model, view: View) -> Mapping[str, Array]:
+        """`state` [B, D]."""
+        return {"state": self.states(model, view)[0].astype(jnp.float32)}
+
+
+class Sense(Kind):
+    """A sense for one word of a sentence.
+
+    The labelled words of training are the split "valid" too, so the loop computes their states;
+    "valid" has no score.
+    """
+
+    name = "sense"
+    head = SenseHead
+    metrics = default_metrics = ("sense_f1",)
+    is_trained = False
+
+    def recipe(self, name: str, may_lack_answer: bool = False):
+        """No recipe's biLSTM."""
+        return super().recipe(name) | {"head.bilstm": 0, "head.place": "input"}
+
+    def label_fields(self, example: Example) -> Row:
+        """`label`: 0 if there is a sense; senses are compared outside the model."""
+        return {"label": np.int32(NO_LABEL if example.label is None else 0)}
+
+    def row(self, inputs: Inputs, example: Example, texts: int) -> tuple[Row, Cut]:
+        """The sentence from its beginning, or from where its word still fits, with `sense_at`."""
+        words, at = words_around(inputs, example)
+        total = len(example.words)
+        cut = {"words": (total - len(words.first) - words.before, total)}
+        row = inputs.row([words.document]) | {"sense_at": np.int32(at)}
+        return row | self.label_fields(example), cut
+
+    def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
+        """The state of each word, for `finish`."""
+        return [
+            {
+                "id": example.id,
+                "gold": None if example.label is None else list(example.label),
+                "predicted": None,
+                "word": example.group,
+                "first": next(iter(example.choices), None),
+                "state": output["state"],
+            }
+            for example, output in zip(examples, outputs, strict=True)
+        ]
+
+    def finish(self, lines, valid, settings) -> tuple[list[Line], dict[str, float]]:
+        """The nearest sense of each word, without its state; of "valid" itself no sense."""
+        without_state = [{k: v for k, v in line.items() if k != "state"} for line in lines]
+        if not valid or lines is valid:
+            return [line | {"gold": None} for line in without_state], {}
+        senses = nearest_senses(valid, lines)
+        return [x | {"predicted": sense} for x, sense in zip(without_state, senses)], {}
+
+
+def nearest_senses(train: Sequence[Line], lines: Sequence[Line]) -> list[str]:
+    """The sense of each line's word whose mean state in `train` is nearest by cosine.
+
+    Words that `train` lacks have their first sense.
+    """
+    sums: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
+    for line in train:
+        for sense in line["gold"] or ():
+            senses = sums[line["word"]]
+            senses[sense] = senses.get(sense, 0) + np.float64(line["state"])
+    found = []
+    for line in lines:
+        # A sum has the direction of the mean.
+        cosine = {
+            sense: line["state"] @ total / np.linalg.norm(total)
+            for sense, total in sums.get(line["word"], {}).items()
+        }
+        sense = max(cosine, key=cosine.get) if cosine else line["first"]
+        if sense is None:
+            raise UserError(
+                f"example {line['id']}: the word {line['word']!r} is not in the training data and"
+                " has no first sense"
+            )
+        found.append(sense)
+    return found
+
+
+def words_around(inputs: Inputs, example: Example) -> tuple[Words, int]:
+    """The words of the row, and the position at which the word in question is read."""
+    begin, end = example.targets[0]
+    word, start = begin if inputs.layout.first_piece else end - 1, 0
+    while True:
+        words = inputs.words(example, start)
+        if word - start < len(words.read_at):
+            return words, int(words.read_at[word - start])
+        if start == word:
+            raise UserError(
+                f"{example.where}: {example.words[word]!r} alone does not fit into"
+                f" config.data.seq_len={inputs.layout.seq_len}; raise it"
+            )
+        start += max(1, (word - start) // 2)

@@ -1,0 +1,173 @@
+"""Spans: the answer to a question is a slice of its context (SQuAD)."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from bertlab.errors import UserError
+from bertlab.models.base import View
+from bertlab.objectives.base import Metrics, Model, cross_entropy
+from bertlab.transfer.batches import Row
+from bertlab.transfer.cut import total_cut
+from bertlab.transfer.examples import Example
+from bertlab.transfer.heads import TaskHead, penalised
+from bertlab.transfer.inputs import Inputs
+from bertlab.transfer.kinds.base import Kind, Line, TaskRows
+from bertlab.transfer.scorers import best_threshold, span_f1_scores
+from bertlab.transfer.windows import Window, best_answers, question_windows
+
+# run_squad.py
+SCRIPT = {
+    "data.seq_len": 384,
+    "data.batch_size": 12,
+    "optimizer.learning_rate": 3e-5,
+    "transfer.epochs": 2.0,
+}
+# Devlin et al. 2018, sections 4.2 (SQuAD 1.1) and 4.3 (2.0); the rows are the script's.
+PAPER = {"data.batch_size": 32, "optimizer.learning_rate": 5e-5, "transfer.epochs": 3.0}
+PAPER_2 = {"data.batch_size": 48, "transfer.epochs": 2.0}
+# google-research/electra, configure_finetuning.py
+ELECTRA = {"data.seq_len": 512, "transfer.epochs": 2.0}
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanHead(TaskHead):
+    """(−log p(start) − log p(end)) / 2 over a window (Devlin et al. 2018, section 4.2).
+
+    `start` and `end` [B] are 0 ([CLS]) if the window lacks the answer. This softmax is not over
+    padding; run_squad.py's is, although its states are arbitrary.
+    """
+
+    classes: ClassVar[int] = 2
+    dropout: float = 0.0
+
+    def logits(self, model: Model, view: View):
+        """Start and end logits [B, L], and the penalty on the mix."""
+        _, layers = self.encoded(model, view)
+        x, penalty = model.head.states(layers, view["documents"], view)
+        filled = (view["documents"] > 0)[..., None]
+        logits = jnp.where(filled, model.head.scores(x), jnp.finfo(jnp.float32).min)
+        return logits[..., 0], logits[..., 1], penalty
+
+    def loss(self, model: Model, view: View) -> Metrics:
+        """The mean of both cross-entropies; accuracy: both positions are right."""
+        *both, penalty = self.logits(model, view)
+        labels = view["start"], view["end"]
+        weights = (view["start"] >= 0) & self.is_own(view)
+        losses, right = [], weights
+        for logits, label in zip(both, labels):
+            losses.append(cross_entropy(logits, jnp.maximum(label, 0), weights)["loss"])
+            right = right & (jnp.argmax(logits, -1) == label)
+        (first, total), (last, _) = losses
+        accuracy = right.sum().astype(jnp.float32), total
+        return penalised({"loss": ((first + last) / 2, total), "accuracy": accuracy}, penalty)
+
+    def outputs(self, model: Model, view: View) -> Mapping[str, Array]:
+        """`start` and `end` logits, [B, L] each."""
+        start, end, _ = self.logits(model, view)
+        return {"start": start, "end": end}
+
+
+class Span(Kind):
+    """A slice of a context; a question has a row for each window."""
+
+    name = "span"
+    head = SpanHead
+    metrics = ("exact_match", "span_f1")
+    default_metrics = ("span_f1", "exact_match")
+    recipes: ClassVar = {"bert": SCRIPT, "bert_paper": SCRIPT | PAPER, "electra_paper": ELECTRA}
+
+    def recipe(self, name: str, may_lack_answer: bool = False) -> dict[str, Any]:
+        of_second = PAPER_2 if name == "bert_paper" and may_lack_answer else {}
+        return super().recipe(name) | of_second
+
+    def rows(
+        self, inputs: Inputs, examples: Sequence[Example], symmetric: bool = False
+    ) -> TaskRows:
+        """Rows with `start` and `end`, 0 where the window lacks the answer; about: the windows."""
+        if inputs.layout.characters:
+            raise UserError(
+                "span tasks need subword pieces, and config.data.characters=True reads characters;"
+                " choose another model"
+            )
+        rows, windows, cuts = [], [], []
+        for number, example in enumerate(examples):
+            found = question_windows(example, inputs)
+            windows += found
+            rows += [_row(window, number, i) for i, window in enumerate(found)]
+            lost = bool(example.answers) and not any(window.start for window in found)
+            cuts.append({"pieces": found[0].cut, "answers": (lost, bool(example.answers))})
+        return TaskRows(rows, total_cut(cuts), windows)
+
+    def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
+        """The best slice of each context, the log-probabilities of the n best, and of no answer."""
+        logits = [(output["start"], output["end"]) for output in outputs]
+        found = best_answers(about, logits, settings.n_best, settings.max_answer_length)
+        lines = []
+        for example in examples:
+            best = found[example.id]
+            line = {
+                "id": example.id,
+                "gold": [answer.text for answer in example.answers],
+                "predicted": best.text,
+                "best_answer": best.text,
+                "n_best": best.answers,
+                "null_odds": best.null_odds,
+                "null": best.null,
+            }
+            lines.append(line)
+        return lines
+
+    def finish(self, lines, valid, settings) -> tuple[list[Line], dict[str, float]]:
+        """No answer above a threshold: the configured one, or that of the best F1 on `valid`.
+
+        If all questions of `valid` have an answer (SQuAD 1.1), all are answered.
+        """
+        if not valid or all(line["gold"] for line in valid):
+            return lines, {}
+        threshold = settings.null_threshold
+        if threshold is None:
+            texts, gold = ([line[key] for line in valid] for key in ("best_answer", "gold"))
+            odds = [line["null_odds"] for line in valid]
+            scores = span_f1_scores(gold, texts)
+            threshold, _ = best_threshold(scores, texts, odds, [bool(x) for x in gold])
+        decided = [
+            line | {"predicted": ""} if line["null_odds"] > threshold else line for line in lines
+        ]
+        return decided, {"null_threshold": threshold}
+
+    def average(self, lines, labels) -> Line:
+        """The slice with the highest mean of p(start) · p(end), 0 in runs that lack it.
+
+        Devlin et al. 2019 do not print how their ensembles combine runs.
+        """
+        runs = [line["n_best"] for line in lines]
+        # Sums instead of means: all have as many terms.
+        scores = {
+            text: float(np.logaddexp.reduce([run.get(text, -math.inf) for run in runs]))
+            for text in itertools.chain.from_iterable(runs)
+        }
+        best = max(scores, key=scores.get, default="")
+        null = float(np.logaddexp.reduce([line["null"] for line in lines]))
+        odds = null - scores.get(best, -math.inf)
+        answer = {"predicted": best, "best_answer": best, "null_odds": odds}
+        return {"id": lines[0]["id"], "gold": lines[0]["gold"], **answer}
+
+
+def _row(window: Window, example: int, number: int) -> Row:
+    length = len(window.tokens)
+    return {
+        "tokens": window.tokens,
+        "segments": window.segments,
+        "documents": np.ones(length, np.int32),
+        "positions": np.arange(length, dtype=np.int32),
+        "start": np.int32(window.start),
+        "end": np.int32(window.end),
+        "example_id": np.array([example, number], np.int32),
+    }

@@ -1,0 +1,154 @@
+"""Tagging: a class for each word of a sentence."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from bertlab.data.characters import character_ids
+from bertlab.models.base import View
+from bertlab.objectives.base import Metrics, Model, cross_entropy
+from bertlab.transfer import crf
+from bertlab.transfer.batches import NO_LABEL, Row
+from bertlab.transfer.cut import Cut
+from bertlab.transfer.examples import Example
+from bertlab.transfer.heads import TaskHead, derived, penalised
+from bertlab.transfer.inputs import Inputs, Layout
+from bertlab.transfer.kinds.base import Kind, Line
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggingHead(TaskHead):
+    """−Σ log p(tag | word) over the words with `labels` [B, W] ≥ 0, each read at `word_at` [B, W].
+
+    That is its first piece, as in Devlin et al. 2018, section 5.3; in a model that reads left to
+    right its last, because only there it has seen the whole word.
+
+    Attributes:
+        crf: One probability for all tags of a sentence (TagLM).
+        spelling: Features of the word's characters for the biLSTM.
+        speller: What reads them (`WordFeatures`).
+        word_width: Width of a table of trained word vectors for the biLSTM; 0: none.
+        word_vectors: A static run whose vectors the biLSTM reads too (`transfer.word_vectors`).
+        word_vectors_trained: Train them with the head.
+    """
+
+    crf: bool = False
+    spelling: bool = False
+    speller: str = "convolution"
+    word_width: int = 0
+    word_vectors: str = ""
+    word_vectors_trained: bool = False
+    classes: int = derived(2)
+    word_types: int = derived(0)
+    vector_rows: int = derived(0)
+    vector_width: int = derived(0)
+
+    def scores(
+        self, model: Model, view: View
+    ) -> tuple[Float[Array, "B W C"], Bool[Array, "B W"], Float[Array, ""]]:
+        """A score of each word's tags, which words there are, and the penalty on the mix."""
+        at, (_, layers) = view["word_at"], self.encoded(model, view)
+        places = jnp.maximum(at, 0)[..., None]
+        layers = tuple(jnp.take_along_axis(layer, places, axis=1) for layer in layers)
+        x, penalty = model.head.states(layers, (at >= 0).astype(jnp.int32), view)
+        return model.head.scores(x), at >= 0, penalty
+
+    def loss(self, model: Model, view: View) -> Metrics:
+        """Cross-entropy and accuracy a word; with a CRF the negative log-likelihood a word."""
+        scores, there, penalty = self.scores(model, view)
+        # Numbers from `classes` on are tags that train lacks.
+        has_label = there & self.is_own(view)[:, None] & (view["labels"] < self.classes)
+        labels = jnp.where(has_label, view["labels"], NO_LABEL)
+        weights = labels >= 0
+        if not self.crf:
+            return penalised(cross_entropy(scores, jnp.maximum(labels, 0), weights), penalty)
+        there = there & weights.any(axis=1)[:, None]
+        likelihood = crf.log_likelihood(scores, there, labels, model.head.crf())
+        loss = -likelihood.sum(), weights.sum().astype(jnp.float32)
+        return penalised({"loss": loss}, penalty)
+
+    def outputs(self, model: Model, view: View) -> Mapping[str, Array]:
+        """`tags` [B, W], -1 beyond the words, and `probabilities` [B, W, C].
+
+        With a CRF the tags are the likeliest sequence, and the probabilities are each word's own,
+        summed over the tags of the other words.
+        """
+        scores, there, _ = self.scores(model, view)
+        if self.crf:
+            between = model.head.crf()
+            shares = crf.marginals(scores, there, between)
+            return {"tags": crf.viterbi(scores, there, between)[0], "probabilities": shares}
+        tags = jnp.where(there, jnp.argmax(scores, -1), NO_LABEL)
+        return {"tags": tags, "probabilities": jax.nn.softmax(scores)}
+
+
+class Tagging(Kind):
+    """A class for each word."""
+
+    name = "tagging"
+    head = TaggingHead
+    metrics = ("accuracy", "f1", "macro_f1", "entity_f1", "entity_precision", "entity_recall")
+    default_metrics = ("accuracy",)
+    has_classes = True
+    reads_words = True
+    is_plain = True
+
+    def row(self, inputs: Inputs, example: Example, texts: int) -> tuple[Row, Cut]:
+        """The words as one text; the words around them in the row have no label."""
+        words = inputs.words(example)
+        cut = {"words": (len(example.words) - len(words.read_at), len(example.words))}
+        fields = word_fields(example, words.read_at, inputs.layout)
+        return inputs.row([words.document]) | fields, cut
+
+    def stored_fields(self, example: Example, size: int, layout: Layout) -> Row:
+        """The fields of the words, which have one stored state each."""
+        return word_fields(example, np.arange(size), layout)
+
+    def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
+        """Tags by name, and the probabilities of all tags in four digits.
+
+        A word that did not fit has the tag "", which is wrong, and no probabilities.
+        """
+        lines = []
+        for example, output in zip(examples, outputs, strict=True):
+            tags = output["tags"][: len(example.words)]
+            tags = tags[tags != NO_LABEL]
+            missing = len(example.words) - len(tags)
+            shares = output["probabilities"][: len(tags)].astype(np.float64)
+            line = {
+                "id": example.id,
+                "gold": None if example.label is None else [labels[tag] for tag in example.label],
+                "predicted": [labels[tag] for tag in tags] + [""] * missing,
+                "probabilities": np.round(shares, 4).tolist(),
+            }
+            lines.append(line)
+        return lines
+
+    def average(self, lines, labels) -> Line:
+        """Each word's tag with the highest mean probability in the runs whose rows hold the word.
+
+        That is no sequence of a CRF: a pair of its tags may be one that no run would give.
+        """
+        predicted = list(lines[0]["predicted"])
+        for word in range(len(predicted)):
+            runs = [line["probabilities"] for line in lines]
+            if shares := [shares[word] for shares in runs if word < len(shares)]:
+                predicted[word] = labels[np.argmax(np.mean(shares, axis=0))]
+        return {**lines[0], "predicted": predicted}
+
+
+def word_fields(example: Example, places: Int[np.ndarray, "W"], layout: Layout) -> Row:
+    """Fields of a row whose first W words are at these positions."""
+    words = example.words[: len(places)]
+    labels = [NO_LABEL] * len(words) if example.label is None else example.label[: len(words)]
+    row = {"word_at": np.asarray(places, np.int32), "labels": np.array(labels, np.int32)}
+    if layout.spelling:
+        row["spelling"] = character_ids(words)
+    for name, numbers in (("word_ids", layout.word_ids), ("vector_ids", layout.vector_ids)):
+        if numbers is not None:
+            row[name] = np.array([numbers.get(word, 0) for word in words], np.int32)
+    return row

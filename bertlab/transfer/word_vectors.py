@@ -1,0 +1,72 @@
+"""Pretrained word vectors next to a model's states: those of a static run for the words of a task.
+
+A word's vector is the mean of its pieces' vectors in the static run's tokenizer: with a vocabulary
+of words, as in imports of word2vec's and GloVe's files, that is one piece. Unknown pieces do not
+count. If all are unknown, the word is searched for in lower case, and then has the vector of
+unknown words: zeros after an import, unless GloVe's file has <unk>.
+"""
+
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from bertlab.data.tokenizers import Tokenizer, load_tokenizer
+from bertlab.errors import UserError
+from bertlab.train.checkpoint import load_params
+from bertlab.train.run_directory import RunDirectory
+
+
+class WordVectors(NamedTuple):
+    """The vectors of a task's words.
+
+    Attributes:
+        ids: Each word's row of the table, from 1.
+        table: Row 0 is zeros, for no word.
+        found: How many of the words have a vector of their own.
+    """
+
+    ids: dict[str, int]
+    table: Float[np.ndarray, "R E"]
+    found: int
+
+
+def word_vectors(path: str, words: Iterable[str]) -> WordVectors:
+    """The vectors that words have in a static run, trained or imported."""
+    run = RunDirectory(Path(path).expanduser())
+    config = run.read("config")
+    if config is None or config["model"]["family"] != "static":
+        raise UserError(
+            f"word_vectors={path} is no static run; name the folder of one, trained or imported"
+            " (bertlab import --from=glove or word2vec)"
+        )
+    if run.read("result") is None:
+        raise UserError(f"word_vectors={path} is not finished, so its vectors still change")
+    body = load_params(run)["body"]
+    vectors = np.asarray(body["token_embedding"], np.float32)
+    if "glove" in config["objectives"]:  # w + w̃ (Pennington et al. 2014, section 4.2)
+        vectors = vectors + np.asarray(body["output"]["kernel"], np.float32)
+    words, tokenizer = sorted({*words}), load_tokenizer(run.tokenizer)
+    pieces = _pieces(words, tokenizer)
+    numbers = {ids: number for number, ids in enumerate(dict.fromkeys(pieces), 1)}
+    means = [vectors[list(ids)].mean(axis=0) for ids in numbers]
+    table = np.stack([np.zeros(vectors.shape[1], np.float32), *means])
+    found = sum(ids != (tokenizer.unk_id,) for ids in pieces)
+    return WordVectors({word: numbers[ids] for word, ids in zip(words, pieces)}, table, found)
+
+
+def _pieces(words: list[str], tokenizer: Tokenizer) -> list[tuple[int, ...]]:
+    """The known pieces of each word, or of it in lower case; (unk_id,) if there are none."""
+
+    def encode(words: list[str]) -> list[tuple[int, ...]]:
+        # None is a text's first word, which has no space before it.
+        ids, starts = tokenizer.encode_words(["", *words])
+        bounds = itertools.pairwise([*starts[1:], len(ids)])
+        return [tuple(i for i in ids[a:b] if i != tokenizer.unk_id) for a, b in bounds]
+
+    found = encode(words)
+    lower = iter(encode([word.lower() for word, ids in zip(words, found) if not ids]))
+    return [ids or next(lower) or (tokenizer.unk_id,) for ids in found]
