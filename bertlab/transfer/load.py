@@ -1,0 +1,288 @@
+"""Opens a run or an imported model: `bertlab.load(path)` gives its parameters and hidden states.
+
+Letters: B rows, L positions, T tokens of a text, N texts, n layers (layer 0 is the embeddings), D
+width.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Bool, Float
+from ml_collections import ConfigDict
+
+from bertlab import objectives
+from bertlab.config.defaults import base_config
+from bertlab.data.tokenizers import Tokenizer, load_tokenizer
+from bertlab.errors import UserError
+from bertlab.models.base import Body, Encoded, View, sides_of
+from bertlab.models.lora import Lora
+from bertlab.models.presets import build_body, model_direction, model_shape
+from bertlab.objectives.base import Objective, Vocabulary
+from bertlab.objectives.program import Program
+from bertlab.train.checkpoint import load_params
+from bertlab.train.phases import trained_objectives
+from bertlab.train.run_directory import RunDirectory
+from bertlab.transfer.batches import collate
+from bertlab.transfer.examples import Example
+from bertlab.transfer.inputs import NEW_TOKENS, Inputs, Layout
+
+POOLINGS = ("mean", "max", "first", "last", "pooler")
+
+NO_LIMIT = 1 << 20
+"""Positions of a model without a table of them."""
+
+ROWS = 16
+"""Texts of a batch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Embedding:
+    """Hidden states of one text.
+
+    Attributes:
+        tokens: The string of each piece or word.
+        states: float32 [n, T, D] with D of the widest layer; narrower ones end with zeros.
+        widths: The width of each of the n layers.
+        layers: Their numbers in the model.
+    """
+
+    tokens: tuple[str, ...]
+    states: Float[np.ndarray, "n T D"]
+    widths: tuple[int, ...]
+    layers: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+    """A trained model.
+
+    Attributes:
+        config: Of its run; keys that an import lacks have their defaults.
+        params: Tree of float32 NumPy arrays, with low-rank updates added to their kernels.
+        body: The encoder's Linen module.
+        tokenizer: Text to ids and back.
+        vocabulary: What objectives know of the tokenizer, without counts.
+        objectives: Of a pretraining, by name; {} of a fine-tuning, whose heads are only in
+            `params`.
+        program: Body and objectives as pure functions of parameters.
+        step: Of the checkpoint; None: the last.
+    """
+
+    config: ConfigDict
+    params: Any
+    body: Body
+    tokenizer: Tokenizer
+    vocabulary: Vocabulary
+    objectives: Mapping[str, Objective]
+    program: Program
+    step: int | None = None
+
+    def encode(self, batch: View) -> Encoded:
+        """Hidden states of every layer, on the device, without dropout.
+
+        Args:
+            batch: int32 [B, L] `tokens`, `segments`, `documents` (0: padding) and `positions`.
+        """
+        return self._encode(self._device_params, dict(batch))
+
+    def embed(
+        self,
+        texts: Sequence[str] | Sequence[Sequence[str]],
+        layers: str | Sequence[int] = "all",
+        pooling: str | None = None,
+        pretokenized: bool = False,
+        special_tokens: bool = False,
+    ) -> list[Embedding] | Float[np.ndarray, "N n D"]:
+        """Hidden states of texts, on the side that has seen most.
+
+        Args:
+            texts: Strings; with `pretokenized`, lists of words.
+            layers: "all", or numbers: 0 is the embeddings, -1 the last layer.
+            pooling: None: the states of each token. Otherwise one vector a text and layer, over all
+                its positions, special tokens included (as Sentence-BERT, Reimers and Gurevych 2019,
+                section 3): "mean", "max", "first", "last", or "pooler", the input of next-sentence
+                prediction, for layers=[-1].
+            pretokenized: One state a word: of its first piece, or of its last one where the model
+                reads one way.
+            special_tokens: Keep the special tokens around each text.
+
+        Raises:
+            UserError: A text is longer than the model's positions, or the pooler is untrained.
+        """
+        if pooling not in (None, *POOLINGS):
+            raise UserError(f"pooling={pooling!r} is not one of {', '.join(POOLINGS)}")
+        if pooling == "pooler" and "pooler" not in self.params["body"]:
+            raise UserError("pooling='pooler': this model's pooler is untrained; choose another")
+        rows, units = self._rows(texts, pretokenized, special_tokens)
+        found, widths, numbers = [None] * len(rows), (), ()
+        for indices, view in self._batches(rows):
+            encoded = self.encode(view)
+            _, states = encoded.widest()
+            numbers = range(len(states)) if layers == "all" else [n % len(states) for n in layers]
+            states = [states[number] for number in numbers]
+            if pooling == "pooler":
+                states = [self._pool(self._device_params, encoded, view)]
+            elif pooling is not None:
+                states = [pooled(layer, view["documents"] > 0, pooling) for layer in states]
+            widths = tuple(layer.shape[-1] for layer in states)
+            joined = np.zeros((len(states), *states[0].shape[:-1], max(widths)), np.float32)
+            for number, layer in enumerate(states):
+                joined[number, ..., : widths[number]] = layer
+            for number, index in enumerate(indices):
+                found[index] = joined[:, number]
+        if pooling is not None:
+            return np.stack(found)
+        return [
+            Embedding(names, states[:, positions], widths, tuple(numbers))
+            for (names, positions), states in zip(units, found)
+        ]
+
+    def _rows(self, texts, pretokenized: bool, special_tokens: bool):
+        """Rows of texts, and of each the (names, positions) of its pieces or words."""
+        sees_both = "both" in sides_of(self.config.model.family, model_direction(self.config.model))
+        characters = self.config.model.token_encoder == "characters"
+        layout = Layout("pair", NO_LIMIT, first_piece=sees_both, characters=characters)
+        inputs, pieces = Inputs(self.tokenizer, layout), self.tokenizer.pieces()
+        rows, units = [], []
+        for number, text in enumerate(texts):
+            if isinstance(text, str) == pretokenized:
+                expected = "a list of words" if pretokenized else "a string"
+                raise UserError(f"text {number}: expected {expected}, found {type(text).__name__}")
+            if pretokenized:
+                words = inputs.words(Example(str(number), "", words=tuple(text)))
+                document, names, positions = words.document, tuple(text), words.read_at
+            else:
+                document = inputs.document([text])
+                last = len(document.tokens) - 1
+                positions = np.arange(document.begins[0], document.ends[0] + 1)
+                positions = np.arange(last + 1) if special_tokens else positions
+                names = tuple(pieces[index] for index in document.tokens[positions])
+            if len(document.tokens) > self.longest:
+                raise UserError(
+                    f"text {number} has {len(document.tokens)} tokens with special ones, but the"
+                    f" model has {self.longest} positions; split it"
+                )
+            rows.append(inputs.row([document]))
+            units.append((names, positions))
+        return rows, units
+
+    def _batches(self, rows) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
+        """(Numbers of rows, their view) of a few rows of similar length."""
+        lengths = [len(row["tokens"]) for row in rows]
+        order = sorted(range(len(rows)), key=lengths.__getitem__)
+        for first in range(0, len(order), ROWS):
+            indices = order[first : first + ROWS]
+            shapes = {name: (value.shape, value.dtype) for name, value in rows[indices[0]].items()}
+            width = min(max(8, 1 << (lengths[indices[-1]] - 1).bit_length()), self.longest)
+            chosen = [rows[index] for index in indices]
+            yield indices, collate(chosen, shapes, width, ROWS, self.tokenizer.pad_id)
+
+    @property
+    def longest(self) -> int:
+        """The most positions of a text, special tokens included."""
+        shape = self.body.shape
+        learned = getattr(shape, "position_encoding", "") == "learned"
+        return shape.max_positions if learned else NO_LIMIT
+
+    @property
+    def trained(self) -> list[str]:
+        """The objectives with a weight before the checkpoint; others' parameters are untrained."""
+        return trained_objectives(self.config, self.step) if self.objectives else []
+
+    @functools.cached_property
+    def _device_params(self):
+        return jax.device_put(self.params)
+
+    @functools.cached_property
+    def _encode(self):
+        return jax.jit(self.program.encode)
+
+    @functools.cached_property
+    def _pool(self):
+        def pool(params, encoded, view):
+            return self.body.apply({"params": params["body"]}, encoded, view, method="pool")
+
+        return jax.jit(pool)
+
+
+def pooled(
+    states: Float[Array, "B L D"], inside: Bool[np.ndarray, "B L"], pooling: str
+) -> Float[np.ndarray, "B D"]:
+    """One vector a row, from its positions `inside`, which come first."""
+    states, inside = np.asarray(states, np.float32), np.asarray(inside)
+    if pooling == "first":
+        return states[:, 0]
+    if pooling == "last":
+        return states[np.arange(len(states)), inside.sum(1) - 1]
+    if pooling == "max":
+        return np.where(inside[..., None], states, -np.inf).max(1)
+    return np.where(inside[..., None], states, 0).sum(1) / inside.sum(1)[:, None].clip(1)
+
+
+def is_finetuning(config: Mapping[str, Any]) -> bool:
+    """Whether a run's config is a fine-tuning's."""
+    return bool(config.get("task"))
+
+
+def run_config(run: str | Path) -> ConfigDict:
+    """The config of a run or an import; keys that it lacks have their defaults.
+
+    Raises:
+        UserError: It is no run.
+    """
+    saved, config = RunDirectory(run).config(), base_config()
+    for name, value in saved.items():
+        if isinstance(value, Mapping) and name in config:
+            config[name].update(ConfigDict(value))
+        else:
+            config[name] = ConfigDict(value) if isinstance(value, Mapping) else value
+    return config
+
+
+def load(path: str | Path, step: int | None = None) -> Pretrained:
+    """Opens a run or an imported model.
+
+    Args:
+        path: Its directory.
+        step: Of the checkpoint; None: the last one.
+
+    Raises:
+        UserError: It is neither, or has no checkpoint of that step.
+    """
+    run, config = RunDirectory(path), run_config(path)
+    tokenizer = load_tokenizer(run.tokenizer)
+    vocabulary = tokenizer_vocabulary(tokenizer)
+    built = {}
+    if config.objectives and not is_finetuning(config):
+        built = objectives.build(config.objectives)
+    body = build_body(model_shape(config.model, embedded_tokens(config, tokenizer)))
+    params = load_params(run, step)
+    if "lora" in params:
+        params = jax.device_get(Lora(**config.lora).merge(params))
+    stream = config.data.get("format") == "stream"
+    program = Program(body, built, vocabulary, stream=stream)
+    return Pretrained(config, params, body, tokenizer, vocabulary, built, program, step)
+
+
+def tokenizer_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
+    """What objectives know of a tokenizer."""
+    return Vocabulary(
+        size=tokenizer.vocab_size,
+        pad_id=tokenizer.pad_id,
+        unk_id=tokenizer.unk_id,
+        cls_id=tokenizer.cls_id,
+        sep_id=tokenizer.sep_id,
+        mask_id=tokenizer.mask_id,
+        continues=tokenizer.continues(),
+    )
+
+
+def embedded_tokens(config: Mapping[str, Any], tokenizer: Tokenizer) -> int:
+    """Rows of a run's token embeddings: the vocabulary, and what a delimited layout adds."""
+    delimited = (config.get("transfer") or {}).get("layout") == "delimited"
+    return tokenizer.vocab_size + (len(NEW_TOKENS) if delimited else 0)
