@@ -1,14 +1,17 @@
-"""ELMo pretraining (Peters et al. 2018, section 3.1): a forward and a backward LSTM language model, loss averaged.
+"""ELMo pretraining (Peters et al. 2018, section 3.1): a forward and a backward LSTM language model,
+loss averaged.
 
     bertlab train --config=experiments/pretrain/elmo.py:size=tiny,corpus=pydocs --workdir=runs/elmo
-    bertlab train --config=experiments/pretrain/elmo.py:size=original,tokens=characters,corpus='text:news/*.txt.gz' \
-      --workdir=runs/elmo-original
+    bertlab train --config=experiments/pretrain/elmo.py:size=original,tokens=characters \
+        --config.data.corpus='text:news/*.txt.gz' --workdir=runs/elmo-original
 
-With tokens=subwords (the default) it has the transformers' subword ids, packed rows and optimiser, so an ablation changes only
-the model. With tokens=characters it is ELMo as published (allenai/bilm-tf): a character CNN reads words, each direction reads
-its own stream of sentences, states are carried along the stream, backpropagation goes through 20 words, training uses a sampled
-softmax, and the optimiser is Adagrad. The published sizes then also have its vocabulary, batch and steps, and as words what
-spaces separate (`bertlab.papers.ELMO`): give them text in tokens, or add `--config.data.tokenizer.split=punctuation`.
+With tokens=subwords (the default) it has the transformers' subword ids, packed rows and optimiser,
+so an ablation changes only the model. With tokens=characters it is ELMo as published (allenai/bilm-
+tf): a character CNN reads words, each direction reads its own stream of sentences, states are
+carried along the stream, backpropagation goes through 20 words, training uses a sampled softmax,
+and the optimiser is Adagrad. The published sizes then also have its vocabulary, batch and steps,
+and as words what spaces separate (`bertlab.config.papers`): give them text in tokens, or add
+`--config.data.tokenizer.split=punctuation`.
 """
 
 from bertlab.config import base_config, parse_arguments, take_published, train_on
@@ -17,7 +20,9 @@ _LARGE = ("small", "medium", "original")  # the published sizes
 
 
 def get_config(arguments=None):
-    values = parse_arguments(arguments, size="tiny", objectives="bilm", corpus="pydocs", tokens="subwords", steps=0)
+    values = parse_arguments(
+        arguments, size="tiny", objectives="bilm", corpus="pydocs", tokens="subwords", steps=0
+    )
     config = base_config()
     config.model.family = "elmo"
     config.model.size = values["size"]
@@ -52,6 +57,8 @@ def as_published(config):
         decay="constant",
         weight_decay=0.0,
         initial_accumulator=1.0,
-        gradient_scale=config.data.get_oneway_ref("seq_len").to_float(),  # bilm-tf multiplies the loss by its steps, 20
+        gradient_scale=config.data.get_oneway_ref(
+            "seq_len"
+        ).to_float(),  # bilm-tf multiplies the loss by its steps, 20
         clip_norm=10.0,
     )

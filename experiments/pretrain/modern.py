@@ -1,17 +1,22 @@
-"""Today's encoder on 2018's terms: rotary positions, gated feed-forward, pre-norm RMSNorm, no biases, local-global attention.
+"""Today's encoder on 2018's terms: rotary positions, gated feed-forward, pre-norm RMSNorm, no
+biases, local-global attention.
 
-    bertlab train --config=experiments/pretrain/modern.py:size=tiny,corpus=pydocs --workdir=runs/modern
+    bertlab train --config=experiments/pretrain/modern.py:size=tiny,corpus=pydocs \
+        --workdir=runs/modern
 
-The shape of ModernBERT (Warner et al. 2024). Every part is a switch of `config.model`; change one of them for an ablation:
-`--config.model.position_encoding=learned`, `--config.model.norm=layer_norm`, `--config.model.local_window=0`, ...
-Optimiser and masks are those of experiments/pretrain/bert.py; batch, steps, rate and tokenizer are ours in every size.
+The shape of ModernBERT (Warner et al. 2024). Every part is a switch of `config.model`; change one
+of them for an ablation: `--config.model.position_encoding=learned`,
+`--config.model.norm=layer_norm`, `--config.model.local_window=0`, ... Optimiser and masks are those
+of experiments/pretrain/bert.py; batch, steps, rate and tokenizer are ours in every size.
 """
 
 from bertlab.config import base_config, parse_arguments, train_on
 
 
 def get_config(arguments=None):
-    values = parse_arguments(arguments, size="tiny", objectives="mlm", corpus="pydocs", steps=0, mask_rate=0.0)
+    values = parse_arguments(
+        arguments, size="tiny", objectives="mlm", corpus="pydocs", steps=0, mask_rate=0.0
+    )
     config = base_config()
     config.model.family = "modern"
     config.model.size = values["size"]
