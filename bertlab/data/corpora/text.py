@@ -133,39 +133,10 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise UserError(f"{path} is damaged or cut off after line {number} ({error})") from error
 
 
-class _ZstandardFile(io.RawIOBase):
-    """Decompresses frames. Unlike the library's own reader, it notices a file that is cut off."""
-
-    def __init__(self, path: Path):
-        self._file = path.open("rb")
-        self._frame, self._compressed, self._rest = None, b"", b""
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:
-        while not self._rest:
-            self._compressed = self._compressed or self._file.read(1 << 13)
-            if not self._compressed:
-                if self._frame is not None:
-                    raise EOFError("the last frame is incomplete")
-                return 0
-            self._frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
-            self._rest = self._frame.decompress(self._compressed)
-            self._compressed = self._frame.unused_data
-            if self._frame.eof:
-                self._frame = None
-        size = min(len(buffer), len(self._rest))
-        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
-        return size
-
-
 def _open_zstandard(path: Path, _: str) -> io.BufferedReader:
-    return io.BufferedReader(_ZstandardFile(path), 1 << 16)
+    file = path.open("rb")
+    reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+    return io.BufferedReader(reader, 1 << 16)
 
 
 _OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".zst": _open_zstandard}
