@@ -89,10 +89,11 @@ def question_windows(example: Example, inputs: Inputs) -> list[Window]:
     asked = question_ids[: layout.max_query]
     before = [*prefix, *asked, *separator]
     room = layout.seq_len - len(before) - len(suffix)
-    if room < 1:
+    if room < 1 or layout.doc_stride < 1:
         raise UserError(
-            f"{example.where}: config.data.seq_len={layout.seq_len} leaves no position for the"
-            f" context; raise it or lower config.transfer.max_query={layout.max_query}"
+            f"{example.where}: config.data.seq_len={layout.seq_len} with config.transfer.max_query="
+            f"{layout.max_query} leaves {room} positions for the context, and"
+            f" config.transfer.doc_stride={layout.doc_stride}: both must be 1 or more"
         )
     ids, offsets = piece_offsets(context, inputs.tokenizer)
     bounds = window_bounds(len(ids), room, layout.doc_stride)

@@ -37,11 +37,11 @@ class WordVectors(NamedTuple):
 def word_vectors(path: str, words: Iterable[str]) -> WordVectors:
     """The vectors that words have in a static run, trained or imported."""
     run = RunDirectory(Path(path).expanduser())
-    config = run.read("config")
-    if config is None or config["model"]["family"] != "static":
+    config = run.config()
+    if config["model"]["family"] != "static":
         raise UserError(
-            f"word_vectors={path} is no static run; name the folder of one, trained or imported"
-            " (bertlab import --from=glove or word2vec)"
+            f"word_vectors={path} is of family {config['model']['family']!r}; only a static run"
+            " has vectors of words, trained or imported (bertlab import --from=glove)"
         )
     if run.read("result") is None:
         raise UserError(f"word_vectors={path} is not finished, so its vectors still change")
