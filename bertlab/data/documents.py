@@ -43,14 +43,14 @@ class Corpus(Protocol):
         """Streams the documents, in the same order every time."""
 
 
-def make_documents(document_id: str, text: str) -> Iterator[Document]:
+def make_documents(document_id: str, text: str, joins_lines: bool = False) -> Iterator[Document]:
     """The document of a text, or its sections if it is longer than `LONGEST_DOCUMENT`.
 
     Sections follow each other, end with a sentence and have about `SECTION` characters. Each is a
     document, `ID#1`, `ID#2`, ..., and they may be in different splits: so a corpus of a few books
     has all splits, but held-out sections share author and characters with train.
     """
-    parts = split_text(text)
+    parts = split_text(text, joins_lines)
     ends = list(itertools.accumulate(len(part.lstrip()) for part in parts))
     if not parts or ends[-1] <= LONGEST_DOCUMENT:
         if parts:

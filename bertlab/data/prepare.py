@@ -38,7 +38,7 @@ from bertlab.errors import UserError
 from bertlab.files import cache_directory, write_json
 
 # Part of the fingerprint: raise it with every change that changes the output.
-_VERSION = 1
+_VERSION = 2
 
 
 def prepare(data) -> Prepared:

@@ -36,16 +36,19 @@ def split_sentences(text: str) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
-def split_text(text: str) -> list[str]:
+def split_text(text: str, joins_lines: bool = False) -> list[str]:
     """The sentences of a text, each but the first with the white space before it.
 
-    A single line end becomes a space; blank lines, which separate paragraphs, are kept.
+    Args:
+        text: any text.
+        joins_lines: a single line end, as in a hard-wrapped paragraph, becomes a space.
     """
     parts, end = [], 0
     for sentence in split_sentences(text):
         begin = text.index(sentence, end)
         space = text[end:begin] if parts else ""
-        parts.append((" " if space.count("\n") == 1 else space) + sentence)
+        is_wrapped = joins_lines and space.count("\n") == 1
+        parts.append((" " if is_wrapped else space) + sentence)
         end = begin + len(sentence)
     return parts
 

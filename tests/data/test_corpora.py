@@ -56,7 +56,7 @@ def test_documents_of_text_files(tmp_path, compression):
         document.id: document.parts for document in corpus_of(f"text:{tmp_path}/*").documents()
     }
     assert list(found.items()) == [
-        (f"a.jsonl{compression}:1", ("One.", " Two")),
+        (f"a.jsonl{compression}:1", ("One.", "\nTwo")),
         (f"a.jsonl{compression}:3", ("A", "\n\nBody.", " \ufffd")),
         (f"b.train{compression}:1", ("First one.", "  Its second.", " Last line.")),
         (f"b.train{compression}:6", ("Über zwei.",)),

@@ -13,7 +13,7 @@ _END = re.compile(r"[.!?:][\"'”)\]`]*$")
 
 
 def paragraphs(docstring: str) -> list[tuple[str, ...]]:
-    """The sentences of each paragraph with prose; code, headings, tables and fragments are left out.
+    """The sentences of each paragraph with prose, without code, headings, tables and fragments.
 
     Args:
         docstring: text without common indentation (`inspect.cleandoc`).

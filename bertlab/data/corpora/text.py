@@ -62,9 +62,9 @@ class TextCorpus:
     def documents(self) -> Iterator[Document]:
         """Streams the documents; files are in the order of their names."""
         for name, path in zip(self._names, self._files, strict=True):
-            records = _records(path) if _text_format(path) == ".jsonl" else self._texts(path)
-            for number, text in records:
-                yield from make_documents(f"{name}:{number}", text)
+            has_records = _text_format(path) == ".jsonl"
+            for number, text in _records(path) if has_records else self._texts(path):
+                yield from make_documents(f"{name}:{number}", text, joins_lines=not has_records)
 
     def _texts(self, path: Path) -> Iterator[tuple[int, str]]:
         """(Number of its first line, text) of each document of a text file."""
