@@ -349,7 +349,6 @@ def written(number):
 
 
 DOCUMENTS = [written(number) for number in range(24)]
-READ = [text.replace("sees\nthe", "sees the").replace("Yes!\nE", "Yes! E") for text in DOCUMENTS]
 
 
 def write_llama(folder):
@@ -363,7 +362,7 @@ def write_llama(folder):
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=200, special_tokens=special, show_progress=False
     )
-    words = [f" {word}" for text in READ for word in text.split()]
+    words = [f" {word}" for text in DOCUMENTS for word in text.split()]
     backend.train_from_iterator([*words, "\n"], trainer)
     backend.save(str(folder / "tokenizer.json"))
 
@@ -371,17 +370,17 @@ def write_llama(folder):
 def write_without_prefix(folder):
     """A SentencePiece model whose first word has no space."""
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(READ), model_prefix=str(folder / "words"), vocab_size=400,
+        sentence_iterator=iter(DOCUMENTS), model_prefix=str(folder / "words"), vocab_size=400,
         byte_fallback=True, hard_vocab_limit=False, add_dummy_prefix=False, minloglevel=2,
     )  # fmt: skip
     return folder / "words.model"
 
 
 KINDS = {
-    "gpt2": lambda folder: write_byte_level(folder, READ, GPT2, 500),
-    "roberta": lambda folder: write_byte_level(folder, READ, ROBERTA, 500),
+    "gpt2": lambda folder: write_byte_level(folder, DOCUMENTS, GPT2, 500),
+    "roberta": lambda folder: write_byte_level(folder, DOCUMENTS, ROBERTA, 500),
     "llama": write_llama,
-    "unigram": lambda folder: train_tokenizer("unigram", READ, 320).save(folder),
+    "unigram": lambda folder: train_tokenizer("unigram", DOCUMENTS, 320).save(folder),
     "no prefix": write_without_prefix,
 }
 
@@ -400,10 +399,10 @@ def test_prepared_ids_are_those_of_whole_texts(tmp_path, kind):
     split, tokenizer = prepared.split("train"), prepared.tokenizer
     bounds = split.token_bounds()
     documents = [split.tokens[first:last].tolist() for first, last in itertools.pairwise(bounds)]
-    assert documents == load_tokenizer(path).encode_batch(READ)
-    assert split.bytes.tolist() == [len(text.encode()) for text in READ]
+    assert documents == load_tokenizer(path).encode_batch(DOCUMENTS)
+    assert split.bytes.tolist() == [len(text.encode()) for text in DOCUMENTS]
     if tokenizer.kind != "json":
-        texts = [" ".join(text.split()) for text in READ]
+        texts = [" ".join(text.split()) for text in DOCUMENTS]
         assert [tokenizer.decode(ids) for ids in documents] == texts
     text = "The old cat sees a dog."
     assert tokenizer.encode_words(text.split())[0] == tokenizer.encode(text)
