@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from bertlab.studies.results import COSTS, Record, Results, read, unpack
+from bertlab.studies.results import COSTS, Record, Results, read, stage_names, unpack
 
 
 def load(path: str | Path) -> pd.DataFrame:
@@ -60,8 +60,9 @@ def scores(results: Results) -> pd.DataFrame:
 def curves(path: str | Path) -> pd.DataFrame:
     """The curves: one row a number of metrics.jsonl.
 
-    Columns: `run`, `variant`, the axes, `stage`, `task`, `split`, `step`, `tokens`, `supervised`,
-    `flops`, `seconds`, `metric`, `value`. A shared pretraining is listed under each of its runs.
+    Columns: `run`, `variant`, the axes, `trained_in` (the run whose stage it is: a shared one is
+    listed under each run that uses it), `stage`, `task`, `split`, `step`, `tokens`, `supervised`,
+    `flops`, `seconds`, `metric`, `value`.
     """
     return curve_points(read(path))
 
@@ -71,13 +72,14 @@ def curve_points(results: Results) -> pd.DataFrame:
     axes, rows = list(results.study["axes"]), []
     for run in results.study["runs"]:
         labels = [run["labels"].get(axis, "") for axis in axes]
-        for stage, task in _stage_names(run):
+        for stage, task in stage_names(run):
             name = run.get("shares", {}).get(stage, run["name"])
             for line in results.by_stage.get((name, stage, task), {}).get("curve", ()):
-                begin = [run["name"], run["variant"], *labels, stage, task, line["split"]]
+                begin = [run["name"], run["variant"], *labels, name, stage, task, line["split"]]
                 begin += [line[key] for key in ("step", *COSTS)]
                 rows += [[*begin, *of] for of in line.items() if of[0] not in _PLACES]
-    columns = ["run", "variant", *axes, "stage", "task", "split", "step", *COSTS, "metric", "value"]
+    columns = ["run", "variant", *axes, "trained_in", "stage", "task", "split", "step", *COSTS]
+    columns += ["metric", "value"]
     return pd.DataFrame(rows, columns=columns)
 
 

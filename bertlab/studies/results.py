@@ -58,11 +58,12 @@ class Results:
         result."""
         name = run.get("shares", {}).get(stage, run["name"])
         record = self.by_stage.get((name, stage, task))
-        return record if record and record.get("step") is not None else None
+        return record if record and record["finished"] else None
 
     def finished(self, run: Mapping[str, Any]) -> bool:
         """Whether all stages of a run have a result."""
-        pretrained = run.get("averages") or self.stage(run, "pretrain")
+        untrained = run.get("averages") or run["config"].startswith("run:")
+        pretrained = untrained or self.stage(run, "pretrain")
         return bool(pretrained) and all(self.stage(run, "finetune", t) for t in run["downstream"])
 
     def pretraining_costs(self, run: Mapping[str, Any]) -> dict[str, float]:
@@ -154,7 +155,7 @@ def write_published(path: Path, results: Results) -> None:
     path.write_bytes(zstandard.compress(text.encode(), level=19))
 
 
-def _stage_names(run: Mapping[str, Any]) -> list[tuple[str, str]]:
+def stage_names(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(stage, task) of a run's stages."""
     adapted = [("adapt", task) for task in run["downstream"] if run.get("adapt")]
     return [("pretrain", ""), *adapted, *(("finetune", task) for task in run["downstream"])]
@@ -164,7 +165,7 @@ def _stages(workdir: Path, run: Mapping[str, Any]) -> Iterator[Record]:
     """The records of a run's own stages."""
     existing = run["config"].removeprefix("run:")
     outside = existing != run["config"]
-    for stage, task in _stage_names(run):
+    for stage, task in stage_names(run):
         if stage in run.get("shares", {}):
             continue
         directory = workdir / run["name"]
@@ -191,6 +192,7 @@ def read_stage(directory: RunDirectory, run: str, stage: str, task: str = "") ->
         "task": task,
         "config": flatten(directory.config()),
         "environment": directory.read("environment", {}),
+        "finished": bool(result),
         **{key: result.get(key) for key in ("step", "parameters", *COSTS)},
         "data_hash": hashes if isinstance(hashes, str) else " ".join(map(str, hashes)),
         "scores": scores,

@@ -1,0 +1,111 @@
+"""Figures of a study, from the tables of `bertlab.studies.tables` and `bertlab.results`."""
+
+from collections.abc import Sequence
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart; line styles tell more.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STYLES = ("-", "--", ":", "-.")
+X_AXES = {"tokens": "pretraining tokens", "flops": "pretraining FLOPs"}
+ROW = 0.3  # inches of a difference
+WIDEST = 3.0  # an interval is drawn up to that many times the largest difference of its task
+
+
+def dot_plot(differences: pd.DataFrame) -> Figure:
+    """Paired differences with their intervals, a panel a task.
+
+    Args:
+        differences: From `bertlab.studies.tables.differences`.
+    """
+    tasks = list(dict.fromkeys(differences["task"]))
+    sizes = [len(differences[differences["task"] == task]) for task in tasks]
+    height = ROW * sum(sizes) + 0.75 * len(tasks) + 0.1
+    figure = Figure(figsize=(9.0, height), dpi=110, layout="constrained")
+    ratios = [size + 1 for size in sizes]
+    axes = figure.subplots(len(tasks), 1, squeeze=False, height_ratios=ratios)[:, 0]
+    for panel, task in zip(axes, tasks):
+        _draw_task(panel, differences[differences["task"] == task])
+    return figure
+
+
+def _draw_task(panel, rows: pd.DataFrame) -> None:
+    limit = WIDEST * max(rows["mean"].abs().max(), 0.1)
+    reach = max(0.1, min(limit, 1.08 * rows[["mean", "low", "high"]].abs().max().max()))
+    for y, row in enumerate(rows.itertuples()):
+        colour = COLOURS[0] if row.decided else "#777777"
+        low, high = np.clip([row.low, row.high], -reach, reach)
+        panel.hlines(y, low, high, colors=colour, linewidth=2)
+        for end, value, marker in ((low, row.low, "<"), (high, row.high, ">")):
+            if value != end:  # the interval goes on
+                panel.plot(end, y, marker, color=colour, markersize=6, clip_on=False)
+        face = colour if row.decided else "white"
+        panel.plot(row.mean, y, "o", color=colour, markerfacecolor=face, markersize=7)
+        text = f"{row.mean:+.{row.digits}f} ({row.low:.{row.digits}f} to {row.high:.{row.digits}f})"
+        at = {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": 8.5}
+        panel.annotate(text.replace("-", "\N{MINUS SIGN}"), (1.02, y), **at)
+    panel.axvline(0, color="black", linewidth=0.8, zorder=0)
+    panel.set_yticks(
+        range(len(rows)), [f"{row.variant} − {row.other}" for row in rows.itertuples()]
+    )
+    panel.set(xlim=(-1.04 * reach, 1.04 * reach), ylim=(len(rows) - 0.5, -0.5))
+    panel.set_title(f"{rows['task'].iloc[0]}: difference in {rows['label'].iloc[0]}", fontsize=10)
+    panel.grid(axis="x", color="#dddddd", linewidth=0.6)
+    panel.set_axisbelow(True)
+    panel.tick_params(axis="y", length=0, labelsize=9)
+    panel.spines[["top", "right", "left"]].set_visible(False)
+
+
+def learning_curves(points: pd.DataFrame, metrics: Sequence[str]) -> Figure:
+    """Held-out metrics of pretraining by tokens and by FLOPs: a row a metric, a line a variant (its
+    mean over seeds, with the range of the seeds).
+
+    Args:
+        points: From `bertlab.studies.tables.pretraining_curves`.
+        metrics: Such as "mlm/loss".
+    """
+    size = (9.0, 2.9 * len(metrics) + 0.4)
+    figure = Figure(figsize=size, dpi=110, layout="constrained")
+    axes = figure.subplots(len(metrics), len(X_AXES), squeeze=False, sharey="row")
+    points = points[points["step"] > 0]  # the loss of random values hides all later differences
+    variants = list(dict.fromkeys(points["variant"]))
+    for row, metric in zip(axes, metrics):
+        for panel, x in zip(row, X_AXES):
+            for number, variant in enumerate(variants):
+                chosen = points[(points["variant"] == variant) & (points["metric"] == metric)]
+                if len(chosen):
+                    _draw_curve(panel, chosen, x, variant, number)
+            panel.set_xlabel(X_AXES[x])
+            panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+            panel.grid(color="#dddddd", linewidth=0.6)
+            panel.spines[["top", "right"]].set_visible(False)
+        row[0].set_ylabel(f"{metric}, held out" + (" (nats)" if metric.endswith("loss") else ""))
+    handles = dict(
+        (label, handle)
+        for panel in axes[:, 0]
+        for handle, label in zip(*panel.get_legend_handles_labels())
+    )
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside upper center", ncols=4, fontsize=8.5
+    )
+    return figure
+
+
+def _draw_curve(panel, points: pd.DataFrame, x: str, variant: str, number: int) -> None:
+    steps = points.groupby("step").agg(
+        x=(x, "mean"), mean=("value", "mean"), low=("value", "min"), high=("value", "max")
+    )
+    colour = COLOURS[number % len(COLOURS)]
+    style = STYLES[number // len(COLOURS) % len(STYLES)]
+    panel.plot(steps["x"], steps["mean"], style, color=colour, label=variant, linewidth=1.6)
+    panel.fill_between(steps["x"], steps["low"], steps["high"], color=colour, alpha=0.18, lw=0)
+
+
+def save(figure: Figure, path) -> None:
+    """PNG without a date, so that equal figures are equal files."""
+    with matplotlib.rc_context({"svg.hashsalt": "bertlab"}):
+        figure.savefig(path, format="png", metadata={"Software": None})
