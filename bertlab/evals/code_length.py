@@ -51,12 +51,15 @@ KINDS = {
     "both directions": ("forward", "backward"),
     "left-to-right": ("forward",),
     "right-to-left": ("backward",),
-    "pseudo": ("one hidden",),
-    "pseudo-within-word": ("one hidden",),
+    "pseudo": ("hidden",),
+    "pseudo-within-word": ("hidden",),
     "any-order": ("hidden",),
 }
-"""Each kind of score with what a model must predict for it; the first that it allows is its
-default."""
+"""Each kind of score with the fields of `Scoring` that it needs; the first that a model allows is
+its default."""
+
+CODE_LENGTHS = ("both directions", "left-to-right", "right-to-left", "any-order")
+"""Kinds that compare with each other; "any-order" is an upper bound."""
 
 ORDERS = 4
 
@@ -95,21 +98,24 @@ class Scorer:
         }
         self.answerers, self.names = {}, {}
         for name, how in self.scorings.items():
-            hidden = how.hidden if program.vocabulary.mask_id is not None else None
-            for ability, predict, asked_share in (
-                ("forward", how.forward, 1),
-                ("backward", how.backward, 1),
-                ("hidden", hidden, 1),
-                ("one hidden", None if how.in_order else hidden, 1 / 8),
-            ):
+            for ability in ("forward", "backward", "hidden"):
+                predict = getattr(how, ability)
+                if ability == "hidden" and program.vocabulary.mask_id is None:
+                    continue
                 if predict is not None and ability not in self.names:  # the first in the config
                     self.names[ability] = name
-                    self.answerers[ability] = Answerer(program, name, predict, asked_share)
+                    self.answerers[ability] = Answerer(program, name, predict)
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of score that the model allows, its default first."""
-        return tuple(kind for kind, needs in KINDS.items() if set(needs) <= self.names.keys())
+        hidden = self.scorings.get(self.names.get("hidden"))
+        ordered = hidden is not None and hidden.in_order
+        return tuple(
+            kind
+            for kind, needs in KINDS.items()
+            if set(needs) <= self.names.keys() and not (ordered and kind.startswith("pseudo"))
+        )
 
     def check_kind(self, kind: str | None = None) -> str:
         """The kind, or the default for None.
@@ -180,7 +186,7 @@ class Scorer:
         first = int(how.from_before)
         if kind == "any-order":
             return in_random_orders(number, text, first, orders, how.in_order)
-        if ability == "one hidden":
+        if ability == "hidden":
             within_word = kind == "pseudo-within-word"
             continues = self.tokenizer.continues() if within_word else None
             return one_by_one(number, text, first, continues)

@@ -3,7 +3,7 @@
 A question is a text with some tokens hidden, some of which are asked for. Questions share rows as
 documents, so all have one shape whatever the texts' lengths.
 
-Letters: T tokens of a text, B rows, L length of a row, P asked positions.
+Letters: T tokens of a text, B rows, L length of a row, P asked positions of a text.
 """
 
 import itertools
@@ -18,7 +18,6 @@ from jaxtyping import Array, Float, Int
 
 from bertlab.evals.scoring import HIDDEN, Predict
 from bertlab.models.base import View
-from bertlab.objectives.choosing import at_positions
 from bertlab.objectives.program import Program
 
 LENGTH, ROWS = 128, 16
@@ -137,22 +136,21 @@ def in_random_orders(
 class Answerer:
     """Answers questions by one objective's model; compiled once for all texts and parameters."""
 
-    def __init__(self, program: Program, name: str, predict: Predict, asked_share: float = 1.0):
+    def __init__(self, program: Program, name: str, predict: Predict):
         """Prepares the function.
 
         Args:
             program: Model and objectives.
             name: Of the objective.
             predict: Its function of `scoring`.
-            asked_share: Positions that can be asked in a row, over its length.
         """
-        self.pad_id, self.asked_share = program.vocabulary.pad_id, asked_share
+        self.pad_id = program.vocabulary.pad_id
 
-        def log_probabilities(params, view: View, at: Int[Array, "B P"]) -> Float[Array, "B P"]:
+        def log_probabilities(params, view: View) -> Float[Array, "B L"]:
             def ask(model, view):
-                labels = at_positions(view["tokens"], at)
-                log_p = jax.nn.log_softmax(predict(model, view, at))
-                return jnp.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0]
+                every = jnp.broadcast_to(jnp.arange(view["tokens"].shape[1]), view["tokens"].shape)
+                log_p = jax.nn.log_softmax(predict(model, view, every))
+                return jnp.take_along_axis(log_p, view["tokens"][..., None], axis=-1)[..., 0]
 
             return program.call(params, name, view, ask)
 
@@ -164,55 +162,45 @@ class Answerer:
         """log p of each question's tokens, given what it does not hide."""
         lengths = [len(texts[question.text].tokens) for question in questions]
         length = max(LENGTH, 1 << (max(lengths, default=1) - 1).bit_length())
-        size, slots = max(1, ROWS * LENGTH // length), int(self.asked_share * length)
-        rows = packed(lengths, [len(question.asked) for question in questions], length, slots)
+        size, rows = max(1, ROWS * LENGTH // length), packed(lengths, length)
         answers = [None] * len(questions)
         for start in range(0, len(rows), size):
-            view, at, slots_of = self.batch(
-                texts, questions, rows[start : start + size], (size, length, slots)
-            )
-            log_p = np.asarray(self.log_probabilities(params, view, at), np.float64)
-            for number, slot in slots_of.items():
-                answers[number] = log_p[slot]
+            some = rows[start : start + size]
+            view = self.view(texts, questions, some, (size, length))
+            log_p = np.asarray(self.log_probabilities(params, view), np.float64)
+            for row, numbers in enumerate(some):
+                for number, begin in numbers.items():
+                    answers[number] = log_p[row, begin + questions[number].asked]
         return answers
 
-    def batch(self, texts, questions, rows, shape: tuple[int, int, int]):
-        """(view, asked positions [B, P], where the answers to each question are in [B, P])."""
-        size, length, slots = shape
+    def view(self, texts, questions, rows: list[dict[int, int]], shape: tuple[int, int]) -> View:
+        """The rows, each question a document."""
         names = ("tokens", "segments", "documents", "positions", "ranks")
-        view = {name: np.zeros((size, length), np.int32) for name in names}
+        view = {name: np.zeros(shape, np.int32) for name in names}
         view["tokens"][:] = self.pad_id
         if texts[0].characters is not None:
-            view["characters"] = np.zeros((size, length, texts[0].characters.shape[1]), np.int32)
-        at, slots_of = np.zeros((size, slots), np.int32), {}
+            view["characters"] = np.zeros((*shape, texts[0].characters.shape[1]), np.int32)
         for row, numbers in enumerate(rows):
-            begin, slot = 0, 0
-            for document, number in enumerate(numbers, 1):
-                question = questions[number]
-                text, last = texts[question.text], slot + len(question.asked)
+            for document, (number, begin) in enumerate(numbers.items(), 1):
+                text = texts[questions[number].text]
                 inside = (row, slice(begin, begin + len(text.tokens)))
                 view["tokens"][inside] = text.tokens
                 view["documents"][inside] = document
                 view["positions"][inside] = np.arange(len(text.tokens))
-                view["ranks"][inside] = question.ranks
+                view["ranks"][inside] = questions[number].ranks
                 if text.characters is not None:
                     view["characters"][inside] = text.characters
-                slots_of[number] = (row, slice(slot, last))
-                at[slots_of[number]] = begin + question.asked
-                begin, slot = begin + len(text.tokens), last
-        return view, at, slots_of
+        return view
 
 
-def packed(
-    lengths: Sequence[int], asked: Sequence[int], length: int, slots: int
-) -> list[list[int]]:
-    """Rows of question numbers, of at most `length` tokens and `slots` asked positions each:
-    next-fit, in the order of their lengths."""
-    rows, free, free_slots = [], -1, -1
+def packed(lengths: Sequence[int], length: int) -> list[dict[int, int]]:
+    """Rows of at most `length` tokens, each {question number: where it begins}: next-fit, in the
+    order of their lengths."""
+    rows, end = [], length
     for number in np.argsort(lengths, kind="stable").tolist():
-        if lengths[number] > free or asked[number] > free_slots:
-            rows.append([])
-            free, free_slots = length, slots
-        rows[-1].append(number)
-        free, free_slots = free - lengths[number], free_slots - asked[number]
+        if end + lengths[number] > length:
+            rows.append({})
+            end = 0
+        rows[-1][number] = end
+        end += lengths[number]
     return rows

@@ -88,9 +88,6 @@ def floors(
                     )
                 sums.append(loss)
             rows.setdefault(name, []).append(np.stack(sums, axis=1))
-    documents = np.concatenate(
-        [b["example_id"].reshape(len(b["tokens"]), -1)[:, 0] for b in batches]
-    )
     differ = not alike(batches, program.vocabulary)
     for name in rows.keys() - found.keys():
         notes = [note for note in (SPECIAL_TOKENS, COUNT) if differ and note in caveats[name]]

@@ -1,0 +1,151 @@
+"""Linear probes of what layers know of words, with control tasks (Hewitt and Liang 2019).
+
+Letters: N and M words of training and test, D width.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from bertlab.errors import UserError
+from bertlab.transfer.load import Pretrained
+
+HELD_OUT = 0.2  # of a probe's training groups
+CHOICES = (1e-3, 1e-2, 1e-1, 1.0)
+"""Values of C, the inverse of the L2 penalty."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """The result of a linear probe on test words.
+
+    Attributes:
+        accuracy: Share of correct test words.
+        standard_error: Of the accuracy; words of one sentence are dependent, so a lower bound.
+        majority: Accuracy of the most frequent class of the training words.
+        c: Chosen on held-out training words.
+    """
+
+    accuracy: float
+    standard_error: float
+    majority: float
+    c: float
+
+
+def probe(
+    features: Float[np.ndarray, "N D"],
+    labels: Sequence,
+    test_features: Float[np.ndarray, "M D"],
+    test_labels: Sequence,
+    groups: Sequence[int] | None = None,
+    seed: int = 0,
+) -> Probe:
+    """Multinomial logistic regression on standardised features (Peters et al. 2018, section 5.3).
+
+    C is the one with the highest accuracy on a fifth of the training groups, the smallest of equal
+    ones; then all groups are fitted.
+
+    Args:
+        features, labels: Training data, of at least two classes and groups.
+        test_features, test_labels: Used only for scoring; a class that training lacks is an error.
+        groups: [N] Words of one group, such as a sentence, are held out together; None: each word
+            by itself.
+        seed: Chooses the held-out groups.
+    """
+    # Imported here because it takes a second.
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GroupShuffleSplit
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    labels, test_labels = np.asarray(labels), np.asarray(test_labels)
+    groups = np.arange(len(labels)) if groups is None else np.asarray(groups)
+    split = GroupShuffleSplit(1, test_size=HELD_OUT, random_state=seed)
+    fitted, held_out = next(split.split(features, labels, groups))
+
+    def fit(c, rows):
+        model = make_pipeline(StandardScaler(), LogisticRegression(C=c, max_iter=2000))
+        return model.fit(features[rows], labels[rows])
+
+    scores = [fit(c, fitted).score(features[held_out], labels[held_out]) for c in CHOICES]
+    best = CHOICES[int(np.argmax(scores))]
+    accuracy = float(fit(best, np.arange(len(labels))).score(test_features, test_labels))
+    names, counts = np.unique(labels, return_counts=True)
+    return Probe(
+        accuracy=accuracy,
+        standard_error=float(np.sqrt(accuracy * (1 - accuracy) / len(test_labels))),
+        majority=float(np.mean(test_labels == names[np.argmax(counts)])),
+        c=best,
+    )
+
+
+def control_labels(
+    words: Sequence[str], test_words: Sequence[str], labels: Sequence[Any], seed: int = 0
+) -> tuple[list[Any], list[Any]]:
+    """The labels of a control task: every type of word has one, drawn with its share of `labels`.
+
+    A probe can only learn the control task by heart; what it does better on the true labels is its
+    selectivity.
+    """
+    names, counts = np.unique(np.asarray(labels), return_counts=True)
+    types = sorted({*words, *test_words})
+    drawn = np.random.default_rng(seed).choice(names, len(types), p=counts / counts.sum())
+    label = dict(zip(types, drawn.tolist()))
+    return [label[word] for word in words], [label[word] for word in test_words]
+
+
+Tagged = Sequence[tuple[Sequence[str], Sequence[Any]]]
+"""Sentences as (words, tags); a word whose tag is None is only context."""
+
+
+def probe_layers(
+    model: Pretrained, train: Tagged, test: Tagged, max_words: int = 10_000, seed: int = 0
+) -> list[dict[str, float]]:
+    """A probe of the words' tags on every layer, and of its control task.
+
+    Args:
+        model: From `bertlab.load`.
+        train, test: Sentences.
+        max_words: Most words of each, in whole sentences drawn at random.
+        seed: Of the sentences, the held-out groups and the control task.
+
+    Returns:
+        A dict a layer: the fields of `Probe`, `train_words`, `test_words`, `control_accuracy` and
+        `selectivity`, which is accuracy − control_accuracy.
+    """
+    train_words, tags, groups, features = encoded(model, train, max_words, seed)
+    test_words, test_tags, _, test_features = encoded(model, test, max_words, seed)
+    control, test_control = control_labels(train_words, test_words, tags, seed)
+    rows = []
+    for ours, theirs in zip(features, test_features):
+        found = probe(ours, tags, theirs, test_tags, groups, seed)
+        by_heart = probe(ours, control, theirs, test_control, groups, seed).accuracy
+        rows.append(
+            dataclasses.asdict(found)
+            | {"train_words": len(tags), "test_words": len(test_tags)}
+            | {"control_accuracy": by_heart, "selectivity": found.accuracy - by_heart}
+        )
+    return rows
+
+
+def encoded(model: Pretrained, sentences: Tagged, max_words: int, seed: int):
+    """(words, tags, number of the sentence, [n, N, D] states) of the tagged words of a sample."""
+    order = np.random.default_rng(seed).permutation(len(sentences))
+    sizes = np.cumsum([len(sentences[number][0]) for number in order])
+    chosen = [sentences[number] for number in order[sizes <= max_words] if sentences[number][0]]
+    if not chosen:
+        raise UserError(f"max_words={max_words} leaves none of {len(sentences)} sentences")
+    embeddings = model.embed([list(words) for words, _ in chosen], pretokenized=True)
+    states = np.concatenate([embedding.states for embedding in embeddings], axis=1)
+    words, tags = ([item for sentence in chosen for item in sentence[i]] for i in (0, 1))
+    groups = np.repeat(np.arange(len(chosen)), [len(sentence[0]) for sentence in chosen])
+    tagged = np.flatnonzero([tag is not None for tag in tags])
+    return (
+        [words[at] for at in tagged],
+        [tags[at] for at in tagged],
+        groups[tagged],
+        states[:, tagged],
+    )
