@@ -1,0 +1,152 @@
+"""Downstream tasks: `TASKS`, and the functions that make one's own (`table`, `conll`, ...).
+
+One's own task is a Python file beside its data:
+
+    from bertlab.transfer.tasks import table
+
+    TASK = table("reviews", train="train.tsv", valid="dev.tsv", text="review", label="stars")
+"""
+
+import dataclasses
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+
+from bertlab.errors import UserError
+from bertlab.transfer.entities import find_scheme
+from bertlab.transfer.scorers import ENTITY_METRICS
+from bertlab.transfer.tasks import catalogue, pydocs
+from bertlab.transfer.tasks.assemble import draw
+from bertlab.transfer.tasks.base import SPLITS, TASK_DATA, Task, TaskData
+from bertlab.transfer.tasks.columns import HEAD, UPOS, XPOS, conll, conllu
+from bertlab.transfer.tasks.questions import json_task, squad
+from bertlab.transfer.tasks.senses import word_in_context
+from bertlab.transfer.tasks.tables import labelled_folders, labelled_lines, multiple_choice, table
+
+__all__ = [
+    "HEAD",
+    "SPLITS",
+    "TASKS",
+    "TASK_DATA",
+    "UPOS",
+    "XPOS",
+    "Task",
+    "TaskData",
+    "conll",
+    "conllu",
+    "find_task",
+    "json_task",
+    "labelled_folders",
+    "labelled_lines",
+    "load_task",
+    "load_tasks",
+    "multiple_choice",
+    "squad",
+    "table",
+    "word_in_context",
+]
+
+TASKS = {task.name: task for task in (*catalogue.TASKS, *pydocs.TASKS)}
+
+
+def find_task(name: str) -> Task:
+    """The task of this name, the `TASK` of a .py file, or what "module:NAME" names.
+
+    The files of a .py file's task are relative to it.
+    """
+    if name in TASKS:
+        return TASKS[name]
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    path = Path(name).expanduser()
+    if path.suffix != ".py" or not path.is_file():
+        raise UserError(
+            f"config.task: '{name}' is neither a .py file that defines TASK nor one of"
+            f" {', '.join(sorted(TASKS))}"
+        )
+    specification = importlib.util.spec_from_file_location(f"own_task_{path.stem}", path)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    task = getattr(module, "TASK", None)
+    if not isinstance(task, Task):
+        raise UserError(f"{path}: the file defines no TASK, such as TASK = table(...)")
+    folder = path.resolve().parent
+    return dataclasses.replace(
+        task, load=lambda directory, options: task.load(directory or folder, options)
+    )
+
+
+def load_tasks(names: str, options: Mapping) -> dict[str, tuple[Task, TaskData]]:
+    """The tasks of "NAME+NAME" by their own names, with their examples.
+
+    Args:
+        names: as for `find_task`, joined by +.
+        options: as for `load_task`; `directory` is one for all, or one each, joined by +.
+    """
+    tasks = [find_task(name) for name in names.split("+")]
+    directories = options.get("directory", "").split("+") if len(tasks) > 1 else []
+    if len(directories) <= 1:
+        directories = [options.get("directory", "")] * len(tasks)
+    if len(directories) != len(tasks):
+        raise UserError(
+            f"config.task_data.directory names {len(directories)} folders for {len(tasks)} tasks"
+        )
+    if len({task.name for task in tasks}) < len(tasks):
+        raise UserError(f"config.task={names} names a task twice")
+    return {
+        task.name: (task, load_task(task, {**options, "directory": directory}))
+        for task, directory in zip(tasks, directories)
+    }
+
+
+def load_task(task: Task, options: Mapping) -> TaskData:
+    """A task's examples, train's after `limit`.
+
+    Args:
+        task: from `find_task`.
+        options: `config.task_data`, or some of its keys.
+    """
+    pretraining = {**TASK_DATA["pretraining"], **options.get("pretraining", {})}
+    options = {**TASK_DATA, **options, "pretraining": pretraining}
+    _check(options)
+    directory = None
+    if options["directory"] not in ("", "tfds"):
+        directory = Path(options["directory"]).expanduser()
+        if not directory.is_dir():
+            raise UserError(f"config.task_data.directory={directory} is not a folder")
+    data = task.load(directory, options)
+    if "f1" in task.metrics and len(data.labels) != 2:
+        raise UserError(
+            f"task '{task.name}': f1 scores class 1 of two, and there are {len(data.labels)}; use"
+            " macro_f1"
+        )
+    notes = [
+        f"{number:,} words of {split} have a tag that train lacks and count as wrong:"
+        f" {', '.join(data.unseen)}"
+        for split in data.examples
+        if (number := data.count_unseen(split))
+    ]
+    if set(ENTITY_METRICS) & set(task.metrics):
+        scheme, of_scheme = find_scheme(task.name, data.names, data.examples)
+        data, notes = dataclasses.replace(data, scheme=scheme), of_scheme + notes
+    train = draw(data.examples["train"], options["limit"], options["seed"])
+    # A kind that trains nothing has no valid of its own.
+    examples = {"train": train, "valid": data.examples.get("valid", train)}
+    examples["test"] = data.examples["test"]
+    return dataclasses.replace(data, examples=examples, notes=tuple(notes))
+
+
+def _check(options: Mapping) -> None:
+    """Raises a UserError for values that would silently give other examples."""
+    for key in options:
+        if key not in TASK_DATA:
+            raise UserError(f"config.task_data.{key} is not one of {', '.join(TASK_DATA)}")
+    if options["dev"] not in ("test", "valid"):
+        raise UserError(f"config.task_data.dev={options['dev']} is neither test nor valid")
+    for key in ("valid_fraction", "test_fraction"):
+        if not 0 < options[key] < 0.5:
+            raise UserError(f"config.task_data.{key}={options[key]} is not between 0 and 0.5")
+    if options["limit"] < 0:
+        raise UserError(f"config.task_data.limit={options['limit']} is below 0")

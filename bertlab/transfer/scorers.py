@@ -1,0 +1,261 @@
+"""The metrics of tasks; they give the numbers of the published scripts, as fractions from 0 to 1.
+
+Every metric compares gold with predicted, which have one item an example. An item is
+
+    a class: a name or, if classes have none, a number; a number (pearson, spearman); for tagging a
+    sentence's tags, predicted "" for a word that was not read;
+    a class's number, or the numbers of a sentence's tags (f1);
+    a sentence's entities (entity_*; `bertlab.transfer.entities`);
+    the classes of a group of examples (group_exact_match);
+    the classes of each of a sentence's targets (micro_*);
+    gold: the texts that answer a question, () if it has no answer; predicted: a text, "" for none
+    (exact_match, span_f1);
+    gold: a word's senses; predicted: one sense, or None (sense_f1).
+"""
+
+import math
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+
+def _flat(gold: Sequence, predicted: Sequence) -> tuple[list, list]:
+    """Classes of examples unchanged; those of sentences one after the other."""
+    if not isinstance(gold[0], list | tuple):
+        return list(gold), list(predicted)
+    pairs = zip(gold, predicted, strict=True)
+    words = [pair for one, other in pairs for pair in zip(one, other, strict=True)]
+    return [one for one, _ in words], [other for _, other in words]
+
+
+def accuracy(gold: Sequence, predicted: Sequence) -> float:
+    """Fraction of correct classes, or of correct word tags."""
+    gold, predicted = _flat(gold, predicted)
+    return float(np.mean([one == other for one, other in zip(gold, predicted, strict=True)]))
+
+
+def _f1(right: int, predicted: int, gold: int) -> float:
+    """F1 of counts; 0 if neither side has any."""
+    return 2 * right / (predicted + gold) if predicted + gold else 0.0
+
+
+def _class_f1(gold: list, predicted: list, label: object) -> float:
+    right = sum(one == other == label for one, other in zip(gold, predicted, strict=True))
+    return _f1(right, predicted.count(label), gold.count(label))
+
+
+def f1(gold: Sequence[int], predicted: Sequence[int]) -> float:
+    """F1 of class 1, as GLUE reports it for MRPC and QQP; 0 if neither side has this class."""
+    return _class_f1(*_flat(gold, predicted), 1)
+
+
+def macro_f1(gold: Sequence, predicted: Sequence) -> float:
+    """Mean F1 of the classes on either side, as scikit-learn's; "" (not read) is no class."""
+    gold, predicted = _flat(gold, predicted)
+    labels = {*gold, *predicted} - {""}
+    return float(np.mean([_class_f1(gold, predicted, label) for label in labels]))
+
+
+def matthews(gold: Sequence, predicted: Sequence) -> float:
+    """Matthews' correlation of any number of classes (CoLA); 0 if either side is constant.
+
+    Source: Gorodkin 2004, as in scikit-learn.
+    """
+    total, golds, predictions = len(gold), Counter(gold), Counter(predicted)
+    right = sum(one == other for one, other in zip(gold, predicted, strict=True))
+    covariance = right * total - sum(golds[label] * predictions[label] for label in golds)
+    squares = [total**2 - sum(n**2 for n in side.values()) for side in (golds, predictions)]
+    return covariance / math.sqrt(math.prod(squares)) if all(squares) else 0.0
+
+
+def group_exact_match(gold: Sequence[Sequence], predicted: Sequence[Sequence]) -> float:
+    """Fraction of groups whose classes are all correct: MultiRC's EM, a group a question.
+
+    Source: Wang et al. 2019 (SuperGLUE), section 3.
+    """
+    pairs = zip(gold, predicted, strict=True)
+    return float(np.mean([list(one) == list(other) for one, other in pairs]))
+
+
+def pearson(gold: Sequence[float], predicted: Sequence[float]) -> float:
+    """Pearson's correlation; 0 if either side is constant, NaN if a number is not finite."""
+    sides = np.asarray([gold, predicted], np.float64)
+    if not np.isfinite(sides).all():
+        return math.nan
+    if (sides == sides[:, :1]).all(axis=1).any():
+        return 0.0
+    return float(np.corrcoef(sides)[0, 1])
+
+
+def spearman(gold: Sequence[float], predicted: Sequence[float]) -> float:
+    """Spearman's rank correlation; equal numbers have their mean rank. 0, NaN as for `pearson`."""
+    from scipy.stats import rankdata  # SciPy's statistics take a second to import
+
+    sides = np.asarray([gold, predicted], np.float64)
+    return pearson(*rankdata(sides, axis=1)) if np.isfinite(sides).all() else math.nan
+
+
+# Labels of spans: each target has any number of classes, each sentence any number of entities.
+
+
+def _counts(gold: Sequence, predicted: Sequence) -> tuple[int, int, int]:
+    """Numbers of correct, predicted and gold labels of all targets."""
+    right = guessed = expected = 0
+    for sentence, predictions in zip(gold, predicted, strict=True):
+        for one, other in zip(sentence, predictions, strict=True):
+            right += len(set(one) & set(other))
+            guessed += len(set(other))
+            expected += len(set(one))
+    return right, guessed, expected
+
+
+def micro_f1(gold: Sequence, predicted: Sequence) -> float:
+    """F1 over all labels of all targets together (Tenney et al. 2019)."""
+    return _f1(*_counts(gold, predicted))
+
+
+def micro_precision(gold: Sequence, predicted: Sequence) -> float:
+    """Fraction of predicted labels that are right; 0 if none is predicted."""
+    right, guessed, _ = _counts(gold, predicted)
+    return right / guessed if guessed else 0.0
+
+
+def micro_recall(gold: Sequence, predicted: Sequence) -> float:
+    """Fraction of gold labels that were found; 0 if there are none."""
+    return micro_precision(predicted, gold)
+
+
+def entity_f1(gold: Sequence[Sequence], predicted: Sequence[Sequence]) -> float:
+    """F1 over all entities, whose types and words must agree (CoNLL's FB1); 0 without any."""
+    return micro_f1([gold], [predicted])
+
+
+def entity_precision(gold: Sequence[Sequence], predicted: Sequence[Sequence]) -> float:
+    """Fraction of predicted entities that are right; 0 if none is predicted."""
+    return micro_precision([gold], [predicted])
+
+
+def entity_recall(gold: Sequence[Sequence], predicted: Sequence[Sequence]) -> float:
+    """Fraction of gold entities that were found; 0 if there are none."""
+    return micro_recall([gold], [predicted])
+
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalize_answer(text: str) -> str:
+    """Lower case without ASCII punctuation and articles, one space between words."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def _overlap(gold: str, predicted: str, empty_agree: bool) -> float:
+    gold, predicted = gold.split(), predicted.split()
+    if not gold or not predicted:
+        return float(empty_agree and gold == predicted)
+    return _f1(sum((Counter(gold) & Counter(predicted)).values()), len(predicted), len(gold))
+
+
+def _answer_scores(
+    compare: Callable[[str, str, bool], float],
+    gold: Sequence[Sequence[str]],
+    predicted: Sequence[str],
+) -> list[float]:
+    """Each question's best agreement with one of its answers.
+
+    SQuAD 1.1's script if every question has an answer, otherwise 2.0's. They differ for answers
+    that `normalize_answer` makes empty: 2.0 drops them, and "" is the answer if none remains.
+    """
+    lacking = not all(gold)
+    scores = []
+    for answers, text in zip(gold, predicted, strict=True):
+        answers = [normalize_answer(answer) for answer in answers]
+        if lacking:
+            answers = [answer for answer in answers if answer] or [""]
+        text = normalize_answer(text)
+        scores.append(max(compare(answer, text, lacking) for answer in answers))
+    return scores
+
+
+def exact_match_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> list[float]:
+    """By question, 1 if the prediction equals an answer after `normalize_answer`, else 0.
+
+    Source: SQuAD's evaluate-v1.1.py and evaluate-v2.0.py (Rajpurkar et al. 2016, 2018).
+    """
+    return _answer_scores(lambda one, other, _: float(one == other), gold, predicted)
+
+
+def span_f1_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> list[float]:
+    """By question, the largest F1 of the words shared with an answer; as `exact_match_scores`.
+
+    If answer or prediction has no words, 1.1's script gives 0; 2.0's gives 1 if both have none.
+    """
+    return _answer_scores(_overlap, gold, predicted)
+
+
+def exact_match(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> float:
+    """Mean of `exact_match_scores`."""
+    return sum(exact_match_scores(gold, predicted)) / len(gold)
+
+
+def span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> float:
+    """Mean of `span_f1_scores`."""
+    return sum(span_f1_scores(gold, predicted)) / len(gold)
+
+
+def best_threshold(
+    scores: Sequence[float],
+    predicted: Sequence[str],
+    null_odds: Sequence[float],
+    has_answer: Sequence[bool],
+) -> tuple[float, float]:
+    """(Threshold, score): the threshold of "no answer" that is best here, and its mean score.
+
+    A question gets no answer if its odds are above the threshold, which is 0 if none beats giving
+    no answers at all.
+
+    Args:
+        scores: of each question's `predicted` text.
+        predicted: the best text for every question.
+        null_odds: odds of no answer.
+        has_answer: whether the question has an answer.
+
+    Source: find_best_thresh of SQuAD's evaluate-v2.0.py.
+    """
+    current = best = sum(not has for has in has_answer)
+    threshold = 0.0
+    for index in sorted(range(len(scores)), key=lambda index: null_odds[index]):
+        current += scores[index] if has_answer[index] else -bool(predicted[index])
+        if current > best:
+            best, threshold = current, null_odds[index]
+    return float(threshold), best / len(scores)
+
+
+def sense_f1(gold: Sequence[Sequence[str]], predicted: Sequence[str | None]) -> float:
+    """Harmonic mean of precision (words that got a sense) and recall (all words).
+
+    Source: Raganato et al. 2017, section 4; Navigli 2009, section 5.
+    """
+    answered = sum(sense is not None for sense in predicted)
+    right = sum(sense in senses for senses, sense in zip(gold, predicted, strict=True))
+    return _f1(right, answered, len(gold))
+
+
+METRICS: dict[str, Callable[[Sequence, Sequence], float]] = {
+    metric.__name__: metric
+    for metric in (
+        *(accuracy, f1, macro_f1, matthews, pearson, spearman, group_exact_match),
+        *(entity_f1, entity_precision, entity_recall, exact_match, span_f1, sense_f1),
+        *(micro_f1, micro_precision, micro_recall),
+    )
+}
+"""Name -> (gold, predicted), at least one item each -> value; higher is better."""
+NUMBER_METRICS = ("f1",)
+"""These read the numbers of classes, the others their names."""
+ENTITY_METRICS = ("entity_f1", "entity_precision", "entity_recall")
+"""These read the entities of sentences."""
+GROUP_METRICS = ("group_exact_match",)
+"""These read the classes of a group of examples as one item."""

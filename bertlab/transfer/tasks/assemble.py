@@ -1,0 +1,274 @@
+"""From published files to a task's examples: numbered labels, and splits held out of train."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertlab.errors import UserError
+from bertlab.transfer.examples import Example
+from bertlab.transfer.scorers import METRICS
+from bertlab.transfer.tasks.base import SPLITS, Task, TaskData
+from bertlab.transfer.tasks.files import find_file, matches
+
+Reader = Callable[[Path, str], Iterable[Example]]
+"""(File or folder, split) -> examples with labels as published; those of test may be None.
+
+An example without an id gets its number in the file.
+"""
+
+DEFAULT_METRICS = {
+    "classification": ("accuracy", "macro_f1"),
+    "regression": ("pearson", "spearman"),
+    "choice": ("accuracy",),
+    "word_pair": ("accuracy",),
+    "tagging": ("accuracy",),
+    "span": ("span_f1", "exact_match"),
+    "candidate": ("span_f1", "exact_match"),
+    "sense": ("sense_f1",),
+    "span_pair": ("micro_f1",),
+}
+"""By kind of task; the first selects."""
+
+CLASSES = ("classification", "word_pair", "tagging", "candidate", "span_pair")
+"""Kinds whose labels are named classes."""
+
+MOST_VALID = 2000
+"""Examples that are held out for selection at most."""
+
+Patterns = str | tuple[str, ...]
+
+
+def make_task(name: str, kind: str, metrics: Patterns, load: Callable, **fields) -> Task:
+    """A task with the default metrics of its kind if it has none."""
+    metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+    if not re.fullmatch(r"\w[\w-]*", name):
+        raise UserError(f"task '{name}': a name has letters, digits, '_' and '-', as a folder has")
+    for metric in metrics:
+        if metric not in METRICS:
+            raise UserError(f"task '{name}': metric '{metric}' is not one of {', '.join(METRICS)}")
+    return Task(name, kind, metrics or DEFAULT_METRICS[kind], load, **fields)
+
+
+def file_task(
+    name: str,
+    kind: str,
+    read: Reader,
+    *,
+    train: Patterns,
+    valid: Patterns = (),
+    test: Patterns = (),
+    metrics: Patterns = (),
+    folder: str = "",
+    label_names: tuple[str, ...] = (),
+    every_label: bool = False,
+    stored: Callable[[str], Iterable[Example]] | None = None,
+    **fields,
+) -> Task:
+    """A task with a file or folder a split.
+
+    Args:
+        name: letters, digits, "_" and "-".
+        kind: of task.
+        read: reads one file or folder.
+        train, valid, test: names or globs of files, or of folders ("train/"), the preferred first,
+            in the task's folder (of your own task: the one of its Python file). A split without
+            any is held out of train (`divide`).
+        metrics: the first selects and is reported; () for the kind's default metrics.
+        folder: in the task's folder, where files may be too.
+        label_names: the classes in order; () for those of train, sorted.
+        every_label: () stands for those of all splits.
+        stored: split -> its examples, from TFDS.
+        fields: others of `Task`.
+    """
+    patterns = {split: (of,) if isinstance(of, str) else of for split, of in
+                zip(SPLITS, (train, valid, test)) if of}  # fmt: skip
+
+    def read_files(directory: Path | None, options: Mapping) -> Iterator[tuple[str, Path]]:
+        if directory is None:
+            raise UserError(
+                f"config.task_data.directory is empty; give the folder of task '{name}' ({train})"
+            )
+        slash = "/" if patterns["train"][0].endswith("/") else ""
+        files = {split: options[f"{split}_file"] for split in SPLITS}
+        files = {split: (file.rstrip("/") + slash,) for split, file in files.items() if file}
+        for split, wanted in (patterns | files).items():
+            yield split, find_file(name, split, directory, wanted, folder)
+
+    def load(directory: Path | None, options: Mapping) -> TaskData:
+        if options["directory"] == "tfds" and stored:
+            published = {split: _identify(stored(split), "tfds") for split in patterns}
+        else:
+            paths = dict(read_files(directory, options))
+            published = {split: _identify(read(path, split), path) for split, path in paths.items()}
+        labels, unseen = (), ()
+        if kind in CLASSES:
+            labels, unseen, published = number_labels(published, label_names, every_label)
+        if kind != "sense":  # which trains nothing, so nothing is selected
+            published = divide(published, options, fields.get("symmetric", False))
+        return TaskData(labels, published, unseen)
+
+    def is_in(directory: Path) -> bool:
+        return all(matches(directory, of, folder) for of in patterns.values())
+
+    return make_task(name, kind, metrics, load, is_in=is_in, **fields)
+
+
+def _identify(examples: Iterable[Example], path: Path | str) -> list[Example]:
+    """The examples, each with an id."""
+    found: dict[str, Example] = {}
+    for number, example in enumerate(examples):
+        own = example if example.id else dataclasses.replace(example, id=str(number))
+        if own.id in found:
+            raise UserError(f"{own.where}: {found[own.id].where} has the same id '{own.id}'")
+        found[own.id] = own
+    if not found:
+        raise UserError(f"{path}: there are no examples")
+    return list(found.values())
+
+
+def number_labels(
+    published: Mapping[str, list[Example]], names: tuple[str, ...] = (), every: bool = False
+) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, list[Example]]]:
+    """(The classes, the tags that train lacks, the examples with numbers as labels).
+
+    Args:
+        published: by split, examples with labels as in their files.
+        names: the classes in order; () for those of train, sorted.
+        every: () stands for those of all splits.
+    """
+    found = {split: _first_places(examples) for split, examples in published.items()}
+    all_found = {label: where for places in found.values() for label, where in places.items()}
+    labels = names or tuple(sorted(all_found if every else found["train"]))
+    unseen = tuple(sorted(all_found.keys() - set(labels)))
+    tags = any(isinstance(example.label, tuple) for example in published["train"])
+    if unseen and (names or not tags):
+        raise UserError(
+            f"{all_found[unseen[0]]}: the label '{unseen[0]}' is not one of {', '.join(labels)}"
+        )
+    numbers = {label: number for number, label in enumerate(labels + unseen)}
+
+    def number(label: Any) -> Any:
+        if label is None:
+            return None
+        return tuple(map(number, label)) if isinstance(label, tuple) else numbers[label]
+
+    numbered = {
+        split: [dataclasses.replace(example, label=number(example.label)) for example in examples]
+        for split, examples in published.items()
+    }
+    return labels, unseen, numbered
+
+
+def _first_places(examples: list[Example]) -> dict[str, str]:
+    """Each label and where it is first."""
+    found: dict[str, str] = {}
+
+    def add(label: Any, where: str) -> None:
+        if isinstance(label, tuple):
+            for one in label:
+                add(one, where)
+        elif label is not None:
+            found.setdefault(label, where)
+
+    for example in examples:
+        add(example.label, example.where)
+    return found
+
+
+def divide(
+    published: Mapping[str, list[Example]], options: Mapping, symmetric: bool = False
+) -> dict[str, list[Example]]:
+    """Train, valid (selects) and test (is reported).
+
+    Published splits stay as they are. A development set without a test set becomes the test set
+    (see `task_data.dev`), because a score is too high on what selected it. Missing splits are held
+    out of train, test first.
+    """
+    train, valid, test = (published.get(split) for split in SPLITS)
+    if valid is not None and test is None:
+        test = valid
+        if options["dev"] == "test":
+            valid = None
+    size, seed = len(train), options["seed"]
+    if test is None:
+        number = round(options["test_fraction"] * size)
+        train, test = hold_out(train, number, (seed, 1), 1 + (valid is None), symmetric)
+    if valid is None:
+        number = min(MOST_VALID, round(options["valid_fraction"] * size))
+        train, valid = hold_out(train, number, (seed, 2), 1, symmetric)
+    return {"train": train, "valid": valid, "test": test}
+
+
+def hold_out(
+    examples: list[Example],
+    number: int,
+    seed: tuple[int, ...],
+    keep: int = 1,
+    symmetric: bool = False,
+) -> tuple[list[Example], list[Example]]:
+    """(The rest, about `number` examples and at least one), in their order.
+
+    Examples with the same first text (a span's: context) stay together, as many may ask about one
+    passage. If a first text has more than `number` examples on average (one question about many
+    passages), only equal pairs stay together.
+
+    Args:
+        examples: of train.
+        number: of examples to hold out.
+        seed: of the draw.
+        keep: different texts that the rest has at least.
+        symmetric: a pair and the swapped pair stay together.
+    """
+    groups = _group(examples, _first_text)
+    pairs = examples[0].label is not None and len(examples[0].texts) == 2
+    if pairs and len(examples) > max(number, 1) * len(groups):
+        groups = _group(examples, lambda example: _normalized(example.texts))
+    if len(groups) <= keep:
+        raise UserError(
+            f"{examples[0].where}: train has too few different texts ({len(groups)}) to hold out"
+            " other splits; give more, or a file of each split"
+        )
+    held, left = set(), len(groups)
+    for index in np.random.default_rng(seed).permutation(len(groups)):
+        if left > keep and len(held) + len(groups[index]) <= number:
+            held.update(groups[index])
+            left -= 1
+    held = held or set(min(groups, key=len))
+    if symmetric:
+        swapped = {_normalized(examples[i].texts[::-1]) for i in held}
+        held |= {i for i, one in enumerate(examples) if _normalized(one.texts) in swapped}
+    return (
+        [example for i, example in enumerate(examples) if i not in held],
+        [example for i, example in enumerate(examples) if i in held],
+    )
+
+
+def _group(examples: list[Example], key: Callable[[Example], Hashable]) -> list[list[int]]:
+    """Numbers of the examples of each key."""
+    groups: dict[Hashable, list[int]] = {}
+    for i, example in enumerate(examples):
+        groups.setdefault(key(example), []).append(i)
+    return list(groups.values())
+
+
+def _first_text(example: Example) -> tuple[str, ...]:
+    """The words, a span's context, otherwise the first text; where it is empty, all texts."""
+    first = example.texts[-1:] if example.label is None else example.texts[:1]
+    texts = example.words or first
+    return _normalized(texts if any(texts) else example.texts + example.choices)
+
+
+def _normalized(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(" ".join(text.casefold().split()) for text in texts)
+
+
+def draw(examples: list[Example], limit: int, seed: int) -> list[Example]:
+    """`limit` random examples, in their order; 0: all. Fewer are a subset of more."""
+    if not limit or limit >= len(examples):
+        return examples
+    order = np.random.default_rng((seed, 3)).permutation(len(examples))
+    return [examples[i] for i in sorted(order[:limit])]

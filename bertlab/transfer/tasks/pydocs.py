@@ -1,0 +1,217 @@
+"""Tasks with real labels from real text, the documentation of Python's standard library.
+
+They are made of the text of `config.data.corpus=pydocs`. Each document stays in its split of the
+pretraining, so a model is tested on text that it never read.
+"""
+
+import itertools
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from bertlab.data.corpora.pydocs import PydocsCorpus, Section
+from bertlab.data.splits import read_in_splits
+from bertlab.errors import UserError
+from bertlab.transfer.examples import Example
+from bertlab.transfer.tasks.assemble import make_task
+from bertlab.transfer.tasks.base import SPLITS, Task, TaskData
+
+CHAPTERS = {
+    "language": "pydoc_data",
+    "types": "_collections_abc _pydatetime _pydecimal _pylong _strptime bisect calendar collections"
+    " colorsys contextlib copy dataclasses datetime decimal enum fractions functools graphlib heapq"
+    " numbers operator pprint random reprlib secrets statistics types typing weakref zoneinfo",
+    "text": "argparse cmd codecs curses difflib encodings getopt getpass gettext locale logging"
+    " optparse platform re shlex string stringprep textwrap",
+    "files": "_pyio bz2 chunk configparser csv dbm filecmp fileinput fnmatch genericpath glob gzip"
+    " io json linecache lzma ntpath os pathlib pickle pickletools plistlib posixpath shelve shutil"
+    " sqlite3 stat tarfile tempfile tomllib xml zipfile",
+    "concurrency": "_threading_local asyncio concurrent contextvars multiprocessing queue sched"
+    " selectors signal subprocess threading",
+    "internet": "base64 cgi cgitb email ftplib html http imaplib ipaddress mailbox mailcap"
+    " mimetypes netrc nntplib poplib quopri smtplib socket socketserver ssl telnetlib urllib uuid"
+    " webbrowser wsgiref xmlrpc",
+    "development": "_py_abc _pyrepl abc ast bdb code codeop compileall ctypes dis doctest importlib"
+    " inspect modulefinder pdb pkgutil profile pstats py_compile pyclbr pydoc rlcompleter runpy"
+    " symtable tabnanny timeit token tokenize trace traceback tracemalloc unittest warnings zipapp"
+    " zipimport",
+}
+"""Packages by chapter of the library's reference, near enough."""
+CHAPTER_EXAMPLES = 1000
+"""Examples of a chapter at most."""
+_CODE = re.compile(r"(``?)(.+?)\1")
+
+Labelled = tuple[str, tuple[str, ...], int | tuple[int, ...]]
+"""Section, its text or texts and a label; tagging: its words and a label for each."""
+
+Collect = Callable[[list[Section], Mapping[str, str]], list[Labelled]]
+"""(Sections, split by section) -> examples; texts of other sections are of the same split."""
+
+
+def pydocs_task(
+    name: str, kind: str, labels: tuple[str, ...], collect: Collect, metrics=""
+) -> Task:
+    """A task whose examples are collected from the sections of the standard library."""
+
+    def load(directory: Path | None, options: Mapping) -> TaskData:
+        if options["directory"]:
+            raise UserError(
+                f"config.task_data.directory: task '{name}' reads no files; leave it empty"
+            )
+        pretraining = options["pretraining"]
+        corpus = PydocsCorpus(pretraining["directory"])
+        documents, bounds = read_in_splits(
+            corpus, ConfigDict(dict(pretraining)), lambda documents, _: list(documents)
+        )
+        split_of = {document.id: bounds.split(document) for document in documents}
+        examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
+        for section, texts, label in collect(corpus.sections, split_of):
+            found = examples[split_of[section]]
+            field = "words" if kind == "tagging" else "texts"
+            found.append(Example(str(len(found)), section, label=label, **{field: texts}))
+        for split, found in examples.items():
+            if not found:
+                raise UserError(
+                    f"task '{name}' has no {split} examples; raise config.data.{split}_fraction"
+                )
+        return TaskData(labels, examples)
+
+    return make_task(name, kind, metrics or (), load)
+
+
+def collect_packages(sections: list[Section], split_of: Mapping[str, str]) -> list[Labelled]:
+    """Paragraphs of 6 to 60 words, each with the chapter of its package.
+
+    Not with its package: most have one or two modules, too few for a class in each split. A
+    paragraph is left out if another section has one of its sentences.
+    """
+    chapter_of = {package: name for name, of in CHAPTERS.items() for package in of.split()}
+    shared = shared_sentences(sections)
+    texts: dict[str, dict[str, str]] = {name: {} for name in CHAPTERS}
+    for section in sections:
+        if chapter := chapter_of.get(section.package):
+            for paragraph in itertools.chain.from_iterable(section.docstrings):
+                words = " ".join(paragraph).split()
+                if 6 <= len(words) <= 60 and shared.isdisjoint(map(unmarked, paragraph)):
+                    texts[chapter].setdefault(" ".join(words), section.name)
+    return [
+        (section, (text,), label)
+        for label, found in enumerate(texts.values())
+        for text, section in _spread(list(found.items()), CHAPTER_EXAMPLES)
+    ]
+
+
+def _spread(items: list, most: int) -> list:
+    """At most so many of the items, evenly spaced."""
+    return [items[i * len(items) // most] for i in range(most)] if len(items) > most else items
+
+
+def collect_code_spans(sections: list[Section], split_of: Mapping[str, str]) -> list[Labelled]:
+    """Sentences with some but not all words marked as code (`x` or ``x``), without the marks."""
+    shared = shared_sentences(sections)
+    examples: dict[tuple[str, ...], Labelled] = {}
+    for section in sections:
+        for sentence in section.sentences:
+            words, labels = split_marks(sentence)
+            mixed = {0, 1} <= set(labels) and 5 <= len(words) <= 60
+            if mixed and unmarked(sentence) not in shared:
+                examples.setdefault(words, (section.name, words, labels))
+    return list(examples.values())
+
+
+def collect_next_sentences(sections: list[Section], split_of: Mapping[str, str]) -> list[Labelled]:
+    """Pairs: the second sentence follows the first or, every second time, is of another section.
+
+    The question of next-sentence prediction (Devlin et al. 2019, section 3.1) about held-out text.
+    """
+    by_split: dict[str, list[tuple[str, str, str]]] = {}
+    for pair in consecutive_sentences(sections):
+        by_split.setdefault(split_of[pair[0]], []).append(pair)
+    examples = []
+    for pairs in by_split.values():
+        for i, (section, first, second) in enumerate(pairs):
+            other, _, elsewhere = pairs[(i + len(pairs) // 2) % len(pairs)]
+            if i % 2 == 0:
+                examples.append((section, (first, second), 1))
+            elif other != section:
+                examples.append((section, (first, elsewhere), 0))
+    return examples
+
+
+def collect_sentence_orders(sections: list[Section], split_of: Mapping[str, str]) -> list[Labelled]:
+    """Two sentences that follow each other, every second pair swapped (Lan et al. 2020)."""
+    return [
+        (section, (second, first), 0) if i % 2 else (section, (first, second), 1)
+        for i, (section, first, second) in enumerate(consecutive_sentences(sections))
+    ]
+
+
+def consecutive_sentences(sections: list[Section]) -> list[tuple[str, str, str]]:
+    """(Section, sentence, the next of its docstring), each of 4 to 20 words.
+
+    Sentences of several sections are left out; none is first twice or second twice.
+    """
+    shared = shared_sentences(sections)
+    firsts, seconds, pairs = set(), set(), []
+    for section in sections:
+        for docstring in section.docstrings:
+            for pair in itertools.pairwise(itertools.chain.from_iterable(docstring)):
+                first, second = map(unmarked, pair)
+                fits = all(4 <= len(sentence.split()) <= 20 for sentence in pair)
+                new = first not in shared | firsts and second not in shared | seconds
+                if fits and new:
+                    firsts.add(first)
+                    seconds.add(second)
+                    pairs.append((section.name, *(" ".join(one.split()) for one in pair)))
+    return pairs
+
+
+def shared_sentences(sections: list[Section]) -> set[str]:
+    """The sentences of several sections: pretraining may have read an example with one."""
+    first: dict[str, str] = {}
+    return {
+        sentence
+        for section in sections
+        for sentence in map(unmarked, section.sentences)
+        if first.setdefault(sentence, section.name) != section.name
+    }
+
+
+def unmarked(sentence: str) -> str:
+    """The sentence with single spaces and without code marks, in which copies may differ."""
+    return " ".join(_CODE.sub(r"\2", sentence).split())
+
+
+def split_marks(sentence: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Words without their code marks, and 1 for each that has a character inside marks."""
+    characters, inside, last = "", [], 0
+    for match in _CODE.finditer(sentence):
+        before, code = sentence[last : match.start()], match.group(2)
+        characters += before + code
+        inside += [0] * len(before) + [1] * len(code)
+        last = match.end()
+    characters += sentence[last:]
+    inside += [0] * (len(sentence) - last)
+    words = list(re.finditer(r"\S+", characters))
+    return (
+        tuple(word.group() for word in words),
+        tuple(max(inside[word.start() : word.end()]) for word in words),
+    )
+
+
+TASKS = (
+    pydocs_task("package", "classification", tuple(CHAPTERS), collect_packages, "accuracy"),
+    pydocs_task("code_spans", "tagging", ("prose", "code"), collect_code_spans, "f1"),
+    pydocs_task(
+        "next_sentence", "classification", ("random", "next"), collect_next_sentences, "accuracy"
+    ),
+    pydocs_task(
+        "sentence_order",
+        "classification",
+        ("swapped", "in order"),
+        collect_sentence_orders,
+        "accuracy",
+    ),
+)

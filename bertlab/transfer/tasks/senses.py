@@ -1,0 +1,126 @@
+"""Word senses, in the files of Raganato et al. 2017 and of CoarseWSD-20; words in context (WiC).
+
+Raganato: NAME.data.xml has sentences of <wf> (a word) and <instance> (a word with a sense), with
+lemma and part of speech; NAME.gold.key.txt has an instance's id and its senses a line. First senses
+are those of WordNet's `index.sense` (senseidx(5WN)): a sense's key, an offset, its number, a count.
+CoarseWSD-20 (Loureiro et al. 2021): a folder a word, with SPLIT.data.txt (the word's number from 0,
+a tab, the sentence), SPLIT.gold.txt (a class a line), classes_map.txt ({"0": "apple_inc", ...}).
+"""
+
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from pathlib import Path
+
+from bertlab.errors import UserError
+from bertlab.transfer.examples import Example
+from bertlab.transfer.tasks.assemble import file_task
+from bertlab.transfer.tasks.base import Task
+from bertlab.transfer.tasks.files import parse_each, parse_json, read_lines, read_records, read_text
+
+_INDEX = ("index.sense", "dict/index.sense", "WordNet-3.0/dict/index.sense")
+# WordNet's ss_type in a sense's key; 5 is an adjective satellite.
+_PARTS_OF_SPEECH = {"1": "NOUN", "2": "VERB", "3": "ADJ", "4": "ADV", "5": "ADJ"}
+
+
+def all_words(name: str, **task) -> Task:
+    """Words with WordNet's senses; WordNet's `index.sense` is in a folder above the files."""
+    return file_task(name, "sense", _read_xml, **task)
+
+
+def _read_xml(path: Path, split: str) -> Iterator[Example]:
+    found = (folder / file for folder in path.parents for file in _INDEX)
+    index = next((file for file in found if file.is_file()), None)
+    if index is None:
+        raise UserError(f"{path}: there is no index.sense of WordNet 3.0 in the folders above it")
+    keys = (line.split() for _, line in read_lines(index) if line)
+    first = {_lemma_and_part(key): key for key, _, number, _ in keys if number == "1"}
+    gold = path.with_name(path.name.replace(".data.xml", ".gold.key.txt"))
+    senses = {line.split()[0]: tuple(line.split()[1:]) for _, line in read_lines(gold) if line}
+
+    def parse(sentence: ElementTree.Element, where: str) -> Iterator[Example]:
+        words, targets = [], []
+        for element in sentence:
+            start = len(words)
+            words += (element.text or "").split()  # an expression of several words is one element
+            if element.tag == "instance":
+                targets.append((element.attrib, (start, len(words))))
+        for instance, target in targets:
+            group = f"{instance['lemma'].lower()}#{instance['pos']}"
+            yield Example(
+                instance["id"],
+                f"{path}, instance {instance['id']}",
+                label=senses[instance["id"]],
+                words=tuple(words),
+                choices=(first[group],) if group in first else (),
+                targets=(target,),
+                group=group,
+            )
+
+    sentences = ElementTree.parse(path).iter("sentence")
+    return parse_each(((f"{path}, sentence {one.get('id')}", one) for one in sentences), parse)
+
+
+def _lemma_and_part(key: str) -> str:
+    lemma, _, rest = key.partition("%")
+    return f"{lemma}#{_PARTS_OF_SPEECH[rest[0]]}"
+
+
+def coarse_senses(name: str, **task) -> Task:
+    """CoarseWSD-20; every word's senses are in its training data."""
+
+    def read(directory: Path, split: str) -> Iterator[Example]:
+        for path in sorted(directory.glob("*/classes_map.txt")):
+            word, classes = path.parent.name, parse_json(read_text(path), path)
+
+            def parse(row: tuple[str, str], where: str, word=word, classes=classes):
+                at, _, sentence = row[0].partition("\t")
+                words, target = tuple(sentence.split()), (int(at), int(at) + 1)
+                if target[1] > len(words):
+                    raise ValueError(f"the sentence has no word {at}")
+                sense = (classes[row[1].strip()],)
+                yield Example("", where, label=sense, words=words, targets=(target,), group=word)
+
+            yield from parse_each(_with_gold(path.parent / f"{split}.data.txt"), parse)
+
+    return file_task(name, "sense", read, train="./", test="./", **task)
+
+
+def _with_gold(path: Path) -> list[tuple[str, tuple[str, str]]]:
+    """("FILE:LINE", (line, answer)) of a *.data.txt file and the *.gold.txt beside it."""
+    gold = path.with_name(path.name.replace(".data.", ".gold."))
+    answers = [line.strip() for _, line in read_lines(gold) if line.strip()]
+    lines = [(where, line) for where, line in read_lines(path) if line.strip()]
+    if len(lines) != len(answers):
+        raise UserError(f"{gold}: {len(answers)} labels for the {len(lines)} lines of {path.name}")
+    return [(where, (line, answer)) for (where, line), answer in zip(lines, answers)]
+
+
+def word_in_context(name: str, **task) -> Task:
+    """Whether a word means the same in two sentences (Pilehvar and Camacho-Collados 2019).
+
+    A split is SPLIT.data.txt (word, part of speech, I-J: the word's number in each sentence, two
+    sentences, between tabs) and SPLIT.gold.txt (T or F a line), or SuperGLUE's .jsonl.
+    """
+
+    def parse_record(record: dict, where: str) -> Iterator[Example]:
+        texts = (record["sentence1"], record["sentence2"])
+        targets = tuple((record[f"start{i}"], record[f"end{i}"]) for i in (1, 2))
+        if any(not 0 <= start < end <= len(text) for text, (start, end) in zip(texts, targets)):
+            raise ValueError(f"a sentence does not have the characters {targets}")
+        yield Example("", where, texts, "FT"[record["label"]], targets=targets)
+
+    def parse_line(row: tuple[str, str], where: str) -> Iterator[Example]:
+        (_, _, numbers, *texts), answer = row[0].split("\t"), row[1]
+        targets = tuple(
+            [match.span() for match in re.finditer(r"\S+", text)][int(number)]
+            for text, number in zip(texts, numbers.split("-"), strict=True)
+        )
+        yield Example("", where, tuple(texts), answer, targets=targets)
+
+    def read(path: Path, split: str) -> Iterator[Example]:
+        if path.suffix == ".jsonl":
+            return parse_each(read_records(path), parse_record)
+        return parse_each(_with_gold(path), parse_line)
+
+    return file_task(name, "word_pair", read, label_names=("F", "T"), **task)
