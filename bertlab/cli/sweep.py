@@ -1,0 +1,53 @@
+"""Run a study: every run that is not finished, several at a time; the same command resumes.
+
+bertlab sweep --study=experiments/ablations/objectives.py --workdir=runs/objectives --jobs=2
+"""
+
+import ast
+
+
+def add_arguments(parser):
+    """The command's own arguments."""
+    parser.add_argument("--study", required=True, help="FILE.py or FILE.py:key=value,key=value")
+    parser.add_argument("--workdir", required=True, help="the study's directory")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--launcher", default="local", help="local, slurm or ray")
+    parser.add_argument(
+        "--launcher_options",
+        default="",
+        help="NAME=VALUE,NAME=VALUE: local has devices; slurm those of submitit; ray of ray.remote",
+    )
+    parser.add_argument("--dry_run", action="store_true", help="check it, and print runs and cost")
+
+
+def run(arguments, overrides):
+    """Runs or prints the study; returns 1 if a run failed."""
+    from bertlab.errors import UserError
+    from bertlab.studies.study import load_study
+
+    if overrides:
+        raise UserError(f"{overrides[0]}: a study has no --config; set it in its file")
+    study = load_study(arguments.study)
+    if arguments.dry_run:
+        from bertlab.studies.dry_run import dry_run
+
+        dry_run(study, arguments.workdir)
+        return 0
+    from bertlab.studies.launchers import build_launcher
+    from bertlab.studies.sweep import sweep
+
+    options = parse_options(arguments.launcher_options)
+    launcher = build_launcher(arguments.launcher, arguments.jobs, options)
+    return 0 if sweep(study, arguments.workdir, launcher) else 1
+
+
+def parse_options(text: str) -> dict:
+    """ "timeout_min=60,slurm_partition=gpu" -> names to values; numbers and lists are read."""
+    options = {}
+    for item in filter(None, text.split(",")):
+        name, _, value = item.partition("=")
+        try:
+            options[name] = ast.literal_eval(value)
+        except (SyntaxError, ValueError):
+            options[name] = value
+    return options

@@ -1,0 +1,117 @@
+"""What makes models equal: parameters, tokens or FLOPs of pretraining, from configs alone."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertlab import objectives
+from bertlab.config.load import load_config
+from bertlab.data.formats import row_length
+from bertlab.models.characters import WORD_LENGTH
+from bertlab.models.lora import Lora
+from bertlab.models.presets import build_body, model_shape
+from bertlab.objectives.flops import step_costs
+from bertlab.objectives.next_sentence import NextSentence
+from bertlab.objectives.program import Program
+from bertlab.train.phases import phase_configs, weights_of
+
+
+def parameters(recipe: str, overrides: Mapping[str, Any]) -> int:
+    """The parameters of a pretraining, with output layers and heads of its objectives."""
+    config = load_config(recipe, overrides)
+    shapes = jax.eval_shape(made_up_program(config).init, jax.random.key(0), made_up_batch(config))
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+
+
+def tokens(recipe: str, overrides: Mapping[str, Any]) -> int:
+    """What a pretraining reads in its `train.steps`, with rows counted as full."""
+    return round(pretraining_cost(load_config(recipe, overrides))[0])
+
+
+def flops(recipe: str, overrides: Mapping[str, Any]) -> float:
+    """What a pretraining computes in its `train.steps`, forward and backward, on full rows."""
+    return pretraining_cost(load_config(recipe, overrides))[1]
+
+
+def sized(
+    recipe: str,
+    overrides: Mapping[str, Any],
+    size: Callable[[int], Mapping[str, Any]],
+    target: int,
+    start: int,
+) -> dict[str, Any]:
+    """The keys of the size whose parameters are nearest to a target.
+
+    Args:
+        recipe: Config file with its arguments.
+        overrides: Dotted config name -> value.
+        size: A width -> the keys that set it. Parameters are at most quadratic in it.
+        target: Parameters.
+        start: A width that the model can have; so are its double and its triple.
+    """
+    widths = np.array([start, 2 * start, 3 * start])
+    excess = [parameters(recipe, {**overrides, **size(int(w))}) - target for w in widths]
+    square, linear, constant = np.polyfit(widths, excess, 2)
+    curve = [square, linear, constant] if abs(square) > 1e-6 else [linear, constant]
+    width = max(root.real for root in np.roots(curve))
+    return dict(size(max(1, round(width))))
+
+
+def pretraining_cost(config: ConfigDict) -> tuple[float, float]:
+    """(tokens, model FLOPs) of a pretraining by its config; rows count as full."""
+    program, total_tokens, total_flops, first = made_up_program(config), 0.0, 0.0, 0
+    for end, phase in phase_configs(config):
+        rows, length = phase.data.batch_size, row_length(phase.data)
+        weights = {name: weights_of(entry) for name, entry in phase.objectives.items()}
+        trained = {k: v for k, v in program.objectives.items() if any(weights[k])}
+        sums = {f"{k}/loss": (0.0, rows * predictions(v, length)) for k, v in trained.items()}
+        part = Program(program.body, trained, program.vocabulary, program.stream)
+        _, step_flops = step_costs(part, weights, sums, rows, length)
+        total_tokens += (end - first) * rows * length
+        total_flops += (end - first) * step_flops
+        first = end
+    return total_tokens, total_flops
+
+
+def predictions(objective: objectives.Objective, length: int) -> float:
+    """The weight of an objective's loss in a full row of so many positions."""
+    if isinstance(objective, NextSentence):
+        return 1.0
+    return float(objective.slots(length) if hasattr(objective, "slots") else length)
+
+
+def made_up_program(config: ConfigDict) -> Program:
+    """The program of a config, without its text: the ids of special pieces are made up."""
+    size = config.data.tokenizer.vocab_size
+    vocabulary = objectives.Vocabulary(
+        size, *range(5), counts=(1,) * size, continues=(False,) * size
+    )
+    return Program(
+        build_body(model_shape(config.model, size)),
+        objectives.build(config.objectives),
+        vocabulary,
+        stream=config.data.format == "stream",
+        stateful=config.model.stateful,
+        adapter=Lora(**config.lora) if config.lora.rank else None,
+    )
+
+
+def made_up_batch(config: ConfigDict, rows: int = 2) -> dict[str, jax.Array]:
+    """A batch of zeros with the fields of every format."""
+    length = 1 if config.data.format == "cooccurrence" else row_length(config.data)
+    zeros, ones = jnp.zeros((rows, length), jnp.int32), jnp.ones((rows, length), jnp.int32)
+    names = ("tokens", "segments", "positions", "sentences", "next_tokens", "contexts")
+    batch = {"documents": ones, "continues": ones > 0} | dict.fromkeys(names, zeros)
+    if config.data.format == "stream":
+        batch |= {f"backward_{name}": value for name, value in batch.items()}
+    row = jnp.zeros(rows, jnp.int32)
+    batch |= dict.fromkeys(("pair_label", "order_label", "number", "visit"), row)
+    batch |= {"example_id": jnp.zeros((rows, 2), jnp.int32), "counts": ones.astype(float)}
+    if config.data.characters:
+        batch["characters"] = jnp.zeros((rows, length, WORD_LENGTH), jnp.int32)
+    return batch

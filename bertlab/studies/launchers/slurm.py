@@ -1,0 +1,61 @@
+"""Runs as jobs of SLURM, through submitit.
+
+A job that reaches its time limit or is preempted is queued again by submitit (`Checkpointable`) and
+resumes from its last checkpoint.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import submitit
+
+from bertlab.errors import UserError
+from bertlab.studies.worker import execute_directory
+
+
+class Task(submitit.helpers.Checkpointable):
+    """What a job executes."""
+
+    def __call__(self, directory: str) -> None:
+        execute_directory(Path(directory))
+
+
+class SlurmJob:
+    """A `Job`."""
+
+    def __init__(self, job: submitit.Job):
+        self._job = job
+
+    def done(self) -> bool:
+        return self._job.done()
+
+    def stop(self) -> None:
+        self._job.cancel()
+
+
+class Slurm:
+    """Submits runs; submitit's files go to `slurm` in a run's directory."""
+
+    def __init__(self, jobs: int, cluster: str = "slurm", **parameters: Any):
+        """Checks nothing until the first run.
+
+        Args:
+            jobs: In the queue at a time.
+            cluster: "slurm", or submitit's "local".
+            parameters: Of `submitit.AutoExecutor.update_parameters`: timeout_min, mem_gb,
+                cpus_per_task, gpus_per_node, slurm_partition, slurm_account, ...
+        """
+        if "timeout_min" not in parameters:
+            raise UserError(
+                "--launcher=slurm: give a run's minutes, --launcher_options=timeout_min=60"
+            )
+        self.jobs, self._cluster, self._parameters = jobs, cluster, parameters
+
+    def start(self, directory: Path) -> SlurmJob:
+        directory = directory.absolute()
+        executor = submitit.AutoExecutor(directory / "slurm", cluster=self._cluster)
+        executor.update_parameters(name=directory.name, **self._parameters)
+        return SlurmJob(executor.submit(Task(), str(directory)))
+
+    def close(self) -> None:
+        pass
