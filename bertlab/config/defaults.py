@@ -244,6 +244,9 @@ DEFAULTS = dict(
     ),
     evaluate=dict(
         sentences=64,  # test sentences to score in bits per byte after training; 0: none
+        text="",  # a file of texts, one a line, to score in bits per byte
+        kinds="",  # kinds of score (bertlab/evals/code_length.py) joined by commas; empty: all
+        floors=False,  # on the synthetic language: the exact floors and the loss above them
         minimal_pairs="",  # a file of minimal pairs in BLiMP's format to score after training
         pairs=20,  # minimal pairs per paradigm; 0: all
         # files of rated pairs of words, joined by commas, to compare with cosines after training

@@ -1,13 +1,16 @@
 """Minimal pairs: how often a model finds the good sentence more likely than the bad one (BLiMP,
 Warstadt et al. 2020)."""
 
+import collections
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertlab.data.corpora.text import read_lines
 from bertlab.errors import UserError
 
 ROUNDING = 1e-5
@@ -31,20 +34,19 @@ class Pair(NamedTuple):
     phenomenon: str = ""
 
 
-def read_pairs(lines: Iterable[str], name: str, limit: int = 0) -> list[Pair]:
+def read_pairs(path: Path, limit: int = 0) -> list[Pair]:
     """Pairs in BLiMP's format: JSON lines with `sentence_good`, `sentence_bad`, `UID` and perhaps
     `linguistics_term`.
 
     Args:
-        lines: Of the file.
-        name: The file's, for errors.
+        path: The file.
         limit: The first so many pairs of each paradigm; 0: all.
 
     Raises:
         UserError: A line is not such a record, or there is none.
     """
-    pairs, taken = [], {}
-    for number, line in enumerate(lines, 1):
+    pairs, taken = [], collections.Counter()
+    for number, line in read_lines(path):
         if not line.strip():
             continue
         try:
@@ -52,14 +54,14 @@ def read_pairs(lines: Iterable[str], name: str, limit: int = 0) -> list[Pair]:
             good, bad, paradigm = (record[key] for key in ("sentence_good", "sentence_bad", "UID"))
         except (ValueError, KeyError, TypeError):
             raise UserError(
-                f'{name}, line {number}: expected a JSON object with "sentence_good",'
-                ' "sentence_bad" and "UID", as in BLiMP'
+                f'{path}:{number}: expected a JSON object with "sentence_good", "sentence_bad" and'
+                ' "UID", as in BLiMP'
             ) from None
-        taken[paradigm] = taken.get(paradigm, 0) + 1
+        taken[paradigm] += 1
         if not limit or taken[paradigm] <= limit:
             pairs.append(Pair(good, bad, paradigm, record.get("linguistics_term") or ""))
     if not pairs:
-        raise UserError(f"{name} has no pairs; give JSON lines like BLiMP's")
+        raise UserError(f"{path} has no pairs; give JSON lines like BLiMP's")
     return pairs
 
 

@@ -1,0 +1,75 @@
+"""Write the vectors of texts: the states of each token, or one vector a text.
+
+bertlab embed --run=runs/bert --text=lines.txt --out=lines.npz
+bertlab embed --run=runs/bert --text=lines.txt --out=lines.csv --layers=-1 --pooling=mean
+
+FILE.npz has an array a line, named by its number from 0: [layers, tokens, width], or [layers,
+width] with pooling. FILE.csv is a table: text, layer, position and token, d0, d1, ...
+"""
+
+import csv
+from pathlib import Path
+
+from bertlab.errors import UserError
+
+
+def add_arguments(parser):
+    """The command's own arguments."""
+    parser.add_argument("--run", required=True, help="directory of a run or an import")
+    parser.add_argument("--step", type=int, help="of a checkpoint (default: the last one)")
+    parser.add_argument("--text", required=True, type=Path, help="UTF-8 file, a text a line")
+    parser.add_argument("--out", required=True, type=Path, help="FILE.npz or FILE.csv")
+    parser.add_argument("--layers", default="all", help="all, or numbers such as 0,-1")
+    parser.add_argument("--pooling", help="mean, max, first, last or pooler: a vector a text")
+    parser.add_argument("--pretokenized", action="store_true", help="a state a word between spaces")
+    parser.add_argument("--special_tokens", action="store_true", help="keep [CLS] and [SEP]")
+
+
+def run(arguments, overrides):
+    """Writes the file."""
+    import numpy as np
+
+    from bertlab.data.corpora.text import read_lines
+    from bertlab.transfer.load import load
+
+    if arguments.out.suffix not in (".npz", ".csv"):
+        raise UserError(f"--out={arguments.out}: choose a name that ends in .npz or .csv")
+    layers = arguments.layers
+    try:
+        layers = layers if layers == "all" else [int(number) for number in layers.split(",")]
+    except ValueError:
+        raise UserError(f"--layers={layers}: give all, or numbers such as 0,-1") from None
+    texts = [line for _, line in read_lines(arguments.text)]
+    if arguments.pretokenized:
+        texts = [line.split() for line in texts]
+    model = load(arguments.run, arguments.step)
+    settings = {name: getattr(arguments, name) for name in ("pretokenized", "special_tokens")}
+    found = model.embed(texts, layers, arguments.pooling, **settings)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    if arguments.out.suffix == ".csv":
+        write_table(arguments.out, found)
+    else:
+        arrays = found if arguments.pooling else [embedding.states for embedding in found]
+        np.savez(arguments.out, **{str(number): array for number, array in enumerate(arrays)})
+    print(f"{arguments.out}: {len(texts)} texts")
+
+
+def write_table(path: Path, found) -> None:
+    """A row a text and layer, or a token and layer."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = None
+        for number, of_text in enumerate(found):
+            states = getattr(of_text, "states", of_text)
+            numbers = getattr(of_text, "layers", range(len(states)))
+            for layer, of_layer in zip(numbers, states):
+                if hasattr(of_text, "tokens"):
+                    rows = [(at, *row) for at, row in enumerate(zip(of_text.tokens, of_layer))]
+                else:
+                    rows = [(None, None, of_layer)]
+                for position, token, vector in rows:
+                    row = {"text": number, "layer": layer, "position": position, "token": token}
+                    row |= {f"d{i}": value for i, value in enumerate(vector.tolist())}
+                    if writer is None:
+                        writer = csv.DictWriter(file, row)
+                        writer.writeheader()
+                    writer.writerow(row)

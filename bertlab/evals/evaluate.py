@@ -1,0 +1,257 @@
+"""What `config.evaluate` asks of a trained model; `bertlab evaluate`, and the end of a training.
+
+evaluation.json is {text: {metric: number}}; a text is "test" (the held-out split) or the path of a
+file. The metrics of a model that predicts tokens:
+
+    bits_per_byte/KIND, perplexity/KIND, tokens/KIND, bytes, pieces, unknown     of "test" and texts
+    accuracy/KIND, accuracy/KIND/PHENOMENON, pairs                               of minimal pairs
+    similarity/WAY, layer N, scored, pairs                                       of rated words
+    analogies/WAY, layer N, answered, questions, answers                         of questions
+    OBJECTIVE/guessing, OBJECTIVE/floor, OBJECTIVE/above_floor, ...              of "test"
+
+with standard_error/METRIC where it is known.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertlab.data.batches import Batches
+from bertlab.data.characters import character_ids, character_table
+from bertlab.data.corpora import open_corpus
+from bertlab.data.corpora.text import read_lines
+from bertlab.data.prepared import Prepared, load_prepared
+from bertlab.errors import UserError
+from bertlab.evals import floors, similarity
+from bertlab.evals.code_length import Scorer, bits_per_byte
+from bertlab.evals.guessing import guessing
+from bertlab.evals.minimal_pairs import judge, read_pairs
+from bertlab.evals.questions import Text, encode
+from bertlab.files import cache_directory
+from bertlab.objectives.program import group_by_view
+from bertlab.train.run_directory import RunDirectory
+from bertlab.transfer.load import Pretrained, load
+
+LONGEST = 480
+"""Bytes of a held-out sentence: every tokenizer's pieces fit into 512 positions."""
+
+Metrics = dict[str, float | None]
+
+
+def evaluate_run(
+    directory: str | Path, settings: ConfigDict | None = None, step: int | None = None
+) -> dict[str, Metrics]:
+    """Measures what the settings name, and adds it to evaluation.json (or evaluation-STEP.json).
+
+    Args:
+        directory: Of a run or an import.
+        settings: As `config.evaluate`; None: the run's own.
+        step: Of the checkpoint; None: the last one.
+
+    Returns:
+        What was measured: text -> metric -> number.
+    """
+    run, model = RunDirectory(directory), load(directory, step)
+    settings = model.config.evaluate if settings is None else settings
+    found = {}
+    scorer = Scorer(model.program, model.tokenizer, model.trained)
+    kinds = [kind for kind in settings.kinds.split(",") if kind] or list(scorer.kinds)
+    params = jax.device_put(model.params)
+    fingerprint = run.read("data", {}).get("fingerprint")
+    if settings.text:
+        lines = [line for _, line in read_lines(Path(settings.text)) if line.strip()]
+        texts = encode_all(model, lines)
+        found[settings.text] = code_lengths(scorer, params, texts, kinds)
+    if fingerprint and model.objectives:
+        found["test"] = held_out(fingerprint, model, scorer, params, kinds, settings)
+    if settings.minimal_pairs and kinds:
+        path = settings.minimal_pairs
+        pairs = read_pairs(Path(path), settings.pairs)
+        found[path] = minimal_pairs(scorer, params, model, pairs, kinds)
+    if settings.words or settings.analogies:
+        found |= word_scores(model, settings)
+    found = {text: metrics for text, metrics in found.items() if metrics}
+    name = "evaluation" if step is None else f"evaluation-{step}"
+    before = run.read(name, {})
+    run.write(name, before | {text: before.get(text, {}) | of for text, of in found.items()})
+    return found
+
+
+def encode_all(model: Pretrained, lines: Sequence[str]) -> list[Text]:
+    """Texts as the model reads them, with characters if it reads those."""
+    tokenizer, texts = model.tokenizer, [encode(line, model.tokenizer) for line in lines]
+    if model.config.model.token_encoder != "characters":
+        return texts
+    table = character_table(tokenizer)
+    before, after = table[list(tokenizer.prefix_ids)], table[list(tokenizer.suffix_ids)]
+    return [
+        text._replace(
+            characters=np.concatenate([before, character_ids(tokenizer.words(line)), after])
+        )
+        for text, line in zip(texts, lines)
+    ]
+
+
+def code_lengths(scorer: Scorer, params, texts: Sequence[Text], kinds: Sequence[str]) -> Metrics:
+    """Bits per byte and perplexity by kind of score."""
+    found = {}
+    for kind in kinds:
+        scores = scorer.score(params, texts, kind)
+        bits = bits_per_byte(texts, scores, scorer.tokenizer.unk_id)
+        found |= {
+            f"bits_per_byte/{kind}": bits.value,
+            f"standard_error/bits_per_byte/{kind}": bits.standard_error,
+            f"perplexity/{kind}": bits.perplexity,
+            f"tokens/{kind}": bits.tokens,
+        }
+        found |= {name: getattr(bits, name) for name in ("bytes", "pieces", "unknown")}
+    return found
+
+
+def minimal_pairs(scorer: Scorer, params, model, pairs, kinds) -> Metrics:
+    """Accuracy by kind of score, and by phenomenon; without bounds if there are exact scores."""
+    found = {"pairs": len(pairs)}
+    for kind in [kind for kind in kinds if kind != "any-order"] or kinds:
+
+        def score(texts, kind=kind):
+            scores = scorer.score(params, encode_all(model, texts), kind)
+            return [score.log_probability for score in scores]
+
+        judged = judge(pairs, score)
+        found[f"accuracy/{kind}"] = judged["accuracy"]
+        found[f"standard_error/accuracy/{kind}"] = judged["standard_error"]
+        for name, of in judged["phenomena"].items():
+            found[f"accuracy/{kind}/{name}"] = of["accuracy"]
+    return found
+
+
+def held_out(fingerprint: str, model: Pretrained, scorer: Scorer, params, kinds, settings):
+    """Of the test split of the run's own corpus: bits per byte, guessing and floors."""
+    config = model.config
+    prepared = find_prepared(config.data, fingerprint)
+    if "test" not in prepared.statistics:
+        return {}
+    found = {}
+    if settings.sentences and kinds:
+        texts = held_out_sentences(prepared, settings.sentences, model)
+        found |= code_lengths(scorer, params, texts, kinds)
+    batches = Batches(prepared, config.data, "test").evaluation(config.train.eval_batches)
+    groups = group_by_view(model.objectives, model.program.stream)
+    for view, names in groups.items():
+        for name in names:
+            viewed = model.objectives.get(view) if view != name else None
+            nats = guessing(model.objectives[name], prepared.counts, batches, viewed)
+            found |= {} if nats is None else {f"{name}/guessing": nats}
+    if settings.floors:
+        found |= floor_metrics(model, prepared, batches, params)
+    return found
+
+
+def find_prepared(data: ConfigDict, fingerprint: str) -> Prepared:
+    """The prepared corpus that a run has read.
+
+    Raises:
+        UserError: It is not in the cache.
+    """
+    cache = cache_directory(data.directory)
+    for directory in cache.glob(f"*-{fingerprint[:16]}"):
+        return load_prepared(directory)
+    raise UserError(
+        f"{cache} has no corpus {fingerprint[:16]}, which the run has read; prepare it again with"
+        " `bertlab prepare`, or set config.evaluate.sentences=0"
+    )
+
+
+def held_out_sentences(prepared: Prepared, number: int, model: Pretrained) -> list[Text]:
+    """Sentences of the test split, the same for all models of one tokenizer.
+
+    Only documents' bytes are known, so a sentence has those of its document in proportion to its
+    tokens: the sum estimates the text's bytes without bias, and is one factor for all objectives.
+    """
+    split, tokenizer, table = prepared.split("test"), prepared.tokenizer, None
+    before, after = (list(ids) for ids in (tokenizer.prefix_ids, tokenizer.suffix_ids))
+    if model.config.model.token_encoder == "characters":
+        table = prepared.characters
+    sizes, texts = np.diff(split.token_bounds()), []
+    for sentence in np.random.default_rng(0).permutation(len(split.sentences) - 1):
+        begin, end = split.sentences[sentence : sentence + 2].tolist()
+        document = np.searchsorted(split.documents, sentence, side="right") - 1
+        size = float(split.bytes[document]) * (end - begin) / sizes[document]
+        tokens = np.array([*before, *split.tokens[begin:end], *after], np.int32)
+        if size > LONGEST or len(tokens) > model.longest:
+            continue
+        characters = None
+        if table is not None:
+            characters = table[[*before, *split.words[begin:end], *after]]
+        pieces = len(before) + np.arange(end - begin)
+        texts.append(Text(tokens, pieces, size, characters))
+        if len(texts) == number:
+            break
+    return texts
+
+
+def floor_metrics(model: Pretrained, prepared: Prepared, batches, params) -> Metrics:
+    """Exact floors on the synthetic language, and how far above them the model is."""
+    data, found = model.config.data, {}
+    if data.corpus != "synthetic" or not prepared.tokenizer.has_whole_words:
+        raise UserError(
+            "config.evaluate.floors needs config.data.corpus=synthetic and tokenizer.kind=words"
+        )
+    language = open_corpus(data).language
+    ids = np.array(prepared.tokenizer.encode_words(language.words)[0])
+    chain = floors.chain_of(language, prepared.tokenizer.vocab_size, ids)
+    try:
+        relations = floors.relations_of(data)
+    except floors.NoFloor as reason:
+        print(f"no floors: {reason}")
+        return {}
+    counts = tuple(prepared.counts.tolist())
+    vocabulary = dataclasses.replace(model.vocabulary, counts=counts)
+    program = dataclasses.replace(model.program, vocabulary=vocabulary)
+    for name, of in floors.floors(program, batches, chain, relations, params).items():
+        if isinstance(of, str):
+            print(f"{name}: no floor: {of}")
+            continue
+        found[f"{name}/floor" if of.exact else f"{name}/lower_bound"] = of.value
+        found[f"{name}/above_floor"] = of.above
+        found[f"standard_error/{name}/above_floor"] = of.above_standard_error
+    return found
+
+
+def word_scores(model: Pretrained, settings: ConfigDict) -> dict[str, Metrics]:
+    """Of each file of rated words and of analogies, on every layer and in every way."""
+    text = settings.word_text
+    lines = [line for _, line in read_lines(Path(text))] if text else []
+    ratings = {
+        path: similarity.read_ratings(Path(path)) for path in settings.words.split(",") if path
+    }
+    questions = similarity.read_questions(Path(settings.analogies)) if settings.analogies else []
+    answers = similarity.possible_answers(model, questions, lines) if questions else []
+    rated = [word for pairs in ratings.values() for pair in pairs for word in pair[:2]]
+    words = list(dict.fromkeys([*rated, *answers]))
+    has_vector, ways = similarity.word_vectors(model, words, lines)
+    row = {word: number for number, word in enumerate(words) if has_vector[number]}
+    found = {path: {"pairs": len(pairs)} for path, pairs in ratings.items()}
+    answers = [word for word in answers if word in row]
+    rows = [row[word] for word in answers]
+    if questions:
+        found[settings.analogies] = {"questions": len(questions), "answers": len(answers)}
+    for way, vectors in ways.items():
+        for path, pairs in ratings.items():
+            found[path]["scored"], layers = similarity.rate_words(pairs, row, vectors)
+            for layer, value in enumerate(layers):
+                found[path][f"similarity/{way}, layer {layer}"] = value
+        if questions:
+            answered, layers = similarity.answer_questions(questions, answers, vectors[:, rows])
+            metrics = found[settings.analogies] | {"answered": answered}
+            for layer, of in enumerate(layers):
+                metrics[f"analogies/{way}, layer {layer}"] = of["3CosAdd"].get("all")
+                for measure, shares in of.items():
+                    for group, share in shares.items():
+                        metrics[f"{measure}/{group}/{way}, layer {layer}"] = share
+            found[settings.analogies] = metrics
+    return found
