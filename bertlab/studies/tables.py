@@ -157,3 +157,11 @@ def _chosen(results: Results, measure: Measure) -> dict[str, str]:
         return {}
     first = frame.groupby("variant", sort=False)[list(select)].first()
     return {name: ", ".join(labels) for name, labels in zip(first.index, first.to_numpy())}
+
+
+def evaluations(results: Results) -> pd.DataFrame:
+    """Mean bits per byte of the test split, a row a variant, a column a kind of score."""
+    frame = scores(results)
+    frame = frame[(frame["stage"] == "evaluate") & (frame["split"] == "test")]
+    frame = frame[frame["metric"].str.startswith(comparisons.CODE_LENGTH)]
+    return frame.pivot_table("value", "variant", "metric", sort=False)
