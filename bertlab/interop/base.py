@@ -1,0 +1,146 @@
+"""Imports and exports of all formats: from and to run directories."""
+
+import dataclasses
+import json
+import pkgutil
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import jax
+from ml_collections import ConfigDict
+
+from bertlab import objectives
+from bertlab.data.tokenizers import Tokenizer
+from bertlab.errors import UserError
+from bertlab.files import finite
+from bertlab.train.checkpoint import save_params
+from bertlab.train.run_directory import RunDirectory
+from bertlab.transfer.load import load
+
+IMPORTERS = {
+    "huggingface": "bertlab.interop.huggingface:load",
+    "elmo": "bertlab.interop.elmo:load",
+    "fastai": "bertlab.interop.fastai:load",
+    "word2vec": "bertlab.interop.word2vec:load",
+    "glove": "bertlab.interop.word2vec:load_glove",
+}
+"""Format to module:function, (source: Path) -> Model."""
+
+EXPORTERS = {
+    "huggingface": "bertlab.interop.huggingface:save",
+    "fastai": "bertlab.interop.fastai:save",
+    "word2vec": "bertlab.interop.word2vec:save",
+    "glove": "bertlab.interop.word2vec:save_glove",
+}
+"""Format to module:function, (model: Model, target: Path) -> None."""
+
+CARD = """---
+tags: [bertlab]
+---
+# {title}
+
+A model that bertlab trained or imported ({run}), with a vocabulary of {pieces:,} pieces. The
+directory `tokenizer` has bertlab's own files of the tokenizer.
+
+```json
+{config}
+```
+"""
+
+TOKENIZER = "tokenizer"
+"""The folder of an exported directory with bertlab's own tokenizer, which an import prefers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A model to import; for an export, `bertlab.load` gives the same members.
+
+    Attributes:
+        config: a whole config; its `objectives` are those that trained the model, if any did.
+        params: {"body": ..., "heads_nsp": ...}, float32 NumPy arrays.
+        tokenizer: its text to ids.
+    """
+
+    config: ConfigDict
+    params: dict
+    tokenizer: Tokenizer
+
+    @property
+    def objectives(self) -> Mapping[str, objectives.Objective]:
+        """Of `config.objectives`, by name."""
+        return objectives.build(self.config.objectives) if len(self.config.objectives) else {}
+
+
+def import_weights(kind: str, source: str | Path, workdir: str | Path) -> None:
+    """Makes a run directory of a published model, with its weights as the checkpoint of step 0.
+
+    Args:
+        kind: a key of `IMPORTERS`, or module:function.
+        source: the model's directory or file.
+        workdir: a new directory.
+
+    Raises:
+        UserError: the format is unknown, or the source is not such a model.
+    """
+    convert, source, workdir = find(kind, IMPORTERS), Path(source).expanduser(), Path(workdir)
+    if not source.exists():
+        raise UserError(f"{source} does not exist; give the file or directory of the model")
+    refuse_occupied(workdir)
+    save_model(convert(source), workdir, {"from": kind, "source": str(source)})
+
+
+def save_model(model: Model, workdir: Path, description: Mapping[str, str]) -> None:
+    """Writes config.json, tokenizer/, the checkpoint of step 0, and imported.json."""
+    run = RunDirectory(workdir)
+    run.write("config", model.config.to_dict())
+    model.tokenizer.save(run.tokenizer)
+    save_params(run, model.params)
+    count = sum(array.size for array in jax.tree.leaves(model.params))
+    run.write("imported", {**description, "parameters": count})
+
+
+def export_weights(kind: str, run: str | Path, target: str | Path, step: int | None = None) -> None:
+    """Writes a run's model for another library.
+
+    Args:
+        kind: a key of `EXPORTERS`, or module:function.
+        run: a run or an imported directory.
+        target: a new directory; for word vectors, a new file.
+        step: of the run's checkpoint; None: the last.
+
+    Raises:
+        UserError: the format is unknown, or the library does not have such a model.
+    """
+    convert, target = find(kind, EXPORTERS), Path(target)
+    refuse_occupied(target)
+    model = load(run, step)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        convert(model, target)
+    except UserError:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+    if target.is_dir():
+        model.tokenizer.save(target / TOKENIZER)
+        card = CARD.format(
+            title=" ".join([model.config.model.family, model.config.model.size, *model.objectives]),
+            run=run,
+            pieces=model.tokenizer.vocab_size,
+            config=json.dumps(finite(model.config.to_dict()), indent=2),
+        )
+        (target / "README.md").write_text(card, encoding="utf-8")
+
+
+def find(kind: str, registry: Mapping[str, str]) -> Callable:
+    """The function of a format."""
+    if kind not in registry and ":" not in kind:
+        choices = ", ".join(registry)
+        raise UserError(f"format {kind!r} is not one of {choices}, or your own as module:function")
+    return pkgutil.resolve_name(registry.get(kind, kind))
+
+
+def refuse_occupied(path: Path) -> None:
+    """Refuses to write into a directory with files, or over a file."""
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise UserError(f"{path} exists; give a new name")

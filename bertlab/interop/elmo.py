@@ -1,0 +1,159 @@
+"""ELMo's published files (bilm-tf, AllenNLP): a directory with options.json and weights.hdf5.
+
+Names that end so do too ("elmo_2x4096_512_2048cnn_2xhighway_options.json"). The model reads
+characters, so any words will do; a file vocabulary.txt beside them, a word a line, makes the
+vocabulary of a language model that goes on from it. The files have no output layer.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertlab.config.defaults import base_config
+from bertlab.data.tokenizers.base import SPECIALS
+from bertlab.data.tokenizers.words import WordsTokenizer
+from bertlab.errors import UserError
+from bertlab.files import read_json
+from bertlab.interop.base import Model
+from bertlab.interop.tensors import Entry, mapped, read, same
+from bertlab.models.characters import ALPHABET, WORD_LENGTH
+from bertlab.models.presets import body_shapes, model_shape
+
+DIRECTIONS = {"forward": "RNN_0", "backward": "RNN_1"}
+VOCABULARY = "vocabulary.txt"
+
+
+def load(source: Path) -> Model:
+    """Reads a directory.
+
+    Raises:
+        UserError: a file is missing, or bertlab's model does not have an option's value.
+    """
+    options_path, weights_path = (
+        only_file(source, f"*{ending}") for ending in ("options.json", "weights.hdf5")
+    )
+    config = read_options(read_json(options_path), options_path)
+    words = []
+    if (source / VOCABULARY).is_file():
+        words = (source / VOCABULARY).read_text(encoding="utf-8").splitlines()
+    theirs = (*SPECIALS, "<S>", "</S>", "<UNK>")
+    words = [word for word in dict.fromkeys(words) if word not in theirs]
+    tokenizer = WordsTokenizer([*SPECIALS, *words], lowercase=False)
+    shape = model_shape(config.model, tokenizer.vocab_size)
+    tensors = read_hdf5(weights_path)
+    if "char_embed" not in tensors:
+        raise UserError(f"{weights_path} has no char_embed: only models of characters are read")
+    if sum(count for _, count in shape.filters) == shape.width:
+        # Such a model has no projection; bertlab's changes nothing.
+        tensors["CNN_proj/W_proj"] = np.eye(shape.width, dtype=np.float32)
+        tensors["CNN_proj/b_proj"] = np.zeros(shape.width, np.float32)
+    shapes = {"body": body_shapes(shape, predicts=False)}
+    return Model(config, read(table(shape), tensors, shapes, weights_path), tokenizer)
+
+
+def only_file(source: Path, pattern: str) -> Path:
+    """The file of a directory with such a name."""
+    found = list(source.glob(pattern))
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise UserError(f"{source} must have one file {pattern}; it has {names}")
+    return found[0]
+
+
+def read_hdf5(path: Path) -> dict[str, np.ndarray]:
+    """All datasets by path."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise UserError("ELMo's weights need h5py: pip install 'bertlab[elmo]'") from error
+
+    tensors = {}
+
+    def keep(name, item):
+        if isinstance(item, h5py.Dataset):
+            tensors[name] = item[()]
+
+    with h5py.File(path) as file:
+        file.visititems(keep)
+    return tensors
+
+
+def read_options(options: Mapping[str, Any], path: Path) -> ConfigDict:
+    """The config of options.json."""
+    if "lstm" not in options or "char_cnn" not in options:
+        raise UserError(f"{path} must have lstm and char_cnn")
+    lstm, characters = options["lstm"], options["char_cnn"]
+    if lstm["cell_clip"] != lstm["proj_clip"]:
+        raise UserError(f"{path}: lstm.cell_clip and proj_clip differ; bertlab has one bound")
+    if lstm["projection_dim"] >= lstm["dim"]:
+        raise UserError(f"{path}: lstm.projection_dim must be below lstm.dim, the cells' width")
+    if characters["max_characters_per_token"] != WORD_LENGTH:
+        raise UserError(f"{path}: char_cnn.max_characters_per_token must be {WORD_LENGTH}")
+    # 261 in training; readers add one for padding, which the weights do not include.
+    if characters["n_characters"] not in (ALPHABET, ALPHABET + 1):
+        raise UserError(f"{path}: char_cnn.n_characters must be {ALPHABET} or {ALPHABET + 1}")
+    if characters["activation"] not in ("relu", "tanh"):
+        raise UserError(f"{path}: char_cnn.activation must be relu or tanh")
+    config = base_config()
+    config.data.characters, config.data.tokenizer.kind = True, "words"
+    config.model.update(
+        family="elmo",
+        size="original",
+        direction="bidirectional",
+        token_encoder="characters",
+        layers=lstm["n_layers"],
+        width=lstm["projection_dim"],
+        hidden=lstm["dim"],
+        clip=float(lstm["cell_clip"]),
+        skip_connections=bool(lstm.get("use_skip_connections", False)),
+        highway_layers=characters.get("n_highway") or 0,
+        filters=tuple(map(tuple, characters["filters"])),
+        character_width=characters["embedding"]["dim"],
+        character_activation=characters["activation"],
+    )
+    return config
+
+
+def table(shape) -> list[Entry]:
+    """The parameters by the files' names."""
+    entries = [same("char_embed", "body/characters/embedding")]
+    for n in range(len(shape.filters)):
+        ours = f"body/characters/filter_{n}"
+        # There, a convolution over an image of one row.
+        kernel = (f"{ours}/kernel", lambda array: array[0], lambda array: array[None])
+        entries += [mapped(f"CNN/W_cnn_{n}", *kernel), same(f"CNN/b_cnn_{n}", f"{ours}/bias")]
+    for n in range(shape.highway_layers):
+        for gate in ("carry", "transform"):
+            ours = f"body/characters/highway_{n}/{gate}"
+            entries.append(same(f"CNN_high_{n}/W_{gate}", f"{ours}_kernel"))
+            entries.append(same(f"CNN_high_{n}/b_{gate}", f"{ours}_bias"))
+    entries.append(same("CNN_proj/W_proj", "body/characters/projection/kernel"))
+    entries.append(same("CNN_proj/b_proj", "body/characters/projection/bias"))
+    for side, theirs in DIRECTIONS.items():
+        cell, ours = f"{theirs}/RNN/MultiRNNCell/Cell{{i}}/LSTMCell", f"body/{side}"
+        kernels = (f"{ours}/input_kernel", f"{ours}/recurrent_kernel")
+        entries += [
+            # One matrix for inputs and states; gates in the order input, candidate, forget, output.
+            Entry((f"{cell}/W_0",), kernels, split_kernels, join_kernels),
+            mapped(
+                f"{cell}/B",
+                f"{ours}/bias",
+                lambda array: array.reshape(4, -1),
+                lambda array: array.reshape(-1),
+            ),
+            same(f"{cell}/W_P_0", f"{ours}/projection"),
+        ]
+    return entries
+
+
+def split_kernels(arrays):
+    """[2D, 4F] -> twice [D, 4, F]."""
+    return [half.reshape(len(half), 4, -1) for half in np.split(arrays[0], 2)]
+
+
+def join_kernels(arrays):
+    """The inverse."""
+    return [np.concatenate([array.reshape(len(array), -1) for array in arrays])]

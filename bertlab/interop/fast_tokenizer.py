@@ -1,0 +1,157 @@
+"""Tokenizers as transformers' AutoTokenizer opens them: tokenizer.json and tokenizer_config.json.
+
+They are built of the `tokenizers` library's own rules. Those differ from bertlab's in control and
+private-use characters, a capital sigma at the end of a word, and names of special pieces in text,
+which become the special pieces; the export's folder `tokenizer` has the exact rules.
+"""
+
+from pathlib import Path
+
+import sentencepiece
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
+
+from bertlab.data.tokenizers import Tokenizer
+from bertlab.data.tokenizers.sentencepieces import SPACE_MARK
+from bertlab.data.tokenizers.wordpiece import LONGEST_WORD
+from bertlab.errors import UserError
+from bertlab.files import write_json
+
+ROLES = dict(pad="pad", unk="unk", cls="cls", sep="sep", mask="mask", bos="cls", eos="sep")
+
+
+def save_fast_tokenizer(
+    tokenizer: Tokenizer, directory: Path, max_length: int, segments: bool
+) -> None:
+    """Writes the two files.
+
+    A pair of texts is prefix, first, suffix, second, suffix, with type 1 from the second on.
+
+    Args:
+        tokenizer: of any kind.
+        directory: exists.
+        max_length: the model's positions.
+        segments: whether the model reads token types.
+    """
+    if tokenizer.kind == "json":
+        backend = Backend.from_buffer(tokenizer.vocabulary_files()["tokenizer.json"])
+    else:
+        backend = BACKENDS[tokenizer.kind](tokenizer)
+        add_specials(backend, tokenizer)
+    backend.save(str(directory / "tokenizer.json"))
+    pieces = tokenizer.pieces()
+    ids = {role: getattr(tokenizer, f"{ours}_id") for role, ours in ROLES.items()}
+    # Without special ids around them, texts of a pair have types that no model was trained on.
+    framed = bool(tokenizer.prefix_ids or tokenizer.suffix_ids)
+    typed = segments and framed and 1 in backend.encode("a", "a").type_ids
+    settings = {
+        # This class takes tokenizer.json as it is; others build rules around its vocabulary.
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": max_length,
+        "model_input_names": ["input_ids", *["token_type_ids"] * typed, "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+        **{f"{role}_token": pieces[index] for role, index in ids.items() if index is not None},
+    }
+    write_json(directory / "tokenizer_config.json", settings)
+
+
+def add_specials(backend: Backend, tokenizer: Tokenizer) -> None:
+    """Declares the special pieces, and those around a text or a pair."""
+    pieces = tokenizer.pieces()
+    names = [pieces[index] for index in sorted(tokenizer.special_ids)]
+    backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+    prefix = [pieces[index] for index in tokenizer.prefix_ids]
+    suffix = [pieces[index] for index in tokenizer.suffix_ids]
+    single = [*prefix, "$A", *suffix]
+    backend.post_processor = processors.TemplateProcessing(
+        single=single,
+        pair=[*single, "$B:1", *(f"{piece}:1" for piece in suffix)],
+        special_tokens=[(name, pieces.index(name)) for name in {*prefix, *suffix}],
+    )
+
+
+def wordpiece(tokenizer: Tokenizer) -> Backend:
+    """BERT's rules."""
+    vocabulary = {piece: index for index, piece in enumerate(tokenizer.pieces())}
+    longest = dict(max_input_chars_per_word=LONGEST_WORD)
+    backend = Backend(models.WordPiece(vocabulary, unk_token="[UNK]", **longest))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=tokenizer.lowercase)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##", cleanup=False)
+    return backend
+
+
+def words(tokenizer: Tokenizer) -> Backend:
+    """Words and single punctuation marks."""
+    if tokenizer.split != "punctuation":
+        raise UserError(
+            "this tokenizer splits only unknown words at punctuation, which tokenizer.json cannot"
+        )
+    vocabulary = {piece: index for index, piece in enumerate(tokenizer.pieces())}
+    backend = Backend(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    if tokenizer.lowercase:
+        backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"\s+"), "removed"),
+            pre_tokenizers.Split(Regex(r"[^\w\s]"), "isolated"),
+        ]
+    )
+    # WordPiece's decoder joins by spaces; no word begins with its prefix.
+    backend.decoder = decoders.WordPiece(prefix=" ", cleanup=False)
+    return backend
+
+
+def subwords(tokenizer: Tokenizer) -> Backend:
+    """SentencePiece's unigram model or BPE.
+
+    Raises:
+        UserError: the model normalises text by rules of its own.
+    """
+    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    if processor.normalize("ﬁ Ａ①").strip(SPACE_MARK) != f"ﬁ{SPACE_MARK}Ａ①":
+        raise UserError(
+            "this SentencePiece model normalises text by rules of its own, which are not written to"
+            " tokenizer.json; use the publisher's tokenizer.json"
+        )
+    pieces, unknown = tokenizer.pieces(), processor.unk_id()
+    scores = {
+        piece: processor.get_score(index)
+        for index, piece in enumerate(pieces)
+        if not (processor.is_control(index) or processor.is_byte(index) or index == unknown)
+    }
+    if tokenizer.kind == "unigram":
+        # The library's score of an unknown piece follows from the lowest score of all.
+        least = min(scores.values())
+        scored = [(piece, scores.get(piece, least)) for piece in pieces]
+        backend = Backend(models.Unigram(scored, unk_id=unknown, byte_fallback=True))
+    else:
+        ids = {piece: index for index, piece in enumerate(pieces)}
+        rules = dict(unk_token=pieces[unknown], fuse_unk=True, byte_fallback=True)
+        backend = Backend(models.BPE(ids, merges(scores), **rules))
+    steps = [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+    steps += [normalizers.Lowercase()] if tokenizer.lowercase else []
+    backend.normalizer = normalizers.Sequence(steps)
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE_MARK, prepend_scheme="always")
+    backend.decoder = decoders.Sequence(
+        [
+            decoders.Replace(SPACE_MARK, " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return backend
+
+
+def merges(scores: dict[str, float]) -> list[tuple[str, str]]:
+    """All pairs of pieces that SentencePiece may merge, the best resulting piece first."""
+    cuts = [
+        (-score, cut, piece[:cut], piece[cut:])
+        for piece, score in scores.items()
+        for cut in range(1, len(piece))
+    ]
+    return [(a, b) for _, _, a, b in sorted(cuts) if a in scores and b in scores]
+
+
+BACKENDS = {"unigram": subwords, "bpe": subwords, "wordpiece": wordpiece, "words": words}

@@ -1,0 +1,294 @@
+"""Directories of Hugging Face transformers: config.json, model.safetensors, a tokenizer.
+
+Weights in float16 or bfloat16 become float32 without loss. A pickle (pytorch_model.bin) is never
+opened. Every transformer of bertlab can be written: one that no class of transformers computes
+exactly gets `modeling_bertlab.py` beside it (`kinds.own`).
+"""
+
+import math
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import safetensors.numpy
+import tokenizers
+from ml_collections import ConfigDict
+
+from bertlab.config.defaults import base_config
+from bertlab.config.recipes import add_objectives
+from bertlab.data.tokenizers import Tokenizer, load_tokenizer
+from bertlab.data.tokenizers.fast import JsonTokenizer
+from bertlab.data.tokenizers.wordpiece import WordPieceTokenizer
+from bertlab.errors import UserError
+from bertlab.evals.scoring import scoring
+from bertlab.files import read_json, write_json
+from bertlab.interop.base import TOKENIZER, Model
+from bertlab.interop.fast_tokenizer import save_fast_tokenizer
+from bertlab.interop.kinds import KINDS, Kind
+from bertlab.interop.tensors import Entry, read, write
+from bertlab.models.presets import FAMILIES, body_shapes, model_shape
+from bertlab.models.transformer import TransformerShape
+from bertlab.objectives.diffusion import MaskedDiffusion
+
+MODELING = "modeling_bertlab.py"
+CLASSES = {"AutoConfig": "BertlabConfig", "AutoModel": "BertlabModel"}
+for head in ("MaskedLM", "CausalLM", "SequenceClassification", "TokenClassification"):
+    CLASSES[f"AutoModelFor{head}"] = f"BertlabFor{head}"
+NO_MASK = -1e4
+"""A bias by which a token has probability 0, in float16 too."""
+
+
+def load(source: Path) -> Model:
+    """Reads a directory.
+
+    Raises:
+        UserError: it is no model of a kind in `KINDS`, or has what bertlab does not compute.
+    """
+    path = source / "config.json"
+    if not path.is_file():
+        raise UserError(f"{source} has no config.json; give a directory that transformers wrote")
+    settings = read_json(path)
+    if settings.get("model_type") not in KINDS:
+        choices = ", ".join(KINDS)
+        raise UserError(
+            f"{path}: model_type={settings.get('model_type')!r} is not one of {choices}"
+        )
+    return assemble(settings, read_safetensors(source), read_tokenizer(source), path)
+
+
+def assemble(
+    settings: Mapping[str, Any],
+    tensors: Mapping[str, np.ndarray],
+    tokenizer: Tokenizer,
+    path: Path,
+) -> Model:
+    """A model from its tensors.
+
+    Args:
+        settings: config.json, of a kind in `KINDS`.
+        tensors: by their published names.
+        tokenizer: its pieces may be fewer than the embedding's rows.
+        path: of config.json, for messages.
+    """
+    kind = KINDS[settings["model_type"]]
+    try:
+        values = kind.read(settings)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    table = kind.table(values["heads"])
+    tensors = canonical(tensors, kind, table, values["tied"], path.parent)
+    found = {entry.ours[0] for entry in table if entry.names(1)[0][0] in tensors}
+    architecture = (settings.get("architectures") or [""])[0]
+    predicts = any(name.startswith("body/output/") for name in found)
+    predicts |= architecture.endswith(("LMHeadModel", "ForCausalLM", "ForMaskedLM"))
+    pairs, pools = "heads_nsp/kernel" in found, "body/pooler/kernel" in found
+    config = make_config(settings.get("family", kind.family), values)
+    config.data.format = "segment_pair" if pairs else "full_sentences"
+    if "objectives" in settings:
+        restore_objectives(config, settings["objectives"])
+    else:
+        directions = {"left-to-right": "ltr", "right-to-left": "rtl"}
+        names = [directions.get(values["direction"], "mlm")] * predicts + ["nsp"] * pairs
+        for name in names:
+            add_objectives(config, name)
+    shape = model_shape(config.model, settings["vocab_size"])
+    shapes = {"body": body_shapes(shape, predicts=predicts, pools=pools)}
+    if pairs:
+        sizes = {"kernel": (shape.width, 2), "bias": (2,)}
+        shapes["heads_nsp"] = {
+            name: jax.ShapeDtypeStruct(size, np.float32) for name, size in sizes.items()
+        }
+    params = read(table, tensors, shapes, path.parent)
+    return Model(config, params, fit_vocabulary(tokenizer, shape.vocab_size, path.parent))
+
+
+def make_config(family: str, values: Mapping[str, Any]) -> ConfigDict:
+    """A config with these keys of config.model, and the named size that is nearest."""
+    sizes = {
+        name: {**FAMILIES[family].values, **size} for name, size in FAMILIES[family].sizes.items()
+    }
+    places = {name: size.get("norm_placement", "post") for name, size in sizes.items()}
+    names = [name for name in sizes if places[name] == values["norm_placement"]] or list(sizes)
+
+    def distance(name):
+        return sum(abs(math.log(sizes[name][key] / values[key])) for key in ("layers", "width"))
+
+    config = base_config()
+    config.model.update(family=family, size=min(names, key=distance), **values)
+    config.data.seq_len = min(config.data.seq_len, values["max_positions"])
+    return config
+
+
+def restore_objectives(config: ConfigDict, entries: Mapping[str, Mapping[str, Any]]) -> None:
+    """Fills `config.objectives` with what `save` wrote of it."""
+    for name, entry in entries.items():
+        add_objectives(config, entry.get("implementation", name))
+        values = {key: value for key, value in entry.items() if value is not None}
+        config.objectives[name].update(values)
+
+
+def read_safetensors(source: Path) -> dict[str, np.ndarray]:
+    """All tensors of model.safetensors, or of the files that its index names."""
+    index = source / "model.safetensors.index.json"
+    if (source / "model.safetensors").is_file():
+        names = ["model.safetensors"]
+    elif index.is_file():
+        names = sorted(set(read_json(index)["weight_map"].values()))
+    else:
+        raise UserError(
+            f"{source} has no model.safetensors; a pickle (pytorch_model.bin) can run code:"
+            " convert one that you trust with transformers' from_pretrained and save_pretrained"
+        )
+    tensors = {}
+    for name in names:
+        if not (source / name).is_file():
+            raise UserError(f"{index} names {name}, which is not beside it")
+        tensors |= safetensors.numpy.load_file(source / name)
+    return tensors
+
+
+def canonical(
+    tensors: Mapping[str, np.ndarray], kind: Kind, table: Sequence[Entry], tied: bool, source: Path
+) -> dict[str, np.ndarray]:
+    """Tensors under the table's names: without buffers, copies, and names of older files."""
+    heads = {name for entry in table for name in entry.theirs if not name.startswith(kind.prefix)}
+    heads.add(kind.tied[1])
+    bare = not any(name.startswith(kind.prefix) for name in tensors)
+    named = {}
+    for name, array in tensors.items():
+        name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
+        name = name.replace("LayerNorm.beta", "LayerNorm.bias")
+        if name.startswith(("cls.", "lm_head.")):
+            name = name.replace(".decoder.bias", ".bias")
+        name = kind.prefix + name if bare and name not in heads else name
+        if not re.fullmatch(kind.buffers, name):
+            named[name] = array
+    embeddings, output = kind.tied
+    if tied and output in named:
+        array = named.pop(output)
+        if not np.array_equal(named.setdefault(embeddings, array), array):
+            raise UserError(f"{source}: {output} differs from {embeddings}; bertlab ties them")
+    # ModernBERT's first layer lacks a norm that bertlab has, and does not read.
+    for name in [name for name in named if name.startswith("model.layers.0.mlp_norm.")]:
+        added = name.replace("mlp_norm", "attn_norm")
+        named[added] = np.full_like(named[name], name.endswith("weight"))
+    return named
+
+
+def read_tokenizer(source: Path) -> Tokenizer:
+    """bertlab's own of an export, otherwise the published one."""
+    own = source / TOKENIZER
+    return load_tokenizer(own if own.is_dir() else source)
+
+
+def fit_vocabulary(tokenizer: Tokenizer, vocab_size: int, source: Path) -> Tokenizer:
+    """Extends a tokenizer to a piece a row, with "<unused_ID>", which no text has: embeddings often
+    have more rows, to be a multiple of 64.
+
+    Raises:
+        UserError: it has more pieces than the embedding has rows, or cannot be extended.
+    """
+    pieces = tokenizer.pieces()
+    unused = [f"<unused_{index}>" for index in range(len(pieces), vocab_size)]
+    if len(pieces) > vocab_size or (unused and tokenizer.kind not in ("wordpiece", "json")):
+        raise UserError(f"{source} has {len(pieces)} pieces, but its embedding {vocab_size} rows")
+    if not unused:
+        return tokenizer
+    if tokenizer.kind == "wordpiece":
+        return WordPieceTokenizer(pieces + unused, tokenizer.lowercase)
+    backend = tokenizers.Tokenizer.from_buffer(tokenizer.vocabulary_files()["tokenizer.json"])
+    backend.add_special_tokens(
+        [tokenizers.AddedToken(name, special=True, normalized=False) for name in unused]
+    )
+    return JsonTokenizer(backend.to_str(), tokenizer.metadata()["special_ids"])
+
+
+def save(model: Model, directory: Path) -> None:
+    """Writes a transformer, of the first kind that computes it exactly.
+
+    Heads that the kind lacks, of tasks for example, are left out, and a printed line names them.
+
+    Raises:
+        UserError: the model is no transformer.
+    """
+    model_config, tokenizer = model.config.model, model.tokenizer
+    shape = model_shape(model_config, tokenizer.vocab_size)
+    if not isinstance(shape, TransformerShape):
+        raise UserError(
+            f"config.model.family={model_config.family!r} is no transformer; choose another --to"
+        )
+    body = model.params["body"]
+    predicts = "output" in body or not (shape.output_transform or shape.output_bias)
+    next_token, only_in_order = predicts_next(model)
+    model_type = "bertlab"
+    if not next_token:
+        fits = (shape, model.params, tokenizer.pad_id, predicts)
+        model_type = next((name for name in KINDS if KINDS[name].fits(*fits)), model_type)
+    kind = KINDS[model_type]
+    roots = {entry.ours[0].split("/")[0] for entry in kind.table(shape.heads)}
+    if left := [name for name in model.params if name not in roots]:
+        print(f"not exported: {model_type} has no {', '.join(left)}", flush=True)
+    params = {name: tree for name, tree in model.params.items() if name in roots}
+    tensors = write(kind.table(shape.heads), without_mask(params, model))
+    if model_type == "modernbert":
+        tensors = {k: v for k, v in tensors.items() if "layers.0.attn_norm." not in k}
+    architecture = kind.architectures[predicts, "heads_nsp" in params]
+    if model_type == "bertlab" and (only_in_order or shape.direction != "bidirectional"):
+        architecture = architecture.replace("MaskedLM", "CausalLM")
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "model.safetensors"
+    safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
+    settings = {
+        "model_type": model_type,
+        "architectures": [architecture],
+        "vocab_size": shape.vocab_size,
+        "pad_token_id": tokenizer.pad_id,
+        "bos_token_id": tokenizer.cls_id,
+        "eos_token_id": tokenizer.sep_id,
+        "dtype": "float32",
+        **kind.write(shape),
+        "objectives": {
+            name: model.config.objectives[name].to_dict()
+            for name in model.objectives
+            if f"heads_{name}" not in left
+        },
+    }
+    if model_type == "modernbert":
+        settings |= {"cls_token_id": tokenizer.cls_id, "sep_token_id": tokenizer.sep_id}
+    if model_type == "bertlab":
+        if shape.outside_positions is not None:
+            raise UserError(
+                f"config.model.position_encoding={shape.position_encoding!r} is your own code,"
+                f" which {MODELING} does not have"
+            )
+        settings |= {"family": model_config.family, "pooler": "pooler" in body}
+        settings["auto_map"] = {name: f"modeling_bertlab.{own}" for name, own in CLASSES.items()}
+        shutil.copyfile(Path(__file__).with_name(MODELING), directory / MODELING)
+    write_json(directory / "config.json", settings)
+    save_fast_tokenizer(tokenizer, directory, shape.max_positions, shape.segments > 1)
+
+
+def predicts_next(model: Model) -> tuple[bool, bool]:
+    """Whether a body that sees both sides has learned to predict from the state before a token, and
+    whether only in order. transformers' own classes would show it the token that it predicts."""
+    found = [scoring(o) for o in model.objectives.values() if o.reads == "both"]
+    in_order = any(one.forward is not None for one in found)
+    in_place = any(one.hidden is not None and not one.from_before for one in found)
+    return in_order or any(one.from_before for one in found), in_order and not in_place
+
+
+def without_mask(params: dict, model: Model) -> dict:
+    """With a bias by which [MASK] has probability 0, if all that fills masks is diffusion, which
+    never predicts it."""
+    filling = [o for o in model.objectives.values() if scoring(o).hidden is not None]
+    diffusion = all(isinstance(objective, MaskedDiffusion) for objective in filling)
+    if not filling or not diffusion or "bias" not in params["body"].get("output", {}):
+        return params
+    bias = np.array(params["body"]["output"]["bias"])
+    bias[model.tokenizer.mask_id] = NO_MASK
+    output = {**params["body"]["output"], "bias": bias}
+    return {**params, "body": {**params["body"], "output": output}}

@@ -1,0 +1,423 @@
+"""A transformer of bertlab in PyTorch, for transformers. This file lies beside the weights.
+
+    AutoModelForMaskedLM.from_pretrained(directory, trust_remote_code=True)
+
+It needs torch and transformers, from 4.51 on, and nothing of bertlab. Config keys have the names of
+bertlab's `config.model`. Letters: B batch, L length, D model width, H heads, K head width.
+"""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPooling,
+    CausalLMOutput,
+    MaskedLMOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from transformers.utils.generic import can_return_tuple
+
+try:
+    from transformers import PreTrainedConfig
+except ImportError:  # transformers 4
+    from transformers import PretrainedConfig as PreTrainedConfig
+
+BUCKETS, FARTHEST = 32, 128  # of relative positions
+ACTIVATIONS = {
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_erf": F.gelu,
+    "relu": F.relu,
+    "silu": F.silu,
+}
+
+
+class BertlabConfig(PreTrainedConfig):
+    """Keys of `config.model`; `tie_word_embeddings` is its `tied`, and `pooler` says whether the
+    weights have a pooler."""
+
+    model_type = "bertlab"
+    attribute_map = {  # noqa: RUF012
+        "hidden_size": "width",
+        "num_hidden_layers": "layers",
+        "num_attention_heads": "heads",
+        "intermediate_size": "hidden",
+        "max_position_embeddings": "max_positions",
+        "initializer_range": "init_stddev",
+    }
+    vocab_size: int = 4096
+    layers: int = 2
+    width: int = 128
+    heads: int = 2
+    hidden: int = 512
+    direction: str = "bidirectional"
+    activation: str = "gelu_tanh"
+    gated: bool = False
+    norm: str = "layer_norm"
+    norm_placement: str = "post"
+    first_norm: bool = True
+    embedding_norm: bool = True
+    final_norm: bool = False
+    epsilon: float = 1e-12
+    use_bias: bool = True
+    max_positions: int = 512
+    position_encoding: str = "learned"
+    position_offset: int = 0
+    rotary_base: float = 10_000.0
+    rotary_base_local: float = 10_000.0
+    local_window: int = 0
+    global_every: int = 1
+    segments: int = 2
+    output_transform: bool = True
+    output_bias: bool = True
+    tie_word_embeddings: bool = True
+    pooler: bool = False
+    dropout: float = 0.1
+    init_stddev: float = 0.02
+    base_width: int = 0
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+
+
+def norm_layer(config):
+    """A norm of the config's kind."""
+    if config.norm == "rms_norm":
+        return nn.RMSNorm(config.width, config.epsilon)
+    return nn.LayerNorm(config.width, config.epsilon, bias=config.use_bias)
+
+
+def angles(positions, width, base):
+    """The angle of each pair of coordinates, position * base^(-2i/width): [B, L, width/2]."""
+    exponents = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width
+    return positions[:, :, None].float() * base**-exponents
+
+
+def rotate(x, cos, sin):
+    """Rotates coordinates i and i + K/2 of x [B, H, L, K] by angles [B, 1, L, K/2]."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention over the visible positions."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.heads, self.rate = config.heads, config.dropout
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.use_bias)
+        self.out = nn.Linear(config.width, config.width, bias=config.use_bias)
+
+    def forward(self, x, mask, rotation):
+        """Projected means of the visible values.
+
+        Args:
+            x: [B, L, D].
+            mask: [B, 1, L, L] bool, or [B, H, L, L] a bias of the scores.
+            rotation: (cos, sin) or None.
+        """
+        query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        if rotation is not None:
+            query, key = rotate(query, *rotation), rotate(key, *rotation)
+        rate = self.rate if self.training else 0.0
+        means = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=rate)
+        return self.out(means.transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each added to its input; norms before (pre) or after (post)."""
+
+    def __init__(self, config, is_first):
+        super().__init__()
+        self.skips_norm = is_first and not config.first_norm
+        self.pre, self.activation = config.norm_placement == "pre", ACTIVATIONS[config.activation]
+        self.attention = Attention(config)
+        self.attention_norm, self.feed_forward_norm = norm_layer(config), norm_layer(config)
+        sizes = config.width, config.hidden
+        self.up = nn.Linear(*sizes, bias=config.use_bias)
+        self.gate = nn.Linear(*sizes, bias=config.use_bias) if config.gated else None
+        self.down = nn.Linear(*sizes[::-1], bias=config.use_bias)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x, mask, rotation):
+        """The next residual stream [B, L, D]; arguments as for `Attention`."""
+        if self.pre:
+            normed = x if self.skips_norm else self.attention_norm(x)
+            x = x + self.dropout(self.attention(normed, mask, rotation))
+            return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        x = self.attention_norm(x + self.dropout(self.attention(x, mask, rotation)))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+
+    def feed_forward(self, x):
+        """Two dense layers with an activation between them, gated or not."""
+        hidden = self.activation(self.up(x))
+        return self.down(hidden if self.gate is None else hidden * self.gate(x))
+
+
+class Output(nn.Module):
+    """Hidden states to logits."""
+
+    def __init__(self, config):
+        super().__init__()
+        c = config
+        self.activation, self.transform = ACTIVATIONS[c.activation], None
+        if c.output_transform:
+            self.transform = nn.Linear(c.width, c.width, bias=c.use_bias)
+            self.transform_norm = norm_layer(c)
+        self.decoder = nn.Linear(c.width, c.vocab_size, bias=c.output_bias)
+        self.divisor = c.width / c.base_width if c.base_width else 1.0
+
+    def forward(self, x):
+        """Logits [B, L, V]."""
+        if self.transform is not None:
+            x = self.transform_norm(self.activation(self.transform(x)))
+        return self.decoder(x / self.divisor)
+
+
+class BertlabPreTrainedModel(PreTrainedModel):
+    """The base of all classes here."""
+
+    config_class = BertlabConfig
+    base_model_prefix = "model"
+    _supports_sdpa = True
+    _no_split_modules = ["Block"]  # noqa: RUF012
+
+
+class BertlabModel(BertlabPreTrainedModel):
+    """The body: hidden states, embeddings first, and the pooler's output if it has one."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        c = config
+        learned, relative = (c.position_encoding == name for name in ("learned", "relative"))
+        rows = c.max_positions + c.position_offset
+        self.token_embedding = nn.Embedding(c.vocab_size, c.width)
+        self.position_embedding = nn.Embedding(rows, c.width) if learned else None
+        self.segment_embedding = nn.Embedding(c.segments, c.width) if c.segments else None
+        self.relative_bias = nn.Embedding(BUCKETS, c.heads) if relative else None
+        self.embedding_norm = norm_layer(c) if c.embedding_norm else None
+        self.blocks = nn.ModuleList(Block(c, number == 0) for number in range(c.layers))
+        self.final_norm = norm_layer(c) if c.final_norm else None
+        self.pooler = nn.Linear(c.width, c.width, bias=c.use_bias) if c.pooler else None
+        self.dropout = nn.Dropout(c.dropout)
+        self.post_init()
+
+    def get_input_embeddings(self):
+        """The token embeddings."""
+        return self.token_embedding
+
+    def set_input_embeddings(self, value):
+        """Replaces the token embeddings."""
+        self.token_embedding = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        token_type_ids=None,
+        position_ids=None,
+        inputs_embeds=None,
+        output_hidden_states=None,
+        causal=False,
+        **_,
+    ):
+        """Encodes rows.
+
+        Args:
+            input_ids: [B, L]; or `inputs_embeds` [B, L, D] instead.
+            attention_mask: [B, L], 0 for padding; or [B, L, L], the keys (last axis) that each
+                query sees, for packed rows.
+            token_type_ids: [B, L], segments; None: zeros.
+            position_ids: [B, L]; None: from 0.
+            output_hidden_states: whether to return every layer's states.
+            causal: whether a bidirectional body is read from left to right.
+        """
+        c = self.config
+        x = self.token_embedding(input_ids) if inputs_embeds is None else inputs_embeds
+        zeros = torch.zeros(x.shape[:2], dtype=torch.long, device=x.device)
+        segments = zeros if token_type_ids is None or c.segments == 1 else token_type_ids
+        positions = position_ids
+        if positions is None:
+            positions = zeros + torch.arange(x.shape[1], device=x.device)
+        mask = zeros + 1 if attention_mask is None else attention_mask
+        if self.position_embedding is not None:
+            x = x + self.position_embedding(positions + c.position_offset)
+        if c.position_encoding == "sinusoidal":
+            waves = angles(positions, c.width, 10_000.0)
+            waves = torch.stack([waves.sin(), waves.cos()], dim=-1).flatten(-2)
+            x = x + waves[..., : c.width].to(x.dtype)
+        if self.segment_embedding is not None:
+            x = x + self.segment_embedding(segments)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
+        states = [self.dropout(x)]
+        everything, window = self.sights(mask, positions, x.dtype, causal)
+        for number, block in enumerate(self.blocks):
+            is_global = number % c.global_every == 0 or not c.local_window
+            states.append(block(states[-1], *(everything if is_global else window)))
+        if self.final_norm is not None:
+            states[-1] = self.final_norm(states[-1])
+        pooled = None
+        if self.pooler is not None:
+            pooled = torch.tanh(self.pooler(self.summary(states[-1], mask)))
+        every = c.output_hidden_states if output_hidden_states is None else output_hidden_states
+        return BaseModelOutputWithPooling(states[-1], pooled, tuple(states) if every else None)
+
+    def sights(self, mask, positions, dtype, causal):
+        """(mask, rotation) of layers that see everything, and of those that see a window."""
+        c, index = self.config, torch.arange(positions.shape[1], device=positions.device)
+        visible = mask if mask.dim() == 3 else mask[:, None, :].expand(-1, len(index), -1)
+        visible = visible.bool()
+        if c.direction == "left-to-right" or causal:
+            visible = visible & (index[None, :] <= index[:, None])
+        elif c.direction == "right-to-left":
+            visible = visible & (index[None, :] >= index[:, None])
+        # Padding sees itself, so that its states are numbers.
+        itself = index[None, :] == index[:, None]
+        near = (positions[:, :, None] - positions[:, None, :]).abs() <= c.local_window // 2
+        sights = []
+        for seen, base in ((visible, c.rotary_base), (visible & near, c.rotary_base_local)):
+            seen, rotation = (seen | itself)[:, None], None
+            if self.relative_bias is not None:
+                bias = self.distance_bias(index).to(dtype)
+                seen = bias.masked_fill(~seen, torch.finfo(dtype).min)
+            if c.position_encoding == "rotary":
+                turns = angles(positions, c.width // c.heads, base)[:, None]
+                rotation = turns.cos().to(dtype), turns.sin().to(dtype)
+            sights.append((seen, rotation))
+        return sights
+
+    def distance_bias(self, index):
+        """The bias [1, H, L, L] of each head's scores, by the bucket of the distance (T5's)."""
+        ahead = index[None, :] - index[:, None]
+        both_sides, distance = self.config.direction == "bidirectional", ahead.abs()
+        buckets = BUCKETS // 2 if both_sides else BUCKETS
+        exact = buckets // 2
+        share = (distance.clamp(min=1).double() / exact).log() / math.log(FARTHEST / exact)
+        far = (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1)
+        bucket = torch.where(distance < exact, distance, far) + buckets * (both_sides & (ahead > 0))
+        return self.relative_bias(bucket).permute(2, 0, 1)[None]
+
+    def summary(self, x, mask):
+        """The state [B, D] that has seen a whole row: left to right its last, otherwise its
+        first."""
+        if self.config.direction != "left-to-right":
+            return x[:, 0]
+        filled = (mask if mask.dim() == 2 else mask.diagonal(dim1=1, dim2=2)) != 0
+        last = x.shape[1] - 1 - filled.flip(1).int().argmax(1)
+        return x[torch.arange(len(x), device=x.device), last]
+
+
+class WithOutput(BertlabPreTrainedModel):
+    """A body with the output layer."""
+
+    _tied_weights_keys = {"output.decoder.weight": "model.token_embedding.weight"}  # noqa: RUF012
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model, self.output = BertlabModel(config), Output(config)
+        self.post_init()
+
+    def get_output_embeddings(self):
+        """The layer whose weights may be the token embeddings."""
+        return self.output.decoder
+
+    def set_output_embeddings(self, value):
+        """Replaces that layer."""
+        self.output.decoder = value
+
+
+class BertlabForMaskedLM(WithOutput):
+    """Logits at each position for the token at this position."""
+
+    @can_return_tuple
+    def forward(self, input_ids=None, attention_mask=None, labels=None, **arguments):
+        """As `BertlabModel`; labels [B, L], -100 for positions that do not count."""
+        count = arguments.pop("num_items_in_batch", None)
+        encoded = self.model(input_ids, attention_mask, **arguments)
+        logits, loss = self.output(encoded.last_hidden_state), None
+        if labels is not None:
+            loss = self.loss_function(logits, labels, self.config.vocab_size, count)
+        return MaskedLMOutput(loss, logits, encoded.hidden_states)
+
+
+class BertlabForCausalLM(WithOutput, GenerationMixin):
+    """Logits for the next token, from those before it; right to left for the previous one.
+
+    A bidirectional body is read from left to right here, as bertlab scores one that was trained to
+    predict in order (`prefix`, `masked_next_token`).
+    """
+
+    @can_return_tuple
+    def forward(self, input_ids=None, attention_mask=None, labels=None, **arguments):
+        """As `BertlabModel`; labels [B, L] are the tokens themselves, -100: does not count."""
+        count = arguments.pop("num_items_in_batch", None)
+        backward = self.config.direction == "right-to-left"
+        encoded = self.model(input_ids, attention_mask, causal=not backward, **arguments)
+        logits, loss = self.output(encoded.last_hidden_state), None
+        if labels is not None:
+            pair = (logits.flip(1), labels.flip(1)) if backward else (logits, labels)
+            loss = self.loss_function(*pair, self.config.vocab_size, count)
+        return CausalLMOutput(loss, logits, encoded.hidden_states)
+
+    def prepare_inputs_for_generation(
+        self, input_ids, attention_mask=None, token_type_ids=None, **_
+    ):
+        """The whole text at each step: nothing is cached. Positions start after padding."""
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        return {
+            "input_ids": input_ids,
+            "attention_mask": mask,
+            "token_type_ids": token_type_ids,
+            "position_ids": (mask.cumsum(-1) - 1).clamp(min=0),
+        }
+
+
+class WithClassifier(BertlabPreTrainedModel):
+    """A body with a dense layer to `config.num_labels`."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = BertlabModel(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(config.width, config.num_labels)
+        self.post_init()
+
+    def loss(self, logits, labels, arguments):
+        """Of transformers' function for this class."""
+        count = arguments.get("num_items_in_batch")
+        if labels is None:
+            return None
+        return self.loss_function(labels, logits, self.config, num_items_in_batch=count)
+
+
+class BertlabForSequenceClassification(WithClassifier):
+    """On the pooler's output, or without a pooler on the state that has seen the whole row."""
+
+    @can_return_tuple
+    def forward(self, input_ids=None, attention_mask=None, labels=None, **arguments):
+        """As `BertlabModel`; labels [B]."""
+        encoded = self.model(input_ids, attention_mask, **arguments)
+        x, pooled = encoded.last_hidden_state, encoded.pooler_output
+        if pooled is None:
+            mask = x.new_ones(x.shape[:2]) if attention_mask is None else attention_mask
+            pooled = self.model.summary(x, mask)
+        logits = self.classifier(self.dropout(pooled))
+        loss = self.loss(logits, labels, arguments)
+        return SequenceClassifierOutput(loss, logits, encoded.hidden_states)
+
+
+class BertlabForTokenClassification(WithClassifier):
+    """On each state."""
+
+    @can_return_tuple
+    def forward(self, input_ids=None, attention_mask=None, labels=None, **arguments):
+        """As `BertlabModel`; labels [B, L]."""
+        encoded = self.model(input_ids, attention_mask, **arguments)
+        logits = self.classifier(self.dropout(encoded.last_hidden_state))
+        loss = self.loss(logits, labels, arguments)
+        return TokenClassifierOutput(loss, logits, encoded.hidden_states)

@@ -1,0 +1,159 @@
+"""Word vectors: word2vec's files, text and binary, and GloVe's.
+
+word2vec's first line is "V D" (tmikolov/word2vec, and gensim's KeyedVectors). In the text format
+each further line has a word and D numbers; in the binary one each word is followed by a space and D
+little-endian float32 numbers, and in word2vec.c a line feed. GloVe's text has no first line, and
+its words may have spaces in them. Files whose names end in .gz are compressed.
+
+Such vectors come from text with spaces between tokens ("n't", "10,000"), so the tokenizer looks up
+what is between spaces first, and splits only what the vocabulary lacks.
+"""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+
+from bertlab.config.defaults import base_config
+from bertlab.data.tokenizers.base import SPECIALS
+from bertlab.data.tokenizers.words import WordsTokenizer
+from bertlab.errors import UserError
+from bertlab.interop.base import Model
+from bertlab.objectives.word_vectors import Glove
+
+UNKNOWN = "<unk>"
+"""GloVe's program ends a file with this word's vector, for words that the file lacks."""
+
+
+def load(source: Path) -> Model:
+    """Reads word2vec's text or binary file; the second line decides which."""
+    header, _, body = read_bytes(source).partition(b"\n")
+    sizes = header.split()
+    if len(sizes) != 2 or not all(size.isdigit() for size in sizes):
+        raise UserError(f"{source}, line 1: expected two sizes; without them, give --from=glove")
+    count, width = map(int, sizes)
+    lines = body.removesuffix(b"\n").split(b"\n")
+    if not is_text(lines[0], width):
+        return make_model(source, *read_binary(source, body, count, width))
+    if len(lines) != count:
+        raise UserError(f"{source}, line 1: {count} words, but {len(lines)} lines follow")
+    return make_model(source, *read_lines(source, lines, width, first_line=2))
+
+
+def load_glove(source: Path) -> Model:
+    """Reads GloVe's text file: a word is everything before the last D fields, of the first line's
+    number."""
+    lines = read_bytes(source).removesuffix(b"\n").split(b"\n")
+    width = len(lines[0].split(b" ")) - 1
+    if width < 2:
+        raise UserError(f"{source}, line 1: expected a word and numbers; or give --from=word2vec")
+    words, vectors = read_lines(source, lines, width, first_line=1)
+    model = make_model(source, words, vectors)
+    if UNKNOWN in words:
+        table = model.params["body"]["token_embedding"]
+        table[model.tokenizer.unk_id] = vectors[words.index(UNKNOWN)]
+    return model
+
+
+def read_bytes(source: Path) -> bytes:
+    """A file's contents, unpacked and without a byte order mark."""
+    if not source.is_file():
+        raise UserError(f"{source} is a directory; name the file of word vectors in it")
+    content = gzip.open(source).read() if source.suffix == ".gz" else source.read_bytes()
+    return content.removeprefix(b"\xef\xbb\xbf")
+
+
+def is_text(line: bytes, width: int) -> bool:
+    """Whether a line is a word and so many numbers."""
+    try:
+        return len([float(field) for field in line.split()[1:]]) == width
+    except ValueError:
+        return False
+
+
+def read_lines(
+    source: Path, lines: list[bytes], width: int, first_line: int
+) -> tuple[list[str], np.ndarray]:
+    """Words and vectors [V, D] of text."""
+    words, vectors = [], np.empty((len(lines), width), np.float32)
+    for number, line in enumerate(lines):
+        word, *fields = line.rstrip(b"\r ").rsplit(b" ", width)
+        try:
+            vectors[number] = [float(field) for field in fields]
+            words.append(word.decode("utf-8"))
+        except ValueError as error:
+            message = f"expected a word and {width} numbers ({error})"
+            raise UserError(f"{source}, line {first_line + number}: {message}") from None
+    return words, vectors
+
+
+def read_binary(source: Path, body: bytes, count: int, width: int) -> tuple[list[str], np.ndarray]:
+    """Words and vectors [V, D] of a binary file."""
+    words, vectors, begin = [], np.empty((count, width), np.float32), 0
+    for number in range(count):
+        space = body.find(b" ", begin)
+        end = space + 1 + 4 * width
+        if space < 0 or end > len(body):
+            raise UserError(f"{source} ends within word {number + 1} of {count}, read as binary")
+        words.append(body[begin:space].lstrip(b"\n").decode("utf-8"))
+        vectors[number] = np.frombuffer(body, "<f4", width, space + 1)
+        begin = end
+    if body[begin:].strip(b"\n"):
+        raise UserError(f"{source} goes on after {count} words, read as binary")
+    return words, vectors
+
+
+def make_model(source: Path, words: list[str], vectors: np.ndarray) -> Model:
+    """A static model with these vectors; the special pieces' and the output matrix are zeros."""
+    if len(set(words).union(SPECIALS)) < len(words) + len(SPECIALS):
+        raise UserError(f"{source} has a word twice, or one of {' '.join(SPECIALS)}")
+    if not np.isfinite(vectors).all():
+        bad = words[int(np.argmin(np.isfinite(vectors).all(axis=1)))]
+        raise UserError(f"{source}: the vector of {bad!r} is not finite")
+    table = np.concatenate([np.zeros((len(SPECIALS), vectors.shape[1]), np.float32), vectors])
+    config = base_config()
+    config.model.update(family="static", size="original", width=vectors.shape[1])
+    config.data.tokenizer.kind = "words"
+    lowercase = all(word == word.lower() for word in words)
+    tokenizer = WordsTokenizer([*SPECIALS, *words], lowercase, split="whitespace")
+    params = {"token_embedding": table, "output": {"kernel": np.zeros_like(table)}}
+    return Model(config, {"body": params}, tokenizer)
+
+
+def save(model: Model, target: Path) -> None:
+    """Writes word2vec's file: binary if its name ends in .bin or .bin.gz, otherwise text."""
+    write_vectors(model, target, header=True)
+
+
+def save_glove(model: Model, target: Path) -> None:
+    """Writes GloVe's text file."""
+    write_vectors(model, target, header=False)
+
+
+def write_vectors(model: Model, target: Path, header: bool) -> None:
+    """Writes the words without the special pieces; for a model of GloVe the sums w + w̃.
+
+    Raises:
+        UserError: the model is not static, or a word has white space in it.
+    """
+    if model.config.model.family != "static":
+        family = model.config.model.family
+        raise UserError(f"config.model.family={family!r}: only 'static' has a vector for each word")
+    body = model.params["body"]
+    vectors = np.asarray(body["token_embedding"], np.float32)
+    if any(isinstance(objective, Glove) for objective in model.objectives.values()):
+        vectors = vectors + body["output"]["kernel"]
+    pieces = model.tokenizer.pieces()
+    rows = [index for index, piece in enumerate(pieces) if piece not in SPECIALS]
+    for index in rows:
+        if len(pieces[index].split()) != 1:
+            raise UserError(f"{target}: the word {pieces[index]!r} has white space in it")
+    binary = header and target.name.removesuffix(".gz").endswith(".bin")
+    with (gzip.open if target.suffix == ".gz" else open)(target, "wb") as file:
+        if header:
+            file.write(f"{len(rows)} {vectors.shape[1]}\n".encode())
+        for index in rows:
+            numbers = vectors[index].astype("<f4")
+            # Python writes the fewest digits that restore a float32.
+            written = numbers.tobytes() if binary else " ".join(map(str, numbers)).encode()
+            file.write(pieces[index].encode() + b" " + written + b"\n")
