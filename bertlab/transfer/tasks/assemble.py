@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +44,17 @@ Patterns = str | tuple[str, ...]
 
 def make_task(name: str, kind: str, metrics: Patterns, load: Callable, **fields) -> Task:
     """A task with the default metrics of its kind if it has none."""
-    metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+    metrics = _as_tuple(metrics)
     if not re.fullmatch(r"\w[\w-]*", name):
         raise UserError(f"task '{name}': a name has letters, digits, '_' and '-', as a folder has")
     for metric in metrics:
         if metric not in METRICS:
             raise UserError(f"task '{name}': metric '{metric}' is not one of {', '.join(METRICS)}")
     return Task(name, kind, metrics or DEFAULT_METRICS[kind], load, **fields)
+
+
+def _as_tuple(names: Patterns) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def file_task(
@@ -84,26 +88,24 @@ def file_task(
         stored: split -> its examples, from TFDS.
         fields: others of `Task`.
     """
-    patterns = {split: (of,) if isinstance(of, str) else of for split, of in
-                zip(SPLITS, (train, valid, test)) if of}  # fmt: skip
-
-    def read_files(directory: Path | None, options: Mapping) -> Iterator[tuple[str, Path]]:
-        if directory is None:
-            raise UserError(
-                f"config.task_data.directory is empty; give the folder of task '{name}' ({train})"
-            )
-        slash = "/" if patterns["train"][0].endswith("/") else ""
-        files = {split: options[f"{split}_file"] for split in SPLITS}
-        files = {split: (file.rstrip("/") + slash,) for split, file in files.items() if file}
-        for split, wanted in (patterns | files).items():
-            yield split, find_file(name, split, directory, wanted, folder)
+    splits = {"train": train, "valid": valid, "test": test}
+    patterns = {split: _as_tuple(of) for split, of in splits.items() if of}
+    slash = "/" if patterns["train"][0].endswith("/") else ""
 
     def load(directory: Path | None, options: Mapping) -> TaskData:
-        if options["directory"] == "tfds" and stored:
-            published = {split: _identify(stored(split), "tfds") for split in patterns}
-        else:
-            paths = dict(read_files(directory, options))
-            published = {split: _identify(read(path, split), path) for split, path in paths.items()}
+        files = {split: options[f"{split}_file"] for split in SPLITS}
+        files = {split: (file.rstrip("/") + slash,) for split, file in files.items() if file}
+        published = {}
+        for split, wanted in (patterns | files).items():
+            if options["directory"] == "tfds" and stored:
+                published[split] = _identify(stored(split), "tfds")
+                continue
+            if directory is None:
+                raise UserError(
+                    f"config.task_data.directory is empty; give the folder of task '{name}'"
+                )
+            path = find_file(name, split, directory, wanted, folder)
+            published[split] = _identify(read(path, split), path)
         labels, unseen = (), ()
         if kind in CLASSES:
             labels, unseen, published = number_labels(published, label_names, every_label)
@@ -140,20 +142,21 @@ def number_labels(
         names: the classes in order; () for those of train, sorted.
         every: () stands for those of all splits.
     """
-    found = {split: _first_places(examples) for split, examples in published.items()}
-    all_found = {label: where for places in found.values() for label, where in places.items()}
-    labels = names or tuple(sorted(all_found if every else found["train"]))
-    unseen = tuple(sorted(all_found.keys() - set(labels)))
+    places = {
+        split: {label: one.where for one in reversed(examples) for label in _flatten(one.label)}
+        for split, examples in published.items()
+    }
+    everywhere = {label: where for found in places.values() for label, where in found.items()}
+    labels = names or tuple(sorted(everywhere if every else places["train"]))
+    unseen = tuple(sorted(everywhere.keys() - set(labels)))
     tags = any(isinstance(example.label, tuple) for example in published["train"])
     if unseen and (names or not tags):
         raise UserError(
-            f"{all_found[unseen[0]]}: the label '{unseen[0]}' is not one of {', '.join(labels)}"
+            f"{everywhere[unseen[0]]}: the label '{unseen[0]}' is not one of {', '.join(labels)}"
         )
-    numbers = {label: number for number, label in enumerate(labels + unseen)}
+    numbers = {label: number for number, label in enumerate(labels + unseen)} | {None: None}
 
     def number(label: Any) -> Any:
-        if label is None:
-            return None
         return tuple(map(number, label)) if isinstance(label, tuple) else numbers[label]
 
     numbered = {
@@ -163,20 +166,10 @@ def number_labels(
     return labels, unseen, numbered
 
 
-def _first_places(examples: list[Example]) -> dict[str, str]:
-    """Each label and where it is first."""
-    found: dict[str, str] = {}
-
-    def add(label: Any, where: str) -> None:
-        if isinstance(label, tuple):
-            for one in label:
-                add(one, where)
-        elif label is not None:
-            found.setdefault(label, where)
-
-    for example in examples:
-        add(example.label, example.where)
-    return found
+def _flatten(label: Any) -> list[str]:
+    if isinstance(label, tuple):
+        return [name for one in label for name in _flatten(one)]
+    return [] if label is None else [label]
 
 
 def divide(

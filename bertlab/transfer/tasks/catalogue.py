@@ -1,6 +1,6 @@
 """Tasks with published files: their names, layouts, columns and metrics."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from bertlab.transfer.tasks.base import Task
 from bertlab.transfer.tasks.columns import XPOS, conll, conllu
@@ -22,29 +22,28 @@ _FALSE_TRUE = ("false", "true")
 _ENTAILED = ("entailment", "not_entailment")
 _THREE_WAY = ("contradiction", "entailment", "neutral")
 _SENTENCES = ("sentence1", "sentence2")
+_QUESTION_PAIR = ("question1", "question2")
+_STRINGS = ("#1 String", "#2 String")
 _PREMISE = ("premise", "hypothesis")
+_SIMILARITY = {"kind": "regression", "metrics": (), "symmetric": True}
+_PARAPHRASE = {"metrics": ("accuracy", "f1"), "symmetric": True}
 _JSON_LINES = {"train": "train.jsonl", "valid": "val.jsonl"}
-_FOLDERS = {"train": "train/", "test": "test/"}
-_TEXT_FILES = {"train": "train.txt", "valid": "dev.txt", "test": "test.txt"}
-_TREEBANK = {
-    split: f"*-ud-{file}*.conllu"
-    for split, file in {"train": "train", "valid": "dev", "test": "test"}.items()
-}
-_WNUT = {
-    "train": "wnut17train.conll",
-    "valid": "emerging.dev.conll",
-    "test": "emerging.test.annotated",
-}
+_TREES = {"train": "train.txt", "valid": "dev.txt", "test": "test.txt", "metrics": "accuracy"}
+_SHORT = {"train": "train", "valid": "dev", "test": "test"}
+_TREEBANK = {split: f"*-ud-{short}*.conllu" for split, short in _SHORT.items()}
+_COLA = ("source", "label", "star", "sentence")
 _CODAH = ("category", "prompt", "choice0", "choice1", "choice2", "choice3", "label")
+_ENDINGS = ("ending0", "ending1", "ending2", "ending3")
+_STORY = ("InputSentence1", "InputSentence2", "InputSentence3", "InputSentence4")
+_QUIZ = ("RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2")
 
 
 def _glue(
     name: str,
     folder: str,
     texts: tuple[str, ...],
-    label: str,
+    label: str = "label",
     classes: tuple[str, ...] = _BINARY,
-    metrics: tuple[str, ...] = ("accuracy",),
     *,
     dev: tuple[str, str] = ("dev.tsv", "validation"),
     features: tuple[str, ...] = (),
@@ -54,14 +53,14 @@ def _glue(
 
     Args:
         name, folder: of the task, and of its files in GLUE.
-        texts, label, classes, metrics: its columns, classes and metrics.
+        texts, label, classes: its columns and classes.
         dev: the development set's file and its split in TFDS.
         features: names of the texts in TFDS, if they are not `texts`.
         options: of `table`.
     """
 
     def stored(split: str) -> Iterator[tuple[str, dict[str, str]]]:
-        from bertlab.data.corpora.tfds import open_dataset  # half a second
+        from bertlab.data.corpora.tfds import open_dataset  # takes half a second to import
 
         dataset = f"glue/{folder.lower().replace('-', '')}"
         tfds_split = dev[1] if split == "valid" else split
@@ -75,19 +74,10 @@ def _glue(
             row |= {text: record[key].decode() for text, key in zip(texts, features or texts)}
             yield f"{dataset}/{tfds_split}:{number}", row
 
-    return table(
-        name,
-        text=texts[0],
-        pair="".join(texts[1:]),
-        label=label,
-        label_names=classes,
-        metrics=metrics,
-        train="train.tsv",
-        valid=dev[0],
-        folder=folder,
-        stored=stored,
-        **options,
-    )
+    options |= {"label_names": classes, "folder": folder, "train": "train.tsv", "valid": dev[0]}
+    options.setdefault("metrics", "accuracy")
+    pair = "".join(texts[1:])
+    return table(name, text=texts[0], pair=pair, label=label, stored=stored, **options)
 
 
 def _mnli(name: str, kind: str) -> Task:
@@ -96,94 +86,40 @@ def _mnli(name: str, kind: str) -> Task:
 
 
 _GLUE = (
-    _glue(
-        "cola",
-        "CoLA",
-        ("sentence",),
-        "label",
-        metrics=("matthews", "accuracy"),
-        columns=("source", "label", "star", "sentence"),
-    ),
-    _glue("sst2", "SST-2", ("sentence",), "label"),
-    _glue(
-        "mrpc",
-        "MRPC",
-        ("#1 String", "#2 String"),
-        "Quality",
-        metrics=("accuracy", "f1"),
-        features=_SENTENCES,
-        symmetric=True,
-    ),
+    _glue("cola", "CoLA", ("sentence",), metrics=("matthews", "accuracy"), columns=_COLA),
+    _glue("sst2", "SST-2", ("sentence",)),
+    _glue("mrpc", "MRPC", _STRINGS, "Quality", features=_SENTENCES, **_PARAPHRASE),
     # The published train file has a few truncated rows; other readers skip them too.
-    _glue(
-        "qqp",
-        "QQP",
-        ("question1", "question2"),
-        "is_duplicate",
-        metrics=("accuracy", "f1"),
-        skip_short_rows=True,
-        symmetric=True,
-    ),
-    _glue(
-        "stsb",
-        "STS-B",
-        _SENTENCES,
-        "score",
-        (),
-        ("pearson", "spearman"),
-        kind="regression",
-        symmetric=True,
-    ),
+    _glue("qqp", "QQP", _QUESTION_PAIR, "is_duplicate", skip_short_rows=True, **_PARAPHRASE),
+    _glue("stsb", "STS-B", _SENTENCES, "score", (), **_SIMILARITY),
     _mnli("mnli", "matched"),
     _mnli("mnli_mismatched", "mismatched"),
-    _glue("qnli", "QNLI", ("question", "sentence"), "label", _ENTAILED),
-    _glue("rte", "RTE", _SENTENCES, "label", _ENTAILED),
-    _glue("wnli", "WNLI", _SENTENCES, "label"),
+    _glue("qnli", "QNLI", ("question", "sentence"), classes=_ENTAILED),
+    _glue("rte", "RTE", _SENTENCES, classes=_ENTAILED),
+    _glue("wnli", "WNLI", _SENTENCES),
 )
-# SuperGLUE (Wang et al. 2019) in JSON lines; RTE is GLUE's, and `wic` reads both its forms.
+
+
+# SuperGLUE (Wang et al. 2019); RTE is GLUE's, and `wic` reads both its forms. MultiRC's F1 is over
+# all answers; its exact match counts questions whose answers are all right.
+def _superglue(name: str, folder: str, parse: Callable, metrics="", classes=(), kind="") -> Task:
+    kind = kind or "classification"
+    options = {"label_names": classes, "metrics": metrics or (), "folder": folder, **_JSON_LINES}
+    return json_task(name, kind, parse, **options)
+
+
+def _pairs(name: str, folder: str, texts: tuple[str, str], classes: tuple[str, ...]) -> Task:
+    options = {"label_names": classes, "folder": folder, **_JSON_LINES}
+    return table(name, text=texts[0], pair=texts[1], label="label", **options)
+
+
 _SUPERGLUE = (
-    table(
-        "boolq",
-        text="question",
-        pair="passage",
-        label="label",
-        label_names=_FALSE_TRUE,
-        metrics="accuracy",
-        folder="BoolQ",
-        **_JSON_LINES,
-    ),
-    table(
-        "cb",
-        text=_PREMISE[0],
-        pair=_PREMISE[1],
-        label="label",
-        label_names=_THREE_WAY,
-        folder="CB",
-        **_JSON_LINES,
-    ),
-    json_task("copa", "choice", parse_copa, folder="COPA", **_JSON_LINES),
-    # Its F1 is over all answers; its exact match counts questions whose answers are all right.
-    json_task(
-        "multirc",
-        "classification",
-        parse_multirc,
-        label_names=_BINARY,
-        metrics=("f1", "group_exact_match"),
-        folder="MultiRC",
-        **_JSON_LINES,
-    ),
-    json_task(
-        "record", "candidate", parse_record, label_names=_FALSE_TRUE, folder="ReCoRD", **_JSON_LINES
-    ),
-    json_task(
-        "wsc",
-        "classification",
-        parse_wsc,
-        label_names=_FALSE_TRUE,
-        metrics="accuracy",
-        folder="WSC",
-        **_JSON_LINES,
-    ),
+    _pairs("boolq", "BoolQ", ("question", "passage"), _FALSE_TRUE),
+    _pairs("cb", "CB", _PREMISE, _THREE_WAY),
+    _superglue("copa", "COPA", parse_copa, kind="choice"),
+    _superglue("multirc", "MultiRC", parse_multirc, ("f1", "group_exact_match"), _BINARY),
+    _superglue("record", "ReCoRD", parse_record, "", _FALSE_TRUE, "candidate"),
+    _superglue("wsc", "WSC", parse_wsc, "accuracy", _FALSE_TRUE),
     word_in_context(
         "wic",
         train=("train.data.txt", "train/train.data.txt", "train.jsonl"),
@@ -192,20 +128,21 @@ _SUPERGLUE = (
     ),
 )
 
+
+def _squad(name: str, version: str, **options) -> Task:
+    files = {
+        split: (f"{short}-v{version}.json", f"{short}-v{version}*.json")
+        for split, short in (("train", "train"), ("valid", "dev"))
+    }
+    return squad(name, **files | options)
+
+
 _QUESTIONS = (
-    squad(
-        "squad1",
-        train=("train-v1.1.json", "train-v1.1*.json"),
-        valid=("dev-v1.1.json", "dev-v1.1*.json"),
-    ),
-    squad(
-        "squad2",
-        train=("train-v2.0.json", "train-v2.0*.json"),
-        valid=("dev-v2.0.json", "dev-v2.0*.json"),
-        may_lack_answer=True,
-    ),
-    squad(
+    _squad("squad1", "1.1"),
+    _squad("squad2", "2.0", may_lack_answer=True),
+    _squad(
         "triviaqa",
+        "1.2",
         train=("train-v1.2.json", "*train*.json"),
         valid=("dev-v1.2.json", "*dev*.json"),
         matched=True,
@@ -213,28 +150,15 @@ _QUESTIONS = (
     race("race", train="train/", valid="dev/", test="test/"),
     # The continuation begins with the subject of the second sentence (Devlin et al., section 4.4).
     multiple_choice(
-        "swag",
-        text="sent1",
-        stem="sent2",
-        choices=("ending0", "ending1", "ending2", "ending3"),
-        label="label",
-        train="train.csv",
-        valid="val.csv",
+        "swag", "sent1", _ENDINGS, "label", stem="sent2", train="train.csv", valid="val.csv"
     ),
-    multiple_choice(
-        "codah",
-        text="prompt",
-        choices=_CODAH[2:6],
-        label="label",
-        columns=_CODAH,
-        train="full_data.tsv",
-    ),
+    multiple_choice("codah", "prompt", _CODAH[2:6], "label", columns=_CODAH, train="full_data.tsv"),
     # Trained on the published development set, as in openai/finetune-transformer-lm's datasets.py.
     multiple_choice(
         "story_cloze",
-        text=("InputSentence1", "InputSentence2", "InputSentence3", "InputSentence4"),
-        choices=("RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2"),
-        label="AnswerRightEnding",
+        _STORY,
+        _QUIZ,
+        "AnswerRightEnding",
         first=1,
         train="cloze_test_val__spring2016*.csv",
         test="cloze_test_test__spring2016*.csv",
@@ -244,48 +168,32 @@ _QUESTIONS = (
 
 
 def _inference(name: str, file: str, **options) -> Task:
-    files = {split: file.format(short) for split, short in
-             {"train": "train", "valid": "dev", "test": "test"}.items()}  # fmt: skip
-    files = {split: (path, f"snli_format/{path}") for split, path in files.items()}
+    for split, short in _SHORT.items():
+        options[split] = (file.format(short), f"snli_format/{file.format(short)}")
     options |= {"metrics": "accuracy", "json_lines": True}
-    return table(name, text="sentence1", pair="sentence2", label="gold_label", **files, **options)
+    return table(name, text=_SENTENCES[0], pair=_SENTENCES[1], label="gold_label", **options)
 
 
 def _zhang(name: str, columns: tuple[str, ...], classes: int, replace=("\\n", "\n")) -> Task:
     """A data set of Zhang et al. 2015: csv without a header, classes from 1."""
-    return table(
-        name,
-        text=columns,
-        label="class",
-        label_names=tuple(str(1 + number) for number in range(classes)),
-        metrics="accuracy",
-        columns=("class", *columns),
-        replace=replace,
-        train="train.csv",
-        test="test.csv",
-    )
+    labels = {"label": "class", "label_names": tuple(str(1 + i) for i in range(classes))}
+    files = {"columns": ("class", *columns), "train": "train.csv", "test": "test.csv"}
+    return table(name, text=columns, metrics="accuracy", replace=replace, **labels, **files)
 
 
 _TEXTS = (
     _inference("snli", "snli_1.0_{}.jsonl", label_names=_THREE_WAY, unlabelled="-"),
     # JSON lines in spite of their names.
     _inference("scitail", "scitail_1.0_{}.txt"),
-    labelled_folders("imdb", label_names=("neg", "pos"), metrics="accuracy", **_FOLDERS),
+    labelled_folders("imdb", ("neg", "pos"), train="train/", test="test/", metrics="accuracy"),
     # A lone backslash is where the news agency broke a line.
     _zhang("ag_news", ("title", "description"), 4, replace=("\\", " ")),
     _zhang("dbpedia", ("title", "description"), 14),
     _zhang("yelp_polarity", ("text",), 2),
     _zhang("yelp_full", ("text",), 5),
-    sentiment_trees("sst5", metrics="accuracy", **_TEXT_FILES),
-    sentiment_trees("sst5_phrases", phrases=True, metrics="accuracy", **_TEXT_FILES),
-    table(
-        "sms_spam",
-        text="v2",
-        label="v1",
-        metrics=("accuracy", "f1"),
-        encoding="latin-1",
-        train="spam.csv",
-    ),
+    sentiment_trees("sst5", **_TREES),
+    sentiment_trees("sst5_phrases", phrases=True, **_TREES),
+    table("sms_spam", "v2", "v1", metrics=("accuracy", "f1"), encoding="latin-1", train="spam.csv"),
     labelled_lines(
         "trec",
         encoding="latin-1",
@@ -301,11 +209,16 @@ _WORDS = (
     # CoNLL-2003's files under their own names and common ones, and WNUT-17's.
     conll(
         "ner",
-        train=("eng.train", "train.txt", _WNUT["train"]),
-        valid=("eng.testa", "valid.txt", "dev.txt", _WNUT["valid"]),
-        test=("eng.testb", "test.txt", _WNUT["test"]),
+        train=("eng.train", "train.txt", "wnut17train.conll"),
+        valid=("eng.testa", "valid.txt", "dev.txt", "emerging.dev.conll"),
+        test=("eng.testb", "test.txt", "emerging.test.annotated"),
     ),
-    conll("wnut17", **_WNUT),
+    conll(
+        "wnut17",
+        train="wnut17train.conll",
+        valid="emerging.dev.conll",
+        test="emerging.test.annotated",
+    ),
     conll("wikiann", language_prefix=True, train="train", valid="dev", test="test"),
     conllu("ud", **_TREEBANK),
     conllu("ud_xpos", tag=XPOS, **_TREEBANK),

@@ -111,9 +111,9 @@ def _table_task(name: str, kind: str, parse: Callable, options: dict, stored=Non
 
 def table(
     name: str,
-    *,
     text: str | tuple[str, ...],
     label: str,
+    *,
     pair: str = "",
     id: str = "",
     kind: str = "classification",
@@ -171,10 +171,10 @@ def _parse_label(kind: str, value: str, words: tuple[str, ...]) -> Any:
 
 def multiple_choice(
     name: str,
-    *,
     text: str | tuple[str, ...],
     choices: tuple[str, ...],
     label: str,
+    *,
     stem: str = "",
     first: int = 0,
     **options,
@@ -228,7 +228,7 @@ def labelled_lines(name: str, *, encoding: str = "utf-8", **task) -> Task:
 
 
 def labelled_folders(
-    name: str, *, label_names: tuple[str, ...], encoding: str = "utf-8", **task
+    name: str, label_names: tuple[str, ...], *, encoding: str = "utf-8", **task
 ) -> Task:
     """A classification task with a folder a split, in it a folder a class, in that a .txt a text.
 
