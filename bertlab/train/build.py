@@ -18,7 +18,7 @@ from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program
 from bertlab.train.budget import steps_within
 from bertlab.train.checkpoint import load_params
-from bertlab.train.checks import check_config
+from bertlab.train.checks import check_config, check_views
 from bertlab.train.loop import Experiment, Phase
 from bertlab.train.phases import phase_configs, weights_of
 from bertlab.train.run_directory import RunDirectory
@@ -50,6 +50,8 @@ def build_pretraining(config: ConfigDict) -> Experiment:
         for split in ("valid", "test")
         if split in prepared.statistics
     }
+
+    check_views(config, program, next(iter(evaluations.values()))[0])
 
     def batches(data):
         return Batches(prepared, data, "train", *process)

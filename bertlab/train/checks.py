@@ -11,9 +11,11 @@ from ml_collections import ConfigDict
 from bertlab.data.formats import FORMATS, label_field, row_length
 from bertlab.data.formats.pairs import NEGATIVES
 from bertlab.errors import UserError
-from bertlab.models.base import sides_of
+from bertlab.models.base import View, sides_of
 from bertlab.models.presets import family_of, model_direction, model_shape
+from bertlab.models.transformer import Transformer
 from bertlab.objectives import Objective
+from bertlab.objectives.program import Program
 from bertlab.train.phases import weights_of
 from bertlab.train.sharding import build_mesh
 
@@ -124,6 +126,17 @@ def check_states(config: ConfigDict, built: Mapping[str, Objective]) -> None:
             )
         if objective.reads == "backward" and not data.stream.backward:
             raise UserError(f"objective {name} needs config.data.stream.backward=True")
+
+
+def check_views(config: ConfigDict, program: Program, batch: View) -> None:
+    """That the body hides what a view's `order` hides: LSTMs and word vectors do not read it."""
+    views = jax.eval_shape(program.views, batch, jax.random.key(0))
+    for name, view in views.items():
+        if "order" in view and not isinstance(program.body, Transformer):
+            raise UserError(
+                f"objective {name} hides tokens by an order, which config.model.family="
+                f"{config.model.family} does not read; train it with a transformer"
+            )
 
 
 def check_weights(config: ConfigDict) -> None:
