@@ -2,13 +2,15 @@
 
     study="experiments/trials.py:corpus=text:wiki/wiki-train-0*.jsonl.xz,steps=1000,select=off,tasks=ud,data=tasks,labels=1000"
     bertlab sweep --study="$study,dtype=bfloat16" --workdir=runs/trials --jobs=2
-    bertlab report runs/trials
 
-Losses at other mask rates and vocabularies answer other questions, so compare pseudo bits per byte and the task's score. All
-variants read as many positions, each with its own schedule over `steps=`; the last has random values. One seed by default: a
-trial chooses a setting and proves nothing. Measured results are in README.md."""
+Losses at other mask rates and vocabularies answer other questions, so compare pseudo bits per byte
+and the task's score. All variants read as many positions, each with its own schedule over `steps=`;
+the last has random values. One seed by default: a trial chooses a setting and proves nothing.
+Measured results are in README.md.
+"""
 
-from bertlab.studies.settings import BODIES, read_setting
+from common import BODIES, read_setting
+
 from bertlab.studies.study import Study
 
 
@@ -19,9 +21,11 @@ def get_study(arguments=None):
         "scale=tiny": {},
         "15 % masked": {"objectives.mlm.rate": 0.15},
         "45 % masked": {"objectives.mlm.rate": 0.45},
-        "β2 of 0.999": {"optimizer.b2": 0.999},
+        "b2 of 0.999": {"optimizer.b2": 0.999},
         "rows half as long": {"data.seq_len": length // 2, "data.batch_size": 2 * rows},
-        "four times the pieces": {"data.tokenizer.vocab_size": 4 * setting.pretraining["data.tokenizer.vocab_size"]},
+        "four times the pieces": {
+            "data.tokenizer.vocab_size": 4 * setting.pretraining["data.tokenizer.vocab_size"]
+        },
     }
     trials = {name: {**setting.transformer, **change} for name, change in changes.items()}
     trials["the papers' body"] = dict(BODIES["paper"])  # and the recipe's rate and β2

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bertlab.config.load import find_file
+from bertlab.config.load import SHIPPED, find_file
 from bertlab.errors import UserError
 from bertlab.studies.axes import Point, axis, product, settings
 
@@ -399,7 +399,7 @@ def load_study(spec: str) -> Study:
     """Reads a study from "path.py" or "path.py:key=value,key=value".
 
     The file defines `get_study(arguments: str | None) -> Study`; `arguments` is the text after the
-    colon. It can import files in its own directory.
+    colon. It can import files in its own directory, and those of experiments/ablations.
 
     Raises:
         UserError: There is no such file.
@@ -409,12 +409,13 @@ def load_study(spec: str) -> Study:
     found = importlib.util.spec_from_file_location(f"study_{path.stem}", path)
     module = importlib.util.module_from_spec(found)
     sys.modules[found.name] = module  # dataclasses look up annotations here
-    sys.path.insert(0, str(path.parent))
+    before = list(sys.path)
+    sys.path[:0] = [str(path.parent), str(SHIPPED / "experiments" / "ablations")]
     try:
         found.loader.exec_module(module)
         return module.get_study(arguments or None)
     finally:
-        sys.path.remove(str(path.parent))
+        sys.path[:] = before
 
 
 def _labels(point: Point, axes: Sequence[str]) -> dict[str, str]:

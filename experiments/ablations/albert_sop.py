@@ -1,29 +1,35 @@
 """Sentence order instead of the next sentence: Lan et al. 2020 (ALBERT), table 5.
 
-    bertlab sweep --study=experiments/ablations/albert_sop.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/albert_sop.py \
       --workdir=runs/albert_sop --jobs=2
     bertlab report runs/albert_sop
 
-MLM on pairs of segments, in three variants: by itself (on NSP's pairs), with NSP (is B from another text?) and with SOP (have
-A and B changed places?). The report shows nsp/accuracy and sop/accuracy for the model trained on each. The paper tests every
-model on both questions (the NSP model is at chance on SOP, 52.0 %) but does not say how it tests a model on a question it was
-not trained on. Here a linear layer on the mean of the frozen states answers (`next_sentence_frozen`, `sentence_order_frozen`).
-The tasks `next_sentence` and `sentence_order` fine-tune all models on both questions.
+MLM on pairs of segments, in three variants: by itself (on NSP's pairs), with NSP (is B from another
+text?) and with SOP (have A and B changed places?). The report shows nsp/accuracy and sop/accuracy
+for the model trained on each. The paper tests every model on both questions (the NSP model is at
+chance on SOP, 52.0 %) but does not say how it tests a model on a question it was not trained on.
+Here a linear layer on the mean of the frozen states answers (`next_sentence_frozen`,
+`sentence_order_frozen`). The tasks `next_sentence` and `sentence_order` fine-tune all models on
+both questions.
 
-In the paper SOP gains on pairs of texts (SQuAD 2.0, MNLI, RACE): `tasks=squad1+squad2+mnli+sst2+race,data=DIR`. The model is
-BERT's: ALBERT shares parameters between layers and factorises the embeddings; this study does not. At scale=paper the rest is
-ALBERT's (section 4.1 and google-research/albert): 125,000 steps of LAMB on batches of 4,096 rows of 512, a rate of 0.00176
-after 3,125 steps, a unigram vocabulary of 30,000 pieces, and whole words masked once for each of 40 copies of the text
-(create_pretraining_data.py). One difference: this study masks single words; the paper masks up to three together.
+In the paper SOP gains on pairs of texts (SQuAD 2.0, MNLI, RACE):
+`tasks=squad1+squad2+mnli+sst2+race,data=DIR`. The model is BERT's: ALBERT shares parameters between
+layers and factorises the embeddings; this study does not. At scale=paper the rest is ALBERT's
+(section 4.1 and google-research/albert): 125,000 steps of LAMB on batches of 4,096 rows of 512, a
+rate of 0.00176 after 3,125 steps, a unigram vocabulary of 30,000 pieces, and whole words masked
+once for each of 40 copies of the text (create_pretraining_data.py). One difference: this study
+masks single words; the paper masks up to three together.
 
-Expect: NSP's accuracy is soon high, because the topic gives the answer. SOP is harder and stays lower. Downstream, SOP is ahead
-on pairs; single texts hardly differ.
+Expect: NSP's accuracy is soon high, because the topic gives the answer. SOP is harder and stays
+lower. Downstream, SOP is ahead on pairs; single texts hardly differ.
 
-Cost at scale=tiny with seeds=1,select=off: 250 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 250 TFLOP, as `--dry_run` counts them; its time is not
+measured yet.
 """
 
-from bertlab import papers
-from bertlab.studies.settings import ONE_LENGTH, read_setting
+from common import ONE_LENGTH, read_setting
+
+from bertlab.config import papers
 from bertlab.studies.study import Claim, Published, Study
 
 PAPER = {
@@ -43,7 +49,17 @@ PAPER = {
 QUESTIONS = ("next_sentence", "sentence_order")
 PUBLISHED = Published(
     source="Lan et al. 2020, table 5",
-    columns=("MLM", "NSP", "SOP", "SQuAD 1.1 F1/EM", "SQuAD 2.0 F1/EM", "MNLI", "SST-2", "RACE", "Average"),
+    columns=(
+        "MLM",
+        "NSP",
+        "SOP",
+        "SQuAD 1.1 F1/EM",
+        "SQuAD 2.0 F1/EM",
+        "MNLI",
+        "SST-2",
+        "RACE",
+        "Average",
+    ),
     rows={
         "None": (54.9, 52.4, 53.3, "88.6/81.5", "78.1/75.3", 81.5, 89.9, 61.7, 79.0),
         "NSP": (54.5, 90.5, 52.0, "88.4/81.5", "77.2/74.6", 81.6, 91.1, 62.3, 79.2),
@@ -52,7 +68,12 @@ PUBLISHED = Published(
     note="MLM, NSP and SOP are accuracies on held-out text, the latter two of every model.",
 )
 CLAIMS = (
-    Claim("SOP", "NSP", "SQuAD 2.0 80.0 and 77.2, RACE 64.0 and 62.3; on NSP's own question 78.9 and 90.5", PUBLISHED.source),
+    Claim(
+        "SOP",
+        "NSP",
+        "SQuAD 2.0 80.0 and 77.2, RACE 64.0 and 62.3; on NSP's own question 78.9 and 90.5",
+        PUBLISHED.source,
+    ),
     Claim("SOP", "None", "SQuAD 2.0 80.0 and 78.1, RACE 64.0 and 61.7", PUBLISHED.source),
 )
 
@@ -60,8 +81,14 @@ CLAIMS = (
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=PAPER, tasks=("package", *QUESTIONS))
     tasks = setting.downstream()
-    probe = {key.removeprefix("finetune."): value for key, value in setting.finetuning("probe").items()}
-    asked = {f"{name}_frozen": {**probe, **tasks[name], "task": name} for name in QUESTIONS if name in tasks}
+    probe = {
+        key.removeprefix("finetune."): value for key, value in setting.finetuning("probe").items()
+    }
+    asked = {
+        f"{name}_frozen": {**probe, **tasks[name], "task": name}
+        for name in QUESTIONS
+        if name in tasks
+    }
     return Study(
         name="albert_sop",
         title="Next sentence and sentence order",
@@ -71,7 +98,10 @@ def get_study(arguments=None):
             "loss on pairs": {
                 "None": {},
                 "NSP": {"config": setting.recipe("bert", objectives="mlm+nsp")},
-                "SOP": {"config": setting.recipe("bert", objectives="mlm+sop"), "data.segment_pair.negatives": "swapped"},
+                "SOP": {
+                    "config": setting.recipe("bert", objectives="mlm+sop"),
+                    "data.segment_pair.negatives": "swapped",
+                },
             },
             "seed": setting.seeds,
         },

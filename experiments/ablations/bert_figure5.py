@@ -1,37 +1,42 @@
-"""How scores grow with pretraining, masked and left to right: Devlin et al. 2019, appendix C.1, figure 5.
+"""How scores grow with pretraining, masked and left to right: Devlin et al. 2019, appendix C.1,
+figure 5.
 
-    bertlab sweep --study=experiments/ablations/bert_figure5.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/bert_figure5.py \
       --workdir=runs/bert_figure5 --jobs=2
     bertlab report runs/bert_figure5
 
-MLM and LTR share one body; each seed pretrains each of them once. The study keeps checkpoints at the last points of a
-logarithmic grid (200, 500, 1,000, 2,000, 5,000 and 6,000 at scale=tiny) and fine-tunes each, as in the paper. The learning rate
-has not yet fallen at the early checkpoints, so a point shows what the run has learned so far, not what a full schedule of that
-length would give. The report plots scores against steps, tokens, supervised positions and FLOPs; at 0 it shows the body from
-random values. Neither model has NSP (the paper's masked model has it). The pretrainings and the fine-tuning are those of
-`bert_table5.py`. All rows read a word at its last piece: only there has a left-to-right model seen the whole word. The paper's
-task is MNLI: `tasks=mnli,data=DIR`. At scale=paper `valid` selects each point's rate among the paper's four.
+MLM and LTR share one body; each seed pretrains each of them once. The study keeps checkpoints at
+the last points of a logarithmic grid (200, 500, 1,000, 2,000, 5,000 and 6,000 at scale=tiny) and
+fine-tunes each, as in the paper. The learning rate has not yet fallen at the early checkpoints, so
+a point shows what the run has learned so far, not what a full schedule of that length would give.
+The report plots scores against steps, tokens, supervised positions and FLOPs; at 0 it shows the
+body from random values. Neither model has NSP (the paper's masked model has it). The pretrainings
+and the fine-tuning are those of `bert_table5.py`. All rows read a word at its last piece: only
+there has a left-to-right model seen the whole word. The paper's task is MNLI:
+`tasks=mnli,data=DIR`. At scale=paper `valid` selects each point's rate among the paper's four.
 
-Expect: both rise with steps (in the paper by about a point on MNLI from 500,000 to 1,000,000). In the paper MLM is above LTR
-almost at once, though it learns more slowly; Gisserot-Boukhlef et al. 2025 find left-to-right ahead early. With few tokens,
-expect the latter.
+Expect: both rise with steps (in the paper by about a point on MNLI from 500,000 to 1,000,000). In
+the paper MLM is above LTR almost at once, though it learns more slowly; Gisserot-Boukhlef et al.
+2025 find left-to-right ahead early. With few tokens, expect the latter.
 
 Cost at scale=tiny with seeds=1,select=off: 208 TFLOP, as `--dry_run` counts them. Its five seeds in
 `experiments/results/bert_figure5_tiny_wikipedia` took 3.1 hours of one core.
 """
 
-from bertlab import papers
+from common import LAST_PIECE, read_setting
+
+from bertlab.config import papers
 from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.settings import LAST_PIECE, read_setting
 from bertlab.studies.study import Claim, Published, Study
-from bertlab.train.keep import kept_steps
+from bertlab.train.hooks import kept_steps
 from bertlab.transfer.recipes import BERT_RATES
 
 PUBLISHED = Published(
     source="Devlin et al. 2019, figure 5 (its end points, from table 5)",
     columns=("MNLI-m",),
     rows={"MLM, 1000000": (84.4,), "LTR, 1000000": (82.1,)},
-    note="The masked model has NSP too. After 500,000 steps MNLI is about a point lower than after 1,000,000. Variants here"
+    note="The masked model has NSP too. After 500,000 steps MNLI is about a point lower than"
+    " after 1,000,000. Variants here"
     " have their own steps in their names.",
 )
 
@@ -56,13 +61,23 @@ def get_study(arguments=None):
             ),
             axis("seed", setting.seeds),
         ),
-        overrides={**setting.overrides, **setting.transformer, **LAST_PIECE, "data.format": "segment_pair"},
+        overrides={
+            **setting.overrides,
+            **setting.transformer,
+            **LAST_PIECE,
+            "data.format": "segment_pair",
+        },
         rates=setting.rates,
         task_rates=setting.published_rates(BERT_RATES),
         downstream=setting.downstream(),
         published=PUBLISHED,
         claims=[
-            Claim(f"MLM, {points[-1]}", f"LTR, {points[-1]}", "MNLI 84.4 and 82.1 after 1,000,000 steps", PUBLISHED.source)
+            Claim(
+                f"MLM, {points[-1]}",
+                f"LTR, {points[-1]}",
+                "MNLI 84.4 and 82.1 after 1,000,000 steps",
+                PUBLISHED.source,
+            )
         ],
         contrasts=[(f"MLM, {step}", f"LTR, {step}") for step in points],
     )

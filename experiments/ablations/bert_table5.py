@@ -1,31 +1,35 @@
 """Which part of BERT's pretraining counts: Devlin et al. 2019, section 5.1, table 5.
 
-    bertlab sweep --study=experiments/ablations/bert_table5.py:scale=tiny,corpus=pydocs --workdir=runs/table5 --jobs=2
-    bertlab report runs/table5
+    bertlab sweep --study=experiments/ablations/bert_table5.py --workdir=runs/table5 --jobs=2
 
-Four models on the same text: BERT (MLM + NSP); without NSP; left to right without NSP, also in fine-tuning; and the same
-pretraining with a new BiLSTM on top in fine-tuning. MLM and LTR share one body; direction and objective differ. The paper has
-no rows without pretraining. Ours are BERT's body from random values, and the left-to-right body from random values below the
-BiLSTM, which shows what the BiLSTM gives by itself.
+Four models on the same text: BERT (MLM + NSP); without NSP; left to right without NSP, also in
+fine-tuning; and the same pretraining with a new BiLSTM on top in fine-tuning. MLM and LTR share one
+body; direction and objective differ. The paper has no rows without pretraining. Ours are BERT's
+body from random values, and the left-to-right body from random values below the BiLSTM, which shows
+what the BiLSTM gives by itself.
 
-All rows classify a text in the same way, as in `bert_figure5.py`. At base and paper the pooler reads the token that has seen
-the whole text: [CLS], or the last token of a left-to-right model. At smaller scales the head reads the mean of the states. The
-pooler cannot see a BiLSTM, so "+ BiLSTM" reads the BiLSTM's state at that last token. All rows read a word at its last piece:
-only there has a left-to-right model seen the whole word.
+All rows classify a text in the same way, as in `bert_figure5.py`. At base and paper the pooler
+reads the token that has seen the whole text: [CLS], or the last token of a left-to-right model. At
+smaller scales the head reads the mean of the states. The pooler cannot see a BiLSTM, so "+ BiLSTM"
+reads the BiLSTM's state at that last token. All rows read a word at its last piece: only there has
+a left-to-right model seen the whole word.
 
-The task `next_sentence` stands in for the paper's pairs. It asks NSP's own question about held-out sentences. At base and paper
-BERT has a head start: its pooler was trained on that question. At smaller scales the head does not read the pooler, so NSP
-helps only through the body. `tasks=` and `data=` name published tasks, as in `tasks=sst2+squad1,data=DIR`; the paper uses MNLI,
-QNLI, MRPC, SST-2 and SQuAD 1.1. At scale=paper `valid` selects each task's rate among the paper's four (5e-5 to 2e-5; section
-4.1); the paper fixes it at 5e-5 for SQuAD.
+The task `next_sentence` stands in for the paper's pairs. It asks NSP's own question about held-out
+sentences. At base and paper BERT has a head start: its pooler was trained on that question. At
+smaller scales the head does not read the pooler, so NSP helps only through the body. `tasks=` and
+`data=` name published tasks, as in `tasks=sst2+squad1,data=DIR`; the paper uses MNLI, QNLI, MRPC,
+SST-2 and SQuAD 1.1. At scale=paper `valid` selects each task's rate among the paper's four (5e-5 to
+2e-5; section 4.1); the paper fixes it at 5e-5 for SQuAD.
 
-Expect: MLM above LTR at equal data, most on tokens and spans. There the BiLSTM closes part of the gap; on sentences it does
-not. In the paper NSP matters for pairs of sentences; later work found that it does not. With few tokens LTR is ahead: it is
-supervised at every position, MLM at 30 % of them (15 % in the paper). experiments/README.md has the measured results.
+Expect: MLM above LTR at equal data, most on tokens and spans. There the BiLSTM closes part of the
+gap; on sentences it does not. In the paper NSP matters for pairs of sentences; later work found
+that it does not. With few tokens LTR is ahead: it is supervised at every position, MLM at 30 % of
+them (15 % in the paper). experiments/README.md has the measured results.
 """
 
-from bertlab import papers
-from bertlab.studies.settings import LAST_PIECE, read_setting
+from common import LAST_PIECE, read_setting
+
+from bertlab.config import papers
 from bertlab.studies.study import Claim, Published, Study
 from bertlab.transfer.recipes import BERT_RATES
 
@@ -40,21 +44,50 @@ PUBLISHED = Published(
     },
 )
 CLAIMS = (
-    Claim("No NSP", "LTR & No NSP", "MNLI 83.9 and 82.1, SQuAD 87.9 and 77.8", "Devlin et al. 2019, table 5"),
-    Claim("BERT", "No NSP", "QNLI 88.4 and 84.9, MNLI 84.4 and 83.9", "Devlin et al. 2019, table 5"),
-    Claim("+ BiLSTM", "LTR & No NSP", "SQuAD 84.9 and 77.8", "Devlin et al. 2019, table 5", kinds=("span", "tagging")),
     Claim(
-        *("LTR & No NSP", "+ BiLSTM", "MRPC 77.5 and 75.7, SST-2 92.1 and 91.6, QNLI 84.3 and 84.1"),
+        "No NSP",
+        "LTR & No NSP",
+        "MNLI 83.9 and 82.1, SQuAD 87.9 and 77.8",
+        "Devlin et al. 2019, table 5",
+    ),
+    Claim(
+        "BERT", "No NSP", "QNLI 88.4 and 84.9, MNLI 84.4 and 83.9", "Devlin et al. 2019, table 5"
+    ),
+    Claim(
+        "+ BiLSTM",
+        "LTR & No NSP",
+        "SQuAD 84.9 and 77.8",
+        "Devlin et al. 2019, table 5",
+        kinds=("span", "tagging"),
+    ),
+    Claim(
+        *(
+            "LTR & No NSP",
+            "+ BiLSTM",
+            "MRPC 77.5 and 75.7, SST-2 92.1 and 91.6, QNLI 84.3 and 84.1",
+        ),
         "Devlin et al. 2019, table 5",
         kinds=("classification",),
     ),
-    Claim("LTR & No NSP", "No pretraining", "74.7 and 59.9, on average", "Radford et al. 2018, table 5"),
-    Claim("No NSP", "No pretraining", "74.7 and 59.9, on average", "Radford et al. 2018, table 5, for LTR"),
+    Claim(
+        "LTR & No NSP",
+        "No pretraining",
+        "74.7 and 59.9, on average",
+        "Radford et al. 2018, table 5",
+    ),
+    Claim(
+        "No NSP",
+        "No pretraining",
+        "74.7 and 59.9, on average",
+        "Radford et al. 2018, table 5, for LTR",
+    ),
 )
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.BERT, tasks=("package", "code_spans", "next_sentence"))
+    setting = read_setting(
+        arguments, paper=papers.BERT, tasks=("package", "code_spans", "next_sentence")
+    )
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     bilstm = {"finetune.head.bilstm": 2}
     if setting.scale in ("base", "paper"):  # their recipe's pooler reads the body, below a biLSTM
@@ -75,7 +108,12 @@ def get_study(arguments=None):
             },
             "seed": setting.seeds,
         },
-        overrides={**setting.overrides, **setting.transformer, **LAST_PIECE, "data.format": "segment_pair"},
+        overrides={
+            **setting.overrides,
+            **setting.transformer,
+            **LAST_PIECE,
+            "data.format": "segment_pair",
+        },
         rates=setting.rates,
         task_rates=setting.published_rates(BERT_RATES),
         downstream=setting.downstream(),

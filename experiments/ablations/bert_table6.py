@@ -1,25 +1,30 @@
 """How large the model should be: Devlin et al. 2019, section 5.2, table 6.
 
-    bertlab sweep --study=experiments/ablations/bert_table6.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/bert_table6.py \
       --workdir=runs/bert_table6 --jobs=2
     bertlab report runs/bert_table6
 
-BERT (MLM + NSP) in six sizes, named layers/width/heads, on the same text with the same hyper-parameters. At scale=base and
-scale=paper the sizes are the published ones. Smaller scales scale them down in the same steps: a quarter and half of the
-layers, half with fewer heads, all layers, wider, and twice as deep. The feed-forward layer is four times the width. The paper's
-perplexity is exp(mlm/loss) on held-out text; the report shows this loss. Compare perplexities only between models with the same
-vocabulary. The paper's tasks are MNLI, MRPC and SST-2: `tasks=mnli+mrpc+sst2,data=DIR`. At scale=paper the seeds are restarts
-of fine-tuning on one pretraining, as in the paper (five), and `valid` selects each task's rate among the paper's four.
+BERT (MLM + NSP) in six sizes, named layers/width/heads, on the same text with the same
+hyper-parameters. At scale=base and scale=paper the sizes are the published ones. Smaller scales
+scale them down in the same steps: a quarter and half of the layers, half with fewer heads, all
+layers, wider, and twice as deep. The feed-forward layer is four times the width. The paper's
+perplexity is exp(mlm/loss) on held-out text; the report shows this loss. Compare perplexities only
+between models with the same vocabulary. The paper's tasks are MNLI, MRPC and SST-2:
+`tasks=mnli+mrpc+sst2,data=DIR`. At scale=paper the seeds are restarts of fine-tuning on one
+pretraining, as in the paper (five), and `valid` selects each task's rate among the paper's four.
 
-Expect: perplexity falls and scores rise with size, even on tasks of a few thousand examples. With few steps the deepest model
-may fall behind, because it reads the same tokens at the same rate as the others.
+Expect: perplexity falls and scores rise with size, even on tasks of a few thousand examples. With
+few steps the deepest model may fall behind, because it reads the same tokens at the same rate as
+the others.
 
-Cost at scale=tiny with seeds=1,select=off: 1,290 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 1,290 TFLOP, as `--dry_run` counts them; its time is not
+measured yet.
 """
 
-from bertlab import papers
+from common import read_setting
+
+from bertlab.config import papers
 from bertlab.studies.axes import axis, product
-from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Claim, Published, Study
 from bertlab.transfer.recipes import BERT_RATES
 
@@ -56,7 +61,12 @@ CLAIMS = (
 def shape(size):
     """The keys of a size: "12/768/12" is layers, width and heads."""
     layers, width, heads = map(int, size.split("/"))
-    return {"model.layers": layers, "model.width": width, "model.heads": heads, "model.hidden": 4 * width}
+    return {
+        "model.layers": layers,
+        "model.width": width,
+        "model.heads": heads,
+        "model.hidden": 4 * width,
+    }
 
 
 def get_study(arguments=None):
@@ -65,13 +75,18 @@ def get_study(arguments=None):
     return Study(
         name="bert_table6",
         title="BERT's size",
-        question="What do more layers, more width and more heads give, in perplexity and downstream?",
+        question="What do more layers, more width and more heads give, in perplexity and"
+        " downstream?",
         config=setting.recipe("bert", objectives="mlm+nsp"),
-        axes=product(axis("layers/width/heads", {size: shape(size) for size in sizes}), setting.restarts()),
+        axes=product(
+            axis("layers/width/heads", {size: shape(size) for size in sizes}), setting.restarts()
+        ),
         overrides={**setting.overrides, **setting.transformer},
         rates=setting.rates,
         task_rates=setting.published_rates(BERT_RATES),
         downstream=setting.downstream(),
         published=PUBLISHED,
-        claims=[Claim(sizes[a], sizes[b], published, PUBLISHED.source) for a, b, published in CLAIMS],
+        claims=[
+            Claim(sizes[a], sizes[b], published, PUBLISHED.source) for a, b, published in CLAIMS
+        ],
     )

@@ -1,32 +1,35 @@
 """Features or fine-tuning, and features of which layers: Devlin et al. 2019, section 5.3, table 7.
 
-    bertlab sweep --study=experiments/ablations/bert_table7.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/bert_table7.py \
       --workdir=runs/bert_table7 --jobs=2
     bertlab report runs/bert_table7
 
-One BERT (MLM + NSP) per seed, used in seven ways at the cost of one pretraining: fine-tuned, or frozen under a new BiLSTM
-of two layers (recipe bert_features). The BiLSTM reads the embeddings, the second-to-last layer, the last, or a mix of the last
-four or of all. The model of scale=tiny has two layers, so the last two stand in for the last four. There, and at mini and small
-with four layers, the sum over all layers would equal the sum over the last ones, so it includes the embeddings. The labels say
-so.
+One BERT (MLM + NSP) per seed, used in seven ways at the cost of one pretraining: fine-tuned, or
+frozen under a new BiLSTM of two layers (recipe bert_features). The BiLSTM reads the embeddings, the
+second-to-last layer, the last, or a mix of the last four or of all. The model of scale=tiny has two
+layers, so the last two stand in for the last four. There, and at mini and small with four layers,
+the sum over all layers would equal the sum over the last ones, so it includes the embeddings. The
+labels say so.
 
-The paper's task is named-entity recognition, case-preserving, with document context: `tasks=ner,data=DIR`. At scale=paper a row
-holds up to 512 pieces of a sentence's document, on both sides of the sentence; the paper does not say how it lays them out. The
-default task, code_spans, is tagging too. The paper's BiLSTM is 768 wide, but it does not say whether per direction or in total;
-here both directions together are as wide as the model. At scale=paper the seeds are restarts of the task's training on one
-pretraining, as in the paper (five), and `valid` selects fine-tuning's rate among the paper's four. The rate under the BiLSTM is
-ours.
+The paper's task is named-entity recognition, case-preserving, with document context:
+`tasks=ner,data=DIR`. At scale=paper a row holds up to 512 pieces of a sentence's document, on both
+sides of the sentence; the paper does not say how it lays them out. The default task, code_spans, is
+tagging too. The paper's BiLSTM is 768 wide, but it does not say whether per direction or in total;
+here both directions together are as wide as the model. At scale=paper the seeds are restarts of the
+task's training on one pretraining, as in the paper (five), and `valid` selects fine-tuning's rate
+among the paper's four. The rate under the BiLSTM is ours.
 
-Expect: fine-tuning best (in the paper 0.3 F1 above the concatenation of the last four), then mixes, then the second-to-last
-layer, then the last, and the embeddings far behind.
+Expect: fine-tuning best (in the paper 0.3 F1 above the concatenation of the last four), then mixes,
+then the second-to-last layer, then the last, and the embeddings far behind.
 
-Cost at scale=tiny with seeds=1,select=off: 82.1 TFLOP, as `--dry_run` counts them. Its three seeds in
-`experiments/results/bert_table7_tiny_wikipedia` took 57 minutes of one core.
+Cost at scale=tiny with seeds=1,select=off: 82.1 TFLOP, as `--dry_run` counts them. Its three seeds
+in `experiments/results/bert_table7_tiny_wikipedia` took 57 minutes of one core.
 """
 
-from bertlab import papers
+from common import read_setting
+
+from bertlab.config import papers
 from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.settings import read_setting
 from bertlab.studies.study import TASK_RATES, Claim, Published, Study
 from bertlab.transfer.recipes import BERT_RATES
 
@@ -42,7 +45,8 @@ PUBLISHED = Published(
         "Concatenation of last 4": (96.1, None),
         "Weighted sum of all 12": (95.5, None),
     },
-    note="Means of five restarts. A model of fewer layers has other labels, such as its last 2 for the last 4.",
+    note="Means of five restarts. A model of fewer layers has other labels, such as its last 2"
+    " for the last 4.",
 )
 # {last}: how many layers the scale has for the last four.
 CLAIMS = (
@@ -82,5 +86,8 @@ def get_study(arguments=None):
         task_rates=setting.task_rates,
         downstream=setting.in_documents(),
         published=PUBLISHED,
-        claims=[Claim(a.format(last=last), b.format(last=last), of, PUBLISHED.source) for a, b, of in CLAIMS],
+        claims=[
+            Claim(a.format(last=last), b.format(last=last), of, PUBLISHED.source)
+            for a, b, of in CLAIMS
+        ],
     )

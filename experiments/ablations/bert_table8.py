@@ -1,25 +1,30 @@
-"""What a chosen token becomes, [MASK], itself or another one: Devlin et al. 2019, appendix C.2, table 8.
+"""What a chosen token becomes, [MASK], itself or another one: Devlin et al. 2019, appendix C.2,
+table 8.
 
-    bertlab sweep --study=experiments/ablations/bert_table8.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/bert_table8.py \
       --workdir=runs/bert_table8 --jobs=2
     bertlab report runs/bert_table8
 
-Six ways to corrupt the chosen 15 %, as percentages [MASK]/same/random. Each is used fine-tuned and as features (a BiLSTM on
-the frozen body reads the last four layers side by side, or all layers if the model has fewer). Both uses share their
-pretraining. The paper's tasks are MNLI and, in both uses, named entities: `tasks=mnli+ner,data=DIR`. A model that never saw
-[MASK] has no bits per byte, because a pseudo-likelihood needs [MASK]. Each row measures mlm/loss under its own corruption, so
-do not compare rows by it. At scale=paper `valid` selects fine-tuning's rate among the paper's four, BERT keeps the case of
-letters, and a name is read in its document, as in table 7.
+Six ways to corrupt the chosen 15 %, as percentages [MASK]/same/random. Each is used fine-tuned and
+as features (a BiLSTM on the frozen body reads the last four layers side by side, or all layers if
+the model has fewer). Both uses share their pretraining. The paper's tasks are MNLI and, in both
+uses, named entities: `tasks=mnli+ner,data=DIR`. A model that never saw [MASK] has no bits per byte,
+because a pseudo-likelihood needs [MASK]. Each row measures mlm/loss under its own corruption, so do
+not compare rows by it. At scale=paper `valid` selects fine-tuning's rate among the paper's four,
+BERT keeps the case of letters, and a name is read in its document, as in table 7.
 
-Expect: fine-tuning hardly depends on the corruption, even at 100 % [MASK]. As features, 100 % [MASK] is clearly worst (94.0
-against 94.9 F1), because downstream text contains no [MASK]. Random tokens without [MASK] cost a little everywhere.
+Expect: fine-tuning hardly depends on the corruption, even at 100 % [MASK]. As features, 100 %
+[MASK] is clearly worst (94.0 against 94.9 F1), because downstream text contains no [MASK]. Random
+tokens without [MASK] cost a little everywhere.
 
-Cost at scale=tiny with seeds=1,select=off: 491 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 491 TFLOP, as `--dry_run` counts them; its time is not
+measured yet.
 """
 
-from bertlab import papers
+from common import read_setting
+
+from bertlab.config import papers
 from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.settings import read_setting
 from bertlab.studies.study import TASK_RATES, Claim, Published, Study
 from bertlab.transfer.recipes import BERT_RATES
 
@@ -44,7 +49,12 @@ PUBLISHED = Published(
 CLAIMS = (
     Claim("80/10/10, features", "100/0/0, features", "NER 94.9 and 94.0", PUBLISHED.source),
     Claim("80/10/10, features", "0/0/100, features", "NER 94.9 and 94.6", PUBLISHED.source),
-    Claim("80/10/10, fine-tuned", "0/0/100, fine-tuned", "MNLI 84.2 and 83.6, NER 95.4 and 94.9", PUBLISHED.source),
+    Claim(
+        "80/10/10, fine-tuned",
+        "0/0/100, fine-tuned",
+        "MNLI 84.2 and 83.6, NER 95.4 and 94.9",
+        PUBLISHED.source,
+    ),
 )
 
 

@@ -1,35 +1,41 @@
 """Left to right first, then masked: Gisserot-Boukhlef et al. 2025, arXiv 2507.00994.
 
-    bertlab sweep --study=experiments/ablations/clm_then_mlm.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/clm_then_mlm.py \
       --workdir=runs/clm_then_mlm --jobs=2
     bertlab report runs/clm_then_mlm
 
-One budget of steps, spent on MLM, on causal language modelling (CLM), or on CLM for a quarter, half or three quarters of the
-steps and then on MLM. CLM is the objective `prefix` without a prefix: left to right on a body that otherwise sees both sides.
-The model trained only with CLM is fine-tuned twice: seeing both sides and, in another row, only the left. All rows read a word
-at its last piece: only there has a left-to-right model seen the whole word. `rate=` sets MLM's mask rate; the paper has 20 to
-50 %.
+One budget of steps, spent on MLM, on causal language modelling (CLM), or on CLM for a quarter, half
+or three quarters of the steps and then on MLM. CLM is the objective `prefix` without a prefix: left
+to right on a body that otherwise sees both sides. The model trained only with CLM is fine-tuned
+twice: seeing both sides and, in another row, only the left. All rows read a word at its last piece:
+only there has a left-to-right model seen the whole word. `rate=` sets MLM's mask rate; the paper
+has 20 to 50 %.
 
-The learning rate is constant between a warm-up and a cooldown (in the paper 2,000 of 42,000 steps each), so the second
-objective does not train at a falling rate. scale=paper has the smallest of the paper's three sizes, 210 million parameters
-with EuroBERT's shape (rotary base 10,000), rows of 2,048, and 42,000 steps at 5e-4 in batches of 2.4 million tokens (100
-billion in all). It adds the budgets of 12,000 and 22,000 steps and continued pretraining, `whole=on` at other scales, in
-the same proportions: MLM for 22,000 further steps, from MLM or from CLM before its cooldown. Not verified: these 22,000
-steps, that they begin before the cooldown, and initial values. The vocabulary of 128,256 pieces is trained on the corpus;
-the paper has EuroBERT's. The paper shows its results as figures.
+The learning rate is constant between a warm-up and a cooldown (in the paper 2,000 of 42,000 steps
+each), so the second objective does not train at a falling rate. scale=paper has the smallest of the
+paper's three sizes, 210 million parameters with EuroBERT's shape (rotary base 10,000), rows of
+2,048, and 42,000 steps at 5e-4 in batches of 2.4 million tokens (100 billion in all). It adds the
+budgets of 12,000 and 22,000 steps and continued pretraining, `whole=on` at other scales, in the
+same proportions: MLM for 22,000 further steps, from MLM or from CLM before its cooldown. Not
+verified: these 22,000 steps, that they begin before the cooldown, and initial values. The
+vocabulary of 128,256 pieces is trained on the corpus; the paper has EuroBERT's. The paper shows its
+results as figures.
 
-Expect: CLM ahead early and on tokens; MLM ahead of CLM on sentences, most on questions and answers; CLM and then MLM above
-MLM, reliably with a quarter of CLM; with three quarters no worse than MLM.
+Expect: CLM ahead early and on tokens; MLM ahead of CLM on sentences, most on questions and answers;
+CLM and then MLM above MLM, reliably with a quarter of CLM; with three quarters no worse than MLM.
 
-Cost at scale=tiny with seeds=1,select=off: 482 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 482 TFLOP, as `--dry_run` counts them; its time is not
+measured yet.
 """
+
+from common import LAST_PIECE, read_setting
 
 from bertlab.errors import UserError
 from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.settings import LAST_PIECE, read_setting
 from bertlab.studies.study import Claim, Study
 
-# Steps, rate and rows: the paper. Shape and vocabulary: Nicolas-BZRD/EuroBERT optimus/trainer/model/encoder/eurobert.py, 210m.
+# Steps, rate and rows: the paper. Shape and vocabulary: Nicolas-BZRD/EuroBERT
+# optimus/trainer/model/encoder/eurobert.py, 210m.
 PAPER = {
     "train.steps": 42_000,
     "data.seq_len": 2048,
@@ -49,17 +55,32 @@ CLM, MLM = {"objectives.mlm.weight": 0.0}, {"objectives.prefix.weight": 0.0}
 FULL, SHORTER, BEFORE_COOLDOWN, CONTINUED = 42, (12, 22), 40, 22  # thousands of steps
 SOURCE = "Gisserot-Boukhlef et al. 2025 (figures, without numbers)"
 CLAIMS = (
-    Claim("MLM", "CLM", "MLM above CLM on sentences, most on questions and answers; not on tokens", SOURCE),
-    Claim("25% CLM then MLM", "MLM", "CLM and then MLM best at a fixed budget, reliably with a quarter of CLM", SOURCE),
+    Claim(
+        "MLM",
+        "CLM",
+        "MLM above CLM on sentences, most on questions and answers; not on tokens",
+        SOURCE,
+    ),
+    Claim(
+        "25% CLM then MLM",
+        "MLM",
+        "CLM and then MLM best at a fixed budget, reliably with a quarter of CLM",
+        SOURCE,
+    ),
 )
 
-CONTINUED_CLAIM = Claim("CLM, continued as MLM", "MLM, continued", "MLM from CLM above MLM from MLM", SOURCE)
+CONTINUED_CLAIM = Claim(
+    "CLM, continued as MLM", "MLM, continued", "MLM from CLM above MLM from MLM", SOURCE
+)
 
 
 def clm_first(share, steps):
-    """The two phases of a run: CLM gets its share of the steps, and each phase at least one step."""
+    """The two phases of a run: CLM gets its share of the steps, and each phase at least one
+    step."""
     share = min(max(round(share * steps), 1), steps - 1) / steps
-    return {"train.phases": f"{share} objectives.mlm.weight=0; {1 - share} objectives.prefix.weight=0"}
+    return {
+        "train.phases": f"{share} objectives.mlm.weight=0; {1 - share} objectives.prefix.weight=0"
+    }
 
 
 def fixed(steps):
@@ -80,20 +101,31 @@ def shorter_and_continued(steps):
     continued = {"MLM, continued": MLM, "CLM, continued as MLM": from_clm}
     return chain(
         *(
-            product(axis("pretraining", fixed(budget)), axis("budget", {f"{budget:,} steps": {"train.steps": budget}}))
+            product(
+                axis("pretraining", fixed(budget)),
+                axis("budget", {f"{budget:,} steps": {"train.steps": budget}}),
+            )
             for budget in budgets
         ),
-        axis("pretraining", {label: {**of, "train.steps": total} for label, of in continued.items()}),
+        axis(
+            "pretraining", {label: {**of, "train.steps": total} for label, of in continued.items()}
+        ),
     )
 
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=PAPER, least={"steps": 2}, rate=0.3, whole="")
     recipe = setting.recipe("modern", objectives="mlm+prefix")
-    steps, whole = setting.steps(recipe), setting.others["whole"] or ("on" if setting.scale == "paper" else "off")
+    steps, whole = (
+        setting.steps(recipe),
+        setting.others["whole"] or ("on" if setting.scale == "paper" else "off"),
+    )
     if whole not in ("on", "off"):
         raise UserError(f"whole={whole}: give on or off, or omit it to use the scale's own")
-    rows = [axis("pretraining", fixed(steps)), *([shorter_and_continued(steps)] if whole == "on" else [])]
+    rows = [
+        axis("pretraining", fixed(steps)),
+        *([shorter_and_continued(steps)] if whole == "on" else []),
+    ]
     return Study(
         name="clm_then_mlm",
         title="Causal and then masked language modelling",

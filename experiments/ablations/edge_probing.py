@@ -1,8 +1,9 @@
-"""What contextual vectors know beyond the words themselves: edge probing, Tenney et al. 2019, table 2.
+"""What contextual vectors know beyond the words themselves: edge probing, Tenney et al. 2019, table
+2.
 
-    bertlab sweep --study=experiments/ablations/edge_probing.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/edge_probing.py \
       --workdir=runs/edges --jobs=2
-    bertlab sweep --study=experiments/ablations/edge_probing.py:tasks=edges_dependencies+edges_relations,data=tasks \
+    bertlab sweep --study=experiments/ablations/edge_probing.py:tasks=edges_relations,data=tasks \
       --workdir=runs/edges
     bertlab report runs/edges
 
@@ -11,32 +12,49 @@ A probe labels spans of a sentence, or pairs of spans, from frozen vectors of:
 - lexical: the embeddings alone, without context;
 - top: the last layer;
 - cat: the last layer beside the embeddings;
-- mix: all layers, with weights that the probe learns. ULMFiT's layers differ in width, so it has none.
+- mix: all layers, with weights that the probe learns. ULMFiT's layers differ in width, so it has
+  none.
 
-What a model gives over its own lexical vectors it has learned from context. Static vectors are lexical only; `static=` names
-their objective. Tasks are the ten `edges_*`, which need files (`data=`); without them the study tags code spans.
+What a model gives over its own lexical vectors it has learned from context. Static vectors are
+lexical only; `static=` names their objective. Tasks are the ten `edges_*`, which need files
+(`data=`); without them the study tags code spans.
 
-At scale=paper the probes have jiant's settings (config/defaults.conf and config/edgeprobe): Adam at 1e-4, batches of 32,
-gradients clipped at 5, a dropout of 0.3, and the most steps that a probe can have, 250,000, or 10,000 on small tasks. There the
-rate is halved after five validations without a better score, and training ends after twenty; here it falls linearly to 0.
-jiant's lexical BERT vectors have no positions; here they have those that the body adds to its embeddings.
+At scale=paper the probes have jiant's settings (config/defaults.conf and config/edgeprobe): Adam at
+1e-4, batches of 32, gradients clipped at 5, a dropout of 0.3, and the most steps that a probe can
+have, 250,000, or 10,000 on small tasks. There the rate is halved after five validations without a
+better score, and training ends after twenty; here it falls linearly to 0. jiant's lexical BERT
+vectors have no positions; here they have those that the body adds to its embeddings.
 
-Expect: contextual far above lexical on parts of speech, constituents, dependencies and roles, and little above on the semantic
-tasks (SPR, Winograd). mix above cat, above all for BERT on constituents.
+Expect: contextual far above lexical on parts of speech, constituents, dependencies and roles, and
+little above on the semantic tasks (SPR, Winograd). mix above cat, above all for BERT on
+constituents.
 
-Cost at scale=tiny with seeds=1,select=off: 493 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 493 TFLOP, as `--dry_run` counts them; its time is not
+measured yet.
 """
 
-from bertlab.studies import systems
+import systems
+from common import LAST_PIECE, SAME_ROWS, read_setting
+
 from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.settings import LAST_PIECE, SAME_ROWS, read_setting
 from bertlab.studies.study import Claim, Published, Study
 
 LAYERS = {"lexical": "layer:0", "top": "last", "mix": "scalar_mix", "cat": "concat_first_last"}
 PUBLISHED = Published(
     source="Tenney et al. 2019, development sets, from their notebook (nyu-mll/jiant,"
     " probing/analysis_edgeprobe_ICLR_camera_ready.ipynb)",
-    columns=("POS", "constituents", "dependencies", "entities", "SRL", "coref", "SPR1", "SPR2", "Winograd", "relations"),
+    columns=(
+        "POS",
+        "constituents",
+        "dependencies",
+        "entities",
+        "SRL",
+        "coref",
+        "SPR1",
+        "SPR2",
+        "Winograd",
+        "relations",
+    ),
     rows={
         "static, lexical": (85.9, 55.2, 76.9, 89.3, 57.2, 73.5, 76.3, 80.7, 53.2, 56.4),
         "ELMo, lexical": (90.7, 68.8, 80.6, 91.4, 72.9, 75.6, 78.6, 81.2, 54.8, 53.3),
@@ -48,7 +66,8 @@ PUBLISHED = Published(
         "BERT, cat": (96.8, 83.5, 93.4, 95.9, 89.0, 89.2, 83.3, 82.6, 54.9, 79.5),
         "BERT, mix": (96.5, 86.6, 95.4, 96.0, 90.9, 90.5, 84.0, 82.8, 55.9, 83.2),
     },
-    note="F1; BERT-Base uncased; static: GloVe, of words. ELMo's lexical layer reads characters. Table 2 has the test sets.",
+    note="F1; BERT-Base uncased; static: GloVe, of words. ELMo's lexical layer reads characters."
+    " Table 2 has the test sets.",
 )
 
 
@@ -64,7 +83,8 @@ CLAIMS = (
     _claim("BERT, mix", "GPT, mix", "constituents 86.6 and 84.1, coreference 90.5 and 86.2"),
     _claim("BERT, mix", "BERT, cat", "constituents 86.6 and 83.5, relations 83.2 and 79.5"),
 )
-# jiant's config/defaults.conf, edges-tmpl; the tasks with a validation each 100 steps, and a hundred of them.
+# jiant's config/defaults.conf, edges-tmpl; the tasks with a validation each 100 steps, and a
+# hundred of them.
 JIANT = {
     "finetune.data.batch_size": 32,
     "finetune.optimizer.learning_rate": 1e-4,
@@ -82,26 +102,36 @@ def get_study(arguments=None):
     used = systems.as_used(setting, setting.others["static"])
     read = systems.pretrainings(used, dict.fromkeys(used, setting.pretraining))
     models = {name: {"config": used[name][0], **read[name]} for name in used}
-    layers = lambda *names: axis("layers", {name: {"finetune.head.layers": LAYERS[name]} for name in names})
-    of = lambda *names: axis("model", {name: models[name] for name in names})
+
+    def layers(*names):
+        return axis("layers", {name: {"finetune.head.layers": LAYERS[name]} for name in names})
+
+    def with_models(*names):
+        return axis("model", {name: models[name] for name in names})
+
     downstream = setting.downstream()
     probes = setting.finetuning("probe")
     if setting.scale == "paper":
-        probes |= {key: JIANT[key] for key in JIANT if key != "finetune.optimizer.learning_rate" or not setting.task_rates}
+        probes |= {
+            key: JIANT[key]
+            for key in JIANT
+            if key != "finetune.optimizer.learning_rate" or not setting.task_rates
+        }
         probes |= {"finetune.train.steps": setting.task_steps} if setting.task_steps else {}
-        for name, given in downstream.items():
-            if given.get("task", name) in SMALL_TASKS and not setting.task_steps:
-                downstream[name] = FEWER | given
+        for name, settings in downstream.items():
+            if settings.get("task", name) in SMALL_TASKS and not setting.task_steps:
+                downstream[name] = FEWER | settings
     return Study(
         name="edge_probing",
         title="Edge probing",
-        question="What do contextual vectors know of a sentence's structure that its words alone do not tell?",
+        question="What do contextual vectors know of a sentence's structure that its words alone"
+        " do not tell?",
         config=setting.recipe("bert"),
         axes=product(
             chain(
-                product(of("static"), layers("lexical")),
-                product(of("ULMFiT"), layers("lexical", "top", "cat")),
-                product(of("ELMo", "GPT", "BERT"), layers(*LAYERS)),
+                product(with_models("static"), layers("lexical")),
+                product(with_models("ULMFiT"), layers("lexical", "top", "cat")),
+                product(with_models("ELMo", "GPT", "BERT"), layers(*LAYERS)),
             ),
             axis("seed", setting.seeds),
         ),

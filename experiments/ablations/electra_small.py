@@ -1,30 +1,34 @@
 """What makes ELECTRA learn more from the same text: Clark et al. 2020, section 3.4, table 5.
 
-    bertlab sweep --study=experiments/ablations/electra_small.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/electra_small.py \
       --workdir=runs/electra_small --jobs=2
     bertlab report runs/electra_small
 
-Five objectives on one body, from MLM to ELECTRA: BERT (MLM without NSP); Replace MLM (a generator's tokens in place of
-[MASK]); ELECTRA 15 % (which of the chosen tokens are replaced?); All-Tokens MLM (predicts every token, with a way to copy);
-ELECTRA (is this token replaced? for every token). At tiny, mini and small the generator has a quarter of the body's width and
-heads, like ELECTRA-Small's; at base and paper a third, like ELECTRA-Base's (256 of 768). All train for the same number of
-steps, as in the paper. The generator makes a step more expensive: see FLOPs and seconds.
+Five objectives on one body, from MLM to ELECTRA: BERT (MLM without NSP); Replace MLM (a generator's
+tokens in place of [MASK]); ELECTRA 15 % (which of the chosen tokens are replaced?); All-Tokens MLM
+(predicts every token, with a way to copy); ELECTRA (is this token replaced? for every token). At
+tiny, mini and small the generator has a quarter of the body's width and heads, like
+ELECTRA-Small's; at base and paper a third, like ELECTRA-Base's (256 of 768). All train for the same
+number of steps, as in the paper. The generator makes a step more expensive: see FLOPs and seconds.
 
-The paper's scores are means over GLUE (`tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`). scale=paper is ELECTRA-Base
-(appendix A): BERT-Base's size, rows of 512, batches of 256, a rate of 2e-4, and 766,000 steps, the number at BERT-Base's
-compute. The paper gives two numbers of steps and does not say which one table 5 uses. base and paper are fine-tuned as ELECTRA
-(recipe electra_paper): a rate of 1e-4 that falls by 0.8 per layer, on [CLS] without a pooler, ten epochs for RTE and STS-B. The
-released code also trains on both orders of MRPC's and STS-B's pairs and gives the top layer 0.8² of the head's rate; ours does
-neither.
+The paper's scores are means over GLUE (`tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`).
+scale=paper is ELECTRA-Base (appendix A): BERT-Base's size, rows of 512, batches of 256, a rate of
+2e-4, and 766,000 steps, the number at BERT-Base's compute. The paper gives two numbers of steps and
+does not say which one table 5 uses. base and paper are fine-tuned as ELECTRA (recipe
+electra_paper): a rate of 1e-4 that falls by 0.8 per layer, on [CLS] without a pooler, ten epochs
+for RTE and STS-B. The released code also trains on both orders of MRPC's and STS-B's pairs and
+gives the top layer 0.8² of the head's rate; ours does neither.
 
-Expect: ELECTRA best and All-Tokens MLM close behind, the others near BERT. Most of the gain comes from supervision at every
-token, little from removing the mismatch of [MASK].
+Expect: ELECTRA best and All-Tokens MLM close behind, the others near BERT. Most of the gain comes
+from supervision at every token, little from removing the mismatch of [MASK].
 
-Cost at scale=tiny with seeds=1,select=off: 489 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 489 TFLOP, as `--dry_run` counts them; its time is not
+measured yet.
 """
 
-from bertlab import papers
-from bertlab.studies.settings import ONE_LENGTH, read_setting
+from common import ONE_LENGTH, read_setting
+
+from bertlab.config import papers
 from bertlab.studies.study import Claim, Published, Study
 
 TASKS = {
@@ -33,16 +37,17 @@ TASKS = {
     "All-Tokens MLM": "all_tokens",
     "ELECTRA": "discriminate",
 }
-PAPER = {
-    **papers.BERT,
-    **ONE_LENGTH,
-    "train.steps": 766_000,
-    "optimizer.learning_rate": 2e-4,
-}
+PAPER = {**papers.BERT, **ONE_LENGTH, "train.steps": 766_000, "optimizer.learning_rate": 2e-4}
 PUBLISHED = Published(
     source="Clark et al. 2020, table 5",
     columns=("GLUE",),
-    rows={"BERT": (82.2,), "Replace MLM": (82.4,), "ELECTRA 15 %": (82.4,), "All-Tokens MLM": (84.3,), "ELECTRA": (85.0,)},
+    rows={
+        "BERT": (82.2,),
+        "Replace MLM": (82.4,),
+        "ELECTRA 15 %": (82.4,),
+        "All-Tokens MLM": (84.3,),
+        "ELECTRA": (85.0,),
+    },
 )
 CLAIMS = (
     Claim("ELECTRA", "BERT", "GLUE 85.0 and 82.2", PUBLISHED.source),
@@ -58,17 +63,26 @@ def get_study(arguments=None):
     size = 1 / 3 if large else 1 / 4
     tuned = setting.finetuning("electra_paper") if large else {}
     if large and "rte" in tasks:
-        tasks["rte"]["transfer.epochs"] = 10.0  # as STS-B's: google-research/electra configure_finetuning.py
-    electra = {"config": setting.recipe("bert", objectives="electra"), "objectives.electra.generator_size": size}
+        tasks["rte"]["transfer.epochs"] = (
+            10.0  # as STS-B's: google-research/electra configure_finetuning.py
+        )
+    electra = {
+        "config": setting.recipe("bert", objectives="electra"),
+        "objectives.electra.generator_size": size,
+    }
     return Study(
         name="electra_small",
         title="ELECTRA and what lies between",
-        question="Does ELECTRA learn from being asked everywhere, or from never being shown [MASK]?",
+        question="Does ELECTRA learn from being asked everywhere, or from never being shown"
+        " [MASK]?",
         config=setting.recipe("bert", objectives="mlm"),
         axes={
             "objective": {
                 "BERT": {},
-                **{label: {**electra, "objectives.electra.task": task} for label, task in TASKS.items()},
+                **{
+                    label: {**electra, "objectives.electra.task": task}
+                    for label, task in TASKS.items()
+                },
             },
             "seed": setting.seeds,
         },

@@ -1,29 +1,33 @@
-"""Which of ELMo's layers a task needs, and how freely it may weigh them: Peters et al. 2018, section 5.1, table 2.
+"""Which of ELMo's layers a task needs, and how freely it may weigh them: Peters et al. 2018,
+section 5.1, table 2.
 
-    bertlab sweep --study=experiments/ablations/elmo_layers.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/elmo_layers.py \
       --workdir=runs/elmo_layers --jobs=2
     bertlab report runs/elmo_layers
 
-One pretrained, frozen biLM per seed. A biLSTM of two layers reads either the top layer or a mix of all layers with weights that
-the task learns. The penalty `head.mix_penalty` (λ) keeps these weights near their mean (1) or lets them differ (0.001). Without
-ELMo the same biLSTM reads embeddings that start at random and are trained with it.
+One pretrained, frozen biLM per seed. A biLSTM of two layers reads either the top layer or a mix of
+all layers with weights that the task learns. The penalty `head.mix_penalty` (λ) keeps these weights
+near their mean (1) or lets them differ (0.001). Without ELMo the same biLSTM reads embeddings that
+start at random and are trained with it.
 
-The paper's tasks are SQuAD, SNLI and SRL, each with a model of its own. The paper also joins ELMo to the task's own word
-vectors. This study has neither: one model serves texts and words. `tasks=squad1+snli+ner,data=DIR` come closest. The paper's
-biLM reads characters, as at scale=paper; smaller scales read the transformers' subwords. A model of characters cannot mark
-spans of pieces: for `squad1` name `elmo=subwords`, which gives it the pieces, rows and steps of `static_contextual.py`. No
-scale trains the tasks as the paper does.
+The paper's tasks are SQuAD, SNLI and SRL, each with a model of its own. The paper also joins ELMo
+to the task's own word vectors. This study has neither: one model serves texts and words.
+`tasks=squad1+snli+ner,data=DIR` come closest. The paper's biLM reads characters, as at scale=paper;
+smaller scales read the transformers' subwords. A model of characters cannot mark spans of pieces:
+for `squad1` name `elmo=subwords`, which gives it the pieces, rows and steps of
+`static_contextual.py`. No scale trains the tasks as the paper does.
 
-Expect: any layer far above none; all layers above the last, and λ=0.001 a little above λ=1. After little text, a biLM's top
-layer may know less than its embeddings.
+Expect: any layer far above none; all layers above the last, and lambda=0.001 a little above
+lambda=1. After little text, a biLM's top layer may know less than its embeddings.
 
-Cost at scale=tiny with seeds=1,select=off: 168 TFLOP, as `--dry_run` counts them. Its three seeds in
-`experiments/results/elmo_layers_tiny_wikipedia` with steps=2000 took 50 minutes of one core.
+Cost at scale=tiny with seeds=1,select=off: 168 TFLOP, as `--dry_run` counts them. Its three seeds
+in `experiments/results/elmo_layers_tiny_wikipedia` with steps=2000 took 50 minutes of one core.
 """
 
-from bertlab import papers
-from bertlab.studies import systems
-from bertlab.studies.settings import FRESH_EMBEDDINGS, SAME_ROWS, read_setting
+import systems
+from common import FRESH_EMBEDDINGS, SAME_ROWS, read_setting
+
+from bertlab.config import papers
 from bertlab.studies.study import Claim, Published, Study
 
 PUBLISHED = Published(
@@ -32,16 +36,31 @@ PUBLISHED = Published(
     rows={
         "baseline": (80.8, 88.1, 81.6),
         "last only": (84.7, 89.1, 84.1),
-        "all layers, λ=1": (85.0, 89.3, 84.6),
-        "all layers, λ=0.001": (85.2, 89.5, 84.8),
+        "all layers, lambda=1": (85.0, 89.3, 84.6),
+        "all layers, lambda=0.001": (85.2, 89.5, 84.8),
     },
     note="The first version of the paper had other numbers for SQuAD: 80.8, 82.5, 83.6, 84.8.",
 )
 CLAIMS = (
     Claim("last only", "baseline", "SQuAD 84.7 and 80.8, SRL 84.1 and 81.6", PUBLISHED.source),
-    Claim("all layers, λ=1", "last only", "SQuAD 85.0 and 84.7, SRL 84.6 and 84.1", PUBLISHED.source),
-    Claim("all layers, λ=0.001", "last only", "SQuAD 85.2 and 84.7, SRL 84.8 and 84.1", PUBLISHED.source),
-    Claim("all layers, λ=0.001", "all layers, λ=1", "SQuAD 85.2 and 85.0, SRL 84.8 and 84.6", PUBLISHED.source),
+    Claim(
+        "all layers, lambda=1",
+        "last only",
+        "SQuAD 85.0 and 84.7, SRL 84.6 and 84.1",
+        PUBLISHED.source,
+    ),
+    Claim(
+        "all layers, lambda=0.001",
+        "last only",
+        "SQuAD 85.2 and 84.7, SRL 84.8 and 84.1",
+        PUBLISHED.source,
+    ),
+    Claim(
+        "all layers, lambda=0.001",
+        "all layers, lambda=1",
+        "SQuAD 85.2 and 85.0, SRL 84.8 and 84.6",
+        PUBLISHED.source,
+    ),
 )
 
 
@@ -51,18 +70,23 @@ def get_study(arguments=None):
     systems.check_elmo(setting, tokens)
     if setting.scale == "paper" and tokens == "subwords":
         setting = read_setting(arguments, paper=SAME_ROWS, elmo="")
-    all_layers = lambda penalty: {"finetune.head.layers": "scalar_mix", "finetune.head.mix_penalty": penalty}
+
+    def all_layers(penalty):
+        mix = {"finetune.head.layers": "scalar_mix"}
+        return {**mix, "finetune.head.mix_penalty": penalty}
+
     return Study(
         name="elmo_layers",
         title="ELMo's layers",
-        question="Do all of a biLM's layers give more than the last, and how freely should a task weigh them?",
+        question="Do all of a biLM's layers give more than the last, and how freely should a task"
+        " weigh them?",
         config=setting.recipe("elmo", tokens=tokens),
         axes={
             "layers": {
                 "baseline": FRESH_EMBEDDINGS,
                 "last only": {"finetune.head.layers": "last"},
-                "all layers, λ=1": all_layers(1.0),
-                "all layers, λ=0.001": all_layers(0.001),
+                "all layers, lambda=1": all_layers(1.0),
+                "all layers, lambda=0.001": all_layers(0.001),
             },
             "seed": setting.seeds,
         },

@@ -1,41 +1,53 @@
 """How many labelled examples ELMo saves: Peters et al. 2018, section 5.4, figure 1.
 
-    bertlab sweep --study=experiments/ablations/elmo_sample_efficiency.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/elmo_sample_efficiency.py \
       --workdir=runs/elmo_sample --jobs=2
     bertlab report runs/elmo_sample
 
-One pretrained biLM per seed. Each task trains on a growing number of its training examples (smaller sets are parts of larger
-ones), with ELMo (frozen, all layers mixed) under a biLSTM of two layers, and without (embeddings with random initial values, as
-in `elmo_layers.py`). The figure shows 0.1 % to 100 % of SNLI and SRL. We use counts instead, because tasks differ in size: 100
-to all in five steps. At tiny and mini each count is about three times the one before (`package` and `code_spans` have a few
-thousand examples), from small on ten times. All counts train for the same number of steps, so small sets are read more often.
-From scale=small on, training takes 3,000 batches, where other studies count epochs.
+One pretrained biLM per seed. Each task trains on a growing number of its training examples (smaller
+sets are parts of larger ones), with ELMo (frozen, all layers mixed) under a biLSTM of two layers,
+and without (embeddings with random initial values, as in `elmo_layers.py`). The figure shows 0.1 %
+to 100 % of SNLI and SRL. We use counts instead, because tasks differ in size: 100 to all in five
+steps. At tiny and mini each count is about three times the one before (`package` and `code_spans`
+have a few thousand examples), from small on ten times. All counts train for the same number of
+steps, so small sets are read more often. From scale=small on, training takes 3,000 batches, where
+other studies count epochs.
 
-Published: the figure has no table. According to the text, ELMo passes the baseline's best SRL score (epoch 486) in epoch 10,
-and 1 % of the data with ELMo is about as good as 10 % without. The report has the differences with ELMo and as many examples
-without, and with ten times as many.
+Published: the figure has no table. According to the text, ELMo passes the baseline's best SRL score
+(epoch 486) in epoch 10, and 1 % of the data with ELMo is about as good as 10 % without. The report
+has the differences with ELMo and as many examples without, and with ten times as many.
 
 Expect: the fewer examples, the more ELMo gives.
 
-Cost at scale=tiny with seeds=1,select=off: 178 TFLOP, as `--dry_run` counts them. Its three seeds in
-`experiments/results/elmo_sample_efficiency_tiny_wikipedia` with steps=2000 took 50 minutes of one core.
+Cost at scale=tiny with seeds=1,select=off: 178 TFLOP, as `--dry_run` counts them. Its three seeds
+in `experiments/results/elmo_sample_efficiency_tiny_wikipedia` with steps=2000 took 50 minutes of
+one core.
 """
 
 import dataclasses
 
-from bertlab import papers
-from bertlab.studies.settings import FRESH_EMBEDDINGS, read_setting
+from common import FRESH_EMBEDDINGS, read_setting
+
+from bertlab.config import papers
 from bertlab.studies.study import Claim, Study
 
 COUNTS, FEWER = (100, 1000, 10_000, 100_000), (100, 300, 1000, 3000)
-CLAIM = "SQuAD 85.8 and 81.1, SNLI 88.7 and 88.0, SRL 84.6 and 81.4", "Peters et al. 2018, table 1 (test sets, all examples)"
+CLAIM = (
+    "SQuAD 85.8 and 81.1, SNLI 88.7 and 88.0, SRL 84.6 and 81.4",
+    "Peters et al. 2018, table 1 (test sets, all examples)",
+)
 
 
 def compared(counts):
-    """Numbers with and without ELMo: the same, ten times as many without, and all without against the fewest with ELMo."""
+    """Numbers with and without ELMo: the same, ten times as many without, and all without against
+    the fewest with ELMo."""
     numbers = [count for count in counts if count != "all"]
     tenfold = [(few, many) for few in numbers for many in numbers if int(many) == 10 * int(few)]
-    return [(count, count) for count in numbers] + tenfold + ([(numbers[0], "all")] if numbers and "all" in counts else [])
+    return (
+        [(count, count) for count in numbers]
+        + tenfold
+        + ([(numbers[0], "all")] if numbers and "all" in counts else [])
+    )
 
 
 def get_study(arguments=None):
@@ -61,5 +73,7 @@ def get_study(arguments=None):
         task_rates=setting.task_rates,
         downstream=dataclasses.replace(setting, labels=()).downstream(),
         claims=[Claim("all, with ELMo", "all, without ELMo", *CLAIM)] if "all" in examples else [],
-        contrasts=[(f"{few}, with ELMo", f"{many}, without ELMo") for few, many in compared(list(examples))],
+        contrasts=[
+            (f"{few}, with ELMo", f"{many}, without ELMo") for few, many in compared(list(examples))
+        ],
     )

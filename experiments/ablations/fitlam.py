@@ -1,26 +1,27 @@
-"""ULMFiT's first version (FitLaM) against its last: Howard and Ruder 2018, arXiv 1801.06146 v1 and v5.
+"""ULMFiT's first version (FitLaM) against its last: Howard and Ruder 2018, arXiv 1801.06146 v1 and
+v5.
 
-    bertlab sweep --study=experiments/ablations/fitlam.py:scale=tiny,corpus=pydocs --workdir=runs/fitlam --jobs=2
-    bertlab report runs/fitlam
+    bertlab sweep --study=experiments/ablations/fitlam.py --workdir=runs/fitlam --jobs=2
 
 The last version, with each of the first version's choices one at a time and with all of them:
 
 - rates that fall by 0.3 a layer, not 1/2.6, in both later stages;
-- one epoch for the language model, and a cosine instead of the slanted triangle; the language model first warms up along the
-  reversed cosine for a tenth of the steps ("warm-up reverse annealing");
+- one epoch for the language model, and a cosine instead of the slanted triangle; the language model
+  first warms up along the reversed cosine for a tenth of the steps ("warm-up reverse annealing");
 - gradual unfreezing of the language model, not of the classifier.
 
-Sources: reviews of the first version place its one epoch, cosine, reverse annealing and unfreezing in the language model. Not
-verified: the formula of the reverse warm-up, its length, and the classifier's schedule (here the cosine alone). `task_steps=`
-replaces the epochs. No published result compares the two versions. Stages, tasks and corpus are as in `ulmfit_table4.py`.
+Sources: reviews of the first version place its one epoch, cosine, reverse annealing and unfreezing
+in the language model. Not verified: the formula of the reverse warm-up, its length, and the
+classifier's schedule (here the cosine alone). `task_steps=` replaces the epochs. No published
+result compares the two versions. Stages, tasks and corpus are as in `ulmfit_table4.py`.
 
-Expect: little difference between 0.3 and 1/2.6. What to unfreeze matters if the task has little text.
-
-Cost at scale=tiny with seeds=1,select=off: 153 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Expect: little difference between 0.3 and 1/2.6. What to unfreeze matters if the task has little
+text.
 """
 
-from bertlab.studies import ulmfit
-from bertlab.studies.settings import read_setting
+import ulmfit
+from common import read_setting
+
 from bertlab.studies.study import Study
 from bertlab.transfer.recipes import FITLAM_ANNEALING
 
@@ -39,7 +40,8 @@ def get_study(arguments=None):
     return Study(
         name="fitlam",
         title="FitLaM and ULMFiT",
-        question="What did ULMFiT change between its first version and its last, and what did it give?",
+        question="What did ULMFiT change between its first version and its last, and what did it"
+        " give?",
         config=setting.recipe("awd_lstm"),
         axes={
             "version": {

@@ -1,16 +1,16 @@
 """How close a small model comes to the exact floor of each objective, on the synthetic language.
 
     bertlab sweep --study=experiments/ablations/floors.py --workdir=runs/floors --jobs=2
-    bertlab report runs/floors
 
-The language has 16 words, 2 topics and 4 hidden states. All sentences have the same length, and so do all documents, so
-separators carry no information and every floor is exact. A model has much to learn: a word costs 2.32 nats with frequencies
-only, and 1.60 for the best MLM. Guessing whether two sentences belong together costs 0.69 nats; the best model needs less than
-0.5.
+The language has 16 words, 2 topics and 4 hidden states. All sentences have the same length, and so
+do all documents, so separators carry no information and every floor is exact. A model has much to
+learn: a word costs 2.32 nats with frequencies only, and 1.60 for the best MLM. Guessing whether two
+sentences belong together costs 0.69 nats; the best model needs less than 0.5.
 
-The model is a transformer 64 wide. For objectives about tokens it has two layers (three for ELECTRA) and reads rows of 16 words
-(`doc_sentences`). For objectives about sentences it has three layers and reads pairs of sentences of 4 words (`sentence_pair`).
-ELMo's LSTMs read the same rows as the transformer. The numbers of steps are chosen to take minutes on two cores.
+The model is a transformer 64 wide. For objectives about tokens it has two layers (three for
+ELECTRA) and reads rows of 16 words (`doc_sentences`). For objectives about sentences it has three
+layers and reads pairs of sentences of 4 words (`sentence_pair`). ELMo's LSTMs read the same rows as
+the transformer. The numbers of steps are chosen to take minutes on two cores.
 """
 
 from bertlab.config import parse_arguments
@@ -24,9 +24,11 @@ TRANSFORMER = {
     "model.width": 64,
     "model.heads": 4,
     "model.hidden": 256,
-    "model.norm_placement": "pre",  # learns faster at this size than BERT's order, and at higher rates
+    # Learns faster at this size than BERT's order, and at higher rates.
+    "model.norm_placement": "pre",
     "model.final_norm": True,
-    # With learned positions, each position of a row must learn which neighbours matter: five times the steps.
+    # With learned positions, each position of a row must learn which neighbours matter: five times
+    # the steps.
     "model.position_encoding": "rotary",
     "model.init_stddev": 0.08,
 }
@@ -37,7 +39,10 @@ PAIRS = {
     "optimizer.learning_rate": 2e-3,
     "model.layers": 3,
 }
-WORDS = {"objectives.span_corruption.rate": 0.3, "objectives.span_corruption.mean_span": 1.0}  # else it has no floor
+WORDS = {
+    "objectives.span_corruption.rate": 0.3,
+    "objectives.span_corruption.mean_span": 1.0,
+}  # else it has no floor
 SPANS = {"objectives.mlm.mask_share": 1.0, "objectives.mlm.random_share": 0.0}
 
 
@@ -58,8 +63,12 @@ OBJECTIVES = {
     "prefix": on_transformer("prefix", 1000),
     "masked_next_token": on_transformer("masked_next_token", 1500),
     "span_corruption, single words": on_transformer("span_corruption", 1500, **WORDS),
-    "permutation": on_transformer("permutation", 1500, **{"objectives.permutation.context_in_order": False}),
-    "electra": on_transformer("electra", 3000, **{"objectives.electra.generator": "unigram", "model.layers": 3}),
+    "permutation": on_transformer(
+        "permutation", 1500, **{"objectives.permutation.context_in_order": False}
+    ),
+    "electra": on_transformer(
+        "electra", 3000, **{"objectives.electra.generator": "unigram", "model.layers": 3}
+    ),
 }
 SCALES = {"tiny": 1.0, "demo": 0.2}  # of the steps; use demo to try the study
 
@@ -73,11 +82,13 @@ def get_study(arguments=None):
     return Study(
         name="floors",
         title="Small models and the exact floors",
-        question="Does a model trained with each objective come within 3 % of the best possible loss, and never below it?",
+        question="Does a model trained with each objective come within 3 % of the best possible"
+        " loss, and never below it?",
         config=f"{BERT}mlm",
         axes={
             "objective": {
-                name: changes | {"train.steps": round(changes["train.steps"] * SCALES[values["scale"]])}
+                name: changes
+                | {"train.steps": round(changes["train.steps"] * SCALES[values["scale"]])}
                 for name, changes in OBJECTIVES.items()
             },
             "seed": list(range(1, values["seeds"] + 1)),

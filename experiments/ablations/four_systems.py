@@ -1,53 +1,62 @@
 """BERT, GPT, ELMo, ULMFiT and static vectors on the same text, each used as its paper uses it.
 
-    bertlab sweep --study=experiments/ablations/four_systems.py:scale=tiny,corpus=pydocs --workdir=runs/systems --jobs=2
-    bertlab report runs/systems
+    bertlab sweep --study=experiments/ablations/four_systems.py --workdir=runs/systems --jobs=2
 
-| | Pretraining | Use |
-|---|---|---|
-| BERT (Devlin et al. 2019) | MLM and NSP, both sides | fine-tuned; a text is read at [CLS] through the pooler |
-| GPT (Radford et al. 2018) | left to right | fine-tuned with the language model beside the task, between delimiters |
-| ELMo (Peters et al. 2018) | two LSTMs, one a direction | frozen; a mix of all layers below a biLSTM of two layers |
-| ULMFiT (Howard and Ruder 2018) | AWD-LSTM | adapted to the task's text; gradual unfreezing, slanted triangle, rates by layer |
-| static (`static=skip_gram`, `cbow`, `glove`) | Mikolov et al. 2013, Pennington et al. 2014 | frozen below that biLSTM |
-| no pretraining | none | BERT's body from random values, fine-tuned as BERT |
-| no pretraining (GPT) | none | GPT's body from random values, fine-tuned as GPT |
+- BERT (Devlin et al. 2019): MLM and NSP; fine-tuned, a text is read at [CLS] through the pooler.
+- GPT (Radford et al. 2018): left to right; fine-tuned with the language model beside the task,
+  between delimiters.
+- ELMo (Peters et al. 2018): two LSTMs, one a direction; frozen, a mix of all layers below a biLSTM
+  of two layers.
+- ULMFiT (Howard and Ruder 2018): AWD-LSTM; adapted to the task's text; gradual unfreezing, slanted
+  triangle, rates by layer.
+- static (`static=skip_gram`, `cbow`, `glove`; Mikolov et al. 2013, Pennington et al. 2014): frozen
+  below that biLSTM.
+- no pretraining, no pretraining (GPT): the bodies of BERT and GPT from random values, fine-tuned as
+  these.
 
-All share the same pieces, rows and budget of text, so no pretraining is wholly its paper's: batches and steps are ours. Each
-recipe keeps its own format, optimiser and schedule. Each system is used at its paper's rate (BERT and GPT at 5e-4 below scale
-base), or with `task_rates=` at one of these, which `valid` selects for each system and task. `equal=` sets what else is equal:
+All share the same pieces, rows and budget of text, so no pretraining is wholly its paper's: batches
+and steps are ours. Each recipe keeps its own format, optimiser and schedule. Each system is used at
+its paper's rate (BERT and GPT at 5e-4 below scale base), or with `task_rates=` at one of these,
+which `valid` selects for each system and task. `equal=` sets what else is equal:
 
-- `tokens` (the default): each model has its own size at the scale and reads as many tokens, without padding, as BERT has
-  positions. BERT's own rows are the exception: their padding counts (4 % of the positions on Wikipedia), so that its
-  pretraining is that of `bert_table5.py` and `--store` has it.
-- `steps`: each model has its own size and as many steps of as many positions, padding included. On Wikipedia 20 % of GPT's and
-  ELMo's positions are padding, 10 to 15 % of ULMFiT's and 4 % of BERT's, so they read fewer tokens. Below scale=paper the
-  pretrainings are those of `bert_table5.py`, `gpt_table5.py`, `elmo_layers.py` and `ulmfit_table4.py`, so `--store` has them.
-- `parameters`: the same number of tokens, and each model is widened or narrowed to BERT's number of parameters (within 2 %): in
-  GPT the feed-forward layers, in the LSTMs the states, in the static model the vectors (no paper made them that wide).
-- `flops`: each model has its own size and as many pretraining FLOPs as BERT. Static vectors keep the number of tokens: with
-  equal FLOPs they would read the text more than a hundred times.
+- `tokens` (the default): each model has its own size at the scale and reads as many tokens, without
+  padding, as BERT has positions. BERT's own rows are the exception: their padding counts (4 % of
+  the positions on Wikipedia), so that its pretraining is that of `bert_table5.py`.
+- `steps`: each model has its own size and as many steps of as many positions, padding included. On
+  Wikipedia 20 % of GPT's and ELMo's positions are padding, 10 to 15 % of ULMFiT's and 4 % of
+  BERT's, so they read fewer tokens. Below scale=paper the pretrainings are those of
+  `bert_table5.py`, `gpt_table5.py`, `elmo_layers.py` and `ulmfit_table4.py`.
+- `parameters`: the same number of tokens, and each model is widened or narrowed to BERT's number of
+  parameters (within 2 %): in GPT the feed-forward layers, in the LSTMs the states, in the static
+  model the vectors (no paper made them that wide).
+- `flops`: each model has its own size and as many pretraining FLOPs as BERT. Static vectors keep
+  the number of tokens: with equal FLOPs they would read the text more than a hundred times.
 
-`objectives.py` compares only objectives, on one body with one use. `static_contextual.py` compares vectors that are all used in
-the same way. The published numbers come from different corpora and sizes (GPT, BERT and ELMo: 117, 110 and 94 M parameters).
-They show what each system reached, not which part of it made the difference.
+`objectives.py` compares only objectives, on one body with one use. `static_contextual.py` compares
+vectors that are all used in the same way. The published numbers come from different corpora and
+sizes (GPT, BERT and ELMo: 117, 110 and 94 M parameters). They show what each system reached, not
+which part of it made the difference.
 
-Expect: no system wins only by its objective. With few tokens ELMo and the two models that are supervised at every position in
-one direction (GPT, ULMFiT) are ahead of BERT on tokens. Frozen static vectors come last among the pretrained models, and no
-pretraining is close to them if the task has many labels. With `labels=100` the order is clearer.
-
-`--dry_run` counts tokens and FLOPs. The three seeds in `experiments/results/four_systems_tiny_wikipedia`, with equal=steps and
-steps=2000, took 2 hours of one core.
+Expect: no system wins only by its objective. With few tokens ELMo and the two models that are
+supervised at every position in one direction (GPT, ULMFiT) are ahead of BERT on tokens. Frozen
+static vectors come last among the pretrained models, and no pretraining is close to them if the
+task has many labels. With `labels=100` the order is clearer.
 """
 
+import systems
+from common import LAST_PIECE, SAME_ROWS, read_setting
+
 from bertlab.errors import UserError
-from bertlab.studies import systems
-from bertlab.studies.equal import WIDTHS, flops, parameters, sized, tokens
-from bertlab.studies.settings import LAST_PIECE, SAME_ROWS, read_setting
+from bertlab.studies.equal import flops, parameters, sized, tokens
 from bertlab.studies.study import Published, Study
 
 EQUAL = ("tokens", "steps", "parameters", "flops")
-WIDENED = {"GPT": "gpt", "ELMo": "elmo", "ULMFiT": "awd_lstm", "static": "static"}  # BERT keeps its size
+WIDENED = {
+    "GPT": "gpt",
+    "ELMo": "elmo",
+    "ULMFiT": "awd_lstm",
+    "static": "static",
+}  # BERT keeps its size
 PUBLISHED = Published(
     source=systems.SOURCE,
     columns=("MNLI-m", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE", "Average", "NER F1"),
@@ -56,7 +65,8 @@ PUBLISHED = Published(
         "GPT": (82.1, 70.3, 87.4, 91.3, 45.4, 80.0, 82.3, 56.0, 75.1, None),
         "ELMo": (*[None] * 9, 92.2),
     },
-    note="BERT-Base. ULMFiT's paper has other tasks (IMDb, TREC-6, AG News), so it is not among these rows.",
+    note="BERT-Base. ULMFiT's paper has other tasks (IMDb, TREC-6, AG News), so it is not among"
+    " these rows.",
 )
 
 
@@ -70,15 +80,20 @@ def pretrainings(setting, used):
     if equal == "parameters":
         target = parameters(*reference)
         for name, family in WIDENED.items():
-            (recipe, overrides), (size, begin) = found[name], WIDTHS[family](setting)
-            found[name] = recipe, {**overrides, **sized(recipe, overrides, size, target, begin)}
+            (recipe, overrides), (size, start) = found[name], systems.widths(family, setting)
+            found[name] = recipe, {**overrides, **sized(recipe, overrides, size, target, start)}
     for name, (recipe, overrides) in found.items():
         if name == "BERT":  # what the others are matched to
             continue
-        unit, count = ("flops", flops) if equal == "flops" and name != "static" else ("tokens", tokens)
+        unit, count = (
+            ("flops", flops) if equal == "flops" and name != "static" else ("tokens", tokens)
+        )
         amount = count(*reference)
         steps = max(1, round(overrides["train.steps"] * amount / count(recipe, overrides)))
-        found[name] = recipe, {**overrides, "train.steps": steps, "train.budget": f"{unit}={amount:.6g}"}
+        found[name] = (
+            recipe,
+            {**overrides, "train.steps": steps, "train.budget": f"{unit}={amount:.6g}"},
+        )
     return {name: overrides for name, (_, overrides) in found.items()}
 
 
@@ -90,7 +105,8 @@ def get_study(arguments=None):
     return Study(
         name="four_systems",
         title="BERT, GPT, ELMo, ULMFiT and static vectors",
-        question=f"What does each system give, used as its paper uses it, at equal {setting.others['equal']}?",
+        question=f"What does each system give, used as its paper uses it, at equal"
+        f" {setting.others['equal']}?",
         config=setting.recipe("bert"),
         axes={"system": systems.variants(used, pretrainings(setting, used)), "seed": setting.seeds},
         overrides=LAST_PIECE,

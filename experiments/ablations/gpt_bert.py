@@ -1,34 +1,36 @@
-"""Causal and masked rows in one model, in which proportion: Charpentier and Samuel 2024 (GPT-BERT), arXiv 2410.24159.
+"""Causal and masked rows in one model, in which proportion: Charpentier and Samuel 2024 (GPT-BERT),
+arXiv 2410.24159.
 
-    bertlab sweep --study=experiments/ablations/gpt_bert.py:scale=tiny,corpus=pydocs --workdir=runs/gpt_bert --jobs=2
-    bertlab report runs/gpt_bert
+    bertlab sweep --study=experiments/ablations/gpt_bert.py --workdir=runs/gpt_bert --jobs=2
 
-One model predicts every token from the position before it (objective `masked_next_token`). A share of its rows is causal, the
-others are masked; the study varies the share from none to all. All variants are fine-tuned seeing both sides, as in the paper,
-and read a word at its last piece. The report's bits per byte show what each mixture has learned of either kind: from left to
-right, and with one token masked. The paper's evaluation is BabyLM's (`bertlab evaluate --suite=babylm`).
+One model predicts every token from the position before it (objective `masked_next_token`). A share
+of its rows is causal, the others are masked; the study varies the share from none to all. All
+variants are fine-tuned seeing both sides, as in the paper, and read a word at its last piece. The
+report's bits per byte show what each mixture has learned of either kind: from left to right, and
+with one token masked. The paper's evaluation is BabyLM's (`bertlab.contrib.babylm`).
 
-scale=paper is the released training of the base size (ltgoslo/gpt-bert: configs/base.json, pretraining/train_100m.py): LAMB at
-1e-2, 15,625 steps, rows that grow from 128 to 512 positions, masks from 30 to 15 %, DeBERTa's positions with 32 buckets
-(pretraining/model_extra.py; smaller scales have rotary ones). Not theirs: attention gates, weighted sums of layers, masks of
-spans, the z-loss and averaged parameters. Their batch grows fourfold; ours has its mean. Their cosine falls to a tenth and then
-to 0 in the last 1.6 % of the steps. The vocabulary of 16,384 pieces is trained on the corpus. **Shares count rows.** In the
-paper each kind's mean loss has its share, so 1 : 15 gives causal rows 6 % of the loss. Here the loss is the mean over all
-predictions, and a causal row has more of them: 1 : 15 gives 18 % at a mask rate of 30 %, and 31 % at 15 %.
+scale=paper is the released training of the base size (ltgoslo/gpt-bert: configs/base.json,
+pretraining/train_100m.py): LAMB at 1e-2, 15,625 steps, rows that grow from 128 to 512 positions,
+masks from 30 to 15 %, DeBERTa's positions with 32 buckets (pretraining/model_extra.py; smaller
+scales have rotary ones). Not theirs: attention gates, weighted sums of layers, masks of spans, the
+z-loss and averaged parameters. Their batch grows fourfold; ours has its mean. Their cosine falls to
+a tenth and then to 0 in the last 1.6 % of the steps. The vocabulary of 16,384 pieces is trained on
+the corpus. **Shares count rows.** In the paper each kind's mean loss has its share, so 1 : 15 gives
+causal rows 6 % of the loss. Here the loss is the mean over all predictions, and a causal row has
+more of them: 1 : 15 gives 18 % at a mask rate of 30 %, and 31 % at 15 %.
 
-Expect: mixtures above both pure kinds; the paper's best share of causal rows is small (1 in 16). A masked model that has never
-seen a causal row cannot score text from left to right.
-
-Cost at scale=tiny with seeds=1,select=off: 663 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Expect: mixtures above both pure kinds; the paper's best share of causal rows is small (1 in 16). A
+masked model that has never seen a causal row cannot score text from left to right.
 """
 
-from bertlab.studies.settings import LAST_PIECE, read_setting
+from common import LAST_PIECE, read_setting
+
 from bertlab.studies.study import Claim, Study
 
 PAPER = {
     "train.steps": 15_625,
-    "train.phases": "0.7 data.seq_len=128 data.batch_size=20480; 0.2 data.seq_len=256 data.batch_size=10240; "
-    "0.1 data.seq_len=512 data.batch_size=5120",
+    "train.phases": "0.7 data.seq_len=128 data.batch_size=20480;"
+    " 0.2 data.seq_len=256 data.batch_size=10240; 0.1 data.seq_len=512 data.batch_size=5120",
     "data.seq_len": 512,
     "data.batch_size": 20_480,
     "data.tokenizer.kind": "bpe",
@@ -53,10 +55,20 @@ PAPER = {
     "optimizer.clip_norm": 2.0,
     "optimizer.weight_decay": 0.1,
 }
-SHARES = {"masked only": 0.0, "1 : 15": 1 / 16, "1 : 7": 1 / 8, "1 : 1": 1 / 2, "7 : 1": 7 / 8, "causal only": 1.0}
+SHARES = {
+    "masked only": 0.0,
+    "1 : 15": 1 / 16,
+    "1 : 7": 1 / 8,
+    "1 : 1": 1 / 2,
+    "7 : 1": 7 / 8,
+    "causal only": 1.0,
+}
 SOURCE = "Charpentier and Samuel 2024, abstract"
 FINDING = "hybrid pretraining outperforms masked-only or causal-only models"
-CLAIMS = (Claim("1 : 15", "masked only", FINDING, SOURCE), Claim("1 : 15", "causal only", FINDING, SOURCE))
+CLAIMS = (
+    Claim("1 : 15", "masked only", FINDING, SOURCE),
+    Claim("1 : 15", "causal only", FINDING, SOURCE),
+)
 
 
 def get_study(arguments=None):
@@ -67,10 +79,18 @@ def get_study(arguments=None):
         question="How many of a model's rows should be causal, and how many masked?",
         config=setting.recipe("modern", objectives="masked_next_token"),
         axes={
-            "causal : masked": {label: {"objectives.masked_next_token.causal_share": of} for label, of in SHARES.items()},
+            "causal : masked": {
+                label: {"objectives.masked_next_token.causal_share": of}
+                for label, of in SHARES.items()
+            },
             "seed": setting.seeds,
         },
-        overrides={**setting.overrides, **setting.transformer, **LAST_PIECE, "model.local_window": 0},
+        overrides={
+            **setting.overrides,
+            **setting.transformer,
+            **LAST_PIECE,
+            "model.local_window": 0,
+        },
         rates=setting.rates,
         task_rates=setting.task_rates,
         downstream=setting.downstream(),

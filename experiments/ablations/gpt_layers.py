@@ -1,30 +1,38 @@
 """How many of GPT's layers are worth transferring: Radford et al. 2018, section 5, figure 2 (left).
 
-    bertlab sweep --study=experiments/ablations/gpt_layers.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/gpt_layers.py \
       --workdir=runs/gpt_layers --jobs=2
     bertlab report runs/gpt_layers
 
-One pretraining per seed. Fine-tuning starts from random values, or from the pretrained embeddings and the layers above them up
-to the first, second, ... last. Layers that are not transferred start from random values; everything is trained. Fine-tuning
-follows the paper, auxiliary language model included, at 5e-4 for small models and 6.25e-5 for the paper's.
+One pretraining per seed. Fine-tuning starts from random values, or from the pretrained embeddings
+and the layers above them up to the first, second, ... last. Layers that are not transferred start
+from random values; everything is trained. Fine-tuning follows the paper, auxiliary language model
+included, at 5e-4 for small models and 6.25e-5 for the paper's.
 
-The paper's tasks are MultiNLI and RACE: `tasks=mnli+race,data=DIR`. The paper gives its curve without numbers, so we show none.
+The paper's tasks are MultiNLI and RACE: `tasks=mnli+race,data=DIR`. The paper gives its curve
+without numbers, so we show none.
 
-Expect: the embeddings without layers help, and each layer helps more, up to 9 points on MultiNLI for all layers (the paper's
-text).
+Expect: the embeddings without layers help, and each layer helps more, up to 9 points on MultiNLI
+for all layers (the paper's text).
 
-Cost at scale=tiny with seeds=1,select=off: 112 TFLOP, as `--dry_run` counts them. Its three seeds in
-`experiments/results/gpt_layers_tiny_wikipedia` with steps=2000 took 25 minutes of one core.
+Cost at scale=tiny with seeds=1,select=off: 112 TFLOP, as `--dry_run` counts them. Its three seeds
+in `experiments/results/gpt_layers_tiny_wikipedia` with steps=2000 took 25 minutes of one core.
 """
 
-from bertlab import papers
-from bertlab.studies.settings import read_setting
+from common import read_setting
+
+from bertlab.config import papers
 from bertlab.studies.study import Claim, Study
 
 # {all}: the label of all layers at the scale.
 CLAIMS = (
     ("embeddings", "none", "no number is given", "Radford et al. 2018, section 5"),
-    ("{all}", "embeddings", "each layer helps, all of them by up to 9 % on MultiNLI", "Radford et al. 2018, section 5"),
+    (
+        "{all}",
+        "embeddings",
+        "each layer helps, all of them by up to 9 % on MultiNLI",
+        "Radford et al. 2018, section 5",
+    ),
     ("{all}", "none", "74.7 and 59.9, on average", "Radford et al. 2018, table 5"),
 )
 
@@ -32,8 +40,13 @@ CLAIMS = (
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=papers.GPT)
     layers = setting.numbers("gpt")["layers"]
-    transferred = {"none": {"finetune.transfer.random": True}, "embeddings": {"finetune.transfer.layers": 0}}
-    transferred |= {f"{n} of {layers}": {"finetune.transfer.layers": n} for n in range(1, layers + 1)}
+    transferred = {
+        "none": {"finetune.transfer.random": True},
+        "embeddings": {"finetune.transfer.layers": 0},
+    }
+    transferred |= {
+        f"{n} of {layers}": {"finetune.transfer.layers": n} for n in range(1, layers + 1)
+    }
     rate = 6.25e-5 if setting.scale in ("base", "paper") else 5e-4
     return Study(
         name="gpt_layers",

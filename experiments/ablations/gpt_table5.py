@@ -1,29 +1,34 @@
-"""What GPT's pretraining, auxiliary objective and transformer give: Radford et al. 2018, section 5, table 5.
+"""What GPT's pretraining, auxiliary objective and transformer give: Radford et al. 2018, section 5,
+table 5.
 
-    bertlab sweep --study=experiments/ablations/gpt_table5.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/gpt_table5.py \
       --workdir=runs/gpt_table5 --jobs=2
     bertlab report runs/gpt_table5
 
-Two pretrained models read the same text: the transformer and an LSTM of one layer (2,048 units in the paper). The transformer
-is fine-tuned as published (language modelling of the task's text with half the weight, special tokens around texts, a
-classifier on the last), from random values, and without the auxiliary objective. The LSTM is AWD-LSTM without its
-regularisers, with GPT's data; below scale=base it has the rate and β2 of LSTMs (`ADAM` in settings.py), not the transformer's.
-Its width gives it about as many weights as the transformer; at the paper's scale this gives 2,048 units. Small models are
-fine-tuned at a rate of 5e-4, the paper's at 6.25e-5.
+Two pretrained models read the same text: the transformer and an LSTM of one layer (2,048 units in
+the paper). The transformer is fine-tuned as published (language modelling of the task's text with
+half the weight, special tokens around texts, a classifier on the last), from random values, and
+without the auxiliary objective. The LSTM is AWD-LSTM without its regularisers, with GPT's data;
+below scale=base it has the rate and β2 of LSTMs (`ADAM` in common.py), not the transformer's. Its
+width gives it about as many weights as the transformer; at the paper's scale this gives 2,048
+units. Small models are fine-tuned at a rate of 5e-4, the paper's at 6.25e-5.
 
-The paper's tasks are GLUE's: `tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`. It reports scores from the test server.
-scale=paper makes about 100 passes over BooksCorpus, as in the paper: 2,441,406 steps, counted in its words (papers.py).
+The paper's tasks are GLUE's: `tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`. It reports
+scores from the test server. scale=paper makes about 100 passes over BooksCorpus, as in the paper:
+2,441,406 steps, counted in its words (papers.py).
 
-Expect: pretraining matters most. The auxiliary objective helps if the task has much labelled text and hurts if it has little.
-The LSTM is below the transformer on all tasks but MRPC. On little text, a small transformer may not beat an LSTM.
+Expect: pretraining matters most. The auxiliary objective helps if the task has much labelled text
+and hurts if it has little. The LSTM is below the transformer on all tasks but MRPC. On little text,
+a small transformer may not beat an LSTM.
 
-Cost at scale=tiny with seeds=1,select=off: 219 TFLOP, as `--dry_run` counts them. Its three seeds in
-`experiments/results/gpt_table5_tiny_wikipedia` with steps=2000 took 35 minutes of one core.
+Cost at scale=tiny with seeds=1,select=off: 219 TFLOP, as `--dry_run` counts them. Its three seeds
+in `experiments/results/gpt_table5_tiny_wikipedia` with steps=2000 took 35 minutes of one core.
 """
 
-from bertlab import papers
-from bertlab.studies import gpt
-from bertlab.studies.settings import read_setting
+import gpt
+from common import read_setting
+
+from bertlab.config import papers
 from bertlab.studies.study import Claim, Published, Study
 
 PUBLISHED = Published(
@@ -39,8 +44,18 @@ PUBLISHED = Published(
 )
 CLAIMS = (
     Claim("full", "no pre-training", "74.7 and 59.9, on average", PUBLISHED.source),
-    Claim("full", "LSTM with auxiliary LM", "74.7 and 69.1, on average; MRPC 82.3 and 83.2", PUBLISHED.source),
-    Claim("full", "no auxiliary LM", "MNLI 81.8 and 81.1, QQP 70.3 and 69.8, but 74.7 and 75.0 on average", PUBLISHED.source),
+    Claim(
+        "full",
+        "LSTM with auxiliary LM",
+        "74.7 and 69.1, on average; MRPC 82.3 and 83.2",
+        PUBLISHED.source,
+    ),
+    Claim(
+        "full",
+        "no auxiliary LM",
+        "MNLI 81.8 and 81.1, QQP 70.3 and 69.8, but 74.7 and 75.0 on average",
+        PUBLISHED.source,
+    ),
 )
 
 
@@ -49,13 +64,17 @@ def get_study(arguments=None):
     return Study(
         name="gpt_table5",
         title="GPT's pretraining, auxiliary objective and transformer",
-        question="What do pretraining, the auxiliary language model and the transformer give downstream?",
+        question="What do pretraining, the auxiliary language model and the transformer give"
+        " downstream?",
         config=setting.recipe("gpt"),
         axes={
             "model": {
                 "full": setting.transformer,
                 "no pre-training": {**setting.transformer, "finetune.transfer.random": True},
-                "no auxiliary LM": {**setting.transformer, "finetune.objectives.language_model.weight": 0.0},
+                "no auxiliary LM": {
+                    **setting.transformer,
+                    "finetune.objectives.language_model.weight": 0.0,
+                },
                 "LSTM with auxiliary LM": gpt.lstm(setting),
             },
             "seed": setting.seeds,

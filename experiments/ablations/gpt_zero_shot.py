@@ -1,30 +1,34 @@
-"""What a language model can do without fine-tuning, along its pretraining: Radford et al. 2018, section 5, figure 2 (right).
+"""What a language model can do without fine-tuning, along its pretraining: Radford et al. 2018,
+section 5, figure 2 (right).
 
-    bertlab sweep --study=experiments/ablations/gpt_zero_shot.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/gpt_zero_shot.py \
       --workdir=runs/gpt_zero_shot --jobs=2
     bertlab report runs/gpt_zero_shot
 
-The transformer and the LSTM of `gpt_table5.py` read the same text; each seed pretrains each of them once. The study keeps
-checkpoints at the last points of a logarithmic grid and answers each task at each of them by the model's own likelihood
-(`bertlab/transfer/zero_shot.py` has the heuristics, and what they lack). "GPT fine-tuned" is the last transformer after
-fine-tuning: what there is to be reached. Nothing else is trained on a task, so `task_rates` changes only that row.
+The transformer and the LSTM of `gpt_table5.py` read the same text; each seed pretrains each of them
+once. The study keeps checkpoints at the last points of a logarithmic grid and answers each task at
+each of them by the model's own likelihood (`bertlab/transfer/zero_shot.py` has the heuristics, and
+what they lack). "GPT fine-tuned" is the last transformer after fine-tuning: what there is to be
+reached. Nothing else is trained on a task, so `task_rates` changes only that row.
 
-The paper's tasks: `tasks=sst2+cola+race+dprd,data=DIR` (`wsc` has other schemas). Its curves are normalised between random
-guesses and the best single model; result.json has this as the metric `relative`. All tasks of two classes or of choices work.
+The paper's tasks: `tasks=sst2+cola+race+dprd,data=DIR` (`wsc` has other schemas). Its curves are
+normalised between random guesses and the best single model; result.json has this as the metric
+`relative`. All tasks of two classes or of choices work.
 
-Expect: scores rise steadily with the transformer's updates, and those of the LSTM vary more. At a small scale and with little
-text, most are near chance.
+Expect: scores rise steadily with the transformer's updates, and those of the LSTM vary more. At a
+small scale and with little text, most are near chance.
 
-Cost at scale=tiny with seeds=1,select=off: 215 TFLOP, as `--dry_run` counts them; its time is not measured yet. Reading the
-tasks without training is not counted.
+Cost at scale=tiny with seeds=1,select=off: 215 TFLOP, as `--dry_run` counts them; its time is not
+measured yet. Reading the tasks without training is not counted.
 """
 
-from bertlab import papers
-from bertlab.studies import gpt
+import gpt
+from common import read_setting
+
+from bertlab.config import papers
 from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Claim, Study
-from bertlab.train.keep import kept_steps
+from bertlab.train.hooks import kept_steps
 
 SOURCE = "Radford et al. 2018, figure 2 (right)"
 
@@ -33,19 +37,44 @@ def get_study(arguments=None):
     setting = read_setting(arguments, paper=papers.GPT, tasks=("next_sentence", "sentence_order"))
     config = setting.recipe("gpt")
     points = kept_steps("log", setting.steps(config))[-6:]
-    zero_shot = {"finetune.recipe": "zero_shot", "finetune.train.steps": 0, "finetune.transfer.epochs": 0.0}
-    claims = [Claim(f"GPT, {points[-1]}", f"LSTM, {points[-1]}", "all four curves end higher, as read from the plot", SOURCE)]
+    zero_shot = {
+        "finetune.recipe": "zero_shot",
+        "finetune.train.steps": 0,
+        "finetune.transfer.epochs": 0.0,
+    }
+    claims = [
+        Claim(
+            f"GPT, {points[-1]}",
+            f"LSTM, {points[-1]}",
+            "all four curves end higher, as read from the plot",
+            SOURCE,
+        )
+    ]
     if len(points) > 1:
-        claims.append(Claim(f"GPT, {points[-1]}", f"GPT, {points[0]}", "scores rise steadily with updates there", SOURCE))
+        claims.append(
+            Claim(
+                f"GPT, {points[-1]}",
+                f"GPT, {points[0]}",
+                "scores rise steadily with updates there",
+                SOURCE,
+            )
+        )
     return Study(
         name="gpt_zero_shot",
         title="GPT's zero-shot heuristics along pretraining",
-        question="Does a language model learn to do tasks as it learns to predict text, and is the transformer better at it?",
+        question="Does a language model learn to do tasks as it learns to predict text, and is"
+        " the transformer better at it?",
         config=config,
         axes=product(
             chain(
                 product(
-                    axis("model", {"GPT": {**setting.transformer, **zero_shot}, "LSTM": {**gpt.lstm(setting), **zero_shot}}),
+                    axis(
+                        "model",
+                        {
+                            "GPT": {**setting.transformer, **zero_shot},
+                            "LSTM": {**gpt.lstm(setting), **zero_shot},
+                        },
+                    ),
                     axis("steps", {str(step): {"finetune.init_step": step} for step in points}),
                 ),
                 axis("model", {"GPT fine-tuned": setting.transformer}),

@@ -1,45 +1,50 @@
-"""The headline tables of BERT, GPT, ELMo and ULMFiT as one: Devlin et al. 2019, tables 1 to 4, and those of the others.
+"""The headline tables of BERT, GPT, ELMo and ULMFiT as one: Devlin et al. 2019, tables 1 to 4, and
+those of the others.
 
-    bertlab sweep --study=experiments/ablations/headline.py:scale=tiny,corpus=pydocs --workdir=runs/headline --jobs=2
-    bertlab sweep --study=experiments/ablations/headline.py:data=tasks,labels=1000 --workdir=runs/headline --jobs=2
-    bertlab report runs/headline
+    bertlab sweep --study=experiments/ablations/headline.py --workdir=runs/headline --jobs=2
+    bertlab sweep --study=experiments/ablations/headline.py:data=tasks,labels=1000 \\
+      --workdir=runs/headline --jobs=2
 
-They are Radford et al. 2018, tables 2 to 4, Peters et al. 2018, table 1, and Howard and Ruder 2018, tables 2 and 3. Every
-system is used as its paper uses it, on all tasks (`bertlab.studies.systems`; the docstring of `four_systems.py` has a table of
-them). The tasks are those of the papers' tables whose files are in the folder `data=`; `tasks=` names some of them. Without
-`data` the study has two tasks of its own.
+They are Radford et al. 2018, tables 2 to 4, Peters et al. 2018, table 1, and Howard and Ruder 2018,
+tables 2 and 3. Every system is used as its paper uses it, on all tasks (`systems.py`;
+the docstring of `four_systems.py` has a table of them). The tasks are those of the papers' tables
+whose files are in the folder `data=`; `tasks=` names some of them. Without `data` the study has two
+tasks of its own.
 
-- BERT: GLUE (`mnli`, `mnli_mismatched`, `qqp`, `qnli`, `sst2`, `cola`, `stsb`, `mrpc`, `rte`), `squad1`, `squad2`, `swag`,
-  `ner`
+- BERT: GLUE (`mnli`, `mnli_mismatched`, `qqp`, `qnli`, `sst2`, `cola`, `stsb`, `mrpc`, `rte`),
+  `squad1`, `squad2`, `swag`, `ner`
 - GPT, beside those of GLUE: `snli`, `scitail`, `story_cloze`, `race`
 - ELMo, beside `squad1`, `snli` and `ner`: `sst5`; semantic roles and coreference are missing
 - ULMFiT: `imdb`, `trec`, `ag_news`, `dbpedia`, `yelp_polarity`, `yelp_full`
 
-Below scale=paper all read the same pieces, rows and steps of one text: the pretrainings are those of `four_systems.py` with
-equal=steps, so `--store` has them. At scale=paper each system is pretrained as its paper prints (`bertlab.papers`, ULMFiT's in
-`bertlab.studies.ulmfit`): own pieces, rows, batch and steps, on the text that you give. ELMo reads characters there, and so
-cannot mark spans of pieces: with `squad1` or `squad2` name `elmo=subwords`, which gives it the pieces, rows and steps of
-`static_contextual.py`. The static vectors have those rows and steps too, and words, 400,000 as in GloVe's 6B vectors
-(nlp.stanford.edu/projects/glove).
+Below scale=paper all read the same pieces, rows and steps of one text: the pretrainings are those
+of `four_systems.py` with equal=steps. At scale=paper each system is
+pretrained as its paper prints (`bertlab.config.papers`, ULMFiT's in `ulmfit.py`): own pieces, rows,
+batch and steps, on the text that you give. ELMo reads characters there, and so cannot mark spans of
+pieces: with `squad1` or `squad2` name `elmo=subwords`, which gives it the pieces, rows and steps of
+`static_contextual.py`. The static vectors have those rows and steps too, and words, 400,000 as in
+GloVe's 6B vectors (nlp.stanford.edu/projects/glove).
 
-All systems read a word at its last piece, where BERT's paper reads the first. At scale=paper `valid` selects BERT's rate
-among the paper's four on every task; the paper does so on GLUE, and has one rate for SQuAD (5e-5) and for SWAG (2e-5). If
-`ner` is among the tasks, BERT keeps the case of letters there, for all of them, and reads a name in its document; the paper's
-other tables are of the model in lower case, so train `ner` in a study of its own. Scores of GLUE are from the development
-sets, where papers print the server's.
+All systems read a word at its last piece, where BERT's paper reads the first. At scale=paper
+`valid` selects BERT's rate among the paper's four on every task; the paper does so on GLUE, and has
+one rate for SQuAD (5e-5) and for SWAG (2e-5). If `ner` is among the tasks, BERT keeps the case of
+letters there, for all of them, and reads a name in its document; the paper's other tables are of
+the model in lower case, so train `ner` in a study of its own. Scores of GLUE are from the
+development sets, where papers print the server's.
 
-Expect: BERT first on pairs and spans once it has read enough; with few tokens GPT and ELMo first. ULMFiT is closest to the
-others on whole texts, its paper's tasks.
-
-Cost at scale=tiny with seeds=1,select=off: 501 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Expect: BERT first on pairs and spans once it has read enough; with few tokens GPT and ELMo first.
+ULMFiT is closest to the others on whole texts, its paper's tasks.
 """
 
-from bertlab import papers
-from bertlab.config import split_arguments
+import re
+
+import systems
+import ulmfit
+from common import LAST_PIECE, SAME_ROWS, read_setting, tasks_in
+
+from bertlab.config import papers
 from bertlab.errors import UserError
-from bertlab.studies import systems, ulmfit
 from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.settings import LAST_PIECE, SAME_ROWS, read_setting, tasks_in
 from bertlab.studies.study import TASK_RATES, Published, Study
 from bertlab.transfer.recipes import BERT_RATES
 
@@ -47,55 +52,120 @@ GLUE = ("mnli", "mnli_mismatched", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc"
 OTHERS = ("squad1", "squad2", "swag", "ner", "snli", "scitail", "story_cloze", "race", "sst5")
 TEXTS = ("imdb", "trec", "ag_news", "dbpedia", "yelp_polarity", "yelp_full")
 WITHOUT_DATA = ("package", "code_spans")
-OF_BERT = ("BERT", "no pretraining")  # with its body and recipe
+WITH_BERT = ("BERT", "no pretraining")  # with its body and recipe
 WORDS = {**SAME_ROWS, "data.tokenizer.kind": "words", "data.tokenizer.vocab_size": 400_000}
-GPT_ALONE = (89.9, 88.3, 86.5, 59.0)  # SNLI to RACE
+GPT_OWN = (89.9, 88.3, 86.5, 59.0)  # SNLI to RACE
 PUBLISHED = Published(
-    source="Devlin et al. 2019, tables 1, 2, 4 and 7; Radford et al. 2018, tables 2 to 4; Peters et al. 2018, table 1; Howard"
+    source="Devlin et al. 2019, tables 1, 2, 4 and 7; Radford et al. 2018, tables 2 to 4; Peters"
+    " et al. 2018, table 1; Howard"
     " and Ruder 2018, tables 2 and 3",
     columns=(
-        *("MNLI-m", "MNLI-mm", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE", "GLUE average"),
+        *(
+            "MNLI-m",
+            "MNLI-mm",
+            "QQP",
+            "QNLI",
+            "SST-2",
+            "CoLA",
+            "STS-B",
+            "MRPC",
+            "RTE",
+            "GLUE average",
+        ),
         *("SQuAD 1.1 F1", "SWAG", "NER F1", "SNLI", "SciTail", "Story Cloze", "RACE", "SST-5"),
-        *("IMDb error", "TREC-6 error", "AG error", "DBpedia error", "Yelp-bi error", "Yelp-full error"),
+        *(
+            "IMDb error",
+            "TREC-6 error",
+            "AG error",
+            "DBpedia error",
+            "Yelp-bi error",
+            "Yelp-full error",
+        ),
     ),
     rows={
-        "BERT": (84.6, 83.4, 71.2, 90.5, 93.5, 52.1, 85.8, 88.9, 66.4, 79.6, 88.5, 81.6, 92.4, *[None] * 11),
-        "GPT": (82.1, 81.4, 70.3, 87.4, 91.3, 45.4, 80.0, 82.3, 56.0, 75.1, None, 78.0, None, *GPT_ALONE, *[None] * 7),
+        "BERT": (
+            84.6,
+            83.4,
+            71.2,
+            90.5,
+            93.5,
+            52.1,
+            85.8,
+            88.9,
+            66.4,
+            79.6,
+            88.5,
+            81.6,
+            92.4,
+            *[None] * 11,
+        ),
+        "GPT": (
+            82.1,
+            81.4,
+            70.3,
+            87.4,
+            91.3,
+            45.4,
+            80.0,
+            82.3,
+            56.0,
+            75.1,
+            None,
+            78.0,
+            None,
+            *GPT_OWN,
+            *[None] * 7,
+        ),
         "ELMo": (*[None] * 10, 85.8, None, 92.2, 88.7, *[None] * 3, 54.7, *[None] * 6),
         "ULMFiT": (*[None] * 18, 4.6, 3.6, 5.01, 0.8, 2.16, 29.98),
     },
-    note="BERT-Base. Test sets, but BERT's SQuAD and SWAG are its development sets. Errors: lower is better; ours are"
-    " accuracies. ELMo's NER is as BERT's paper cites it (92.22 in its own table), and so is GPT's SWAG. Each has its own text"
+    note="BERT-Base. Test sets, but BERT's SQuAD and SWAG are its development sets. Errors: lower"
+    " is better; ours are"
+    " accuracies. ELMo's NER is as BERT's paper cites it (92.22 in its own table), and so is"
+    " GPT's SWAG. Each has its own text"
     " and size.",
 )
 
 
-def there(arguments):
+def tables_tasks(arguments):
     """The tasks of the tables whose files are in the folder of the argument `data`."""
-    given = dict(item.partition("=")[::2] for item in split_arguments(arguments or ""))
-    if "tasks" in given or not given.get("data"):
+    data = re.search(r"(?:^|,)data=([^,]+)", arguments or "")
+    if data is None:
         return WITHOUT_DATA
-    if not (found := tasks_in(given["data"], (*GLUE, *OTHERS, *TEXTS))):
-        raise UserError(f"data={given['data']}: no task of the tables has its files there; give the folder of glue, squad, ...")
+    found = tasks_in(data[1], (*GLUE, *OTHERS, *TEXTS))
+    if not found and "tasks=" not in arguments:
+        raise UserError(f"data={data[1]}: no task of the tables has its files there")
     return found
 
 
 def get_study(arguments=None):
-    read = lambda paper: read_setting(arguments, paper=paper, tasks=there(arguments), static="skip_gram", elmo="")
+    def read(paper):
+        own = {"static": "skip_gram", "elmo": ""}
+        return read_setting(arguments, paper=paper, tasks=tables_tasks(arguments), **own)
+
     setting = read({})
     reads = setting.others["elmo"] or ("characters" if setting.scale == "paper" else "subwords")
     used = systems.as_used(setting, setting.others["static"], reads)
     elmo = papers.ELMO if reads == "characters" else SAME_ROWS
     bert = papers.BERT_CASED if "ner" in setting.tasks else papers.BERT
-    published = {"BERT": bert, "GPT": papers.GPT, "ELMo": elmo, "ULMFiT": ulmfit.PAPER, "static": WORDS}
+    published = {
+        "BERT": bert,
+        "GPT": papers.GPT,
+        "ELMo": elmo,
+        "ULMFiT": ulmfit.PAPER,
+        "static": WORDS,
+    }
     scales = {name: read(paper).pretraining for name, paper in published.items()}
-    rates = lambda name: BERT_RATES if name in OF_BERT else ()
     compared = systems.variants(used, systems.pretrainings(used, scales))
-    grids = [setting.at_rates(axis("system", {name: of}), rates(name)) for name, of in compared.items()]
+    grids = [
+        setting.at_rates(axis("system", {name: of}), BERT_RATES if name in WITH_BERT else ())
+        for name, of in compared.items()
+    ]
     return Study(
         name="headline",
         title="The headline tables",
-        question="What does each system give on the tasks of the papers' main tables, used as its paper uses it?",
+        question="What does each system give on the tasks of the papers' main tables, used as its"
+        " paper uses it?",
         config=setting.recipe("bert"),
         axes=product(chain(*grids), axis("seed", setting.seeds)),
         select=[TASK_RATES] if TASK_RATES in grids[0][0] else [],

@@ -1,24 +1,29 @@
-"""What each layer knows: a linear probe for each task on each layer of a frozen model (Liu et al. 2019, Tenney et al. 2019).
+"""What each layer knows: a linear probe for each task on each layer of a frozen model (Liu et al.
+2019, Tenney et al. 2019).
 
-    bertlab sweep --study=experiments/ablations/layers_by_task.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/layers_by_task.py \
       --workdir=runs/layers_by_task --jobs=2
     bertlab report runs/layers_by_task
 
-Liu et al. (arXiv 1903.08855) put linear classifiers on every layer of ELMo, GPT and BERT; Tenney et al. (arXiv 1905.05950) ask
-which layers their probes weigh most. This study probes the layers of one body, pretrained with MLM and NSP, left to right, or
-not at all. The body without pretraining shows what the architecture and the task's own training give. A text's vector is the
-mean of its states. All rows read a word at its last piece: only there has a left-to-right model seen the whole word. The
-report's heat map shows this table. `tasks=` and `data=` name published tasks, as in `tasks=ud+wnut17+sst2+trec,data=DIR`.
+Liu et al. (arXiv 1903.08855) put linear classifiers on every layer of ELMo, GPT and BERT; Tenney et
+al. (arXiv 1905.05950) ask which layers their probes weigh most. This study probes the layers of one
+body, pretrained with MLM and NSP, left to right, or not at all. The body without pretraining shows
+what the architecture and the task's own training give. A text's vector is the mean of its states.
+All rows read a word at its last piece: only there has a left-to-right model seen the whole word.
+The report's heat map shows this table. `tasks=` and `data=` name published tasks, as in
+`tasks=ud+wnut17+sst2+trec,data=DIR`.
 
-Expect: the embeddings are worst; middle layers are best at grammar, later ones at meaning. A left-to-right model's best layers
-are in the middle, MLM's closer to the end. A body without pretraining is well above chance and gets worse with depth.
+Expect: the embeddings are worst; middle layers are best at grammar, later ones at meaning. A
+left-to-right model's best layers are in the middle, MLM's closer to the end. A body without
+pretraining is well above chance and gets worse with depth.
 
-Cost at scale=tiny with seeds=1,select=off: 199 TFLOP, as `--dry_run` counts them. Its three seeds in
-`experiments/results/layers_by_task_tiny_wikipedia` took 98 minutes of one core.
+Cost at scale=tiny with seeds=1,select=off: 199 TFLOP, as `--dry_run` counts them. Its three seeds
+in `experiments/results/layers_by_task_tiny_wikipedia` took 98 minutes of one core.
 """
 
-from bertlab import papers
-from bertlab.studies.settings import LAST_PIECE, OWN_TASKS, read_setting
+from common import LAST_PIECE, OWN_TASKS, read_setting
+
+from bertlab.config import papers
 from bertlab.studies.study import Claim, Study
 
 # We could not verify numbers of the probes' papers.
@@ -36,12 +41,17 @@ def get_study(arguments=None):
         axes={
             "model": {
                 "MLM + NSP": {},
-                "LTR": {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"},
+                "LTR": {
+                    "config": setting.recipe("bert", objectives="ltr"),
+                    "model.direction": "left-to-right",
+                },
                 "not pretrained": {"finetune.transfer.random": True},
             },
             "layer": {
                 "embeddings": {"finetune.head.layers": "layer:0"},
-                **{f"layer {layer}": {"finetune.head.layers": f"layer:{layer}"} for layer in layers},
+                **{
+                    f"layer {layer}": {"finetune.head.layers": f"layer:{layer}"} for layer in layers
+                },
             },
             "seed": setting.seeds,
         },

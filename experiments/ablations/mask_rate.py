@@ -1,24 +1,25 @@
-"""How much to mask, and with what: Wettig et al. 2022, "Should you mask 15 % in masked language modeling?", arXiv 2202.08005.
+"""How much to mask, and with what: Wettig et al. 2022, "Should you mask 15 % in masked language
+modeling?", arXiv 2202.08005.
 
-    bertlab sweep --study=experiments/ablations/mask_rate.py:scale=tiny,corpus=pydocs --workdir=runs/mask_rate --jobs=2
-    bertlab report runs/mask_rate
+    bertlab sweep --study=experiments/ablations/mask_rate.py --workdir=runs/mask_rate --jobs=2
 
-MLM without NSP at five rates from 15 to 80 %, each with BERT's 80/10/10 and with [MASK] in every chosen place. A higher rate
-supervises more positions of the same text (see supervised positions in the report) and shows less of it. Losses at different
-rates answer different questions. Compare bits per byte, for which one token at a time is masked, and downstream scores. The
-paper's tasks are GLUE's and SQuAD: `tasks=mnli+qnli+squad1,data=DIR`. scale=paper is its "efficient recipe"
-(princeton-nlp/DinkyTrain): BERT-Large's size with norms before the sublayers, 23,000 steps on 4,096 rows of 128, a rate of
-2e-3 after 1,380 steps, Adam with β₂ of 0.98, no clipping, rows that continue across documents. The vocabulary of 50,265 pieces
-is trained on the corpus; the paper uses GPT-2's.
+MLM without NSP at five rates from 15 to 80 %, each with BERT's 80/10/10 and with [MASK] in every
+chosen place. A higher rate supervises more positions of the same text (see supervised positions in
+the report) and shows less of it. Losses at different rates answer different questions. Compare bits
+per byte, for which one token at a time is masked, and downstream scores. The paper's tasks are
+GLUE's and SQuAD: `tasks=mnli+qnli+squad1,data=DIR`. scale=paper is its "efficient recipe"
+(princeton-nlp/DinkyTrain): BERT-Large's size with norms before the sublayers, 23,000 steps on 4,096
+rows of 128, a rate of 2e-3 after 1,380 steps, Adam with β₂ of 0.98, no clipping, rows that continue
+across documents. The vocabulary of 50,265 pieces is trained on the corpus; the paper uses GPT-2's.
 
-Expect: for large models 40 % is as good as 15 % or better, and 80 % not far below (95 % of the fine-tuned performance). Smaller
-models prefer lower rates. With few steps supervision matters more and favours higher rates.
-
-Cost at scale=tiny with seeds=1,select=off: 876 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Expect: for large models 40 % is as good as 15 % or better, and 80 % not far below (95 % of the
+fine-tuned performance). Smaller models prefer lower rates. With few steps supervision matters more
+and favours higher rates.
 """
 
-from bertlab import papers
-from bertlab.studies.settings import ONE_LENGTH, read_setting
+from common import ONE_LENGTH, read_setting
+
+from bertlab.config import papers
 from bertlab.studies.study import Claim, Study
 
 PAPER = {
@@ -48,7 +49,12 @@ SOURCE = "Wettig et al. 2022, abstract"
 CLAIMS = (
     Claim("40%, 80/10/10", "15%, 80/10/10", HIGHER, SOURCE),
     Claim("40%, [MASK] only", "15%, [MASK] only", HIGHER, SOURCE),
-    Claim("40%, 80/10/10", "80%, 80/10/10", "95 % of the fine-tuned performance left when masking 80 %", SOURCE),
+    Claim(
+        "40%, 80/10/10",
+        "80%, 80/10/10",
+        "95 % of the fine-tuned performance left when masking 80 %",
+        SOURCE,
+    ),
 )
 
 
@@ -57,7 +63,8 @@ def get_study(arguments=None):
     return Study(
         name="mask_rate",
         title="Masking rates",
-        question="How many tokens should be masked, and does it matter that some are not shown as [MASK]?",
+        question="How many tokens should be masked, and does it matter that some are not shown as"
+        " [MASK]?",
         config=setting.recipe("bert", objectives="mlm"),
         axes={
             "rate": {f"{rate:.0%}": {"objectives.mlm.rate": rate} for rate in RATES},

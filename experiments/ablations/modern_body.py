@@ -1,30 +1,35 @@
-"""From the encoder of 2018 to today's, one switch after another: Devlin et al. 2018 to Warner et al. 2024 (ModernBERT).
+"""From the encoder of 2018 to today's, one switch after another: Devlin et al. 2018 to Warner et
+al. 2024 (ModernBERT).
 
-    bertlab sweep --study=experiments/ablations/modern_body.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/modern_body.py \
       --workdir=runs/modern_body --jobs=2
     bertlab report runs/modern_body
 
-MLM on one body. Each row adds one switch and keeps those of the rows above it. Some switches bring what they need: pre-norm
-adds a norm at the end, and gated layers are narrower, with as many weights as before. The last row adds the rest of
-experiments/pretrain/modern.py: rotary positions of base 160,000 in the global layers, the exact GELU, the norm's ε of 1e-5, and
-no segment embeddings. Depth, width, weights per layer and dropout stay BERT's in all rows; ModernBERT-base has 22 layers. With
-`alone=true` each row sets one switch on the body of 2018 instead. Every third layer is global, starting with the first; the
-others see a quarter of the row's positions (128 of 512, as in ModernBERT).
+MLM on one body. Each row adds one switch and keeps those of the rows above it. Some switches bring
+what they need: pre-norm adds a norm at the end, and gated layers are narrower, with as many weights
+as before. The last row adds the rest of experiments/pretrain/modern.py: rotary positions of base
+160,000 in the global layers, the exact GELU, the norm's ε of 1e-5, and no segment embeddings.
+Depth, width, weights per layer and dropout stay BERT's in all rows; ModernBERT-base has 22 layers.
+With `alone=true` each row sets one switch on the body of 2018 instead. Every third layer is global,
+starting with the first; the others see a quarter of the row's positions (128 of 512, as in
+ModernBERT).
 
-We know of no published table for these steps at equal data. Optimiser and text are BERT's in all rows (at scale=paper from
-appendix A.2).
+We know of no published table for these steps at equal data. Optimiser and text are BERT's in all
+rows (at scale=paper from appendix A.2).
 
-Expect: pre-norm and rotary positions learn faster in short runs; gates help a little; norm, biases, initial values and the rest
-change next to nothing. Local attention costs little or no quality; it saves no time in this code. It can hurt if texts are
-short.
+Expect: pre-norm and rotary positions learn faster in short runs; gates help a little; norm, biases,
+initial values and the rest change next to nothing. Local attention costs little or no quality; it
+saves no time in this code. It can hurt if texts are short.
 
-Cost at scale=tiny with seeds=1,select=off: 679 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 679 TFLOP, as `--dry_run` counts them; its time is not
+measured yet.
 """
 
 import math
 
-from bertlab import papers
-from bertlab.studies.settings import read_setting
+from common import read_setting
+
+from bertlab.config import papers
 from bertlab.studies.study import Study
 
 
@@ -43,7 +48,8 @@ def switches(width, seq_len):
 
 
 def gated_width(width):
-    """The width at which gated feed-forward layers have as many weights as ungated ones of four times the model's width."""
+    """The width at which gated feed-forward layers have as many weights as ungated ones of four
+    times the model's width."""
     return 8 * math.ceil(width / 3)
 
 
@@ -64,9 +70,13 @@ def get_study(arguments=None):
     return Study(
         name="modern_body",
         title="The encoder of 2018 and today's",
-        question="Which of today's changes to the encoder help, on the same text with the same optimiser?",
+        question="Which of today's changes to the encoder help, on the same text with the same"
+        " optimiser?",
         config=setting.recipe("bert", objectives="mlm"),
-        axes={"body": {"BERT": {}, **steps, "the rest of modern.py": modern}, "seed": setting.seeds},
+        axes={
+            "body": {"BERT": {}, **steps, "the rest of modern.py": modern},
+            "seed": setting.seeds,
+        },
         overrides={**setting.overrides, **setting.transformer, "data.format": "full_sentences"},
         rates=setting.rates,
         task_rates=setting.task_rates,

@@ -1,35 +1,55 @@
-"""The objectives ablation: MLM, MLM + NSP, left-to-right and biLM on the same tokens in the same order.
+"""The objectives ablation: MLM, MLM + NSP, left-to-right and biLM on the same tokens in the same
+order.
 
     bertlab sweep --study=experiments/ablations/objectives.py --workdir=runs/objectives --jobs=2
-    bertlab report runs/objectives
 
-The question of Devlin et al. 2018, table 5 (BERT, No NSP, LTR & No NSP), with ELMo's biLM added and no pretraining as the
-baseline. MLM and LTR share one transformer body; only its direction and the objective differ. All rows read a word at its last
-piece: only there has a left-to-right model seen the whole word. `make demo` runs `scale=demo`: MLM, left-to-right and no
-pretraining at scale=tiny for 250 steps, four seeds, and a linear layer on frozen states (`use=probe`), where the effect of
+The question of Devlin et al. 2018, table 5 (BERT, No NSP, LTR & No NSP), with ELMo's biLM added and
+no pretraining as the baseline. MLM and LTR share one transformer body; only its direction and the
+objective differ. All rows read a word at its last piece: only there has a left-to-right model seen
+the whole word. `make demo` runs `scale=demo`: MLM, left-to-right and no pretraining at scale=tiny
+for 250 steps, four seeds, and a linear layer on frozen states (`use=probe`), where the effect of
 pretraining shows most.
 """
 
-from bertlab import papers
-from bertlab.studies.settings import LAST_PIECE, read_setting
+from common import LAST_PIECE, read_setting
+
+from bertlab.config import papers
 from bertlab.studies.study import Claim, Study
 
 DEMO = {"scale": "tiny", "steps": 250, "seeds": 4, "select": "off", "use": "probe"}
-# Tiny's rate of 6e-3 is for 6,000 steps. After 250, MLM is at 5.55 nats and LTR at 4.27; at this rate, at 5.14 and 4.38.
+# Tiny's rate of 6e-3 is for 6,000 steps. After 250, MLM is at 5.55 nats and LTR at 4.27; at this
+# rate, at 5.14 and 4.38.
 DEMO_RATE = {"optimizer.learning_rate": 2e-3}
 
 CLAIMS = (
-    Claim("LTR", "no pretraining", "59.9 without pre-training, 74.7 with it, on average", "Radford et al. 2018, table 5"),
     Claim(
-        "MLM", "no pretraining", "59.9 without pre-training, 74.7 with it, on average", "Radford et al. 2018, table 5, for LTR"
+        "LTR",
+        "no pretraining",
+        "59.9 without pre-training, 74.7 with it, on average",
+        "Radford et al. 2018, table 5",
     ),
-    Claim("MLM", "LTR", "MNLI 83.9 and 82.1, SQuAD 87.9 and 77.8", "Devlin et al. 2019, table 5, at equal data"),
+    Claim(
+        "MLM",
+        "no pretraining",
+        "59.9 without pre-training, 74.7 with it, on average",
+        "Radford et al. 2018, table 5, for LTR",
+    ),
+    Claim(
+        "MLM",
+        "LTR",
+        "MNLI 83.9 and 82.1, SQuAD 87.9 and 77.8",
+        "Devlin et al. 2019, table 5, at equal data",
+    ),
 )
 
 
 def demo_logging(steps):
     """How often a demo of so many steps logs and evaluates."""
-    return {"train.eval_every": min(125, steps), "train.log_every": min(25, steps), "train.checkpoint_every": steps}
+    return {
+        "train.eval_every": min(125, steps),
+        "train.log_every": min(25, steps),
+        "train.checkpoint_every": steps,
+    }
 
 
 def get_study(arguments=None):
@@ -46,7 +66,10 @@ def get_study(arguments=None):
         demo = demo_logging(setting.steps(mlm))
     else:
         objectives["biLM"] = {"config": setting.recipe("elmo", objectives="bilm")}
-        objectives["MLM+NSP"] = {**transformer, "config": setting.recipe("bert", objectives="mlm+nsp")}
+        objectives["MLM+NSP"] = {
+            **transformer,
+            "config": setting.recipe("bert", objectives="mlm+nsp"),
+        }
     return Study(
         name="objectives",
         title="Pretraining objectives on the same text",

@@ -1,35 +1,37 @@
-"""Every objective on the same text, compared by code length: a mean over orders bounds a masked model's (Uria et al. 2014).
+"""Every objective on the same text, compared by code length: a mean over orders bounds a masked
+model's (Uria et al. 2014).
 
-    bertlab sweep --study=experiments/ablations/one_scale.py:scale=tiny,select=off,corpus=pydocs --workdir=runs/one_scale
-    bertlab report runs/one_scale
+    bertlab sweep --study=experiments/ablations/one_scale.py:select=off --workdir=runs/one_scale
 
-Losses cannot rank objectives that ask for different things. Bits per byte of held-out sentences can: left-to-right models give
-a code length, and every model that predicts hidden tokens gives an upper bound of one (`bertlab.transfer.likelihood`). All
-transformers share one body, one kind of rows and one number of steps; they differ in their objective and in the positions
-that it supervises. ELMo and AWD-LSTM are widened to the transformer's number of parameters, and keep their own optimiser.
-ELECTRA is scored by its generator, which is smaller. `pairs=BLIMP.jsonl.xz` adds minimal pairs, by phenomenon: the first 20 of
-each paradigm.
+Losses cannot rank objectives that ask for different things. Bits per byte of held-out sentences
+can: left-to-right models give a code length, and every model that predicts hidden tokens gives an
+upper bound of one (`bertlab.transfer.likelihood`). All transformers share one body, one kind of
+rows and one number of steps; they differ in their objective and in the positions that it
+supervises. ELMo and AWD-LSTM are widened to the transformer's number of parameters, and keep their
+own optimiser. ELECTRA is scored by its generator, which is smaller. `pairs=BLIMP.jsonl.xz` adds
+minimal pairs, by phenomenon: the first 20 of each paradigm.
 
-Expect: left to right has the shortest code. How much of what the others lose to it is their bound's slack, and how much their
-model's, is not known. A masked model at 15 % has met few of the contexts that the bound asks for, in which nearly everything is
-hidden; diffusion has trained on all of them. Pseudo-log-likelihood, which shows all other tokens, has another order.
+Expect: left to right has the shortest code. How much of what the others lose to it is their bound's
+slack, and how much their model's, is not known. A masked model at 15 % has met few of the contexts
+that the bound asks for, in which nearly everything is hidden; diffusion has trained on all of them.
+Pseudo-log-likelihood, which shows all other tokens, has another order.
 
-The objectives: MLM (Devlin et al. 2018) at 15 and at 30 %; masked diffusion (Sahoo et al. 2024); ELECTRA (Clark et al. 2020)
-and masked next token (BehnamGhader et al. 2024), both at 30 % at the two smallest scales; permutation (Yang et al. 2019);
-prefix LM (Raffel et al. 2020); ELMo (Peters et al. 2018); AWD-LSTM (Merity et al. 2018). No paper has this table. scale=paper
-has BERT-Base's body and recipe.
+The objectives: MLM (Devlin et al. 2018) at 15 and at 30 %; masked diffusion (Sahoo et al. 2024);
+ELECTRA (Clark et al. 2020) and masked next token (BehnamGhader et al. 2024), both at 30 % at the
+two smallest scales; permutation (Yang et al. 2019); prefix LM (Raffel et al. 2020); ELMo (Peters et
+al. 2018); AWD-LSTM (Merity et al. 2018). No paper has this table. scale=paper has BERT-Base's body
+and recipe.
 
-Select the rates (`select=1/3+1` is cheap): at the transformers' own, 6e-3, diffusion still predicts words by their frequencies
-after 2,000 steps on Wikipedia (`results/one_scale_tiny_wikipedia`), and at a third of it no longer. Give ELECTRA more steps:
-two of three generators had not begun.
-
-Cost at scale=tiny with seeds=1,select=off: 972 TFLOP, as `--dry_run` counts them. 30 runs of 2,000 steps took two hours on two
-cores that had other work too; with select=1/3+1 there are 40.
+Select the rates (`select=1/3+1` is cheap): at the transformers' own, 6e-3, diffusion still predicts
+words by their frequencies after 2,000 steps on Wikipedia (`results/one_scale_tiny_wikipedia`), and
+at a third of it no longer. Give ELECTRA more steps: two of three generators had not begun.
 """
 
-from bertlab.studies import ulmfit
-from bertlab.studies.equal import WIDTHS, parameters, sized
-from bertlab.studies.settings import LAST_PIECE, SAME_ROWS, read_setting
+import systems
+import ulmfit
+from common import LAST_PIECE, SAME_ROWS, read_setting
+
+from bertlab.studies.equal import parameters, sized
 from bertlab.studies.study import Study
 
 MASKED = {
@@ -46,19 +48,25 @@ LSTMS = {"ELMo": "elmo", "AWD-LSTM": "awd_lstm"}
 def variants(setting):
     """Objective -> recipe and overrides."""
     body = {"data.format": "full_sentences", **setting.adam, **setting.transformer}
-    on_body = lambda objective, more: (setting.recipe("bert", objectives=objective), {**body, **more})
+
+    def on_body(objective, more):
+        return setting.recipe("bert", objectives=objective), {**body, **more}
+
     found = {
         "left to right": on_body("ltr", {"model.direction": "left-to-right"}),
         "prefix": on_body("prefix", {}),
-        **{name: on_body(*given) for name, given in MASKED.items()},
+        **{name: on_body(*values) for name, values in MASKED.items()},
     }
     pieces = {"data.tokenizer.kind": "unigram", **setting.pretraining}
     recipe, own = found["left to right"]
     target = parameters(recipe, {**pieces, **own})
     for name, family in LSTMS.items():
-        recipe, own = setting.recipe(family), setting.adam if family == "elmo" else ulmfit.prose(setting)
-        size, begin = WIDTHS[family](setting)
-        found[name] = recipe, own | sized(recipe, {**pieces, **own}, size, target, begin)
+        recipe, own = (
+            setting.recipe(family),
+            setting.adam if family == "elmo" else ulmfit.prose(setting),
+        )
+        size, start = systems.widths(family, setting)
+        found[name] = recipe, own | sized(recipe, {**pieces, **own}, size, target, start)
     return {name: {"config": recipe, **pieces, **own} for name, (recipe, own) in found.items()}
 
 

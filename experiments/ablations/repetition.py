@@ -1,25 +1,26 @@
-"""Little text read often: Muennighoff et al. 2023, arXiv 2305.16264; for masked diffusion Prabhudesai et al. 2025, 2507.15857.
+"""Little text read often: Muennighoff et al. 2023, arXiv 2305.16264; for masked diffusion
+Prabhudesai et al. 2025, 2507.15857.
 
-    bertlab sweep --study=experiments/ablations/repetition.py:scale=tiny,readings=128+512,corpus=pydocs --workdir=runs/repeat
-    bertlab report runs/repeat
+    bertlab sweep --study=experiments/ablations/repetition.py:readings=128+512 --workdir=runs/repeat
 
-LTR, MLM and masked diffusion with one number of steps, on parts of the text that are read once and more often
-(`config.data.unique_tokens`). `readings=1+4+16+64` (the default) says how often. One reading needs as much text as the steps
-read, at scale=tiny 24.6 M tokens. Pydocs has 1 % of that, so the command above starts at 128 readings and has no baseline of
-new text; give a larger `corpus=`. A smaller part is in every larger one. Parts and held-out text are the same for all seeds and
-objectives. The tokenizer and the tasks' examples still come from all of the text. Compare bits per byte, exact for LTR and
-upper bounds for the others, and each objective's loss with its own on more text.
+LTR, MLM and masked diffusion with one number of steps, on parts of the text that are read once and
+more often (`config.data.unique_tokens`). `readings=1+4+16+64` (the default) says how often. One
+reading needs as much text as the steps read, at scale=tiny 24.6 M tokens. Pydocs has 1 % of that,
+so the command above starts at 128 readings and has no baseline of new text; give a larger
+`corpus=`. A smaller part is in every larger one. Parts and held-out text are the same for all seeds
+and objectives. The tokenizer and the tasks' examples still come from all of the text. Compare bits
+per byte, exact for LTR and upper bounds for the others, and each objective's loss with its own on
+more text.
 
-Expect: in Muennighoff et al. up to four readings are nearly as good as new text for a left-to-right model, and with many more
-the return falls to nothing. In Prabhudesai et al. diffusion goes on gaining where a left-to-right model overfits: new masks
-make a new task of each reading.
-
-Cost at scale=tiny with seeds=1,select=off: 1,210 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Expect: in Muennighoff et al. up to four readings are nearly as good as new text for a left-to-right
+model, and with many more the return falls to nothing. In Prabhudesai et al. diffusion goes on
+gaining where a left-to-right model overfits: new masks make a new task of each reading.
 """
+
+from common import LAST_PIECE, read_setting
 
 from bertlab.config import load_config
 from bertlab.errors import UserError
-from bertlab.studies.settings import LAST_PIECE, read_setting
 from bertlab.studies.study import Study
 
 OBJECTIVES = {"LTR": "ltr", "MLM": "mlm", "diffusion": "diffusion"}
@@ -30,21 +31,34 @@ def get_study(arguments=None):
     given = setting.others["readings"]
     readings = [int(part) if part.isdigit() else 0 for part in given.split("+")]
     if min(readings) < 1 or len(set(readings)) < len(readings):
-        raise UserError(f"readings={given}: give whole numbers, each once, as in readings=1+4+16+64")
+        raise UserError(
+            f"readings={given}: give whole numbers, each once, as in readings=1+4+16+64"
+        )
     data = load_config(setting.recipe("bert", objectives="mlm"), setting.pretraining)
     tokens = data.train.steps * data.data.batch_size * data.data.seq_len
-    parts = {f"{count} readings": {"data.unique_tokens": max(1, tokens // count)} for count in sorted(readings)}
+    parts = {
+        f"{count} readings": {"data.unique_tokens": max(1, tokens // count)}
+        for count in sorted(readings)
+    }
     return Study(
         name="repetition",
         title="Little text read often",
         question="What does it cost each objective to read less text more often?",
         config=setting.recipe("bert", objectives="mlm"),
         axes={
-            "objective": {label: {"config": setting.recipe("bert", objectives=name)} for label, name in OBJECTIVES.items()},
+            "objective": {
+                label: {"config": setting.recipe("bert", objectives=name)}
+                for label, name in OBJECTIVES.items()
+            },
             "text": parts,
             "seed": setting.seeds,
         },
-        overrides={**setting.overrides, **setting.transformer, **LAST_PIECE, "data.format": "full_sentences"},
+        overrides={
+            **setting.overrides,
+            **setting.transformer,
+            **LAST_PIECE,
+            "data.format": "full_sentences",
+        },
         rates=setting.rates,
         task_rates=setting.task_rates,
         downstream=setting.downstream(),

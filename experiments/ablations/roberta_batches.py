@@ -1,23 +1,26 @@
 """Larger batches with fewer steps: Liu et al. 2019 (RoBERTa), section 4.3, table 3.
 
-    bertlab sweep --study=experiments/ablations/roberta_batches.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/roberta_batches.py \
       --workdir=runs/roberta_batches --jobs=2
     bertlab report runs/roberta_batches
 
-MLM without NSP on packed sentences, with 256, 2,048 and 8,192 rows a batch and as many readings of the text: 1,000,000,
-125,000 and 31,250 steps. The paper tuned the rate of each: 1e-4, 7e-4 and 1e-3. It tuned their warm-ups too, but does not print
-them: ours are BERT's 10,000 steps and an 8th and a 32nd of them (not verified). Below scale=paper the batches are the scale's,
-8 times and 32 times as large, and `select=on` selects the rate of each. scale=paper needs the memory for 8,192 rows of 512. The
-paper's tasks: `tasks=mnli+sst2,data=DIR`.
+MLM without NSP on packed sentences, with 256, 2,048 and 8,192 rows a batch and as many readings of
+the text: 1,000,000, 125,000 and 31,250 steps. The paper tuned the rate of each: 1e-4, 7e-4 and
+1e-3. It tuned their warm-ups too, but does not print them: ours are BERT's 10,000 steps and an 8th
+and a 32nd of them (not verified). Below scale=paper the batches are the scale's, 8 times and 32
+times as large, and `select=on` selects the rate of each. scale=paper needs the memory for 8,192
+rows of 512. The paper's tasks: `tasks=mnli+sst2,data=DIR`.
 
-Expect: in the paper 2,048 rows are best and 8,192 about as good as 256. At small scales the largest batch makes few updates
-(187 at tiny) and is worst.
+Expect: in the paper 2,048 rows are best and 8,192 about as good as 256. At small scales the largest
+batch makes few updates (187 at tiny) and is worst.
 
-Cost at scale=tiny with seeds=1,select=off: 244 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 244 TFLOP, as `--dry_run` counts them; its time is not
+measured yet.
 """
 
-from bertlab import papers
-from bertlab.studies.settings import ONE_LENGTH, read_setting
+from common import ONE_LENGTH, read_setting
+
+from bertlab.config import papers
 from bertlab.studies.study import Claim, Published, Study
 
 PAPER = {**papers.BERT, **ONE_LENGTH}
@@ -26,8 +29,13 @@ RATES = (1e-4, 7e-4, 1e-3)  # scale=paper
 PUBLISHED = Published(
     source="Liu et al. 2019, table 3 (BERT-Base, development sets)",
     columns=("Perplexity", "MNLI-m", "SST-2"),
-    rows={"256 rows": (3.99, 84.7, 92.7), "2048 rows": (3.68, 85.2, 92.9), "8192 rows": (3.77, 84.6, 92.8)},
-    note="Perplexity is of hidden tokens; ours are losses in nats. Below scale=paper the rows' labels are other batches.",
+    rows={
+        "256 rows": (3.99, 84.7, 92.7),
+        "2048 rows": (3.68, 85.2, 92.9),
+        "8192 rows": (3.77, 84.6, 92.8),
+    },
+    note="Perplexity is of hidden tokens; ours are losses in nats. Below scale=paper the rows'"
+    " labels are other batches.",
 )
 
 
@@ -36,8 +44,16 @@ def batches(setting):
     own, steps = setting.overrides, setting.steps(setting.recipe("bert", objectives="mlm"))
     found = {}
     for ratio, rate in zip(RATIOS, RATES, strict=True):
-        changes = {"data.batch_size": ratio * own["data.batch_size"], "train.steps": max(1, steps // ratio)}
-        for key in ("train.eval_every", "train.log_every", "train.checkpoint_every", "optimizer.warmup_steps"):
+        changes = {
+            "data.batch_size": ratio * own["data.batch_size"],
+            "train.steps": max(1, steps // ratio),
+        }
+        for key in (
+            "train.eval_every",
+            "train.log_every",
+            "train.checkpoint_every",
+            "optimizer.warmup_steps",
+        ):
             if own.get(key):
                 changes[key] = max(1, own[key] // ratio)
         if setting.scale == "paper":

@@ -1,26 +1,31 @@
-"""The format of a row of text, with and without NSP: Liu et al. 2019 (RoBERTa), section 4.2, table 2.
+"""The format of a row of text, with and without NSP: Liu et al. 2019 (RoBERTa), section 4.2, table
+2.
 
-    bertlab sweep --study=experiments/ablations/roberta_formats.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/roberta_formats.py \
       --workdir=runs/roberta_formats --jobs=2
     bertlab report runs/roberta_formats
 
-MLM with NSP on pairs of segments or of sentences, and MLM without NSP on packed sentences, across documents or within one. One
-row is not in the paper's table: pairs of segments without NSP. It drops the loss and keeps the format, as BERT's own "No NSP"
-may have done. Some formats fill rows less than others, pairs of sentences least. The paper gave those larger batches. Here
-every run reads the same number of tokens (config.train.budget) in batches with the same number of rows, so a format that fills
-rows less takes more steps. Pairs of sentences fill two thirds of rows of 64 (pydocs), and a tenth of rows of 512.
+MLM with NSP on pairs of segments or of sentences, and MLM without NSP on packed sentences, across
+documents or within one. One row is not in the paper's table: pairs of segments without NSP. It
+drops the loss and keeps the format, as BERT's own "No NSP" may have done. Some formats fill rows
+less than others, pairs of sentences least. The paper gave those larger batches. Here every run
+reads the same number of tokens (config.train.budget) in batches with the same number of rows, so a
+format that fills rows less takes more steps. Pairs of sentences fill two thirds of rows of 64
+(pydocs), and a tenth of rows of 512.
 
-`tasks=squad1+squad2+mnli+sst2+race,data=DIR` are the paper's tasks. At scale=paper all rows have 512 positions, and the
-tokenizer is BERT's.
+`tasks=squad1+squad2+mnli+sst2+race,data=DIR` are the paper's tasks. At scale=paper all rows have
+512 positions, and the tokenizer is BERT's.
 
-Expect: pairs of sentences below the rest (too little context); NSP does not help, or hurts, at equal format; rows of one
-document slightly above rows across documents.
+Expect: pairs of sentences below the rest (too little context); NSP does not help, or hurts, at
+equal format; rows of one document slightly above rows across documents.
 
-Cost at scale=tiny with seeds=1,select=off: 407 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 407 TFLOP, as `--dry_run` counts them; its time is not
+measured yet.
 """
 
-from bertlab import papers
-from bertlab.studies.settings import ONE_LENGTH, read_setting
+from common import ONE_LENGTH, read_setting
+
+from bertlab.config import papers
 from bertlab.studies.study import Claim, Published, Study
 
 # 1,000,000 steps in batches of 256, as BERT-Base.
@@ -38,15 +43,30 @@ PUBLISHED = Published(
     note="Medians of five runs. BERT-Base is BERT's own and not among ours.",
 )
 CLAIMS = (
-    Claim("segment_pair + NSP", "sentence_pair + NSP", "SQuAD 2.0 78.7 and 76.2, MNLI 84.0 and 82.9", PUBLISHED.source),
+    Claim(
+        "segment_pair + NSP",
+        "sentence_pair + NSP",
+        "SQuAD 2.0 78.7 and 76.2, MNLI 84.0 and 82.9",
+        PUBLISHED.source,
+    ),
     Claim(
         "full_sentences",
         "segment_pair + NSP",
         "SQuAD 2.0 79.1 and 78.7, MNLI 84.7 and 84.0, but SST-2 92.5 and 92.9",
         PUBLISHED.source,
     ),
-    Claim("doc_sentences", "segment_pair + NSP", "SQuAD 2.0 79.7 and 78.7, MNLI 84.7 and 84.0", PUBLISHED.source),
-    Claim("doc_sentences", "full_sentences", "SQuAD 2.0 79.7 and 79.1, RACE 65.6 and 64.8", PUBLISHED.source),
+    Claim(
+        "doc_sentences",
+        "segment_pair + NSP",
+        "SQuAD 2.0 79.7 and 78.7, MNLI 84.7 and 84.0",
+        PUBLISHED.source,
+    ),
+    Claim(
+        "doc_sentences",
+        "full_sentences",
+        "SQuAD 2.0 79.7 and 79.1, RACE 65.6 and 64.8",
+        PUBLISHED.source,
+    ),
 )
 
 
@@ -54,18 +74,26 @@ def get_study(arguments=None):
     setting = read_setting(arguments, paper=PAPER)
     mlm = setting.recipe("bert", objectives="mlm")
     with_nsp = {"config": setting.recipe("bert", objectives="mlm+nsp")}
-    tokens = setting.steps(mlm) * setting.overrides["data.batch_size"] * setting.overrides["data.seq_len"]
+    tokens = (
+        setting.steps(mlm)
+        * setting.overrides["data.batch_size"]
+        * setting.overrides["data.seq_len"]
+    )
     return Study(
         name="roberta_formats",
         title="Formats of pretraining text",
-        question="What do pairs, packed sentences and next-sentence prediction give, each apart from the others?",
+        question="What do pairs, packed sentences and next-sentence prediction give, each apart"
+        " from the others?",
         config=mlm,
         axes={
             "format": {
                 "segment_pair + NSP": {**with_nsp, "data.format": "segment_pair"},
                 "segment_pair": {"data.format": "segment_pair"},
                 "sentence_pair + NSP": {**with_nsp, "data.format": "sentence_pair"},
-                "full_sentences": {"data.format": "full_sentences", "data.full_sentences.attend_across_documents": True},
+                "full_sentences": {
+                    "data.format": "full_sentences",
+                    "data.full_sentences.attend_across_documents": True,
+                },
                 "doc_sentences": {"data.format": "doc_sentences"},
             },
             "seed": setting.seeds,

@@ -1,26 +1,27 @@
-"""How the loss of each objective falls with size and text: Hoffmann et al. 2022, arXiv 2203.15556, section 3.3.
+"""How the loss of each objective falls with size and text: Hoffmann et al. 2022, arXiv 2203.15556,
+section 3.3.
 
-    bertlab sweep --study=experiments/ablations/scaling.py:scale=tiny,corpus=pydocs --workdir=runs/scaling --jobs=2
-    bertlab scaling runs/scaling
-    bertlab report runs/scaling
+    bertlab sweep --study=experiments/ablations/scaling.py --workdir=runs/scaling --jobs=2
+    python -m bertlab.contrib.scaling runs/scaling
 
-One body in four widths (half to twice the scale's, with heads of the same width), each trained to the end with a quarter, a
-half and all of the scale's steps. `bertlab scaling` fits E + A / N^α + B / D^β for each objective and draws loss against size
-at equal FLOPs. `objectives=mlm+ltr` names the objectives; each is trained by itself. One seed by default: the fit is over sizes
-and budgets. The paper's models are causal and have 70 million parameters or more.
+One body in four widths (half to twice the scale's, with heads of the same width), each trained to
+the end with a quarter, a half and all of the scale's steps. The second command fits E + A / N^α + B
+/ D^β for each objective and draws loss against size at equal FLOPs. `objectives=mlm+ltr` names the
+objectives; each is trained by itself. One seed by default: the fit is over sizes and budgets. The
+paper's models are causal and have 70 million parameters or more.
 
-Losses of different objectives answer different questions, so compare exponents, not losses. Twelve runs an objective give wide
-intervals: expect to tell two exponents apart only with more sizes, or with a fourth of the budgets or less between them. The
-law is one of new text, and the command above reads pydocs about a hundred times; give a larger `corpus=`. Parameters count
-embeddings, most of a small model. Without the search for rates (`select=off`) the scale's rate is carried over to the other
-widths by μP (`model.base_width`).
-
-Cost at scale=tiny with select=off: 2,170 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Losses of different objectives answer different questions, so compare exponents, not losses. Twelve
+runs an objective give wide intervals: expect to tell two exponents apart only with more sizes, or
+with a fourth of the budgets or less between them. The law is one of new text, and the command above
+reads pydocs about a hundred times; give a larger `corpus=`. Parameters count embeddings, most of a
+small model. Without the search for rates (`select=off`) the scale's rate is carried over to the
+other widths by μP (`model.base_width`).
 """
+
+from common import read_setting
 
 from bertlab.errors import UserError
 from bertlab.studies.axes import axis, product
-from bertlab.studies.settings import read_setting
 from bertlab.studies.study import Study
 
 WIDTHS = (0.5, 1.0, 1.5, 2.0)
@@ -31,14 +32,29 @@ def get_study(arguments=None):
     setting = read_setting(arguments, tasks=(), seeds=1, objectives="mlm+ltr")
     names = [name for name in setting.others["objectives"].split("+") if name]
     if not names or len(set(names)) < len(names):
-        raise UserError(f"objectives={setting.others['objectives']}: name one or more, each once, as in objectives=mlm+ltr")
+        raise UserError(
+            f"objectives={setting.others['objectives']}: name one or more, each once, as in"
+            f" objectives=mlm+ltr"
+        )
     recipes = {name: setting.recipe("bert", objectives=name) for name in names}
     bert, steps = setting.numbers("bert"), setting.steps(recipes[names[0]])
-    per_head, heads = bert["width"] // bert["heads"], [max(1, round(factor * bert["heads"])) for factor in WIDTHS]
-    sizes = {per_head * n: {"model.width": per_head * n, "model.heads": n, "model.hidden": 4 * per_head * n} for n in heads}
+    per_head, heads = (
+        bert["width"] // bert["heads"],
+        [max(1, round(factor * bert["heads"])) for factor in WIDTHS],
+    )
+    sizes = {
+        per_head * n: {
+            "model.width": per_head * n,
+            "model.heads": n,
+            "model.hidden": 4 * per_head * n,
+        }
+        for n in heads
+    }
     budgets = {}
     for count in (max(1, round(share * steps)) for share in SHARES):
-        warmup = setting.adam.get("optimizer.warmup_steps")  # a number of steps at the larger scales
+        warmup = setting.adam.get(
+            "optimizer.warmup_steps"
+        )  # a number of steps at the larger scales
         shorter = {"optimizer.warmup_steps": round(warmup * count / steps)} if warmup else {}
         budgets[f"{count:,} steps"] = {"train.steps": count, **shorter}
     carried = {} if setting.rates else {"model.base_width": bert["width"]}
@@ -48,7 +64,9 @@ def get_study(arguments=None):
         question="How does the loss of each objective fall with parameters and tokens?",
         config=recipes[names[0]],
         axes=product(
-            axis("objective", {name.upper(): {"config": recipe} for name, recipe in recipes.items()}),
+            axis(
+                "objective", {name.upper(): {"config": recipe} for name, recipe in recipes.items()}
+            ),
             axis("size", {f"width {width}": of for width, of in sizes.items()}),
             axis("budget", budgets),
             axis("seed", setting.seeds),

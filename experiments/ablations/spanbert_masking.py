@@ -1,26 +1,31 @@
-"""Which tokens are masked together, and SpanBERT's boundary objective: Joshi et al. 2020, sections 6.1 and 6.2.
+"""Which tokens are masked together, and SpanBERT's boundary objective: Joshi et al. 2020, sections
+6.1 and 6.2.
 
-    bertlab sweep --study=experiments/ablations/spanbert_masking.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/spanbert_masking.py \
       --workdir=runs/spanbert_masking --jobs=2
     bertlab report runs/spanbert_masking
 
-This study joins the paper's two tables. It masks subword tokens, whole words or geometric spans of words, all on pairs of
-segments with NSP (2seq); then spans on rows of one document without NSP (1seq), and the same with the span boundary objective
-(SBO). The paper's masks of named entities and of noun phrases need a parser, so we leave them out. Do not compare MLM losses
-between units: spans are harder to guess. `tasks=squad2+mnli+qnli,data=DIR` are among the paper's tasks.
+This study joins the paper's two tables. It masks subword tokens, whole words or geometric spans of
+words, all on pairs of segments with NSP (2seq); then spans on rows of one document without NSP
+(1seq), and the same with the span boundary objective (SBO). The paper's masks of named entities and
+of noun phrases need a parser, so we leave them out. Do not compare MLM losses between units: spans
+are harder to guess. `tasks=squad2+mnli+qnli,data=DIR` are among the paper's tasks.
 
-scale=paper follows section 4.2: BERT-Large's size, cased pieces, rows of 512 without short ones, AdamW with a decay of 0.1 and
-ε of 1e-8, a rate of 1e-4 after 10,000 steps. The paper's tables come from checkpoints at 1,200,000 of 2,400,000 steps; here the
-whole schedule has 1,200,000.
+scale=paper follows section 4.2: BERT-Large's size, cased pieces, rows of 512 without short ones,
+AdamW with a decay of 0.1 and ε of 1e-8, a rate of 1e-4 after 10,000 steps. The paper's tables come
+from checkpoints at 1,200,000 of 2,400,000 steps; here the whole schedule has 1,200,000.
 
-Expect: spans above subwords and whole words by a point or two when the task is to find an answer in a text, less elsewhere; one
-document per row above pairs with NSP. SBO helps most if the task compares spans (coreference).
+Expect: spans above subwords and whole words by a point or two when the task is to find an answer in
+a text, less elsewhere; one document per row above pairs with NSP. SBO helps most if the task
+compares spans (coreference).
 
-Cost at scale=tiny with seeds=1,select=off: 422 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 422 TFLOP, as `--dry_run` counts them; its time is not
+measured yet.
 """
 
-from bertlab import papers
-from bertlab.studies.settings import ONE_LENGTH, read_setting
+from common import ONE_LENGTH, read_setting
+
+from bertlab.config import papers
 from bertlab.studies.study import Claim, Published, Study
 
 PAPER = {
@@ -57,8 +62,18 @@ CLAIMS = (
         "SQuAD 2.0 85.4 and 83.8, QNLI 93.3 and 92.5, but coreference 76.4 and 77.7",
         PUBLISHED.source,
     ),
-    Claim("Geometric spans", "Whole words", "SQuAD 2.0 85.4 and 84.3, QNLI 93.3 and 92.8", PUBLISHED.source),
-    Claim("Geometric spans (1seq)", "Geometric spans", "SQuAD 2.0 86.7 and 85.4, QNLI 93.8 and 93.3", PUBLISHED.source),
+    Claim(
+        "Geometric spans",
+        "Whole words",
+        "SQuAD 2.0 85.4 and 84.3, QNLI 93.3 and 92.8",
+        PUBLISHED.source,
+    ),
+    Claim(
+        "Geometric spans (1seq)",
+        "Geometric spans",
+        "SQuAD 2.0 86.7 and 85.4, QNLI 93.8 and 93.3",
+        PUBLISHED.source,
+    ),
     Claim(
         "Geometric spans (1seq) + SBO",
         "Geometric spans (1seq)",
@@ -74,15 +89,22 @@ def get_study(arguments=None):
     return Study(
         name="spanbert_masking",
         title="Masks of spans",
-        question="Does it help to mask words and spans whole, and to predict spans from their boundaries?",
+        question="Does it help to mask words and spans whole, and to predict spans from their"
+        " boundaries?",
         config=setting.recipe("bert", objectives="mlm+nsp"),
         axes={
             "masks": {
                 "Subword tokens": {},
                 "Whole words": {"objectives.mlm.unit": "whole_word"},
                 "Geometric spans": SPAN,
-                "Geometric spans (1seq)": {"config": setting.recipe("bert", objectives="mlm"), **one_sequence},
-                "Geometric spans (1seq) + SBO": {"config": setting.recipe("bert", objectives="mlm+sbo"), **one_sequence},
+                "Geometric spans (1seq)": {
+                    "config": setting.recipe("bert", objectives="mlm"),
+                    **one_sequence,
+                },
+                "Geometric spans (1seq) + SBO": {
+                    "config": setting.recipe("bert", objectives="mlm+sbo"),
+                    **one_sequence,
+                },
             },
             "seed": setting.seeds,
         },

@@ -1,34 +1,39 @@
 """Static word vectors against contextual models, as features and fine-tuned, on the same text.
 
-    bertlab sweep --study=experiments/ablations/static_contextual.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/static_contextual.py \
       --workdir=runs/static --jobs=2
     bertlab report runs/static
 
-word2vec's skip-gram and CBOW (Mikolov et al. 2013), GloVe (Pennington et al. 2014), ELMo (Peters et al. 2018), GPT (Radford et
-al. 2018) and BERT (Devlin et al. 2019). All train for the same number of steps on rows of the same text in the same pieces
-(GloVe: on entries of its table of counts, as many as a row has positions for each row). Each is used in two ways:
+word2vec's skip-gram and CBOW (Mikolov et al. 2013), GloVe (Pennington et al. 2014), ELMo (Peters et
+al. 2018), GPT (Radford et al. 2018) and BERT (Devlin et al. 2019). All train for the same number of
+steps on rows of the same text in the same pieces (GloVe: on entries of its table of counts, as many
+as a row has positions for each row). Each is used in two ways:
 
-- features: the model is frozen; a biLSTM of two layers reads a mix of its layers (a static model has one);
-- fine-tuned: everything is trained under a linear layer on the mean of the states, or on each word's; static vectors at ten
-  times the rate.
+- features: the model is frozen; a biLSTM of two layers reads a mix of its layers (a static model
+  has one);
+- fine-tuned: everything is trained under a linear layer on the mean of the states, or on each
+  word's; static vectors at ten times the rate.
 
 All rows read a word at its last piece: only there has a left-to-right model seen the whole word.
 
-A task's biLSTM gives context to static vectors too. So "features" compares what the vectors know, and "fine-tuned" shows
-whether the model itself sees context. No paper has this table; the order follows ELMo's and BERT's comparisons. The models'
-sizes differ (`parameters` in the report). scale=paper has the published sizes, and BERT's and GPT's published rates and
-warm-ups. All else is ours: 1,000,000 steps of 64 rows of 512 for all, Adam at 1e-3 for ELMo on subwords (published: Adagrad at
-0.2 on characters), and one update per batch for the static vectors.
+A task's biLSTM gives context to static vectors too. So "features" compares what the vectors know,
+and "fine-tuned" shows whether the model itself sees context. No paper has this table; the order
+follows ELMo's and BERT's comparisons. The models' sizes differ (`parameters` in the report).
+scale=paper has the published sizes, and BERT's and GPT's published rates and warm-ups. All else is
+ours: 1,000,000 steps of 64 rows of 512 for all, Adam at 1e-3 for ELMo on subwords (published:
+Adagrad at 0.2 on characters), and one update per batch for the static vectors.
 
-Expect: contextual above static if the task's model has no context of its own, by least on topics of whole texts. ELMo, GPT and
-BERT differ less as features than fine-tuned.
+Expect: contextual above static if the task's model has no context of its own, by least on topics of
+whole texts. ELMo, GPT and BERT differ less as features than fine-tuned.
 
-Cost at scale=tiny with seeds=1,select=off: 357 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 357 TFLOP, as `--dry_run` counts them; its time is not
+measured yet.
 """
 
-from bertlab.studies import systems
+import systems
+from common import LAST_PIECE, SAME_ROWS, read_setting
+
 from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.settings import LAST_PIECE, SAME_ROWS, read_setting
 from bertlab.studies.study import Claim, Study
 
 CLAIMS = (
@@ -38,7 +43,12 @@ CLAIMS = (
         "SRL 84.6 and 81.4, with ELMo beside the task's word vectors and without",
         "Peters et al. 2018, table 1",
     ),
-    Claim("BERT, fine-tuned", "GPT, fine-tuned", "GLUE 79.6 and 75.1, on average", "Devlin et al. 2019, table 1"),
+    Claim(
+        "BERT, fine-tuned",
+        "GPT, fine-tuned",
+        "GLUE 79.6 and 75.1, on average",
+        "Devlin et al. 2019, table 1",
+    ),
     Claim(
         "BERT, fine-tuned",
         "BERT, features",
@@ -52,9 +62,13 @@ CLAIMS = (
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=SAME_ROWS)
     static, models = systems.static_and_contextual(setting)
-    features, rate = {"finetune.recipe": "elmo"}, 5e-5 if setting.scale in ("base", "paper") else 5e-4
-    at = lambda rate: {} if setting.task_rates else {"finetune.optimizer.learning_rate": rate}
-    tuned = lambda rate: {"finetune.recipe": "small", **at(rate)}
+    features = {"finetune.recipe": "elmo"}
+    rate = 5e-5 if setting.is_large else 5e-4
+
+    def tuned(rate):
+        own = {} if setting.task_rates else {"finetune.optimizer.learning_rate": rate}
+        return {"finetune.recipe": "small", **own}
+
     return Study(
         name="static_contextual",
         title="Static and contextual vectors",
@@ -62,12 +76,23 @@ def get_study(arguments=None):
         config=setting.recipe("bert"),
         axes=product(
             chain(
-                product(axis("model", static), axis("use", {"features": features, "fine-tuned": tuned(10 * rate)})),
-                product(axis("model", models), axis("use", {"features": features, "fine-tuned": tuned(rate)})),
+                product(
+                    axis("model", static),
+                    axis("use", {"features": features, "fine-tuned": tuned(10 * rate)}),
+                ),
+                product(
+                    axis("model", models),
+                    axis("use", {"features": features, "fine-tuned": tuned(rate)}),
+                ),
             ),
             axis("seed", setting.seeds),
         ),
-        overrides={"data.tokenizer.kind": "unigram", **setting.pretraining, **setting.finetuning("elmo"), **LAST_PIECE},
+        overrides={
+            "data.tokenizer.kind": "unigram",
+            **setting.pretraining,
+            **setting.finetuning("elmo"),
+            **LAST_PIECE,
+        },
         rates=setting.rates,
         task_rates=setting.task_rates,
         downstream=setting.downstream(),

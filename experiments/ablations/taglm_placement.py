@@ -1,29 +1,35 @@
-"""Where a language model's states join a tagger, and whether one direction is enough: Peters et al. 2017, section 5 (TagLM).
+"""Where a language model's states join a tagger, and whether one direction is enough: Peters et al.
+2017, section 5 (TagLM).
 
-    bertlab sweep --study=experiments/ablations/taglm_placement.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/taglm_placement.py \
       --workdir=runs/taglm_placement --jobs=2
     bertlab report runs/taglm_placement
 
-A tagger with characters, word vectors, two biLSTM layers and a CRF. The frozen language model's top states go to its input, to
-the output of its first layer (TagLM) or to the output of its second. One more row uses the states of a forward language model,
-pretrained separately, after the first layer. Without a language model, embeddings that start from random values and are
-trained with the tagger take their place. All rows read a word at its last piece: only there has a left-to-right model seen the
-whole word.
+A tagger with characters, word vectors, two biLSTM layers and a CRF. The frozen language model's top
+states go to its input, to the output of its first layer (TagLM) or to the output of its second. One
+more row uses the states of a forward language model, pretrained separately, after the first layer.
+Without a language model, embeddings that start from random values and are trained with the tagger
+take their place. All rows read a word at its last piece: only there has a left-to-right model seen
+the whole word.
 
-The paper's task is CoNLL 2003: `tasks=ner,data=DIR`. Its two language models share nothing and train on the 1B Word corpus;
-ours share their embeddings. At scale=paper they are ELMo's with 2,048 cells and projections to 512; the recipe sets the two
-layers. There the tagger is the paper's tagger of names, with GRUs as its layers and a GRU for the characters; at smaller scales
-it has LSTMs and a convolution. The scale sets the tagger's training, while the paper's schedule ends with two cuts of the rate.
+The paper's task is CoNLL 2003: `tasks=ner,data=DIR`. Its two language models share nothing and
+train on the 1B Word corpus; ours share their embeddings. At scale=paper they are ELMo's with 2,048
+cells and projections to 512; the recipe sets the two layers. There the tagger is the paper's tagger
+of names, with GRUs as its layers and a GRU for the characters; at smaller scales it has LSTMs and a
+convolution. The scale sets the tagger's training, while the paper's schedule ends with two cuts of
+the rate.
 
-Expect: after the first layer best, input and output a little below; both directions above one. We could verify only two of the
-paper's numbers, so the report shows only these.
+Expect: after the first layer best, input and output a little below; both directions above one. We
+could verify only two of the paper's numbers, so the report shows only these.
 
-Cost at scale=tiny with seeds=1,select=off: 248 TFLOP, as `--dry_run` counts them. Its three seeds in
-`experiments/results/taglm_placement_tiny_wikipedia` with steps=2000 took 110 minutes of one core.
+Cost at scale=tiny with seeds=1,select=off: 248 TFLOP, as `--dry_run` counts them. Its three seeds
+in `experiments/results/taglm_placement_tiny_wikipedia` with steps=2000 took 110 minutes of one
+core.
 """
 
-from bertlab import papers
-from bertlab.studies.settings import FRESH_EMBEDDINGS, LAST_PIECE, read_setting
+from common import FRESH_EMBEDDINGS, LAST_PIECE, read_setting
+
+from bertlab.config import papers
 from bertlab.studies.study import Claim, Published, Study
 
 PAPER = {**papers.ELMO, "model.hidden": 2048, "model.width": 512}
@@ -31,14 +37,25 @@ PUBLISHED = Published(
     source="Peters et al. 2017 (CoNLL 2003, test)",
     columns=("NER F1",),
     rows={"no language model": (90.87,), "after the first layer": (91.93,)},
-    note="The published language model is larger than scale=paper's in the forward direction. No language model is there the"
+    note="The published language model is larger than scale=paper's in the forward direction. No"
+    " language model is there the"
     " tagger alone; here it has embeddings of its own in the language model's place.",
 )
 CLAIMS = (
     Claim("after the first layer", "no language model", "NER 91.93 and 90.87", PUBLISHED.source),
     Claim("after the first layer", "input", "numbers not verified", "Peters et al. 2017"),
-    Claim("after the first layer", "after the second layer", "numbers not verified", "Peters et al. 2017"),
-    Claim("after the first layer", "after the first layer, forward alone", "numbers not verified", "Peters et al. 2017"),
+    Claim(
+        "after the first layer",
+        "after the second layer",
+        "numbers not verified",
+        "Peters et al. 2017",
+    ),
+    Claim(
+        "after the first layer",
+        "after the first layer, forward alone",
+        "numbers not verified",
+        "Peters et al. 2017",
+    ),
 )
 
 
@@ -46,11 +63,15 @@ def get_study(arguments=None):
     setting = read_setting(arguments, paper=PAPER, tasks=("code_spans",))
     tokens = "characters" if setting.scale == "paper" else "subwords"
     recipe = "taglm_paper" if setting.scale == "paper" else "taglm"
-    forward = {"config": setting.recipe("elmo", tokens=tokens, objectives="ltr"), "model.direction": "left-to-right"}
+    forward = {
+        "config": setting.recipe("elmo", tokens=tokens, objectives="ltr"),
+        "model.direction": "left-to-right",
+    }
     return Study(
         name="taglm_placement",
         title="A language model's states in a tagger",
-        question="Where should a language model's states join a tagger, and is the forward direction enough?",
+        question="Where should a language model's states join a tagger, and is the forward"
+        " direction enough?",
         config=setting.recipe("elmo", tokens=tokens),
         axes={
             "states": {
@@ -65,7 +86,7 @@ def get_study(arguments=None):
         overrides={**setting.overrides, **setting.finetuning(recipe), **LAST_PIECE},
         rates=setting.rates,
         task_rates=setting.task_rates,
-        downstream=setting.downstream(lambda kind: kind.of_words),
+        downstream=setting.downstream(lambda kind: kind.reads_words),
         published=PUBLISHED,
         claims=CLAIMS,
     )

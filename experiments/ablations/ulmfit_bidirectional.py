@@ -1,20 +1,24 @@
-"""What a second, backward language model adds to ULMFiT: Howard and Ruder 2018, section 5 ("Impact of bidirectionality").
+"""What a second, backward language model adds to ULMFiT: Howard and Ruder 2018, section 5 ("Impact
+of bidirectionality").
 
-    bertlab sweep --study=experiments/ablations/ulmfit_bidirectional.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/ulmfit_bidirectional.py \
       --workdir=runs/bidirectional --jobs=2
     bertlab report runs/bidirectional
 
-One AWD-LSTM reads forward and one backward. Each is pretrained, adapted and turned into a classifier separately. A third row
-averages their predictions, at no training cost. Stages, tasks and corpus are as in `ulmfit_table4.py`.
+One AWD-LSTM reads forward and one backward. Each is pretrained, adapted and turned into a
+classifier separately. A third row averages their predictions, at no training cost. Stages, tasks
+and corpus are as in `ulmfit_table4.py`.
 
 Expect: the mean above both.
 
-Cost at scale=tiny with seeds=1,select=off: 284 TFLOP, as `--dry_run` counts them. Its three seeds in
-`experiments/results/ulmfit_bidirectional_tiny_wikipedia` with steps=2000 took 41 minutes of one core.
+Cost at scale=tiny with seeds=1,select=off: 284 TFLOP, as `--dry_run` counts them. Its three seeds
+in `experiments/results/ulmfit_bidirectional_tiny_wikipedia` with steps=2000 took 41 minutes of one
+core.
 """
 
-from bertlab.studies import ulmfit
-from bertlab.studies.settings import read_setting
+import ulmfit
+from common import read_setting
+
 from bertlab.studies.study import Claim, Published, Study
 
 PUBLISHED = Published(

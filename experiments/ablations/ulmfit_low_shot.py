@@ -1,43 +1,51 @@
 """ULMFiT with few labelled examples: Howard and Ruder 2018, section 5, figure 3.
 
-    bertlab sweep --study=experiments/ablations/ulmfit_low_shot.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/ulmfit_low_shot.py \
       --workdir=runs/low_shot --jobs=2
     bertlab report runs/low_shot
 
-A growing number of labelled examples (smaller sets are parts of larger ones), used in four ways: a classifier from random
-values; ULMFiT with a language model adapted only to the text of these examples (supervised); ULMFiT with one adapted to all of
-the task's training text (semi-supervised); and, which the paper does not have, BERT fine-tuned on the examples. BERT's
-pretraining and fine-tuning are those of `bert_table5.py`. Counts are 100, 500, 2,000, 10,000 and "all"; at tiny and mini, where
-`package` has a few thousand examples, 100, 300, 1,000 and "all". All train for the same number of steps (3,000 from
-scale=small on), so small sets are read more often. Otherwise stages, tasks and corpus are as in `ulmfit_table4.py`.
+A growing number of labelled examples (smaller sets are parts of larger ones), used in four ways: a
+classifier from random values; ULMFiT with a language model adapted only to the text of these
+examples (supervised); ULMFiT with one adapted to all of the task's training text (semi-supervised);
+and, which the paper does not have, BERT fine-tuned on the examples. BERT's pretraining and
+fine-tuning are those of `bert_table5.py`. Counts are 100, 500, 2,000, 10,000 and "all"; at tiny and
+mini, where `package` has a few thousand examples, 100, 300, 1,000 and "all". All train for the same
+number of steps (3,000 from scale=small on), so small sets are read more often. Otherwise stages,
+tasks and corpus are as in `ulmfit_table4.py`.
 
-Published: the figure has no table. According to the text, with 100 labels supervised ULMFiT is as good as a classifier from
-scratch with 10 times (IMDb) or 20 times (AG News) as many labels, and semi-supervised ULMFiT with 50 times (AG News) or 100
-times (IMDb) as many.
+Published: the figure has no table. According to the text, with 100 labels supervised ULMFiT is as
+good as a classifier from scratch with 10 times (IMDb) or 20 times (AG News) as many labels, and
+semi-supervised ULMFiT with 50 times (AG News) or 100 times (IMDb) as many.
 
-Expect: from scratch lowest, then supervised and semi-supervised, by more with fewer labels; with all labels the last two are
-the same. The report has two kinds of differences: BERT against the supervised one, and the supervised one against a classifier
-from scratch that has the next larger number of labels.
+Expect: from scratch lowest, then supervised and semi-supervised, by more with fewer labels; with
+all labels the last two are the same. The report has two kinds of differences: BERT against the
+supervised one, and the supervised one against a classifier from scratch that has the next larger
+number of labels.
 
-Cost at scale=tiny with seeds=1,select=off: 242 TFLOP, as `--dry_run` counts them. Its three seeds in
-`experiments/results/ulmfit_low_shot_tiny_wikipedia` with steps=2000 took 81 minutes of one core.
+Cost at scale=tiny with seeds=1,select=off: 242 TFLOP, as `--dry_run` counts them. Its three seeds
+in `experiments/results/ulmfit_low_shot_tiny_wikipedia` with steps=2000 took 81 minutes of one core.
 """
 
 import dataclasses
 import itertools
 
-from bertlab import papers
-from bertlab.studies import ulmfit
-from bertlab.studies.settings import read_setting
+import ulmfit
+from common import read_setting
+
+from bertlab.config import papers
 from bertlab.studies.study import Claim, Study
 
 COUNTS, FEWER = (100, 500, 2000, 10_000), (100, 300, 1000)
 STEPS = 3000
-# (higher, lower, how many times the higher's examples the lower has, published); the higher has the study's fewest examples.
-# Semi-supervised above supervised is no finding here: in the paper it is one on IMDb and AG News, and the two are alike on
-# TREC-6. That few labels match many from scratch is a finding that differences can only refute.
+# (higher, lower, how many times the higher's examples the lower has, published); the higher has the
+# study's fewest examples. Semi-supervised above supervised is no finding here: in the paper it is
+# one on IMDb and AG News, and the two are alike on TREC-6. That few labels match many from scratch
+# is a finding that differences can only refute.
 MATCH = "100 labels match 10 times more from scratch (IMDb), or 20 times (AG News)"
-SEMI = "100 labels and the task's texts match 50 times more from scratch (AG News), or 100 times (IMDb)"
+SEMI = (
+    "100 labels and the task's texts match 50 times more from scratch (AG News), or 100 times"
+    " (IMDb)"
+)
 CLAIMS = (
     ("supervised", "from scratch", 1, "above it with 100 labels on IMDb, TREC-6 and AG News"),
     ("semi-supervised", "from scratch", 1, "above it with 100 labels on IMDb, TREC-6 and AG News"),
@@ -48,7 +56,8 @@ CLAIMS = (
 
 def get_study(arguments=None):
     setting, of_bert = (
-        read_setting(arguments, paper=paper, tasks=("package",), least=ulmfit.LEAST) for paper in (ulmfit.PAPER, papers.BERT)
+        read_setting(arguments, paper=paper, tasks=("package",), least=ulmfit.LEAST)
+        for paper in (ulmfit.PAPER, papers.BERT)
     )
     stages = ulmfit.stages(setting, steps=STEPS)
     bert = {**of_bert.overrides, **of_bert.transformer, "data.format": "segment_pair"}
@@ -56,12 +65,17 @@ def get_study(arguments=None):
         bert["finetune.train.steps"] = setting.task_steps or STEPS
     counts = setting.labels or (*(FEWER if setting.scale in ("tiny", "mini") else COUNTS), 0)
     examples = {str(count or "all"): {"finetune.task_data.limit": count} for count in counts}
-    scratch = {**ulmfit.thawing(setting, "all"), "finetune.optimizer.layer_decay": 1.0, "finetune.transfer.random": True}
+    scratch = {
+        **ulmfit.thawing(setting, "all"),
+        "finetune.optimizer.layer_decay": 1.0,
+        "finetune.transfer.random": True,
+    }
     few = str(min(filter(None, counts), default=""))
     return Study(
         name="ulmfit_low_shot",
         title="ULMFiT with few labelled examples",
-        question="How many labelled examples is a language model worth, with and without the task's unlabelled text?",
+        question="How many labelled examples is a language model worth, with and without the"
+        " task's unlabelled text?",
         config=setting.recipe("awd_lstm"),
         axes={
             "examples": examples,
@@ -75,7 +89,9 @@ def get_study(arguments=None):
         },
         rates=setting.rates,
         task_rates=setting.task_rates,
-        downstream=dataclasses.replace(setting, labels=()).downstream(ulmfit.classifies, long_rows=0),
+        downstream=dataclasses.replace(setting, labels=()).downstream(
+            ulmfit.classifies, long_rows=0
+        ),
         claims=[
             Claim(f"{few}, {a}", f"{int(few) * times}, {b}", of, "Howard and Ruder 2018, section 5")
             for a, b, times, of in CLAIMS
@@ -83,6 +99,9 @@ def get_study(arguments=None):
         ],
         contrasts=[
             *((f"{count}, BERT", f"{count}, supervised") for count in examples),
-            *((f"{few}, supervised", f"{more}, from scratch") for few, more in itertools.pairwise(examples)),
+            *(
+                (f"{few}, supervised", f"{more}, from scratch")
+                for few, more in itertools.pairwise(examples)
+            ),
         ],
     )

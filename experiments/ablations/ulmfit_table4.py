@@ -1,30 +1,34 @@
 """The effect of ULMFiT's pretraining: Howard and Ruder 2018, section 5, table 4.
 
-    bertlab sweep --study=experiments/ablations/ulmfit_table4.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/ulmfit_table4.py \
       --workdir=runs/ulmfit4 --jobs=2
     bertlab report runs/ulmfit4
 
-One AWD-LSTM has read the corpus and one has not. Both go through the same two stages: language modelling of the task's text,
-and ULMFiT's classifier. (That the second stage is also for the model without pretraining is our reading: in table 7 a
-classifier from scratch is much worse than the row without pretraining here.) Rates, schedules and the order of thawing are the
-paper's at every scale. Tiny and mini have fewer steps, shorter rows and fewer of them, and thaw a group every tenth of the
-steps. The classifier's rate falls by a factor of 2.6 per layer; at scale=paper it makes 50 passes, as in the paper's ablations.
+One AWD-LSTM has read the corpus and one has not. Both go through the same two stages: language
+modelling of the task's text, and ULMFiT's classifier. (That the second stage is also for the model
+without pretraining is our reading: in table 7 a classifier from scratch is much worse than the row
+without pretraining here.) Rates, schedules and the order of thawing are the paper's at every scale.
+Tiny and mini have fewer steps, shorter rows and fewer of them, and thaw a group every tenth of the
+steps. The classifier's rate falls by a factor of 2.6 per layer; at scale=paper it makes 50 passes,
+as in the paper's ablations.
 
-At scale=paper pretraining has the paper's dropouts, batch, and Adam with its β (0.7, 0.99). Its rate and slanted triangle are
-those that the paper prints for the second stage. We could not verify the ten passes and fastai's vocabulary of 60,000 words.
-The smaller scales pretrain as AWD-LSTM does, by averaged SGD.
+At scale=paper pretraining has the paper's dropouts, batch, and Adam with its β (0.7, 0.99). Its
+rate and slanted triangle are those that the paper prints for the second stage. We could not verify
+the ten passes and fastai's vocabulary of 60,000 words. The smaller scales pretrain as AWD-LSTM
+does, by averaged SGD.
 
-The paper's tasks are IMDb, TREC-6 and AG News: `tasks=imdb+trec+ag_news,data=DIR`. Its corpus is WikiText-103:
-`corpus='text:wikitext-103/*.txt'`. Its scores are errors, ours accuracies.
+The paper's tasks are IMDb, TREC-6 and AG News: `tasks=imdb+trec+ag_news,data=DIR`. Its corpus is
+WikiText-103: `corpus='text:wikitext-103/*.txt'`. Its scores are errors, ours accuracies.
 
 Expect: the less text the task has, the more pretraining helps (TREC-6 has least).
 
-Cost at scale=tiny with seeds=1,select=off: 145 TFLOP, as `--dry_run` counts them. Its three seeds in
-`experiments/results/ulmfit_table4_tiny_wikipedia` with steps=2000 took 22 minutes of one core.
+Cost at scale=tiny with seeds=1,select=off: 145 TFLOP, as `--dry_run` counts them. Its three seeds
+in `experiments/results/ulmfit_table4_tiny_wikipedia` with steps=2000 took 22 minutes of one core.
 """
 
-from bertlab.studies import ulmfit
-from bertlab.studies.settings import read_setting
+import ulmfit
+from common import read_setting
+
 from bertlab.studies.study import Claim, Published, Study
 
 PUBLISHED = Published(
@@ -48,7 +52,8 @@ def get_study(arguments=None):
     return Study(
         name="ulmfit_table4",
         title="ULMFiT with and without pretraining",
-        question="What does pretraining on general text give, if the language model reads the task's text too?",
+        question="What does pretraining on general text give, if the language model reads the"
+        " task's text too?",
         config=setting.recipe("awd_lstm"),
         axes={
             "pretraining": {"without pretraining": {"train.steps": 0}, "with pretraining": {}},

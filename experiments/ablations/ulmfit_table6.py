@@ -1,24 +1,26 @@
 """How best to adapt a language model to a task's text: Howard and Ruder 2018, section 5, table 6.
 
-    bertlab sweep --study=experiments/ablations/ulmfit_table6.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/ulmfit_table6.py \
       --workdir=runs/ulmfit6 --jobs=2
     bertlab report runs/ulmfit6
 
-One pretraining per seed. The variants skip the second stage, or adapt the language model at a constant rate, at rates that
-fall by a factor of 2.6 per layer ("discr"), or with the slanted triangle as well ("stlr"). The classifier is always ULMFiT's.
-Stages, tasks and corpus are as in `ulmfit_table4.py`. The text is read twice at scale=tiny (few texts in 20 steps), five times
-at mini, ten times at small and base, and 25 times at paper, as in the released script (the paper chooses by the validation
-set).
+One pretraining per seed. The variants skip the second stage, or adapt the language model at a
+constant rate, at rates that fall by a factor of 2.6 per layer ("discr"), or with the slanted
+triangle as well ("stlr"). The classifier is always ULMFiT's. Stages, tasks and corpus are as in
+`ulmfit_table4.py`. The text is read twice at scale=tiny (few texts in 20 steps), five times at
+mini, ten times at small and base, and 25 times at paper, as in the released script (the paper
+chooses by the validation set).
 
-Expect: adapting the language model helps, most on large tasks. On the smallest, full fine-tuning hurts unless it has both discr
-and stlr.
+Expect: adapting the language model helps, most on large tasks. On the smallest, full fine-tuning
+hurts unless it has both discr and stlr.
 
-Cost at scale=tiny with seeds=1,select=off: 150 TFLOP, as `--dry_run` counts them. Its three seeds in
-`experiments/results/ulmfit_table6_tiny_wikipedia` with steps=2000 took 22 minutes of one core.
+Cost at scale=tiny with seeds=1,select=off: 150 TFLOP, as `--dry_run` counts them. Its three seeds
+in `experiments/results/ulmfit_table6_tiny_wikipedia` with steps=2000 took 22 minutes of one core.
 """
 
-from bertlab.studies import ulmfit
-from bertlab.studies.settings import read_setting
+import ulmfit
+from common import read_setting
+
 from bertlab.studies.study import Claim, Published, Study
 
 PUBLISHED = Published(
@@ -39,8 +41,18 @@ CLAIMS = (
         "errors of 5.69 and 6.38 % on TREC-6, 5.00 and 6.99 % on IMDb",
         PUBLISHED.source,
     ),
-    Claim("full + discr + stlr", "full", "errors of 5.69 and 6.54 % on TREC-6, 5.00 and 5.86 % on IMDb", PUBLISHED.source),
-    Claim("full + discr", "full", "errors of 6.36 and 6.54 % on TREC-6, 5.55 and 5.86 % on IMDb", PUBLISHED.source),
+    Claim(
+        "full + discr + stlr",
+        "full",
+        "errors of 5.69 and 6.54 % on TREC-6, 5.00 and 5.86 % on IMDb",
+        PUBLISHED.source,
+    ),
+    Claim(
+        "full + discr",
+        "full",
+        "errors of 6.36 and 6.54 % on TREC-6, 5.55 and 5.86 % on IMDb",
+        PUBLISHED.source,
+    ),
 )
 
 

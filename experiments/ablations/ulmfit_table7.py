@@ -1,25 +1,27 @@
 """How best to train ULMFiT's classifier: Howard and Ruder 2018, section 5, table 7.
 
-    bertlab sweep --study=experiments/ablations/ulmfit_table7.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/ulmfit_table7.py \
       --workdir=runs/ulmfit7 --jobs=2
     bertlab report runs/ulmfit7
 
-One pretraining and one adapted language model per seed, and ten ways to train the classifier: from random values; all layers at
-one rate ("full"); rates that fall by a factor of 2.6 per layer ("discr"); only the classifier's own layers ("last");
-chain-thaw, one group of layers after another (at a rate of 1e-3, a tenth of it below the head, as in the released script);
-gradual unfreezing ("freez") by itself and with discr, the slanted triangle ("stlr") or a cosine ("cos"). In the other rows the
-rate is constant, because the paper does not give it. A schedule runs once in each stage of unfreezing. Stages, tasks and corpus
-are as in `ulmfit_table4.py`.
+One pretraining and one adapted language model per seed, and ten ways to train the classifier: from
+random values; all layers at one rate ("full"); rates that fall by a factor of 2.6 per layer
+("discr"); only the classifier's own layers ("last"); chain-thaw, one group of layers after another
+(at a rate of 1e-3, a tenth of it below the head, as in the released script); gradual unfreezing
+("freez") by itself and with discr, the slanted triangle ("stlr") or a cosine ("cos"). In the other
+rows the rate is constant, because the paper does not give it. A schedule runs once in each stage of
+unfreezing. Stages, tasks and corpus are as in `ulmfit_table4.py`.
 
-Expect: scratch and last are worst, and on the smallest task last is below scratch. The full recipe is best on all three tasks,
-or within noise of the best. No single part is best everywhere.
+Expect: scratch and last are worst, and on the smallest task last is below scratch. The full recipe
+is best on all three tasks, or within noise of the best. No single part is best everywhere.
 
-Cost at scale=tiny with seeds=1,select=off: 154 TFLOP, as `--dry_run` counts them. Its three seeds in
-`experiments/results/ulmfit_table7_tiny_wikipedia` with steps=2000 took 25 minutes of one core.
+Cost at scale=tiny with seeds=1,select=off: 154 TFLOP, as `--dry_run` counts them. Its three seeds
+in `experiments/results/ulmfit_table7_tiny_wikipedia` with steps=2000 took 25 minutes of one core.
 """
 
-from bertlab.studies import ulmfit
-from bertlab.studies.settings import read_setting
+import ulmfit
+from common import read_setting
+
 from bertlab.studies.study import Claim, Published, Study
 
 PUBLISHED = Published(
@@ -46,18 +48,39 @@ CLAIMS = (
         "errors of 5.69 and 13.36 % on TREC-6, 5.00 and 9.93 % on IMDb",
         PUBLISHED.source,
     ),
-    Claim("freez + discr + stlr", "full", "errors of 5.69 and 6.86 % on TREC-6, 5.00 and 6.87 % on IMDb", PUBLISHED.source),
-    Claim("freez + discr + stlr", "last", "errors of 5.69 and 16.09 % on TREC-6, 5.00 and 6.49 % on IMDb", PUBLISHED.source),
     Claim(
-        "freez + discr + stlr", "chain-thaw", "errors of 5.69 and 6.71 % on TREC-6, 5.00 and 5.39 % on IMDb", PUBLISHED.source
+        "freez + discr + stlr",
+        "full",
+        "errors of 5.69 and 6.86 % on TREC-6, 5.00 and 6.87 % on IMDb",
+        PUBLISHED.source,
     ),
-    Claim("full + discr", "full", "errors of 6.21 and 6.86 % on TREC-6, 5.57 and 6.87 % on IMDb", PUBLISHED.source),
+    Claim(
+        "freez + discr + stlr",
+        "last",
+        "errors of 5.69 and 16.09 % on TREC-6, 5.00 and 6.49 % on IMDb",
+        PUBLISHED.source,
+    ),
+    Claim(
+        "freez + discr + stlr",
+        "chain-thaw",
+        "errors of 5.69 and 6.71 % on TREC-6, 5.00 and 5.39 % on IMDb",
+        PUBLISHED.source,
+    ),
+    Claim(
+        "full + discr",
+        "full",
+        "errors of 6.21 and 6.86 % on TREC-6, 5.57 and 6.87 % on IMDb",
+        PUBLISHED.source,
+    ),
 )
 
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",), least=ulmfit.LEAST)
-    one_rate, constant = {"finetune.optimizer.layer_decay": 1.0}, {"finetune.optimizer.decay": "constant"}
+    one_rate, constant = (
+        {"finetune.optimizer.layer_decay": 1.0},
+        {"finetune.optimizer.decay": "constant"},
+    )
     cosine = {"finetune.optimizer.decay": "cosine"}
     full = {**ulmfit.thawing(setting, "all"), **constant, **one_rate}
     chain = {
@@ -65,7 +88,9 @@ def get_study(arguments=None):
         **constant,
         **one_rate,
         **({} if setting.task_rates else {"finetune.optimizer.learning_rate": 1e-3}),
-        "finetune.optimizer.group_rates": ",".join(["0.1"] * (1 + setting.numbers("awd_lstm")["layers"]) + ["1"]),
+        "finetune.optimizer.group_rates": ",".join(
+            ["0.1"] * (1 + setting.numbers("awd_lstm")["layers"]) + ["1"]
+        ),
     }
     return Study(
         name="ulmfit_table7",

@@ -1,39 +1,43 @@
-"""Words' vectors from contextual models against static ones: Bommasani et al. 2020; word2vec's analogies, Mikolov et al. 2013.
+"""Words' vectors from contextual models against static ones: Bommasani et al. 2020; word2vec's
+analogies, Mikolov et al. 2013.
 
-    bertlab sweep --study=experiments/ablations/words_from_context.py:scale=tiny,corpus=pydocs \
+    bertlab sweep --study=experiments/ablations/words_from_context.py \
       --workdir=runs/words_from_context --jobs=2
-    study=experiments/ablations/words_from_context.py:scale=tiny,corpus=text:wiki/*.jsonl
-    bertlab sweep --study="$study,analogies=questions-words.txt,words=EN-SIMLEX-999.txt,text=sentences.txt" \
+    study=experiments/ablations/words_from_context.py:corpus=text:wiki/*.jsonl
+    study="$study,analogies=questions-words.txt,words=EN-SIMLEX-999.txt,text=sentences.txt"
+    bertlab sweep --study="$study" \
       --workdir=runs/words_from_context --jobs=2
     bertlab report runs/words_from_context
 
-word2vec's skip-gram and CBOW, GloVe, ELMo, GPT and BERT read the same rows of one text in the same pieces (the pretrainings are
-those of `static_contextual.py`). Then nothing is trained. Every model gives each word one vector: a static model its row of the
-table, or the mean of its pieces' rows; a contextual one, on every layer, the mean of the word's pieces `alone` or, with
-`text=`, also `in context`, the mean over at most 50 occurrences in that text. The report has a column for each way, layer
-and file: Spearman's correlation of cosines and human ratings, and the share of analogies that 3CosAdd answers.
-`bertlab similarity` says which pairs and questions are scored, and measures more of a single run.
+word2vec's skip-gram and CBOW, GloVe, ELMo, GPT and BERT read the same rows of one text in the same
+pieces (the pretrainings are those of `static_contextual.py`). Then nothing is trained. Every model
+gives each word one vector: a static model its row of the table, or the mean of its pieces' rows; a
+contextual one, on every layer, the mean of the word's pieces `alone` or, with `text=`, also `in
+context`, the mean over at most 50 occurrences in that text. The report has a column for each way,
+layer and file: Spearman's correlation of cosines and human ratings, and the share of analogies that
+3CosAdd answers.
 
-| Argument | File |
-|---|---|
-| `words=A,B` | lines "word word rating", such as SimLex-999 or MEN in Faruqui and Dyer's collection |
-| `analogies=` | word2vec's questions-words.txt |
-| `text=` | sentences, one a line; only words of this text count then, in every way |
+- `words=A,B`: lines "word word rating", such as SimLex-999 or MEN in Faruqui and Dyer's collection
+- `analogies=`: word2vec's questions-words.txt
+- `text=`: sentences, one a line; only words of this text count then, in every way
 
-Without `words=` and `analogies=` the study only trains. The paper reads 10,000 and more contexts of Wikipedia with published
-models, and tries other ways to join pieces and contexts; ours takes means. Its numbers are not verified, so none are shown.
-Pieces are subwords: a word that the models have not seen is known by its pieces, and syntactic questions are answered by
-spelling too.
+Without `words=` and `analogies=` the study only trains. The paper reads 10,000 and more contexts of
+Wikipedia with published models, and tries other ways to join pieces and contexts; ours takes means.
+Its numbers are not verified, so none are shown. Pieces are subwords: a word that the models have
+not seen is known by its pieces, and syntactic questions are answered by spelling too.
 
-Expect: in context above alone, as the paper's abstract says of many contexts, and lower layers above the last. After as little
-text as at scale=tiny, static vectors above contextual ones on analogies; only with far more text is it the reverse.
+Expect: in context above alone, as the paper's abstract says of many contexts, and lower layers
+above the last. After as little text as at scale=tiny, static vectors above contextual ones on
+analogies; only with far more text is it the reverse.
 
-Cost at scale=tiny with seeds=1,select=off: 350 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Cost at scale=tiny with seeds=1,select=off: 350 TFLOP, as `--dry_run` counts them; its time is not
+measured yet.
 """
 
+import systems
+from common import LAST_PIECE, SAME_ROWS, read_setting
+
 from bertlab.errors import UserError
-from bertlab.studies import systems
-from bertlab.studies.settings import LAST_PIECE, SAME_ROWS, read_setting
 from bertlab.studies.study import Study
 
 FILES = {"words": "evaluate.words", "analogies": "evaluate.analogies", "text": "evaluate.word_text"}
@@ -47,7 +51,8 @@ def get_study(arguments=None):
     return Study(
         name="words_from_context",
         title="Words from contextual and static models",
-        question="Do means of contextual states make better vectors of words than static models, and on which layer?",
+        question="Do means of contextual states make better vectors of words than static models,"
+        " and on which layer?",
         config=setting.recipe("bert"),
         axes={"model": static | models, "seed": setting.seeds},
         overrides={

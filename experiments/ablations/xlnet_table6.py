@@ -1,25 +1,26 @@
-"""Permutation against masked language modelling on one body: Yang et al. 2019 (XLNet), section 3.4, table 6.
+"""Permutation against masked language modelling on one body: Yang et al. 2019 (XLNet), section 3.4,
+table 6.
 
-    bertlab sweep --study=experiments/ablations/xlnet_table6.py:scale=tiny,corpus=pydocs --workdir=runs/xlnet --jobs=2
-    bertlab report runs/xlnet
+    bertlab sweep --study=experiments/ablations/xlnet_table6.py --workdir=runs/xlnet --jobs=2
 
-The paper asks whether predicting in permuted orders is better than denoising on the same architecture. Its bodies are
-Transformer-XL's: recurrence over segments, relative positions. Ours is BERT's in all rows, and it masks words by themselves,
-not spans. So two rows of the table have a counterpart, XLNet with K = 7 and 6 (one token in K is predicted), with MLM in the
-place of "DAE + Transformer-XL", whose objective is BERT's: only masked tokens are predicted. The rows without memory, spans or
-bidirectional data and that with NSP have none. Two further rows ask what makes the difference: permutation that predicts every
-token, and MLM at the mask rate of K = 6.
+The paper asks whether predicting in permuted orders is better than denoising on the same
+architecture. Its bodies are Transformer-XL's: recurrence over segments, relative positions. Ours is
+BERT's in all rows, and it masks words by themselves, not spans. So two rows of the table have a
+counterpart, XLNet with K = 7 and 6 (one token in K is predicted), with MLM in the place of "DAE +
+Transformer-XL", whose objective is BERT's: only masked tokens are predicted. The rows without
+memory, spans or bidirectional data and that with NSP have none. Two further rows ask what makes the
+difference: permutation that predicts every token, and MLM at the mask rate of K = 6.
 
-scale=paper has BERT-Base's recipe with packed rows of 512. The paper's tasks: `tasks=race+squad2+mnli+sst2,data=DIR`.
+scale=paper has BERT-Base's recipe with packed rows of 512. The paper's tasks:
+`tasks=race+squad2+mnli+sst2,data=DIR`.
 
-Expect: in the paper permutation is above MLM, by about a point on MNLI. At small scales it learns from more contexts than MLM
-does, and its code length may be the shorter one (`one_scale.py`).
-
-Cost at scale=tiny with seeds=1,select=off: 528 TFLOP, as `--dry_run` counts them; its time is not measured yet.
+Expect: in the paper permutation is above MLM, by about a point on MNLI. At small scales it learns
+from more contexts than MLM does, and its code length may be the shorter one (`one_scale.py`).
 """
 
-from bertlab import papers
-from bertlab.studies.settings import ONE_LENGTH, read_setting
+from common import ONE_LENGTH, read_setting
+
+from bertlab.config import papers
 from bertlab.studies.study import Claim, Published, Study
 
 PAPER = {**papers.BERT, **ONE_LENGTH}
@@ -32,7 +33,8 @@ PUBLISHED = Published(
         "permutation K=7": (66.05, 81.33, 85.84, 92.66),
         "permutation K=6": (66.66, 80.98, 85.63, 93.35),
     },
-    note="BERT-Base is BERT's own and not among ours. DAE + Transformer-XL is the paper's denoising row; ours is MLM.",
+    note="BERT-Base is BERT's own and not among ours. DAE + Transformer-XL is the paper's"
+    " denoising row; ours is MLM.",
 )
 SOURCE = f"{PUBLISHED.source}; MLM is DAE + Transformer-XL there"
 CLAIMS = (
@@ -44,7 +46,10 @@ CLAIMS = (
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=PAPER)
     permutation = setting.recipe("bert", objectives="permutation")
-    one_in = lambda k: {"config": permutation, "objectives.permutation.predict_one_in": k}
+
+    def one_in(k):
+        return {"config": permutation, "objectives.permutation.predict_one_in": k}
+
     return Study(
         name="xlnet_table6",
         title="Permutation and masked language modelling",

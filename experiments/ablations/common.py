@@ -1,0 +1,498 @@
+"""Shared by the studies of this folder: arguments, scales, and tasks with their data.
+
+setting = read_setting(arguments, paper=papers.BERT)
+Study(config=setting.recipe("bert", objectives="mlm"), overrides=setting.overrides,
+      downstream=setting.downstream(), ...)
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from bertlab.config import add_objectives, base_config, load_config, parse_arguments
+from bertlab.errors import UserError
+from bertlab.models.presets import FAMILIES
+from bertlab.studies.axes import Point, axis, product
+from bertlab.studies.study import rate_axis
+from bertlab.transfer.kinds import KINDS, Kind
+from bertlab.transfer.recipes import RECIPES
+from bertlab.transfer.tasks import find_task
+
+SCALES = ("tiny", "mini", "small", "base", "paper")
+# Sizes of the families at each scale, unless the size has the scale's name.
+SIZES: Mapping[str, Mapping[str, str]] = {
+    "bert": {"paper": "base"},
+    "gpt": {"base": "gpt1", "paper": "gpt1"},
+    "modern": {"paper": "base"},
+    "elmo": {"base": "medium", "paper": "original"},
+    "awd_lstm": {"small": "original", "base": "original", "paper": "original"},
+    "static": {"small": "original", "base": "original", "paper": "original"},
+}
+# Rows, batches and steps of every pretraining; None is the study's or else the recipe's. A run
+# takes some 20 minutes of one CPU core at scale tiny, a night of two at mini.
+_KEYS = ("data.seq_len", "data.batch_size", "data.tokenizer.vocab_size", "train.steps")
+_KEYS += ("train.eval_every", "train.log_every", "train.checkpoint_every")
+_VALUES = {
+    "tiny": (128, 32, 2048, 6000, 1000, 100, 2000),
+    "mini": (128, 32, None, 40_000, 2000, 500, 2000),
+    "small": (128, 128, 16_384, 100_000, 5000, 1000, 5000),
+    "base": (128, 256, 30_522, 250_000, 10_000, 1000, 10_000),
+    "paper": (None, None, None, None, 10_000, 1000, 10_000),
+}
+# Small checkpoints are kept along the way, so studies of single tables and of trajectories share
+# their pretrainings.
+_SMALL = {"data.valid_fraction": 0.1, "data.test_fraction": 0.1, "train.keep": "log"}
+# Rows and pieces of the recipes' published sizes return to those that all models share below scale
+# paper.
+_SAME_TEXT = {
+    "train.phases": "",
+    "data.dupe_factor": 0,
+    "data.tokenizer.kind": "unigram",
+    "data.tokenizer.lowercase": False,
+}
+# For bodies trained with Adam: transformers, and LSTMs on subwords. The rate at tiny is from trials
+# of ELMo: 1e-3, 3e-3 and 1e-2 have 5.18, 4.80 and 4.78 nats on Wikipedia after 1.3 M tokens.
+ADAM: Mapping[str, Mapping[str, Any]] = {
+    "tiny": {"model.dropout": 0.0, "optimizer.learning_rate": 3e-3},
+    "mini": {"model.dropout": 0.0, "optimizer.warmup_steps": 1000},
+    "small": {"optimizer.learning_rate": 5e-4, "optimizer.warmup_steps": 5000},
+    "base": {"optimizer.learning_rate": 1e-4, "optimizer.warmup_steps": 10_000, **_SAME_TEXT},
+    "paper": {},
+}
+# Bodies of transformers at small scales. With the papers' body and optimiser, a narrow masked model
+# is still on the plateau of word frequencies after 4 M tokens; today's has left it
+# (experiments/README.md has the trials). All objectives of a study have the same body.
+BODIES: Mapping[str, Mapping[str, Any]] = {
+    "paper": {"model.init_stddev": 0.05, "optimizer.learning_rate": 1e-3},
+    "today": {
+        "model.init_stddev": 0.05,
+        "model.position_encoding": "rotary",
+        "model.norm": "rms_norm",
+        "model.norm_placement": "pre",
+        "model.final_norm": True,
+        "model.use_bias": False,
+        "optimizer.learning_rate": 6e-3,
+        "optimizer.b2": 0.98,  # as RoBERTa
+    },
+}
+# Share of masked tokens with today's body: the more are asked, the sooner a small model learns
+# (Wettig et al. 2022: 40 %).
+MASK_RATE = 0.3
+# Factors of each variant's own pretraining rate, of which its validation loss selects one. Larger
+# scales have published rates.
+RATES = (1 / 3, 1.0, 3.0)
+SELECTING = ("tiny", "mini", "small")
+FINETUNING: Mapping[str, Mapping[str, Any]] = {
+    "tiny": {"finetune.recipe": "small"},
+    "mini": {"finetune.recipe": "small", "finetune.train.steps": 1000},
+    "small": {
+        "finetune.recipe": "small",
+        "finetune.train.steps": 0,
+        "finetune.transfer.epochs": 3.0,
+    },
+    "base": {"finetune.recipe": "bert"},
+    "paper": {"finetune.recipe": "bert_paper"},
+}
+# Models after BERT have rows of one length from the first step, and new masks in each epoch.
+ONE_LENGTH: Mapping[str, Any] = {"train.phases": "", "data.dupe_factor": 0}
+# Pieces, rows and steps of models of different papers that are to read the same, so batches are not
+# the papers'; rate, warm-up and optimiser are each recipe's.
+SAME_ROWS: Mapping[str, Any] = {
+    "train.steps": 1_000_000,
+    "data.seq_len": 512,
+    "data.batch_size": 64,
+    "data.tokenizer.kind": "wordpiece",
+    "data.tokenizer.vocab_size": 30_522,
+    "data.tokenizer.lowercase": True,
+    **ONE_LENGTH,
+}
+# To compare models that read in different directions: a left-to-right model has seen a whole word
+# only at its last piece.
+LAST_PIECE: Mapping[str, Any] = {"finetune.transfer.word_piece": "last"}
+# Replaces a pretrained model's states by random embeddings that are trained with the task.
+FRESH_EMBEDDINGS: Mapping[str, Any] = {
+    "finetune.transfer.random": True,
+    "finetune.optimizer.frozen": "",
+    "finetune.head.layers": "layer:0",
+}
+# Rows of a task at small scales: buckets, so that short texts cost little and few are cut.
+SMALL_ROWS: Mapping[str, Any] = {"data.seq_len": 128, "data.buckets": (32, 64)}
+SMALL_WINDOWS: Mapping[str, Any] = {"transfer.doc_stride": 64, "transfer.max_query": 32}  # of SQuAD
+# Rows, batches and passes of a fine-tuning at large scales, unless a recipe has its own. Features
+# are read as often as recipe bert reads its examples.
+_LARGE_ROWS = {
+    "data.seq_len": 128,
+    "data.batch_size": 32,
+    "train.steps": 0,
+    "transfer.epochs": 10.0,
+}
+_LARGE_FEATURES = _LARGE_ROWS | {"transfer.epochs": 3.0}
+# Rows for names in documents: as long as BERT reads, or shorter where a text is (Devlin et al.
+# 2019, section 5.3, prints no length).
+_DOCUMENTS = {"data.seq_len": 512, "data.buckets": (128, 256)}
+FEW_STEPS = 1000  # of a fine-tuning on few labelled examples where a scale counts passes
+# What a study's recipe may have set of optimiser and head, as recipe `probe` has it.
+PROBE_RESETS: Mapping[str, Any] = {
+    "optimizer.learning_rate": RECIPES["probe"]["optimizer.learning_rate"],
+    "optimizer.frozen": RECIPES["probe"]["optimizer.frozen"],
+    "optimizer.thaw": "all",
+    "optimizer.thaw_steps": 0,
+    "optimizer.thaw_stages": 0,
+    "optimizer.thaw_restarts": False,
+    "optimizer.layer_decay": 1.0,
+    "head.layers": "last",
+}
+# Tasks from the Python documentation; they need no files.
+OWN_TASKS = ("package", "code_spans", "next_sentence", "sentence_order")
+_EDGES = ("pos", "constituents", "dependencies", "entities", "srl", "coref")
+_EDGES += ("spr1", "spr2", "dpr", "relations")
+# Published tasks by their folder below the argument `data`.
+FOLDERS = {
+    "glue": "sst2 cola mrpc qqp stsb mnli mnli_mismatched qnli rte wnli",
+    "superglue": "boolq cb copa multirc record wic wsc",
+    "glue_filtered": " ".join(
+        f"babylm_{name}" for name in ("boolq", "mnli", "mrpc", "multirc", "qqp", "rte", "wsc")
+    ),
+    "snli_1.0": "snli",
+    "SciTailV1.1": "scitail",
+    "aclImdb": "imdb",
+    "ag_news_csv": "ag_news",
+    "dbpedia_csv": "dbpedia",
+    "yelp_review_polarity_csv": "yelp_polarity",
+    "yelp_review_full_csv": "yelp_full",
+    "trees": "sst5 sst5_phrases",
+    "sms_spam": "sms_spam",
+    "sentences": "trec mr subj",
+    "ud_english_ewt": "ud ud_xpos",
+    "WSD_Evaluation_Framework": "wsd",
+    "CoarseWSD-20": "coarse_wsd",
+    "conll2003": "ner",
+    "wnut17": "wnut17",
+    "wikiann_en": "wikiann",
+    "squad": "squad1 squad2",
+    "triviaqa": "triviaqa",
+    "edges": " ".join(f"edges_{name}" for name in _EDGES),
+    "codah": "codah",
+    "swag": "swag",
+    "RACE": "race",
+    "story_cloze": "story_cloze",
+    "dprd": "dprd",
+}
+TASKS = {name: folder for folder, names in FOLDERS.items() for name in names.split()}
+# Tasks whose texts are longer than the recipes' rows of 128, and BERT's longest rows: RACE's
+# published numbers have 512 positions (fairseq, examples/roberta/README.race.md). SQuAD has
+# windows.
+LONG = ("boolq", "multirc", "record", "babylm_boolq", "babylm_multirc", "imdb")
+LONG += ("yelp_polarity", "yelp_full", "race")
+LONG_ROWS = 512
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the arguments of a study ask for.
+
+    Attributes:
+        scale: One of SCALES.
+        preset: The study's own preset that was named as the scale; "" for one of SCALES.
+        corpus: As `config.data.corpus`.
+        seeds: Of pretraining: 1, 2, ...
+        tasks: Their names.
+        data: Directory with a folder per task.
+        pretraining: Overrides for all models: rows, batches, steps; published ones at scale paper.
+        adam: Further overrides of models trained with Adam: rate, warm-up, dropout.
+        transformer: Further overrides of transformers: their body, rate and moments.
+        mask_rate: Share of tokens that masked objectives mask; 0: the recipe's.
+        finetune: Overrides of fine-tuning, with the prefix "finetune.".
+        task_steps: Steps of fine-tuning from the arguments; 0: the scale's.
+        rates, task_rates: As `Study`'s.
+        labels: Numbers of labelled examples, 0 for all; empty: all, without a number in the name.
+        uses: "study" (as the study says), "probe" (a linear layer on frozen states).
+        others: The study's own arguments.
+    """
+
+    scale: str
+    preset: str
+    corpus: str
+    seeds: Sequence[int]
+    tasks: Sequence[str]
+    data: str
+    pretraining: Mapping[str, Any]
+    adam: Mapping[str, Any]
+    transformer: Mapping[str, Any]
+    mask_rate: float
+    finetune: Mapping[str, Any]
+    task_steps: int
+    rates: Sequence[float]
+    task_rates: Sequence[float]
+    labels: Sequence[int]
+    uses: Sequence[str]
+    others: Mapping[str, Any]
+
+    @property
+    def is_large(self) -> bool:
+        return self.scale in ("base", "paper")
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The scale's overrides; add `transformer` for transformers."""
+        return {**self.pretraining, **self.adam, **self.finetune}
+
+    @property
+    def own_optimizer(self) -> dict[str, Any]:
+        """`overrides` for recipes with an optimiser and dropouts of their own."""
+        return {**self.pretraining, **self.finetune}
+
+    def steps(self, recipe: str) -> int:
+        """Steps of pretraining: the arguments', the scale's or the study's, else the recipe's."""
+        return self.pretraining.get("train.steps") or load_config(recipe).train.steps
+
+    def recipe(self, family: str, **arguments: Any) -> str:
+        """A family's recipe at the scale's size: "experiments/pretrain/bert.py:size=tiny,..."."""
+        values = {"size": self.size(family), "corpus": self.corpus}
+        if self.mask_rate and family in ("bert", "modern"):
+            config = base_config()
+            add_objectives(config, arguments.get("objectives", "mlm"))
+            masks = any("rate" in entry for entry in config.objectives.values())
+            values |= {"mask_rate": self.mask_rate} if masks else {}
+        values |= arguments
+        listed = ",".join(f"{key}={value}" for key, value in values.items())
+        return f"experiments/pretrain/{family}.py:{listed}"
+
+    def size(self, family: str) -> str:
+        """The name of a family's size at this scale."""
+        return SIZES[family].get(self.scale, self.scale)
+
+    def numbers(self, family: str) -> Mapping[str, Any]:
+        """Layers, width, heads and so on of a family's size at this scale."""
+        return FAMILIES[family].sizes[self.size(family)]
+
+    def published_rates(self, rates: Sequence[float]) -> Sequence[float]:
+        """`task_rates`, or at scale=paper those of which the paper's authors selected one."""
+        return self.task_rates or (rates if self.scale == "paper" else ())
+
+    def at_rates(self, points: Sequence[Point], rates: Sequence[float]) -> list[Point]:
+        """At scale=paper the points at each of these rates, where not all of a study's are."""
+        if self.task_rates or self.scale != "paper" or not rates:
+            return list(points)
+        return product(points, rate_axis(rates))
+
+    def restarts(self) -> list[Point]:
+        """The seeds; at scale=paper of fine-tuning alone, on one pretraining."""
+        if self.scale != "paper":
+            return axis("seed", self.seeds)
+        return axis("finetune.seed", self.seeds)
+
+    def features(self, layers: str) -> dict[str, Any]:
+        """A frozen BERT's layers (named as in `LayerMix`) below a biLSTM of its width.
+
+        Each direction is half as wide (Devlin et al. 2018, section 5.3, does not say which of the
+        two its 768 are). At scale=paper rows are as long as in `in_documents`.
+        """
+        rows = _LARGE_FEATURES | {"train.steps": self.task_steps} if self.is_large else {}
+        rows |= _DOCUMENTS if self.scale == "paper" else {}
+        return {
+            "finetune.recipe": "bert_features",
+            "finetune.head.layers": layers,
+            "finetune.head.hidden": self.numbers("bert")["width"] // 2,
+            **_finetune(rows),
+        }
+
+    def finetuning(self, recipe: str) -> dict[str, Any]:
+        """Overrides for a recipe of fine-tuning, in the scale's rows, batches and steps.
+
+        From scale=base on, the recipe's own apply if it counts passes.
+        """
+        if not self.is_large:
+            names = ("data.batch_size", "train.steps", "train.eval_every")
+            rows = {name: RECIPES["small"][name] for name in names} | SMALL_ROWS
+        else:
+            rows = {} if "transfer.epochs" in RECIPES[recipe] else _LARGE_ROWS
+        return {**_finetune(rows), **self.finetune, "finetune.recipe": recipe}
+
+    def downstream(
+        self, suits: Callable[[Kind], bool] | None = None, long_rows: int = LONG_ROWS
+    ) -> dict[str, dict[str, Any]]:
+        """`Study.downstream`: each task once for each number of `labels` and each of `uses`, such
+        as "package_100_probe".
+
+        Args:
+            suits: Whether the study can use a kind of task; None: any.
+            long_rows: Pieces of a row of the tasks in LONG from scale=base on; 0: the recipe's.
+
+        Raises:
+            UserError: No task suits.
+        """
+        names = self.tasks
+        if suits:
+            names = [name for name in names if suits(KINDS[find_task(name).kind])]
+            if not names:
+                kinds = " or ".join(name for name, kind in KINDS.items() if suits(kind))
+                raise UserError(f"tasks={'+'.join(self.tasks)}: this study needs one of {kinds}")
+        found = {}
+        for name, count, use in itertools.product(names, self.labels or [0], self.uses):
+            parts = [Path(name).stem]
+            parts += [str(count or "all")] if self.labels else []
+            parts += ["probe"] if use == "probe" else []
+            settings = self._probe() if use == "probe" else {}
+            settings |= self._data(name, long_rows) | self._few(count)
+            found["_".join(parts)] = settings | ({} if parts == [name] else {"task": name})
+        return found
+
+    def in_documents(self) -> dict[str, dict[str, Any]]:
+        """`downstream`; at scale=paper `ner` reads sentences in their documents (Devlin et al.
+        2019, section 5.3)."""
+        found = self.downstream()
+        for name, settings in found.items():
+            if self.scale == "paper" and settings.get("task", name) == "ner":
+                settings |= {"transfer.document_context": True, **_DOCUMENTS}
+        return found
+
+    def _few(self, count: int) -> dict[str, Any]:
+        """A task's settings with so many labelled examples; passes over them would be too few
+        steps."""
+        if not count:
+            return {}
+        counts_passes = self.scale not in ("tiny", "mini") and not self.task_steps
+        return {"task_data.limit": count} | ({"train.steps": FEW_STEPS} if counts_passes else {})
+
+    def _probe(self) -> dict[str, Any]:
+        """A task's settings for recipe `probe`, whatever layers and rates the study's has."""
+        settings = self.finetuning("probe").items()
+        return PROBE_RESETS | {key.removeprefix("finetune."): value for key, value in settings}
+
+    def _data(self, name: str, long_rows: int) -> dict[str, Any]:
+        data = {"task_data.directory": f"{self.data}/{TASKS[name]}"} if name in TASKS else {}
+        if not self.is_large:
+            windows = SMALL_WINDOWS if TASKS.get(name) in ("squad", "triviaqa") else {}
+            return {**data, **SMALL_ROWS, **windows}
+        return data | ({"data.seq_len": long_rows} if name in LONG and long_rows else {})
+
+
+def read_setting(
+    arguments: str | None,
+    paper: Mapping[str, Any] | None = None,
+    tasks: Sequence[str] = ("package", "code_spans"),
+    seeds: int = 5,
+    presets: Mapping[str, Mapping[str, Any]] | None = None,
+    least: Mapping[str, int] | None = None,
+    body: str = "today",
+    **others: Any,
+) -> Setting:
+    """Reads a study's arguments: those below, and its own.
+
+    `scale`, `corpus`, `seeds`, `steps`, `tasks`, `data` and `task_steps` set how much is trained on
+    what. `body=paper` gives transformers the papers' body, `dtype=bfloat16` computes in it.
+    `select=on` selects each variant's pretraining rate, and is the default below scale base;
+    `select=1/3+1` selects it from these multiples. `task_rates=3e-4+1e-3` fine-tunes at each rate,
+    and `valid` selects one. `labels=100+1000+all` trains each task on so many examples.
+    `use=study+probe` adds a linear probe to each task.
+
+    Args:
+        arguments: Text after the colon.
+        paper: Overrides at scale=paper: published hyper-parameters that the recipe lacks.
+        tasks, seeds, body: Defaults. `body` counts at tiny and mini; larger scales have the
+            papers'.
+        presets: Further scales: name -> the arguments that it stands for, `scale` among them.
+        least: "steps" or "task_steps" -> the smallest value that the study allows; default 1.
+        **others: The study's own arguments with their defaults.
+
+    Raises:
+        UserError: A value is none that a study can have."""
+    defaults = {"scale": "tiny", "corpus": "pydocs", "seeds": seeds, "steps": 0}
+    defaults |= {"tasks": "+".join(tasks), "data": "", "task_steps": 0, "task_rates": ""}
+    defaults |= {"select": "", "labels": "", "use": "study", "body": body, "dtype": "float32"}
+    defaults |= others
+    presets, values = presets or {}, parse_arguments(arguments, **defaults)
+    preset = values["scale"] if values["scale"] in presets else ""
+    if preset:  # the arguments take precedence
+        values = parse_arguments(arguments, **defaults | presets[preset])
+        values["scale"] = presets[preset]["scale"]
+    scale = values["scale"]
+    _check(values, {"seeds": 1, "steps": 1, "task_steps": 1} | dict(least or {}), presets)
+    pretraining, adam, finetune = _at_scale(values, paper or {})
+    small = scale in ("tiny", "mini")
+    select = values["select"] or ("on" if scale in SELECTING else "off")
+    return Setting(
+        scale=scale,
+        preset=preset,
+        corpus=values["corpus"],
+        seeds=list(range(1, values["seeds"] + 1)),
+        tasks=[name for name in values["tasks"].split("+") if name],
+        data=values["data"],
+        pretraining=pretraining,
+        adam=adam,
+        transformer=BODIES[values["body"]] if small else {},
+        mask_rate=MASK_RATE if small and values["body"] == "today" else 0.0,
+        finetune=finetune,
+        task_steps=values["task_steps"],
+        rates=RATES if select == "on" else _numbers("select", "" if select == "off" else select),
+        task_rates=_numbers("task_rates", values["task_rates"]),
+        labels=[int(x) for x in _numbers("labels", values["labels"].replace("all", "0"))],
+        uses=values["use"].split("+"),
+        others={key: values[key] for key in others},
+    )
+
+
+def tasks_in(data: str, names: Iterable[str] = tuple(TASKS)) -> list[str]:
+    """Those of these published tasks whose files are in the folder `data`."""
+    folder = Path(data).expanduser()
+    return [name for name in names if find_task(name).is_in(folder / TASKS[name])]
+
+
+def _finetune(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"finetune.{key}": value for key, value in settings.items()}
+
+
+def _check(values: Mapping[str, Any], least: Mapping[str, int], presets: Iterable[str]) -> None:
+    """Refuses values that no study can have."""
+    choices = {"scale": SCALES, "body": tuple(BODIES), "use": ("study", "probe", "study+probe")}
+    for name, allowed in choices.items():
+        if values[name] not in allowed:
+            listed = ", ".join((*presets, *allowed) if name == "scale" else allowed)
+            raise UserError(f"{name}={values[name]}: choose one of {listed}")
+    for name, fewest in least.items():
+        if values[name] < fewest and (name == "seeds" or values[name]):
+            raise UserError(f"{name}={values[name]}: give at least {fewest}")
+    for name in filter(None, values["tasks"].split("+")):
+        if name in TASKS and not values["data"]:
+            raise UserError(f"tasks={values['tasks']}: {name} has files; add data=DIRECTORY")
+        if name not in TASKS and name not in OWN_TASKS and not name.endswith(".py"):
+            names = ", ".join((*OWN_TASKS, *TASKS))
+            raise UserError(f"tasks={values['tasks']}: {name} is no .py file and not in {names}")
+
+
+def _at_scale(values: Mapping[str, Any], paper: Mapping[str, Any]) -> tuple[dict, dict, dict]:
+    """The scale's overrides of pretraining, Adam and fine-tuning, with the arguments' steps."""
+    scale = values["scale"]
+    pretraining = dict(_SMALL) if scale in ("tiny", "mini") else {}
+    pretraining |= {k: v for k, v in zip(_KEYS, _VALUES[scale], strict=True) if v is not None}
+    pretraining |= paper if scale == "paper" else {}
+    adam, finetune = dict(ADAM[scale]), dict(FINETUNING[scale])
+    if values["dtype"] != "float32":
+        pretraining["model.dtype"] = values["dtype"]
+    if steps := values["steps"]:  # a short trial evaluates and warms up once
+        for key in ("train.eval_every", "train.log_every"):
+            pretraining[key] = min(pretraining[key], steps)
+        pretraining["train.steps"] = steps
+        warmed = pretraining if scale == "paper" else adam
+        if "optimizer.warmup_steps" in warmed:
+            warmed["optimizer.warmup_steps"] = min(warmed["optimizer.warmup_steps"], steps // 10)
+        if steps < 100:  # too short for phases
+            pretraining.pop("train.phases", None)
+    if values["task_steps"]:
+        finetune["finetune.train.steps"] = values["task_steps"]
+    return pretraining, adam, finetune
+
+
+def _numbers(name: str, text: str) -> list[float]:
+    """The numbers in "1/3+1" or "3e-4+1e-3"."""
+    try:
+        numbers = [float(Fraction(part)) for part in text.split("+") if part]
+    except (ValueError, ZeroDivisionError):
+        raise UserError(f"{name}={text}: give numbers joined by +") from None
+    if len(set(numbers)) < len(numbers) or min(numbers, default=0) < 0:
+        raise UserError(f"{name}={text}: give positive numbers, each once")
+    return numbers

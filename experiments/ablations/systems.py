@@ -1,0 +1,180 @@
+"""BERT, GPT, ELMo, ULMFiT and static vectors, each used as its paper uses it: for studies that
+compare whole systems.
+
+used = as_used(setting) read = pretrainings(used, dict.fromkeys(used, setting.pretraining))
+Study(axes={"system": variants(used, read), "seed": setting.seeds}, claims=CLAIMS, ...)
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import ulmfit
+from common import Setting
+
+from bertlab.errors import UserError
+from bertlab.studies.study import Claim
+from bertlab.transfer.recipes import RECIPES
+
+STATIC = ("skip_gram", "cbow", "glove")
+ELMO = ("subwords", "characters")
+SOURCE = "Devlin et al. 2019, tables 1 (GLUE, test) and 7 (CoNLL-2003, test)"
+CLAIMS = (
+    Claim("BERT", "GPT", "GLUE 79.6 and 75.1, on average", SOURCE),
+    Claim("BERT", "ELMo", "NER 92.4 and 92.2", SOURCE),
+    Claim(
+        "ELMo",
+        "static",
+        "SRL 84.6 and 81.4, with ELMo beside the task's word vectors and without",
+        "Peters et al. 2018, table 1",
+    ),
+    Claim(
+        "GPT", "no pretraining (GPT)", "74.7 and 59.9, on average", "Radford et al. 2018, table 5"
+    ),
+    Claim(
+        "BERT",
+        "no pretraining",
+        "74.7 and 59.9, on average",
+        "Radford et al. 2018, table 5, for GPT",
+    ),
+)
+
+Used = Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]]
+"""System -> (recipe of pretraining, overrides of pretraining, overrides of its use)."""
+
+
+def as_used(setting: Setting, static: str = "skip_gram", elmo_reads: str = "subwords") -> Used:
+    """Each system in the scale's own size, with its own optimiser and its paper's way to use it.
+
+    Args:
+        setting: The study's.
+        static: The objective of the static vectors.
+        elmo_reads: "subwords", as the others, or "characters", as published.
+
+    Raises:
+        UserError: `static` is not one of STATIC, or as for `check_elmo`.
+    """
+    _check("static", static, STATIC)
+    check_elmo(setting, elmo_reads)
+    transformer = {**setting.adam, **setting.transformer}
+    own = setting.task_rates or setting.is_large
+    rate = {} if own else {"finetune.optimizer.learning_rate": 5e-4}
+    features = setting.finetuning("elmo")
+    stages = {
+        key: value
+        for key, value in ulmfit.stages(setting).items()
+        if key.startswith(("adapt.", "finetune."))
+    }
+    published = {
+        key: value
+        for key, value in ulmfit.PAPER.items()
+        if key.startswith(("model.", "optimizer."))
+    }
+    lstm = ulmfit.prose(setting) | (published if setting.scale == "paper" else {})
+    elmo = {"tokens": elmo_reads} if elmo_reads != "subwords" else {}
+    bert = (
+        setting.recipe("bert", objectives="mlm+nsp"),
+        {**transformer, "data.format": "segment_pair"},
+    )
+    # Long texts and documents have rows for BERT; the others keep their own.
+    own_rows = _recipe_rows if setting.is_large else dict
+    return {
+        "BERT": (
+            *bert,
+            {**setting.finetuning("bert_paper" if setting.scale == "paper" else "bert"), **rate},
+        ),
+        "GPT": (
+            setting.recipe("gpt"),
+            transformer,
+            own_rows({**setting.finetuning("gpt"), **rate}),
+        ),
+        "ELMo": (setting.recipe("elmo", **elmo), setting.adam, own_rows(features)),
+        "ULMFiT": (setting.recipe("awd_lstm"), lstm, own_rows(stages)),
+        "static": (setting.recipe("static", objectives=static), {}, own_rows(features)),
+    }
+
+
+def _recipe_rows(use: Mapping[str, Any]) -> dict[str, Any]:
+    """A use, whose rows no task replaces."""
+    recipe = RECIPES[use["finetune.recipe"]]
+    rows = {
+        "data.seq_len": recipe["data.seq_len"],
+        "data.buckets": list(recipe.get("data.buckets", ())),
+    }
+    rows["transfer.document_context"] = False
+    return {**{f"finetune.{key}": value for key, value in rows.items()}, **use}
+
+
+def check_elmo(setting: Setting, reads: str) -> None:
+    """Raises: UserError: `reads`, what ELMo reads, is unknown, or the scale has no model of
+    characters."""
+    _check("elmo", reads, ELMO)
+    if reads == "characters" and setting.scale != "paper":
+        raise UserError(
+            "elmo=characters needs scale=paper: at smaller scales all systems read the same pieces"
+        )
+
+
+def widths(family: str, setting: Setting) -> tuple[Callable[[int], Mapping[str, Any]], int]:
+    """For `sized`: a width -> the keys that set it, and a width to begin with.
+
+    GPT's feed-forward layers are widened, and an LSTM's states in the family's proportion.
+    """
+    numbers = setting.numbers(family)
+    if family == "gpt":
+        return lambda width: {"model.hidden": width}, numbers["width"]
+    if family == "static":
+        return lambda width: {"model.width": width}, 32
+    ratio = numbers["hidden"] / numbers["width"]
+    return lambda width: {"model.width": width, "model.hidden": round(ratio * width)}, 32
+
+
+def _check(argument: str, value: str, choices: Collection[str]) -> None:
+    if value not in choices:
+        raise UserError(f"{argument}={value}: choose one of {', '.join(choices)}")
+
+
+def static_and_contextual(
+    setting: Setting,
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """The labels of an axis of models that read the same rows of one text: static ones, and those
+    with context."""
+    transformer = {**setting.adam, **setting.transformer}
+    static = {"skip-gram": "skip_gram", "CBOW": "cbow", "GloVe": "glove"}
+    bert = setting.recipe("bert", objectives="mlm")
+    return (
+        {
+            name: {"config": setting.recipe("static", objectives=objective)}
+            for name, objective in static.items()
+        },
+        {
+            "ELMo": {"config": setting.recipe("elmo"), **setting.adam},
+            "GPT": {"config": setting.recipe("gpt"), **transformer},
+            "BERT": {"config": bert, "data.format": "full_sentences", **transformer},
+        },
+    )
+
+
+def pretrainings(used: Used, scales: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """System -> overrides of its pretraining: rows, pieces and steps of `scales`, then the system's
+    own.
+
+    The pieces are a unigram model's unless `scales` has others, so the systems can share them.
+    """
+    return {
+        name: {"data.tokenizer.kind": "unigram", **scales[name], **own}
+        for name, (_, own, _) in used.items()
+    }
+
+
+def variants(used: Used, pretraining: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The labels of an axis of systems, with BERT's and GPT's bodies without pretraining as its
+    last."""
+    found = {
+        name: {"config": recipe, **pretraining[name], **use}
+        for name, (recipe, _, use) in used.items()
+    }
+    for name, of in (("no pretraining", "BERT"), ("no pretraining (GPT)", "GPT")):
+        found[name] = {key: value for key, value in found[of].items() if key != "train.budget"} | {
+            "train.steps": 0
+        }
+    return found

@@ -1,0 +1,140 @@
+"""ULMFiT's three stages: a language model, its adaptation to a task's text, and the classifier.
+
+setting = read_setting(arguments, paper=ulmfit.PAPER) Study(config=setting.recipe("awd_lstm"),
+overrides=ulmfit.stages(setting), ...)
+
+Rates, schedules and proportions of the later stages are the paper's at every scale; tiny and mini
+have fewer rows, batches and steps.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from common import SMALL_ROWS, Setting
+
+from bertlab.transfer.kinds import Kind
+from bertlab.transfer.recipes import SLANTED_ADAM
+
+# Howard and Ruder 2018, section 4.1, on WikiText-103: 103 M words are 23,000 steps. Printed are
+# dropouts, batch, and Adam with its β; rate and schedule are those of the second stage, and ten
+# passes and fastai's 60,000 words are our choice.
+PAPER: Mapping[str, Any] = {
+    "train.steps": 230_000,
+    "train.eval_every": 23_000,
+    "data.batch_size": 64,
+    "data.tokenizer.kind": "words",
+    "data.tokenizer.vocab_size": 60_000,
+    "model.dropout": 0.4,
+    "model.hidden_dropout": 0.3,
+    "model.input_dropout": 0.4,
+    "model.embedding_dropout": 0.05,
+    "model.weight_dropout": 0.5,
+    **SLANTED_ADAM,
+    "optimizer.name": "adam",
+    "optimizer.learning_rate": 0.004,
+    "optimizer.average_after": 0,
+}
+# The classifier's settings; 280 positions or more and 64 texts are too many for a CPU.
+CLASSIFIER: Mapping[str, Mapping[str, Any]] = {
+    "tiny": {**SMALL_ROWS, "data.batch_size": 16, "head.chunk": 32, "train.steps": 400},
+    "mini": {**SMALL_ROWS, "data.batch_size": 32, "head.chunk": 32, "train.steps": 1000},
+    "small": {"transfer.epochs": 10.0},
+    "base": {"transfer.epochs": 10.0},
+    "paper": {"recipe": "ulmfit_paper"},
+}
+# Passes of the adaptation over the text: the paper selects by `valid`, the released script has 25.
+READINGS = {"tiny": 2.0, "mini": 5.0, "small": 10.0, "base": 10.0, "paper": 25.0}
+
+LEAST: Mapping[str, int] = {"task_steps": 2}  # a slanted triangle rises and falls
+
+
+def classifies(kind: Kind) -> bool:
+    """Whether a kind of task is one class for a text."""
+    return kind.has_classes and kind.is_plain and not kind.reads_words
+
+
+def stages(setting: Setting, steps: int = 0) -> dict[str, Any]:
+    """Overrides of the three stages for recipe awd_lstm; `setting.task_steps` applies to both later
+    stages.
+
+    Args:
+        setting: The study's.
+        steps: Steps of the classifier, at scales that count epochs.
+    """
+    return {
+        **setting.pretraining,
+        **prose(setting),
+        **adaptation(setting),
+        **classifier(setting, steps),
+    }
+
+
+def prose(setting: Setting) -> dict[str, str]:
+    """Overrides for text of sentences, not of published tokens as AWD-LSTM's own, whose size the
+    larger scales have."""
+    tokens = setting.size("awd_lstm") == "original"
+    return {"data.tokenizer.split": "punctuation", "data.stream.wrap": "document"} if tokens else {}
+
+
+def adaptation(setting: Setting) -> dict[str, Any]:
+    """Overrides of the second stage."""
+    settings = {
+        "recipe": "ulmfit",
+        "epochs": READINGS[setting.scale],
+        "optimizer.cut_fraction": _cut(setting.task_steps),
+    }
+    settings |= {"train.steps": setting.task_steps} if setting.task_steps else {}
+    return {f"adapt.{key}": value for key, value in settings.items()}
+
+
+def classifier(setting: Setting, steps: int = 0) -> dict[str, Any]:
+    """Overrides of the third stage; `steps` as for `stages`."""
+    own_steps = _classifier_steps(setting, steps)
+    settings = {
+        "recipe": "ulmfit",
+        **CLASSIFIER[setting.scale],
+        "train.steps": own_steps,
+        "optimizer.warmup_steps": 0,
+    }
+    settings |= {"optimizer.cut_fraction": _cut(own_steps)}
+    return {f"finetune.{key}": value for key, value in settings.items()} | thawing(
+        setting, "gradual", steps=steps
+    )
+
+
+def thawing(setting: Setting, kind: str, stage: str = "finetune", steps: int = 0) -> dict[str, Any]:
+    """Overrides of `optimizer.thaw` for the classifier ("finetune") or the language model
+    ("adapt").
+
+    Each thawing stage lasts a tenth of the steps, or one epoch if the scale counts epochs (adapt:
+    as in recipe fitlam).
+
+    Args:
+        setting: The study's.
+        kind: As `config.optimizer.thaw`.
+        stage: "finetune" or "adapt".
+        steps: As for `stages`."""
+    steps = _classifier_steps(setting, steps) if stage == "finetune" else setting.task_steps
+    found = {"thaw": kind, "thaw_steps": 0, "thaw_stages": 0, "thaw_restarts": False}
+    if kind in ("gradual", "chain"):
+        length, most = (
+            max(1, steps // 10),
+            setting.numbers("awd_lstm")["layers"] + {"gradual": 1, "chain": 2}[kind],
+        )
+        found |= (
+            {"thaw_steps": length, "thaw_stages": min(most, (steps - 1) // length)} if steps else {}
+        )
+        # A slanted triangle needs at least ten steps.
+        found["thaw_restarts"] = (
+            stage == "finetune" and kind == "gradual" and (not steps or length >= 10)
+        )
+    return {f"{stage}.optimizer.{key}": value for key, value in found.items()}
+
+
+def _classifier_steps(setting: Setting, steps: int) -> int:
+    return setting.task_steps or CLASSIFIER[setting.scale].get("train.steps", steps)
+
+
+def _cut(steps: int) -> float:
+    """The slanted triangle's share of rising steps: ULMFiT's tenth, but at least one step."""
+    return max(0.1, 1 / steps) if steps else 0.1
