@@ -173,7 +173,7 @@ def _stages(workdir: Path, run: Mapping[str, Any]) -> Iterator[Record]:
             directory = directory / stage / task
         elif outside:
             directory = Path(existing).expanduser()
-        if (directory / "config.json").exists():
+        if directory.exists():
             yield read_stage(RunDirectory(directory), run["name"], stage, task)
 
 
@@ -181,16 +181,15 @@ def read_stage(directory: RunDirectory, run: str, stage: str, task: str = "") ->
     """The record of one directory."""
     result, data = directory.read("result", {}), directory.read("data", {})
     hashes = result.get("data_hash", "")
-    own = f"{task}/"  # a task's own metrics go by their plain names
-    scores = {
-        split: {metric.removeprefix(own): value for metric, value in metrics.items()}
-        for split, metrics in result.get("metrics", {}).items()
-    }
+    config = directory.read("config", {})
+    scores = result.get("metrics", {})
+    if stage == "finetune":
+        scores = {split: own_names(config, metrics) for split, metrics in scores.items()}
     record = {
         "run": run,
         "stage": stage,
         "task": task,
-        "config": flatten(directory.config()),
+        "config": flatten(config),
         "environment": directory.read("environment", {}),
         "finished": bool(result),
         **{key: result.get(key) for key in ("step", "parameters", *COSTS)},
@@ -202,6 +201,14 @@ def read_stage(directory: RunDirectory, run: str, stage: str, task: str = "") ->
     extra = {"cut": result.get("cut"), "most_frequent": result.get("most_frequent")}
     extra |= {"guessing": data.get("guessing"), "evaluation": directory.read("evaluation")}
     return record | {key: value for key, value in extra.items() if value}
+
+
+def own_names(config: Mapping[str, Any], metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics of a fine-tuning on one task by their plain names: "trec/accuracy" is
+    "accuracy"."""
+    tasks = config.get("metrics") or {name.partition("/")[0] for name in metrics if "/" in name}
+    prefix = f"{next(iter(tasks))}/" if len(tasks) == 1 else ""
+    return {name.removeprefix(prefix): value for name, value in metrics.items()}
 
 
 def _correctness(folder: Path) -> dict[str, Any]:
