@@ -1,0 +1,466 @@
+"""Each task's examples from small files in its published layout."""
+
+import json
+
+import pytest
+
+from bertlab.errors import UserError
+from bertlab.transfer.examples import Answer
+from bertlab.transfer.tasks import TASKS, conll, find_task, load_task
+
+
+def publish(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return {"directory": str(folder), "dev": "valid"}
+
+
+def lines(*records):
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def every_split(names, text):
+    return dict.fromkeys(names, text)
+
+
+def pair(label, premise, hypothesis):
+    return {"gold_label": label, "sentence1": premise, "sentence2": hypothesis, "labels": [label]}
+
+
+COLA = "gj04\t1\t\tHe \"ran.\ngj05\t0\t*\tHim ran's.\n"
+MNLI = "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tA\tB\tneutral\tentailment\n"
+QQP = "id\tquestion1\tquestion2\tis_duplicate\n1\tWhy?\tHow?\t0\n2\tshort\n3\tA?\tB?\t1\n"
+SNLI = lines(
+    pair("neutral", 'A "dog" runs.', "It is late."),
+    pair("-", "Nobody agrees.", "On this."),
+    pair("contradiction", "A dog runs.\u2028", "It sleeps."),
+)
+# A line end is written as \n in most of these tables, and any other backslash stays.
+AG_NEWS = '"3","Short ""Sellers""","Dwindling\\band of\\newcomers"\n"1","World \\ news",x\n'
+YELP = '"2","Good, ""really"".\\n\\nBack."\n"1","Don\'t.\\tOK \\""so\\"" "\n'
+TREES = "(3 (2 It) (4 (2 's) (4 (3 good) (2 -LRB-))))\n\n(0 (1 Bad) (2 and\\/or))\n"
+SWAG = (
+    ",video-id,startphrase,sent1,sent2,ending0,ending1,ending2,ending3,label\n"
+    '0,v,"A, b. He","A, b.",He,sits.,stands.,"runs, far.",,2\n'
+)
+STORY = (
+    "InputStoryid,InputSentence1,InputSentence2,InputSentence3,InputSentence4,"
+    "RandomFifthSentenceQuiz1,RandomFifthSentenceQuiz2,AnswerRightEnding\n"
+    'i,Rick.,"He, too.","He said ""no"".",The end.,He left.,"Happy, now.",2\n'
+)
+BEES = (
+    "They hid it, so it was lost.\nit\na ring , a key\na key\n\n"
+    "The bee left because it had won.\nit\nThe bee,the wasp\nThe bee\n"
+)
+COPA = {"premise": "It fell.", "choice1": "a", "choice2": "b", "question": "cause", "label": 1}
+MULTIRC = {
+    "idx": 5,
+    "passage": {
+        "text": "<b>Sent 1: </b>He ran.<br>",
+        "questions": [
+            {
+                "question": "Who?",
+                "idx": 2,
+                "answers": [{"text": x, "idx": i, "label": i} for i, x in enumerate(("A", "B"))],
+            }
+        ],
+    },
+}
+WSC = {
+    "text": "Mark told Pete that he won.",
+    "target": {"span1_text": "mark", "span1_index": 0, "span2_text": "he", "span2_index": 4},
+    "label": True,
+}
+WIC = "place\tN\t1-2\tThe place .\tNo  other place !\nrun\tV\t0-0\tRun on\tRuns\n"
+WIC_RECORD = {
+    **{"sentence1": "The place .", "sentence2": "No place", "label": False},
+    **{"start1": 4, "end1": 9, "start2": 3, "end2": 8},
+}
+RACE = json.dumps(
+    {
+        "article": "Text.",
+        "questions": ["Who?", "It is _ ."],
+        "options": [list("abcd"), list("efgh")],
+        "answers": ["B", "D"],
+    }
+)
+COARSE = {
+    "apple/classes_map.txt": '{"0": "apple_inc", "1": "apple_fruit"}',
+    **every_split(["apple/train.data.txt", "apple/test.data.txt"], "1\tAn apple fell\n"),
+    **every_split(["apple/train.gold.txt", "apple/test.gold.txt"], "1\n"),
+}
+INFERENCE = [f"snli_1.0_{split}.jsonl" for split in ("train", "dev", "test")]
+SCITAIL = [f"snli_format/scitail_1.0_{split}.txt" for split in ("train", "dev", "test")]
+STORY_FILES = [f"cloze_test_{s}__spring2016 - cloze_test_ALL_{s}.csv" for s in ("val", "test")]
+
+# Task: files, classes, and (texts, label) of each example; of a choice: (texts + choices, label).
+PUBLISHED = {
+    "cola": (
+        every_split(["CoLA/train.tsv", "CoLA/dev.tsv"], COLA),
+        ("0", "1"),
+        [(('He "ran.',), 1), (("Him ran's.",), 0)],
+    ),
+    "mnli_mismatched": (
+        every_split(["train.tsv", "dev_mismatched.tsv"], MNLI),
+        ("contradiction", "entailment", "neutral"),
+        [(("A", "B"), 1)],
+    ),
+    "qqp": (
+        every_split(["QQP/train.tsv", "QQP/dev.tsv"], QQP),
+        ("0", "1"),
+        [(("Why?", "How?"), 0), (("A?", "B?"), 1)],
+    ),
+    "stsb": (
+        every_split(["STS-B/train.tsv", "STS-B/dev.tsv"], "sentence1\tsentence2\tscore\na\tb\t2.5"),
+        (),
+        [(("a", "b"), 2.5)],
+    ),
+    "boolq": (
+        every_split(
+            ["BoolQ/train.jsonl", "BoolQ/val.jsonl"],
+            lines({"question": "is it", "passage": "It is.", "label": True}),
+        ),
+        ("false", "true"),
+        [(("is it", "It is."), 1)],
+    ),
+    "copa": (
+        every_split(["COPA/train.jsonl", "COPA/val.jsonl"], lines(COPA)),
+        (),
+        [(("It fell. What was the cause of this?", "a", "b"), 1)],
+    ),
+    "multirc": (
+        every_split(["MultiRC/train.jsonl", "MultiRC/val.jsonl"], lines(MULTIRC)),
+        ("0", "1"),
+        [(("Sent 1: He ran. ", "Who? A"), 0), (("Sent 1: He ran. ", "Who? B"), 1)],
+    ),
+    "wsc": (
+        every_split(["WSC/train.jsonl", "WSC/val.jsonl"], lines(WSC)),
+        ("false", "true"),
+        [(("* Mark * told Pete that # he # won.",), 1)],
+    ),
+    "snli": (
+        every_split(INFERENCE, SNLI),
+        ("contradiction", "entailment", "neutral"),
+        [(('A "dog" runs.', "It is late."), 2), (("A dog runs.\u2028", "It sleeps."), 0)],
+    ),
+    "scitail": (
+        every_split(SCITAIL, lines(pair("neutral", "A", "B"), pair("entails", "A\tb.", "C."))),
+        ("entails", "neutral"),
+        [(("A", "B"), 1), (("A\tb.", "C."), 0)],
+    ),
+    "ag_news": (
+        every_split(["train.csv", "test.csv"], AG_NEWS),
+        tuple("1234"),
+        # A lone backslash is a line end of the news agency.
+        [(('Short "Sellers" Dwindling band of newcomers',), 2), (("World   news x",), 0)],
+    ),
+    "dbpedia": (
+        every_split(["train.csv", "test.csv"], '14,"A, Ltd"," A ""b"" c"\n10,Y," An animal"\n'),
+        tuple(str(i) for i in range(1, 15)),
+        [(('A, Ltd  A "b" c',), 13), (("Y  An animal",), 9)],
+    ),
+    "yelp_polarity": (
+        every_split(["train.csv", "test.csv"], YELP),
+        ("1", "2"),
+        [(('Good, "really".\n\nBack.',), 1), (('Don\'t.\\tOK \\"so\\" ',), 0)],
+    ),
+    "sst5": (
+        every_split(["train.txt", "dev.txt", "test.txt"], TREES),
+        tuple("01234"),
+        [(("It 's good -LRB-",), 3), (("Bad and\\/or",), 0)],
+    ),
+    "imdb": (
+        {f"{split}/{name}": name for split in ("train", "test")
+         for name in ("pos/0_7.txt", "neg/2_1.txt", "unsup/0_0.txt")},
+        ("neg", "pos"),
+        [(("neg/2_1.txt",), 0), (("pos/0_7.txt",), 1)],
+    ),
+    "trec": (
+        every_split(["TREC.train.all", "TREC.test.all"], "HUM:ind Who is it ?\nLOC:city Where ?\n"),
+        ("HUM", "LOC"),
+        [(("Who is it ?",), 0), (("Where ?",), 1)],
+    ),
+    "swag": (
+        every_split(["train.csv", "val.csv"], SWAG),
+        (),
+        [(("A, b.", "He sits.", "He stands.", "He runs, far.", "He "), 2)],
+    ),
+    "story_cloze": (
+        every_split(STORY_FILES, STORY + STORY.split("\n")[1].replace("Rick", "Ann")),
+        (),
+        [
+            ((f'{name}. He, too. He said "no". The end.', "He left.", "Happy, now."), 1)
+            for name in ("Rick", "Ann")
+        ],
+    ),
+    "race": (
+        every_split(["train/high/1.txt", "dev/high/1.txt", "test/middle/1.txt"], RACE),
+        (),
+        [
+            (("Text.", *(f"Who? {x}" for x in "abcd")), 1),
+            (("Text.", *(f"It is _ . {x}" for x in "efgh")), 3),
+        ],
+    ),
+    "dprd": (
+        every_split(["DPRD/train.c.txt", "DPRD/test.c.txt"], BEES),
+        (),
+        [
+            (("They hid", "a ring, so it was lost.", "a key, so it was lost."), 1),
+            (("The bee left because", "The bee had won.", "the wasp had won."), 0),
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_texts_and_labels_as_published(name, tmp_path):
+    files, labels, expected = PUBLISHED[name]
+    data = load_task(find_task(name), publish(tmp_path, files))
+    assert data.labels == labels
+    found = [(one.texts + one.choices, one.label) for one in data.examples["test"]]
+    assert found == expected
+    train = data.examples["train"]
+    together = train if data.examples["valid"] == data.examples["test"] else [
+        *train, *data.examples["valid"]]  # fmt: skip
+    assert {one.texts + one.choices for one in together} == {texts for texts, _ in expected}
+
+
+def test_every_task_has_its_name():
+    assert all(find_task(name).name == name for name in TASKS)
+
+
+def test_sst5_trains_on_phrases(tmp_path):
+    data = load_task(find_task("sst5_phrases"), publish(tmp_path, PUBLISHED["sst5"][0]))
+    train = [(one.texts[0], one.label) for one in data.examples["train"]]
+    assert ("'s good -LRB-", 4) in train and len(train) == TREES.count("(")
+    assert len(data.examples["test"]) == 2
+
+
+@pytest.mark.parametrize("separator", "\t ")
+@pytest.mark.parametrize("end", ["", " ", "\t", " \t "])
+def test_white_space_at_the_end_of_a_line_is_no_part_of_a_tag(separator, end, tmp_path):
+    rows = [separator.join(row) + end for row in (("a", "B-x"), ("b", "I-x"), ("c", "O"))]
+    options = publish(tmp_path, {"a": "\n".join([*rows, "", *rows, ""])})
+    task = conll("own", train="a", valid="a", test="a")
+    data = load_task(task, options)
+    assert data.labels == ("B-x", "I-x", "O") and data.scheme.name == "IOB2"
+    assert [one.label for one in data.examples["train"]] == [(0, 1, 2)] * 2
+    publish(tmp_path, {"a": "\n".join(rows).replace("I-x", "")})
+    with pytest.raises(UserError, match="a:2: 1 columns in place of 2"):
+        load_task(task, options)
+
+
+CONLL = ("eng.train", "eng.testa", "eng.testb")
+NEWS = (
+    "-DOCSTART- -X- O O\n\nU.N. NNP I-NP I-ORG\nofficial NN I-NP O\n\n\nBonn NNP I-NP I-LOC\n\n"
+    "-DOCSTART- -X- O O\n\nx . O O\n"
+)
+
+
+def test_conll_has_documents_and_counts_tags_that_train_lacks(tmp_path):
+    files = every_split(CONLL, NEWS) | {"eng.testb": NEWS + "\ny Z O I-MISC\n"}
+    data = load_task(find_task("ner"), publish(tmp_path, files))
+    first, second, third = data.examples["train"]
+    assert data.labels == ("I-LOC", "I-ORG", "O") and data.scheme.name == "IOB1"
+    assert (first.words, first.label, first.where[-2:]) == (("U.N.", "official"), (1, 2), ":3")
+    assert first.document == second.document == ("U.N.", "official", "Bonn")
+    assert (second.document_at, third.document, third.document_at) == (2, ("x",), 0)
+    assert data.unseen == ("I-MISC",) and data.count_unseen("test") == 1
+    assert data.examples["test"][-1].label == (3,)
+    assert any("1 words of test have a tag that train lacks" in note for note in data.notes)
+
+
+def test_wnut_words_may_hold_spaces_and_wikianns_begin_with_a_language(tmp_path):
+    names = ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated")
+    options = publish(tmp_path, every_split(names, "a b\tB-x\nc\tO\n\t\n\u00a0\tO\n"))
+    data = load_task(find_task("wnut17"), options)
+    assert [one.words for one in data.examples["test"]] == [("a b", "c"), ("\u00a0",)]
+    options = publish(tmp_path, every_split(["train", "dev", "test"], "en:Sioux\tB-ORG\nen::\tO\n"))
+    assert load_task(find_task("wikiann"), options).examples["test"][0].words == ("Sioux", ":")
+
+
+TREEBANK = """# sent_id = {}-1
+1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_
+1\tDo\tdo\tAUX\tVB\t_\t3\taux\t_\t_
+2\tn't\tnot\tPART\tRB\t_\t3\tadvmod\t_\t_
+3.1\tstop\tstop\tVERB\tVB\t_\t_\t_\t0:x\t_
+4\t#\t#\tSYM\tNFP\t_\t3\tpunct\t_\t_
+
+# sent_id = {}-2
+1\tBy the way\tby\tADV\tRB\t_\t0\troot\t_\t_
+"""
+UD = ("en_x-ud-train.a.conllu", "en_x-ud-dev.conllu", "en_x-ud-test.conllu")
+
+
+def test_conllu_has_syntactic_words(tmp_path):
+    options = publish(tmp_path, every_split(UD, TREEBANK))
+    data = load_task(find_task("ud"), options)
+    first, second = data.examples["test"]
+    assert data.labels == ("ADV", "AUX", "PART", "SYM")
+    assert (first.words, first.label) == (("Do", "n't", "#"), (1, 2, 3))
+    assert second.words == ("By the way",) and (first.id, second.id) == ("{}-1", "{}-2")
+    assert load_task(find_task("ud_xpos"), options).labels == ("NFP", "RB", "VB")
+
+
+CONTEXT = "É\u0301 naïve 🐍 Snake. Snake eats 🐍"
+
+
+def question(id, *answers, **more):
+    answers = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": id, "question": "What?", "answers": answers, **more}
+
+
+def squad(context, *questions):
+    return json.dumps({"data": [{"paragraphs": [{"context": context, "qas": questions}]}]})
+
+
+def test_squad_answers_are_at_their_characters(tmp_path):
+    text = squad(CONTEXT, question("a", ("Snake", 18), ("Snake", 11)), question("b", ("🐍", 29)))
+    options = publish(tmp_path, every_split(["train-v1.1.json", "dev-v1.1.json"], text))
+    first, second = load_task(find_task("squad1"), options).examples["train"]
+    assert first.texts == ("What?", CONTEXT) and first.label is None
+    assert first.answers == (Answer("Snake", 18), Answer("Snake", 11))
+    assert second.answers == (Answer("🐍", 29),) and (first.id, second.id) == ("a", "b")
+
+
+def test_squad2_questions_may_lack_an_answer(tmp_path):
+    text = squad(CONTEXT, question("a", is_impossible=True), question("b", ("Snake", 11)))
+    options = publish(tmp_path, every_split(["train-v2.0.json", "dev-v2.0.json"], text))
+    task = find_task("squad2")
+    assert task.may_lack_answer and not find_task("squad1").may_lack_answer
+    answers = [one.answers for one in load_task(task, options).examples["train"]]
+    assert answers == [(), (Answer("Snake", 11),)]
+
+
+def test_triviaqas_answers_get_the_words_of_the_context(tmp_path):
+    context = "The İstanbul RIVER is the Nile ."
+    lower = context.lower()
+    assert len(lower) == len(context) + 1
+    found = [question(x, (x, lower.find(x))) for x in ("nile", "river", "the")]
+    text = squad(context, *found, question("none"))
+    options = publish(tmp_path, every_split(["train-v1.2.json", "dev-v1.2.json"], text))
+    examples = load_task(find_task("triviaqa"), options).examples["test"]
+    answers = [Answer("Nile", 26), Answer("RIVER", 13), Answer("The", 0)]
+    assert [one.answers[0] for one in examples] == answers
+
+
+def test_record_asks_for_each_entity_once(tmp_path):
+    text = "Anna met Bo. Anna won."
+    spans = [{"start": 0, "end": 3}, {"start": 9, "end": 10}, {"start": 13, "end": 16}]
+    answers = [{"text": "Anna", "start": 13, "end": 16}]
+    asked = {"idx": 7, "query": "It was @placeholder.", "answers": answers}
+    record = {"passage": {"text": text, "entities": spans}, "qas": [asked]}
+    names = ["ReCoRD/train.jsonl", "ReCoRD/val.jsonl"]
+    options = publish(tmp_path, every_split(names, lines(record)))
+    first, second = load_task(find_task("record"), options).examples["train"]
+    assert first.texts == (text, "It was Anna.") and first.choices == ("Anna",)
+    assert (first.label, second.label, second.choices) == (1, 0, ("Bo",))
+    assert first.group == second.group == "7" and second.answers == (Answer("Anna", 13),)
+
+
+def test_words_in_context_in_both_forms(tmp_path):
+    files = every_split(["train/train.data.txt", "dev/dev.data.txt"], WIC)
+    files |= every_split(["train/train.gold.txt", "dev/dev.gold.txt"], "F\nT\n")
+    data = load_task(find_task("wic"), publish(tmp_path / "a", files))
+    (tmp_path / "b").mkdir()
+    names = ["WiC/train.jsonl", "WiC/val.jsonl"]
+    records = load_task(
+        find_task("wic"), publish(tmp_path / "b", every_split(names, lines(WIC_RECORD)))
+    )
+    found = [
+        ([text[slice(*target)] for text, target in zip(one.texts, one.targets)], one.label)
+        for one in (*data.examples["train"], *records.examples["train"])
+    ]
+    assert found == [(["place", "place"], 0), (["Run", "Runs"], 1), (["place", "place"], 0)]
+
+
+def test_senses(tmp_path):
+    xml = (
+        '<corpus lang="en"><text id="d0"><sentence id="d0.s0"><wf lemma="a" pos="DET">A</wf>'
+        '<instance id="d0.s0.t0" lemma="Hot dog" pos="NOUN">hot dog</instance>'
+        '<instance id="d0.s0.t1" lemma="run" pos="VERB">ran</instance></sentence></text></corpus>'
+    )
+    gold = "d0.s0.t0 hot_dog%1:13:00::\nd0.s0.t1 run%2:38:00:: run%2:38:01::\n"
+    index = "run%2:38:00:: 01926311 1 106\nrun%2:38:01:: 02075049 2 1\nrun%5:00:00:: 1 1 0\n"
+    files = {"semcor.data.xml": xml, "semcor.gold.key.txt": gold, "dict/index.sense": index}
+    files |= {"ALL.data.xml": xml, "ALL.gold.key.txt": gold}
+    examples = load_task(find_task("wsd"), publish(tmp_path, files)).examples
+    first, second = examples["train"]
+    assert examples["valid"] == examples["train"] and examples["test"][0].label == first.label
+    assert (first.words, first.targets) == (("A", "hot", "dog", "ran"), ((1, 3),))
+    assert (second.group, second.choices) == ("run#VERB", ("run%2:38:00::",))
+    assert second.label == ("run%2:38:00::", "run%2:38:01::") and first.choices == ()
+    coarse = load_task(find_task("coarse_wsd"), publish(tmp_path / "coarse", COARSE)).examples
+    (one,) = coarse["test"]
+    assert (one.words[1], one.targets, one.label) == ("apple", ((1, 2),), ("apple_fruit",))
+
+
+# Task, file, what replaces its text as published above, what is in the message.
+REFUSALS = [
+    ("cola", "CoLA/dev.tsv", COLA + "x\t1\n", r"dev\.tsv:3: the row has 2 fields, .* 4 columns"),
+    ("cola", "CoLA/dev.tsv", COLA.replace("\t0\t", "\t2\t"), r"dev\.tsv:2: the label '2' is not"),
+    ("stsb", "STS-B/dev.tsv", "sentence1\tsentence2\tscore\na\tb\tnan", r"dev\.tsv:2: .*nan"),
+    ("boolq", "BoolQ/val.jsonl", '{"question": "a"}', r"val\.jsonl:1: the field 'label' is missing"),
+    ("snli", "snli_1.0_dev.jsonl", SNLI + "{", r"dev\.jsonl:4: the text is not JSON"),
+    ("ag_news", "train.csv", AG_NEWS + '"1","a" b","c"\n', r"csv:3: the row is badly quoted"),
+    ("sst5", "dev.txt", "(3 (2 It)) (2 a)\n", r"dev\.txt:1: .*one tree"),
+    ("sst5", "dev.txt", "(3 x)\n(3 (2 It) (2 a)\n", r"dev\.txt:2: .*one tree"),
+    ("swag", "val.csv", SWAG.replace(",2\n", ",4\n"), r"val\.csv:2: .*'4' is not in list"),
+    ("race", "dev/high/1.txt", RACE.replace('"D"', '"E"'), r"1\.txt: .*substring not found"),
+    ("dprd", "DPRD/test.c.txt", BEES.replace("\na key\n\n", "\na bell\n\n"), r"txt:1: .*'a bell'"),
+    ("copa", "COPA/val.jsonl", lines(COPA | {"label": 2}), r"val\.jsonl:1: "),
+    ("trec", "TREC.test.all", "HUM:ind\n", r"TREC\.test\.all:1: "),
+    ("trec", "TREC.test.all", "\n", r"TREC\.test\.all: there are no examples"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "file", "text", "message"), REFUSALS)
+def test_files_that_are_not_as_published(name, file, text, message, tmp_path):
+    options = publish(tmp_path, PUBLISHED[name][0] | {file: text})
+    with pytest.raises(UserError, match=message):
+        load_task(find_task(name), options)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (question("a", ("Snake", 12)), "'Snake' is not at character 12"),
+        (question("a", ("🐍", -1)), "not at character -1"),
+        (question("a"), "question a has 0 answers"),
+        (question("a", is_impossible=True), "question a has 0 answers"),
+        (question("b", ("Snake", 11)), "has the same id 'b'"),
+        ({"question": "?", "answers": []}, "'id' is missing"),
+    ],
+)
+def test_squad_that_is_not_as_published(bad, message, tmp_path):
+    good = question("b", ("Snake", 11))
+    files = {"train-v1.1.json": squad(CONTEXT, good, bad), "dev-v1.1.json": squad(CONTEXT, good)}
+    with pytest.raises(UserError, match=rf"train-v1\.1\.json: article 1.*{message}"):
+        load_task(find_task("squad1"), publish(tmp_path, files))
+
+
+@pytest.mark.parametrize(
+    ("task", "names", "text", "message"),
+    [
+        ("ner", CONLL, "a A B O\nb A O\n", r"eng\.train:2: 3 columns in place of 4"),
+        ("ner", CONLL, "-DOCSTART- -X- O O\n\n", r"eng\.train: there are no examples"),
+        ("ud", UD, TREEBANK.replace("SYM", "_"), r"conllu:6: the word '#' has the tag ''"),
+        ("ud", UD, TREEBANK.replace("4\t#\t#", "4\t#"), r"conllu:6: 9 columns in place of"),
+        ("ud", UD, TREEBANK.replace("-2", "-1"), r"conllu:9: .*:3 has the same id"),
+    ],
+)
+def test_columns_that_are_not_as_published(task, names, text, message, tmp_path):
+    options = publish(tmp_path, every_split(names, text))
+    with pytest.raises(UserError, match=message):
+        load_task(find_task(task), options)
+
+
+@pytest.mark.parametrize(("old", "new"), [("0-0", "0-1"), ("0-0", "0"), ("\tRuns", "")])
+def test_words_in_context_that_are_not_in_their_sentences(old, new, tmp_path):
+    files = every_split(["train.data.txt", "dev.data.txt"], WIC.replace(old, new))
+    files |= every_split(["train.gold.txt", "dev.gold.txt"], "F\nT\n")
+    with pytest.raises(UserError, match=r"train\.data\.txt:2: "):
+        load_task(find_task("wic"), publish(tmp_path, files))
+    with pytest.raises(UserError, match=r"train\.gold\.txt: 1 labels for the 2 lines"):
+        load_task(find_task("wic"), publish(tmp_path, files | {"train.gold.txt": "F\n"}))
