@@ -11,7 +11,7 @@ with one token masked. The paper's evaluation is BabyLM's (`bertlab.contrib.baby
 
 scale=paper is the released training of the base size (ltgoslo/gpt-bert: configs/base.json,
 pretraining/train_100m.py): LAMB at 1e-2, 15,625 steps, rows that grow from 128 to 512 positions,
-masks from 30 to 15 %, DeBERTa's positions with 32 buckets (pretraining/model_extra.py; smaller
+masks from 30 to 15 %, DeBERTa's positions with 32 buckets (here T5's) (pretraining/model_extra.py; smaller
 scales have rotary ones). Not theirs: attention gates, weighted sums of layers, masks of spans, the
 z-loss and averaged parameters. Their batch grows fourfold; ours has its mean. Their cosine falls to
 a tenth and then to 0 in the last 1.6 % of the steps. The vocabulary of 16,384 pieces is trained on
@@ -39,8 +39,7 @@ PAPER = {
     "model.width": 768,
     "model.heads": 12,
     "model.hidden": 2560,
-    "model.position_encoding": "disentangled",
-    "model.position_buckets": 32,
+    "model.position_encoding": "relative",  # of T5, with as many buckets
     "model.dropout": 0.1,
     "objectives.masked_next_token.rate": 0.3,
     "objectives.masked_next_token.final_rate": 0.15,

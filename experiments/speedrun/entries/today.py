@@ -4,7 +4,6 @@ Rotary positions, pre-norm with RMSNorm, no biases, an initial deviation of 0.05
 """
 
 from bertlab.config import base_config, train_on
-from bertlab.studies.settings import BODIES
 
 
 def get_config(arguments=None):
@@ -13,8 +12,13 @@ def get_config(arguments=None):
     config.model.dtype = "bfloat16"
     config.model.dropout = 0.0
     config.train.steps = 1500
-    for key, value in BODIES["today"].items():
-        group, leaf = key.split(".")
-        config[group][leaf] = value
+    config.model.init_stddev = 0.05
+    config.model.position_encoding = "rotary"
+    config.model.norm = "rms_norm"
+    config.model.norm_placement = "pre"
+    config.model.final_norm = True
+    config.model.use_bias = False
+    config.optimizer.learning_rate = 6e-3
+    config.optimizer.b2 = 0.98
     train_on(config, "pydocs", "mlm", mask_rate=0.3)
     return config
