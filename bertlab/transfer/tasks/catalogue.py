@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+from bertlab.transfer.examples import Example
 from bertlab.transfer.tasks.base import Task
 from bertlab.transfer.tasks.columns import XPOS, conll, conllu
 from bertlab.transfer.tasks.questions import (
@@ -100,22 +101,19 @@ _GLUE = (
 )
 
 
+def _superglue(name: str, folder: str, parse: Callable, metrics="", classes=(), kind="") -> Task:
+    options = {"label_names": classes, "metrics": metrics or (), "folder": folder, **_JSON_LINES}
+    return json_task(name, kind or "classification", parse, **options)
+
+
+_BOOLQ = {"label_names": _FALSE_TRUE, "metrics": "accuracy", "folder": "BoolQ"}
+_CB = {"label_names": _THREE_WAY, "folder": "CB"}
+
 # SuperGLUE (Wang et al. 2019); RTE is GLUE's, and `wic` reads both its forms. MultiRC's F1 is over
 # all answers; its exact match counts questions whose answers are all right.
-def _superglue(name: str, folder: str, parse: Callable, metrics="", classes=(), kind="") -> Task:
-    kind = kind or "classification"
-    options = {"label_names": classes, "metrics": metrics or (), "folder": folder, **_JSON_LINES}
-    return json_task(name, kind, parse, **options)
-
-
-def _pairs(name: str, folder: str, texts: tuple[str, str], classes: tuple[str, ...]) -> Task:
-    options = {"label_names": classes, "folder": folder, **_JSON_LINES}
-    return table(name, text=texts[0], pair=texts[1], label="label", **options)
-
-
 _SUPERGLUE = (
-    _pairs("boolq", "BoolQ", ("question", "passage"), _FALSE_TRUE),
-    _pairs("cb", "CB", _PREMISE, _THREE_WAY),
+    table("boolq", "question", "label", pair="passage", **_BOOLQ, **_JSON_LINES),
+    table("cb", "premise", "label", pair="hypothesis", **_CB, **_JSON_LINES),
     _superglue("copa", "COPA", parse_copa, kind="choice"),
     _superglue("multirc", "MultiRC", parse_multirc, ("f1", "group_exact_match"), _BINARY),
     _superglue("record", "ReCoRD", parse_record, "", _FALSE_TRUE, "candidate"),
@@ -230,4 +228,37 @@ _WORDS = (
     coarse_senses("coarse_wsd"),
 )
 
-TASKS = (*_GLUE, *_SUPERGLUE, *_QUESTIONS, *_TEXTS, *_WORDS)
+# BabyLM's GLUE and SuperGLUE: fields and templates of babylm/evaluation-pipeline-2025
+# (finetune/dataset.py). There is no test set; the pipeline reports on valid.
+_BABYLM_TEXTS = {
+    "boolq": ("{question}", "{passage}"),
+    "mnli": ("{premise}", "{hypothesis}"),
+    "mrpc": ("{sentence1}", "{sentence2}"),
+    "multirc": ("Question: {question} Answer: {answer}", "{paragraph}"),
+    "qqp": ("{question1}", "{question2}"),
+    "rte": ("{sentence1}", "{sentence2}"),
+    "wsc": ('Does "{span2_text}" refer to "{span1_text}" in this passage?', "{text}"),
+}
+
+
+def _babylm(name: str, templates: tuple[str, str]) -> Task:
+    def parse(record: dict, where: str) -> Iterator[Example]:
+        texts = tuple(template.format_map(record) for template in templates)
+        yield Example("", where, texts, str(int(record["label"])))
+
+    paraphrase = name in ("mrpc", "qqp")
+    return json_task(
+        f"babylm_{name}",
+        "classification",
+        parse,
+        train=f"{name}.train.jsonl",
+        valid=f"{name}.valid.jsonl",
+        label_names=("0", "1", "2") if name == "mnli" else _BINARY,
+        metrics=("f1", "accuracy") if paraphrase else "accuracy",
+        symmetric=paraphrase,
+    )
+
+
+_BABYLM = tuple(_babylm(name, templates) for name, templates in _BABYLM_TEXTS.items())
+
+TASKS = (*_GLUE, *_BABYLM, *_SUPERGLUE, *_QUESTIONS, *_TEXTS, *_WORDS)
