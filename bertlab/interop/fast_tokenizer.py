@@ -33,6 +33,9 @@ def save_fast_tokenizer(
         max_length: the model's positions.
         segments: whether the model reads token types.
     """
+    if tokenizer.kind == "words":
+        print("not exported: tokenizer.json, which has no such rules as a vocabulary of words")
+        return
     if tokenizer.kind == "json":
         backend = Backend.from_buffer(tokenizer.vocabulary_files()["tokenizer.json"])
     else:
@@ -78,27 +81,6 @@ def wordpiece(tokenizer: Tokenizer) -> Backend:
     backend.normalizer = normalizers.BertNormalizer(lowercase=tokenizer.lowercase)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##", cleanup=False)
-    return backend
-
-
-def words(tokenizer: Tokenizer) -> Backend:
-    """Words and single punctuation marks."""
-    if tokenizer.split != "punctuation":
-        raise UserError(
-            "this tokenizer splits only unknown words at punctuation, which tokenizer.json cannot"
-        )
-    vocabulary = {piece: index for index, piece in enumerate(tokenizer.pieces())}
-    backend = Backend(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    if tokenizer.lowercase:
-        backend.normalizer = normalizers.Lowercase()
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(r"\s+"), "removed"),
-            pre_tokenizers.Split(Regex(r"[^\w\s]"), "isolated"),
-        ]
-    )
-    # WordPiece's decoder joins by spaces; no word begins with its prefix.
-    backend.decoder = decoders.WordPiece(prefix=" ", cleanup=False)
     return backend
 
 
@@ -154,4 +136,4 @@ def merges(scores: dict[str, float]) -> list[tuple[str, str]]:
     return [(a, b) for _, _, a, b in sorted(cuts) if a in scores and b in scores]
 
 
-BACKENDS = {"unigram": subwords, "bpe": subwords, "wordpiece": wordpiece, "words": words}
+BACKENDS = {"unigram": subwords, "bpe": subwords, "wordpiece": wordpiece}

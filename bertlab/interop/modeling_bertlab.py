@@ -377,8 +377,10 @@ class BertlabForCausalLM(WithOutput, GenerationMixin):
         }
 
 
-class WithClassifier(BertlabPreTrainedModel):
-    """A body with a dense layer to `config.num_labels`."""
+class BertlabForTokenClassification(BertlabPreTrainedModel):
+    """A dense layer on each state."""
+
+    output_class = TokenClassifierOutput
 
     def __init__(self, config):
         super().__init__(config)
@@ -387,37 +389,29 @@ class WithClassifier(BertlabPreTrainedModel):
         self.classifier = nn.Linear(config.width, config.num_labels)
         self.post_init()
 
-    def loss(self, logits, labels, arguments):
-        """Of transformers' function for this class."""
-        count = arguments.get("num_items_in_batch")
-        if labels is None:
-            return None
-        return self.loss_function(labels, logits, self.config, num_items_in_batch=count)
+    def features(self, encoded, mask):
+        """What the layer reads."""
+        return encoded.last_hidden_state
+
+    @can_return_tuple
+    def forward(self, input_ids=None, attention_mask=None, labels=None, **arguments):
+        """As `BertlabModel`; labels [B, L], or [B] of whole rows."""
+        count = arguments.pop("num_items_in_batch", None)
+        encoded, loss = self.model(input_ids, attention_mask, **arguments), None
+        logits = self.classifier(self.dropout(self.features(encoded, attention_mask)))
+        if labels is not None:
+            loss = self.loss_function(labels, logits, self.config, num_items_in_batch=count)
+        return self.output_class(loss, logits, encoded.hidden_states)
 
 
-class BertlabForSequenceClassification(WithClassifier):
+class BertlabForSequenceClassification(BertlabForTokenClassification):
     """On the pooler's output, or without a pooler on the state that has seen the whole row."""
 
-    @can_return_tuple
-    def forward(self, input_ids=None, attention_mask=None, labels=None, **arguments):
-        """As `BertlabModel`; labels [B]."""
-        encoded = self.model(input_ids, attention_mask, **arguments)
-        x, pooled = encoded.last_hidden_state, encoded.pooler_output
-        if pooled is None:
-            mask = x.new_ones(x.shape[:2]) if attention_mask is None else attention_mask
-            pooled = self.model.summary(x, mask)
-        logits = self.classifier(self.dropout(pooled))
-        loss = self.loss(logits, labels, arguments)
-        return SequenceClassifierOutput(loss, logits, encoded.hidden_states)
+    output_class = SequenceClassifierOutput
 
-
-class BertlabForTokenClassification(WithClassifier):
-    """On each state."""
-
-    @can_return_tuple
-    def forward(self, input_ids=None, attention_mask=None, labels=None, **arguments):
-        """As `BertlabModel`; labels [B, L]."""
-        encoded = self.model(input_ids, attention_mask, **arguments)
-        logits = self.classifier(self.dropout(encoded.last_hidden_state))
-        loss = self.loss(logits, labels, arguments)
-        return TokenClassifierOutput(loss, logits, encoded.hidden_states)
+    def features(self, encoded, mask):
+        """[B, D]."""
+        if encoded.pooler_output is not None:
+            return encoded.pooler_output
+        x = encoded.last_hidden_state
+        return self.model.summary(x, x.new_ones(x.shape[:2]) if mask is None else mask)

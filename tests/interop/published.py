@@ -152,8 +152,11 @@ def weights(kind: str, vocab: int = VOCAB) -> dict[str, np.ndarray]:
 
 def write_tokenizer(kind: str, directory: Path, size: int = VOCAB) -> None:
     """The files of a tokenizer of so many pieces; BERT's is a vocab.txt."""
-    names = {"roberta": ["<s>", "<pad>", "</s>", "<unk>", "<mask>"], "bert": [*SPECIALS]}
-    names = names.get(kind, ["<|endoftext|>"])
+    names = {
+        "bert": [*SPECIALS],
+        "roberta": ["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+        "modernbert": [*SPECIALS],
+    }.get(kind, ["<|endoftext|>"])
     letters = [chr(ord("a") + i) for i in range(26)]
     pieces = [*names, *letters, *(f"word{i}" for i in range(size))][:size]
     if kind == "bert":
