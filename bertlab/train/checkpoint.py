@@ -99,20 +99,17 @@ def load_params(run: RunDirectory, step: int | None = None):
             f"{run} has no checkpoint of step {'any' if step is None else step}; it has {found}"
         )
     path = run.checkpoints.absolute() / str(steps[-1] if step is None else step) / "state"
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-        saved = checkpointer.metadata(path).item_metadata.tree
-        target = {"params": saved["params"]}
-        averages = [
-            i for i, part in enumerate(saved.get("opt_state", [])) if part and "average" in part
-        ]
-        if averages:
-            target["opt_state"] = [
-                part if i in averages else None for i, part in enumerate(saved["opt_state"])
-            ]
-        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), target)
-        args = ocp.args.PyTreeRestore(target, restore_args=as_numpy, partial_restore=True)
-        restored = checkpointer.restore(path, args=args)
-    averaging = [
-        restored["opt_state"][i] for i in averages if restored["opt_state"][i]["count"] > 0
-    ]
-    return averaging[0]["average"] if averaging else restored["params"]
+    handler = ocp.PyTreeCheckpointHandler()
+    saved = handler.metadata(path).tree
+    target = {"params": saved["params"]}
+    parts = list(saved.get("opt_state", []))
+    averages = [i for i, part in enumerate(parts) if part and "average" in part]
+    if averages:
+        target["opt_state"] = [part if i in averages else None for i, part in enumerate(parts)]
+    as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), target)
+    args = ocp.args.PyTreeRestore(target, restore_args=as_numpy, partial_restore=True)
+    restored = handler.restore(path, args=args)
+    for average in (restored["opt_state"][i] for i in averages):
+        if average["count"] > 0:
+            return average["average"]
+    return restored["params"]

@@ -23,6 +23,7 @@ RULES = {
     "heads": "tensor",
     "hidden": "tensor",
     "embed": "fsdp",
+    "classes": None,
     "norm": None,
     "layers": None,
     None: None,

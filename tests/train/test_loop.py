@@ -1,63 +1,16 @@
-"""A pretraining through the new loop: it resumes bit for bit, and learns."""
+"""A pretraining through the loop: it resumes bit for bit, learns, and refuses to be another run."""
 
 import shutil
-from pydoc_data.topics import topics
 
 import jax
 import numpy as np
 import pytest
 
-from bertlab.config.defaults import base_config
-from bertlab.config.load import set_key
-from bertlab.config.recipes import train_on
+from bertlab.errors import UserError
 from bertlab.train import loop
-from bertlab.train.build import build_pretraining
 from bertlab.train.checkpoint import load_params
 from bertlab.train.run_directory import RunDirectory
-
-SETTINGS = {
-    "data.tokenizer.vocab_size": 400,
-    "data.valid_fraction": 0.2,
-    "data.test_fraction": 0.2,
-    "data.seq_len": 32,
-    "data.batch_size": 8,
-    "model.layers": 1,
-    "model.width": 16,
-    "train.steps": 12,
-    "train.log_every": 5,
-    "train.eval_every": 6,
-    "train.eval_batches": 1,
-    "train.checkpoint_every": 4,
-    "optimizer.learning_rate": 0.01,
-    "mesh.data": 1,
-}
-RECIPES = {
-    "bert": ("bert", "mlm+nsp", {"model.hidden": 24}),
-    "gpt, two phases": (
-        "gpt",
-        "ltr",
-        {"model.hidden": 24, "train.phases": "0.6 data.seq_len=16; 0.4 data.seq_len=32"},
-    ),
-    "stateful awd_lstm": (
-        "awd_lstm",
-        "ltr",
-        {"model.hidden": 24, "data.format": "stream", "model.stateful": True},
-    ),
-}
-
-
-def make(name, folder):
-    """The experiment of a recipe on a part of Python's language reference."""
-    (folder / "text").mkdir(exist_ok=True)
-    text = "\n\n".join(" ".join(topics[name].split()) for name in sorted(topics)[:40])
-    (folder / "text" / "a.txt").write_text(text)
-    family, objectives, settings = RECIPES[name]
-    config = base_config()
-    config.model.family = family
-    train_on(config, f"text:{folder}/text/*.txt", objectives)
-    for key, value in (SETTINGS | settings | {"data.directory": str(folder / "cache")}).items():
-        set_key(config, key, value)
-    return build_pretraining(config)
+from tests.train.runs import RECIPES, make
 
 
 def untimed(lines):
@@ -66,7 +19,12 @@ def untimed(lines):
     return [{key: value for key, value in line.items() if key not in timed} for line in lines]
 
 
-@pytest.mark.parametrize("name", RECIPES)
+SLOW = ("gpt, two phases", "stateful awd_lstm")  # tests/contracts has them in processes too
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in RECIPES]
+)
 def test_a_run_that_stops_twice_ends_as_one_that_does_not(name, tmp_path, monkeypatch):
     whole = loop.run(make(name, tmp_path), tmp_path / "whole")
     first, *_, last = RunDirectory(tmp_path / "whole").metrics()
@@ -83,6 +41,37 @@ def test_a_run_that_stops_twice_ends_as_one_that_does_not(name, tmp_path, monkey
     one, other = (untimed(RunDirectory(tmp_path / run).metrics()) for run in ("whole", "stopped"))
     assert one == other
     shutil.rmtree(tmp_path / "whole" / "checkpoints")
-    assert loop.run(make(name, tmp_path), tmp_path / "whole") == whole, (
-        "finished: nothing is trained"
-    )
+    finished = loop.run(make(name, tmp_path), tmp_path / "whole")
+    assert finished == whole, "nothing is trained"
+
+
+def test_a_directory_has_one_run(tmp_path):
+    workdir, few = tmp_path / "run", {"train__steps": 1, "train__eval_every": 0}
+    loop.run(make("bert", tmp_path, **few), workdir)
+    loop.run(make("bert", tmp_path, **few, train__log_every=1), workdir)
+    with pytest.raises(UserError, match=r"config\.seed is 0 there and 1 here"):
+        loop.run(make("bert", tmp_path, **few, seed=1), workdir)
+    (tmp_path / "text" / "b.txt").write_text("Another text.\n\nIt is short.\n")
+    with pytest.raises(UserError, match="on other data"):
+        loop.run(make("bert", tmp_path, **few), workdir)
+
+
+def test_a_run_starts_from_another_one(tmp_path):
+    few = {"train__steps": 0, "train__phases": ""}
+    loop.run(make("gpt, two phases", tmp_path, **few), tmp_path / "gpt")
+    start = {"init_from": str(tmp_path / "gpt"), "seed": 1, **few}
+    started = make("gpt, two phases", tmp_path, **start, model__width=None, model__hidden=None)
+    assert started.config.model.width == 16
+    loop.run(started, tmp_path / "started")
+    ours, theirs = (load_params(RunDirectory(tmp_path / run)) for run in ("gpt", "started"))
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    for key, value in (("model__activation", "relu"), ("model__width", 32)):
+        with pytest.raises(UserError, match=f"config.{key.replace('__', '.')} is"):
+            make("gpt, two phases", tmp_path, **start, **{key: value})
+
+
+def test_a_budget_sets_the_steps_of_the_run_and_of_its_phases(tmp_path):
+    experiment = make("gpt, two phases", tmp_path, train__budget="tokens=2e4")
+    steps = experiment.config.train.steps
+    assert 90 < steps < 130  # 8 rows of 16 and of 32 positions, without padding
+    assert [phase.end for phase in experiment.phases] == [round(0.6 * steps), steps]
