@@ -235,7 +235,12 @@ def run_config(run: str | Path) -> ConfigDict:
     Raises:
         UserError: It is no run.
     """
-    saved, config = RunDirectory(run).config(), base_config()
+    return with_defaults(RunDirectory(run).config())
+
+
+def with_defaults(saved: Mapping[str, Any]) -> ConfigDict:
+    """The content of a config.json, or a part of it, in a config of all keys."""
+    config = base_config()
     for name, value in saved.items():
         if isinstance(value, Mapping) and name in config:
             config[name].update(ConfigDict(value))
@@ -261,16 +266,22 @@ def load(path: str | Path, step: int | None = None) -> Pretrained:
     if config.objectives and not is_finetuning(config):
         built = objectives.build(config.objectives)
     body = build_body(model_shape(config.model, embedded_tokens(config, tokenizer)))
-    params = load_params(run, step)
-    if "lora" in params:
-        params = jax.device_get(Lora(**config.lora).merge(params))
+    params = merged_params(run, step)
     stream = config.data.get("format") == "stream"
     program = Program(body, built, vocabulary, stream=stream)
     return Pretrained(config, params, body, tokenizer, vocabulary, built, program, step)
 
 
+def merged_params(run: RunDirectory, step: int | None = None):
+    """A run's parameters as NumPy arrays, with low-rank updates added to their kernels."""
+    params = load_params(run, step)
+    if "lora" not in params:
+        return params
+    return jax.device_get(Lora(**run.config()["lora"]).merge(params))
+
+
 def tokenizer_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    """What objectives know of a tokenizer."""
+    """What objectives know of a tokenizer, without a corpus."""
     return Vocabulary(
         size=tokenizer.vocab_size,
         pad_id=tokenizer.pad_id,

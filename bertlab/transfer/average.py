@@ -1,0 +1,96 @@
+"""Averages the predictions of several fine-tunings: ULMFiT's two directions (Howard and Ruder 2018,
+section 3.3), ensembles.
+
+The average has, for each example, the mean probability of each class, choice or tag, or the mean of
+numbers (`Kind.average`).
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from bertlab.errors import UserError
+from bertlab.files import json_line
+from bertlab.train.run_directory import RunDirectory
+from bertlab.transfer.kinds import KINDS
+from bertlab.transfer.kinds.base import Line
+from bertlab.transfer.scoring import outcome, score_lines
+from bertlab.transfer.tasks import find_task, load_task
+
+
+def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
+    """Writes the average of runs as a run without a model: predictions/ and result.json.
+
+    Args:
+        runs: Directories of finished fine-tunings on one task; models and tokenizers may differ.
+        workdir: The average's directory.
+
+    Returns:
+        The content of result.json.
+
+    Raises:
+        UserError: The runs have other classes or examples, or their kind has no average.
+    """
+    runs, directory = [RunDirectory(run) for run in runs], RunDirectory(workdir)
+    if len({run.path.resolve() for run in runs}) < max(2, len(runs)):
+        raise UserError(f"{workdir}: an average needs two runs or more, each once")
+    config = runs[0].config()
+    if any(run.config()["task"] != config["task"] for run in runs) or "+" in config["task"]:
+        raise UserError(f"{workdir}: average runs on one task; {runs[0]} is on {config['task']}")
+    task = find_task(config["task"])
+    data, kind = load_task(task, config["task_data"]), KINDS[task.kind]
+    metrics, valid = {}, None
+    for split in ("valid", "test"):
+        lines = []
+        for same_example in zip(*(ordered_lines(run, split, data.labels) for run in runs)):
+            if any(line["id"] != same_example[0]["id"] for line in same_example):
+                raise UserError(f"{runs[0]} and others predict different examples of {split}")
+            lines.append(kind.average(same_example, data.labels))
+        valid = valid or lines
+        lines, chosen = kind.finish(lines, valid, ConfigDict(config["transfer"]))
+        scores = chosen | score_lines(task, data, lines)
+        metrics[split] = {f"{task.name}/{name}": value for name, value in scores.items()}
+        path = directory.path / "predictions" / f"{split}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(map(json_line, lines)), encoding="utf-8")
+    results = [run.read("result") for run in runs]
+    costs = ("tokens", "supervised", "flops", "seconds", "parameters")
+    result = {
+        "step": max(result["step"] for result in results),
+        **{name: sum(result.get(name, 0) for result in results) for name in costs},
+        "metrics": metrics,
+        "data_hash": results[0]["data_hash"],
+        **outcome({task.name: (task, data)}, results[0]["cut"]),
+    }
+    directory.write("config", config | {"init_from": "", "averages": [str(run) for run in runs]})
+    directory.write("classes", {task.name: list(data.labels)})
+    directory.write("result", result)
+    return result
+
+
+def ordered_lines(run: RunDirectory, split: str, labels: Sequence[str]) -> list[Line]:
+    """A run's predictions, with the probabilities of classes in the order of `labels`.
+
+    Raises:
+        UserError: The run has no predictions, or other classes.
+    """
+    path = run.path / "predictions" / f"{split}.jsonl"
+    if run.read("result") is None or not path.exists():
+        raise UserError(f"{run} is no finished fine-tuning: it lacks result.json or {path.name}")
+    (theirs,) = run.read("classes").values()
+    if sorted(theirs) != sorted(labels):
+        raise UserError(f"{run} has the classes {', '.join(theirs)}, not {', '.join(labels)}")
+    order = [theirs.index(label) for label in labels]
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    if order == sorted(order):
+        return lines
+
+    def permuted(shares):
+        if shares and isinstance(shares[0], list):
+            return [permuted(part) for part in shares]
+        return [shares[number] for number in order] if shares else shares
+
+    return [{**line, "probabilities": permuted(line["probabilities"])} for line in lines]

@@ -1,0 +1,250 @@
+"""Trains a pretrained run on tasks: pretraining's loop, with the tasks' heads as objectives.
+
+`config.optimizer` states what is trained (everything, layer by layer, the head), and
+`config.objectives.TASK` what the head reads; fine-tuning and feature-based transfer differ in a few
+keys. A recipe has the settings of a paper.
+"""
+
+import copy
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+from ml_collections.config_dict import placeholder
+
+from bertlab.config.defaults import base_config
+from bertlab.config.load import set_key
+from bertlab.errors import UserError
+from bertlab.train import loop
+from bertlab.train.run_directory import RunDirectory
+from bertlab.transfer.build import Tasks, build_finetuning
+from bertlab.transfer.cut import cut_lines
+from bertlab.transfer.features import WORD_VECTORS
+from bertlab.transfer.heads import AUXILIARY
+from bertlab.transfer.kinds import KINDS
+from bertlab.transfer.recipes import RECIPES
+from bertlab.transfer.tasks import TASK_DATA, find_task, load_tasks
+from bertlab.transfer.zero_shot import zero_shot
+
+DATA = dict(
+    seq_len=48,  # most positions of a text
+    batch_size=16,
+    seed=placeholder(int),  # of the order of examples; unset: `seed`
+    characters=False,  # as in the pretraining
+    buckets=(),  # lengths below seq_len: a batch has rows of similar length
+)
+"""`config.data` of a fine-tuning."""
+
+TRANSFER = dict(
+    epochs=0.0,  # passes over the training examples, if train.steps is 0
+    warmup=0.0,  # share of the steps that warm up; 0: as optimizer.warmup_steps has it
+    layout="pair",  # pair, delimited: special tokens around texts (bertlab/transfer/inputs.py)
+    # auto, first, last: the piece at which a word is read; auto: the first if the model sees both
+    # sides, else the last, which alone has seen the whole word
+    word_piece="auto",
+    # tagging: a sentence has as much of its document around it as fits (BERT's table 7)
+    document_context=False,
+    random=False,  # start from random parameters instead of the run's
+    # a task of the fine-tuned run whose head goes on, with its classes by their names; empty: that
+    # of the same name, if its classes are the same
+    head="",
+    features=False,  # train on stored states (bertlab/transfer/stored.py)
+    zero_shot=False,  # answer by the model's likelihood (bertlab/transfer/zero_shot.py)
+    layers=placeholder(int),  # how many are transferred, from the embeddings up; unset: all
+    doc_stride=128,  # span: pieces between the starts of two windows
+    max_query=64,  # span: most pieces of a question
+    n_best=20,  # span: starts and ends of a window that are compared
+    max_answer_length=30,  # span: most pieces of an answer
+    # SQuAD 2.0: no answer if its score exceeds the best answer's by more; unset: the best threshold
+    # on valid
+    null_threshold=placeholder(float),
+)
+"""`config.transfer`."""
+
+
+def finetune(
+    run: str | Path,
+    task: str,
+    workdir: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    recipe: str = "small",
+) -> dict[str, Any]:
+    """Trains a run on a task; the same call resumes.
+
+    Args:
+        run: Directory of a pretrained, imported or fine-tuned run (STILTs).
+        task: A name, FILE.py with one's own task, or several joined by "+", which share the body.
+        workdir: The new run's directory.
+        overrides: Dotted names to values, or to their text; `head.X` is X of every task's head.
+        recipe: A key of `RECIPES`.
+
+    Returns:
+        The content of result.json.
+
+    Raises:
+        UserError: The run, the task, its files or a setting is wrong.
+    """
+    config, tasks = configure(run, task, recipe, overrides)
+    if jax.process_index() == 0:
+        for name, (of_task, data) in tasks.items():
+            counts = ", ".join(f"{len(found):,} {split}" for split, found in data.examples.items())
+            print(f"{name}: {counts} examples", *data.notes, sep=f"\n{name}: ", flush=True)
+            label = data.constant_label()
+            if KINDS[of_task.kind].is_trained and label is not None:
+                print(f"{name}'s label never varies: it is {label!r} in all training examples")
+    if config.transfer.zero_shot:
+        result = zero_shot(config, tasks, Path(workdir))
+    else:
+        experiment, outcome = build_finetuning(config, tasks, Path(workdir))
+        result = loop.run(experiment, workdir) | outcome()
+        if jax.process_index() == 0:
+            RunDirectory(workdir).write("result", result)
+    if jax.process_index() == 0:
+        print(*cut_lines(result["cut"]), sep="\n", end="", flush=True)
+    return result
+
+
+def finetune_config(*args, **settings) -> ConfigDict:
+    """The config of a fine-tuning; arguments as for `configure`."""
+    return configure(*args, **settings)[0]
+
+
+def configure(
+    run: str | Path,
+    task: str,
+    recipe: str = "small",
+    overrides: Mapping[str, Any] | None = None,
+    pretrained: Mapping[str, Any] | None = None,
+) -> tuple[ConfigDict, Tasks]:
+    """The config of a fine-tuning, and the tasks' examples.
+
+    Args:
+        run, task, recipe, overrides: As for `finetune`.
+        pretrained: The run's config, if the run does not exist yet.
+
+    Raises:
+        UserError: As for `finetune`.
+    """
+    pretrained = RunDirectory(run).config() if pretrained is None else pretrained
+    config = recipe_config(str(run), task, recipe, pretrained)
+    overrides = overrides or {}
+    override(config, overrides)
+    if config.transfer.epochs and config.train.steps and "transfer.epochs" in overrides:
+        if "train.steps" not in overrides:
+            raise UserError(
+                f"config.transfer.epochs={config.transfer.epochs} has no effect with"
+                f" config.train.steps={config.train.steps}; set config.train.steps=0"
+            )
+    tasks = load_tasks(config.task, config.task_data.to_dict())
+    return sized(config, tasks), tasks
+
+
+def recipe_config(run: str, task: str, recipe: str, pretrained: Mapping[str, Any]) -> ConfigDict:
+    """The run's model, the defaults and a recipe's keys, before overrides."""
+    if recipe not in RECIPES:
+        raise UserError(f"--recipe={recipe} is not one of {', '.join(RECIPES)}")
+    tasks, config = [find_task(name) for name in task.split("+")], base_config()
+    config.init_from, config.task, config.recipe = run, task, recipe
+    config.seed = pretrained["seed"]
+    config.model.update(pretrained["model"])
+    config.model.update(stateful=False, attention="auto")
+    config.data = ConfigDict(copy.deepcopy(DATA))
+    config.data.characters = pretrained["data"].get("characters", False)
+    config.task_data = ConfigDict({**copy.deepcopy(TASK_DATA), **pretraining_data(pretrained)})
+    config.transfer = ConfigDict(copy.deepcopy(TRANSFER))
+    config.transfer.layout = (pretrained.get("transfer") or {}).get("layout", "pair")
+    config.metrics = ConfigDict({task.name: task.metrics[0] for task in tasks})
+    settings = {**RECIPES[recipe]}
+    settings |= KINDS[tasks[0].kind].recipe(recipe, tasks[0].may_lack_answer)
+    config.objectives = ConfigDict(
+        {task.name: objective_entry(1.0, KINDS[task.kind].settings()) for task in tasks}
+    )
+    for name in AUXILIARY.keys() & settings.keys():
+        config.objectives[name] = ConfigDict(objective_entry(settings.pop(name)))
+    config.train.update(steps=400, eval_every=0, eval_batches=0, checkpoint_every=0)
+    config.train.keep_checkpoints = 1
+    for name, value in settings.items():
+        for key in keys_of(config, name):
+            set_key(config, key, value)
+    return config
+
+
+def pretraining_data(pretrained: Mapping[str, Any]) -> dict[str, Any]:
+    """What tasks that are made of the pretraining's documents need to know of its data."""
+    defaults = TASK_DATA["pretraining"]
+    return {"pretraining": {k: pretrained["data"].get(k, v) for k, v in defaults.items()}}
+
+
+def objective_entry(weight: float, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """An entry of `config.objectives`."""
+    return {"weight": weight, "final_weight": placeholder(float), **(settings or {})}
+
+
+def keys_of(config: ConfigDict, key: str) -> list[str]:
+    """The keys that an override sets; `head.X` those of the heads that have it."""
+    if not key.startswith("head."):
+        return [key]
+    setting = key.removeprefix("head.")
+    return [
+        f"objectives.{n}.{setting}" for n, entry in config.objectives.items() if setting in entry
+    ]
+
+
+def override(config: ConfigDict, overrides: Mapping[str, Any]) -> None:
+    """Sets keys to values, or to what text means for the key's type, as --config.KEY=TEXT does.
+
+    Raises:
+        UserError: A key is unknown, or has another type.
+    """
+    command, typed = ["bertlab"], {}
+    for name, value in overrides.items():
+        keys = keys_of(config, name)
+        if not keys:
+            raise UserError(f"config.{name} is no setting of any head of this run")
+        for key in keys:
+            if isinstance(value, str):
+                command.append(f"--config.{key}={value}")
+            else:
+                typed[key] = value
+    flag_values = flags.FlagValues()
+    try:
+        config_flags.DEFINE_config_dict("config", config, flag_values=flag_values, sys_argv=command)
+        flag_values(command)
+        for key, value in typed.items():
+            set_key(config, key, value)
+    except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(" ".join(str(error).split())) from None
+
+
+def sized(config: ConfigDict, tasks: Tasks) -> ConfigDict:
+    """The config with what follows from other keys and from the number of training examples."""
+    config = config.copy_and_resolve_references()
+    train, optimizer, transfer = config.train, config.optimizer, config.transfer
+    if not any(KINDS[task.kind].is_trained for task, _ in tasks.values()):
+        train.steps, transfer.epochs, transfer.warmup = 0, 0.0, 0.0
+        optimizer.frozen, optimizer.thaw = "", "all"
+    examples = sum(len(data.examples["train"]) for _, data in tasks.values())
+    if config.data.seed is None:
+        config.data.seed = config.seed
+    if not train.steps and transfer.epochs:  # as run_classifier.py
+        train.steps = max(1, int(examples / config.data.batch_size * transfer.epochs))
+    if transfer.warmup and optimizer.warmup_steps:
+        raise UserError(
+            f"config.optimizer.warmup_steps={optimizer.warmup_steps} and config.transfer.warmup="
+            f"{transfer.warmup} both set the warm-up; set config.transfer.warmup=0"
+        )
+    if transfer.warmup:
+        optimizer.warmup_steps = int(train.steps * transfer.warmup)
+    if config.lora.rank and not optimizer.frozen:
+        optimizer.frozen = "^body/"
+    for name, entry in config.objectives.items():
+        if entry.get(WORD_VECTORS) and not entry.word_vectors_trained:
+            vectors = f"^heads_{re.escape(name)}/features/{WORD_VECTORS}$"
+            optimizer.frozen = "|".join(filter(None, [optimizer.frozen, vectors]))
+    if optimizer.thaw in ("gradual", "chain") and not optimizer.thaw_steps:
+        optimizer.thaw_steps = max(1, examples // config.data.batch_size)
+    return config

@@ -1,0 +1,197 @@
+"""From a head's outputs to predictions, and from predictions to the task's metrics."""
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from bertlab.files import json_line
+from bertlab.objectives.program import Program
+from bertlab.train.run_directory import RunDirectory
+from bertlab.train.sharding import build_mesh, put_batch, replicated
+from bertlab.transfer.batches import Batch, by_row
+from bertlab.transfer.kinds import KINDS
+from bertlab.transfer.kinds.base import Line, OneClass, Outputs, TaskRows, named
+from bertlab.transfer.scorers import ENTITY_METRICS, GROUP_METRICS, METRICS, NUMBER_METRICS
+from bertlab.transfer.tasks import Task, TaskData
+
+Tasks = Mapping[str, tuple[Task, TaskData]]
+"""By the name of each task's objective."""
+
+
+class Scores:
+    """(split, parameters) -> the tasks' metrics, as `Experiment.score`.
+
+    Process 0 writes classes.json and predictions/SPLIT.jsonl.
+    """
+
+    def __init__(
+        self,
+        config: ConfigDict,
+        program: Program,
+        tasks: Tasks,
+        rows: Mapping[str, Mapping[str, TaskRows]],
+        batches: Mapping[str, Sequence[Batch]],
+        workdir: Path,
+    ):
+        """Scores of held-out splits.
+
+        Args:
+            config: The whole config.
+            program: With the tasks' heads.
+            tasks: Their examples.
+            rows: By split and task.
+            batches: By split, of the rows of all tasks, one task's after the other's.
+            workdir: The run's directory.
+        """
+        self._program, self._tasks, self._rows, self._batches = program, tasks, rows, batches
+        self._writer = PredictionWriter(config.transfer, tasks, workdir)
+        self._mesh = build_mesh(config.mesh)
+        # Every process gets the outputs of all rows.
+        self._outputs = jax.jit(self._head_outputs, out_shardings=replicated(self._mesh))
+
+    def __call__(self, split: str, params: Any) -> dict[str, float]:
+        with jax.set_mesh(self._mesh):
+            found = [
+                jax.device_get(self._outputs(params, put_batch(self._mesh, batch)))
+                for batch in self._batches[split]
+            ]
+        outputs, begin = {}, 0
+        for name, made in self._rows[split].items():
+            every = by_row([batch["batch"] for batch in found], [batch[name] for batch in found])
+            outputs[name] = every[begin : begin + len(made.rows)], made.about
+            begin += len(made.rows)
+        return self._writer(split, outputs)
+
+    def _head_outputs(self, params, batch):
+        found = {"batch": {"row_number": batch["row_number"]}}
+        for name in self._tasks:
+            outputs = self._program.objectives[name].outputs
+            found[name] = self._program.call(params, name, batch, outputs)
+        return found
+
+
+class PredictionWriter:
+    """(split, outputs by task) -> metrics; writes the predictions.
+
+    Args:
+        settings: `config.transfer`.
+        tasks: By name.
+        workdir: The run's directory.
+    """
+
+    def __init__(self, settings: ConfigDict, tasks: Tasks, workdir: Path):
+        self._settings, self._tasks, self._workdir = settings, tasks, workdir
+        self._valid: dict[str, list[Line]] = {}
+
+    def __call__(self, split: str, outputs: Mapping[str, tuple[Outputs, Any]]) -> dict[str, float]:
+        """Metrics as "TASK/METRIC"; a split without labels has none.
+
+        Args:
+            split: Its name; "valid" comes before "test", whose threshold it chooses.
+            outputs: Each task's outputs by row, and `TaskRows.about`.
+        """
+        metrics, written = {}, []
+        for name, (task, data) in self._tasks.items():
+            kind, (found, about) = KINDS[task.kind], outputs[name]
+            examples = data.examples[split]
+            lines = kind.predict(examples, data.names, found, about, self._settings)
+            if split == "valid":
+                self._valid[name] = lines
+            lines, chosen = kind.finish(lines, self._valid.get(name), self._settings)
+            scores = chosen | score_lines(task, data, lines)
+            metrics |= {f"{name}/{metric}": value for metric, value in scores.items()}
+            written += [{"task": name, **line} for line in lines]
+        if jax.process_index() == 0:
+            classes = {name: list(data.labels) for name, (_, data) in self._tasks.items()}
+            RunDirectory(self._workdir).write("classes", classes)
+            path = self._workdir / "predictions" / f"{split}.jsonl"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("".join(map(json_line, written)), encoding="utf-8")
+        return metrics
+
+
+def score_lines(task: Task, data: TaskData, lines: Sequence[Line]) -> dict[str, float]:
+    """The task's metrics over the predictions whose answer is not hidden; {} if all are.
+
+    Tasks of words have the accuracy of all words too.
+    """
+    lines = [line for line in lines if line["gold"] is not None]
+    if not lines:
+        return {}
+    names = [line["gold"] for line in lines], [line["predicted"] for line in lines]
+    numbers = {name: number for number, name in enumerate(data.names)}
+
+    def numbered(item):
+        return [*map(numbered, item)] if isinstance(item, list) else numbers.get(item, -1)
+
+    metrics, found = list(task.metrics), {}
+    if KINDS[task.kind].reads_words and task.kind == "tagging":
+        metrics = list(dict.fromkeys([*metrics, "accuracy"]))
+    for metric in metrics:
+        sides = names
+        if metric in NUMBER_METRICS:
+            sides = [numbered(side) for side in names]
+        elif metric in ENTITY_METRICS:
+            sides = [[data.scheme.entities(tags) for tags in side] for side in names]
+        elif metric in GROUP_METRICS:
+            groups = [line.get("group", number) for number, line in enumerate(lines)]
+            sides = [grouped(side, groups) for side in names]
+        found[metric] = float(METRICS[metric](*sides))
+    return found
+
+
+def grouped(items: Sequence, groups: Sequence) -> list[list]:
+    """The items of each group together."""
+    found = {}
+    for item, group in zip(items, groups, strict=True):
+        found.setdefault(group, []).append(item)
+    return list(found.values())
+
+
+def most_frequent(tasks: Tasks, split: str) -> dict[str, float]:
+    """The scores of always answering the most frequent class of train, for tasks with one class a
+    text or word."""
+    found = {}
+    for name, (task, data) in tasks.items():
+        tags = task.kind == "tagging"
+        if not (tags or isinstance(KINDS[task.kind], OneClass)):
+            continue
+        labels = [example.label for example in data.examples["train"]]
+        counts = Counter(itertools.chain.from_iterable(labels) if tags else labels)
+        answer = named(counts.most_common(1)[0][0], data.names)
+        lines = []
+        for example in data.examples[split]:
+            gold, predicted = example.label, answer
+            if gold is not None:
+                gold = [data.names[n] for n in gold] if tags else named(gold, data.names)
+            if tags:
+                predicted = [answer] * len(example.words)
+            lines.append({"gold": gold, "predicted": predicted})
+            lines[-1] |= {"group": example.group} if example.group else {}
+        scores = score_lines(task, data, lines)
+        found |= {f"{name}/{metric}": value for metric, value in scores.items()}
+    return found
+
+
+def outcome(tasks: Tasks, cut: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[str, Any]:
+    """What result.json has of a transfer beside its metrics.
+
+    Args:
+        tasks: By name.
+        cut: By split and task, what did not fit into rows (`bertlab.transfer.cut`).
+    """
+    unseen = {
+        split: {name: n for name, (_, data) in tasks.items() if (n := data.count_unseen(split))}
+        for split in ("valid", "test")
+    }
+    frequent = {split: most_frequent(tasks, split) for split in ("valid", "test")}
+    return {
+        "cut": cut,
+        "unseen_tags": {split: counts for split, counts in unseen.items() if counts},
+        "most_frequent": {split: scores for split, scores in frequent.items() if scores},
+    }

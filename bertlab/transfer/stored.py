@@ -1,0 +1,163 @@
+"""Feature-based transfer from stored states: the body runs once, then heads are trained on disk's.
+
+The states of all layers at all positions of the rows are stored beside the prepared corpora, in
+float16; runs that read the same rows with the same body (seeds, rates, mixes of layers) share them.
+A head is trained as on a frozen body, but for the rounding.
+
+Letters: B rows, L positions, W the widths of all layers together.
+"""
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+from ml_collections import ConfigDict
+
+from bertlab.errors import UserError
+from bertlab.files import cache_directory
+from bertlab.models.base import Body, Carry, Encoded, View
+from bertlab.models.presets import model_direction
+from bertlab.models.static import StaticShape
+from bertlab.transfer.batches import Batch, Batches
+from bertlab.transfer.load import Pretrained, load
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredShape(StaticShape):
+    """Shape of a body that reads its states: like a lookup, it costs no FLOPs.
+
+    Attributes:
+        widths: Of the layers, embeddings first.
+        side: What the states have seen.
+    """
+
+    widths: tuple[int, ...] = ()
+    side: str = "both"
+
+
+class StoredBody(Body):
+    """A body without parameters, whose layers are the view's `features` [B, L, W]."""
+
+    shape: StoredShape
+
+    def setup(self):
+        pass
+
+    def encode(self, view: View, carry: Carry | None = None) -> tuple[Encoded, Carry]:
+        ends = np.cumsum(self.shape.widths)[:-1].tolist()
+        layers = tuple(jnp.split(view["features"], ends, axis=-1))
+        return Encoded(**{self.shape.side: layers}), {}
+
+    def predict_tokens(self, hidden, side: str, among=None):
+        raise UserError("config.transfer.features=True stores no output layer; set it to False")
+
+    def pool(self, encoded: Encoded, view: View, documents: int | None = None):
+        raise UserError("config.transfer.features=True stores no pooler: set pooling='mean'")
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredStates:
+    """The states of the rows of a split.
+
+    Attributes:
+        states: Of all positions of the rows, one row's after the other's.
+        bounds: Where each row's begin, and the last one's end.
+    """
+
+    states: Float[np.ndarray, "T W"]
+    bounds: Int[np.ndarray, "R+1"]
+
+    def add(self, batch: Batch) -> Batch:
+        """The batch with `features` [B, L, W], zeros at padding."""
+        shape = (*batch["tokens"].shape, self.states.shape[1])
+        features = np.zeros(shape, np.float32)
+        for index, number in enumerate(batch["row_number"]):
+            if number >= 0:
+                first, last = self.bounds[number : number + 2]
+                features[index, : last - first] = self.states[first:last]
+        return {**batch, "features": features}
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation(Sequence):
+    """Evaluation batches whose states are read when they are used."""
+
+    batches: Sequence[Batch]
+    stored: StoredStates
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, index: int) -> Batch:
+        return self.stored.add(self.batches[index])
+
+
+def with_stored_states(config: ConfigDict, batches: Mapping[str, Batches], rows):
+    """The body that reads stored states, and the batches that have them.
+
+    Args:
+        config: Of the fine-tuning.
+        batches: By split.
+        rows: By split, those of the batches.
+
+    Returns:
+        The body, training batches by step, and evaluation batches by split.
+    """
+    model = load(config.init_from, config.init_step)
+    stored = {
+        split: stored_states(model, found, rows[split], config.task_data.pretraining.directory)
+        for split, found in batches.items()
+    }
+    side, layers = model.encode(batches["valid"].evaluation()[0]).widest()
+    shape = StoredShape(
+        width=layers[-1].shape[-1],
+        vocab_size=model.vocabulary.size,
+        direction=model_direction(model.config.model),
+        dtype=jnp.dtype("float32"),
+        widths=tuple(layer.shape[-1] for layer in layers),
+        side=side,
+    )
+
+    def train(step: int) -> Batch:
+        return stored["train"].add(batches["train"](step))
+
+    evaluations = {
+        split: Evaluation(batches[split].evaluation(), stored[split]) for split in ("valid", "test")
+    }
+    return StoredBody(shape), train, evaluations
+
+
+def stored_states(model: Pretrained, batches: Batches, rows, cache: str) -> StoredStates:
+    """The states of a split's rows, computed if no run has stored them."""
+    digest = hashlib.blake2b(batches.hash.encode(), digest_size=16)
+    for leaf in jax.tree.leaves(model.params["body"]):
+        digest.update(np.ascontiguousarray(leaf))
+    path = cache_directory(cache) / "states" / f"{digest.hexdigest()}.npy"
+    bounds = np.concatenate([[0], np.cumsum([len(row["tokens"]) for row in rows])])
+    if not path.exists():
+        store(model, batches.evaluation(), bounds, path)
+    return StoredStates(np.load(path, mmap_mode="r"), bounds)
+
+
+def store(model: Pretrained, batches: Sequence[Batch], bounds, path: Path) -> None:
+    """Writes the states of the batches' rows, [T, W] in float16."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary, states = path.with_name(f"{path.name}.{os.getpid()}.tmp"), None
+    for batch in batches:
+        _, layers = model.encode(batch).widest()
+        found = np.concatenate([np.asarray(layer, np.float32) for layer in layers], axis=-1)
+        if states is None:
+            shape = (int(bounds[-1]), found.shape[-1])
+            states = np.lib.format.open_memmap(temporary, "w+", np.float16, shape)
+        for index, number in enumerate(batch["row_number"]):
+            if number >= 0:
+                first, last = bounds[number : number + 2]
+                states[first:last] = found[index, : last - first]
+    states.flush()
+    os.replace(temporary, path)
