@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from bertlab.data.characters import CHARACTERS, PADDING
 from bertlab.errors import UserError
@@ -79,25 +79,20 @@ class LayerMix(nn.Module):
             equation 1); "hypercolumns", all layers concatenated.
         penalty: λ of λ‖w‖²: 1 keeps the weights near their mean, 0.001 lets them differ. The first
             version of ELMo's paper has λ‖w − 1/n‖², the same, because softmax ignores a constant.
-        norm: First normalise each layer to mean 0 and variance 1 over all elements of the batch's
-            filled positions, without parameters (bilm-tf's and AllenNLP's `do_layer_norm`).
         dropout: Of the result (AllenNLP's ELMo: 0.5).
     """
 
     mix: str
     penalty: float = 0.0
-    norm: bool = False
     dropout: float = 0.0
 
     @nn.compact
     def __call__(
-        self, layers: Sequence[Float[Array, "B L D"]], filled: Bool[Array, "B L"]
+        self, layers: Sequence[Float[Array, "B L D"]]
     ) -> tuple[Float[Array, "B L D"], Float[Array, ""]]:
         """The mix in float32, and the penalty."""
         chosen = chosen_layers(self.mix, [layer.shape[-1] for layer in layers])
         layers = [layers[i].astype(jnp.float32) for i in chosen]
-        if self.norm:
-            layers = [normalised_together(layer, filled) for layer in layers]
         penalty = jnp.zeros((), jnp.float32)
         if _concatenates(self.mix):
             mixed = jnp.concatenate(layers, -1)
@@ -110,16 +105,6 @@ class LayerMix(nn.Module):
         else:
             mixed = sum(layers)
         return Dropout(self.dropout)(mixed), penalty
-
-
-def normalised_together(
-    x: Float[Array, "B L D"], filled: Bool[Array, "B L"]
-) -> Float[Array, "B L D"]:
-    """Mean 0 and variance 1 over all elements of filled positions; 0 elsewhere."""
-    inside = filled[..., None]
-    count = jnp.maximum(inside.sum() * x.shape[-1], 1)
-    centred = jnp.where(inside, x - jnp.where(inside, x, 0).sum() / count, 0)
-    return centred * jax.lax.rsqrt((centred**2).sum() / count + 1e-12)
 
 
 class Recurrent(nn.Module):

@@ -45,7 +45,6 @@ CHOICES = {
 NEEDS = {
     "cell": "bilstm",
     "norm": "blocks",
-    "block_layers": "blocks",
     "chunk_varies": "chunk",
     "speller": "spelling",
     "word_vectors_trained": "word_vectors",
@@ -71,7 +70,7 @@ class TaskModel(nn.Module):
 
     def setup(self):
         h = self.head
-        mix = h.layers, h.mix_penalty, h.mix_norm, h.mix_dropout
+        mix = h.layers, h.mix_penalty, h.mix_dropout
         self.mixes = [LayerMix(*mix) for _ in range(2 if h.place == "input_output" else 1)]
         if h.bilstm:
             self.encoder = RecurrentEncoder(h.bilstm, h.hidden, h.dropout, h.place, h.cell)
@@ -82,8 +81,7 @@ class TaskModel(nn.Module):
         if h.crf:
             self.crf = crf.Transitions(h.classes)
         if h.blocks:
-            dropouts = (h.dropout, 0.1)
-            self.classifier = Blocks(h.classes, h.blocks, h.block_layers, dropouts, h.norm)
+            self.classifier = Blocks(h.classes, h.blocks, (h.dropout, 0.1), h.norm)
         else:
             self.dense = Dense(h.classes, ("embed", "classes"))
         self.dropout = Dropout(h.dropout)
@@ -98,7 +96,7 @@ class TaskModel(nn.Module):
             documents: 0 at padding.
             view: Has the features of words that the head reads.
         """
-        mixed, penalties = zip(*(mix(layers, documents > 0) for mix in self.mixes))
+        mixed, penalties = zip(*(mix(layers) for mix in self.mixes))
         if not self.head.bilstm:
             return mixed[0], penalties[0]
         words = self.features(view) if self.head.reads_words else None
@@ -135,7 +133,6 @@ class TaskHead(Objective):
     Attributes:
         layers: The layers that are read, and how (`LayerMix`).
         mix_penalty: λ of the penalty λ‖w‖² on the mix's weights w.
-        mix_norm: Normalise each layer first.
         mix_dropout: Of the mix.
         bilstm: Layers of a new biLSTM; 0: none.
         cell: Its cells; "gru" makes it a biGRU (TagLM's tagger of names).
@@ -149,7 +146,6 @@ class TaskHead(Objective):
 
     layers: str = "last"
     mix_penalty: float = 0.0
-    mix_norm: bool = False
     mix_dropout: float = 0.0
     bilstm: int = 0
     cell: str = "lstm"
@@ -161,7 +157,6 @@ class TaskHead(Objective):
     # What only some heads have as settings, or derive from the task.
     pooling: ClassVar[str] = "mean"
     blocks: ClassVar[int] = 0
-    block_layers: ClassVar[int] = 1
     norm: ClassVar[str] = "layer_norm"
     chunk: ClassVar[int] = 0
     crf: ClassVar[bool] = False
@@ -238,8 +233,7 @@ class TextHead(TaskHead):
             the whole text through the body's dense layer and tanh (BERT's [CLS]); "concat",
             [h_last; max; mean] (Howard and Ruder 2018, section 3.3).
         blocks: Width of a ReLU layer before the classifier (ULMFiT: 50); 0: none.
-        block_layers: Such layers, one after the other (ULMFiT: 1).
-        norm: Before each of them and the classifier: "layer_norm", "batch_norm" (ULMFiT) or "none".
+        norm: Before it and the classifier: "layer_norm", "batch_norm" (ULMFiT) or "none".
         chunk: Gradients flow back through so many positions of a recurrent body, whose states go on
             and are all pooled (BPTT for classification: Howard and Ruder 2018, section 3.3); 0:
             through all. Dropout masks of a row are the same in all chunks; fastai draws them again.
@@ -249,7 +243,6 @@ class TextHead(TaskHead):
 
     pooling: str = "mean"
     blocks: int = 0
-    block_layers: int = 1
     norm: str = "layer_norm"
     chunk: int = 0
     chunk_varies: bool = False
@@ -354,15 +347,13 @@ class Blocks(nn.Module):
 
     Attributes:
         classes: C.
-        hidden: Width between the blocks.
-        layers: Blocks before the last, which has the classes.
-        dropouts: In the first block and in later ones (the released script: 0.4 and 0.1).
+        hidden: Width between the two blocks.
+        dropouts: Of the two (the released script: 0.4 and 0.1).
         norm: One of `NORMS`.
     """
 
     classes: int
     hidden: int
-    layers: int
     dropouts: tuple[float, float]
     norm: str
 
@@ -372,20 +363,15 @@ class Blocks(nn.Module):
     ) -> Float[Array, "... C"]:
         """Logits in float32."""
         x = x.astype(jnp.float32)
-        for number in range(self.layers + 1):
-            is_last = number == self.layers
-            x = jax.nn.relu(x) if number else x
+        for number, (width, axis) in enumerate(((self.hidden, None), (self.classes, "classes"))):
             if self.norm == "layer_norm":
                 x = Norm(1e-5, name=f"norm_{number}")(x)
             elif self.norm == "batch_norm":
                 x = BatchNorm(name=f"norm_{number}")(x, counted)
-            x = Dropout(self.dropouts[min(number, 1)])(x)
-            x = Dense(
-                self.classes if is_last else self.hidden,
-                ("embed", "classes" if is_last else None),
-                nn.initializers.lecun_normal(),
-                name=f"dense_{number}",
-            )(x)
+            x = Dropout(self.dropouts[number])(x)
+            init = nn.initializers.lecun_normal()
+            x = Dense(width, ("embed", axis), init, name=f"dense_{number}")(x)
+            x = x if number else jax.nn.relu(x)
         return x
 
 

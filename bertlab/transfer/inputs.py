@@ -64,6 +64,10 @@ class Text(NamedTuple):
     characters: Int[np.ndarray, "T 50"] | None = None
 
 
+Frame = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""Ids before, between and after the texts of a document."""
+
+
 class Document(NamedTuple):
     """One text or pair with its special ids.
 
@@ -104,8 +108,8 @@ class Inputs:
         self._table = character_table(tokenizer) if layout.characters else None
 
     @property
-    def frame(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Ids before, between and after the texts of a document."""
+    def frame(self) -> Frame:
+        """The frame of a layout's documents."""
         tokenizer = self.tokenizer
         if self.layout.name == "delimited":
             start, delimiter, extract = range(tokenizer.vocab_size, tokenizer.vocab_size + 3)
@@ -124,9 +128,9 @@ class Inputs:
         """A text or a pair, cut to `seq_len`."""
         return self.framed([self.text(text) for text in texts])
 
-    def framed(self, texts: Sequence[Text]) -> Document:
+    def framed(self, texts: Sequence[Text], frame: Frame | None = None) -> Document:
         """One or two texts between the special ids, cut to `seq_len`."""
-        before, between, after = self.frame
+        before, between, after = frame or self.frame
         sizes = [len(text.ids) for text in texts]
         total, room = sum(sizes), self.layout.seq_len
         if self.layout.name == "delimited" and len(texts) == 2:
@@ -169,22 +173,14 @@ class Inputs:
         prefix, suffix = self.tokenizer.prefix_ids, self.tokenizer.suffix_ids
         room -= len(prefix) + len(suffix)
         spare, behind = max(room - (end - begin), 0), len(text.ids) - end
-        left = min(begin, max(spare // 2, spare - behind))
-        first_piece = begin - left
-        pieces = slice(first_piece, min(first_piece + room, len(text.ids)))
+        first_piece = begin - min(begin, max(spare // 2, spare - behind))
+        pieces = slice(first_piece, first_piece + room)
+        characters = None if text.characters is None else text.characters[pieces]
+        document = self.framed([Text(text.ids[pieces], characters)], (prefix, (), suffix))
         bounds = starts[len(before) : len(before) + len(words) + 1] - first_piece
-        size = pieces.stop - pieces.start
+        size = len(text.ids[pieces])
         first = bounds[:-1][bounds[:-1] < size] + len(prefix)
         last = bounds[1:][bounds[1:] <= size] - 1 + len(prefix)
-        tokens = np.array([*prefix, *text.ids[pieces], *suffix], np.int32)
-        characters = None
-        if self._table is not None:
-            around = self._characters(prefix), self._characters(suffix)
-            characters = np.concatenate([around[0], text.characters[pieces], around[1]])
-        cut = (max(end - pieces.stop, 0), end - begin)
-        ends = (len(tokens) - len(suffix) - 1,)
-        zeros = np.zeros(len(tokens), np.int32)
-        document = Document(tokens, zeros, characters, (len(prefix),), ends, cut)
         read_at = first if self.layout.first_piece else last
         whole = int((starts[: len(before)] >= first_piece).sum())
         return Words(document, first, last, read_at, whole)

@@ -23,7 +23,7 @@ from scipy.special import logsumexp
 
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
-from bertlab.transfer.inputs import Inputs
+from bertlab.transfer.inputs import Document, Inputs
 from bertlab.transfer.offsets import piece_offsets
 
 
@@ -34,22 +34,19 @@ class Window:
     Attributes:
         id: Of the question.
         context: All of it.
-        tokens, segments: See the module.
+        document: The row's tokens, and what of the question is cut off.
         offsets: Characters of `context` that a position stands for, [first, end); (-1, -1): none.
         max_context: Whether no other window has more context around the piece.
         start, end: Positions of the first answer's first and last piece, or (0, 0).
-        cut: Pieces of the question that are in no window, and pieces of question and context.
     """
 
     id: str
     context: str
-    tokens: Int[np.ndarray, "T"]
-    segments: Int[np.ndarray, "T"]
+    document: Document
     offsets: Int[np.ndarray, "T 2"]
     max_context: Bool[np.ndarray, "T"]
     start: int
     end: int
-    cut: tuple[int, int]
 
 
 class Prediction(NamedTuple):
@@ -103,9 +100,11 @@ def question_windows(example: Example, inputs: Inputs) -> list[Window]:
         answer = example.answers[0]
         inside = offsets[:, 0] < answer.start + len(answer.text)
         touched = np.flatnonzero(inside & (offsets[:, 1] > answer.start))
+    cut = len(question_ids) - len(asked), len(question_ids) + len(ids)
     windows = []
     for number, (first, end) in enumerate(bounds):
         tokens = np.array([*before, *ids[first:end], *suffix], np.int32)
+        segments = (np.arange(len(tokens)) >= len(before)).astype(np.int32)
         inside = slice(len(before), len(before) + end - first)
         window_offsets = np.full((len(tokens), 2), -1, np.int32)
         window_offsets[inside] = offsets[first:end]
@@ -116,13 +115,11 @@ def question_windows(example: Example, inputs: Inputs) -> list[Window]:
         window = Window(
             id=example.id,
             context=context,
-            tokens=tokens,
-            segments=(np.arange(len(tokens)) >= len(before)).astype(np.int32),
+            document=Document(tokens, segments, None, (), (), cut),
             offsets=window_offsets,
             max_context=max_context,
             start=int(touched[0]) + shift if has_answer else 0,
             end=int(touched[-1]) + shift if has_answer else 0,
-            cut=(len(question_ids) - len(asked), len(question_ids) + len(ids)),
         )
         windows.append(window)
     return windows
@@ -174,7 +171,7 @@ def best_answers(
     nulls: dict[str, float] = defaultdict(lambda: math.inf)
     totals: dict[str, list] = defaultdict(list)
     for window, both in zip(windows, logits, strict=True):
-        start, end = (np.asarray(x[: len(window.tokens)], np.float64) for x in both)
+        start, end = (np.asarray(x[: len(window.offsets)], np.float64) for x in both)
         answers[window.id] += window_answers(window, start, end, n_best, max_answer_length)
         nulls[window.id] = min(nulls[window.id], start[0] + end[0])
         totals[window.id].append((logsumexp(start), logsumexp(end)))

@@ -68,37 +68,23 @@ def test_a_mix_is_what_its_name_says():
     }
     for mix, expected in cases.items():
         module = LayerMix(mix, penalty=0.25)
-        variables = random_variables(module, tuple(h), FILLED)
+        variables = random_variables(module, tuple(h))
         params = variables.get("params", {})
         weights = np.float64(params.get("weights", []))
-        mixed, penalty = applied(module, variables, tuple(h), FILLED)
+        mixed, penalty = applied(module, variables, tuple(h))
         np.testing.assert_allclose(mixed, expected(weights, params.get("gamma")), atol=1e-5)
         np.testing.assert_allclose(penalty, 0.25 * np.sum(weights**2), rtol=1e-6)
 
 
 def test_a_fresh_scalar_mix_is_the_mean_and_its_dropout_is_of_the_result():
     h, module = normal(3, ROWS, LENGTH, 4), LayerMix("scalar_mix", penalty=1.0, dropout=0.5)
-    fresh = nn.meta.unbox(module.init(jax.random.key(0), tuple(h), FILLED))
-    mixed, penalty = applied(module, fresh, tuple(h), FILLED)
+    fresh = nn.meta.unbox(module.init(jax.random.key(0), tuple(h)))
+    mixed, penalty = applied(module, fresh, tuple(h))
     np.testing.assert_allclose(mixed, h.mean(0), atol=1e-6)
     assert penalty == 0
-    dropped, _ = applied(module, fresh, tuple(h), FILLED, rngs={"dropout": jax.random.key(1)})
+    dropped, _ = applied(module, fresh, tuple(h), rngs={"dropout": jax.random.key(1)})
     assert 0.3 < np.mean(dropped == 0) < 0.7
     np.testing.assert_allclose(dropped[dropped != 0], 2 * mixed[dropped != 0], rtol=1e-5)
-
-
-def test_a_mix_normalises_each_layer_over_all_filled_elements():
-    h = normal(2, ROWS, LENGTH, 4) * 3 + np.array([5, -2], np.float32)[:, None, None, None]
-    h[:, ~FILLED] = 1e4
-    module = LayerMix("scalar_mix", norm=True)
-    variables = random_variables(module, tuple(h), FILLED)
-    mixed, _ = applied(module, variables, tuple(h), FILLED)
-    inside, p = np.float64(h[:, FILLED]), variables["params"]
-    normed = (inside - inside.mean((1, 2), keepdims=True)) / inside.std((1, 2), keepdims=True)
-    expected = p["gamma"] * np.einsum("n,nkd->kd", softmax(np.float64(p["weights"])), normed)
-    np.testing.assert_allclose(mixed[FILLED], expected, atol=1e-4)
-    nothing, _ = applied(module, variables, tuple(h), np.zeros_like(FILLED))
-    assert np.isfinite(nothing).all()
 
 
 @pytest.mark.parametrize(

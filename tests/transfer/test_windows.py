@@ -201,7 +201,7 @@ def test_answers_equal_a_search_of_all_spans(tokenizers, n_best, longest, ties):
     for index, context in enumerate([*CONTEXTS, "", " ", "abc", "\u200b"]):
         asked = question(context, name=f"q{index}")
         windows += windows_of(asked, tokenizers["bpe"], 32, doc_stride=8)
-    logits = [rng.normal(0, 3, (2, len(window.tokens))) for window in windows]
+    logits = [rng.normal(0, 3, (2, len(window.document.tokens))) for window in windows]
     logits = [np.round(x / 3) if ties else x for x in logits]
     padded = [np.pad(x, ((0, 0), (0, 9)), constant_values=-1e30) for x in logits]
     found = best_answers(windows, padded, n_best, longest)
@@ -214,14 +214,14 @@ def test_the_best_answers_have_their_probabilities(tokenizers):
     rng = np.random.default_rng(5)
     context = "abc def abc " * 12
     windows = windows_of(question(context, text="who?"), tokenizers["cased"], 32, doc_stride=10)
-    logits = [rng.normal(0, 2, (2, len(window.tokens))) for window in windows]
+    logits = [rng.normal(0, 2, (2, len(window.document.tokens))) for window in windows]
     found = best_answers(windows, logits, 15, 4)["q"]
     totals = np.exp(np.concatenate(logits, axis=1)).sum(axis=1)
     likely = {}
     for window, both in zip(windows, logits):
         order = [np.argsort(-x)[:15] for x in both]
         for i, j in itertools.product(*order):
-            if window.max_context[i] and i <= j < min(i + 4, len(window.tokens) - 1):
+            if window.max_context[i] and i <= j < min(i + 4, len(window.document.tokens) - 1):
                 text = window.context[window.offsets[i, 0] : window.offsets[j, 1]]
                 share = np.exp(both[0][i] + both[1][j]) / totals.prod()
                 likely.setdefault(text, []).append(share)
@@ -236,5 +236,5 @@ def test_the_best_answers_have_their_probabilities(tokenizers):
 
 def test_diverged_logits_have_no_answer():
     window = windows_of(question("abc"), LetterTokenizer())[0]
-    logits = np.full((2, len(window.tokens)), np.nan)
+    logits = np.full((2, len(window.document.tokens)), np.nan)
     assert best_answers([window], [logits])["q"].text == ""

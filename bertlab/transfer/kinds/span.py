@@ -13,14 +13,13 @@ from jaxtyping import Array
 from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Metrics, Model, cross_entropy
-from bertlab.transfer.batches import Row
 from bertlab.transfer.cut import total_cut
 from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import TaskHead, penalised
 from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.kinds.base import Kind, Line, TaskRows
 from bertlab.transfer.scorers import best_threshold, span_f1_scores
-from bertlab.transfer.windows import Window, best_answers, question_windows
+from bertlab.transfer.windows import best_answers, question_windows
 
 # run_squad.py
 SCRIPT = {
@@ -100,9 +99,12 @@ class Span(Kind):
         for number, example in enumerate(examples):
             found = question_windows(example, inputs)
             windows += found
-            rows += [_row(window, number, i) for i, window in enumerate(found)]
+            for index, window in enumerate(found):
+                labels = {"start": np.int32(window.start), "end": np.int32(window.end)}
+                labels["example_id"] = np.array([number, index], np.int32)
+                rows.append(inputs.row([window.document]) | labels)
             lost = bool(example.answers) and not any(window.start for window in found)
-            cuts.append({"pieces": found[0].cut, "answers": (lost, bool(example.answers))})
+            cuts.append({"pieces": found[0].document.cut, "answers": (lost, bool(example.answers))})
         return TaskRows(rows, total_cut(cuts), windows)
 
     def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
@@ -158,16 +160,3 @@ class Span(Kind):
         odds = null - scores.get(best, -math.inf)
         answer = {"predicted": best, "best_answer": best, "null_odds": odds}
         return {"id": lines[0]["id"], "gold": lines[0]["gold"], **answer}
-
-
-def _row(window: Window, example: int, number: int) -> Row:
-    length = len(window.tokens)
-    return {
-        "tokens": window.tokens,
-        "segments": window.segments,
-        "documents": np.ones(length, np.int32),
-        "positions": np.arange(length, dtype=np.int32),
-        "start": np.int32(window.start),
-        "end": np.int32(window.end),
-        "example_id": np.array([example, number], np.int32),
-    }
