@@ -1,6 +1,7 @@
-"""Accuracies on minimal pairs equal the old code's; guessing equals a sum over a joint table."""
+"""BLiMP's format and its accuracy by phenomenon; guessing equals a sum over a joint table."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -9,51 +10,49 @@ from bertlab.errors import UserError
 from bertlab.evals.guessing import guessing
 from bertlab.evals.minimal_pairs import judge, read_pairs
 from bertlab.objectives import REGISTRY
-from bertlab.transfer import evaluate as old
-from bertlab.transfer.likelihood import Score
 from tests.references import without_context
 
+# As BLiMP's files have them: more keys than are read.
+RECORD = {"field": "syntax", "linguistics_term": "npi_licensing", "UID": "npi_a", "lexically": True}
 NAMES = [("npi_a", "npi"), ("npi_b", "npi"), ("island", "islands"), ("npi_a", "npi")]
 
 
-def lines_of(number):
-    for n in range(number):
-        paradigm, phenomenon = NAMES[n % 4]
-        pair = {"sentence_good": f"good {n}", "sentence_bad": f"bad {n}", "UID": paradigm}
-        yield json.dumps(pair | {"linguistics_term": phenomenon, "field": "syntax"})
+def write_pairs(path, names):
+    lines = []
+    for number, (paradigm, phenomenon) in enumerate(names):
+        pair = {"sentence_good": f"good {number}", "sentence_bad": f"bad {number}"}
+        lines.append(json.dumps(RECORD | pair | {"UID": paradigm, "linguistics_term": phenomenon}))
+    path.write_text("\n".join([*lines, ""]))
+    return path
 
 
-def test_accuracies_by_paradigm_and_phenomenon_are_those_of_the_old_code(tmp_path):
-    (tmp_path / "pairs.jsonl").write_text("\n".join(lines_of(30)))
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=60)
-    values[2], values[20] = values[3] + 1e-7, values[21]  # ties
-    for limit in (0, 3):
-        pairs = read_pairs(lines_of(30), "pairs.jsonl", limit)
-        theirs = old.read_pairs(tmp_path / "pairs.jsonl", limit)
-        scored = values[: 2 * len(pairs)]
-        expected = old.judge_pairs(
-            theirs, lambda _, scored=scored: [Score(v, 1, "") for v in scored]
-        )
-        found = judge(pairs, lambda _, scored=scored: scored)
-        assert found.keys() == expected.keys() and found["pairs"] == expected["pairs"]
-        for ours, others in (
-            (found, expected),
-            *(
-                (found[part][name], of)
-                for part in ("paradigms", "phenomena")
-                for name, of in expected[part].items()
-            ),
-        ):
-            for key in ("accuracy", "standard_error", "pairs"):
-                assert ours[key] == (others[key] and pytest.approx(others[key]))
+def test_accuracy_is_the_mean_over_paradigms_of_a_phenomenon(tmp_path):
+    pairs = read_pairs(write_pairs(tmp_path / "pairs.jsonl", NAMES * 2))
+    good = np.array([1, 1, 1, 0, 1, 0, 0.5, 1.0])  # right, wrong or tied
+    scores = np.stack([good, 1 - good], axis=1)
+    scores[6] = [-3.0, -3.0 + 1e-7]
+    found = judge(pairs, lambda texts: scores.ravel())
+    paradigms = {"npi_a": [1, 0, 1, 1], "npi_b": [1, 0], "island": [1, 0.5]}
+    means = {name: np.mean(values) for name, values in paradigms.items()}
+    errors = {n: np.std(v, ddof=1) / math.sqrt(len(v)) for n, v in paradigms.items()}
+    assert found["accuracy"] == pytest.approx(np.mean([*means.values()])) and found["pairs"] == 8
+    assert found["standard_error"] == pytest.approx(math.hypot(*errors.values()) / 3)
+    assert found["phenomena"]["npi"]["accuracy"] == pytest.approx((0.75 + 0.5) / 2)
+    assert found["phenomena"]["npi"]["pairs"] == 6
+    assert {name: of["accuracy"] for name, of in found["paradigms"].items()} == means
+    all_right = judge(pairs, lambda texts: np.tile([0.0, -1.0], 8))
+    assert (all_right["accuracy"], all_right["standard_error"]) == (1.0, None)
 
 
-def test_a_wrong_line_is_named():
-    with pytest.raises(UserError, match=r"pairs\.jsonl, line 3: expected a JSON object"):
-        read_pairs([*lines_of(2), '{"sentence_good": "x"}'], "pairs.jsonl")
-    with pytest.raises(UserError, match=r"x has no pairs"):
-        read_pairs(["", " "], "x")
+def test_the_first_pairs_of_each_paradigm_and_a_wrong_line(tmp_path):
+    path = write_pairs(tmp_path / "pairs.jsonl", NAMES * 3)
+    assert [pair.good for pair in read_pairs(path, 1)] == ["good 0", "good 1", "good 2"]
+    path.write_text(path.read_text() + '{"sentence_good": "x"}\n')
+    with pytest.raises(UserError, match=r"pairs\.jsonl:13: expected a JSON object"):
+        read_pairs(path)
+    path.write_text("\n \n")
+    with pytest.raises(UserError, match="has no pairs"):
+        read_pairs(path)
 
 
 def test_guessing():

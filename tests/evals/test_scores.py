@@ -1,9 +1,10 @@
-"""Scores are those of the old code, and probabilities: summed over all texts they give 1."""
+"""Scores against one text at a time by hand, and as probabilities: over all texts they sum to 1."""
 
 import copy
 import dataclasses
 import functools
 import itertools
+import math
 from types import SimpleNamespace
 
 import jax
@@ -11,16 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertlab.data.tokenizers import WordPieceTokenizer
 from bertlab.errors import UserError
 from bertlab.evals import questions
-from bertlab.evals.code_length import Scorer, bits_per_byte
+from bertlab.evals.code_length import Score, Scorer, bits_per_byte
 from bertlab.evals.questions import Question, Text, encode
 from bertlab.evals.scoring import HIDDEN
 from bertlab.objectives import REGISTRY
-from bertlab.objectives.autoregressive import LeftToRight, RightToLeft
-from bertlab.objectives.base import Objective, Vocabulary, cross_entropy
-from bertlab.objectives.diffusion import MaskedDiffusion
+from bertlab.objectives.autoregressive import LeftToRight
+from bertlab.objectives.base import Objective, Vocabulary
 from bertlab.objectives.electra import ReplacedTokenDetection
 from bertlab.objectives.masked import MaskedLanguageModel
 from bertlab.objectives.masked_next_token import MaskedNextToken
@@ -29,72 +28,117 @@ from bertlab.objectives.permutation import PermutationLanguageModel
 from bertlab.objectives.prefix import PrefixLanguageModel
 from bertlab.objectives.program import Program
 from bertlab.objectives.span_boundary import SpanBoundary
-from bertlab.transfer import rows
-from bertlab.transfer.load import Pretrained
+from tests.evals.tiny import IDS, MODELS, PIECES, TOKENIZER, model_of, shared_model, without_mask
+from tests.objectives.own_diffusion import OwnDiffusion
 from tests.references import quick_jit
-from tests.evals.models import IDS, programs
 
-PIECES = [*"[PAD] [UNK] [CLS] [SEP] [MASK] a b c d e f g ##a ##b ##c ##d".split()]
 TEXTS = ["a b c", "abc d", "b", "", "g abcd e ab d b a e", "abc d a c c d e"]
-LONG = TEXTS[4:]  # of one length in the old code, which compiles for each
-MODELS = {
-    "ltr": ("gpt", {"ltr": LeftToRight()}),
-    "rtl": ("bert", {"rtl": RightToLeft()}),
-    "bilm": ("elmo", {"ltr": LeftToRight(negatives=3), "rtl": RightToLeft()}),
-    "mlm": ("bert", {"nsp": NextSentence(), "mlm": MaskedLanguageModel()}),
-    "diffusion": ("bert", {"diffusion": MaskedDiffusion()}),
-    "prefix": ("bert", {"prefix": PrefixLanguageModel()}),
-    "masked_next_token": ("bert", {"masked_next_token": MaskedNextToken()}),
-    "permutation": ("bert", {"permutation": PermutationLanguageModel()}),
-    "unordered": ("bert", {"permutation": PermutationLanguageModel(context_in_order=False)}),
-    "electra": ("bert", {"electra": ReplacedTokenDetection(generator_size=1.0)}),
+MASKED = ("pseudo", "pseudo-within-word", "any-order")
+KINDS = {
+    "ltr": ("left-to-right",),
+    "awd_lstm": ("left-to-right",),
+    "rtl": ("right-to-left",),
+    "bilm": ("both directions", "left-to-right", "right-to-left"),
+    "prefix": ("left-to-right",),
+    "masked_next_token": ("left-to-right", *MASKED),
+    "permutation": ("any-order",),
+    "mlm": MASKED,
+    "diffusion": MASKED,
+    "unordered": MASKED,
+    "electra": MASKED,
 }
-DIRECTIONS = {"ltr": "left-to-right", "rtl": "right-to-left"}
-# The new code also masks one token for models that are asked in any order.
-MORE = {"electra", "unordered"}
-
-
-TOKENIZER = WordPieceTokenizer(PIECES, False)
-
-
-@functools.cache
-def model_of(name):
-    """Programs, parameters and a scorer that is compiled once for all tests."""
-    family, objectives = MODELS[name]
-    direction = {"direction": DIRECTIONS[name]} if name in DIRECTIONS else {}
-    model = programs(family, objectives, len(PIECES), **direction)
-    model.scorer = Scorer(model.new, TOKENIZER)
-    return model
 
 
 @pytest.fixture(autouse=True)
 def compile_quickly(monkeypatch):
     monkeypatch.setattr(questions, "jax", SimpleNamespace(jit=quick_jit, nn=jax.nn))
-    monkeypatch.setattr(rows, "jax", SimpleNamespace(jit=quick_jit, device_put=jax.device_put))
     # Short rows, so that several texts share one, and several batches.
     monkeypatch.setattr(questions, "LENGTH", 32)
     monkeypatch.setattr(questions, "ROWS", 4)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_scores_of_every_kind_are_those_of_the_old_code(name):
-    model = model_of(name)
-    old = Pretrained(model.config, TOKENIZER, model.old, model.params)
-    pseudo = ("pseudo", "pseudo-within-word") if name in MORE else ()
-    assert model.scorer.kinds == (*pseudo, *old.kinds)
-    raw = TEXTS if name in ("ltr", "mlm") else LONG
-    texts = [encode(text, TOKENIZER) for text in raw]
-    for kind in old.kinds:
-        ours = model.scorer.score(model.params, texts, kind)
-        for one, other in zip(ours, old.score(raw, kind)):
-            for field in ("log_probability", "tokens", "closing"):
-                value = getattr(other, field)
-                assert getattr(one, field) == pytest.approx(value, rel=2e-5, abs=1e-5), field
-            assert (one.standard_error is None) == (other.standard_error is None)
-        found = dataclasses.asdict(bits_per_byte(texts, ours, TOKENIZER.unk_id))
-        for field, value in dataclasses.asdict(old.bits_per_byte(raw, kind)).items():
-            if field in found and value != 0:
-                assert found[field] == (value and pytest.approx(value, rel=1e-4, abs=1e-6)), field
+@functools.cache
+def compiled_by_hand(name, side):
+    program = shared_model(name).model.program
+
+    def logits(model, view):
+        return jax.nn.log_softmax(model.predict_tokens(model.encode(view).output(side), side))
+
+    name = list(program.objectives)[-1]
+    return quick_jit(lambda params, view: program.call(params, name, view, logits))
+
+
+def log_p_by_hand(name, ids, side):
+    """[T, V] of the output layer after the states of one row of one text."""
+    tokens = np.array([ids], np.int32)
+    view = {"tokens": tokens, "segments": tokens * 0, "documents": tokens * 0 + 1}
+    view["positions"] = np.arange(len(ids), dtype=np.int32)[None]
+    return np.asarray(compiled_by_hand(name, side)(shared_model(name).params, view))[0]
+
+
+def test_directions_are_sums_of_log_probabilities_of_neighbours():
+    for name, side in (("ltr", "forward"), ("rtl", "backward")):
+        model, texts = shared_model(name), [encode(text, TOKENIZER) for text in TEXTS]
+        scores = model.scorer.score(model.params, texts)
+        for text, score in list(zip(texts, scores))[1:2]:
+            log_p, ids = log_p_by_hand(name, text.tokens, side), text.tokens
+            at = np.arange(len(ids) - 1)
+            by_hand = log_p[at, ids[1:]] if side == "forward" else log_p[at + 1, ids[:-1]]
+            assert score.log_probability == pytest.approx(by_hand.sum(), rel=2e-5), name
+            assert score.tokens == len(ids) - 1
+
+
+@pytest.mark.parametrize("kind", ["pseudo", "pseudo-within-word"])
+def test_pseudo_masks_each_piece_and_the_later_pieces_of_its_word(kind):
+    model, text = shared_model("mlm"), encode("abc d", TOKENIZER)
+    (score,) = model.scorer.score(model.params, [text], kind)
+    expected = 0.0
+    for piece in range(1, len(text.tokens) - 1):
+        ids = text.tokens.copy()
+        later = [i for i in range(piece, 4) if kind == "pseudo-within-word" and piece < 4]
+        ids[[piece, *later]] = TOKENIZER.mask_id
+        expected += log_p_by_hand("mlm", ids, "both")[piece, text.tokens[piece]]
+    assert [PIECES[i] for i in text.tokens] == ["[CLS]", "a", "##b", "##c", "d", "[SEP]"]
+    assert score.log_probability == pytest.approx(expected, rel=2e-5) and score.tokens == 4
+
+
+def test_any_order_is_the_mean_over_orders_and_pays_for_the_length():
+    model, text = shared_model("mlm"), encode("a b c", TOKENIZER)
+    (score,) = model.scorer.score(model.params, [text], "any-order")
+    nats = []
+    for order in itertools.permutations(range(1, 4)):
+        ids, total = text.tokens.copy(), 0.0
+        ids[1:4] = TOKENIZER.mask_id
+        for piece in order:
+            total += log_p_by_hand("mlm", ids, "both")[piece, text.tokens[piece]]
+            ids[piece] = text.tokens[piece]
+        nats.append(total)
+    assert score.log_probability == pytest.approx(np.mean(nats) - math.log(3 * 4), rel=2e-5)
+    long = [encode(TEXTS[4], TOKENIZER)]  # drawn orders: near the mean over many more
+    few, many = (model.scorer.score(model.params, long, "any-order", n)[0] for n in (16, 100))
+    assert few.log_probability == pytest.approx(many.log_probability, rel=0.05)
+
+
+UNIGRAM = np.arange(1, len(PIECES) + 1) / np.arange(1, len(PIECES) + 1).sum()
+
+
+class Unigram(LeftToRight):
+    """Predicts by fixed frequencies."""
+
+    def token_logits(self, model, hidden, side):
+        return jnp.broadcast_to(jnp.log(UNIGRAM), (*hidden.shape[:-1], len(PIECES)))
+
+
+def test_bits_per_byte_of_a_known_distribution():
+    model = model_of("gpt", {"ltr": Unigram()}, direction="left-to-right")
+    texts = [encode(text, TOKENIZER) for text in ("a b c", "d", "é x")]
+    scores = Scorer(model.program, TOKENIZER).score(model.params, texts)
+    found = bits_per_byte(texts, scores, TOKENIZER.unk_id)
+    bits = [-np.log2(UNIGRAM[text.tokens[1:]]).sum() for text in texts]
+    assert found.value == pytest.approx(sum(bits) / 10, rel=1e-6), "5, 1 and 4 bytes"
+    assert found.perplexity == pytest.approx(2 ** (sum(bits) / 9), rel=1e-6), "with [SEP]"
+    assert (found.texts, found.bytes, found.tokens, found.pieces) == (3, 10, 9, 6)
+    assert found.unknown == pytest.approx(2 / 6)
 
 
 LENGTH = 2
@@ -115,22 +159,22 @@ def every_text(side: str) -> tuple[list[Text], SimpleNamespace]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_probabilities_of_all_texts_sum_to_one(name):
-    model = model_of(name)
+    model = shared_model(name)
+    assert model.scorer.kinds == KINDS[name]
     scorer = copy.copy(model.scorer)
     for kind, side in (("left-to-right", "forward"), ("right-to-left", "backward")):
-        if kind in scorer.kinds:
+        if kind in KINDS[name]:
             texts, scorer.tokenizer = every_text(side)
             scores = scorer.score(model.params, texts, kind)
             probabilities = np.exp([score.log_probability for score in scores])
             assert probabilities.sum() == pytest.approx(1, rel=1e-5)
             assert probabilities.max() > 4 / len(EVERY), "not uniform"
-    if "any-order" not in scorer.kinds:
+    if "any-order" not in KINDS[name]:
         return
     # The bound is exact here: all orders are computed.
     texts, scorer.tokenizer = every_text("forward")
     scores = scorer.score(model.params, texts, "any-order")
     assert 0.2 < np.exp([score.log_probability for score in scores]).sum() <= 1 + 1e-6
-    assert {score.standard_error for score in scores} == {0.0}
     # One order gives a probability, if nothing hidden can be seen.
     total, asked = np.zeros(len(texts)), []
     for number in range(len(texts)):
@@ -142,33 +186,14 @@ def test_the_probabilities_of_all_texts_sum_to_one(name):
     assert np.exp(total).sum() == pytest.approx(1, rel=1e-5)
 
 
-@dataclasses.dataclass(frozen=True)
-class Cloze(Objective):
-    """Masks tokens independently and predicts them."""
-
-    rate: float = 0.3
-
-    def view(self, batch, key, vocabulary, progress):
-        tokens = batch["tokens"]
-        words = (batch["documents"] > 0) & ~vocabulary.is_special(tokens)
-        chosen = words & jax.random.bernoulli(key, self.rate, tokens.shape)
-        masked = jnp.where(chosen, vocabulary.mask_id, tokens)
-        return {**batch, "tokens": masked, "chosen": chosen, "original": tokens}
-
-    def loss(self, model, view):
-        logits = model.predict_tokens(model.encode().output("both"), "both")
-        return cross_entropy(logits, view["original"], view["chosen"])
-
-
 def test_an_outside_masked_objective_is_scored_as_mlm_with_the_same_parameters():
     texts = [encode(text, TOKENIZER) for text in TEXTS]
-    outside, mlm = programs("bert", {"cloze": Cloze()}, len(PIECES)), model_of("mlm")
-    scorer = Scorer(outside.new, TOKENIZER)
-    assert scorer.kinds == ("pseudo", "pseudo-within-word", "any-order")
+    outside, mlm = model_of("bert", {"own": OwnDiffusion()}), shared_model("mlm")
+    scorer = Scorer(outside.program, TOKENIZER)
+    assert scorer.kinds == MASKED
     ours = scorer.score({"body": mlm.params["body"]}, texts, "any-order")
     theirs = mlm.scorer.score(mlm.params, texts, "any-order")
     np.testing.assert_allclose(np.array(ours), np.array(theirs), rtol=1e-6)
-    assert ours[-1].standard_error > 0
 
 
 class NewView(PrefixLanguageModel):
@@ -192,17 +217,28 @@ class SameTraining(PermutationLanguageModel):
         return length
 
 
+@dataclasses.dataclass(frozen=True)
+class OwnHead(Objective):
+    """Its head predicts."""
+
+    def view(self, batch, key, vocabulary, progress):
+        return batch
+
+    def head(self, body):
+        return body
+
+
 def test_what_is_registered_holds_for_the_class_and_what_trains_like_it():
     def kinds(objective):
-        return Scorer(Program(None, {"own": objective}, Vocabulary(7, **IDS)), None).kinds
+        return Scorer(Program(None, {"own": objective}, Vocabulary(7, **IDS)), TOKENIZER).kinds
 
-    masked = ("pseudo", "pseudo-within-word", "any-order")
-    assert kinds(NewView()) == masked, "the default, not the parent's order"
+    assert kinds(NewView()) == MASKED, "the default, not the parent's order"
     assert kinds(SameTraining()) == ("any-order",)
     assert kinds(MaskedNextToken(causal_share=1.0)) == ("left-to-right",)
-    assert kinds(MaskedNextToken(causal_share=0.0)) == masked
+    assert kinds(MaskedNextToken(causal_share=0.0)) == MASKED
     for objective in (
         NewHead(),
+        OwnHead(),
         NextSentence(),
         SpanBoundary(),
         PrefixLanguageModel(min_share=0.1),
@@ -214,22 +250,22 @@ def test_what_is_registered_holds_for_the_class_and_what_trains_like_it():
 
 
 def test_refusals_name_the_reason():
-    model = model_of("mlm")
-    with pytest.raises(UserError, match=r"nsp: its head makes the predictions"):
-        Scorer(model.new, TOKENIZER, trained=["nsp"]).check_kind()
-    with pytest.raises(UserError, match=r"left-to-right.*pseudo"):
-        model.scorer.check_kind("left-to-right")
+    model = shared_model("mlm")
+    program = model.model.program
     long = Text(np.zeros(600, np.int32), np.arange(1, 599), 600)
-    with pytest.raises(UserError, match=r"text 1 has 600 tokens .* 512 positions"):
-        model.scorer.score(model.params, [long])
-    without_mask = dataclasses.replace(model.new.vocabulary, mask_id=None)
-    without_mask = dataclasses.replace(model.new, vocabulary=without_mask)
-    with pytest.raises(UserError, match=r"no \[MASK\]"):
-        Scorer(without_mask, TOKENIZER).check_kind()
+    for call, reason in (
+        (lambda: Scorer(program, TOKENIZER, ["nsp"]).check_kind(), "nsp: its head makes"),
+        (lambda: model.scorer.check_kind("left-to-right"), r"left-to-right.*pseudo"),
+        (lambda: model.scorer.score(model.params, [long]), "text 1 has 600 tokens .* 512"),
+        (lambda: Scorer(without_mask(program), TOKENIZER).check_kind(), r"no \[MASK\]"),
+        (lambda: bits_per_byte([encode("", TOKENIZER)], [Score(0.0, 0)], 1), "no token"),
+    ):
+        with pytest.raises(UserError, match=reason):
+            call()
 
 
 def test_any_number_of_texts_of_any_length_is_answered_by_one_compiled_program():
-    model = model_of("ltr")
+    model = shared_model("ltr")
     for number in (1, 40):
         texts = [encode("a b c d " * (1 + index % 7), TOKENIZER) for index in range(number)]
         model.scorer.score(model.params, texts)

@@ -29,6 +29,7 @@ PIECES = [*"[PAD] [UNK] [CLS] [SEP] [MASK] a b c d e f g ##a ##b ##c ##d".split(
 TOKENIZER = WordPieceTokenizer(PIECES, False)
 EMPTY = {name: np.zeros((2, 6), np.int32) for name in ("tokens", "segments", "positions")}
 EMPTY |= {"documents": np.ones((2, 6), np.int32), "pair_label": np.zeros(2, np.int32)}
+EMPTY |= {"contexts": np.zeros((2, 6), np.int32), "counts": np.ones((2, 6), np.float32)}
 EMPTY |= {"example_id": np.zeros((2, 2), np.int32), "visit": np.zeros(2, np.int32)}
 
 MODELS = {

@@ -1,0 +1,175 @@
+"""Word similarity and analogies on planted vectors, and probes of a planted signal."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bertlab.data.tokenizers.words import WordsTokenizer
+from bertlab.errors import UserError
+from bertlab.evals import similarity
+from bertlab.evals.probes import probe_layers
+from bertlab.evals.similarity import Question, Rated, answer_questions, solve
+from bertlab.objectives import REGISTRY
+from tests.evals.tiny import PIECES, model_of
+
+TABLE = {
+    "king": [3.0, 1, 0, 0],
+    "man": [1.0, 1, 0, 0.2],
+    "queen": [3.0, 0, 1, 0],
+    "woman": [1.0, 0, 1, 0.2],
+    "Sweden": [0.0, 2, 0, 5],
+    "sweden": [0.0, 2, 1, 5],
+    "boy": [0.2, 1, 0.1, 0.3],
+    "MAN": [-3.0, 0, 0, 1],
+}
+SPECIALS = PIECES[:5]
+
+
+def static_model():
+    """A static model whose words have the vectors of TABLE."""
+    model = model_of("static", {"skip_gram": REGISTRY["skip_gram"]()}, 13, width=4)
+    rows = np.concatenate([np.zeros((5, 4)), [*TABLE.values()]]).astype(np.float32)
+    params = {**model.params, "body": {**model.params["body"], "token_embedding": rows}}
+    tokenizer = WordsTokenizer([*SPECIALS, *TABLE], False)
+    return dataclasses.replace(model, params=params, tokenizer=tokenizer)
+
+
+def test_similarity_is_spearmans_correlation_of_the_pairs_with_vectors():
+    model = static_model()
+    pairs = [("king", "queen", 8.5), ("king", "man", 6), ("man", "boy", 8.5), ("king", "duke", 1)]
+    pairs = [Rated(*pair) for pair in [*pairs, ("woman", "Sweden", 0.5), ("King", "queen", 9)]]
+    words = list(dict.fromkeys(word for pair in pairs for word in pair[:2]))
+    has_vector, ways = similarity.word_vectors(model, words)
+    row = {word: n for n, word in enumerate(words) if has_vector[n]}
+    scored, (found,) = similarity.rate_words(pairs, row, ways["table"])
+    # Cosines: king-queen 0.9, king-man 0.886, man-boy 0.827 (ratings 8.5, 6, 8.5, 0.5).
+    assert scored == 4 and set(words) - set(row) == {"duke", "King"}
+    ranks = np.array([3.5, 2, 3.5, 1]), np.array([4.0, 3, 2, 1])
+    assert found == pytest.approx(np.corrcoef(*ranks)[0, 1])
+
+
+def by_hand(unit, a, b, c):
+    """The answers of both measures, word by word (Levy and Goldberg 2014)."""
+    added, multiplied = {}, {}
+    for d in set(range(len(unit))) - {a, b, c}:
+        to_a, to_b, to_c = (float(unit[d] @ unit[other]) for other in (a, b, c))
+        added[d] = to_b - to_a + to_c
+        multiplied[d] = ((to_b + 1) / 2) * ((to_c + 1) / 2) / ((to_a + 1) / 2 + 0.001)
+    return max(added, key=added.get), max(multiplied, key=multiplied.get)
+
+
+def test_both_measures_of_analogies():
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(40, 6)) * rng.uniform(0.1, 10, size=(40, 1))
+    asked = np.array([rng.choice(40, 3, replace=False) for _ in range(200)])
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    expected = np.array([by_hand(unit, *row) for row in asked])
+    found = solve(vectors, asked)
+    np.testing.assert_array_equal(np.stack([*found.values()], axis=1), expected)
+    assert (expected[:, 0] != expected[:, 1]).any(), "the measures can be told apart"
+
+
+def test_questions_follow_the_rules_of_compute_accuracy(tmp_path):
+    """compute-accuracy.c gives the same numbers for these vectors and questions."""
+    path = tmp_path / "questions.txt"
+    path.write_text(
+        ": family\nMAN Woman king QUEEN\nman woman duke duchess\n: gram6\nman king woman queen\n"
+        "woman queen SWEDEN man\n: capital\nking queen Man woman\nwoman queen Sweden sweden\n"
+        "boy king man SWEDEN\n"
+    )
+    questions, model = similarity.read_questions(path), static_model()
+    words = similarity.possible_answers(model, questions)
+    assert words == [*TABLE], "the model's own, in its order"
+    answered, (found,) = answer_questions(questions, words, np.array([[*TABLE.values()]]))
+    assert answered == 6
+    assert found["3CosAdd"] == {"all": pytest.approx(4 / 6), "semantic": 0.75, "syntactic": 0.5}
+    few = answer_questions(questions, words[:3], np.array([[*TABLE.values()][:3]]))
+    assert few == (0, [{"3CosAdd": {}, "3CosMul": {}}])
+
+
+def test_of_equally_good_answers_the_more_frequent_word_counts():
+    vectors = {"a": [1.0, 0, 0], "b": [1.0, 1, 0], "c": [0.0, 0, 1], "d": [0.0, 1, 1]}
+    vectors |= {"e": [0.0, 2, 2], "f": [1.0, 0, 0.1]}
+    for order, share in (("abcdef", 1.0), ("abcedf", 0.0)):
+        planted = np.array([[vectors[word] for word in order]])
+        _, (found,) = answer_questions([Question("s", *"abcd")], list(order), planted)
+        assert found["3CosAdd"]["all"] == found["3CosMul"]["all"] == share
+
+
+def test_a_word_is_the_mean_of_its_pieces_and_in_context_of_its_occurrences():
+    model = model_of("bert", {"mlm": REGISTRY["mlm"]()})
+    lines = ["abc, d: a abc!", "d abc", "a " * 600 + "d", "e f"]
+    has_vector, ways = similarity.word_vectors(model, ["abc", "d", "g", "Ω"], lines)
+    assert has_vector.tolist() == [True, True, False, False], "g does not occur, Ω is unknown"
+
+    def states(text):
+        (embedding,) = model.embed([text])
+        return list(embedding.tokens), embedding.states
+
+    np.testing.assert_allclose(ways["alone"][:, 0], states("abc")[1].mean(1), atol=1e-5)
+    found = []
+    for line in lines[:2]:
+        tokens, of_line = states(line)
+        starts = [at for at in range(len(tokens)) if tokens[at : at + 3] == ["a", "##b", "##c"]]
+        found += [of_line[:, at : at + 3].mean(1) for at in starts]
+    assert len(found) == 3
+    np.testing.assert_allclose(ways["in context"][:, 0], np.mean(found, 0), atol=1e-5)
+
+
+def test_glove_has_the_sum_of_both_vectors():
+    model = model_of("static", {"glove": REGISTRY["glove"]()}, 13, width=4)
+    model = dataclasses.replace(model, tokenizer=WordsTokenizer([*SPECIALS, *TABLE], False))
+    _, ways = similarity.word_vectors(model, ["man"])
+    body = model.params["body"]
+    expected = body["token_embedding"][6] + body["output"]["kernel"][6]
+    np.testing.assert_allclose(ways["table"][0, 0], expected, rtol=1e-6)
+
+
+def test_a_wrong_line_is_named(tmp_path):
+    path = tmp_path / "file.txt"
+    for read, text in (
+        (similarity.read_ratings, "old new 1.5\n\nold new"),
+        (similarity.read_ratings, "\n\nold new x"),
+        (similarity.read_questions, ": s\na b c d\na b c"),
+    ):
+        path.write_text(text)
+        with pytest.raises(UserError, match=r"file\.txt:3: expected"):
+            read(path)
+
+
+class Planted:
+    """Layer 0 has the word's type alone, layer 1 also the tag, which depends on the word before."""
+
+    def embed(self, sentences, pretokenized):
+        rng, found = np.random.default_rng(0), []
+        for words in sentences:
+            types = np.eye(26)[[ord(word) - ord("a") for word in words]]
+            signal = np.zeros((len(words), 2))
+            signal[np.arange(1, len(words)), [tag_after(word) for word in words[:-1]]] = 1
+            noise = rng.normal(scale=0.1, size=(len(words), 2))
+            layers = [np.hstack([types, noise]), np.hstack([types, signal + noise])]
+            found.append(SimpleNamespace(states=np.stack(layers)))
+        return found
+
+
+def tag_after(word):
+    return ord(word) % 2
+
+
+def test_probes_find_a_planted_signal_that_a_control_task_lacks():
+    rng = np.random.default_rng(1)
+
+    def sentences(number):
+        drawn = rng.choice(list("abcdefghijklmnopqrstuvwxyz"), size=(number, 5)).tolist()
+        return [(words, [None, *map(tag_after, words[:-1])]) for words in drawn]
+
+    layers = probe_layers(Planted(), sentences(200), sentences(60))
+    types, both = layers
+    assert both["accuracy"] > 0.98 and types["accuracy"] < 0.65
+    assert types["control_accuracy"] > 0.9, "a control task is learnt from types"
+    assert both["selectivity"] == pytest.approx(both["accuracy"] - both["control_accuracy"])
+    assert types["selectivity"] < -0.2 < both["selectivity"]
+    assert (both["train_words"], both["test_words"]) == (800, 240)
+    assert 0.4 < both["majority"] < 0.6
