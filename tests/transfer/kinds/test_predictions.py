@@ -1,0 +1,114 @@
+"""From outputs to predictions, thresholds and averages of runs, on numbers that one can check."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bertlab.errors import UserError
+from bertlab.transfer.examples import Answer, Example
+from bertlab.transfer.kinds import KINDS
+from bertlab.transfer.kinds.base import Kind
+
+SETTINGS = SimpleNamespace(n_best=20, max_answer_length=30, null_threshold=None)
+
+
+def lines_of(kind, examples, outputs, labels=("x", "y")):
+    return KINDS[kind].predict(examples, labels, outputs, None, SETTINGS)
+
+
+def test_classes_and_choices_have_probabilities_and_their_average_decides():
+    example = Example("a", "f:1", texts=("t",), label=1, group="g")
+    runs = [[{"logits": np.log(np.float32([p, 1 - p]))}] for p in (0.6, 0.1)]
+    lines = [lines_of("classification", [example], outputs)[0] for outputs in runs]
+    assert [line["predicted"] for line in lines] == ["x", "y"] and lines[0]["gold"] == "y"
+    assert lines[0]["probabilities"] == pytest.approx([0.6, 0.4]) and lines[0]["group"] == "g"
+    assert KINDS["classification"].average(lines, ("x", "y"))["predicted"] == "y"
+    (choice,) = lines_of("choice", [example], runs[0], ())
+    assert (choice["gold"], choice["predicted"]) == (1, 0)
+    number = KINDS["regression"].average([{"predicted": 1.0}, {"predicted": 2.0}], ())
+    assert number["predicted"] == 1.5
+
+
+def test_a_question_has_its_likeliest_candidate():
+    answers = (Answer("b", 0),)
+    examples = [
+        Example(f"{n}", "f:1", label=0, choices=(text,), answers=answers, group="q")
+        for n, text in enumerate("ab")
+    ]
+    outputs = [[{"logits": np.float32([0, x])} for x in pair] for pair in ((2, 1), (-4, 1))]
+    runs = [lines_of("candidate", examples, pair)[0] for pair in outputs]
+    assert [run["predicted"] for run in runs] == ["a", "b"]
+    assert (runs[0]["id"], runs[0]["gold"]) == ("q", ["b"])
+    assert KINDS["candidate"].average(runs, ())["predicted"] == "b"
+
+
+def test_tags_are_averaged_by_the_runs_whose_rows_hold_the_word():
+    example = Example("a", "f:1", words=("u", "v"), label=(0, 1))
+    whole = {"tags": np.array([0, 0]), "probabilities": np.array([[0.6, 0.4], [0.9, 0.1]])}
+    cut = {"tags": np.array([1, -1]), "probabilities": np.array([[0.1, 0.9], [0.5, 0.5]])}
+    lines = [lines_of("tagging", [example], [output])[0] for output in (cut, whole)]
+    assert lines[0]["predicted"] == ["y", ""] and len(lines[0]["probabilities"]) == 1
+    assert KINDS["tagging"].average(lines, ("x", "y"))["predicted"] == ["y", "x"]
+
+
+def span_line(gold, best, odds, **fields):
+    return {"gold": gold, "predicted": best, "best_answer": best, "null_odds": odds} | fields
+
+
+def test_a_threshold_is_chosen_on_valid_where_questions_lack_answers():
+    valid = [span_line(["a"], "a", 1.0), span_line([], "b", 2.0), span_line(["c"], "c", -1.0)]
+    test = [span_line(["a"], "a", 0.5), span_line([], "b", 3.0)]
+    lines, chosen = KINDS["span"].finish(test, valid, SETTINGS)
+    assert [line["predicted"] for line in lines] == ["a", ""]
+    assert chosen == {"null_threshold": 1.0}
+    fixed = SimpleNamespace(null_threshold=0.0)
+    lines, chosen = KINDS["span"].finish(test, valid, fixed)
+    assert [line["predicted"] for line in lines] == ["", ""] and chosen == {"null_threshold": 0.0}
+    answered = [line for line in valid if line["gold"]]
+    assert KINDS["span"].finish(test, answered, fixed) == (test, {})
+
+
+def test_spans_are_averaged_by_their_probabilities():
+    runs = [
+        span_line(["a"], "a", 0, id="q", n_best={"a": math.log(0.5), "b": math.log(0.4)}, null=-9),
+        span_line(["a"], "b", 0, id="q", n_best={"b": math.log(0.3)}, null=-9),
+    ]
+    found = KINDS["span"].average(runs, ())
+    assert found["predicted"] == "b"
+    expected = math.log(2) - 9 - math.log(0.7)
+    assert found["null_odds"] == pytest.approx(expected)
+
+
+def test_a_sense_is_the_nearest_mean_of_its_word_or_the_first():
+    def line(name, word, state, senses, first=None):
+        example = Example(name, "f:1", group=word, label=senses, choices=(first,) if first else ())
+        return lines_of("sense", [example], [{"state": np.float32(state)}])[0]
+
+    # By cosine the mean of a is nearer to (1, 0.1), although b is nearer in space.
+    train = [line("0", "w", (10, 0), ("a",)), line("1", "w", (30, 2), ("a",))]
+    train += [line("2", "w", (1, 1), ("b",))]
+    test = [line("3", "w", (1, 0.1), ("a",)), line("4", "new", (1, 0), ("c",), first="c")]
+    lines, _ = KINDS["sense"].finish(test, train, SETTINGS)
+    assert [x["predicted"] for x in lines] == ["a", "c"] and "state" not in lines[0]
+    own, _ = KINDS["sense"].finish(train, train, SETTINGS)
+    assert [x["gold"] for x in own] == [None] * 3, "valid has no score"
+    with pytest.raises(UserError, match="'new' is not in the training data"):
+        KINDS["sense"].finish([line("5", "new", (1, 0), None)], train, SETTINGS)
+
+
+def test_kinds_without_probabilities_have_no_average():
+    with pytest.raises(UserError, match="predictions of a sense task have no probabilities"):
+        KINDS["sense"].average([], ())
+    assert KINDS["span_pair"].average.__func__ is Kind.average
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_settings_of_a_kind_build_its_head_and_exclude_what_follows_from_the_task(name):
+    kind = KINDS[name]
+    settings = kind.settings()
+    head = kind.build_head(settings, number=3, classes=7, texts=2)
+    assert kind.name == name and head.number == 3
+    derived = {"number", "classes", "texts", "word_types", "vector_rows", "vector_width"}
+    assert not derived & settings.keys() and {"layers", "bilstm", "dropout"} <= settings.keys()
