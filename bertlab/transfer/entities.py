@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from bertlab.errors import UserError
@@ -73,8 +74,9 @@ def find_scheme(
         examples: by split.
     """
     labelled = [one for split in examples.values() for one in split if one.label is not None]
-    sentences = [(example, [names[number] for number in example.label]) for example in labelled]
-    tags = sorted({tag for _, sentence in sentences for tag in sentence})
+    sentences = [(one.where, tuple(names[number] for number in one.label)) for one in labelled]
+    patterns = Counter(tags for _, tags in sentences)
+    tags = sorted({tag for pattern in patterns for tag in pattern})
     inside = [tag for tag in tags if tag not in _OUTSIDE]
     form = next(form for form, pattern in _FORMS.items() if all(map(pattern.fullmatch, inside)))
     letters = {_split(tag, form)[0] for tag in inside}
@@ -87,26 +89,30 @@ def find_scheme(
             f"task '{task}': the tags {', '.join(tags)} mark no entities in any of"
             f" {', '.join(_ENTITIES)}; correct them, or give the task the metric accuracy"
         )
-    strays = {scheme: _strays(scheme, sentences) for scheme in possible}
-    scheme = min(possible, key=lambda scheme: len(strays[scheme]))
+    strays = {
+        scheme: sum(len(_strays(scheme, pattern)) * n for pattern, n in patterns.items())
+        for scheme in possible
+    }
+    scheme = min(possible, key=strays.get)
     notes = [f"entities are tagged as {'types' if form == 'PER' else scheme.name} ({form})"]
-    if found := strays[scheme]:
-        number = sum(tag not in _OUTSIDE for _, sentence in sentences for tag in sentence)
-        notes.append(f"{len(found):,} of {number:,} tags break {scheme.name}, the first {found[0]}")
-        if len(found) > _MOST_STRAY * number:
+    if number := strays[scheme]:
+        total = sum(n for pattern, n in patterns.items() for tag in pattern if tag not in _OUTSIDE)
+        where, pattern, words = next(
+            (where, pattern, words)
+            for where, pattern in sentences
+            if (words := _strays(scheme, pattern))
+        )
+        notes.append(
+            f"{number:,} of {total:,} tags break {scheme.name}, the first '{pattern[words[0]]}' of"
+            f" word {words[0] + 1} of the sentence at {where}"
+        )
+        if number > _MOST_STRAY * total:
             raise UserError(f"task '{task}': {notes[-1]}; write all tags in one scheme")
     return scheme, notes
 
 
-def _strays(scheme: Scheme, sentences: Sequence[tuple[Example, Sequence[str]]]) -> list[str]:
-    """A description of each word that has a type but is in no entity."""
-    found = []
-    for example, tags in sentences:
-        spans = [range(first, end) for _, first, end in scheme.entities(tags)]
-        inside = {word for span in spans for word in span}
-        found += [
-            f"'{tag}' of word {word + 1} of the sentence at {example.where}"
-            for word, tag in enumerate(tags)
-            if tag not in _OUTSIDE and word not in inside
-        ]
-    return found
+def _strays(scheme: Scheme, tags: Sequence[str]) -> list[int]:
+    """The words that have a type but are in no entity."""
+    spans = [range(first, end) for _, first, end in scheme.entities(tags)]
+    inside = {word for span in spans for word in span}
+    return [i for i, tag in enumerate(tags) if tag not in _OUTSIDE and i not in inside]

@@ -112,9 +112,11 @@ def _with_documents(sentences: list[tuple[int, Example]]) -> Iterator[Example]:
     """The examples with the words of their documents, which are numbered from 1; 0: in none."""
     for number, group in itertools.groupby(sentences, lambda pair: pair[0]):
         examples = [example for _, example in group]
+        if not number:
+            yield from examples
+            continue
         words = tuple(itertools.chain.from_iterable(example.words for example in examples))
         start = 0
         for example in examples:
-            document = {"document": words, "document_at": start} if number else {}
-            yield dataclasses.replace(example, **document)
+            yield dataclasses.replace(example, document=words, document_at=start)
             start += len(example.words)

@@ -426,7 +426,7 @@ REFUSALS = [
     ("cola", "CoLA/dev.tsv", COLA + "x\t1\n", r"dev\.tsv:3: the row has 2 fields, .* 4 columns"),
     ("cola", "CoLA/dev.tsv", COLA.replace("\t0\t", "\t2\t"), r"dev\.tsv:2: the label '2' is not"),
     ("stsb", "STS-B/dev.tsv", "sentence1\tsentence2\tscore\na\tb\tnan", r"dev\.tsv:2: .*nan"),
-    ("boolq", "BoolQ/val.jsonl", '{"question": "a"}', r"val\.jsonl:1: the field 'label' is missing"),
+    ("boolq", "BoolQ/val.jsonl", '{"question": "a"}', r"jsonl:1: the field 'label' is missing"),
     ("snli", "snli_1.0_dev.jsonl", SNLI + "{", r"dev\.jsonl:4: the text is not JSON"),
     ("ag_news", "train.csv", AG_NEWS + '"1","a" b","c"\n', r"csv:3: the row is badly quoted"),
     ("sst5", "dev.txt", "(3 (2 It)) (2 a)\n", r"dev\.txt:1: .*one tree"),
