@@ -193,8 +193,8 @@ class RecurrentEncoder(nn.Module):
             joined = jnp.concatenate([array for array in arrays if array is not None], -1)
             return jnp.where(filled, joined, 0)
 
-        places = ["input", "output"] if self.place == "input_output" else [self.place]
-        at = dict(zip(places, states))
+        names = ["input", "output"] if self.place == "input_output" else [self.place]
+        at = dict(zip(names, states))
         x = join(x, at.get("input"))
         for number in range(self.layers):
             x = Dropout(self.dropout)(x)

@@ -67,7 +67,7 @@ def _locate(
     text = "".join(folded)
     if not text:
         return None
-    source = [index for index, part in enumerate(folded) for _ in part]
+    source = [index for index, letters in enumerate(folded) for _ in letters]
 
     def decode(run: Sequence[int]) -> str:
         return "".join(map(fold, tokenizer.decode(run)))

@@ -202,9 +202,9 @@ def window_answers(
     allowed &= (length >= 1) & (length <= max_answer_length)
     scores = np.where(allowed, start[starts][:, None] + end[ends], -np.inf).ravel()
     found = []
-    for place in np.argsort(-scores, kind="stable")[:n_best]:
-        if scores[place] > -np.inf:
-            first, last = starts[place // len(ends)], ends[place % len(ends)]
+    for number in np.argsort(-scores, kind="stable")[:n_best]:
+        if scores[number] > -np.inf:
+            first, last = starts[number // len(ends)], ends[number % len(ends)]
             text = window.context[window.offsets[first, 0] : window.offsets[last, 1]]
-            found.append((float(scores[place]), text))
+            found.append((float(scores[number]), text))
     return found

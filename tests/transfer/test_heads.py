@@ -239,7 +239,7 @@ TARGETS = {
     "target_spans": SPANS,
     "target_labels": np.int32([[[2, -1], [0, 1]], [[-1, -1], [1, -1]], *[[[0, -1]] * 2] * 2]),
     # The first target of the second row has no class, which is known.
-    "target_known": np.int32([[1, 1], [1, 0], [0, 0], [0, 0]]),
+    "target_weights": np.int32([[1, 1], [1, 0], [0, 0], [0, 0]]),
 }
 
 
@@ -324,7 +324,7 @@ FIELDS = {
     "choice": {"label": np.int32([1, 0, 1, 0])},
     "tagging": {"labels": np.clip(TAGS, 0, 2), "word_at": WORD_AT},
     "span": {"start": np.int32([1, 0, 1, 0]), "end": np.int32([1, 0, 1, 0])},
-    "span_pair": TARGETS | {"target_known": np.ones((ROWS, 2), np.int32)},
+    "span_pair": TARGETS | {"target_weights": np.ones((ROWS, 2), np.int32)},
 }
 
 

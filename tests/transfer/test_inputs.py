@@ -233,9 +233,9 @@ def test_spans_of_words_are_those_of_their_pieces(seq_len, places):
     )
     assert row["target_spans"].tolist() == places
     assert row["target_labels"].tolist() == [[2, -1], [0, 1]]
-    assert row["target_known"].tolist() == ([0, 0] if seq_len == 4 else [1, 1])
+    assert row["target_weights"].tolist() == ([0, 0] if seq_len == 4 else [1, 1])
     hidden = row_of("span_pair", Example("0", "f:1", words=words, spans=spans), seq_len=seq_len)
-    assert (hidden["target_labels"] == -1).all() and not hidden["target_known"].any()
+    assert (hidden["target_labels"] == -1).all() and not hidden["target_weights"].any()
 
 
 def test_a_sentence_with_many_targets_has_several_rows_and_one_prediction():
@@ -246,7 +246,7 @@ def test_a_sentence_with_many_targets_has_several_rows_and_one_prediction():
     few = Example("f", "f:2", words=words[:2], spans=spans[:2], label=((), (1,)))
     rows = made("span_pair", few, many, seq_len=42).rows
     assert [row["example_id"].tolist() for row in rows] == [[0, 0], [1, 0], [1, 1]]
-    assert [int(row["target_known"].sum()) for row in rows] == [2, 32, 8]
+    assert [int(row["target_weights"].sum()) for row in rows] == [2, 32, 8]
     outputs = []
     for row in rows:
         padded = np.full((32, 1), -1)

@@ -83,8 +83,8 @@ class Span(Kind):
     recipes: ClassVar = {"bert": SCRIPT, "bert_paper": SCRIPT | PAPER, "electra_paper": ELECTRA}
 
     def recipe(self, name: str, may_lack_answer: bool = False) -> dict[str, Any]:
-        of_second = PAPER_2 if name == "bert_paper" and may_lack_answer else {}
-        return super().recipe(name) | of_second
+        own = PAPER_2 if name == "bert_paper" and may_lack_answer else {}
+        return super().recipe(name) | own
 
     def rows(
         self, inputs: Inputs, examples: Sequence[Example], symmetric: bool = False

@@ -75,8 +75,8 @@ class SpanPairHead(TaskHead):
     """Binary cross-entropy of each class of a target, the mean over classes.
 
     A row has `target_spans` [B, T, n, 2], the first and last position of each target's n spans;
-    `target_labels` [B, T, K], its classes; and `target_known` [B, T], 1 if its classes are known,
-    possibly none. -1: not there. A target of which a span was cut off has no spans.
+    `target_labels` [B, T, K], its classes; and `target_weights` [B, T], 1 if it has a label,
+    possibly of no class. -1: not there. A target of which a span was cut off has no spans.
 
     Attributes:
         projection: Width to which states are projected before they are pooled (jiant's defaults).
@@ -98,7 +98,7 @@ class SpanPairHead(TaskHead):
         """The loss a target; accuracy: all of its classes are right."""
         logits, penalty = self.logits(model, view)
         gold = (view["target_labels"][..., None] == jnp.arange(self.classes)).any(axis=2)
-        weights = (view["target_known"] > 0) & self.is_own(view)[:, None]
+        weights = (view["target_weights"] > 0) & self.is_own(view)[:, None]
         nats = (jnp.logaddexp(0, logits) - jnp.where(gold, logits, 0)).mean(axis=-1)
         right = ((logits > 0) == gold).all(axis=-1) & weights
         count = weights.sum().astype(jnp.float32)
@@ -170,18 +170,18 @@ def _target_fields(example: Example, chosen: slice, words: Words, spans: int) ->
     targets = example.spans[chosen]
     labels = [()] * len(targets) if example.label is None else example.label[chosen]
     most = max([1, *map(len, labels)])
-    places = np.full((len(targets), spans, 2), NO_LABEL, np.int32)
+    positions = np.full((len(targets), spans, 2), NO_LABEL, np.int32)
     classes = np.full((len(targets), most), NO_LABEL, np.int32)
     for number, (target, target_labels) in enumerate(zip(targets, labels, strict=True)):
         found = np.array([_positions(words, span) for span in target], np.int32)
         if (found >= 0).all():
-            places[number, : len(found)] = found
+            positions[number, : len(found)] = found
         classes[number, : len(target_labels)] = target_labels
-    has_label = (places[:, 0, 0] >= 0) & (example.label is not None)
+    has_label = (positions[:, 0, 0] >= 0) & (example.label is not None)
     return {
-        "target_spans": places,
+        "target_spans": positions,
         "target_labels": classes,
-        "target_known": has_label.astype(np.int32),
+        "target_weights": has_label.astype(np.int32),
     }
 
 

@@ -52,8 +52,8 @@ class TaggingHead(TaskHead):
     ) -> tuple[Float[Array, "B W C"], Bool[Array, "B W"], Float[Array, ""]]:
         """A score of each word's tags, which words there are, and the penalty on the mix."""
         at, (_, layers) = view["word_at"], self.encoded(model, view)
-        places = jnp.maximum(at, 0)[..., None]
-        layers = tuple(jnp.take_along_axis(layer, places, axis=1) for layer in layers)
+        positions = jnp.maximum(at, 0)[..., None]
+        layers = tuple(jnp.take_along_axis(layer, positions, axis=1) for layer in layers)
         x, penalty = model.head.states(layers, (at >= 0).astype(jnp.int32), view)
         return model.head.scores(x), at >= 0, penalty
 
@@ -141,11 +141,11 @@ class Tagging(Kind):
         return {**lines[0], "predicted": predicted}
 
 
-def word_fields(example: Example, places: Int[np.ndarray, "W"], layout: Layout) -> Row:
+def word_fields(example: Example, positions: Int[np.ndarray, "W"], layout: Layout) -> Row:
     """Fields of a row whose first W words are at these positions."""
-    words = example.words[: len(places)]
+    words = example.words[: len(positions)]
     labels = [NO_LABEL] * len(words) if example.label is None else example.label[: len(words)]
-    row = {"word_at": np.asarray(places, np.int32), "labels": np.array(labels, np.int32)}
+    row = {"word_at": np.asarray(positions, np.int32), "labels": np.array(labels, np.int32)}
     if layout.spelling:
         row["spelling"] = character_ids(words)
     for name, numbers in (("word_ids", layout.word_ids), ("vector_ids", layout.vector_ids)):

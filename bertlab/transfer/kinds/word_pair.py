@@ -51,16 +51,16 @@ class WordPair(OneClass):
                 "word_pair tasks need subword pieces, and config.data.characters=True reads"
                 " characters; choose another model"
             )
-        pair, places = [], []
+        pair, pieces = [], []
         for text, (start, end) in zip(example.texts, example.targets):
             ids, offsets = piece_offsets(text, inputs.tokenizer)
             inside = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > start))
             if not len(inside):
                 raise UserError(f"{example.where}: no piece covers the word {text[start:end]!r}")
-            places.append(int(inside[0 if inputs.layout.first_piece else -1]))
+            pieces.append(int(inside[0 if inputs.layout.first_piece else -1]))
             pair.append(Text(ids))
         document = inputs.framed(pair)
-        asked = [begin + place for begin, place in zip(document.begins, places)]
+        asked = [begin + piece for begin, piece in zip(document.begins, pieces)]
         at = np.minimum(asked, document.ends).astype(np.int32)
         cut = {"pieces": document.cut, "targets": (int((at != asked).sum()), 2)}
         return inputs.row([document]) | {"pair_at": at} | self.label_fields(example), cut
