@@ -131,8 +131,8 @@ def load_task(task: Task, options: Mapping) -> TaskData:
         if (number := data.count_unseen(split))
     ]
     if set(ENTITY_METRICS) & set(task.metrics):
-        scheme, of_scheme = find_scheme(task.name, data.names, data.examples)
-        data, notes = dataclasses.replace(data, scheme=scheme), of_scheme + notes
+        scheme, scheme_notes = find_scheme(task.name, data.names, data.examples)
+        data, notes = dataclasses.replace(data, scheme=scheme), scheme_notes + notes
     train = draw(data.examples["train"], options["limit"], options["seed"])
     # A kind that trains nothing has no valid of its own.
     examples = {"train": train, "valid": data.examples.get("valid", train)}

@@ -96,7 +96,7 @@ def file_task(
         files = {split: options[f"{split}_file"] for split in SPLITS}
         files = {split: (file.rstrip("/") + slash,) for split, file in files.items() if file}
         published = {}
-        for split, wanted in (patterns | files).items():
+        for split, names in (patterns | files).items():
             if options["directory"] == "tfds" and stored:
                 published[split] = _identify(stored(split), "tfds")
                 continue
@@ -104,7 +104,7 @@ def file_task(
                 raise UserError(
                     f"config.task_data.directory is empty; give the folder of task '{name}'"
                 )
-            path = find_file(name, split, directory, wanted, folder)
+            path = find_file(name, split, directory, names, folder)
             published[split] = _identify(read(path, split), path)
         labels, unseen = (), ()
         if kind in CLASSES:
@@ -142,12 +142,12 @@ def number_labels(
         names: the classes in order; () for those of train, sorted.
         every: () stands for those of all splits.
     """
-    places = {
+    first_uses = {
         split: {label: one.where for one in reversed(examples) for label in _flatten(one.label)}
         for split, examples in published.items()
     }
-    everywhere = {label: where for found in places.values() for label, where in found.items()}
-    labels = names or tuple(sorted(everywhere if every else places["train"]))
+    everywhere = {label: where for found in first_uses.values() for label, where in found.items()}
+    labels = names or tuple(sorted(everywhere if every else first_uses["train"]))
     unseen = tuple(sorted(everywhere.keys() - set(labels)))
     tags = any(isinstance(example.label, tuple) for example in published["train"])
     if unseen and (names or not tags):
@@ -225,18 +225,18 @@ def hold_out(
             f"{examples[0].where}: train has too few different texts ({len(groups)}) to hold out"
             " other splits; give more, or a file of each split"
         )
-    held, left = set(), len(groups)
+    chosen, left = set(), len(groups)
     for index in np.random.default_rng(seed).permutation(len(groups)):
-        if left > keep and len(held) + len(groups[index]) <= number:
-            held.update(groups[index])
+        if left > keep and len(chosen) + len(groups[index]) <= number:
+            chosen.update(groups[index])
             left -= 1
-    held = held or set(min(groups, key=len))
+    chosen = chosen or set(min(groups, key=len))
     if symmetric:
-        swapped = {_normalized(examples[i].texts[::-1]) for i in held}
-        held |= {i for i, one in enumerate(examples) if _normalized(one.texts) in swapped}
+        swapped = {_normalized(examples[i].texts[::-1]) for i in chosen}
+        chosen |= {i for i, one in enumerate(examples) if _normalized(one.texts) in swapped}
     return (
-        [example for i, example in enumerate(examples) if i not in held],
-        [example for i, example in enumerate(examples) if i in held],
+        [example for i, example in enumerate(examples) if i not in chosen],
+        [example for i, example in enumerate(examples) if i in chosen],
     )
 
 

@@ -31,7 +31,6 @@ def conll(
     words go with each of its sentences.
 
     Args:
-        name: of the task.
         word, tag: numbers of columns from 0; -1 is the last.
         language_prefix: words begin with a language, as WikiANN's "en:Sioux"; it is removed.
         encoding: of the files.
@@ -67,7 +66,6 @@ def conllu(name: str, *, tag: int = UPOS, **task) -> Task:
     Ranges of multiword tokens (1-2) and empty nodes (1.1) are left out.
 
     Args:
-        name: of the task.
         tag: a column, such as `UPOS` or `XPOS`; the classes of `HEAD` are those of all splits.
         task: of `file_task`.
     """

@@ -17,7 +17,6 @@ def edge_probing(name: str, *, spans: int = 2, **task) -> Task:
     """A span_pair task. Its classes are those of all splits, as a rare one may be in test only.
 
     Args:
-        name: of the task.
         spans: of a target; 1 reads only `span1`.
         task: of `file_task`.
     """

@@ -16,7 +16,6 @@ def squad(name: str, *, may_lack_answer: bool = False, matched: bool = False, **
     """A span task in SQuAD's JSON: articles of paragraphs of questions.
 
     Args:
-        name: of the task.
         may_lack_answer: questions may have `is_impossible` and no answer (2.0).
         matched: answers were found by their words in the lower case of the context, as in what
             TriviaQA's utils/convert_to_squad_format.py writes (Joshi et al. 2017), and get the
@@ -37,13 +36,14 @@ def squad(name: str, *, may_lack_answer: bool = False, matched: bool = False, **
                         f"question {question['id']} has {len(question['answers'])} answers and"
                         f" is_impossible={impossible}"
                     )
-                answers = tuple(
-                    _answer(answer["text"], answer["answer_start"], context, matched)
-                    for answer in question["answers"]
-                )
+                answers = tuple(_answer(one, context, matched) for one in question["answers"])
+                if None in answers:
+                    raise ValueError(
+                        f"question {question['id']} has an answer that is not at its answer_start"
+                    )
                 texts = (question["question"], context)
-                place = f"{where}: question {question['id']}"
-                yield Example(question["id"], place, texts, answers=answers)
+                location = f"{where}: question {question['id']}"
+                yield Example(question["id"], location, texts, answers=answers)
 
     def read(path: Path, split: str) -> Iterator[Example]:
         articles = parse_json(read_text(path), path)["data"]
@@ -53,15 +53,17 @@ def squad(name: str, *, may_lack_answer: bool = False, matched: bool = False, **
     return file_task(name, "span", read, may_lack_answer=may_lack_answer, **task)
 
 
-def _answer(text: str, start: int, context: str, matched: bool) -> Answer:
+def _answer(answer: dict, context: str, matched: bool) -> Answer | None:
+    """The answer in the letters of its context; None if it is not where it should be."""
+    text, start = answer["text"], answer["answer_start"]
     if matched and start >= 0 and context.lower().startswith(text, start):
-        # "İ" has two characters in lower case, so places there are not those in the context.
+        # "İ" has two characters in lower case, so positions there are not those in the context.
         ends = np.cumsum([len(letter.lower()) for letter in context])
         last = start + len(text) - 1
         start, last = np.searchsorted(ends, [start, last], side="right").tolist()
         text = context[start : last + 1]
     if start < 0 or not text.strip() or not context.startswith(text, start):
-        raise ValueError(f"the answer '{text}' is not at character {start} of '{context[:60]}...'")
+        return None
     return Answer(text, start)
 
 

@@ -17,7 +17,6 @@ def sentiment_trees(name: str, *, phrases: bool = False, **task) -> Task:
     """Trees of Socher et al. 2013, one a line: (3 (2 It) (4 (2 's) (4 good))).
 
     Args:
-        name: of the task.
         phrases: train has every labelled phrase of its sentences too.
         task: of `file_task`.
     """

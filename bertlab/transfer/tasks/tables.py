@@ -124,7 +124,6 @@ def table(
     """A task whose files are tables.
 
     Args:
-        name: of the task.
         text: the column with the text, or several, joined by a space; tagging: with the words,
             separated by spaces.
         label: the column with the class; regression: a number; tagging: one tag a word, separated
@@ -137,15 +136,15 @@ def table(
         options: of `file_task` (train, valid, test, metrics, label_names, folder, symmetric) and of
             `read_rows` (columns, delimiter, quoted, encoding, json_lines, replace, ...).
     """
-    parts = [(text,) if isinstance(text, str) else text, *([(pair,)] if pair else [])]
-    if any(label in columns for columns in parts):
+    groups = [(text,) if isinstance(text, str) else text, *([(pair,)] if pair else [])]
+    if any(label in columns for columns in groups):
         raise UserError(f"task '{name}': column '{label}' is both a text and the label")
 
     def parse(row: dict[str, str], split: str, where: str) -> Iterator[Example]:
         value = row.get(label) if split == "test" else row[label]
         if unlabelled and value == unlabelled:
             return
-        texts = tuple(" ".join(row[column] for column in columns) for columns in parts)
+        texts = tuple(" ".join(row[column] for column in columns) for columns in groups)
         words = tuple(texts[0].split()) if kind == "tagging" else ()
         value = None if value is None else _parse_label(kind, value, words)
         yield Example(row[id] if id else "", where, () if words else texts, value, words)
@@ -182,7 +181,6 @@ def multiple_choice(
     """A task that asks for the correct one of a row's choices.
 
     Args:
-        name: of the task.
         text: the column with the text before each choice, or several, joined by a space.
         choices: the columns of the choices.
         label: the column with the number of the correct choice.
@@ -211,7 +209,6 @@ def labelled_lines(name: str, *, encoding: str = "utf-8", **task) -> Task:
     """A classification task whose lines are a label, a space and the text.
 
     Args:
-        name: of the task.
         encoding: of its files.
         task: of `file_task`. A label "COARSE:fine" is its first part.
     """
@@ -233,7 +230,6 @@ def labelled_folders(
     """A classification task with a folder a split, in it a folder a class, in that a .txt a text.
 
     Args:
-        name: of the task.
         label_names: the classes in order, by their folders; others are not read.
         encoding: of the files.
         task: of `file_task`; train, valid and test end in "/".

@@ -450,8 +450,8 @@ def test_files_that_are_not_as_published(name, file, text, message, tmp_path):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (question("a", ("Snake", 12)), "'Snake' is not at character 12"),
-        (question("a", ("🐍", -1)), "not at character -1"),
+        (question("a", ("Snake", 12)), "question a has an answer that is not at"),
+        (question("a", ("🐍", -1)), "question a has an answer that is not at"),
         (question("a"), "question a has 0 answers"),
         (question("a", is_impossible=True), "question a has 0 answers"),
         (question("b", ("Snake", 11)), "has the same id 'b'"),
