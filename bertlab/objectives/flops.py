@@ -46,6 +46,8 @@ def step_costs(
     flops = 0.0
     for names in group_by_view(objectives, program.stream).values():
         sides = {objectives[name].reads for name in names}
+        if not sides <= {"forward", "backward"}:  # some loss reads all that the body has
+            sides = {"both"}
         flops += rows * length * flops_per_token(shape, length, sides)
     supervised_positions = 0.0
     for name, objective in objectives.items():

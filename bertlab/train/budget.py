@@ -27,9 +27,6 @@ def steps_within(config: ConfigDict, phases: Sequence[Phase]) -> int:
     Args:
         config: The whole config; its `train.steps` are those of `phases`.
         phases: Whose shares of the steps count.
-
-    Raises:
-        UserError: The budget has another form, or a step costs nothing in its unit.
     """
     text, mesh = config.train.budget, build_mesh(config.mesh)
     unit, _, amount = text.partition("=")

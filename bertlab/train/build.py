@@ -26,11 +26,7 @@ from bertlab.train.state import parameter_name
 
 
 def build_pretraining(config: ConfigDict) -> Experiment:
-    """Prepares the corpus of a config if it is not prepared, and composes the run.
-
-    Raises:
-        UserError: An objective cannot be trained with this model or these rows.
-    """
+    """Prepares the corpus of a config if it is not prepared, and composes the run."""
     config = started_from(config)
     built = objectives.build(config.objectives)
     check_config(config, built)
@@ -71,9 +67,6 @@ def started_from(config: ConfigDict) -> ConfigDict:
     """A copy of the config with the size, shape and tokenizer of the run in `config.init_from`.
 
     What the config sets stays, if the parameters mean the same with it.
-
-    Raises:
-        UserError: The run has another kind of model.
     """
     config = config.copy_and_resolve_references()
     if not config.init_from:
@@ -102,11 +95,7 @@ MAY_DIFFER = re.compile(r"direction|dtype|remat|scan_layers|attention|sides|.*dr
 
 
 def warm_start(config: ConfigDict, tokenizer) -> "WarmStart":
-    """Parameters from the run in `config.init_from`.
-
-    Raises:
-        UserError: It has another vocabulary.
-    """
+    """Parameters from the run in `config.init_from`."""
     run = RunDirectory(config.init_from)
     if load_tokenizer(run.tokenizer).pieces() != tokenizer.pieces():
         raise UserError(

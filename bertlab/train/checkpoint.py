@@ -88,9 +88,6 @@ def load_params(run: RunDirectory, step: int | None = None):
     Args:
         run: A run or an import.
         step: Of the checkpoint; None: the last one.
-
-    Raises:
-        UserError: The run has no such checkpoint.
     """
     steps = run.steps()
     if not steps or step not in (None, *steps):

@@ -26,9 +26,6 @@ def check_config(config: ConfigDict, built: Mapping[str, Objective]) -> None:
     Args:
         config: The whole config.
         built: Its objectives by name.
-
-    Raises:
-        UserError: Names the key.
     """
     check_rows(config)
     for name, objective in built.items():

@@ -33,9 +33,6 @@ def is_due(step: int, every: int, last: int) -> bool:
 def kept_steps(keep: str, steps: int) -> list[int]:
     """The steps whose checkpoints stay: "log" (10, 20, 50, 100, ... and the last), or "100,1000";
     both may be joined.
-
-    Raises:
-        UserError: `config.train.keep` is neither.
     """
     kept = set()
     for part in filter(None, (part.strip() for part in keep.split(","))):
@@ -149,11 +146,7 @@ class Log:
         )
 
     def fetch(self) -> None:
-        """Waits for the device and adds the waiting steps to the totals.
-
-        Raises:
-            UserError: A loss or gradient is not finite.
-        """
+        """Waits for the device and adds the waiting steps to the totals."""
         totals = self.totals
         total = Sums(totals.sums)
         for step, sums in jax.device_get(self._waiting):

@@ -74,11 +74,7 @@ class LayerPlan:
 
 
 def layer_plan(optimizer, steps: int, params) -> LayerPlan:
-    """Applies `config.optimizer` to parameters (or their shapes).
-
-    Raises:
-        UserError: Groups, factors, stages and steps do not fit, or `frozen` matches nothing.
-    """
+    """Applies `config.optimizer` to parameters (or their shapes)."""
     if optimizer.layer_decay != 1 or optimizer.group_rates or optimizer.thaw != "all":
         groups, names = layer_groups(params)
     else:  # any model will do
@@ -114,11 +110,7 @@ def layer_plan(optimizer, steps: int, params) -> LayerPlan:
 
 
 def layer_groups(params) -> tuple[Any, tuple[str, ...]]:
-    """Each parameter's group, as in `LayerPlan.groups`, and the groups' names from the bottom.
-
-    Raises:
-        UserError: The layer of a parameter is unknown.
-    """
+    """Each parameter's group, as in `LayerPlan.groups`, and the groups' names from the bottom."""
     head = -1  # until the layers are counted
 
     def group(path, leaf):
@@ -147,11 +139,7 @@ def layer_groups(params) -> tuple[Any, tuple[str, ...]]:
 
 
 def rate_factors(optimizer, names: tuple[str, ...]) -> Float[np.ndarray, "groups"]:
-    """The factor of each group's rate.
-
-    Raises:
-        UserError: `group_rates` is not one positive number a group.
-    """
+    """The factor of each group's rate."""
     if not optimizer.group_rates:
         return np.float32([optimizer.layer_decay**above for above in range(len(names))][::-1])
     factors = np.array(optimizer.group_rates.split(","), np.float32)
@@ -164,11 +152,7 @@ def rate_factors(optimizer, names: tuple[str, ...]) -> Float[np.ndarray, "groups
 
 
 def thaw_stages(optimizer, names: tuple[str, ...]) -> Bool[np.ndarray, "stages groups"]:
-    """Which groups each stage trains.
-
-    Raises:
-        UserError: The model has no head to train, or fewer stages than `thaw_stages`.
-    """
+    """Which groups each stage trains."""
     has_head, single = names[-1] == "head", np.eye(len(names), dtype=bool)
     upwards = np.triu(np.ones_like(single))  # row i: group i and all above it
     early = {

@@ -209,11 +209,7 @@ data tells."""
 
 
 def require_same_run(directory: RunDirectory, experiment: Experiment) -> None:
-    """Refuses to go on with another config or on other data.
-
-    Raises:
-        UserError: Names the first key that differs.
-    """
+    """Refuses to go on with another config or on other data."""
     if not directory.steps() and directory.read("result") is None:
         return  # it has trained nothing
     as_saved = json.loads(json_line(experiment.config.to_dict()))

@@ -52,9 +52,6 @@ def build_optimizer(
         steps: Of the whole run, for the schedule and the stages.
         program: Model and all objectives of the run.
         example: A batch, for its shapes.
-
-    Raises:
-        UserError: The settings do not fit each other, the model or the steps.
     """
     for key, choices in CHOICES.items():
         if optimizer[key] not in choices:
@@ -237,11 +234,7 @@ def matrix_axes(path, _=None) -> MuonDimensionNumbers | None:
 
 
 def muon_labels(params) -> Any:
-    """A tree of "muon" for what Muon trains, "adam" for the rest.
-
-    Raises:
-        UserError: Muon would train nothing.
-    """
+    """A tree of "muon" for what Muon trains, "adam" for the rest."""
     labels = jax.tree.map_with_path(lambda path, _: "muon" if matrix_axes(path) else "adam", params)
     if "muon" not in jax.tree.leaves(labels):
         raise UserError("config.optimizer.name=muon is for layers, and this model has none")

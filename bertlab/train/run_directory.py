@@ -49,11 +49,7 @@ class RunDirectory:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def lock(self) -> contextlib.AbstractContextManager:
-        """Held by process 0 of the run that trains here; a context manager.
-
-        Raises:
-            UserError: Another process trains here.
-        """
+        """Held by process 0 of the run that trains here; a context manager."""
         self.path.mkdir(parents=True, exist_ok=True)
         if jax.process_index() > 0:
             return contextlib.nullcontext()
@@ -75,11 +71,7 @@ class RunDirectory:
         write_json(self.path / f"{name}.json", value)
 
     def config(self) -> dict[str, Any]:
-        """The config, nested.
-
-        Raises:
-            UserError: This is no run.
-        """
+        """The config, nested."""
         config = self.read("config")
         if config is None:
             raise UserError(

@@ -40,9 +40,6 @@ def learning_rate(optimizer, steps: int) -> Callable:
 
     Returns:
         (updates done, int or array) -> float32 rate of the next update.
-
-    Raises:
-        UserError: The settings do not fit the steps.
     """
     peak, decay, warmup = optimizer.learning_rate, optimizer.decay, warmup_steps(optimizer, steps)
     if decay == "slanted_triangular":

@@ -36,9 +36,6 @@ def build_mesh(mesh: Mapping[str, int], devices=None) -> Mesh:
     Args:
         mesh: Sizes of the axes; one may be −1, for all remaining devices.
         devices: Default all; a single process may use only the first ones.
-
-    Raises:
-        UserError: The sizes do not fit the number of devices.
     """
     devices = np.asarray(jax.devices() if devices is None else devices).ravel()
     sizes = [int(mesh[axis]) for axis in MESH_AXES]

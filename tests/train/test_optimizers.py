@@ -1,4 +1,4 @@
-"""Optimisers: the old implementation's updates on the same gradients, and NumPy from the papers."""
+"""Optimisers: NumPy from the papers, torch's and the authors' rules, and what stages freeze."""
 
 import functools
 from types import SimpleNamespace
@@ -14,10 +14,10 @@ from bertlab.config.defaults import base_config
 from bertlab.errors import UserError
 from bertlab.train.averaging import evaluation_params, observe
 from bertlab.train.checkpoint import Checkpoints, load_params
+from bertlab.train.layer_groups import layer_plan
 from bertlab.train.optimizers import build_optimizer, matrix_axes
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.state import TrainState, parameter_name
-from bertlab.train import optimizers as old
 
 STEPS = 20
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -72,56 +72,87 @@ def trajectory(optimizer, observe, evaluation_params, compiled=False):
 
 SGD = dict(name="sgd", clip_norm=0.25, coupled_decay=True, decay="constant", warmup_steps=0)
 MOMENTS = dict(bias_correction="moments", epsilon=1e-8)
-TRIANGLE = dict(decay="slanted_triangular", warmup_steps=0)
-GPT = dict(bias_correction="rate", decay="warmup_linear")
-CASES = {
-    "BERT": dict(),
-    "Adam": dict(**MOMENTS, clip_norm=0.0, b1=0.0, coupled_decay=True, frozen="^body/.*kernel"),
-    "GPT": dict(**GPT, decay_exclude=""),
-    "ELMo, head": dict(name="adagrad", gradient_scale=20.0, clip_norm=10.0, thaw="head"),
-    "AWD-LSTM": dict(**SGD, average_after=2, average_again=10),
-    "LAMB": dict(name="lamb", **MOMENTS, decay_exclude="", clip_norm=0.0),
-    "ALBERT, last": dict(name="lamb", thaw="last", group_rates="0.5,0.1,1,2"),
-    "Muon": dict(name="muon", muon_scale="spectral", muon_rate=3.0),
-    "gradual": dict(thaw="gradual", thaw_steps=4, **MOMENTS, layer_decay=0.5, **TRIANGLE),
-    "gradual, GPT": dict(thaw="gradual", thaw_steps=3, thaw_stages=2, **GPT),
-    "chain": dict(thaw="chain", thaw_steps=3, **MOMENTS, coupled_decay=True),
-    "chain, restarted": dict(thaw="chain", thaw_steps=4, thaw_restarts=True),
-    "chain, Muon": dict(thaw="chain", thaw_steps=3, name="muon", **MOMENTS),
-    "chain, Adagrad": dict(thaw="chain", thaw_steps=2, name="adagrad", frozen="bias"),
-    "frozen, averaged": dict(frozen="^body/", **SGD, average_after=2),
+
+
+def numpy_update(optimizer, g, memory, step):
+    """u of the papers' rules, and the new memory: (m, v) of Adam, the sum of squares of Adagrad."""
+    if optimizer.name == "sgd":
+        return g, memory
+    if optimizer.name == "adagrad":  # Duchi et al. 2011, from an accumulator of 1 (bilm-tf)
+        total = (1.0 if memory is None else memory) + g**2
+        return g / np.sqrt(total), total
+    m, v = (0.0, 0.0) if memory is None else memory  # Kingma and Ba 2015, algorithm 1
+    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+    first, second = 1 - 0.9 ** (step + 1), 1 - 0.999 ** (step + 1)
+    if optimizer.bias_correction == "moments":
+        return m / first / (np.sqrt(v / second) + optimizer.epsilon), (m, v)
+    u = m / (np.sqrt(v) + optimizer.epsilon)
+    return u * (np.sqrt(second) / first if optimizer.bias_correction == "rate" else 1.0), (m, v)
+
+
+PAPERS = {
+    "BERT": dict(clip_norm=1.0),
+    "Adam, L2": dict(**MOMENTS, clip_norm=0.0, coupled_decay=True),
+    "GPT": dict(bias_correction="rate", epsilon=1e-8, weight_decay=0.0),
+    "ELMo": dict(name="adagrad", gradient_scale=20.0, clip_norm=10.0, weight_decay=0.0),
+    "AWD-LSTM": dict(name="sgd", clip_norm=0.25, coupled_decay=True),
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_updates_are_the_old_implementations(case):
-    theirs = old.build_optimizer(settings(**CASES[case]), STEPS)
-    compiled = "Muon" in case  # whose iteration is a loop
-    expected = trajectory(theirs, old.observe, old.evaluation_params, compiled)
-    actual = trajectory(built(**CASES[case]), observe, evaluation_params, compiled)
-    # Newton-Schulz multiplies the rounding of small singular values by up to 3.4445^5 = 485.
-    close = dict(rtol=1e-4, atol=2e-5) if compiled else dict(rtol=1e-6, atol=5e-7)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **close), actual, expected)
-
-
-def test_berts_adam_is_the_papers_without_bias_correction():
-    """google-research/bert optimization.py: m / (√v + ε), decay added, then the rate; float64."""
-    optimizer = built(clip_norm=1.0)
-    params, _ = trajectory(optimizer, observe, evaluation_params)
+@pytest.mark.parametrize("name", PAPERS)
+def test_updates_are_the_papers(name):
+    """In float64: scale, clip, coupled decay, rule, decoupled decay, rate."""
+    optimizer = settings(**PAPERS[name])
+    params, _ = trajectory(built(**PAPERS[name]), observe, evaluation_params, compiled=True)
     names = [parameter_name(path) for path, _ in jax.tree.leaves_with_path(PARAMS)]
     weights = [np.float64(leaf) for leaf in jax.tree.leaves(PARAMS)]
-    m, v = ([np.zeros_like(w) for w in weights] for _ in range(2))
+    memory = [None] * len(names)
     for step, grads in enumerate(GRADS):
-        grads = [np.float64(g) for g in jax.tree.leaves(grads)]
-        clip = min(1, 1 / np.sqrt(sum((g**2).sum() for g in grads)))
+        grads = [optimizer.gradient_scale * np.float64(g) for g in jax.tree.leaves(grads)]
+        norm = np.sqrt(sum((g**2).sum() for g in grads))
+        clip = min(1, optimizer.clip_norm / norm) if optimizer.clip_norm else 1
         rate = SCALES[step] * 0.01 * (step / 2 if step < 2 else 1 - step / STEPS)
         for i, g in enumerate(grads):
-            m[i] = 0.9 * m[i] + 0.1 * clip * g
-            v[i] = 0.999 * v[i] + 0.001 * (clip * g) ** 2
-            decay = 0.0 if names[i].endswith(("bias", "scale")) else 0.1
-            weights[i] = weights[i] - rate * (m[i] / (np.sqrt(v[i]) + 1e-6) + decay * weights[i])
+            decay = 0.0 if names[i].endswith(("bias", "scale")) else optimizer.weight_decay
+            g = clip * g + decay * weights[i] * optimizer.coupled_decay
+            u, memory[i] = numpy_update(optimizer, g, memory[i], step)
+            u = u + decay * weights[i] * (not optimizer.coupled_decay)
+            weights[i] = weights[i] - rate * u
     for actual, expected in zip(jax.tree.leaves(params), weights, strict=True):
         np.testing.assert_allclose(actual[-1], expected, rtol=2e-5, atol=2e-6)
+
+
+def test_stages_and_rates_of_the_papers():
+    """Howard and Ruder 2018, sections 3.2 and 3.3; Felbo et al. 2017, section 3.2."""
+
+    def plan(**changes):
+        return layer_plan(settings(thaw_steps=2, **changes), STEPS, PARAMS)
+
+    # Columns: embeddings, layer 1, layer 2, head.
+    assert plan(thaw="gradual").stages.astype(int).tolist() == [
+        [0, 0, 0, 1],
+        [0, 0, 1, 1],
+        [0, 1, 1, 1],
+        [1, 1, 1, 1],
+    ]
+    assert plan(thaw="chain").stages.astype(int).tolist() == [
+        [0, 0, 0, 1],
+        [1, 0, 0, 0],
+        [0, 1, 0, 0],
+        [0, 0, 1, 0],
+        [1, 1, 1, 1],
+    ]
+    assert plan(thaw="last").stages.astype(int).tolist() == [[0, 0, 1, 1]]
+    assert plan(thaw="head").stages.astype(int).tolist() == [[0, 0, 0, 1]]
+    np.testing.assert_allclose(plan(layer_decay=0.5).factors, [0.125, 0.25, 0.5, 1])
+    frozen = plan(group_rates="0.1,1,2,3", frozen="^body/blocks/up")
+    np.testing.assert_allclose(frozen.factors, [0.1, 1, 2, 3, 1])
+    assert frozen.groups["body"]["blocks"]["up"]["bias"] == 4
+    assert not frozen.trained(0)["body"]["blocks"]["up"]["bias"].any()
+    restarts = plan(thaw="gradual", thaw_restarts=True, decay="linear", warmup_steps=0)
+    np.testing.assert_allclose(
+        [restarts.rate(step) for step in (0, 1, 2, 6)], [0.01, 0.005, 0.01, 0.01]
+    )
 
 
 def orthogonalised(matrix):
@@ -246,22 +277,17 @@ def test_on_a_mesh_moments_lie_beside_their_parameters_and_nothing_moves():
         np.testing.assert_allclose(divided, whole[7], rtol=1e-4, atol=2e-5)
 
 
-def test_muon_trains_the_matrices_that_it_did():
-    names = [
-        f"body/{block}/{name}"
-        for block in ("blocks", "forward", "layer_1", "output")
-        for name in (
-            "a/qkv_kernel",
-            "a/out_kernel",
-            "input_kernel",
-            "up/kernel",
-            "projection",
-            "a/qkv_bias",
-        )
-    ]
-    for name in [*names, "body/token_embedding", "heads_x/kernel", "lora/body/blocks/up/kernel/a"]:
-        path = [jax.tree_util.DictKey(key) for key in name.split("/")]
-        assert matrix_axes(path) == old.matrix_axes(name)
+def test_muon_trains_the_matrices_of_layers():
+    def axes(name):
+        return matrix_axes([jax.tree_util.DictKey(key) for key in name.split("/")])
+
+    assert axes("body/blocks/attention/qkv_kernel") == ((-4,), (-2, -1))
+    assert axes("body/blocks/attention/out_kernel") == ((-3, -2), (-1,))
+    assert axes("body/blocks/up/kernel") == axes("body/forward/projection") == ((-2,), (-1,))
+    assert axes("body/layer_1/recurrent_kernel") == ((-3,), (-1,))
+    for name in ("token_embedding", "output/kernel", "pooler/kernel", "blocks/up/bias"):
+        assert axes(f"body/{name}") is None
+    assert axes("heads_x/kernel") is axes("lora/body/blocks/up/kernel/a") is None
 
 
 REFUSED = {

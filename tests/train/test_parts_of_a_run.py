@@ -16,6 +16,7 @@ from bertlab.errors import UserError
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives import Vocabulary, build
 from bertlab.objectives.program import Program
+from bertlab.train.budget import steps_within
 from bertlab.train.dashboards import open_writers
 from bertlab.train.environment import describe_environment
 from bertlab.train.optimizers import build_optimizer
@@ -113,9 +114,6 @@ def test_mup_scales_initial_values_and_updates_by_the_axes_that_grow():
 
 
 def test_a_budget_buys_steps():
-    budget = pytest.importorskip("bertlab.train.budget")
-    mesh = build_mesh(ONE_DEVICE)
-
     def steps(objective, text, lengths=(16,), **model):
         program, count = program_of(objective, **model), len(lengths)
         phases = [
@@ -130,8 +128,8 @@ def test_a_budget_buys_steps():
             for index, length in enumerate(lengths)
         ]
         config = config_of(objective, budget=text)
-        experiment = SimpleNamespace(config=config, phases=phases, program=program)
-        return budget.steps_within(experiment, mesh)
+        config.mesh.data = 1
+        return steps_within(config, phases)
 
     ltr = {"direction": "left-to-right"}
     assert steps("mlm", "tokens=5800") == steps("ltr", "tokens=5800", **ltr) == 100
