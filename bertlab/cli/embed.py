@@ -47,20 +47,20 @@ def run(arguments, overrides):
     found = model.embed(texts, layers, arguments.pooling, **settings)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     if arguments.out.suffix == ".csv":
-        write_table(arguments.out, found)
+        write_table(arguments.out, found, layers)
     else:
         arrays = found if arguments.pooling else [embedding.states for embedding in found]
         np.savez(arguments.out, **{str(number): array for number, array in enumerate(arrays)})
     print(f"{arguments.out}: {len(texts)} texts")
 
 
-def write_table(path: Path, found) -> None:
+def write_table(path: Path, found, layers) -> None:
     """A row a text and layer, or a token and layer."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = None
         for number, of_text in enumerate(found):
             states = getattr(of_text, "states", of_text)
-            numbers = getattr(of_text, "layers", range(len(states)))
+            numbers = range(len(states)) if layers == "all" else layers
             for layer, of_layer in zip(numbers, states):
                 if hasattr(of_text, "tokens"):
                     rows = [(at, *row) for at, row in enumerate(zip(of_text.tokens, of_layer))]

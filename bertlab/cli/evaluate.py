@@ -40,10 +40,10 @@ def overridden(config, overrides):
     for override in overrides:
         if not override.startswith("--config.evaluate."):
             raise UserError(f"{override}: bertlab evaluate only takes keys of config.evaluate")
-    values = flags.FlagValues()
-    config_flags.DEFINE_config_dict("config", config, flag_values=values)
+    values, command = flags.FlagValues(), ["bertlab", *overrides]
+    config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=command)
     try:
-        values(["bertlab", *overrides])
+        values(command)
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(" ".join(str(error).split())) from None
     return values["config"].value

@@ -73,10 +73,11 @@ class Copying(Objective):
 @scoring.register
 def _(objective: Copying) -> Scoring:
     def predict(model, view, at):
-        ranks, letters = view["ranks"], (jnp.arange(len(PIECES)) >= 5) & (jnp.arange(17) < 12)
+        ranks, pieces = view["ranks"], jnp.arange(len(PIECES))
+        letters = (pieces >= PIECES.index("a")) & (pieces <= PIECES.index("g"))
         last = jnp.argmax(jnp.where(ranks == HIDDEN, -1, ranks), axis=1, keepdims=True)
         token = jnp.take_along_axis(view["tokens"], last, axis=1)
-        copied = 99.0 * (jnp.arange(len(PIECES)) == token)
+        copied = 99.0 * (pieces == token)
         seen = (ranks.max(axis=1, where=ranks != HIDDEN, initial=0) > 0)[:, None]
         logits = jnp.where(seen, copied, 99.0 * letters)[:, None]
         return jnp.broadcast_to(logits, (*at.shape, len(PIECES)))
