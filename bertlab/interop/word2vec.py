@@ -26,18 +26,28 @@ UNKNOWN = "<unk>"
 
 
 def load(source: Path) -> Model:
-    """Reads word2vec's text or binary file; the second line decides which."""
+    """Reads word2vec's text or binary file; the first and last lines of a text are numbers."""
     header, _, body = read_bytes(source).partition(b"\n")
     sizes = header.split()
     if len(sizes) != 2 or not all(size.isdigit() for size in sizes):
         raise UserError(f"{source}, line 1: expected two sizes; without them, give --from=glove")
     count, width = map(int, sizes)
     lines = body.removesuffix(b"\n").split(b"\n")
-    if not is_text(lines[0], width):
-        return make_model(source, *read_binary(source, body, count, width))
+    begins_as_text = is_text(lines[0], width)
+    # The numbers of a binary file may have the bytes of digits and line feeds.
+    if not begins_as_text or len(lines) != count or not is_text(lines[-1], width):
+        try:
+            return make_model(source, *read_binary(body, count, width))
+        except ValueError as error:
+            if not begins_as_text:
+                raise UserError(f"{source} was read as binary, but {error}") from None
     if len(lines) != count:
         raise UserError(f"{source}, line 1: {count} words, but {len(lines)} lines follow")
-    return make_model(source, *read_lines(source, lines, width, first_line=2))
+    words, vectors = read_lines(source, lines, width, first_line=2)
+    for number, word in enumerate(words, 2):
+        if " " in word:
+            raise UserError(f"{source}, line {number}: expected a word and {width} numbers")
+    return make_model(source, words, vectors)
 
 
 def load_glove(source: Path) -> Model:
@@ -79,6 +89,8 @@ def read_lines(
     for number, line in enumerate(lines):
         word, *fields = line.rstrip(b"\r ").rsplit(b" ", width)
         try:
+            if len(fields) != width:
+                raise ValueError(f"there are {len(fields)}")
             vectors[number] = [float(field) for field in fields]
             words.append(word.decode("utf-8"))
         except ValueError as error:
@@ -87,19 +99,19 @@ def read_lines(
     return words, vectors
 
 
-def read_binary(source: Path, body: bytes, count: int, width: int) -> tuple[list[str], np.ndarray]:
-    """Words and vectors [V, D] of a binary file."""
+def read_binary(body: bytes, count: int, width: int) -> tuple[list[str], np.ndarray]:
+    """Words and vectors [V, D] of a binary file. Raises: ValueError: it is not one."""
     words, vectors, begin = [], np.empty((count, width), np.float32), 0
     for number in range(count):
         space = body.find(b" ", begin)
         end = space + 1 + 4 * width
         if space < 0 or end > len(body):
-            raise UserError(f"{source} ends within word {number + 1} of {count}, read as binary")
+            raise ValueError(f"it ends within word {number + 1} of {count}")
         words.append(body[begin:space].lstrip(b"\n").decode("utf-8"))
         vectors[number] = np.frombuffer(body, "<f4", width, space + 1)
         begin = end
     if body[begin:].strip(b"\n"):
-        raise UserError(f"{source} goes on after {count} words, read as binary")
+        raise ValueError(f"it goes on after {count} words")
     return words, vectors
 
 

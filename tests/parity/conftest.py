@@ -1,4 +1,4 @@
-"""PyTorch computes in one thread: two workers share two cores, and models this small gain nothing from more."""
+"""PyTorch computes in one thread: two workers share two cores."""
 
 import os
 import tempfile
@@ -6,5 +6,5 @@ import tempfile
 import torch
 
 torch.set_num_threads(1)
-# Where transformers copies modelling files that lie beside weights; it reads the name when it is imported.
+# Where transformers copies modelling files that lie beside weights; read when it is imported.
 os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp()

@@ -19,8 +19,8 @@ RECORDED = Path(__file__).parent.parent / "interop" / "recorded"
 
 
 def open_model(directory: Path, auto: str = ""):
-    """The model in evaluation, in its config's class or an Auto class; it opens without a missing or
-    unexpected weight."""
+    """The model in evaluation, of its config's class or an Auto class; no weight is missing or
+    unexpected."""
     config = json.loads((directory / "config.json").read_text())
     name = auto or config["architectures"][0]
     if name.startswith("Bertlab"):

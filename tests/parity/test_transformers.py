@@ -1,4 +1,4 @@
-"""Against transformers: states, heads and gradients of published kinds; what we write opens there."""
+"""Against transformers: states, heads and gradients of published kinds, in and out."""
 
 import json
 

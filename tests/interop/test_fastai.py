@@ -1,0 +1,135 @@
+"""The names of AWD-LSTM's state dicts come down to one table, which goes both ways."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bertlab.errors import UserError
+from bertlab.interop import fastai
+from bertlab.interop.tensors import write
+
+V, D, F, LAYERS = 11, 4, 6, 3
+WORDS = ["xxunk", "xxpad", "xxbos", "the", "cat", "sat", "n't", ".", "a", "b", "c"]
+
+
+def plain(seed=0):
+    """A model under the short names: torch's shapes, four gates in the first axis."""
+    rng = np.random.default_rng(seed)
+
+    def draw(*shape):
+        return rng.standard_normal(shape, np.float32)
+
+    tensors = {"encoder.weight": draw(V, D), "decoder.bias": draw(V)}
+    for i in range(LAYERS):
+        inputs, cell = (F if i else D), (D if i == LAYERS - 1 else F)
+        for name, width in (("ih", inputs), ("hh", cell)):
+            tensors[f"rnns.{i}.weight_{name}_l0"] = draw(4 * cell, width)
+            tensors[f"rnns.{i}.bias_{name}_l0"] = draw(4 * cell)
+    return tensors
+
+
+def salesforce(tensors):
+    """awd-lstm-lm's names."""
+    named = {"decoder.weight": tensors["encoder.weight"].copy()}
+    for name, array in tensors.items():
+        name = name.replace("weight_hh_l0", "weight_hh_l0_raw")
+        head, _, leaf = name.rpartition(".")
+        named[f"{head}.module.{leaf}" if head.startswith("rnns") else name] = array
+    return named
+
+
+def fastai_names(tensors, embedding, leftover=False):
+    """fastai's: the first version's copy of the embedding, or the second's `encoder_dp.emb`."""
+    words = tensors["encoder.weight"]
+    named = {f"0.{embedding}.weight": words, "1.decoder.weight": words, "0.encoder.weight": words}
+    named["1.decoder.bias"] = tensors["decoder.bias"]
+    for name, array in tensors.items():
+        head, _, leaf = name.rpartition(".")
+        if not head.startswith("rnns"):
+            continue
+        raw = leaf == "weight_hh_l0"
+        named[f"0.{head}." + ("weight_hh_l0_raw" if raw else f"module.{leaf}")] = array
+        if leftover and raw:
+            named[f"0.{head}.module.weight_hh_l0"] = array * 2  # as dropout left it
+    return named
+
+
+FORMS = {
+    "plain": plain(),
+    "salesforce": salesforce(plain()),
+    "fastai 1": fastai_names(plain(), "encoder_with_dropout.embed"),
+    "fastai 2": fastai_names(plain(), "encoder_dp.emb", leftover=True),
+}
+
+
+def load(tensors, folder, name="lm.pth", monkeypatch=None):
+    """The model of these tensors, as if torch had read them."""
+    monkeypatch.setattr(fastai, "read_torch", lambda path: tensors)
+    (folder / name).touch()
+    (folder / "itos.json").write_text(json.dumps(WORDS))
+    return fastai.load(folder / name)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_state_dicts_come_back_bit_for_bit(form, tmp_path, monkeypatch):
+    model, tensors = load(FORMS[form], tmp_path, monkeypatch=monkeypatch), plain()
+    assert (model.config.model.layers, model.config.model.width) == (LAYERS, D)
+    assert model.config.model.hidden == F and list(model.config.objectives) == ["ltr"]
+    back = write(fastai.table(LAYERS), model.params)
+    assert back.keys() == tensors.keys()
+    for name, array in tensors.items():
+        np.testing.assert_array_equal(back[name], array)
+    named = fastai.fastai_names(back)
+    assert named.keys() == fastai_names(tensors, "encoder_dp.emb").keys()
+    # Gate 2 (candidate), unit 3, input 1.
+    expected = tensors["rnns.0.weight_ih_l0"][2 * F + 3, 1]
+    assert model.params["body"]["layer_0"]["input_kernel"][1, 2, 3] == expected
+
+
+def test_a_backward_model_reads_right_to_left(tmp_path, monkeypatch):
+    model = load(plain(), tmp_path, "lm_bwd.pth", monkeypatch=monkeypatch)
+    assert model.config.model.direction == "right-to-left"
+    assert list(model.config.objectives) == ["rtl"]
+
+
+def test_what_does_not_fit_is_refused_by_name(tmp_path, monkeypatch):
+    untied = {**salesforce(plain()), "decoder.weight": np.zeros((V, D), np.float32)}
+    without = {k: v for k, v in plain().items() if k != "rnns.1.bias_hh_l0"}
+    narrow = plain() | {"rnns.1.weight_ih_l0": np.zeros((24, 5), np.float32)}
+    more = plain() | {"1.layers.0.weight": np.zeros(3, np.float32)}
+    for tensors, message in (
+        (untied, "must be the same, encoder.weight"),
+        (without, "lacks rnns.1.bias_hh_l0"),
+        (narrow, r"rnns.1.weight_ih_l0 has the shape \(24, 5\)"),
+        (more, "layers.0.weight"),
+    ):
+        with pytest.raises(UserError, match=message):
+            load(tensors, tmp_path, monkeypatch=monkeypatch)
+    (tmp_path / "itos.json").unlink()
+    monkeypatch.setattr(fastai, "read_torch", lambda path: plain())
+    with pytest.raises(UserError, match="the words in order of rows"):
+        fastai.load(tmp_path)
+
+
+def test_words_keep_their_rows_and_specials_their_roles(tmp_path):
+    tokenizer = fastai.word_tokenizer(WORDS, tmp_path)
+    assert tokenizer.pieces() == WORDS
+    assert tokenizer.encode("the cat didn't n't .") == [3, 4, 0, 6, 7]
+    assert (tokenizer.unk_id, tokenizer.pad_id, tokenizer.cls_id) == (0, 1, 2)
+    assert tokenizer.sep_id == 2, "the start stands in for an end that the vocabulary lacks"
+    assert tokenizer.mask_id is None
+    assert (tokenizer.prefix_ids, tokenizer.suffix_ids) == ((2,), ())
+    salesforce_words = fastai.word_tokenizer(["<unk>", "<eos>", "the"], tmp_path)
+    assert (salesforce_words.unk_id, salesforce_words.suffix_ids) == (0, (1,))
+    ours = fastai.word_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the"], tmp_path)
+    assert ours.kind == "words"
+    with pytest.raises(UserError, match="a word twice"):
+        fastai.word_tokenizer(["<unk>", "the", "the"], tmp_path)
+
+
+def test_word_files_are_lines_or_a_list(tmp_path):
+    (tmp_path / "itos.txt").write_bytes("<unk>\na\n\u2028\n\r\nb\rc\n".encode())
+    assert fastai.read_words(tmp_path).pieces() == ["<unk>", "a", "\u2028", "\r", "b\rc"]
+    (tmp_path / "itos.json").write_text(json.dumps(["<unk>", "a\n"]))
+    assert fastai.read_words(tmp_path).pieces() == ["<unk>", "a\n"]
