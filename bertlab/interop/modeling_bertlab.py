@@ -393,6 +393,10 @@ class BertlabForTokenClassification(BertlabPreTrainedModel):
         """What the layer reads."""
         return encoded.last_hidden_state
 
+    def loss_arguments(self, logits, labels):
+        """In the order of transformers' loss of this class."""
+        return logits, labels
+
     @can_return_tuple
     def forward(self, input_ids=None, attention_mask=None, labels=None, **arguments):
         """As `BertlabModel`; labels [B, L], or [B] of whole rows."""
@@ -400,7 +404,8 @@ class BertlabForTokenClassification(BertlabPreTrainedModel):
         encoded, loss = self.model(input_ids, attention_mask, **arguments), None
         logits = self.classifier(self.dropout(self.features(encoded, attention_mask)))
         if labels is not None:
-            loss = self.loss_function(labels, logits, self.config, num_items_in_batch=count)
+            pair = self.loss_arguments(logits, labels)
+            loss = self.loss_function(*pair, self.config, num_items_in_batch=count)
         return self.output_class(loss, logits, encoded.hidden_states)
 
 
@@ -415,3 +420,7 @@ class BertlabForSequenceClassification(BertlabForTokenClassification):
             return encoded.pooler_output
         x = encoded.last_hidden_state
         return self.model.summary(x, x.new_ones(x.shape[:2]) if mask is None else mask)
+
+    def loss_arguments(self, logits, labels):
+        """In the order of transformers' loss of this class."""
+        return labels, logits
