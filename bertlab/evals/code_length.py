@@ -27,7 +27,6 @@ predict; so log T(T + 1) nats are added for the number of pieces.
 Compare left-to-right with right-to-left and with the bound, and pseudo only with pseudo.
 """
 
-import dataclasses
 import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -73,10 +72,12 @@ class Score(NamedTuple):
     Attributes:
         log_probability: Nats, summed over the scored tokens.
         tokens: How many were scored.
+        closing: The part of `log_probability` for where the text ends: its special tokens.
     """
 
     log_probability: float
     tokens: int
+    closing: float = 0.0
 
 
 class Scorer:
@@ -160,8 +161,8 @@ class Scorer:
             block = texts[start : start + BLOCK]
             both = [self._scores(params, block, kind, ability, orders) for ability in KINDS[kind]]
             for same_text in zip(*both):
-                nats, tokens = np.mean(same_text, axis=0).tolist()
-                scores.append(Score(nats, round(tokens)))
+                nats, tokens, closing = np.mean(same_text, axis=0).tolist()
+                scores.append(Score(nats, round(tokens), closing))
         return scores
 
     def _scores(self, params, texts, kind: str, ability: str, orders: int) -> list[Score]:
@@ -170,27 +171,28 @@ class Scorer:
             for number, text in enumerate(texts)
             for question in self._questions(number, text, kind, ability, orders)
         ]
-        nats, asked = np.zeros(len(texts)), [set() for _ in texts]
+        nats, closing, asked = *np.zeros((2, len(texts))), [set() for _ in texts]
         for question, answer in zip(questions, self.answerers[ability](params, texts, questions)):
             nats[question.text] += question.weight * answer.sum()
+            special = ~np.isin(question.asked, texts[question.text].pieces)
+            closing[question.text] += answer[special].sum()
             asked[question.text].update(question.asked.tolist())
         tokens = np.array([len(positions) for positions in asked])
         if kind == "any-order" and self.tokenizer.suffix_ids:
             nats -= np.log(np.maximum(1, tokens * (tokens + 1)))
-        return [Score(*score) for score in zip(nats.tolist(), tokens.tolist())]
+        columns = nats.tolist(), tokens.tolist(), closing.tolist()
+        return [Score(*score) for score in zip(*columns)]
 
     def _questions(
         self, number: int, text: Text, kind: str, ability: str, orders: int
     ) -> Iterator[Question]:
         how = self.scorings[self.names[ability]]
-        first = int(how.from_before)
         if kind == "any-order":
-            return in_random_orders(number, text, first, orders, how.in_order)
-        if ability == "hidden":
-            within_word = kind == "pseudo-within-word"
-            continues = self.tokenizer.continues() if within_word else None
-            return one_by_one(number, text, first, continues)
-        return by_chain_rule(number, text, ability, self.tokenizer)
+            return in_random_orders(number, text, int(how.from_before), orders, how.in_order)
+        if ability != "hidden":
+            return by_chain_rule(number, text, ability, self.tokenizer)
+        continues = self.tokenizer.continues() if kind == "pseudo-within-word" else None
+        return one_by_one(number, text, int(how.from_before), continues)
 
 
 def longest_text(program: Program) -> int:
@@ -200,37 +202,18 @@ def longest_text(program: Program) -> int:
     return shape.max_positions if learned else 1 << 20
 
 
-@dataclasses.dataclass(frozen=True)
-class BitsPerByte:
-    """−Σ log2 p / Σ bytes over texts, by one kind of score.
+def bits_per_byte(texts: Sequence[Text], scores: Sequence[Score], unk_id: int) -> dict[str, Any]:
+    """The scores of texts as numbers.
 
     Bytes that the model does not predict count too and make the value too low: capitals and accents
     that a tokenizer drops, text behind [UNK], and a free first token. A predicted [SEP] or [CLS]
     adds no bytes.
 
-    Attributes:
-        value: Bits per byte.
-        standard_error: Of `value` as a ratio of sums over independent texts; None for one text.
-        perplexity: Per scored token; compare it only within one tokenizer.
-        texts: Their number.
-        bytes: Theirs in UTF-8.
-        tokens: Scored tokens.
-        pieces: The texts' own tokens; if they are more than `tokens`, one of each text is free.
-        unknown: Share of the pieces that are [UNK]; above 0, do not compare tokenizers.
-    """
-
-    value: float
-    standard_error: float | None
-    perplexity: float
-    texts: int
-    bytes: int
-    tokens: int
-    pieces: int
-    unknown: float
-
-
-def bits_per_byte(texts: Sequence[Text], scores: Sequence[Score], unk_id: int) -> BitsPerByte:
-    """The scores of texts as one number.
+    Returns:
+        `bits_per_byte`, its `standard_error` over texts (None for one), `perplexity` a scored
+        token, scored `tokens`, `bytes`, the texts' own `pieces` (if they are more than `tokens`,
+        one of each text is free), and the share of these that are `unknown`; above 0, do not
+        compare tokenizers.
 
     Raises:
         UserError: No token is scored.
@@ -241,13 +224,12 @@ def bits_per_byte(texts: Sequence[Text], scores: Sequence[Score], unk_id: int) -
     sizes = np.array([text.bytes for text in texts], float)
     value, error = ratio(nats / math.log(2), sizes)
     pieces = np.concatenate([text.tokens[text.pieces] for text in texts])
-    return BitsPerByte(
-        value=value,
-        standard_error=error,
-        perplexity=math.exp(nats.sum() / tokens),
-        texts=len(texts),
-        bytes=round(sizes.sum()),
-        tokens=tokens,
-        pieces=len(pieces),
-        unknown=float(np.mean(pieces == unk_id)),
-    )
+    return {
+        "bits_per_byte": value,
+        "standard_error": error,
+        "perplexity": math.exp(nats.sum() / tokens),
+        "tokens": tokens,
+        "bytes": round(sizes.sum()),
+        "pieces": len(pieces),
+        "unknown": float(np.mean(pieces == unk_id)),
+    }

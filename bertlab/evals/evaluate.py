@@ -102,13 +102,10 @@ def code_lengths(scorer: Scorer, params, texts: Sequence[Text], kinds: Sequence[
     for kind in kinds:
         scores = scorer.score(params, texts, kind)
         bits = bits_per_byte(texts, scores, scorer.tokenizer.unk_id)
-        found |= {
-            f"bits_per_byte/{kind}": bits.value,
-            f"standard_error/bits_per_byte/{kind}": bits.standard_error,
-            f"perplexity/{kind}": bits.perplexity,
-            f"tokens/{kind}": bits.tokens,
-        }
-        found |= {name: getattr(bits, name) for name in ("bytes", "pieces", "unknown")}
+        found[f"standard_error/bits_per_byte/{kind}"] = bits.pop("standard_error")
+        for name, value in bits.items():
+            of_texts = name in ("bytes", "pieces", "unknown")
+            found[name if of_texts else f"{name}/{kind}"] = value
     return found
 
 
@@ -246,12 +243,12 @@ def word_scores(model: Pretrained, settings: ConfigDict) -> dict[str, Metrics]:
             for layer, value in enumerate(layers):
                 found[path][f"similarity/{way}, layer {layer}"] = value
         if questions:
-            answered, layers = similarity.answer_questions(questions, answers, vectors[:, rows])
-            metrics = found[settings.analogies] | {"answered": answered}
-            for layer, of in enumerate(layers):
-                metrics[f"analogies/{way}, layer {layer}"] = of["3CosAdd"].get("all")
-                for measure, shares in of.items():
-                    for group, share in shares.items():
-                        metrics[f"{measure}/{group}/{way}, layer {layer}"] = share
-            found[settings.analogies] = metrics
+            metrics = found[settings.analogies]
+            metrics["answered"], layers = similarity.answer_questions(
+                questions, answers, vectors[:, rows]
+            )
+            for layer, shares in enumerate(layers):
+                for group, share in shares.items():
+                    name = "analogies" if group == "all" else f"analogies ({group})"
+                    metrics[f"{name}/{way}, layer {layer}"] = share
     return found

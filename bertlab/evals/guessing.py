@@ -50,7 +50,7 @@ def x_log_x(x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
 
 @guessing.register
 def _(objective: PrefixLanguageModel, counts, batches=(), viewed=None) -> float:
-    return entropy(counts)
+    return entropy(counts)  # whatever `scoring` needs
 
 
 @guessing.register
@@ -62,10 +62,7 @@ def _(objective: MaskedLanguageModel, counts, batches=(), viewed=None) -> float:
 def in_place(counts: Int[np.ndarray, "V"], mask_share: float, random_share: float) -> float:
     """H(token | input at its position), where a token becomes [MASK], random or stays.
 
-    Args:
-        counts: Of the tokens.
-        mask_share: Of the predicted tokens.
-        random_share: Of the predicted tokens.
+    Both shares are of the predicted tokens.
     """
     frequency, size = counts / counts.sum(), len(counts)
     kept = max(1 - mask_share - random_share, 0.0)

@@ -18,15 +18,8 @@ ROUNDING = 1e-5
 
 
 class Pair(NamedTuple):
-    """`good` should be more likely than `bad`.
-
-    Attributes:
-        good: A sentence.
-        bad: Another.
-        paradigm: BLiMP's UID.
-        phenomenon: BLiMP's linguistics_term, which several paradigms share; "" if the file has
-            none.
-    """
+    """`good` should be more likely than `bad`; several paradigms (BLiMP's UID) share a phenomenon
+    (its linguistics_term, or "")."""
 
     good: str
     bad: str

@@ -3,7 +3,6 @@
 Letters: N and M words of training and test, D width.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,23 +17,6 @@ CHOICES = (1e-3, 1e-2, 1e-1, 1.0)
 """Values of C, the inverse of the L2 penalty."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Probe:
-    """The result of a linear probe on test words.
-
-    Attributes:
-        accuracy: Share of correct test words.
-        standard_error: Of the accuracy; words of one sentence are dependent, so a lower bound.
-        majority: Accuracy of the most frequent class of the training words.
-        c: Chosen on held-out training words.
-    """
-
-    accuracy: float
-    standard_error: float
-    majority: float
-    c: float
-
-
 def probe(
     features: Float[np.ndarray, "N D"],
     labels: Sequence,
@@ -42,7 +24,7 @@ def probe(
     test_labels: Sequence,
     groups: Sequence[int] | None = None,
     seed: int = 0,
-) -> Probe:
+) -> dict[str, float]:
     """Multinomial logistic regression on standardised features (Peters et al. 2018, section 5.3).
 
     C is the one with the highest accuracy on a fifth of the training groups, the smallest of equal
@@ -54,6 +36,10 @@ def probe(
         groups: [N] Words of one group, such as a sentence, are held out together; None: each word
             by itself.
         seed: Chooses the held-out groups.
+
+    Returns:
+        `accuracy` on the test words, its `standard_error` (words of one sentence are dependent, so
+        a lower bound), that of the `majority` class, and `c`.
     """
     # Imported here because it takes a second.
     from sklearn.linear_model import LogisticRegression
@@ -74,12 +60,12 @@ def probe(
     best = CHOICES[int(np.argmax(scores))]
     accuracy = float(fit(best, np.arange(len(labels))).score(test_features, test_labels))
     names, counts = np.unique(labels, return_counts=True)
-    return Probe(
-        accuracy=accuracy,
-        standard_error=float(np.sqrt(accuracy * (1 - accuracy) / len(test_labels))),
-        majority=float(np.mean(test_labels == names[np.argmax(counts)])),
-        c=best,
-    )
+    return {
+        "accuracy": accuracy,
+        "standard_error": float(np.sqrt(accuracy * (1 - accuracy) / len(test_labels))),
+        "majority": float(np.mean(test_labels == names[np.argmax(counts)])),
+        "c": best,
+    }
 
 
 def control_labels(
@@ -113,7 +99,7 @@ def probe_layers(
         seed: Of the sentences, the held-out groups and the control task.
 
     Returns:
-        A dict a layer: the fields of `Probe`, `train_words`, `test_words`, `control_accuracy` and
+        A dict a layer: those of `probe`, `train_words`, `test_words`, `control_accuracy` and
         `selectivity`, which is accuracy − control_accuracy.
     """
     train_words, tags, groups, features = encoded(model, train, max_words, seed)
@@ -122,12 +108,10 @@ def probe_layers(
     rows = []
     for ours, theirs in zip(features, test_features):
         found = probe(ours, tags, theirs, test_tags, groups, seed)
-        by_heart = probe(ours, control, theirs, test_control, groups, seed).accuracy
-        rows.append(
-            dataclasses.asdict(found)
-            | {"train_words": len(tags), "test_words": len(test_tags)}
-            | {"control_accuracy": by_heart, "selectivity": found.accuracy - by_heart}
-        )
+        by_heart = probe(ours, control, theirs, test_control, groups, seed)["accuracy"]
+        found |= {"train_words": len(tags), "test_words": len(test_tags)}
+        found |= {"control_accuracy": by_heart, "selectivity": found["accuracy"] - by_heart}
+        rows.append(found)
     return rows
 
 

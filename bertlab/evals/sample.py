@@ -44,8 +44,7 @@ def sample(
         steps: Of "any-order"; None: one a piece.
         prompt: How the texts begin.
         temperature: Divides the logits; 0: the likeliest piece.
-        top_p: Only the likeliest pieces that together have this probability are drawn (Holtzman et
-            al. 2020).
+        top_p: Draws among the likeliest pieces of this probability (Holtzman et al. 2020).
         seed: Of the draws.
 
     Raises:

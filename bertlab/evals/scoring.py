@@ -98,9 +98,14 @@ def in_place(
 ) -> Float[Array, "B P V"]:
     """By the state at each [MASK], or at `before` positions before it; [MASK] is in place of all
     hidden tokens."""
-    tokens = jnp.where(view["ranks"] == HIDDEN, model.vocabulary.require_mask(), view["tokens"])
-    states = model.encode({**view, "tokens": tokens}).output(objective.reads)
+    states = model.encode(masked(model, view)).output(objective.reads)
     return objective.token_logits(model, at_positions(states, at - before), objective.reads)
+
+
+def masked(model: Model, view: View) -> View:
+    """The view with [MASK] in place of hidden tokens."""
+    mask_id = model.vocabulary.require_mask()
+    return {**view, "tokens": jnp.where(view["ranks"] == HIDDEN, mask_id, view["tokens"])}
 
 
 @scoring.register
@@ -168,8 +173,7 @@ def _(objective: ReplacedTokenDetection) -> Scoring:
 
 def by_generator(model: Model, view: View, at: Int[Array, "B P"]) -> Float[Array, "B P V"]:
     """By ELECTRA's generator, with [MASK] in place of all hidden tokens."""
-    tokens = jnp.where(view["ranks"] == HIDDEN, model.vocabulary.require_mask(), view["tokens"])
-    return model.head.generator.logits({**view, "tokens": tokens, "masked_positions": at})
+    return model.head.generator.logits({**masked(model, view), "masked_positions": at})
 
 
 @scoring.register

@@ -34,7 +34,6 @@ CONTEXTS = 50
 VOCABULARY = 30_000
 """Answers are among so many of the most frequent words: compute-accuracy.c's usual threshold."""
 
-EPSILON = 1e-3  # of 3CosMul: the paper's
 ROUNDING = 1e-9  # of cosines in float64
 AT_A_TIME = 256  # texts whose states are in memory
 
@@ -237,9 +236,9 @@ def possible_answers(
 
 def answer_questions(
     questions: Sequence[Question], words: Sequence[str], vectors: Float[np.ndarray, "n V D"]
-) -> tuple[int, list[dict[str, dict[str, float]]]]:
-    """How many questions have their four words among `words`, and of each layer by measure the
-    share of right answers: `all`, `semantic`, `syntactic` (sections that begin with "gram").
+) -> tuple[int, list[dict[str, float]]]:
+    """How many questions have their four words among `words`, and on each layer the share of right
+    answers: `all`, `semantic`, `syntactic` (sections that begin with "gram").
 
     By the rules of word2vec's compute-accuracy.c: words are equal if they are in capitals; of
     several such words the first, so the most frequent, stands for a question's word, and the others
@@ -251,34 +250,24 @@ def answer_questions(
     asked = np.array([[row[word.upper()] for word in q[1:4]] for q in answered], int).reshape(-1, 3)
     syntactic = np.array([q.section.startswith("gram") for q in answered], bool)
     groups = {"all": syntactic | ~syntactic, "semantic": ~syntactic, "syntactic": syntactic}
-
-    def shares(answers):
+    layers = []
+    for answers in (solve(of_layer, asked) for of_layer in vectors):
         right = np.array([capitals[a] == q.answer.upper() for a, q in zip(answers, answered)], bool)
-        return {name: float(right[of].mean()) for name, of in groups.items() if of.any()}
-
-    layers = [solve(of_layer, asked) for of_layer in vectors]
-    return len(answered), [{name: shares(of) for name, of in found.items()} for found in layers]
+        layers.append({name: float(right[of].mean()) for name, of in groups.items() if of.any()})
+    return len(answered), layers
 
 
-def solve(
-    vectors: Float[np.ndarray, "V D"], asked: Int[np.ndarray, "Q 3"]
-) -> dict[str, Int[np.ndarray, "Q"]]:
-    """The d of "a is to b as c is to d" among all words but a, b and c (Levy and Goldberg 2014).
-
-        3CosAdd  argmax cos(d, b) − cos(d, a) + cos(d, c)
-        3CosMul  argmax cos(d, b) · cos(d, c) / (cos(d, a) + 0.001), cosines moved to [0, 1]
+def solve(vectors: Float[np.ndarray, "V D"], asked: Int[np.ndarray, "Q 3"]) -> list[int]:
+    """The d of "a is to b as c is to d" with the highest cos(d, b) − cos(d, a) + cos(d, c), among
+    all words but a, b and c (3CosAdd, Levy and Goldberg 2014); of equal ones the first.
 
     Args:
-        vectors: Of all words; of equally good words the first is the answer.
+        vectors: Of all words.
         asked: The rows of a, b and c.
     """
-    rows, number = np.unique(asked, return_inverse=True)
-    units = unit(vectors)
-    cosine = units[rows] @ units.T
-    near, found = (1 + cosine) / 2, {"3CosAdd": [], "3CosMul": []}
-    for excluded, (a, b, c) in zip(asked, number.reshape(-1, 3)):
-        scores = cosine[b] - cosine[a] + cosine[c], near[b] * near[c] / (near[a] + EPSILON)
-        for answers, score in zip(found.values(), scores):
-            score[excluded] = -np.inf
-            answers.append(int(np.argmax(score >= score.max() - ROUNDING)))
-    return {measure: np.array(answers, int) for measure, answers in found.items()}
+    units, answers = unit(vectors), []
+    for a, b, c in asked:
+        scores = units @ (units[b] - units[a] + units[c])
+        scores[[a, b, c]] = -np.inf
+        answers.append(int(np.argmax(scores >= scores.max() - ROUNDING)))
+    return answers

@@ -135,10 +135,10 @@ def test_bits_per_byte_of_a_known_distribution():
     scores = Scorer(model.program, TOKENIZER).score(model.params, texts)
     found = bits_per_byte(texts, scores, TOKENIZER.unk_id)
     bits = [-np.log2(UNIGRAM[text.tokens[1:]]).sum() for text in texts]
-    assert found.value == pytest.approx(sum(bits) / 10, rel=1e-6), "5, 1 and 4 bytes"
-    assert found.perplexity == pytest.approx(2 ** (sum(bits) / 9), rel=1e-6), "with [SEP]"
-    assert (found.texts, found.bytes, found.tokens, found.pieces) == (3, 10, 9, 6)
-    assert found.unknown == pytest.approx(2 / 6)
+    assert found["bits_per_byte"] == pytest.approx(sum(bits) / 10, rel=1e-6), "5, 1 and 4 bytes"
+    assert found["perplexity"] == pytest.approx(2 ** (sum(bits) / 9), rel=1e-6), "with [SEP]"
+    assert [found[name] for name in ("bytes", "tokens", "pieces")] == [10, 9, 6]
+    assert found["unknown"] == pytest.approx(2 / 6)
 
 
 LENGTH = 2
