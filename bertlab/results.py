@@ -17,10 +17,11 @@ def load(path: str | Path) -> pd.DataFrame:
 
     Columns: `run`, `variant` (labels but the seeds' and the selected axes'), one of labels for each
     axis, `stage` ("pretrain", "evaluate", "finetune", or "most_frequent": what always giving the
-    most frequent answer scores), `task`, `split`, `metric`, `value`; what the run's pretraining
-    cost: `parameters`, `step`, `tokens`, `supervised` (predicted positions), `flops`, `seconds`;
-    what adapting and fine-tuning cost: `transfer_flops`, `transfer_seconds` (NaN in rows of a
-    pretraining); and `data_hash` of the stage's batches. Unfinished stages have no rows.
+    most frequent answer scores), `task` (of an evaluation the file that was scored, "" for the held
+    out text), `split`, `metric`, `value`; what the run's pretraining cost: `parameters`, `step`,
+    `tokens`, `supervised` (predicted positions), `flops`, `seconds`; what adapting and fine-tuning
+    cost: `transfer_flops`, `transfer_seconds` (NaN for a pretraining); and `data_hash` of the
+    stage's batches. Unfinished stages have no rows.
     """
     return scores(read(path))
 
@@ -29,32 +30,47 @@ def scores(results: Results) -> pd.DataFrame:
     """As `load`."""
     axes, rows = list(results.study["axes"]), []
     for run in results.study["runs"]:
-        labels = {axis: run["labels"].get(axis, "") for axis in axes}
-        identity = {"run": run["name"], "variant": run["variant"], **labels}
+        identity = [run["name"], run["variant"], *(run["labels"].get(axis, "") for axis in axes)]
         costs = results.pretraining_costs(run)
-        for stage, record, split, metric, value in _numbers(results, run):
-            transfer = (
-                _transfer_costs(results, run, record) if record["stage"] != "pretrain" else {}
-            )
-            rows.append(
-                identity
-                | {"stage": stage, "task": record["task"], "split": split}
-                | {"metric": metric, "value": value, **costs, **transfer}
-                | {"data_hash": record.get("data_hash", "")}
-            )
-    measured = ["stage", "task", "split", "metric", "value", "parameters", "step", *COSTS]
-    columns = [
-        "run",
-        "variant",
-        *axes,
-        *measured,
-        "transfer_flops",
-        "transfer_seconds",
-        "data_hash",
-    ]
-    frame = pd.DataFrame(rows, columns=columns)
-    numbers = columns[columns.index("value") : -1]
-    return frame.astype(dict.fromkeys(numbers, float))
+        pretraining = [costs.get(name) for name in ("parameters", "step", *COSTS)]
+        for place, record, metrics in _measured(results, run):
+            transfer = _transfer_costs(results, run, record)
+            end = [*pretraining, *transfer, record["data_hash"]]
+            rows += [[*identity, *place, metric, value, *end] for metric, value in metrics.items()]
+    numbers = ["value", "parameters", "step", *COSTS, "transfer_flops", "transfer_seconds"]
+    columns = ["run", "variant", *axes, "stage", "task", "split", "metric", *numbers, "data_hash"]
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(numbers, float))
+
+
+def _measured(results: Results, run) -> Iterator[tuple[tuple[str, str, str], Record, dict]]:
+    """((stage, task, split), record, metrics) of a run's finished stages.
+
+    Held-out losses of a pretraining are its last step's: a run that goes on from an earlier one, or
+    from random values, has none.
+    """
+    pretraining = results.stage(run, "pretrain")
+    whole = pretraining and results.first_step(run) in (None, pretraining["step"])
+    if whole and not results.is_random(run):
+        for split, metrics in pretraining["scores"].items():
+            yield ("pretrain", "", split), pretraining, metrics
+        for text, metrics in pretraining.get("evaluation", {}).items():
+            file = "" if text == "test" else text
+            yield ("evaluate", file, "test"), pretraining, metrics
+    for task in run["downstream"]:
+        if record := results.stage(run, "finetune", task):
+            for split, metrics in record["scores"].items():
+                yield ("finetune", task, split), record, metrics
+            for split, metrics in record.get("most_frequent", {}).items():
+                yield ("most_frequent", task, split), record, metrics
+
+
+def _transfer_costs(results: Results, run, record: Record) -> list[float | None]:
+    """FLOPs and seconds of an adaptation and its fine-tuning; of an average, its members'."""
+    if record["stage"] == "pretrain":
+        return [None, None]
+    members = [results.runs[name] for name in run.get("averages") or [run["name"]]]
+    stages = [results.stage(of, name, record["task"]) for of in members for name in _TRANSFER]
+    return [sum(of[key] or 0.0 for of in stages if of) for key in ("flops", "seconds")]
 
 
 def curves(path: str | Path) -> pd.DataFrame:
@@ -69,84 +85,35 @@ def curves(path: str | Path) -> pd.DataFrame:
 
 def curve_points(results: Results) -> pd.DataFrame:
     """As `curves`."""
-    axes, rows = list(results.study["axes"]), []
+    axes, rows, steps = list(results.study["axes"]), [], ["step", *COSTS]
     for run in results.study["runs"]:
-        labels = [run["labels"].get(axis, "") for axis in axes]
+        identity = [run["name"], run["variant"], *(run["labels"].get(axis, "") for axis in axes)]
         for stage, task in stage_names(run):
-            name = run.get("shares", {}).get(stage, run["name"])
-            for line in results.by_stage.get((name, stage, task), {}).get("curve", ()):
-                begin = [run["name"], run["variant"], *labels, name, stage, task, line["split"]]
-                begin += [line[key] for key in ("step", *COSTS)]
-                rows += [[*begin, *of] for of in line.items() if of[0] not in _PLACES]
-    columns = ["run", "variant", *axes, "trained_in", "stage", "task", "split", "step", *COSTS]
-    columns += ["metric", "value"]
-    return pd.DataFrame(rows, columns=columns)
+            owner = run.get("shares", {}).get(stage, run["name"])
+            for line in results.by_stage.get((owner, stage, task), {}).get("curve", ()):
+                place = [*identity, owner, stage, task, line["split"], *(line[x] for x in steps)]
+                rows += [[*place, *of] for of in line.items() if of[0] not in ("split", *steps)]
+    columns = ["run", "variant", *axes, "trained_in", "stage", "task", "split", *steps]
+    return pd.DataFrame(rows, columns=[*columns, "metric", "value"])
 
 
 def examples(path: str | Path) -> pd.DataFrame:
-    """Which test items each fine-tuning answered correctly.
+    """Which items each fine-tuning answered correctly; empty for studies published without.
 
     An item is an example, or a word of a tagged sentence. Columns: `run`, `variant`, `task`,
-    `split`, `items_hash` (equal if two runs answered the same items), `item`, `correct`. Empty for
-    studies that were published without.
+    `split`, `items_hash` (equal if two runs answered the same items), `item`, `correct`.
     """
-    columns = ["run", "variant", "task", "split", "items_hash", "item", "correct"]
-    results, frames = read(path), []
+    columns = ["run", "variant", "task", "split", "items_hash"]
+    results, frames = read(path), [pd.DataFrame(columns=[*columns, "item", "correct"])]
     for run in results.study["runs"]:
         for task in run["downstream"]:
             record = results.stage(run, "finetune", task) or {}
             for split, packed in record.get("correct", {}).items():
-                values = unpack(packed)
-                begin = {
-                    "run": run["name"],
-                    "variant": run["variant"],
-                    "task": task,
-                    "split": split,
-                }
-                begin["items_hash"] = packed["hash"]
-                frames.append(pd.DataFrame({"item": range(len(values)), "correct": values}))
-                frames[-1] = frames[-1].assign(**begin)[[*begin, "item", "correct"]]
-    columns = ["run", "variant", "task", "split", "items_hash", "item", "correct"]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+                correct = unpack(packed)
+                frame = pd.DataFrame({"item": range(len(correct)), "correct": correct})
+                labels = [run["name"], run["variant"], task, split, packed["hash"]]
+                frames.append(frame.assign(**dict(zip(columns, labels))))
+    return pd.concat(frames[1:] or frames, ignore_index=True)[frames[0].columns]
 
 
-_PLACES = {"step", "split", *COSTS}
-
-
-def _numbers(results: Results, run) -> Iterator[tuple[str, Record, str, str, float]]:
-    """(stage, record, split, metric, value) of a run's finished stages.
-
-    Held-out losses of a pretraining are its last step's: a run that goes on from an earlier one, or
-    from random values, has none.
-    """
-    pretraining = results.stage(run, "pretrain")
-    whole = pretraining and results.first_step(run) in (None, pretraining["step"])
-    if whole and not results.is_random(run):
-        for stage, by_split in (
-            ("pretrain", pretraining["scores"]),
-            ("evaluate", pretraining.get("evaluation", {})),
-        ):
-            for split, metrics in by_split.items():
-                yield from ((stage, pretraining, split, *of) for of in metrics.items())
-    for task in run["downstream"]:
-        if record := results.stage(run, "finetune", task):
-            for stage, by_split in (
-                ("finetune", record["scores"]),
-                ("most_frequent", record.get("most_frequent", {})),
-            ):
-                for split, metrics in by_split.items():
-                    yield from ((stage, record, split, *of) for of in metrics.items())
-
-
-def _transfer_costs(results: Results, run, record: Record) -> dict[str, float]:
-    """Of an adaptation and its fine-tuning; of an average, its members'."""
-    names = run.get("averages") or [run["name"]]
-    stages = [
-        results.stage(results.runs[name], stage, record["task"])
-        for name in names
-        for stage in ("adapt", "finetune")
-    ]
-    return {
-        f"transfer_{key}": sum(of.get(key) or 0.0 for of in stages if of)
-        for key in ("flops", "seconds")
-    }
+_TRANSFER = ("adapt", "finetune")

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -17,23 +16,31 @@ WIDEST = 3.0  # an interval is drawn up to that many times the largest differenc
 
 
 def dot_plot(differences: pd.DataFrame) -> Figure:
-    """Paired differences with their intervals, a panel a task.
+    """Paired differences with their intervals, a panel a task; one panel if each task has one.
 
     Args:
         differences: From `bertlab.studies.tables.differences`.
     """
-    tasks = list(dict.fromkeys(differences["task"]))
-    sizes = [len(differences[differences["task"] == task]) for task in tasks]
-    height = ROW * sum(sizes) + 0.75 * len(tasks) + 0.1
+    names = differences["variant"] + " − " + differences["other"]
+    panels = [
+        (f"{task}: difference in {rows['label'].iloc[0]}", rows.assign(name=names[rows.index]))
+        for task, rows in differences.groupby("task", sort=False)
+    ]
+    if len(panels) > 1 and names.nunique() == 1:
+        title = f"{names.iloc[0]}, difference (points)"
+        panels = [(title, differences.assign(name=differences["task"]))]
+    sizes = [len(rows) for _, rows in panels]
+    height = ROW * sum(sizes) + 0.75 * len(panels) + 0.1
     figure = Figure(figsize=(9.0, height), dpi=110, layout="constrained")
     ratios = [size + 1 for size in sizes]
-    axes = figure.subplots(len(tasks), 1, squeeze=False, height_ratios=ratios)[:, 0]
-    for panel, task in zip(axes, tasks):
-        _draw_task(panel, differences[differences["task"] == task])
+    axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=ratios)[:, 0]
+    for panel, (title, rows) in zip(axes, panels):
+        _draw_differences(panel, rows)
+        panel.set_title(title, fontsize=10)
     return figure
 
 
-def _draw_task(panel, rows: pd.DataFrame) -> None:
+def _draw_differences(panel, rows: pd.DataFrame) -> None:
     limit = WIDEST * max(rows["mean"].abs().max(), 0.1)
     reach = max(0.1, min(limit, 1.08 * rows[["mean", "low", "high"]].abs().max().max()))
     for y, row in enumerate(rows.itertuples()):
@@ -49,11 +56,8 @@ def _draw_task(panel, rows: pd.DataFrame) -> None:
         at = {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": 8.5}
         panel.annotate(text.replace("-", "\N{MINUS SIGN}"), (1.02, y), **at)
     panel.axvline(0, color="black", linewidth=0.8, zorder=0)
-    panel.set_yticks(
-        range(len(rows)), [f"{row.variant} − {row.other}" for row in rows.itertuples()]
-    )
+    panel.set_yticks(range(len(rows)), rows["name"])
     panel.set(xlim=(-1.04 * reach, 1.04 * reach), ylim=(len(rows) - 0.5, -0.5))
-    panel.set_title(f"{rows['task'].iloc[0]}: difference in {rows['label'].iloc[0]}", fontsize=10)
     panel.grid(axis="x", color="#dddddd", linewidth=0.6)
     panel.set_axisbelow(True)
     panel.tick_params(axis="y", length=0, labelsize=9)
@@ -101,11 +105,11 @@ def _draw_curve(panel, points: pd.DataFrame, x: str, variant: str, number: int) 
     )
     colour = COLOURS[number % len(COLOURS)]
     style = STYLES[number // len(COLOURS) % len(STYLES)]
-    panel.plot(steps["x"], steps["mean"], style, color=colour, label=variant, linewidth=1.6)
+    line = {"color": colour, "label": variant, "linewidth": 1.6, "marker": "o", "markersize": 3}
+    panel.plot(steps["x"], steps["mean"], style, **line)
     panel.fill_between(steps["x"], steps["low"], steps["high"], color=colour, alpha=0.18, lw=0)
 
 
-def save(figure: Figure, path) -> None:
-    """PNG without a date, so that equal figures are equal files."""
-    with matplotlib.rc_context({"svg.hashsalt": "bertlab"}):
-        figure.savefig(path, format="png", metadata={"Software": None})
+def save(figure: Figure, file) -> None:
+    """PNG, the same bytes for the same figure."""
+    figure.savefig(file, format="png", metadata={"Software": None})

@@ -6,6 +6,7 @@ one line a stage. Tables (`bertlab.results`) and reports are functions of record
 
 import base64
 import functools
+import hashlib
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,10 +26,9 @@ SUFFIX = ".jsonl.zst"
 
 Record = dict[str, Any]
 """A stage: `run`, `stage` ("pretrain", "adapt", "finetune"), `task` ("" for a pretraining),
-`config` (flat), `environment`, `step`, `parameters`, the `COSTS`, `data_hash`, `scores` (split ->
-metric -> value), `curve` (lines of metrics.jsonl), `correct` (split -> packed bits), and where the
-run has them `evaluation` (as `scores`), `cut`, `most_frequent` and `guessing`. One without `step`
-has not finished."""
+`config` (flat), `environment`, `finished`, `step`, `parameters`, the `COSTS`, `data_hash`, `scores`
+(split -> metric -> value), `curve` (lines of metrics.jsonl), `correct` (split -> packed bits), and
+where the run has them `evaluation` (evaluation.json), `cut` and `most_frequent`."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,9 @@ def read(path: str | Path) -> Results:
         study, *records = _read_lines(published[0])
         base = study.pop("configs")
         for record in records:
-            record["config"] = base[_config_group(record)] | record["config"]
+            config = base[_config_group(record)] | record["config"]
+            without = record.pop("without")
+            record["config"] = {k: v for k, v in config.items() if k not in without}
             record["environment"] = study["environments"][record["environment"]]
         return Results(study, records)
     directory = RunDirectory(path)
@@ -146,10 +148,12 @@ def write_published(path: Path, results: Results) -> None:
     for record in results.records:
         common = base.setdefault(_config_group(record), record["config"])
         config = {k: v for k, v in record["config"].items() if k not in common or common[k] != v}
+        without = [key for key in common if key not in record["config"]]
         if record["environment"] not in environments:
             environments.append(record["environment"])
         number = environments.index(record["environment"])
-        lines.append(json_line({**record, "config": config, "environment": number}))
+        differences = {"config": config, "without": without, "environment": number}
+        lines.append(json_line(record | differences))
     study = {**results.study, "environments": environments, "configs": base}
     text = "".join([json_line(study), *lines])
     path.write_bytes(zstandard.compress(text.encode(), level=19))
@@ -179,7 +183,7 @@ def _stages(workdir: Path, run: Mapping[str, Any]) -> Iterator[Record]:
 
 def read_stage(directory: RunDirectory, run: str, stage: str, task: str = "") -> Record:
     """The record of one directory."""
-    result, data = directory.read("result", {}), directory.read("data", {})
+    result = directory.read("result", {})
     hashes = result.get("data_hash", "")
     config = directory.read("config", {})
     scores = result.get("metrics", {})
@@ -199,7 +203,7 @@ def read_stage(directory: RunDirectory, run: str, stage: str, task: str = "") ->
         "correct": _correctness(directory.path / "predictions"),
     }
     extra = {"cut": result.get("cut"), "most_frequent": result.get("most_frequent")}
-    extra |= {"guessing": data.get("guessing"), "evaluation": directory.read("evaluation")}
+    extra["evaluation"] = directory.read("evaluation")
     return record | {key: value for key, value in extra.items() if value}
 
 
@@ -216,13 +220,11 @@ def _correctness(folder: Path) -> dict[str, Any]:
     found = {}
     for path in sorted(folder.glob("*.jsonl")):
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        items = [
-            (line["id"], number, ok) for line in lines for number, ok in enumerate(_marks(line))
-        ]
+        marks = [(line["id"], _marks(line)) for line in lines]
+        items = [f"{name}\t{number}" for name, of in marks for number in range(len(of))]
         if items:
-            names = pd.Series([f"{name}\t{number}" for name, number, _ in items])
-            items_hash = f"{pd.util.hash_pandas_object(names, index=False).sum():016x}"
-            found[path.stem] = pack([ok for *_, ok in items], items_hash)
+            digest = hashlib.blake2b("\n".join(items).encode(), digest_size=8).hexdigest()
+            found[path.stem] = pack([right for _, of in marks for right in of], digest)
     return found
 
 

@@ -1,0 +1,21 @@
+"""Look for what may make a study's or a run's numbers mislead.
+
+bertlab doctor runs/table5
+"""
+
+
+def add_arguments(parser):
+    """The command's own arguments."""
+    parser.add_argument("directory", help="of a sweep, of a run, or of a published study")
+
+
+def run(arguments, overrides):
+    """Prints a line a finding."""
+    from bertlab.studies.doctor import examine
+    from bertlab.studies.results import read
+
+    findings = examine(read(arguments.directory))
+    for finding in findings:
+        print(f"{finding.check}: {finding.text}")
+    if not findings:
+        print("nothing found")

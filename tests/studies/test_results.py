@@ -1,0 +1,117 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from bertlab import results
+from bertlab.errors import UserError
+from bertlab.studies import report, tables
+from bertlab.studies.results import pack, read, read_stage, unpack
+from bertlab.train.run_directory import RunDirectory
+from tests.studies.made_study import edit, write_study
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    return write_study(tmp_path_factory.mktemp("made"))
+
+
+def test_a_row_has_the_scores_and_costs_of_its_directories(study):
+    frame = results.load(study)
+    tuned = frame[(frame["stage"] == "finetune") & (frame["metric"] == "accuracy")]
+    assert len(tuned) == 2 * 2 * 3 * 2
+    row = tuned[(tuned["run"] == "mlm-0.1-seed=2") & (tuned["split"] == "test")].iloc[0]
+    assert (row["variant"], row["finetune.rate"], row["seed"]) == ("MLM", "0.1", "2")
+    assert (row["value"], row["data_hash"]) == (0.9, "t")
+    assert (row["parameters"], row["step"], row["tokens"], row["flops"]) == (1000, 100, 1000, 1e5)
+    assert (row["transfer_flops"], row["transfer_seconds"]) == (5e3, 0.5)
+    shared = frame[(frame["metric"] == "mlm/loss") & (frame["split"] == "valid")]
+    np.testing.assert_allclose(shared["value"], [3.1, 3.2, 3.3] * 2)
+    assert shared["data_hash"].tolist() == ["data-1", "data-2", "data-3"] * 2
+    bits = frame[frame["metric"] == "bits_per_byte/left-to-right"]
+    np.testing.assert_allclose(bits["value"].iloc[:3], [1.55, 1.6, 1.65])
+
+
+def test_curves_list_a_shared_pretraining_under_each_run(study):
+    frame = results.curves(study)
+    points = frame[(frame["run"] == "ltr-0.1-seed=1") & (frame["metric"] == "ltr/loss")]
+    assert points["value"].tolist() == [7.0, 5.0, 4.1]
+    assert points["tokens"].tolist() == [0, 500, 1000]
+    assert set(points["trained_in"]) == {"ltr-0.001-seed=1"}
+
+
+def test_an_earlier_step_has_its_own_costs_and_no_last_loss(tmp_path):
+    folder = write_study(tmp_path)
+
+    def begin_early(value):
+        for run in value["runs"]:
+            run["downstream"]["colours"]["init_step"] = 75
+
+    edit(folder / "study.json", begin_early)
+    frame = results.load(folder)
+    assert set(frame["stage"]) == {"finetune"}
+    assert set(frame["step"]) == {75} and set(frame["tokens"]) == {750}
+
+    def begin_at_random(value):
+        for run in value["runs"]:
+            run["downstream"]["colours"] = {"task": "colours.py", "transfer.random": True}
+
+    edit(folder / "study.json", begin_at_random)
+    assert set(results.load(folder)["flops"]) == {0}
+
+
+def test_published_files_give_the_same_tables(study, tmp_path):
+    report.publish(read(study), tmp_path / "made")
+    names = {path.name for path in (tmp_path / "made").iterdir()}
+    assert names == {"README.md", "made.jsonl.zst", "made.png"}
+    for table in (results.load, results.curves, results.examples):
+        pd.testing.assert_frame_equal(table(tmp_path / "made"), table(study))
+    published, whole = read(tmp_path / "made"), read(study)
+    assert [of["config"] for of in published.records] == [of["config"] for of in whole.records]
+
+
+def test_correctness_is_packed_and_read_again(study):
+    frame = results.examples(study)
+    shares = frame.groupby("run", sort=False)["correct"].mean()
+    assert shares["mlm-0.001-seed=1"] == 0.6 and shares["ltr-0.1-seed=3"] == 0.58
+    assert frame["items_hash"].nunique() == 1
+    bits = np.random.default_rng(0).integers(0, 2, 1001).astype(bool)
+    np.testing.assert_array_equal(unpack(pack(bits, "")), bits)
+
+
+def test_each_kind_of_prediction_is_marked(tmp_path):
+    (tmp_path / "predictions").mkdir()
+    lines = [
+        '{"id": "tags", "gold": ["A", "B"], "predicted": ["A", "C"]}',
+        '{"id": "span", "gold": ["the cat", "cat"], "predicted": "cat"}',
+        '{"id": "number", "gold": 1.5, "predicted": 1.5}',
+        '{"id": "hidden", "gold": null, "predicted": "A"}',
+    ]
+    (tmp_path / "predictions" / "test.jsonl").write_text("\n".join(lines) + "\n")
+    record = read_stage(RunDirectory(tmp_path), "run", "finetune", "task")
+    assert unpack(record["correct"]["test"]).tolist() == [True, False, True]
+
+
+def test_the_report_prints_what_the_table_holds(study, tmp_path):
+    found = tables.differences(read(study)).iloc[0]
+    # Selected on valid: MLM at 0.001 (test 0.60, 0.62, 0.64), LTR at 0.1 (0.58 three times).
+    differences = np.array([2.0, 4.0, 6.0])
+    error = differences.std(ddof=1) / np.sqrt(3)
+    np.testing.assert_allclose(found["mean"], 4.0)
+    np.testing.assert_allclose([found["low"], found["high"]], 4 + error * 4.3026527 * np.r_[-1, 1])
+    report.write_report(read(study), tmp_path)
+    for name in ("report.html", "report.md"):
+        text = (tmp_path / name).read_text()
+        assert "+4.0 (\N{MINUS SIGN}1.0 to 9.0)" in text
+        assert "62.0 ± 2.0" in text and "58.0 ± 0.0" in text and "84.0" in text
+        assert "3.200" in text  # MLM's held-out loss
+
+
+def test_a_single_run_is_a_study_of_one(study):
+    frame = results.load(study / "mlm-0.001-seed=1")
+    assert set(frame["variant"]) == {"mlm-0.001-seed=1"}
+    assert (
+        frame.set_index(["stage", "split", "metric"])["value"]["finetune", "test", "accuracy"]
+        == 0.6
+    )
+    with pytest.raises(UserError):
+        results.load(study / "nowhere")
