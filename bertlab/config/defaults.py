@@ -41,7 +41,7 @@ DEFAULTS = dict(
             kind="unigram",  # unigram, bpe, wordpiece, words
             vocab_size=4096,  # vocabulary size, including special tokens
             path="",  # a saved tokenizer or a vocab.txt, instead of training one
-            lowercase=False,
+            lowercase=False,  # lower-case the text first
             # where words end: punctuation, or whitespace alone (for text that is split into tokens)
             split="punctuation",
             sample_sentences=1000000,  # sentences to train the tokenizer on
@@ -180,8 +180,8 @@ DEFAULTS = dict(
         learning_rate=0.001,  # highest learning rate
         # steps in which the rate rises linearly; unset: a tenth of the steps
         warmup_steps=placeholder(int),
-        # linear, cosine, constant, slanted_triangular, warmup_linear, warmup_cosine,
-        # reverse_cosine: how the rate falls (bertlab/train/schedules.py)
+        # linear, cosine, constant, slanted_triangular, warmup_linear, reverse_cosine: how the rate
+        # falls (bertlab/train/schedules.py)
         decay="linear",
         cooldown_steps=0,  # last steps, in which the rate falls linearly to 0
         # the decay counts from step 0, with a drop at the end of warm-up (BERT)
@@ -199,10 +199,6 @@ DEFAULTS = dict(
         decay_exclude="(norm|bias)",  # pattern of parameter paths without weight decay
         initial_accumulator=1.0,  # adagrad: initial sum of squares
         muon_momentum=0.95,  # muon: Nesterov momentum
-        # rms, spectral: muon: size of an update, as Adam's (so its rate fits) or the spectral norm
-        # (Jordan)
-        muon_scale="rms",
-        muon_rate=1.0,  # muon: its rate divided by Adam's, `learning_rate` (Jordan: 0.02 over 3e-4)
         gradient_scale=1.0,  # factor before clipping: ELMo multiplies its loss by its 20 steps
         clip_norm=1.0,  # largest norm of the gradient; 0: no clipping
         # sgd: averages once valid exceeds its best before the last n losses (NT-ASGD)

@@ -4,9 +4,11 @@ A config file defines `get_config(arguments: str | None) -> ConfigDict`. What fo
 `--config=experiments/pretrain/bert.py:size=tiny,corpus=pydocs` is read by `parse_arguments`.
 """
 
+import importlib.util
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from absl import flags
@@ -33,18 +35,36 @@ def load_config(
     Raises:
         UserError: The file does not exist, or an override names an unknown key or has another type.
     """
-    path, colon, arguments = spec.partition(":")
-    command = ["bertlab", f"--config={find_file(path)}{colon}{arguments}", *argv]
-    flag_values = flags.FlagValues()
-    config_flags.DEFINE_config_file("config", flag_values=flag_values, sys_argv=command)
+    path, _, arguments = spec.partition(":")
+    return override(import_file(path).get_config(arguments), argv, overrides or {})
+
+
+def override(
+    config: ConfigDict, argv: Sequence[str], values: Mapping[str, Any] | None = None
+) -> ConfigDict:
+    """A config with `--config.KEY=VALUE` and then dotted names to values applied.
+
+    Raises:
+        UserError: A key is unknown, or its value has another type.
+    """
+    command, flag_values = ["bertlab", *argv], flags.FlagValues()
+    config_flags.DEFINE_config_dict("config", config, flag_values=flag_values, sys_argv=command)
     try:
         flag_values(command)
-        config = flag_values["config"].value
-        for name, value in (overrides or {}).items():
+        for name, value in (values or {}).items():
             set_key(config, name, value)
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(" ".join(str(error).split())) from error
     return config
+
+
+def import_file(path: str) -> ModuleType:
+    """The module of a config or study, whose path is as in `find_file`."""
+    file = find_file(path)
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def find_file(path: str) -> Path:

@@ -44,7 +44,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     evaluations = {
         split: Batches(prepared, config.data, split, *process).evaluation(config.train.eval_batches)
         for split in ("valid", "test")
-        if split in prepared.statistics
+        if split == "valid" or split in prepared.statistics
     }
 
     check_views(config, program, next(iter(evaluations.values()))[0])
@@ -94,8 +94,36 @@ MAY_DIFFER = re.compile(r"direction|dtype|remat|scan_layers|attention|sides|.*dr
 """Values of a shape with which the same parameters are as good."""
 
 
-def warm_start(config: ConfigDict, tokenizer) -> "WarmStart":
-    """Parameters from the run in `config.init_from`."""
+@dataclasses.dataclass(frozen=True)
+class WarmStart:
+    """Fresh parameters -> those of `run` where it has them (`trained`); a new head stays fresh."""
+
+    trained: Any
+    run: str
+
+    def __call__(self, fresh):
+        found = {parameter_name(path): x for path, x in jax.tree.leaves_with_path(self.trained)}
+        new = []
+
+        def choose(path, leaf):
+            name = parameter_name(path)
+            if name not in found:
+                new.append(name)
+            elif found[name].shape != leaf.shape:
+                raise UserError(
+                    f"config.init_from={self.run}: {name} is {found[name].shape} there and"
+                    f" {leaf.shape} here; use the same config.model"
+                )
+            return found.get(name, leaf)
+
+        chosen = jax.tree.map_with_path(choose, fresh)
+        if new:
+            print(f"new in this run: {', '.join(new)}", flush=True)
+        return chosen
+
+
+def warm_start(config: ConfigDict, tokenizer) -> WarmStart:
+    """Parameters from the run in `config.init_from`, which must have the same vocabulary."""
     run = RunDirectory(config.init_from)
     if load_tokenizer(run.tokenizer).pieces() != tokenizer.pieces():
         raise UserError(
@@ -148,7 +176,7 @@ def build_phases(config: ConfigDict, program: Program, batches) -> tuple[Phase, 
                     program, objectives={name: program.objectives[name] for name in trained}
                 ),
                 weights={name: weights[name] for name in trained},
-                batches=ReadFrom(source, first),
+                batches=read_from(source, first),
                 data_hash=source.hash,
             )
         )
@@ -156,47 +184,6 @@ def build_phases(config: ConfigDict, program: Program, batches) -> tuple[Phase, 
     return tuple(phases)
 
 
-@dataclasses.dataclass(frozen=True)
-class ReadFrom:
-    """Batches whose first is read at the run's step `first`."""
-
-    batches: Batches
-    first: int
-
-    def __call__(self, step: int):
-        return self.batches(step - self.first)
-
-
-@dataclasses.dataclass(frozen=True)
-class WarmStart:
-    """Fresh parameters, replaced by a run's where it has them; a new head stays fresh.
-
-    Attributes:
-        trained: The run's parameters.
-        run: Where they are from.
-    """
-
-    trained: Any
-    run: str
-
-    def __call__(self, fresh):
-        missing = []
-
-        def choose(path, leaf):
-            node = self.trained
-            for key in path:
-                node = node.get(key.key) if isinstance(node, dict) else None
-            if node is None:
-                missing.append(parameter_name(path))
-                return leaf
-            if node.shape != leaf.shape:
-                raise UserError(
-                    f"config.init_from={self.run}: {parameter_name(path)} is {node.shape} there"
-                    f" and {leaf.shape} here; use the same config.model"
-                )
-            return node
-
-        chosen = jax.tree.map_with_path(choose, fresh)
-        if missing:
-            print(f"new in this run: {', '.join(missing)}", flush=True)
-        return chosen
+def read_from(batches: Batches, first: int):
+    """Step of the run -> batch; the first batch is that of step `first`."""
+    return lambda step: batches(step - first)

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import os
 import re
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -290,8 +291,7 @@ class StopSignal:
     """SIGTERM or Ctrl-C as a flag that the loop reads between steps; a second one ends the process
     at once.
 
-    Several processes agree on the step at which they stop through JAX, which receives SIGTERM
-    itself.
+    Several processes agree on the step at which they stop through JAX, which receives SIGTERM.
     """
 
     def __enter__(self):
@@ -303,6 +303,8 @@ class StopSignal:
     def _receive(self, number, frame):
         self.received = number
         signal.signal(number, self._before[number])
+        if jax.process_count() > 1:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def requested(self, step: int) -> bool:
         """Whether to stop after this many steps."""

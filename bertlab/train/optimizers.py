@@ -9,7 +9,7 @@ Adam, Adagrad, SGD or (for layers' matrices) Muon; add decoupled decay; give u t
     ELMo (allenai/bilm-tf training.py): adagrad, gradient_scale=20, clip_norm=10
     AWD-LSTM (salesforce/awd-lstm-lm main.py): sgd, clip_norm=0.25, coupled_decay, average_after=5
     ALBERT (google-research/albert lamb_optimizer.py): lamb, bias_correction=none, clip_norm=1
-    Muon (KellerJordan/Muon muon.py): muon, muon_scale=spectral, muon_rate its rate over Adam's
+    Muon (KellerJordan/Muon muon.py; the size of an update as in Liu et al. 2025): muon
 """
 
 import math
@@ -33,10 +33,9 @@ from bertlab.train.state import parameter_name
 CHOICES = {
     "name": ("adam", "adagrad", "sgd", "lamb", "muon"),
     "bias_correction": ("none", "moments", "rate"),
-    "muon_scale": ("rms", "spectral"),
     "decay": (
-        *("linear", "cosine", "constant", "slanted_triangular"),
-        *("warmup_linear", "warmup_cosine", "reverse_cosine"),
+        *("linear", "cosine", "constant"),
+        *("slanted_triangular", "warmup_linear", "reverse_cosine"),
     ),
     "thaw": ("all", "head", "last", "gradual", "chain"),
 }
@@ -75,14 +74,9 @@ def build_optimizer(
     elif optimizer.name == "sgd":
         rule = optax.identity()
     elif optimizer.name == "muon":
-        muon = optax.chain(
-            optax.trace(optimizer.muon_momentum, nesterov=True), orthogonalise(optimizer.muon_scale)
-        )
-        labels = muon_labels(params)
-        rates = {"muon": optimizer.muon_rate, "adam": 1.0}
-        factors = jax.tree.map(lambda factor, label: factor * rates[label], factors, labels)
+        muon = optax.chain(optax.trace(optimizer.muon_momentum, nesterov=True), orthogonalise())
         rule = optax.partition(
-            {"muon": muon, "adam": rule}, labels, mask_compatible_extra_args=True
+            {"muon": muon, "adam": rule}, muon_labels(params), mask_compatible_extra_args=True
         )
 
     parts = [optax.scale(optimizer.gradient_scale)]
@@ -241,16 +235,11 @@ def muon_labels(params) -> Any:
     return labels
 
 
-def orthogonalise(scale: str) -> optax.GradientTransformation:
-    """u = s · O(g) for each matrix, where O(U S Vᵀ) is near U Vᵀ, whatever the size of g.
+def orthogonalise() -> optax.GradientTransformation:
+    """u = 0.2 √max(rows, columns) · O(g) for each matrix, where O(U S Vᵀ) is near U Vᵀ.
 
-    Five Newton-Schulz iterations leave singular values between about 0.7 and 1.2 (less if they
-    were near 0).
-
-    Args:
-        scale: "rms": s = 0.2 √max(rows, columns), so u has the root mean square of Adam's updates
-            (Liu et al. 2025, section 2.2). "spectral": s = √max(1, columns / rows), where rows are
-            the inputs (Jordan et al. 2024).
+    So u has the root mean square of Adam's updates (Liu et al. 2025, section 2.2). Five
+    Newton-Schulz iterations leave singular values between about 0.7 and 1.2.
     """
     # Without momentum of its own it is the iteration alone.
     newton_schulz = optax.contrib.scale_by_muon(
@@ -260,9 +249,8 @@ def orthogonalise(scale: str) -> optax.GradientTransformation:
     )
 
     def scaled(path, u):
-        rows, columns = (math.prod(u.shape[axis] for axis in side) for side in matrix_axes(path))
-        rms = 0.2 * math.sqrt(max(rows, columns))
-        return u * (rms if scale == "rms" else math.sqrt(max(1, columns / rows)))
+        sizes = (math.prod(u.shape[axis] for axis in side) for side in matrix_axes(path))
+        return u * 0.2 * math.sqrt(max(sizes))
 
     def update(grads, _):
         updates, _ = newton_schulz.update(grads, newton_schulz.init(grads))

@@ -31,8 +31,8 @@ def learning_rate(optimizer, steps: int) -> Callable:
                 Otherwise they count from the end of warm-up.
             constant: The full rate, until it falls linearly in the last `cooldown_steps` (Hu et
                 al. 2024, arXiv 2404.06395, section 4).
-            warmup_linear, warmup_cosine: openai/finetune-transformer-lm opt.py: warm-up includes
-                step `warmup_steps`, and the linear one falls during warm-up too.
+            warmup_linear: openai/finetune-transformer-lm opt.py: it falls during warm-up too, which
+                includes step `warmup_steps`.
             reverse_cosine: Half a cosine up and half a cosine down (FitLaM's "warm-up reverse
                 annealing" as its name reads; the paper has no formula).
             slanted_triangular: See `slanted_triangle`.
@@ -50,7 +50,7 @@ def learning_rate(optimizer, steps: int) -> Callable:
             f"config.optimizer.warmup_steps={warmup} leaves no time to decay in {steps} steps, of"
             f" which cooldown_steps={optimizer.cooldown_steps}; lower them"
         )
-    openai = decay.startswith("warmup_")
+    openai = decay == "warmup_linear"
     from_start = openai or (optimizer.decay_from_start and decay != "reverse_cosine")
     start = 0 if from_start else warmup
 
@@ -64,7 +64,7 @@ def learning_rate(optimizer, steps: int) -> Callable:
             falling = 1.0 - progress
         else:
             falling = 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
-        if decay == "warmup_linear":
+        if openai:
             rising = rising * falling
         elif decay == "reverse_cosine":
             rising = 0.5 * (1.0 - jnp.cos(jnp.pi * rising))

@@ -45,7 +45,7 @@ def init_state(program: Program, optimizer, mesh: Mesh, seed: int, batch, start=
         optimizer: From `build_optimizer`.
         mesh: From `build_mesh`.
         seed: Of the initial parameters.
-        batch: An example of the rows, for their shapes.
+        batch: An example, for its shapes.
         start: (fresh parameters as NumPy arrays) -> those to start from; None: the fresh ones.
     """
 
@@ -64,15 +64,9 @@ def init_state(program: Program, optimizer, mesh: Mesh, seed: int, batch, start=
 
 
 def abstract_state(program: Program, optimizer, mesh: Mesh, batch, carry=None) -> TrainState:
-    """Shapes and shardings of a state: optimiser moments like their parameters, scalars on all
-    devices.
+    """Shapes and shardings of a state: moments like their parameters, scalars on all devices.
 
-    Args:
-        program: Model and all objectives of the run.
-        optimizer: From `build_optimizer`.
-        mesh: From `build_mesh`.
-        batch: An example of the rows, for their shapes.
-        carry: From `zero_carry`, or None.
+    Arguments as for `init_state`; `carry` is from `zero_carry`, or None.
     """
 
     def place(shape, sharding):
@@ -97,8 +91,7 @@ def abstract_state(program: Program, optimizer, mesh: Mesh, batch, carry=None) -
 
 
 def zero_carry(program: Program, mesh: Mesh, rows: int):
-    """Recurrent states with which a phase begins, for a batch of so many rows in all processes; {}
-    if nothing is carried."""
+    """Recurrent states before the first of all processes' rows; {} if nothing is carried."""
     sharding = batch_sharding(mesh)
     return jax.jit(lambda: program.initial_carry(rows), out_shardings=sharding)()
 
@@ -145,9 +138,8 @@ class Gradients:
             key: For dropout and negative samples.
             weights: Objective name to weight.
         """
-        if self.micro_batches == 1:
-            return self.once(params, views, carry, key, weights)
-        return self.accumulated(params, views, carry, key, weights)
+        compute = self.once if self.micro_batches == 1 else self.accumulated
+        return compute(params, views, carry, key, weights)
 
     def once(self, params, views, carry, key, weights, denominators=None):
         """Of all rows together."""
@@ -172,21 +164,17 @@ class Gradients:
         )
         denominators = jax.tree.map(lambda x: x.sum(0), counts)
 
-        def part_gradients(part, part_carry, part_key):
-            return self.once(params, part, part_carry, part_key, weights, denominators)
-
         def add(total, inputs):
-            grads, (metrics, *rest) = part_gradients(*inputs)
-            return jax.tree.map(jnp.add, total, (grads, metrics)), rest
+            grads, others = self.once(params, *inputs, weights, denominators)
+            return jax.tree.map(jnp.add, total, grads), others
 
+        zeros = jax.tree.map(jnp.zeros_like, params)
         inputs = (parts, carries, jax.random.split(key, count))
-        first = jax.tree.map(lambda x: x[0], inputs)
-        grads, (metrics, *_) = jax.eval_shape(part_gradients, *first)
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (grads, metrics))
-        (grads, metrics), (carry, statistics) = jax.lax.scan(add, zeros, inputs)
+        grads, (metrics, carry, statistics) = jax.lax.scan(add, zeros, inputs)
         # New statistics are linear in a micro-batch's, so their mean is one update.
         mean_statistics = jax.tree.map(lambda x: x.mean(0), statistics)
-        return grads, (metrics, jax.tree.map(join_rows, carry), mean_statistics)
+        total_metrics = jax.tree.map(lambda x: x.sum(0), metrics)
+        return grads, (total_metrics, jax.tree.map(join_rows, carry), mean_statistics)
 
 
 def only_weights(metrics: Metrics) -> Metrics:

@@ -24,7 +24,6 @@ def test_rates_of_every_decay_by_hand():
         "cosine": [0.5, *half, 0],
         "constant": [0.5, 1, 1, 0],
         "warmup_linear": [0.5 * 0.95, 0.9, 0.45, 0],
-        "warmup_cosine": [0.5, 1, half[1], 0],
         "reverse_cosine": [0.5, 1, 0.5, 0],
     }
     for decay, rates in expected.items():
