@@ -1,7 +1,8 @@
 """Checks every config of a study, and prints its runs and their cost; nothing is trained."""
 
+import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from ml_collections import ConfigDict
 from bertlab import objectives
 from bertlab.config.load import load_config
 from bertlab.errors import UserError
+from bertlab.files import json_line
 from bertlab.models.flops import flops_per_token
 from bertlab.models.presets import model_shape
 from bertlab.studies.equal import pretraining_cost
@@ -70,23 +72,29 @@ def check_transfers(
     Raises:
         UserError: A task, its files or a setting is wrong; names the run.
     """
+    from bertlab.transfer.tasks import load_tasks
+
     found: dict[str, dict[str, ConfigDict]] = {}
     checked: dict[str, dict[str, ConfigDict]] = {}
+    read_tasks = functools.cache(lambda names, options: load_tasks(names, json.loads(options)))
     for run in runs:
         parts = [run.overrides, run.adapt, *run.downstream.values()]
         key = json.dumps([run.config, *map(without_seeds, parts), list(run.downstream)])
         try:
             if key not in checked:
-                checked[key] = {} if run.averages else _transfers(run, configs.get(run.name))
+                config = configs.get(run.name)
+                checked[key] = {} if run.averages else _transfers(run, config, read_tasks)
         except UserError as error:
             raise UserError(f"run {run.name}: {error}") from None
         found[run.name] = checked[key]
     return found
 
 
-def _transfers(run: RunSpec, config: ConfigDict | None) -> dict[str, ConfigDict]:
+def _transfers(
+    run: RunSpec, config: ConfigDict | None, read_tasks: Callable
+) -> dict[str, ConfigDict]:
+    from bertlab.transfer import finetune
     from bertlab.transfer.adapt import adaptation_config
-    from bertlab.transfer.finetune import finetune_config
 
     pretraining = config.to_dict() if config else RunDirectory(run.existing).config()
     found = {}
@@ -94,14 +102,15 @@ def _transfers(run: RunSpec, config: ConfigDict | None) -> dict[str, ConfigDict]
         before, directory = pretraining, run.existing or Path(run.name)
         if run.adapt:
             path = Path(run.name, "adapt", task)
-            adapted, _ = adaptation_config(
-                directory, workdir=path, pretrained=before, **adaptation(run, task)
-            )
+            arguments = adaptation(run, task)
+            adapted, _ = adaptation_config(directory, workdir=path, pretrained=before, **arguments)
             found[f"adapt/{task}"] = adapted
             before, directory = adapted.to_dict(), path
-        found[f"finetune/{task}"] = finetune_config(
-            directory, pretrained=before, **finetuning(run, task)
-        )
+        name, recipe, overrides = finetuning(run, task).values()
+        tuned = finetune.recipe_config(str(directory), name, recipe, before)
+        finetune.override(tuned, overrides)
+        tasks = read_tasks(tuned.task, json_line(tuned.task_data.to_dict()))
+        found[f"finetune/{task}"] = finetune.sized(tuned, tasks)
     return found
 
 

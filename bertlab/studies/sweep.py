@@ -16,7 +16,7 @@ from bertlab.data.batches import Batches
 from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
 from bertlab.files import json_line, write_json
-from bertlab.studies.dry_run import check_configs
+from bertlab.studies.dry_run import check_configs, check_transfers
 from bertlab.studies.launchers import Job, Launcher
 from bertlab.studies.selection import Search, at_selected_rates, candidate_runs, find_searches
 from bertlab.studies.study import RunSpec, Study, sharing
@@ -43,6 +43,8 @@ def sweep(study: Study, workdir: str | Path, launcher: Launcher) -> bool:
     workdir = Path(workdir)
     own = study.runs()
     configs = check_configs(own)
+    if study.tasks:
+        check_transfers(own, configs)
     searches = find_searches(study, own, configs)
     candidates = candidate_runs(searches, own)
     for search in searches:  # the text does not depend on the rate

@@ -1,0 +1,91 @@
+"""Comparisons of made-up results: scores by hand, refused variants, claims."""
+
+import pytest
+
+from bertlab.studies import comparisons
+from bertlab.studies.comparisons import Measure
+from bertlab.studies.results import Results, pack
+from bertlab.studies.study import Claim, Study
+
+ACCURACY = Measure("finetune", "package", "accuracy")
+SCORES = {"A": (0.5, 0.6, 0.8), "B": (0.4, 0.6, 0.6), "C": (0.1, 0.1, 0.3)}
+
+
+def record(run, stage, **values):
+    record = {"run": run, "stage": stage, "task": "", "config": {}, "step": 10, "curve": []}
+    record |= {"finished": True, "data_hash": ""}
+    costs = dict.fromkeys(("parameters", "tokens", "supervised", "flops", "seconds"), 1.0)
+    return record | costs | {"scores": {}, "correct": {}} | values
+
+
+def results(select=False, items=lambda variant: 2):
+    """Three variants, three seeds; the fine-tuning rate 0.1 is best on valid, and not on test."""
+    settings = {"select": ["finetune.rate"]} if select else {}
+    axes = {"variant": {name: {} for name in SCORES}}
+    if select:
+        axes["finetune.rate"] = {rate: {"finetune.seed": rate} for rate in ("0.1", "0.2")}
+    study = Study(
+        "s",
+        "T",
+        "?",
+        "c.py",
+        axes | {"seed": [1, 2, 3]},
+        downstream=["package"],
+        claims=(
+            Claim("A", "C", "", ""),
+            Claim("C", "A", "", "", ("classification",)),
+            Claim("A", "B", "", "", ("span",)),
+        ),
+        contrasts=[("B", "A")],
+        **settings,
+    )
+    runs, records = study.runs(), []
+    for run in runs:
+        value = SCORES[run.variant][int(run.labels["seed"]) - 1]
+        rate = run.labels.get("finetune.rate")
+        test = {"accuracy": value if rate != "0.2" else 0.9, "loss": 1.0}
+        valid = {"accuracy": {None: 0.0, "0.1": 0.7, "0.2": 0.6}[rate], "loss": 1.0}
+        if "pretrain" not in run.shares:
+            records.append(record(run.name, "pretrain"))
+        tuned = {
+            "config": {"metrics.package": "accuracy"},
+            "scores": {"test": test, "valid": valid},
+        }
+        count = items(run.variant)
+        tuned["correct"] = {"test": pack([True] * count, f"hash-{count}")}
+        records.append(record(run.name, "finetune", task="package", **tuned))
+    return Results(study.describe(runs), records)
+
+
+def test_every_pair_is_compared_seed_by_seed():
+    found = results()
+    assert comparisons.measures(found) == [ACCURACY]
+    assert comparisons.variants(found) == ["A", "B", "C"]
+    table = comparisons.score_table(found, ACCURACY)
+    assert table.to_dict("list") == {name: list(of) for name, of in SCORES.items()}
+    first, second, third = comparisons.all_pairs(found, ACCURACY)
+    assert (first.variant, first.other, first.pairs) == ("A", "B", 3)
+    assert first.mean == pytest.approx(0.1) and second.mean == pytest.approx(7 / 15)
+    by_p = sorted((first, second, third), key=lambda of: of.p)
+    assert by_p[0].corrected == pytest.approx(3 * by_p[0].p)
+    (contrast,) = comparisons.contrasts(found, ACCURACY)
+    assert (contrast.mean, contrast.corrected) == (pytest.approx(-0.1), contrast.p)
+
+
+def test_claims_of_this_kind_of_task_get_a_verdict():
+    found = comparisons.claims(results(), ACCURACY)
+    assert [(claim["higher"], comparisons.verdict(of)) for claim, of in found] == [
+        ("A", "agrees"),
+        ("C", "contradicts"),
+    ]
+
+
+def test_selected_labels_are_compared():
+    assert comparisons.score_table(results(select=True), ACCURACY)["A"].tolist() == [0.5, 0.6, 0.8]
+
+
+def test_a_variant_that_misses_examples_is_refused():
+    found = results(items=lambda variant: 1 if variant == "B" else 2)
+    assert set(comparisons.incomparable(found, ACCURACY)) == {"B"}
+    assert list(comparisons.score_table(found, ACCURACY)) == ["A", "C"]
+    assert [of.other for of in comparisons.all_pairs(found, ACCURACY)] == ["C"]

@@ -1,0 +1,98 @@
+"""What held-out data select: pretraining rates and labels."""
+
+import math
+
+import pandas as pd
+import pytest
+from ml_collections import ConfigDict
+
+from bertlab.errors import UserError
+from bertlab.files import write_json
+from bertlab.studies.selection import (
+    Search,
+    at_selected_rates,
+    candidate_runs,
+    find_searches,
+    select_labels,
+)
+from bertlab.studies.study import RATE, Study, sharing
+
+CONFIG = ConfigDict({"train": {"steps": 5}, "optimizer": {"learning_rate": 0.01}})
+AXES = {"objective": {"MLM": {}, "none": {"train.steps": 0}}, "seed": [1, 2]}
+
+
+def search_of(tmp_path, losses, failed=""):
+    for rate, loss in losses.items():
+        directory = tmp_path / f"run-{rate}"
+        if loss is not None:
+            write_json(directory / "result.json", {"metrics": {"valid": {"loss": loss}}})
+        elif failed:
+            directory.mkdir()
+            (directory / "failed.txt").write_text(failed)
+    return Search("MLM", 0.02, {f"run-{rate}": rate for rate in losses}, ["run"])
+
+
+@pytest.mark.parametrize(
+    ("losses", "failed", "expected"),
+    [
+        ({0.01: 3.0, 0.02: 2.0, 0.04: 2.5}, "", 0.02),
+        ({0.01: 2.0, 0.02: 2.0, 0.04: 2.5}, "", 0.01),
+        ({0.01: 2.0, 0.02: None}, "", None),
+        ({0.01: 2.0, 0.02: None}, "mlm/loss is not finite at step 3; lower the rate", 0.01),
+        ({0.01: 2.0, 0.02: None}, "No space left on device", None),
+        ({0.01: None, 0.02: None}, "mlm/loss is not finite at step 3; lower the rate", None),
+    ],
+)
+def test_the_lowest_loss_wins_of_equal_ones_the_smaller_rate(tmp_path, losses, failed, expected):
+    assert search_of(tmp_path, losses, failed).selected(tmp_path) == expected
+
+
+def test_a_rate_at_the_end_of_its_candidates_is_noticed(tmp_path):
+    search = search_of(tmp_path, {0.01: 1.0, 0.02: 1.0, 0.04: 1.0})
+    assert [search.at_the_end(rate) for rate in (0.01, 0.02, 0.04)] == [True, False, True]
+
+
+def test_seeds_share_a_search_and_the_first_one_takes_the_winner(tmp_path):
+    study = Study("s", "T", "?", "c.py", AXES, rates=(0.5, 1.0))
+    runs = study.runs()
+    none = ConfigDict({"train": {"steps": 0}, "optimizer": {"learning_rate": 0.01}})
+    configs = {run.name: CONFIG if run.variant == "MLM" else none for run in runs}
+    (search,) = searches = find_searches(study, runs, configs)
+    assert search.runs == ["mlm-seed=1", "mlm-seed=2"]
+    assert search.candidates == {"mlm-seed=1-rate=0.005": 0.005, "mlm-seed=1-rate=0.01": 0.01}
+    for name, loss in zip(search.candidates, (1.0, 2.0)):
+        write_json(tmp_path / name / "result.json", {"metrics": {"valid": {"loss": loss}}})
+    candidates = candidate_runs(searches, runs)
+    chosen = sharing([*candidates, *at_selected_rates(runs, searches, tmp_path)])[2:]
+    assert chosen[0].shares == {"pretrain": "mlm-seed=1-rate=0.005"}
+    assert chosen[1].overrides[RATE] == 0.005 and not chosen[1].shares
+    assert RATE not in chosen[2].overrides
+    with pytest.raises(UserError, match="two factors"):
+        find_searches(Study("s", "T", "?", "c.py", AXES, rates=(1.0,)), runs, configs)
+
+
+def scores(rows):
+    columns = ["variant", "rate", "seed", "split", "value"]
+    return pd.DataFrame(rows, columns=columns).assign(task="x", metric="accuracy")
+
+
+def test_valid_selects_a_label_for_each_variant_and_test_has_no_part_in_it():
+    rows = []
+    for variant, valid in {"A": (0.5, 0.7), "B": (0.7, 0.5)}.items():
+        for rate, value in zip(("0.01", "0.001"), valid):
+            rows += [(variant, rate, seed, "valid", value) for seed in "12"]
+            rows += [(variant, rate, seed, "test", 1 - value) for seed in "12"]
+    found = select_labels(scores(rows), ["rate"])
+    chosen = found.groupby("variant")["rate"].unique().map(list).to_dict()
+    assert chosen == {"A": ["0.001"], "B": ["0.01"]}
+    lower = select_labels(scores(rows), ["rate"], higher=False)
+    assert lower[lower["variant"] == "A"]["rate"].unique() == ["0.01"]
+
+
+def test_of_equal_labels_the_smaller_rate_and_failed_runs_count_first():
+    rows = [("A", rate, "1", "valid", 0.5) for rate in ("0.01", "1e-3")]
+    assert select_labels(scores(rows), ["rate"])["rate"].unique() == ["1e-3"]
+    rows = [("A", "1", "1", "valid", 0.9), ("A", "1", "2", "valid", math.nan)]
+    rows += [("A", "2", seed, "valid", 0.5) for seed in "12"]
+    assert select_labels(scores(rows), ["rate"])["rate"].unique() == ["2"]
+    assert len(select_labels(scores(rows), [])) == 4

@@ -1,0 +1,65 @@
+"""Statistics over seeds against scipy, published formulas and numbers by hand."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+
+from bertlab.studies.statistics import compare, holm, mean_interval, seeds_needed
+
+ONE, TWO = pd.Series([0.5, 0.6, 0.8], [1, 2, 3]), pd.Series([0.4, 0.6, 0.6], [1, 2, 3])
+
+
+def test_the_interval_of_a_mean_is_students():
+    low, high = mean_interval(ONE)
+    half = scipy.stats.t.ppf(0.975, 2) * ONE.std() / math.sqrt(3)
+    np.testing.assert_allclose([low, high], [ONE.mean() - half, ONE.mean() + half])
+
+
+@pytest.mark.parametrize("scores", [[], [0.5], [0.5, 0.5, 0.5], [0.5, math.nan]])
+def test_no_interval_without_a_spread(scores):
+    assert all(math.isnan(end) for end in mean_interval(scores))
+
+
+def test_pairs_are_of_equal_seeds():
+    # Differences 0.1, 0 and 0.2: mean 0.1, standard deviation 0.1, t = sqrt(3).
+    found = compare(ONE, TWO[[3, 1, 2]])
+    assert found.pairs == 3
+    half = scipy.stats.t.ppf(0.975, 2) * 0.1 / math.sqrt(3)
+    expected = [0.1, 0.1, 0.1 - half, 0.1 + half, 2 * scipy.stats.t.sf(math.sqrt(3), 2)]
+    np.testing.assert_allclose(
+        [found.mean, found.sd, found.low, found.high, found.p], expected, rtol=1e-9
+    )
+
+
+def test_without_common_seeds_it_is_welchs():
+    found = compare(ONE, pd.Series(TWO.to_numpy(), [7, 8, 9]))
+    test = scipy.stats.ttest_ind(ONE, TWO, equal_var=False)
+    assert (found.pairs, found.p) == (0, pytest.approx(test.pvalue))
+    assert found.low == pytest.approx(test.confidence_interval(0.95).low)
+
+
+def test_a_seed_without_a_score_of_both_is_left_out():
+    found = compare(ONE, pd.Series([0.4, math.nan, 0.6, 0.1], [1, 2, 3, 4]))
+    assert found.pairs == 2 and found.mean == pytest.approx(0.15)
+    assert compare(ONE[:1], TWO) is None
+
+
+@pytest.mark.parametrize("step", [0.0, 1 / 64])
+def test_differences_that_do_not_vary_are_tested_by_permutations(step):
+    found = compare(ONE + step, ONE)
+    assert math.isnan(found.low) and math.isnan(found.high)
+    assert found.p == (2 / 2**3 if step else 1.0)
+
+
+def test_holm_by_hand():
+    # Sorted 0.01, 0.02, 0.04 times 3, 2, 1, and never falling.
+    assert holm([0.04, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
+    assert holm([]) == []
+
+
+def test_seeds_needed_are_those_of_cohens_table():
+    # Paired t test, alpha 0.05, power 0.8: d = 0.5 and 0.8 take 34 and 15 pairs (G*Power).
+    assert (seeds_needed(0.5, 1.0), seeds_needed(0.8, 1.0)) == (34, 15)
