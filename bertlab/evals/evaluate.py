@@ -60,15 +60,17 @@ def evaluate_run(
     found = {}
     scorer = Scorer(model.program, model.tokenizer, model.trained)
     kinds = [kind for kind in settings.kinds.split(",") if kind] or list(scorer.kinds)
+    if settings.text or settings.minimal_pairs:
+        scorer.check_kind()
     params = jax.device_put(model.params)
     fingerprint = run.read("data", {}).get("fingerprint")
     if settings.text:
         lines = [line for _, line in read_lines(Path(settings.text)) if line.strip()]
         texts = encode_all(model, lines)
         found[settings.text] = code_lengths(scorer, params, texts, kinds)
-    if fingerprint and model.objectives:
+    if fingerprint and model.objectives and (settings.sentences or settings.floors):
         found["test"] = held_out(fingerprint, model, scorer, params, kinds, settings)
-    if settings.minimal_pairs and kinds:
+    if settings.minimal_pairs:
         path = settings.minimal_pairs
         pairs = read_pairs(Path(path), settings.pairs)
         found[path] = minimal_pairs(scorer, params, model, pairs, kinds)
@@ -76,8 +78,9 @@ def evaluate_run(
         found |= word_scores(model, settings)
     found = {text: metrics for text, metrics in found.items() if metrics}
     name = "evaluation" if step is None else f"evaluation-{step}"
-    before = run.read(name, {})
-    run.write(name, before | {text: before.get(text, {}) | of for text, of in found.items()})
+    if found:
+        before = run.read(name, {})
+        run.write(name, before | {text: before.get(text, {}) | of for text, of in found.items()})
     return found
 
 

@@ -156,7 +156,7 @@ def in_context(
         found = [(numbers.get(fold(model, word[0])), *word.span()) for word in WORD.finditer(line)]
         found = [(key, *span) for key, *span in found if key is not None and left[key]]
         ids, offsets = piece_offsets(line, model.tokenizer) if found else ((), None)
-        if not found or len(ids) + 2 > model.longest or list(ids) != model.tokenizer.encode(line):
+        if not found or list(ids) != model.tokenizer.encode(line) or len(ids) + 2 > model.longest:
             continue
         texts.append(line)
         occurrences.append([])
