@@ -1,9 +1,13 @@
-"""A small BERT: `bertlab train --config=config.py:objectives=mlm --workdir=runs/x`; any key follows as --config.KEY=VALUE."""
+"""A small BERT: `bertlab train --config=config.py:objectives=mlm --workdir=runs/x`.
+
+Any key follows as --config.KEY=VALUE; `bertlab keys` lists them.
+"""
 
 from bertlab.config import base_config, parse_arguments, train_on
 
 
 def get_config(arguments=None):
+    """What follows the colon is text: "objectives=mlm,steps=200"."""
     values = parse_arguments(arguments, objectives="objective:Swapped", corpus="pydocs", steps=1000)
     config = base_config()
     config.model.family = "bert"

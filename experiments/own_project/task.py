@@ -1,4 +1,7 @@
-"""A task of your own: are the words in order? No adjective and no noun of test.tsv that is swapped occurs in train.tsv."""
+"""A task of your own: are the words in order?
+
+No adjective and no noun of test.tsv that is swapped occurs in train.tsv.
+"""
 
 from bertlab.transfer.tasks import table
 

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 from objective import Swapped
 
-from bertlab.cli import main
+from bertlab.cli.main import main
 from bertlab.objectives import Vocabulary
 
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
     """The files name each other from this folder."""
-    monkeypatch.chdir(Path(__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+    folder = Path(__file__).parent
+    monkeypatch.chdir(folder)
+    paths = [str(folder), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
 
 
 def test_the_objective_swaps_neighbours():
@@ -29,13 +31,19 @@ def test_the_objective_swaps_neighbours():
 
 
 def test_two_steps_of_training_and_of_fine_tuning(tmp_path):
-    run = f"{tmp_path}/run"
-    few = ["--config.train.steps=2", "--config.data.batch_size=4", "--config.train.eval_batches=1"]
-    small = ["--config.data.tokenizer.vocab_size=512", "--config.evaluate.sentences=0"]
-    assert main(["train", "--config=config.py", f"--workdir={run}", f"--config.data.directory={tmp_path}", *few, *small]) == 0
-    assert main(["finetune", f"--run={run}", "--task=task.py", f"--workdir={tmp_path}/word_order", *few[:2]]) == 0
+    run, text = tmp_path / "run", tmp_path / "text.txt"
+    sentences = [line.split("\t")[0] for line in Path("train.tsv").read_text().splitlines()]
+    text.write_text("\n\n".join(sentences))
+    few = ["--config.train.steps=2", "--config.data.batch_size=8", "--config.mesh.data=1"]
+    small = ["--config.data.tokenizer.vocab_size=320", "--config.evaluate.sentences=0"]
+    small += [f"--config.data.directory={tmp_path}", "--config.train.eval_batches=1"]
+    config = f"--config=config.py:corpus=text:{text}"
+    assert main(["train", config, f"--workdir={run}", *few, *small]) == 0
+    out = f"--workdir={tmp_path}/word_order"
+    assert main(["finetune", f"--run={run}", "--task=task.py", out, *few]) == 0
 
 
 def test_the_study_is_complete(tmp_path, capsys):
-    assert main(["sweep", "--study=study.py:steps=2,seeds=2", f"--workdir={tmp_path}/study", "--dry_run"]) == 0
+    study = "--study=study.py:steps=2,seeds=2"
+    assert main(["sweep", study, f"--workdir={tmp_path}/study", "--dry_run"]) == 0
     assert "swapped" in capsys.readouterr().out

@@ -23,24 +23,28 @@ def runs(folder):
     return run
 
 
+PROBE = {"train.steps": 60, "optimizer.learning_rate": 0.05}
 SLOW = pytest.mark.slow
-GRADUAL = {"data.buckets": "(4, 8)", "optimizer.thaw_steps": 8, "transfer.epochs": 0.0}
+GRADUAL = {"data.buckets": "(8,)", "optimizer.thaw_steps": 10, "train.steps": 60}
+TAGS = {"head.hidden": 16, "train.steps": 80}
 CASES = [
     ("small", "bert", "text", {}),
-    ("probe", "bert", "text", {"train.steps": 60, "optimizer.learning_rate": 0.05}),
+    ("probe", "bert", "text", PROBE),
     pytest.param("bert", "bert", "text", {"transfer.warmup": 0.1}, marks=SLOW),
     pytest.param("electra_paper", "bert", "text", {"transfer.warmup": 0.1}, marks=SLOW),
-    pytest.param("stored", "bert", "text", {"optimizer.learning_rate": 0.05}, marks=SLOW),
+    pytest.param("stored", "bert", "text", PROBE, marks=SLOW),
     pytest.param("small", "bert", "text", {"lora.rank": 2, "train.steps": 60}, marks=SLOW),
     pytest.param("gpt", "gpt", "text", {"transfer.warmup": 0.1}, marks=SLOW),
     pytest.param("ulmfit", "awd_lstm", "text", {**GRADUAL, "head.chunk": 4}, marks=SLOW),
     pytest.param("ulmfit_paper", "awd_lstm", "text", GRADUAL, marks=SLOW),
     pytest.param("fitlam", "awd_lstm", "text", GRADUAL, marks=SLOW),
     pytest.param("elmo", "elmo", "text", {"head.hidden": 16}, marks=SLOW),
-    pytest.param("elmo", "elmo", "tags", {"head.hidden": 16}, marks=SLOW),
-    pytest.param("taglm", "elmo", "tags", {"head.hidden": 16}, marks=SLOW),
-    pytest.param("taglm_paper", "elmo", "tags", {"head.hidden": 16}, marks=SLOW),
-    pytest.param("bert_features", "bert", "tags", {"head.layers": "concat_last_2"}, marks=SLOW),
+    pytest.param("elmo", "elmo", "tags", TAGS, marks=SLOW),
+    pytest.param("taglm", "elmo", "tags", TAGS, marks=SLOW),
+    pytest.param("taglm_paper", "elmo", "tags", TAGS, marks=SLOW),
+    pytest.param(
+        "bert_features", "bert", "tags", {**TAGS, "head.layers": "concat_last_2"}, marks=SLOW
+    ),
 ]
 
 

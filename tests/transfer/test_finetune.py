@@ -1,0 +1,224 @@
+"""What a fine-tuning takes from its run, what it counts and writes, and that it resumes."""
+
+import json
+
+import numpy as np
+import pytest
+
+import bertlab
+from bertlab.cli.main import main
+from bertlab.errors import UserError
+from bertlab.train import loop
+from bertlab.train.checkpoint import load_params
+from bertlab.train.run_directory import RunDirectory
+from bertlab.transfer.average import average
+from bertlab.transfer.build import build_finetuning
+from bertlab.transfer.finetune import configure
+from tests.transfer.planted import FEW, HALVES, finetune, predictions, pretrained, write_task
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("finetune")
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    return pretrained(folder, "bert")
+
+
+@pytest.fixture(scope="module")
+def tuned(run, folder):
+    """Two tasks together: a text's class, and each word's tag."""
+    tasks = [write_task(folder / "text"), write_task(folder / "tags", "tags", kind="tags")]
+    finetune(run, "+".join(map(str, tasks)), folder / "tuned", train__steps=60)
+    return folder / "tuned"
+
+
+def leaves(run, step=None):
+    return {
+        f"{group}/{name}": leaf
+        for group, tree in load_params(RunDirectory(run), step).items()
+        for name, leaf in flat(tree).items()
+    }
+
+
+def flat(tree, prefix=""):
+    if not isinstance(tree, dict):
+        return {prefix: np.asarray(tree)}
+    return {k: v for name in tree for k, v in flat(tree[name], f"{prefix}/{name}").items()}
+
+
+def test_two_tasks_share_a_body(tuned):
+    result = json.loads((tuned / "result.json").read_text())
+    scores = result["metrics"]["test"]
+    assert scores["half/accuracy"] > 0.85 and scores["tags/accuracy"] > 0.85
+    lines = predictions(tuned)
+    assert [line["task"] for line in lines] == ["half"] * 40 + ["tags"] * 40
+    assert result["cut"]["test"]["tags"] == counts(examples=(0, 40), words=(0, 240))
+    classes = {name: ["even", "odd"] for name in ("half", "tags")}
+    assert json.loads((tuned / "classes.json").read_text()) == classes
+
+
+def counts(**units):
+    pairs = {unit: dict(zip((unit, f"of_{unit}"), both)) for unit, both in units.items()}
+    return {name: count for pair in pairs.values() for name, count in pair.items()}
+
+
+@pytest.mark.parametrize("name", ["half", "tags"])
+def test_a_head_goes_on_with_classes_in_another_order(name, tuned, tmp_path, capsys):
+    """STILTs: the head's outputs for a class do not depend on the class's number."""
+    kind = "tags" if name == "tags" else "text"
+    other = f"{name}_again"
+    task = write_task(tmp_path / "task", other, ("odd", "even"), kind)
+    settings = {"transfer.head": name, "train.steps": 1, "optimizer.learning_rate": 1e-9}
+    finetune(tuned, task, tmp_path / "out", **settings)
+    before = [line for line in predictions(tuned) if line["task"] == name]
+    for one, two in zip(before, predictions(tmp_path / "out"), strict=True):
+        assert one["predicted"] == two["predicted"]
+        swapped = np.array(two["probabilities"])[..., ::-1]
+        np.testing.assert_allclose(swapped, one["probabilities"], atol=2e-4)
+    write_task(tmp_path / "task", other, ("odd", "even", "neither"), kind)
+    finetune(tuned, task, tmp_path / "other", status=2, **settings)
+    assert f"the head '{name}' of" in capsys.readouterr().err
+
+
+def test_a_new_head_of_the_same_name_is_announced(tuned, tmp_path, capsys):
+    task = write_task(tmp_path / "task", "half", ("even", "odd", "neither"))
+    finetune(tuned, task, tmp_path / "out", train__steps=1)
+    assert "the task begins with a new head" in capsys.readouterr().out
+
+
+def test_lower_layers_alone_are_transferred(run, folder, tmp_path):
+    task = write_task(folder / "text")
+    settings = FEW | {"transfer.layers": 1, "train.steps": 0}
+    config, tasks = configure(run, str(task), "small", settings)
+    loop.run(build_finetuning(config, tasks, tmp_path)[0], tmp_path)
+    ours, theirs = leaves(tmp_path), leaves(run)
+    kernel = "body//blocks/up/kernel"
+    np.testing.assert_array_equal(ours["body//token_embedding"], theirs["body//token_embedding"])
+    np.testing.assert_array_equal(ours[kernel][0], theirs[kernel][0])
+    assert not np.array_equal(ours[kernel][1], theirs[kernel][1])
+
+
+def test_the_delimited_layout_adds_three_tokens(folder, tmp_path):
+    """And a run that was fine-tuned so is opened and fine-tuned again."""
+    gpt, task = pretrained(folder, "gpt"), write_task(folder / "text")
+    settings = {"transfer.warmup": 0.1, "train.steps": 1}
+    finetune(gpt, task, tmp_path / "one", "gpt", **settings)
+    before, after = leaves(gpt)["body//token_embedding"], leaves(tmp_path / "one")
+    assert len(after["body//token_embedding"]) == len(before) + 3
+    assert bertlab.load(tmp_path / "one").embed(["ban"])[0].states.shape == (3, 1, 16)
+    finetune(tmp_path / "one", task, tmp_path / "two", "gpt", **settings)
+
+
+def test_a_stopped_fine_tuning_resumes_bit_for_bit(run, folder, tmp_path, monkeypatch):
+    """With dropout, gradual unfreezing and buckets."""
+    task = write_task(folder / "text")
+    settings = {
+        "head.dropout": 0.3,
+        "optimizer.thaw": "gradual",
+        "optimizer.thaw_steps": 2,
+        "data.buckets": "(8,)",
+        "train.steps": 12,
+    }
+    finetune(run, task, tmp_path / "whole", **settings)
+    stops = iter([False] * 6 + [True])
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.StopSignal, "requested", lambda self, step: next(stops))
+        patch.setattr(loop.StopSignal, "status", 0)
+        with pytest.raises(SystemExit):
+            finetune(run, task, tmp_path / "stopped", **settings)
+    assert not (tmp_path / "stopped" / "result.json").exists()
+    finetune(run, task, tmp_path / "stopped", **settings)
+    one, two = leaves(tmp_path / "whole"), leaves(tmp_path / "stopped")
+    for name in one:
+        np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+    assert predictions(tmp_path / "whole") == predictions(tmp_path / "stopped")
+
+
+def test_stored_states_are_those_of_a_frozen_body(run, folder, tmp_path):
+    """But for their rounding to float16; the body's dropout is off in both."""
+    task = write_task(folder / "tags", "tags", kind="tags")
+    dropout = {"model.dropout": 0.5, "head.layers": "scalar_mix", "head.dropout": 0.0}
+    frozen = finetune(run, task, tmp_path / "frozen", "probe", **dropout)
+    stored = finetune(run, task, tmp_path / "stored", "stored", **dropout)
+    for key in ("tags/loss", "tags/accuracy"):
+        assert stored["metrics"]["test"][key] == pytest.approx(
+            frozen["metrics"]["test"][key], abs=0.01
+        )
+
+
+def test_averages_match_classes_by_name(run, folder, tmp_path):
+    runs = []
+    for number, classes in enumerate([("even", "odd"), ("odd", "even")]):
+        task = write_task(tmp_path / f"task{number}", "half", classes)
+        finetune(run, task, tmp_path / f"run{number}", train__steps=10, seed=number)
+        runs.append(tmp_path / f"run{number}")
+    result = average(runs, tmp_path / "average")
+    shares = []
+    for lines in zip(*map(predictions, runs)):
+        shares.append(np.array(lines[0]["probabilities"]) + lines[1]["probabilities"][::-1])
+    right = [
+        line["gold"] == ("even", "odd")[int(np.argmax(share))]
+        for line, share in zip(predictions(runs[0]), shares)
+    ]
+    assert result["metrics"]["test"]["half/accuracy"] == pytest.approx(np.mean(right))
+    with pytest.raises(UserError, match="each once"):
+        average([runs[0], runs[0]], tmp_path / "twice")
+
+
+def test_unseen_tags_and_constant_labels_and_cuts(run, tmp_path, capsys):
+    """A tag that train lacks is wrong and counted; JSON has no NaN."""
+    (tmp_path / "own.py").write_text(
+        "from bertlab.transfer.tasks import conll\n\n"
+        "TASK = conll('own', train='a.txt', valid='a.txt', test='b.txt', metrics=('accuracy',))\n"
+    )
+    (tmp_path / "a.txt").write_text("".join(f"{word} X\n" for word in HALVES[0][:8]) + "\n")
+    (tmp_path / "a.txt").write_text((tmp_path / "a.txt").read_text() * 16)
+    (tmp_path / "b.txt").write_text("".join(f"{word} Y\n" for word in HALVES[0][:12]) + "\n")
+    result = finetune(run, tmp_path / "own.py", tmp_path / "out", train__steps=1)
+    assert result["unseen_tags"] == {"test": {"own": 12}}
+    assert result["cut"]["test"]["own"] == counts(examples=(1, 1), words=(2, 12))
+    assert result["metrics"]["test"]["own/accuracy"] == 0
+    output = capsys.readouterr().out
+    assert "label never varies: it is 'X'" in output and "2 of 12 words" in output
+    for path in (tmp_path / "out").rglob("*.json*"):
+        assert "NaN" not in path.read_text() and "Infinity" not in path.read_text()
+
+
+REFUSED = [
+    ({"transfer.layout": "both"}, "config.transfer.layout"),
+    ({"data.seq_len": 4096}, "config.data.seq_len=4096"),
+    ({"head.chunk": 4}, "config.objectives.half.chunk"),
+    ({"head.crf": True}, "config.head.crf"),
+    ({"metrics.half": "f2"}, "config.metrics.half"),
+    ({"model.norm_placement": "pre"}, "config.model.norm_placement"),
+    ({"transfer.epochs": 2.0, "train.steps": 400}, None),
+    ({"transfer.layers": 3}, "config.transfer.layers=3"),
+    ({"transfer.head": "other"}, "config.transfer.head='other'"),
+    ({"train.budget": "tokens=9"}, "config.train.budget"),
+    ({"transfer.features": True, "head.pooling": "pooler"}, "no pooler"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), [case for case in REFUSED if case[1]])
+def test_settings_that_do_not_fit_are_refused(settings, message, run, folder, tmp_path, capsys):
+    task = write_task(folder / "text")
+    finetune(run, task, tmp_path / "out", status=2, **settings)
+    assert message in capsys.readouterr().err
+
+
+def test_adapting_lowers_the_loss_on_the_task_text(folder, tmp_path):
+    """The pretraining's text has few words that end in r, the task's half."""
+    run, task = pretrained(folder, "awd_lstm"), write_task(folder / "text")
+    out = tmp_path / "adapted"
+    command = ["adapt", f"--run={run}", f"--task={task}", f"--workdir={out}", "--recipe=ulmfit"]
+    assert main([*command, "--config.train.steps=40", "--config.mesh.data=1"]) == 0
+    losses = [line["ltr/loss"] for line in RunDirectory(out).metrics() if line["split"] == "valid"]
+    assert losses[-1] < losses[0] - 0.3
+    pieces = bertlab.load(out).tokenizer.pieces()
+    assert pieces == bertlab.load(run).tokenizer.pieces()
+    texts = [json.loads(line)["text"] for line in (out / "task_text.jsonl").open()]
+    assert len(texts) == 96
+    finetune(out, task, tmp_path / "tuned", train__steps=1)
