@@ -26,6 +26,10 @@ from tests.references import (
 )
 
 
+def slow(value):
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
 class StatesBody(nn.Module):
     """Its states are the view's `states` [B, n, L, D]; its pooler doubles; logits are states."""
 
@@ -147,7 +151,7 @@ def test_penalties_of_both_mixes_are_added_to_the_mean_loss():
     np.testing.assert_allclose(total / weight, 1e6 * sum(squares), rtol=1e-4)
 
 
-@pytest.mark.parametrize("norm", ["layer_norm", "none"])
+@pytest.mark.parametrize("norm", ["layer_norm", slow("none")])
 def test_blocks_are_relu_layers_before_the_classifier(norm):
     head = head_of("classification", pooling="concat", blocks=4, norm=norm)
     p, _, outputs = asked(head, "forward", label=np.int32([0, 0, 0, -1]))
@@ -159,7 +163,7 @@ def test_blocks_are_relu_layers_before_the_classifier(norm):
     np.testing.assert_allclose(outputs["logits"][1], x, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["classification", "choice"])
+@pytest.mark.parametrize("kind", ["choice", slow("classification")])
 def test_batch_norm_counts_the_texts_of_the_task_and_keeps_running_statistics(kind):
     """Neither rows that pad a batch, nor another task's, nor choices that are not there."""
     texts = 2 if kind == "choice" else 1
@@ -328,7 +332,7 @@ FIELDS = {
 }
 
 
-@pytest.mark.parametrize("kind", FIELDS)
+@pytest.mark.parametrize("kind", ["tagging", *map(slow, sorted(FIELDS.keys() - {"tagging"}))])
 def test_only_filled_rows_of_the_task_itself_weigh(kind):
     settings = {"classes": 3} if kind in ("tagging", "span_pair") else {}
     settings |= {"texts": 2} if kind == "choice" else {}

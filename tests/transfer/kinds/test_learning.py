@@ -19,7 +19,7 @@ from tests.transfer.letters import VOCABULARY, LetterTokenizer
 
 SETTINGS = SimpleNamespace(n_best=20, max_answer_length=30, null_threshold=None)
 SEQ_LEN, CLASSES = 16, ("no", "yes")
-FAST = ("choice", "tagging", "span")
+FAST = ("tagging", "span")
 EVERY_KIND = [
     kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS
 ]
