@@ -21,7 +21,7 @@ def add_arguments(parser):
 
 
 def run(arguments, overrides):
-    """Runs or prints the study; returns 1 if a run failed."""
+    """Runs or prints the study; exit status 1 if a run failed."""
     from bertlab.errors import UserError
     from bertlab.studies.study import load_study
 
@@ -32,13 +32,14 @@ def run(arguments, overrides):
         from bertlab.studies.dry_run import dry_run
 
         dry_run(study, arguments.workdir)
-        return 0
+        return
     from bertlab.studies.launchers import build_launcher
     from bertlab.studies.sweep import sweep
 
     options = parse_options(arguments.launcher_options)
     launcher = build_launcher(arguments.launcher, arguments.jobs, options)
-    return 0 if sweep(study, arguments.workdir, launcher) else 1
+    if not sweep(study, arguments.workdir, launcher):
+        raise SystemExit(1)
 
 
 def parse_options(text: str) -> dict:

@@ -18,6 +18,7 @@ from bertlab.errors import UserError
 from bertlab.files import json_line, write_json
 from bertlab.studies.dry_run import check_configs, check_transfers
 from bertlab.studies.launchers import Job, Launcher
+from bertlab.studies.launchers.local import Local
 from bertlab.studies.selection import Search, at_selected_rates, candidate_runs, find_searches
 from bertlab.studies.study import RunSpec, Study, sharing
 from bertlab.studies.worker import Stage, is_finished, required, stage_settings, stages, write_run
@@ -27,10 +28,11 @@ from bertlab.train.run_directory import RunDirectory
 POLL_SECONDS = 0.2
 
 
-def sweep(study: Study, workdir: str | Path, launcher: Launcher) -> bool:
+def sweep(study: Study, workdir: str | Path, launcher: Launcher | None = None) -> bool:
     """Runs the unfinished runs of a study in `workdir`/RUN, and writes study.json.
 
-    Seeds, labels and tasks can be added to a study later: finished runs stay.
+    Seeds, labels and tasks can be added to a study later: finished runs stay. Without a launcher,
+    one run at a time on this machine.
 
     Returns:
         Whether every run is finished.
@@ -40,7 +42,7 @@ def sweep(study: Study, workdir: str | Path, launcher: Launcher) -> bool:
             data.
         SystemExit: After a signal, when the runs have saved.
     """
-    workdir = Path(workdir)
+    workdir, launcher = Path(workdir), launcher or Local(1)
     own = study.runs()
     configs = check_configs(own)
     if study.tasks:
