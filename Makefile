@@ -31,7 +31,7 @@ parity: $(VENV)-parity/.installed
 
 # Plants twenty bugs, one at a time, in a copy of this checkout; fails if the tests miss one.
 planted: $(VENV)/.installed-test
-	$(BIN)/python tests/planted.py
+	$(BIN)/python tests/planted_bugs.py
 
 # Compiles the benchmark's training steps for an NVIDIA H100; it needs no GPU, but 6 GB of packages.
 cuda: $(VENV)-cuda/.installed
