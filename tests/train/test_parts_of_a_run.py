@@ -1,8 +1,5 @@
-"""What is around a run: phases, budgets, μP of a whole program, processes, dashboards."""
+"""What is around a run: phases, budgets, μP of a whole program, dashboards."""
 
-import os
-import socket
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -87,6 +84,7 @@ def batch_of(step=0, rows=4, length=16):
     return {"tokens": tokens, **batch, "pair_label": np.arange(rows, dtype=np.int32) % 2}
 
 
+@pytest.mark.slow
 def test_mup_scales_initial_values_and_updates_by_the_axes_that_grow():
     """Yang et al. 2022, table 8, for a model four times as wide as its base."""
     program, batch = program_of("nsp", layers=1, base_width=8), batch_of()
@@ -143,30 +141,6 @@ def test_a_budget_buys_steps():
     ):
         with pytest.raises(UserError, match=message):
             steps("nsp", text)
-
-
-def test_processes_join_through_jaxs_variables():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-    code = (
-        "from bertlab.train.processes import join_processes; join_processes(); import jax;"
-        "print(jax.process_index(), jax.process_count(), jax.device_count())"
-    )
-    variables = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "XLA_FLAGS": ""}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", code],
-            env={**os.environ, **variables, "JAX_PROCESS_ID": str(index), "JAX_PLATFORMS": "cpu"},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for index in range(2)
-    ]
-    assert [p.communicate(timeout=60)[0].split() for p in processes] == [
-        ["0", "2", "2"],
-        ["1", "2", "2"],
-    ]
 
 
 LINES = [{"step": step, "split": "train", "loss": 5.0 - step} for step in (1, 2, 3)]
