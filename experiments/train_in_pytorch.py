@@ -1,20 +1,21 @@
-"""Trains a finished pretraining again in PyTorch: the same initial values, rows, masks and rates, but not our training code.
+"""Trains a finished pretraining again in PyTorch: same initial values, rows, masks and rates.
 
-    pip install -e '.[bench]'
+    pip install -e '.[parity]'
     python experiments/train_in_pytorch.py RUN DIRECTORY
     bertlab finetune --run=DIRECTORY/run --task=... --workdir=...
 
-A surprising result is first suspected of being a bug. If PyTorch's model has the same losses and, fine-tuned, the same score,
-then forward pass, gradients, optimiser and schedule are not where the bug is. RUN has the objective `mlm` or `ltr`, Adam, no
-dropout and one text per row (formats segment_pair and sentence_pair). A body as in the papers (`body=paper` in a study) becomes
-transformers' own BERT. Other bodies become `modeling_bertlab.py`: our code, but in PyTorch, with PyTorch's gradients.
+A surprising result is first suspected of being a bug. If PyTorch's model has the same losses and,
+fine-tuned, the same score, then forward pass, gradients, optimiser and schedule are not where it
+is. RUN has the objective `mlm` or `ltr`, Adam, no dropout, and one text a row (formats segment_pair
+and sentence_pair). A body as in the papers becomes transformers' own BERT; others become
+`modeling_bertlab.py`: our code, but in PyTorch, with PyTorch's gradients.
 
-DIRECTORY gets `start` (the initial values in transformers' format), `trained` (PyTorch's model after training), `run` (the same
-as a run directory) and `losses.json`: by step the mean training loss since the line before, in nats, "bertlab" and "pytorch".
+DIRECTORY gets `start` (the initial values in transformers' format), `trained` (PyTorch's model
+after training), `run` (the same as a run directory) and `losses.json`: by step the mean training
+loss since the line before, in nats.
 """
 
 import argparse
-import contextlib
 import re
 import shutil
 import sys
@@ -27,21 +28,22 @@ import torch
 import transformers
 from ml_collections import ConfigDict
 
-from bertlab.config import base_config, flatten
+from bertlab.config import base_config
+from bertlab.config.load import flatten
 from bertlab.errors import UserError
-from bertlab.files import refuse_occupied, write_json
-from bertlab.interop import import_weights
-from bertlab.interop.base import Imported
+from bertlab.files import write_json
+from bertlab.interop.base import TOKENIZER, Model, import_weights, refuse_occupied
 from bertlab.interop.huggingface import save
-from bertlab.run import Run
-from bertlab.train.build import Experiment, build_pretraining
-from bertlab.train.optimizers import build_optimizer
-from bertlab.train.schedules import learning_rate
-from bertlab.train.state import fresh_state
+from bertlab.train.build import build_pretraining
+from bertlab.train.layer_groups import layer_plan
+from bertlab.train.loop import Experiment
+from bertlab.train.run_directory import RunDirectory
+from bertlab.transfer.load import run_config
 
 # What the training loop can do and this script does not.
 AT_DEFAULT = re.compile(
-    r"init_from|lora\.rank|train\.(phases|micro_batches|budget)|data\.(pack_length|buckets|shards)|model\.(dtype|base_width)"
+    r"init_from|lora\.rank|train\.(phases|micro_batches|budget)|data\.(pack_length|buckets)"
+    r"|model\.(dtype|base_width)"
     r"|optimizer\.(layer_decay|group_rates|thaw|frozen|gradient_scale|average_after)$"
 )
 MODELS = {"mlm": transformers.AutoModelForMaskedLM, "ltr": transformers.AutoModelForCausalLM}
@@ -52,27 +54,29 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="a finished pretraining")
     parser.add_argument("directory", type=Path, help="a new directory")
-    given = parser.parse_args(arguments)
-    refuse_occupied(given.directory)
-    if not Run(given.run).result.exists():
-        raise UserError(f"{given.run} is not a finished pretraining; give one with a result.json")
-    config = ConfigDict(Run(given.run).config.read())
+    arguments = parser.parse_args(arguments)
+    directory, run = arguments.directory, RunDirectory(arguments.run)
+    refuse_occupied(directory)
+    if run.read("result") is None:
+        raise UserError(f"{run} is not a finished pretraining")
+    config = run_config(arguments.run)
     objective = check(config)
     experiment = build_pretraining(config)
-    start, trained = given.directory / "start", given.directory / "trained"
-    start.mkdir(parents=True)
-    save(Imported(config, initial_values(experiment), experiment.tokenizer), start)
-    model = MODELS[objective].from_pretrained(start, trust_remote_code=True)
-    ours = {line["step"]: line[f"{objective}/loss"] for line in Run(given.run).metrics.read() if line["split"] == "train"}
-    theirs = {}
-    for step, loss in train(model, experiment, objective):
-        theirs[step] = loss
-        print(f"step {step}: bertlab {ours[step]:.4f}, pytorch {loss:.4f}", flush=True)
-    losses = {step: {"bertlab": ours[step], "pytorch": loss} for step, loss in theirs.items()}
-    write_json(given.directory / "losses.json", {"model": type(model).__name__, "losses": losses})
-    shutil.copytree(start, trained)
-    model.save_pretrained(trained)
-    import_weights("huggingface", trained, given.directory / "run")
+    model = open_start(experiment, objective, directory / "start")
+    ours = {
+        line["step"]: line[f"{objective}/loss"]
+        for line in run.metrics()
+        if line["split"] == "train"
+    }
+    losses = {}
+    for step, loss in train(model, experiment, objective, set(ours)):
+        losses[step] = {"bertlab": ours[step], "pytorch": loss}
+        print(f"step {step}: {losses[step]}", flush=True)
+    write_json(directory / "losses.json", {"model": type(model).__name__, "losses": losses})
+    shutil.copytree(directory / "start", directory / "trained")
+    model.save_pretrained(directory / "trained")
+    experiment.tokenizer.save(directory / "trained" / TOKENIZER)
+    import_weights("huggingface", directory / "trained", directory / "run")
 
 
 def check(config: ConfigDict) -> str:
@@ -81,8 +85,8 @@ def check(config: ConfigDict) -> str:
     Raises:
         UserError: The run has something that this script does not do.
     """
-    optimizer, names = config.optimizer, list(config.objectives)
-    needed = {
+    optimizer, names, default = config.optimizer, list(config.objectives), flatten(base_config())
+    allowed = {
         "objectives": len(names) == 1 and names[0] in MODELS,
         "model.dropout": config.model.dropout == 0,
         "optimizer.name": optimizer.name == "adam",
@@ -91,80 +95,86 @@ def check(config: ConfigDict) -> str:
         "optimizer.decay_exclude": optimizer.decay_exclude == "(norm|bias)",
         "data.format": config.data.format in ("segment_pair", "sentence_pair"),
     }
-    default = flatten(base_config())
-    needed |= {
-        key: value == default[key] or not (value or default[key])  # () is saved as []
-        for key, value in flatten(config).items()
-        if AT_DEFAULT.match(key)
-    }
-    weights = {entry.get(key) for entry in config.objectives.values() for key in ("weight", "final_weight")}
-    needed["objectives' weight"] = weights <= {None, 1.0}
-    if other := [key for key, is_met in needed.items() if not is_met]:
-        raise UserError(f"the run has another {other[0]} than this script repeats; its docstring lists what it does")
+    for key, value in flatten(config).items():
+        if AT_DEFAULT.match(key):
+            allowed[key] = value == default[key] or not (value or default[key])
+    if other := [key for key, is_allowed in allowed.items() if not is_allowed]:
+        raise UserError(f"the run has another config.{other[0]} than this script repeats")
     return names[0]
 
 
-def initial_values(experiment: Experiment) -> dict:
-    """The parameters with which the run began: a function of its seed."""
-    config, example = experiment.config, next(iter(experiment.evaluations.values()))[0]
-    optimizer = build_optimizer(config.optimizer, config.train.steps)
-    return jax.device_get(fresh_state(experiment.program, optimizer, config.seed, example).params)
+def open_start(experiment: Experiment, objective: str, directory: Path) -> torch.nn.Module:
+    """transformers' model with the values with which the run began, a function of its seed."""
+    init = jax.jit(experiment.program.init)
+    params = jax.device_get(init(jax.random.key(experiment.config.seed), experiment.example))
+    save(Model(experiment.config, params, experiment.tokenizer), directory)
+    return MODELS[objective].from_pretrained(directory, trust_remote_code=True)
 
 
-def train(model: torch.nn.Module, experiment: Experiment, objective: str) -> Iterator[tuple[int, float]]:
-    """Yields (step, mean loss since the last time) at every step that the run has logged."""
-    config = experiment.config
-    rate, update = learning_rate(config.optimizer, config.train.steps), Adam(model, config.optimizer)
+def train(
+    model: torch.nn.Module, experiment: Experiment, objective: str, lines: set[int]
+) -> Iterator[tuple[int, float]]:
+    """Yields (step, mean loss since the last one) at each step that the run has logged."""
+    config, (phase,) = experiment.config, experiment.phases
+    steps = config.train.steps
+    params = experiment.program.init(jax.random.key(0), experiment.example)
+    rate = layer_plan(config.optimizer, steps, params).rate
+    update = Adam(model, config.optimizer)
     total, count = 0.0, 0
-    with contextlib.closing(iter(experiment.phases[0].train)) as batches:
-        for step in range(config.train.steps):
-            rows, labels = given(experiment, next(batches), step, objective)
-            logits = model(**rows).logits
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
-            asked = int((labels != -100).sum())
-            (loss / asked).backward()
-            update(float(rate(step)), step + 1)
-            total, count = total + loss.item(), count + asked
-            if (step + 1) % config.train.log_every == 0 or step + 1 == config.train.steps:
-                yield step + 1, total / count
-                total, count = 0.0, 0
+    for step in range(steps):
+        rows, labels = read(experiment, phase.batches(step), step, objective)
+        logits = model(**rows).logits.flatten(0, 1)
+        loss = torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum")
+        asked = int((labels != -100).sum())
+        (loss / asked).backward()
+        update(float(rate(step)), step + 1)
+        total, count = total + loss.item(), count + asked
+        if step + 1 in lines:
+            yield step + 1, total / count
+            total, count = 0.0, 0
 
 
-def given(experiment: Experiment, batch, step: int, objective: str) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """What the model reads, and [B, L] which token its logits are to predict, −100 for none."""
-    key, _ = jax.random.split(jax.random.fold_in(jax.random.key(experiment.config.seed), step))
-    (view,) = jax.device_get(experiment.program.views(batch, key, step / experiment.config.train.steps)).values()
+def read(experiment: Experiment, batch, step: int, objective: str):
+    """What the model reads, and [B, L] the tokens that it is to predict, -100 for none."""
+    config = experiment.config
+    key, _ = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), step))
+    views = experiment.program.views(batch, key, step / config.train.steps)
+    (view,) = jax.device_get(views).values()
     inside, labels = view["documents"] > 0, np.full(view["tokens"].shape, -100)
     if objective == "mlm":
         row, slot = np.nonzero(view["masked_weights"] > 0)
         labels[row, view["masked_positions"][row, slot]] = view["masked_labels"][row, slot]
     else:
         labels[:, :-1] = np.where(inside[:, 1:], view["tokens"][:, 1:], -100)
-    rows = {"input_ids": view["tokens"], "token_type_ids": view["segments"], "attention_mask": inside}
-    return {name: torch.tensor(array, dtype=torch.long) for name, array in rows.items()}, torch.tensor(labels)
+    rows = {"input_ids": view["tokens"], "token_type_ids": view["segments"]}
+    rows |= {"attention_mask": inside, "labels": labels}
+    rows = {name: torch.tensor(array, dtype=torch.long) for name, array in rows.items()}
+    labels = rows.pop("labels")
+    return rows, labels
 
 
 class Adam:
-    """Adam with decoupled decay of matrices and clipping, and without a correction of the moments' bias if the run has none."""
+    """Adam with decoupled decay of matrices, clipping, and a correction of the moments' bias only
+    if the run has it."""
 
     def __init__(self, model: torch.nn.Module, optimizer: ConfigDict):
-        self.settings = optimizer
-        self.params = list(model.parameters())
+        self.settings, self.params = optimizer, list(model.parameters())
         self.moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in self.params]
 
     @torch.no_grad()
     def __call__(self, rate: float, count: int) -> None:
-        """Updates every parameter, and forgets its gradient."""
+        """Updates every parameter, and drops its gradient."""
         s = self.settings
         if s.clip_norm:
             torch.nn.utils.clip_grad_norm_(self.params, s.clip_norm)
-        corrections = [1 - b**count if s.bias_correction == "moments" else 1.0 for b in (s.b1, s.b2)]
-        for p, (m, v) in zip(self.params, self.moments, strict=True):
+        corrects = s.bias_correction == "moments"
+        first, second = (1 - b**count if corrects else 1.0 for b in (s.b1, s.b2))
+        for p, (m, v) in zip(self.params, self.moments):
             if p.grad is None:
                 continue
             m.mul_(s.b1).add_(p.grad, alpha=1 - s.b1)
             v.mul_(s.b2).addcmul_(p.grad, p.grad, value=1 - s.b2)
-            change = (m / corrections[0]) / ((v / corrections[1]).sqrt() + s.epsilon)
+            change = (m / first) / ((v / second).sqrt() + s.epsilon)
             p.sub_(rate * (change + (s.weight_decay * p if p.ndim > 1 else 0.0)))
             p.grad = None
 

@@ -23,15 +23,7 @@ from bertlab.transfer.finetune import configure
 
 STEPS, WARMUP, LENGTH, RATE, DECAY, CLIP = 20, 4, 32, 5e-3, 0.1, 1.0
 SYLLABLES = [consonant + vowel for consonant in "bdfgklmn" for vowel in "aeiou"]
-PIECES = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    *SYLLABLES,
-    *(f"##{syllable}" for syllable in SYLLABLES[::2]),
-]
+PIECES = [*SPECIALS, *SYLLABLES, *(f"##{syllable}" for syllable in SYLLABLES[::2])]
 SETTINGS = {
     "data.seq_len": LENGTH,
     "data.batch_size": 8,
