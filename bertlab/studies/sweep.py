@@ -77,7 +77,11 @@ def _sweep(
     failures = {}
     if searches:
         write_json(study_file, study.describe(own, searches))
-        failures |= run_all(candidates, workdir, launcher)
+        ended = {name for search in searches for name in search.losses(workdir)}
+        for run in candidates:
+            check_settings(run, workdir)
+        # One that diverged is not tried again.
+        failures |= run_all([run for run in candidates if run.name not in ended], workdir, launcher)
         for search in searches:
             print_selected(search, workdir)
     undecided = {
