@@ -22,7 +22,10 @@ DOTS_CAPTION = (
     " Filled: decided after Holm's correction over the differences of a task; an empty dot may be"
     " chance. An arrow marks an interval that goes on."
 )
-SCORES_CAPTION = "Means over seeds on test, ± the standard deviation between seeds."
+BITS_CAPTION = (
+    "Left-to-right and right-to-left scores are code lengths, any-order ones upper bounds of them;"
+    " pseudo ones see both sides of each token and compare only with each other."
+)
 
 
 class Table(NamedTuple):
@@ -109,7 +112,7 @@ def render(results: Results, markup: str, figures: dict[str, str]) -> str:
         dots=figures.get("differences"),
         dots_caption=DOTS_CAPTION,
         scores=score_table(results),
-        scores_caption=" ".join([SCORES_CAPTION, published_caption(results)]).strip(),
+        scores_caption=scores_caption(results),
         findings=[finding.text for finding in doctor.examine(results)],
         details=list(details(results, differences, figures.get("curves", ""))),
     )
@@ -156,14 +159,17 @@ def score_table(results: Results) -> Table:
     return Table(header, rows)
 
 
-def published_caption(results: Results) -> str:
-    """The source of published numbers."""
-    if not (published := results.study.get("published")):
-        return ""
-    return (
-        f"Published: {published['source']}. Data, sizes and steps differ from ours, so compare"
-        f" signs of differences, not values. {published['note']}"
-    )
+def scores_caption(results: Results) -> str:
+    """What the numbers are, with the source of published ones."""
+    text = "Means over seeds on test, ± the standard deviation between seeds."
+    if not results.study["tasks"]:
+        text = f"Bits per byte of held-out text. {text} {BITS_CAPTION}"
+    if published := results.study.get("published"):
+        text += (
+            f" Published: {published['source']}. Data, sizes and steps differ from ours, so compare"
+            f" signs of differences, not values. {published['note']}"
+        )
+    return text.strip()
 
 
 def details(results: Results, differences: pd.DataFrame, curves: str):
@@ -188,7 +194,7 @@ def details(results: Results, differences: pd.DataFrame, curves: str):
         yield Detail("Learning curves", figure=curves, text="Means and ranges over seeds.")
     evaluations = _evaluations(results)
     if evaluations.rows and results.study["tasks"]:
-        yield Detail("Bits per byte of held-out text", evaluations)
+        yield Detail("Bits per byte of held-out text", evaluations, text=BITS_CAPTION)
     yield Detail("Costs", _costs(results), text="Means over runs; transfer: all tasks together.")
     yield Detail("How it was made", _provenance(results), code=results.study.get("command", ""))
 
@@ -215,7 +221,7 @@ def _number(value: float | None, measure, sd: float = math.nan) -> str:
 
 def _heading(measure) -> str:
     percent = " (%)" if tables.scale(measure)[0] == 100 else ""
-    return f"{measure.task} {measure.metric}{percent}".strip()
+    return f"{measure.task} {measure.metric}{percent}".strip().replace("bits_per_byte/", "")
 
 
 def _selected(results: Results) -> Table:

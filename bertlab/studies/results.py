@@ -23,6 +23,7 @@ from bertlab.train.run_directory import RunDirectory
 
 COSTS = ("tokens", "supervised", "flops", "seconds")  # cumulative, in every line of metrics.jsonl
 SUFFIX = ".jsonl.zst"
+LINES = 200  # of a published curve, for each split
 
 Record = dict[str, Any]
 """A stage: `run`, `stage` ("pretrain", "adapt", "finetune"), `task` ("" for a pretraining),
@@ -31,7 +32,7 @@ Record = dict[str, Any]
 where the run has them `evaluation` (evaluation.json), `cut` and `most_frequent`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Results:
     """What was measured.
 
@@ -153,6 +154,7 @@ def write_published(path: Path, results: Results) -> None:
             environments.append(record["environment"])
         number = environments.index(record["environment"])
         differences = {"config": config, "without": without, "environment": number}
+        differences["curve"] = thinned(record["curve"])
         lines.append(json_line(record | differences))
     study = {**results.study, "environments": environments, "configs": base}
     text = "".join([json_line(study), *lines])
@@ -186,9 +188,12 @@ def read_stage(directory: RunDirectory, run: str, stage: str, task: str = "") ->
     result = directory.read("result", {})
     hashes = result.get("data_hash", "")
     config = directory.read("config", {})
-    scores = result.get("metrics", {})
+    tables = {name: result.get(name, {}) for name in ("metrics", "most_frequent")}
+    curve = directory.metrics()
     if stage == "finetune":
-        scores = {split: own_names(config, metrics) for split, metrics in scores.items()}
+        for table in tables.values():
+            table.update({split: own_names(config, of) for split, of in table.items()})
+        curve = [own_names(config, line) for line in curve]
     record = {
         "run": run,
         "stage": stage,
@@ -198,11 +203,11 @@ def read_stage(directory: RunDirectory, run: str, stage: str, task: str = "") ->
         "finished": bool(result),
         **{key: result.get(key) for key in ("step", "parameters", *COSTS)},
         "data_hash": hashes if isinstance(hashes, str) else " ".join(map(str, hashes)),
-        "scores": scores,
-        "curve": directory.metrics(),
+        "scores": tables["metrics"],
+        "curve": curve,
         "correct": _correctness(directory.path / "predictions"),
     }
-    extra = {"cut": result.get("cut"), "most_frequent": result.get("most_frequent")}
+    extra = {"cut": result.get("cut"), "most_frequent": tables["most_frequent"]}
     extra["evaluation"] = directory.read("evaluation")
     return record | {key: value for key, value in extra.items() if value}
 
@@ -220,7 +225,7 @@ def _correctness(folder: Path) -> dict[str, Any]:
     found = {}
     for path in sorted(folder.glob("*.jsonl")):
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        marks = [(line["id"], _marks(line)) for line in lines]
+        marks = [(f"{line.get('task', '')}\t{line['id']}", _marks(line)) for line in lines]
         items = [f"{name}\t{number}" for name, of in marks for number in range(len(of))]
         if items:
             digest = hashlib.blake2b("\n".join(items).encode(), digest_size=8).hexdigest()
@@ -238,7 +243,7 @@ def _marks(line: Mapping[str, Any]) -> list[bool]:
         return [gold == predicted]
     if isinstance(predicted, list):
         return [right == answer for right, answer in zip(gold, predicted, strict=True)]
-    return [predicted in gold]  # a span has several right answers
+    return [predicted in gold or not (gold or predicted)]  # a span: several answers, or none
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -250,6 +255,16 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{name}"] = value
     return flat
+
+
+def thinned(curve: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """At most `LINES` lines of each split and the last one, evenly."""
+    kept = []
+    for split in dict.fromkeys(line["split"] for line in curve):
+        lines = [line for line in curve if line["split"] == split]
+        every = -(-len(lines) // LINES)
+        kept += [line for n, line in enumerate(lines) if n % every == 0 or n == len(lines) - 1]
+    return sorted(kept, key=lambda line: line["step"])
 
 
 def _config_group(record: Record) -> str:

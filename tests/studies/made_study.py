@@ -80,10 +80,16 @@ def write_finetuning(folder: Path, rate: str, valid: float, test: float) -> None
     metrics = {"valid": {"colours/accuracy": valid}, "test": {"colours/accuracy": test, "loss": 1}}
     result = {"step": 5, "parameters": 1100, **costs(5), "metrics": metrics, "data_hash": ["t"]}
     cut = {"test": {"colours": {"examples": 0, "of_examples": 50}}}
-    write_json(folder / "result.json", result | {"cut": cut})
+    frequent = {"test": {"colours/accuracy": 0.4}}
+    write_json(folder / "result.json", result | {"cut": cut, "most_frequent": frequent})
     right = round(50 * test)
     lines = [
-        {"id": str(i), "gold": "red", "predicted": "red" if i < right else "blue"}
+        {
+            "task": "colours",
+            "id": str(i),
+            "gold": "red",
+            "predicted": "red" if i < right else "blue",
+        }
         for i in range(50)
     ]
     (folder / "predictions").mkdir()

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +10,24 @@ from bertlab.studies import report, tables
 from bertlab.studies.results import pack, read, read_stage, unpack
 from bertlab.train.run_directory import RunDirectory
 from tests.studies.made_study import edit, write_study
+
+# Mean test scores in %, as the earlier version's pages printed them.
+OLD_PAGES = {
+    "bert_table5_tiny_wikipedia": {
+        ("ud_1000", "BERT"): 78.8,
+        ("ud_1000", "+ BiLSTM"): 80.0,
+        ("trec_1000", "LTR & No NSP"): 79.4,
+        ("trec_1000", "No pretraining"): 68.2,
+    },
+    "bert_figure5_tiny_wikipedia": {
+        ("ud_1000", "LTR, 200"): 75.7,
+        ("trec_1000", "MLM, 5000"): 77.0,
+    },
+    "four_systems_tiny_wikipedia": {("ud_1000", "ULMFiT"): 82.7, ("trec_1000", "static"): 56.6},
+    "ulmfit_bidirectional_tiny_wikipedia": {("trec_1000", "average"): 79.0},
+    "ten_tasks_tiny_wikipedia": {("wnut17", "pretrained"): 8.2, ("stsb", "pretrained"): 15.0},
+    "objectives_demo": {("code_spans_probe", "LTR"): 57.8, ("package_probe", "MLM"): 27.5},
+}
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +44,8 @@ def test_a_row_has_the_scores_and_costs_of_its_directories(study):
     assert (row["value"], row["data_hash"]) == (0.9, "t")
     assert (row["parameters"], row["step"], row["tokens"], row["flops"]) == (1000, 100, 1000, 1e5)
     assert (row["transfer_flops"], row["transfer_seconds"]) == (5e3, 0.5)
+    frequent = frame[frame["stage"] == "most_frequent"]
+    assert set(frequent["metric"]) == {"accuracy"} and set(frequent["value"]) == {0.4}
     shared = frame[(frame["metric"] == "mlm/loss") & (frame["split"] == "valid")]
     np.testing.assert_allclose(shared["value"], [3.1, 3.2, 3.3] * 2)
     assert shared["data_hash"].tolist() == ["data-1", "data-2", "data-3"] * 2
@@ -48,7 +70,7 @@ def test_an_earlier_step_has_its_own_costs_and_no_last_loss(tmp_path):
 
     edit(folder / "study.json", begin_early)
     frame = results.load(folder)
-    assert set(frame["stage"]) == {"finetune"}
+    assert not {"pretrain", "evaluate"} & set(frame["stage"])
     assert set(frame["step"]) == {75} and set(frame["tokens"]) == {750}
 
     def begin_at_random(value):
@@ -83,12 +105,13 @@ def test_each_kind_of_prediction_is_marked(tmp_path):
     lines = [
         '{"id": "tags", "gold": ["A", "B"], "predicted": ["A", "C"]}',
         '{"id": "span", "gold": ["the cat", "cat"], "predicted": "cat"}',
+        '{"id": "no answer", "gold": [], "predicted": ""}',
         '{"id": "number", "gold": 1.5, "predicted": 1.5}',
         '{"id": "hidden", "gold": null, "predicted": "A"}',
     ]
     (tmp_path / "predictions" / "test.jsonl").write_text("\n".join(lines) + "\n")
     record = read_stage(RunDirectory(tmp_path), "run", "finetune", "task")
-    assert unpack(record["correct"]["test"]).tolist() == [True, False, True]
+    assert unpack(record["correct"]["test"]).tolist() == [True, False, True, True]
 
 
 def test_the_report_prints_what_the_table_holds(study, tmp_path):
@@ -115,3 +138,14 @@ def test_a_single_run_is_a_study_of_one(study):
     )
     with pytest.raises(UserError):
         results.load(study / "nowhere")
+
+
+def test_committed_studies_have_the_means_of_the_pages_that_they_replace():
+    folder = Path(__file__).parents[2] / "experiments" / "results"
+    for name, means in OLD_PAGES.items():
+        summary = tables.summary(read(folder / name)).set_index(["task", "variant"])["mean"]
+        for (task, variant), mean in means.items():
+            assert round(100 * summary[task, variant], 1) == mean, (name, task, variant)
+    frame = results.load(folder / "one_scale_tiny_wikipedia")
+    bits = frame[frame["metric"] == "bits_per_byte/left-to-right"].groupby("variant")["value"]
+    assert round(bits.mean()["left to right"], 3) == 2.003
