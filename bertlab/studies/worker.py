@@ -105,15 +105,16 @@ def finetuning(run: RunSpec, task: str) -> dict[str, Any]:
 
 def _fits(key: str, names: str) -> bool:
     """Whether a setting applies to a task: "head.NAME" does if the task's head has it."""
-    from bertlab.transfer.kinds import KINDS
+    from bertlab.transfer.kinds import KINDS, find_kind
     from bertlab.transfer.tasks import find_task
 
     if not key.startswith("head."):
         return True
     name = key.removeprefix("head.")
-    if not any(name in kind.settings() for kind in KINDS.values()):
+    kinds = [find_kind(find_task(task).kind) for task in names.split("+")]
+    if not any(name in kind.settings() for kind in (*kinds, *KINDS.values())):
         raise UserError(f"finetune.{key} is not a setting of any head (bertlab/transfer/kinds)")
-    return any(name in KINDS[find_task(task).kind].settings() for task in names.split("+"))
+    return any(name in kind.settings() for kind in kinds)
 
 
 def adaptation(run: RunSpec, task: str) -> dict[str, Any]:

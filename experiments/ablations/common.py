@@ -17,7 +17,7 @@ from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
 from bertlab.studies.axes import Point, axis, product
 from bertlab.studies.study import rate_axis
-from bertlab.transfer.kinds import KINDS, Kind
+from bertlab.transfer.kinds import KINDS, Kind, find_kind
 from bertlab.transfer.recipes import RECIPES
 from bertlab.transfer.tasks import find_task
 
@@ -182,6 +182,8 @@ FOLDERS = {
     "dprd": "dprd",
 }
 TASKS = {name: folder for folder, names in FOLDERS.items() for name in names.split()}
+# Tasks of `bertlab.contrib`, which a config names by module.
+CONTRIB = {"edges": "bertlab.contrib.edges", "babylm": "bertlab.contrib.babylm.tasks"}
 # Tasks whose texts are longer than the recipes' rows of 128, and BERT's longest rows: RACE's
 # published numbers have 512 positions (fairseq, examples/roberta/README.race.md). SQuAD has
 # windows.
@@ -327,7 +329,7 @@ class Setting:
         """
         names = self.tasks
         if suits:
-            names = [name for name in names if suits(KINDS[find_task(name).kind])]
+            names = [name for name in names if suits(find_kind(find_task(config_name(name)).kind))]
             if not names:
                 kinds = " or ".join(name for name, kind in KINDS.items() if suits(kind))
                 raise UserError(f"tasks={'+'.join(self.tasks)}: this study needs one of {kinds}")
@@ -338,7 +340,8 @@ class Setting:
             parts += ["probe"] if use == "probe" else []
             settings = self._probe() if use == "probe" else {}
             settings |= self._data(name, long_rows) | self._few(count)
-            found["_".join(parts)] = settings | ({} if parts == [name] else {"task": name})
+            task = config_name(name)
+            found["_".join(parts)] = settings | ({} if parts == [task] else {"task": task})
         return found
 
     def in_documents(self) -> dict[str, dict[str, Any]]:
@@ -436,10 +439,16 @@ def read_setting(
     )
 
 
+def config_name(task: str) -> str:
+    """What `config.task` has for a task's name."""
+    family, _, own = task.partition("_")
+    return f"{CONTRIB[family]}:{own.upper()}" if family in CONTRIB and task in TASKS else task
+
+
 def tasks_in(data: str, names: Iterable[str] = tuple(TASKS)) -> list[str]:
     """Those of these published tasks whose files are in the folder `data`."""
     folder = Path(data).expanduser()
-    return [name for name in names if find_task(name).is_in(folder / TASKS[name])]
+    return [name for name in names if find_task(config_name(name)).is_in(folder / TASKS[name])]
 
 
 def _finetune(settings: Mapping[str, Any]) -> dict[str, Any]:

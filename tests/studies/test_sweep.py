@@ -143,6 +143,7 @@ def test_cores_are_shared_out():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called")  # Ray's, in a process with JAX
 @pytest.mark.parametrize(
     ("name", "options"),
     [
