@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from bertlab.errors import UserError
 from bertlab.files import json_line
 from bertlab.train.run_directory import RunDirectory
-from bertlab.transfer.kinds import KINDS
+from bertlab.transfer.kinds import find_kind
 from bertlab.transfer.kinds.base import Line
 from bertlab.transfer.scoring import outcome, score_lines
 from bertlab.transfer.tasks import find_task, load_task
@@ -37,11 +37,11 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
     runs, directory = [RunDirectory(run) for run in runs], RunDirectory(workdir)
     if len({run.path.resolve() for run in runs}) < max(2, len(runs)):
         raise UserError(f"{workdir}: an average needs two runs or more, each once")
-    config = runs[0].config()
-    if any(run.config()["task"] != config["task"] for run in runs) or "+" in config["task"]:
-        raise UserError(f"{workdir}: average runs on one task; {runs[0]} is on {config['task']}")
+    config, tasks = runs[0].config(), {tuple(run.read("classes", {})) for run in runs}
+    if len(tasks) > 1 or len(*tasks) != 1:
+        raise UserError(f"{workdir}: an average needs fine-tunings on the same one task")
     task = find_task(config["task"])
-    data, kind = load_task(task, config["task_data"]), KINDS[task.kind]
+    data, kind = load_task(task, config["task_data"]), find_kind(task.kind)
     metrics, valid = {}, None
     for split in ("valid", "test"):
         lines = []

@@ -16,11 +16,12 @@ CLASSES = ("even", "odd")
 
 SMALL = {"layers": 2, "width": 16}
 TRANSFORMER = {**SMALL, "heads": 2, "hidden": 32, "dropout": 0.0}
+STILL = {f"{name}_dropout": 0.0 for name in ("embedding", "input", "hidden", "weight")}
 MODELS = {
     "bert": ("mlm", TRANSFORMER),
     "gpt": ("ltr", TRANSFORMER),
     "elmo": ("bilm", {**SMALL, "hidden": 32, "dropout": 0.0}),
-    "awd_lstm": ("ltr", {**SMALL, "hidden": 24}),
+    "awd_lstm": ("ltr", {**SMALL, "hidden": 24, "dropout": 0.0, **STILL}),
 }
 
 

@@ -89,9 +89,10 @@ def test_a_new_head_of_the_same_name_is_announced(tuned, tmp_path, capsys):
     assert "the task begins with a new head" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_lower_layers_alone_are_transferred(run, folder, tmp_path):
     task = write_task(folder / "text")
-    settings = FEW | {"transfer.layers": 1, "train.steps": 0}
+    settings = FEW | {"transfer.layers": 1, "train.steps": 0, "seed": 1}
     config, tasks = configure(run, str(task), "small", settings)
     loop.run(build_finetuning(config, tasks, tmp_path)[0], tmp_path)
     ours, theirs = leaves(tmp_path), leaves(run)
@@ -101,6 +102,7 @@ def test_lower_layers_alone_are_transferred(run, folder, tmp_path):
     assert not np.array_equal(ours[kernel][1], theirs[kernel][1])
 
 
+@pytest.mark.slow
 def test_the_delimited_layout_adds_three_tokens(folder, tmp_path):
     """And a run that was fine-tuned so is opened and fine-tuned again."""
     gpt, task = pretrained(folder, "gpt"), write_task(folder / "text")
@@ -112,6 +114,7 @@ def test_the_delimited_layout_adds_three_tokens(folder, tmp_path):
     finetune(tmp_path / "one", task, tmp_path / "two", "gpt", **settings)
 
 
+@pytest.mark.slow
 def test_a_stopped_fine_tuning_resumes_bit_for_bit(run, folder, tmp_path, monkeypatch):
     """With dropout, gradual unfreezing and buckets."""
     task = write_task(folder / "text")
@@ -137,6 +140,7 @@ def test_a_stopped_fine_tuning_resumes_bit_for_bit(run, folder, tmp_path, monkey
     assert predictions(tmp_path / "whole") == predictions(tmp_path / "stopped")
 
 
+@pytest.mark.slow
 def test_stored_states_are_those_of_a_frozen_body(run, folder, tmp_path):
     """But for their rounding to float16; the body's dropout is off in both."""
     task = write_task(folder / "tags", "tags", kind="tags")
@@ -149,6 +153,7 @@ def test_stored_states_are_those_of_a_frozen_body(run, folder, tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_averages_match_classes_by_name(run, folder, tmp_path):
     runs = []
     for number, classes in enumerate([("even", "odd"), ("odd", "even")]):
@@ -194,7 +199,6 @@ REFUSED = [
     ({"head.crf": True}, "config.head.crf"),
     ({"metrics.half": "f2"}, "config.metrics.half"),
     ({"model.norm_placement": "pre"}, "config.model.norm_placement"),
-    ({"transfer.epochs": 2.0, "train.steps": 400}, None),
     ({"transfer.layers": 3}, "config.transfer.layers=3"),
     ({"transfer.head": "other"}, "config.transfer.head='other'"),
     ({"train.budget": "tokens=9"}, "config.train.budget"),
@@ -202,21 +206,23 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "message"), [case for case in REFUSED if case[1]])
+@pytest.mark.parametrize(("settings", "message"), REFUSED)
 def test_settings_that_do_not_fit_are_refused(settings, message, run, folder, tmp_path, capsys):
     task = write_task(folder / "text")
     finetune(run, task, tmp_path / "out", status=2, **settings)
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_adapting_lowers_the_loss_on_the_task_text(folder, tmp_path):
     """The pretraining's text has few words that end in r, the task's half."""
     run, task = pretrained(folder, "awd_lstm"), write_task(folder / "text")
     out = tmp_path / "adapted"
     command = ["adapt", f"--run={run}", f"--task={task}", f"--workdir={out}", "--recipe=ulmfit"]
-    assert main([*command, "--config.train.steps=40", "--config.mesh.data=1"]) == 0
+    few = ["--config.train.steps=60", "--config.mesh.data=1", "--config.data.batch_size=8"]
+    assert main([*command, *few, "--config.optimizer.learning_rate=0.05"]) == 0
     losses = [line["ltr/loss"] for line in RunDirectory(out).metrics() if line["split"] == "valid"]
-    assert losses[-1] < losses[0] - 0.3
+    assert losses[-1] < losses[0] - 0.2
     pieces = bertlab.load(out).tokenizer.pieces()
     assert pieces == bertlab.load(run).tokenizer.pieces()
     texts = [json.loads(line)["text"] for line in (out / "task_text.jsonl").open()]
