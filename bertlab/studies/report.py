@@ -234,7 +234,8 @@ def _selected(results: Results) -> Table:
 def _evaluations(results: Results) -> Table:
     means = tables.evaluations(results)
     rows = [[n, *(f"{x:.3f}" if x == x else "–" for x in row)] for n, *row in means.itertuples()]
-    return Table(["Variant", *means.columns], rows)
+    kinds = [metric.removeprefix("bits_per_byte/") for metric in means.columns]
+    return Table(["Variant", *kinds], rows)
 
 
 def _costs(results: Results) -> Table:
@@ -251,7 +252,8 @@ def _costs(results: Results) -> Table:
         times = [duration(cost[name]) for name in ("seconds", "transfer_seconds")]
         row = [variant, *(f"{x:.3f}" if x == x else "–" for x in values), *counts]
         rows.append([*row, short(cost["flops"]), times[0], short(cost["transfer_flops"]), times[1]])
-    return Table(header, rows)
+    filled = [i for i in range(len(header)) if any(row[i] != "–" for row in rows)]
+    return Table([header[i] for i in filled], [[row[i] for i in filled] for row in rows])
 
 
 def _provenance(results: Results) -> Table:

@@ -112,12 +112,12 @@ def read(path: str | Path) -> Results:
     published = [path] if path.name.endswith(SUFFIX) else sorted(path.glob(f"*{SUFFIX}"))
     if published and published[0].exists():
         study, *records = _read_lines(published[0])
-        base = study.pop("configs")
+        base, environments = study.pop("configs"), study.pop("environments")
         for record in records:
             config = base[_config_group(record)] | record["config"]
             without = record.pop("without")
             record["config"] = {k: v for k, v in config.items() if k not in without}
-            record["environment"] = study["environments"][record["environment"]]
+            record["environment"] = environments[record["environment"]]
         return Results(study, records)
     directory = RunDirectory(path)
     study = directory.read("study")
