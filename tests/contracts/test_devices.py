@@ -43,18 +43,9 @@ def assert_same(run, other):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **EQUAL), run[1], other[1])
 
 
-@pytest.mark.parametrize(
-    "mesh, name",
-    [
-        ("all", "bert"),
-        *(
-            pytest.param(mesh, name, marks=pytest.mark.slow)
-            for mesh in MESHES
-            for name in RECIPES
-            if (mesh, name) != ("all", "bert")
-        ),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("mesh", MESHES)
 def test_a_mesh_of_eight_devices_trains_as_one_device(mesh, name, tmp_path):
     one = trained(tmp_path, name, "one")
     sizes = {f"mesh__{axis}": size for axis, size in MESHES[mesh].items()}
