@@ -4,6 +4,7 @@ frame = bertlab.results.load("runs/table5")                           # the runs
 frame = bertlab.results.load("experiments/results/bert_table5_tiny")  # a published study
 """
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,11 +24,12 @@ def load(path: str | Path) -> pd.DataFrame:
     cost: `transfer_flops`, `transfer_seconds` (NaN for a pretraining); and `data_hash` of the
     stage's batches. Unfinished stages have no rows.
     """
-    return scores(read(path))
+    return scores(read(path)).copy()
 
 
+@functools.lru_cache(maxsize=2)
 def scores(results: Results) -> pd.DataFrame:
-    """As `load`."""
+    """As `load`; nobody may change it."""
     axes, rows = list(results.study["axes"]), []
     for run in results.study["runs"]:
         identity = [run["name"], run["variant"], *(run["labels"].get(axis, "") for axis in axes)]
