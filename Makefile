@@ -27,7 +27,7 @@ test-nightly: $(VENV)/.installed-test
 # Compares bertlab with PyTorch, transformers, gensim and fastai on the same weights, in a separate
 # environment that sees the packages of .venv.
 parity: $(VENV)-parity/.installed
-	JAX_PLATFORMS=cpu $(VENV)-parity/bin/python -m pytest -n 2 --dist worksteal tests/parity
+	JAX_PLATFORMS=cpu $(VENV)-parity/bin/python -m pytest -n 2 --dist worksteal -m "not nightly" tests/parity
 
 # Plants twenty bugs, one at a time, in a copy of this checkout; fails if the tests miss one.
 planted: $(VENV)/.installed-test
