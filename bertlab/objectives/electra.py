@@ -113,6 +113,8 @@ class ReplacedTokenDetection(Objective):
     def head(self, body: nn.Module) -> nn.Module | None:
         if self.task == "replace_mlm" and not self.trains_generator:
             return None
+        if not isinstance(body, Transformer):
+            raise UserError("config.objectives.electra's own layers need a transformer's body")
         return Head(body, self)
 
     def loss(self, model: Model, view: View) -> Metrics:
