@@ -30,7 +30,7 @@ from bertlab.transfer.batches import Batches, joined
 from bertlab.transfer.features import WORD_VECTORS
 from bertlab.transfer.heads import AUXILIARY, AuxiliaryLanguageModel, TaskHead
 from bertlab.transfer.inputs import LAYOUTS, NEW_TOKENS, Inputs, Layout
-from bertlab.transfer.kinds import KINDS
+from bertlab.transfer.kinds import find_kind
 from bertlab.transfer.load import (
     embedded_tokens,
     is_finetuning,
@@ -63,7 +63,7 @@ def build_finetuning(
     vectors = {name: find_vectors(config, name, data) for name, (_, data) in tasks.items()}
     rows, heads, texts = {split: {} for split in SPLITS}, {}, 1
     for number, (name, (task, data)) in enumerate(tasks.items()):
-        kind, layout = KINDS[task.kind], layout_of(config, name, data, vectors[name])
+        kind, layout = find_kind(task.kind), layout_of(config, name, data, vectors[name])
         inputs = Inputs(tokenizer, layout)
         for split in SPLITS:
             rows[split][name] = kind.rows(inputs, data.examples[split], task.symmetric)
@@ -271,7 +271,7 @@ def build_head(
     vectors: WordVectors | None,
 ) -> TaskHead:
     """The head of a task."""
-    kind, table = KINDS[task.kind], None if vectors is None else vectors.table
+    kind, table = find_kind(task.kind), None if vectors is None else vectors.table
     settings = {key: config.objectives[task.name][key] for key in kind.settings()}
     try:
         return kind.build_head(
@@ -324,13 +324,9 @@ class Start:
             key = f"heads_{name}"
             if name in matched:
                 head, order = matched[name]
-                in_order = functools.partial(reordered, order)
-                taken[key] = jax.tree.map(
-                    in_order,
-                    self._axes()[key],
-                    trained[f"heads_{head}"],
-                    is_leaf=lambda axes: isinstance(axes, PartitionSpec),
-                )
+                taken[key] = trained[f"heads_{head}"]
+                if order != sorted(order):
+                    taken[key] = reordered(order, self._axes()[key], taken[key])
             elif key in trained:
                 # With one seed the run's head began with the same draws, and the body would still
                 # know its classes by number.
@@ -366,11 +362,21 @@ class Start:
         return matched
 
 
-def reordered(order: Sequence[int], axes: Sequence[str | None], leaf: np.ndarray) -> np.ndarray:
-    """A head's parameter with its classes in another order."""
-    for axis, name in enumerate(axes):
-        leaf = np.take(leaf, order, axis) if name == "classes" else leaf
-    return leaf
+def reordered(order: Sequence[int], axes, head):
+    """A head's parameters with its classes in another order.
+
+    Args:
+        order: The old number of each class.
+        axes: The axis names of each parameter.
+        head: The parameters.
+    """
+
+    def take(axes: PartitionSpec, leaf: np.ndarray) -> np.ndarray:
+        for axis, name in enumerate(axes):
+            leaf = np.take(leaf, order, axis) if name == "classes" else leaf
+        return leaf
+
+    return jax.tree.map(take, axes, head, is_leaf=lambda node: isinstance(node, PartitionSpec))
 
 
 def with_new_tokens(trained, fresh):

@@ -25,7 +25,7 @@ from bertlab.transfer.build import Tasks, build_finetuning
 from bertlab.transfer.cut import cut_lines
 from bertlab.transfer.features import WORD_VECTORS
 from bertlab.transfer.heads import AUXILIARY
-from bertlab.transfer.kinds import KINDS
+from bertlab.transfer.kinds import find_kind
 from bertlab.transfer.recipes import RECIPES
 from bertlab.transfer.tasks import TASK_DATA, find_task, load_tasks
 from bertlab.transfer.zero_shot import zero_shot
@@ -94,7 +94,7 @@ def finetune(
             counts = ", ".join(f"{len(found):,} {split}" for split, found in data.examples.items())
             print(f"{name}: {counts} examples", *data.notes, sep=f"\n{name}: ", flush=True)
             label = data.constant_label()
-            if KINDS[of_task.kind].is_trained and label is not None:
+            if find_kind(of_task.kind).is_trained and label is not None:
                 print(f"{name}'s label never varies: it is {label!r} in all training examples")
     if config.transfer.zero_shot:
         result = zero_shot(config, tasks, Path(workdir))
@@ -104,7 +104,8 @@ def finetune(
         if jax.process_index() == 0:
             RunDirectory(workdir).write("result", result)
     if jax.process_index() == 0:
-        print(*cut_lines(result["cut"]), sep="\n", end="", flush=True)
+        for line in cut_lines(result["cut"]):
+            print(line, flush=True)
     return result
 
 
@@ -159,9 +160,9 @@ def recipe_config(run: str, task: str, recipe: str, pretrained: Mapping[str, Any
     config.transfer.layout = (pretrained.get("transfer") or {}).get("layout", "pair")
     config.metrics = ConfigDict({task.name: task.metrics[0] for task in tasks})
     settings = {**RECIPES[recipe]}
-    settings |= KINDS[tasks[0].kind].recipe(recipe, tasks[0].may_lack_answer)
+    settings |= find_kind(tasks[0].kind).recipe(recipe, tasks[0].may_lack_answer)
     config.objectives = ConfigDict(
-        {task.name: objective_entry(1.0, KINDS[task.kind].settings()) for task in tasks}
+        {task.name: objective_entry(1.0, find_kind(task.kind).settings()) for task in tasks}
     )
     for name in AUXILIARY.keys() & settings.keys():
         config.objectives[name] = ConfigDict(objective_entry(settings.pop(name)))
@@ -175,8 +176,8 @@ def recipe_config(run: str, task: str, recipe: str, pretrained: Mapping[str, Any
 
 def pretraining_data(pretrained: Mapping[str, Any]) -> dict[str, Any]:
     """What tasks that are made of the pretraining's documents need to know of its data."""
-    defaults = TASK_DATA["pretraining"]
-    return {"pretraining": {k: pretrained["data"].get(k, v) for k, v in defaults.items()}}
+    data = (pretrained.get("task_data") or {}).get("pretraining") or pretrained["data"]
+    return {"pretraining": {k: data.get(k, v) for k, v in TASK_DATA["pretraining"].items()}}
 
 
 def objective_entry(weight: float, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -224,7 +225,7 @@ def sized(config: ConfigDict, tasks: Tasks) -> ConfigDict:
     """The config with what follows from other keys and from the number of training examples."""
     config = config.copy_and_resolve_references()
     train, optimizer, transfer = config.train, config.optimizer, config.transfer
-    if not any(KINDS[task.kind].is_trained for task, _ in tasks.values()):
+    if not any(find_kind(task.kind).is_trained for task, _ in tasks.values()):
         train.steps, transfer.epochs, transfer.warmup = 0, 0.0, 0.0
         optimizer.frozen, optimizer.thaw = "", "all"
     examples = sum(len(data.examples["train"]) for _, data in tasks.values())

@@ -14,7 +14,7 @@ from bertlab.objectives.program import Program
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.sharding import build_mesh, put_batch, replicated
 from bertlab.transfer.batches import Batch, by_row
-from bertlab.transfer.kinds import KINDS
+from bertlab.transfer.kinds import find_kind
 from bertlab.transfer.kinds.base import Line, OneClass, Outputs, TaskRows, named
 from bertlab.transfer.scorers import ENTITY_METRICS, GROUP_METRICS, METRICS, NUMBER_METRICS
 from bertlab.transfer.tasks import Task, TaskData
@@ -97,7 +97,7 @@ class PredictionWriter:
         """
         metrics, written = {}, []
         for name, (task, data) in self._tasks.items():
-            kind, (found, about) = KINDS[task.kind], outputs[name]
+            kind, (found, about) = find_kind(task.kind), outputs[name]
             examples = data.examples[split]
             lines = kind.predict(examples, data.names, found, about, self._settings)
             if split == "valid":
@@ -130,7 +130,7 @@ def score_lines(task: Task, data: TaskData, lines: Sequence[Line]) -> dict[str, 
         return [*map(numbered, item)] if isinstance(item, list) else numbers.get(item, -1)
 
     metrics, found = list(task.metrics), {}
-    if KINDS[task.kind].reads_words and task.kind == "tagging":
+    if find_kind(task.kind).reads_words and task.kind == "tagging":
         metrics = list(dict.fromkeys([*metrics, "accuracy"]))
     for metric in metrics:
         sides = names
@@ -159,7 +159,7 @@ def most_frequent(tasks: Tasks, split: str) -> dict[str, float]:
     found = {}
     for name, (task, data) in tasks.items():
         tags = task.kind == "tagging"
-        if not (tags or isinstance(KINDS[task.kind], OneClass)):
+        if not (tags or isinstance(find_kind(task.kind), OneClass)):
             continue
         labels = [example.label for example in data.examples["train"]]
         counts = Counter(itertools.chain.from_iterable(labels) if tags else labels)

@@ -34,8 +34,9 @@ measured yet.
 """
 
 import systems
-from common import LAST_PIECE, SAME_ROWS, read_setting
+from common import LAST_PIECE, SAME_ROWS, config_name, read_setting
 
+from bertlab.contrib.edges import KIND
 from bertlab.studies.axes import axis, chain, product
 from bertlab.studies.study import Claim, Published, Study
 
@@ -72,7 +73,7 @@ PUBLISHED = Published(
 
 
 def _claim(higher: str, lower: str, published: str) -> Claim:
-    return Claim(higher, lower, published, PUBLISHED.source, ("span_pair",))
+    return Claim(higher, lower, published, PUBLISHED.source, (KIND,))
 
 
 CLAIMS = (
@@ -93,7 +94,7 @@ JIANT = {
     "finetune.train.steps": 250_000,
     "finetune.train.eval_every": 1000,
 }
-SMALL_TASKS = ("edges_spr1", "edges_spr2", "edges_dpr", "edges_relations")
+SMALL_TASKS = [config_name(f"edges_{name}") for name in ("spr1", "spr2", "dpr", "relations")]
 FEWER = {"train.steps": 10_000, "train.eval_every": 100}
 
 

@@ -232,43 +232,6 @@ def test_words_in_context_are_classified_with_the_text():
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-SPANS = np.int32(
-    [
-        [[[0, 2], [3, 4]], [[1, 1], [0, 4]]],
-        [[[0, 1], [1, 1]], [[-1, -1], [-1, -1]]],
-        *[[[[0, 0], [1, 3]]] * 2] * 2,
-    ]
-)
-TARGETS = {
-    "target_spans": SPANS,
-    "target_labels": np.int32([[[2, -1], [0, 1]], [[-1, -1], [1, -1]], *[[[0, -1]] * 2] * 2]),
-    # The first target of the second row has no class, which is known.
-    "target_weights": np.int32([[1, 1], [1, 0], [0, 0], [0, 0]]),
-}
-
-
-def test_span_pairs_are_pooled_by_attention_and_have_a_sigmoid_a_class():
-    p, metrics, outputs = asked(head_of("span_pair", projection=4, classes=3), **TARGETS)
-
-    def attended(row, span, number):
-        projected = dense(LAST[row], p[f"projections_{number}"])[span[0] : span[1] + 1]
-        scores = (projected @ np.float64(p[f"attentions_{number}"]["kernel"]))[:, 0]
-        shares = np.exp(scores - scores.max())
-        return (shares / shares.sum()) @ projected
-
-    total = 0.0
-    for row, target in ((0, 0), (0, 1), (1, 0)):
-        x = [attended(row, SPANS[row, target, n], n) for n in (0, 1)]
-        hidden = np.tanh(dense(np.concatenate(x), p["between"]))
-        logits = dense(layer_norm(hidden, p["norm"], 1e-5), p["dense"])
-        found = outputs["target_logits"][row, target]
-        np.testing.assert_allclose(found, logits, rtol=1e-3, atol=1e-4)
-        gold = np.isin(np.arange(3), TARGETS["target_labels"][row, target])
-        total += np.log1p(np.exp(np.where(gold, -logits, logits))).mean()
-    np.testing.assert_allclose(metrics["task/loss"], [total, 3], rtol=1e-4)
-    assert (outputs["target_logits"][1, 1] < -1e38).all(), "its spans were cut off"
-
-
 WORD_AT = np.int32([[1, 4, -1, -1], [0, -1, -1, -1], [0, 2, 5, -1], [-1] * 4])
 TAGS = np.int32([[2, 0, -1, -1], [1, -1, -1, -1], [0, -1, 3, -1], [-1] * 4])
 WORDS = {"word_at": WORD_AT, "labels": TAGS}
@@ -328,13 +291,12 @@ FIELDS = {
     "choice": {"label": np.int32([1, 0, 1, 0])},
     "tagging": {"labels": np.clip(TAGS, 0, 2), "word_at": WORD_AT},
     "span": {"start": np.int32([1, 0, 1, 0]), "end": np.int32([1, 0, 1, 0])},
-    "span_pair": TARGETS | {"target_weights": np.ones((ROWS, 2), np.int32)},
 }
 
 
 @pytest.mark.parametrize("kind", ["tagging", *map(slow, sorted(FIELDS.keys() - {"tagging"}))])
 def test_only_filled_rows_of_the_task_itself_weigh(kind):
-    settings = {"classes": 3} if kind in ("tagging", "span_pair") else {}
+    settings = {"classes": 3} if kind == "tagging" else {}
     settings |= {"texts": 2} if kind == "choice" else {}
     head = head_of(kind, number=1, **settings)
     program = Program(StatesBody(), {"task": head}, VOCABULARY)

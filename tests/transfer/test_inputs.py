@@ -109,11 +109,6 @@ A20, A10, A3 = "a" * 20, "a" * 10, "a" * 3
             {"examples": (1, 1), "pieces": (7, 20), "targets": (1, 2)},
         ),
         (
-            "span_pair",
-            {"words": tuple(A20), "spans": (((0, 1),), ((13, 15),), ((14, 15),))},
-            {"examples": (1, 1), "words": (6, 20), "targets": (1, 3)},
-        ),
-        (
             "sense",
             {"words": tuple(A20), "targets": ((19, 20),)},
             {"examples": (1, 1), "words": (6, 20)},
@@ -212,49 +207,6 @@ def test_words_in_context_are_where_they_are_after_truncation(first_piece, seq_l
     given = example("a bc d", "x yz", targets=((2, 4), (2, 4)), label=1)
     row = row_of("word_pair", given, seq_len=seq_len, first_piece=first_piece)
     assert row["pair_at"].tolist() == pair_at
-
-
-@pytest.mark.parametrize(
-    ("seq_len", "places"),
-    [
-        (10, [[[1, 2], [3, 6]], [[3, 3], [1, 3]]]),
-        # Cut after d: what remains of a span stands for it.
-        (6, [[[1, 2], [3, 4]], [[3, 3], [1, 3]]]),
-        (4, [[[-1, -1], [-1, -1]], [[-1, -1], [-1, -1]]]),
-    ],
-)
-def test_spans_of_words_are_those_of_their_pieces(seq_len, places):
-    spans = (((0, 1), (1, 3)), ((1, 2), (0, 2)))
-    words = ("ab", "c", "def")
-    row = row_of(
-        "span_pair",
-        Example("0", "f:1", words=words, spans=spans, label=((2,), (0, 1))),
-        seq_len=seq_len,
-    )
-    assert row["target_spans"].tolist() == places
-    assert row["target_labels"].tolist() == [[2, -1], [0, 1]]
-    assert row["target_weights"].tolist() == ([0, 0] if seq_len == 4 else [1, 1])
-    hidden = row_of("span_pair", Example("0", "f:1", words=words, spans=spans), seq_len=seq_len)
-    assert (hidden["target_labels"] == -1).all() and not hidden["target_weights"].any()
-
-
-def test_a_sentence_with_many_targets_has_several_rows_and_one_prediction():
-    words, number = tuple("ab" * 20), 40
-    spans = tuple(((i, i + 1),) for i in range(number))
-    labels = tuple((i % 3,) for i in range(number))
-    many = Example("m", "f:1", words=words, spans=spans, label=labels)
-    few = Example("f", "f:2", words=words[:2], spans=spans[:2], label=((), (1,)))
-    rows = made("span_pair", few, many, seq_len=42).rows
-    assert [row["example_id"].tolist() for row in rows] == [[0, 0], [1, 0], [1, 1]]
-    assert [int(row["target_weights"].sum()) for row in rows] == [2, 32, 8]
-    outputs = []
-    for row in rows:
-        padded = np.full((32, 1), -1)
-        padded[: len(row["target_labels"])] = row["target_labels"]
-        outputs.append({"target_logits": np.where(padded == np.arange(3), 1.0, -1.0)})
-    lines = KINDS["span_pair"].predict([few, many], ("x", "y", "z"), outputs, None, None)
-    assert lines[0] == {"id": "f", "gold": [[], ["y"]], "predicted": [[], ["y"]]}
-    assert lines[1]["predicted"] == lines[1]["gold"] == [["xyz"[i % 3]] for i in range(number)]
 
 
 @pytest.mark.parametrize(

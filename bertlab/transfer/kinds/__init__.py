@@ -1,4 +1,6 @@
-"""The kinds of downstream tasks, a file each. A new one is a file and an entry of `KINDS`."""
+"""The kinds of downstream tasks, a file each; one's own is named by "module:NAME"."""
+
+import pkgutil
 
 from bertlab.transfer.kinds.base import Kind
 from bertlab.transfer.kinds.candidate import Candidate
@@ -7,10 +9,14 @@ from bertlab.transfer.kinds.classification import Classification
 from bertlab.transfer.kinds.regression import Regression
 from bertlab.transfer.kinds.sense import Sense
 from bertlab.transfer.kinds.span import Span
-from bertlab.transfer.kinds.span_pair import SpanPair
 from bertlab.transfer.kinds.tagging import Tagging
 from bertlab.transfer.kinds.word_pair import WordPair
 
-_ALL = Classification, Regression, Tagging, Choice, Span, WordPair, SpanPair, Sense, Candidate
+_ALL = Classification, Regression, Tagging, Choice, Span, WordPair, Sense, Candidate
 KINDS: dict[str, Kind] = {kind.name: kind() for kind in _ALL}
 """One object a kind: it makes rows of examples, and predictions of its head's outputs."""
+
+
+def find_kind(name: str) -> Kind:
+    """The kind of this name, or the object that "module:NAME" names."""
+    return pkgutil.resolve_name(name) if ":" in name else KINDS[name]

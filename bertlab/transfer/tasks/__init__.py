@@ -16,11 +16,10 @@ from pathlib import Path
 from bertlab.errors import UserError
 from bertlab.transfer.entities import find_scheme
 from bertlab.transfer.scorers import ENTITY_METRICS
-from bertlab.transfer.tasks import catalogue, edges, pydocs
+from bertlab.transfer.tasks import catalogue, pydocs
 from bertlab.transfer.tasks.assemble import draw
 from bertlab.transfer.tasks.base import SPLITS, TASK_DATA, Task, TaskData
 from bertlab.transfer.tasks.columns import HEAD, UPOS, XPOS, conll, conllu
-from bertlab.transfer.tasks.edges import edge_probing
 from bertlab.transfer.tasks.questions import json_task, squad
 from bertlab.transfer.tasks.senses import word_in_context
 from bertlab.transfer.tasks.tables import labelled_folders, labelled_lines, multiple_choice, table
@@ -36,7 +35,6 @@ __all__ = [
     "TaskData",
     "conll",
     "conllu",
-    "edge_probing",
     "find_task",
     "json_task",
     "labelled_folders",
@@ -49,7 +47,7 @@ __all__ = [
     "word_in_context",
 ]
 
-TASKS = {task.name: task for task in (*catalogue.TASKS, *edges.TASKS, *pydocs.TASKS)}
+TASKS = {task.name: task for task in (*catalogue.TASKS, *pydocs.TASKS)}
 
 
 def find_task(name: str) -> Task:

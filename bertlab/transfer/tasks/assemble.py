@@ -29,12 +29,11 @@ DEFAULT_METRICS = {
     "span": ("span_f1", "exact_match"),
     "candidate": ("span_f1", "exact_match"),
     "sense": ("sense_f1",),
-    "span_pair": ("micro_f1",),
 }
 """By kind of task; the first selects."""
 
-CLASSES = ("classification", "word_pair", "tagging", "candidate", "span_pair")
-"""Kinds whose labels are named classes."""
+CLASSES = ("classification", "word_pair", "tagging", "candidate")
+"""Kinds whose labels are named classes, as those of all tasks with `label_names` are."""
 
 MOST_VALID = 2000
 """Examples that are held out for selection at most."""
@@ -76,7 +75,7 @@ def file_task(
 
     Args:
         name: letters, digits, "_" and "-".
-        kind: of task.
+        kind: of task; one's own ("module:NAME") needs `metrics`.
         read: reads one file or folder.
         train, valid, test: names or globs of files, or of folders ("train/"), the preferred first,
             in the task's folder (of your own task: the one of its Python file). A split without
@@ -107,7 +106,7 @@ def file_task(
             path = find_file(name, split, directory, names, folder)
             published[split] = _identify(read(path, split), path)
         labels, unseen = (), ()
-        if kind in CLASSES:
+        if kind in CLASSES or label_names or every_label:
             labels, unseen, published = number_labels(published, label_names, every_label)
         if kind != "sense":  # which trains nothing, so nothing is selected
             published = divide(published, options, fields.get("symmetric", False))

@@ -80,7 +80,7 @@ class Task:
 
     Attributes:
         name: of its folder in results and its entry in `config.objectives`.
-        kind: a key of `bertlab.transfer.kinds.KINDS`.
+        kind: a key of `bertlab.transfer.kinds.KINDS`, or "module:NAME" of a kind.
         metrics: keys of `bertlab.transfer.scorers.METRICS`; the first selects and is reported.
         load: (folder of the files or None, `config.task_data` with all keys) -> TaskData.
         symmetric: the order of a pair does not matter (similarity, paraphrase).

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 
-from bertlab.transfer.examples import Example
 from bertlab.transfer.tasks.base import Task
 from bertlab.transfer.tasks.columns import XPOS, conll, conllu
 from bertlab.transfer.tasks.questions import (
@@ -228,37 +227,4 @@ _WORDS = (
     coarse_senses("coarse_wsd"),
 )
 
-# BabyLM's GLUE and SuperGLUE: fields and templates of babylm/evaluation-pipeline-2025
-# (finetune/dataset.py). There is no test set; the pipeline reports on valid.
-_BABYLM_TEXTS = {
-    "boolq": ("{question}", "{passage}"),
-    "mnli": ("{premise}", "{hypothesis}"),
-    "mrpc": ("{sentence1}", "{sentence2}"),
-    "multirc": ("Question: {question} Answer: {answer}", "{paragraph}"),
-    "qqp": ("{question1}", "{question2}"),
-    "rte": ("{sentence1}", "{sentence2}"),
-    "wsc": ('Does "{span2_text}" refer to "{span1_text}" in this passage?', "{text}"),
-}
-
-
-def _babylm(name: str, templates: tuple[str, str]) -> Task:
-    def parse(record: dict, where: str) -> Iterator[Example]:
-        texts = tuple(template.format_map(record) for template in templates)
-        yield Example("", where, texts, str(int(record["label"])))
-
-    paraphrase = name in ("mrpc", "qqp")
-    return json_task(
-        f"babylm_{name}",
-        "classification",
-        parse,
-        train=f"{name}.train.jsonl",
-        valid=f"{name}.valid.jsonl",
-        label_names=("0", "1", "2") if name == "mnli" else _BINARY,
-        metrics=("f1", "accuracy") if paraphrase else "accuracy",
-        symmetric=paraphrase,
-    )
-
-
-_BABYLM = tuple(_babylm(name, templates) for name, templates in _BABYLM_TEXTS.items())
-
-TASKS = (*_GLUE, *_BABYLM, *_SUPERGLUE, *_QUESTIONS, *_TEXTS, *_WORDS)
+TASKS = (*_GLUE, *_SUPERGLUE, *_QUESTIONS, *_TEXTS, *_WORDS)

@@ -65,11 +65,6 @@ def planted(kind, number, seed):
                 "texts": ("q", text.replace("a", "b") if yes else text),
                 "answers": (Answer(letters[place], 2 * place),) if yes else (),
             },
-            "span_pair": {
-                "words": tuple(letters),
-                "spans": (((place, place + 1),), ((0, 1),)),
-                "label": ((1,) if yes else (0,), (int(letters[0] == "z"),)),
-            },
             "sense": {
                 "words": (*letters[:2], "z" if yes else "b"),
                 "targets": ((2, 3),),
@@ -90,7 +85,7 @@ def made(kind, examples):
     return KINDS[kind].rows(inputs, examples), head, texts
 
 
-HEADS = {"tagging": {"crf": True}, "span_pair": {"projection": 8}}
+HEADS = {"tagging": {"crf": True}}
 
 
 def predicted(program, params, batches, examples, rows, kind):

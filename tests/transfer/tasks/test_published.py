@@ -139,14 +139,6 @@ PUBLISHED = {
         ("false", "true"),
         [(("* Mark * told Pete that # he # won.",), 1)],
     ),
-    "babylm_wsc": (
-        every_split(
-            ["wsc.train.jsonl", "wsc.valid.jsonl"],
-            lines({"text": "A b.", "span1_text": "A", "span2_text": "b", "label": 1}),
-        ),
-        ("0", "1"),
-        [(('Does "b" refer to "A" in this passage?', "A b."), 1)],
-    ),
     "snli": (
         every_split(INFERENCE, SNLI),
         ("contradiction", "entailment", "neutral"),
@@ -365,23 +357,6 @@ def test_record_asks_for_each_entity_once(tmp_path):
     assert first.texts == (text, "It was Anna.") and first.choices == ("Anna",)
     assert (first.label, second.label, second.choices) == (1, 0, ("Bo",))
     assert first.group == second.group == "7" and second.answers == (Answer("Anna", 13),)
-
-
-def test_edges_have_the_labels_of_all_splits(tmp_path):
-    targets = [
-        {"span1": [1, 2], "span2": [0, 1], "label": "A0"},
-        {"span1": [1, 2], "span2": [2, 4], "label": ["B", "A1"]},
-    ]
-    record = {"text": "Ian ate ice cream", "targets": targets}
-    files = {f"spr2/edges.{split}.json": lines(record) for split in ("train", "dev")}
-    files["spr2/edges.test.json"] = lines({"text": "a b", "targets": []}, record).replace("A0", "C")
-    data = load_task(find_task("edges_spr2"), publish(tmp_path, files))
-    (one,) = data.examples["test"]
-    assert data.labels == ("A0", "A1", "B", "C") and one.label == ((3,), (2, 1))
-    assert one.spans == (((1, 2), (0, 1)), ((1, 2), (2, 4))) and one.words[2] == "ice"
-    publish(tmp_path, {"spr2/edges.dev.json": lines(record).replace("4]", "5]")})
-    with pytest.raises(UserError, match=r"dev\.json:1: .*no words \[2, 5\)"):
-        load_task(find_task("edges_spr2"), publish(tmp_path, {}))
 
 
 def test_words_in_context_in_both_forms(tmp_path):

@@ -118,7 +118,7 @@ class SpanPairHead(TaskHead):
 class SpanPair(Kind):
     """Any number of classes for each target of a sentence, which is a span of words or two."""
 
-    name = "span_pair"
+    name = "bertlab.contrib.edges.span_pair:SPAN_PAIR"
     head = SpanPairHead
     metrics = ("micro_f1", "micro_precision", "micro_recall")
     metrics += ("core_role_f1", "relation_f1", "positive_f1")
@@ -193,3 +193,6 @@ def _positions(words: Words, span: tuple[int, int]) -> tuple[int, int]:
     last = words.last[stop - 1] if stop <= len(words.last) else words.document.ends[0]
     first = words.first[begin]
     return (first, last) if first <= last else (NO_LABEL, NO_LABEL)
+
+
+SPAN_PAIR = SpanPair()

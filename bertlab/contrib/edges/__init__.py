@@ -3,7 +3,7 @@
     {"text": "Ian ate ice cream", "targets": [{"span1": [1, 2], "span2": [0, 1], "label": "A0"}]}
 
 A span [i, j) counts the words of `text` between white space from 0; a label is a text or a list.
-OntoNotes needs a licence; jiant's probing/data/README.md tells how each file is made.
+OntoNotes needs a licence; jiant's probing/data/README.md explains how each file is made.
 """
 
 from collections.abc import Iterator
@@ -12,12 +12,16 @@ from bertlab.transfer.examples import Example
 from bertlab.transfer.tasks.base import Task
 from bertlab.transfer.tasks.questions import json_task
 
+KIND = "bertlab.contrib.edges.span_pair:SPAN_PAIR"
 
-def edge_probing(name: str, *, spans: int = 2, **task) -> Task:
-    """A span_pair task. Its classes are those of all splits, as a rare one may be in test only.
+
+def edge_probing(name: str, *, spans: int = 2, metrics=("micro_f1",), **task) -> Task:
+    """A task of span pairs. Its classes are those of all splits, as a rare one may be in test only.
 
     Args:
+        name: of the task.
         spans: of a target; 1 reads only `span1`.
+        metrics: the first selects and is reported.
         task: of `file_task`.
     """
 
@@ -36,7 +40,7 @@ def edge_probing(name: str, *, spans: int = 2, **task) -> Task:
             label = tuple(map(tuple, labels))
             yield Example("", where, words=words, spans=tuple(targets), label=label)
 
-    return json_task(name, "span_pair", parse, every_label=True, **task)
+    return json_task(name, KIND, parse, every_label=True, metrics=metrics, **task)
 
 
 _SHORT = {"train": "train", "valid": "dev", "test": "test"}
@@ -52,26 +56,28 @@ _EDGES = {
     split: (f"{x}.edges.json", f"edges.{x}.json", f"{x}.json", f"*-ud-{x}.json")
     for split, x in _SHORT.items()
 }
-_SRL = _EDGES | {"valid": (*_EDGES["valid"], "development.json")}
-_SPR1 = {split: f"spr1.{short}.json" for split, short in _SHORT.items()}
+_SRL_FILES = _EDGES | {"valid": (*_EDGES["valid"], "development.json")}
+_SPR1_FILES = {split: f"spr1.{short}.json" for split, short in _SHORT.items()}
 _SEMEVAL = {"train": ("train.0.85.json", "train.json"), "valid": "dev.json", "test": "test.json"}
-_POS = _ontonotes("consts_ontonotes_en", ".pos.json")
+_POS_FILES = _ontonotes("consts_ontonotes_en", ".pos.json")
 _PHRASES = _ontonotes("consts_ontonotes_en", ".nonterminal.json")
 _NAMES = _ontonotes("ner_ontonotes_en")
-_COREF = _ontonotes("coref_conll_ontonotes_en") | {"folder": "ontonotes-coref-conll"}
+_COREF_FILES = _ontonotes("coref_conll_ontonotes_en") | {"folder": "ontonotes-coref-conll"}
 
 # Folders and files as in jiant/tasks/edge_probing.py; metrics as in the paper's tables.
-TASKS = (
-    edge_probing("edges_pos", spans=1, folder="ontonotes-constituents", **_POS),
-    edge_probing("edges_constituents", spans=1, folder="ontonotes-constituents", **_PHRASES),
-    edge_probing("edges_dependencies", folder="dep_ewt", **_EDGES),
-    edge_probing("edges_entities", spans=1, folder="ontonotes-ner", **_NAMES),
-    edge_probing("edges_srl", metrics=("core_role_f1", "micro_f1"), folder="srl_conll2012", **_SRL),
-    edge_probing("edges_coref", metrics=("positive_f1", "micro_f1"), **_COREF),
-    edge_probing("edges_spr1", folder="spr1", **_SPR1),
-    edge_probing("edges_spr2", folder="spr2", **_EDGES),
-    edge_probing("edges_dpr", folder="dpr", **_EDGES),
-    edge_probing(
-        "edges_relations", metrics=("relation_f1", "micro_f1"), folder="semeval", **_SEMEVAL
-    ),
+POS = edge_probing("edges_pos", spans=1, folder="ontonotes-constituents", **_POS_FILES)
+CONSTITUENTS = edge_probing(
+    "edges_constituents", spans=1, folder="ontonotes-constituents", **_PHRASES
+)
+DEPENDENCIES = edge_probing("edges_dependencies", folder="dep_ewt", **_EDGES)
+ENTITIES = edge_probing("edges_entities", spans=1, folder="ontonotes-ner", **_NAMES)
+SRL = edge_probing(
+    "edges_srl", metrics=("core_role_f1", "micro_f1"), folder="srl_conll2012", **_SRL_FILES
+)
+COREF = edge_probing("edges_coref", metrics=("positive_f1", "micro_f1"), **_COREF_FILES)
+SPR1 = edge_probing("edges_spr1", folder="spr1", **_SPR1_FILES)
+SPR2 = edge_probing("edges_spr2", folder="spr2", **_EDGES)
+DPR = edge_probing("edges_dpr", folder="dpr", **_EDGES)
+RELATIONS = edge_probing(
+    "edges_relations", metrics=("relation_f1", "micro_f1"), folder="semeval", **_SEMEVAL
 )
