@@ -133,11 +133,13 @@ def execute(run: RunSpec, workdir: Path) -> None:
 
 
 def _execute_stage(run: RunSpec, stage: Stage, workdir: Path) -> None:
-    from bertlab.train import loop
-    from bertlab.train.build import build_pretraining
-
     if stage.kind == "pretrain":
-        loop.run(build_pretraining(load_config(run.config, dict(run.overrides))), stage.directory)
+        from bertlab.evals.evaluate import evaluate_run
+        from bertlab.train import loop
+        from bertlab.train.build import build_pretraining
+
+        config = load_config(run.config, dict(run.overrides))
+        loop.run(build_pretraining(config), stage.directory, at_end=evaluate_run)
     elif stage.kind == "adapt":
         from bertlab.transfer.adapt import adapt
 
