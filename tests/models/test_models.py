@@ -127,25 +127,6 @@ def test_a_state_depends_on_what_its_side_may_see_and_on_nothing_else(family, di
             np.testing.assert_array_equal(seen[8 * row : 8 * row + 8, row].T[real], expected)
 
 
-@pytest.mark.parametrize(
-    "family, side", [("elmo", "forward"), ("elmo", "backward"), ("awd_lstm", "forward")]
-)
-def test_two_rows_with_a_carried_state_equal_one_long_row(family, side):
-    shape, rng = shape_of(family), np.random.default_rng(0)
-    tokens, params = rng.integers(0, 30, (2, 12)), random_params(shape)
-    documents = np.array([[1] * 12, [1] * 4 + [2] * 8])
-    whole, _ = encode(shape, params, view_of(tokens, documents))
-    halves = [slice(0, 5), slice(5, 12)][:: 1 if side == "forward" else -1]
-    carry, states = shape.initial_carry(2, (side,)), {}
-    for number, half in enumerate(halves):
-        view = view_of(tokens[:, half], documents[:, half])
-        view["continues"] = np.array([number > 0] * 2, np.int32)
-        encoded, carry = encode(shape, params, view, carry)
-        states[half.start] = getattr(encoded, side)[-1]
-    joined = np.concatenate([states[start] for start in sorted(states)], axis=1)
-    np.testing.assert_allclose(joined, getattr(whole, side)[-1], rtol=1e-5, atol=1e-6)
-
-
 def layers_of(encoded):
     return [
         layers for layers in (encoded.forward, encoded.backward, encoded.both) if layers is not None
