@@ -24,20 +24,13 @@ def squared(values):
     return float((np.float64(values) ** 2).sum())
 
 
-def test_ar_is_the_dropped_layer_squared():
-    expected = squared(DROPPED[DOCUMENTS > 0])
-    for side in ("forward", "backward"):
-        encoded = Encoded(**{side: (LOWER, RAW)}, dropped={side: DROPPED})
-        np.testing.assert_allclose(
-            loss(ActivationRegularisation(), encoded), [expected, 12 * 3], rtol=1e-6
-        )
-
-
-def test_ar_without_dropout_is_the_last_layer_of_the_widest_side():
-    encoded = Encoded(forward=(LOWER, LOWER), both=(LOWER, RAW))
-    np.testing.assert_allclose(
-        loss(ActivationRegularisation(), encoded), [squared(RAW[DOCUMENTS > 0]), 36], rtol=1e-6
-    )
+def test_ar_is_the_squared_last_layer_of_the_widest_side_after_its_dropout():
+    for encoded, last in (
+        (Encoded(backward=(LOWER, RAW), dropped={"backward": DROPPED}), DROPPED),
+        (Encoded(forward=(LOWER, LOWER), both=(LOWER, RAW)), RAW),
+    ):
+        expected = [squared(last[DOCUMENTS > 0]), 12 * 3]
+        np.testing.assert_allclose(loss(ActivationRegularisation(), encoded), expected, rtol=1e-6)
 
 
 def test_tar_is_the_raw_layers_change_within_documents():

@@ -13,6 +13,7 @@ from bertlab.models.presets import FAMILIES
 from bertlab.objectives import electra
 from bertlab.objectives.electra import ReplacedTokenDetection
 from bertlab.objectives.flops import extra_flops
+from bertlab.objectives.masked import MaskedLanguageModel
 from tests.references import (
     ACTIVATIONS,
     VOCABULARY,
@@ -185,16 +186,12 @@ def test_losses_with_a_fixed_generator_equal_numpy():
 
 def test_a_view_masks_as_mlm_for_a_generator_that_reads():
     batch = batch_of()
-    view, chosen = shown_by(SMALL, batch), np.zeros_like(batch["tokens"], bool)
-    chosen[chosen_in(view)] = True
-    hidden = np.where(chosen, VOCABULARY.mask_id, batch["tokens"])
-    np.testing.assert_array_equal(view["tokens"], hidden)
+    view = shown_by(SMALL, batch)
+    key, _ = jax.random.split(jax.random.key(0))
+    mlm = MaskedLanguageModel(RATE, mask_share=1.0, random_share=0.0)
+    for name, expected in view_of(mlm, batch, key=key).items():
+        np.testing.assert_array_equal(view[name], expected, err_msg=name)
     np.testing.assert_array_equal(view["original_tokens"], batch["tokens"])
-    labels = view["masked_labels"][view["masked_weights"]]
-    np.testing.assert_array_equal(labels, batch["tokens"][chosen])
-    assert not np.isin(labels, [VOCABULARY.cls_id, VOCABULARY.sep_id]).any()
-    lengths = (batch["documents"] > 0).sum(1)
-    np.testing.assert_array_equal(chosen.sum(1), [min(round(RATE * n), n - 2) for n in lengths])
     assert len(np.unique(view["uniforms"])) == view["uniforms"].size
 
 
@@ -210,12 +207,14 @@ def test_a_fixed_generator_draws_words_by_their_counts():
     view = shown_by(UNIGRAM, {**dict.fromkeys(FIELDS, ones), "tokens": ones * 7})
     drawn = view["tokens"][chosen_in(view)]
     assert len(drawn) == 2000 * 8 and (view["tokens"] != 7).sum() == (drawn != 7).sum()
-    assert_drawn_from(electra.unigram_probabilities(VOCABULARY), drawn)
-    for counts in (VOCABULARY.counts, None):
-        weights = np.array(counts or np.ones(50), float)
-        weights[[0, 2, 3, 4]] = 0
-        share = electra.unigram_probabilities(dataclasses.replace(VOCABULARY, counts=counts))
-        np.testing.assert_allclose(share, weights / weights.sum(), rtol=1e-12)
+    for counts in (np.ones(50), np.array(VOCABULARY.counts, float)):
+        counts[[0, 2, 3, 4]] = 0
+        vocabulary = dataclasses.replace(
+            VOCABULARY, counts=tuple(counts) if counts[5] > 1 else None
+        )
+        share = electra.unigram_probabilities(vocabulary)
+        np.testing.assert_allclose(share, counts / counts.sum(), rtol=1e-12)
+    assert_drawn_from(share, drawn)
 
 
 def test_draws_follow_the_generator():

@@ -161,16 +161,6 @@ def test_random_tokens_are_uniform_over_the_whole_vocabulary(many, by_shares):
     np.testing.assert_array_equal(by_shares[0.0, 0.0]["tokens"], many[0]["tokens"])
 
 
-@pytest.mark.parametrize("settings", [{}, {"unit": "whole_word"}, {"unit": "span"}])
-def test_rows_do_not_depend_on_each_other(settings, many):
-    batch = many[0]
-    other = {name: value.copy() for name, value in batch.items()}
-    other["tokens"][::2], other["documents"][::2, 30:] = (batch["tokens"][::2] + 7) % 50, 0
-    one, another = (masked(b, **settings) for b in (batch, other))
-    for name, value in one.items():
-        np.testing.assert_array_equal(value[1::2], another[name][1::2], err_msg=name)
-
-
 def test_the_rate_goes_linearly_to_its_end():
     lengths, settings = np.arange(20, 300), {"rate": 0.3, "final_rate": 0.15}
     batch = rows_of(lengths, 300)

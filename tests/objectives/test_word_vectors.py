@@ -158,19 +158,16 @@ def test_words_are_kept_with_word2vecs_probability_and_in_order(many):
         assert all(word in rest for word in tokens[:number]), "a subsequence"
 
 
-def test_negatives_follow_the_counts_to_the_power_of_three_quarters(many):
+def test_negatives_follow_the_counts_to_the_power_of_three_quarters_and_radii_are_uniform(many):
     drawn = many[1]["negative_tokens"]
     share = np.where(np.arange(25) < 5, 0.0, np.array(COUNTS) ** 0.75)
     assert drawn.shape == (4000, 30, 8, 2)
     number = np.bincount(drawn.ravel(), minlength=25)
     assert np.abs(z_scores(number, drawn.size, share / share.sum())).max() < LIMIT
     assert not number[:5].any()
-
-
-def test_radius_is_uniform(many):
-    drawn = np.bincount(many[1]["radius"].ravel(), minlength=6)
-    assert drawn[0] == drawn[5] == 0
-    assert np.abs(z_scores(drawn[1:5], drawn.sum(), 1 / 4)).max() < LIMIT
+    radii = np.bincount(many[1]["radius"].ravel(), minlength=6)
+    assert radii[0] == radii[5] == 0
+    assert np.abs(z_scores(radii[1:5], radii.sum(), 1 / 4)).max() < LIMIT
 
 
 def test_words_without_a_count_are_words():
