@@ -149,7 +149,7 @@ def output_logits(body, states):
 
 
 def without_context(frequency: np.ndarray, mask_share: float, random_share: float) -> float:
-    """−Σ p(token, shown) log p(token | shown) in nats: the best loss with frequencies [V] alone."""
+    """−Σ p(token, input) log p(token | input) in nats: the best loss from frequencies [V] only."""
     size = len(frequency)
     joint = np.zeros((size, size + 1))  # the last column is [MASK]
     joint[:, -1] = mask_share * frequency

@@ -32,7 +32,7 @@ from tests.references import (
 
 RATE = 0.4
 FIELDS = ("tokens", "segments", "documents", "positions")
-# What is shown does not depend on the task.
+# The view does not depend on the task.
 SMALL = ReplacedTokenDetection(rate=RATE)
 UNIGRAM = ReplacedTokenDetection(rate=RATE, generator="unigram")
 
@@ -50,7 +50,7 @@ def batch_of():
     return batch
 
 
-def shown_by(objective, batch):
+def writable_view(objective, batch):
     """The objective's view as NumPy arrays that can be changed."""
     return jax.tree.map(np.array, view_of(objective, batch))
 
@@ -95,19 +95,19 @@ def generator_logits(program, params, view):
     return logits
 
 
-def expected_metrics(program, params, view, shown, original):
+def expected_metrics(program, params, view, inputs, original):
     """The body's sums [loss, right, weight], and [found, number] of replaced tokens."""
     objective, shape = program.objectives["electra"], program.body.shape
     body, head = params["body"], params.get("heads_electra")
     sums, found = np.zeros(3), np.zeros(2)
-    for row in range(len(shown)):
-        fields = {**{name: view[name][row] for name in FIELDS}, "tokens": shown[row]}
+    for row in range(len(inputs)):
+        fields = {**{name: view[name][row] for name in FIELDS}, "tokens": inputs[row]}
         hidden = transformer_row(body, fields, shape)[-1]
         asked = view["masked_positions"][row][view["masked_weights"][row]]
         if objective.covers_all:
             asked = np.flatnonzero(view["documents"][row])
         for t in asked:
-            is_replaced = shown[row, t] != original[row, t]
+            is_replaced = inputs[row, t] != original[row, t]
             if objective.discriminates:
                 state = ACTIVATIONS[shape.activation](dense(hidden[t], head["dense"]))
                 chance = sigmoid(dense(state, head["to_logit"])[0])
@@ -120,7 +120,7 @@ def expected_metrics(program, params, view, shown, original):
             chances = np.exp(log_softmax(logits))
             if objective.task == "all_tokens":
                 copied = sigmoid(dense(hidden[t], head["to_copy_logit"])[0])
-                chances = (1 - copied) * chances + copied * (np.arange(50) == shown[row, t])
+                chances = (1 - copied) * chances + copied * (np.arange(50) == inputs[row, t])
             label = original[row, t]
             sums += [-np.log(chances[label]), chances.argmax() == label, 1]
             found += [0, is_replaced]
@@ -142,18 +142,18 @@ def close(pair, expected):
 )
 def test_losses_with_a_generator_equal_numpy(family, task):
     program, batch = program_of(family, task=task), batch_of()
-    params, view = random_params(program, batch, scale=0.4), shown_by(SMALL, batch)
+    params, view = random_params(program, batch, scale=0.4), writable_view(SMALL, batch)
     logits, used = generator_logits(program, params, view), view["masked_weights"]
     cumulative = np.exp(log_softmax(logits)).cumsum(-1)
     # The first choice of each row draws the original, which then counts as original.
     first, rows = view["masked_labels"][:, 0], np.arange(4)
     view["uniforms"][:, 0] = cumulative[rows, 0, [first - 1, first]].mean(0)
-    shown = batch["tokens"].copy()
-    shown[chosen_in(view)] = (cumulative <= view["uniforms"][..., None]).sum(-1)[used]
-    assert 4 <= (shown != batch["tokens"]).sum() <= used.sum() - 4
+    inputs = batch["tokens"].copy()
+    inputs[chosen_in(view)] = (cumulative <= view["uniforms"][..., None]).sum(-1)[used]
+    assert 4 <= (inputs != batch["tokens"]).sum() <= used.sum() - 4
 
     metrics = quick_jit(lambda params, view: metrics_of(program, params, view))(params, view)
-    sums, found = expected_metrics(program, params, view, shown, batch["tokens"])
+    sums, found = expected_metrics(program, params, view, inputs, batch["tokens"])
     labels = view["masked_labels"]
     losses = -np.take_along_axis(log_softmax(logits), labels[..., None], -1)[..., 0]
     right = logits.argmax(-1) == labels
@@ -172,7 +172,7 @@ def test_losses_with_a_generator_equal_numpy(family, task):
 
 def test_losses_with_a_fixed_generator_equal_numpy():
     program, batch = program_of(generator="unigram"), batch_of()
-    params, view = random_params(program, batch, scale=0.4), shown_by(UNIGRAM, batch)
+    params, view = random_params(program, batch, scale=0.4), writable_view(UNIGRAM, batch)
     rows, positions = chosen_in(view)
     view["tokens"][rows[0], positions[0]] = batch["tokens"][rows[0], positions[0]]
     metrics = quick_jit(lambda params, view: metrics_of(program, params, view))(params, view)
@@ -186,7 +186,7 @@ def test_losses_with_a_fixed_generator_equal_numpy():
 
 def test_a_view_masks_as_mlm_for_a_generator_that_reads():
     batch = batch_of()
-    view = shown_by(SMALL, batch)
+    view = writable_view(SMALL, batch)
     key, _ = jax.random.split(jax.random.key(0))
     mlm = MaskedLanguageModel(RATE, mask_share=1.0, random_share=0.0)
     for name, expected in view_of(mlm, batch, key=key).items():
@@ -204,7 +204,7 @@ def assert_drawn_from(share, drawn):
 
 def test_a_fixed_generator_draws_words_by_their_counts():
     ones = np.ones((2000, 20), np.int32)
-    view = shown_by(UNIGRAM, {**dict.fromkeys(FIELDS, ones), "tokens": ones * 7})
+    view = writable_view(UNIGRAM, {**dict.fromkeys(FIELDS, ones), "tokens": ones * 7})
     drawn = view["tokens"][chosen_in(view)]
     assert len(drawn) == 2000 * 8 and (view["tokens"] != 7).sum() == (drawn != 7).sum()
     for counts in (np.ones(50), np.array(VOCABULARY.counts, float)):
@@ -237,7 +237,7 @@ def largest(tree) -> float:
 
 def test_gradients_stay_with_their_network_except_for_the_embeddings():
     program, batch = program_of(), batch_of()
-    params, view = random_params(program, batch, scale=0.4), shown_by(SMALL, batch)
+    params, view = random_params(program, batch, scale=0.4), writable_view(SMALL, batch)
 
     def loss(params, share):
         metrics = metrics_of(program, params, view)

@@ -1,4 +1,4 @@
-"""MLM's masks follow their sources within sampling error, and its loss equals NumPy."""
+"""MLM's masks follow their sources within sampling error; its loss and SBO's equal NumPy."""
 
 import dataclasses
 import itertools
@@ -10,17 +10,23 @@ from scipy.stats import binom
 
 from bertlab.objectives.choosing import choose_spans, choose_words, span_lengths, word_starts
 from bertlab.objectives.masked import MaskedLanguageModel
+from bertlab.objectives.span_boundary import SpanBoundary
 from tests.references import (
     VOCABULARY,
     assert_metrics,
+    dense,
+    gelu,
     hidden_states,
+    layer_norm,
     metrics_of,
     output_logits,
     packed_batch,
     program_with,
     quick_jit,
     random_params,
+    summed,
     sums_of,
+    tiny_program,
     view_of,
     views_of,
 )
@@ -62,14 +68,14 @@ def chosen_positions(view) -> np.ndarray:
 
 
 def at_slots(view) -> np.ndarray:
-    """[B, P] the tokens that are shown."""
+    """[B, P] the input tokens."""
     return np.take_along_axis(view["tokens"], view["masked_positions"], 1)
 
 
 def fates(view) -> np.ndarray:
     """[B, P]: 0 [MASK], 1 another token, 2 kept; −1 for unused slots and labels that are [MASK]."""
-    shown, label = at_slots(view), view["masked_labels"]
-    fate = np.where(shown == MASK, 0, np.where(shown == label, 2, 1))
+    inputs, label = at_slots(view), view["masked_labels"]
+    fate = np.where(inputs == MASK, 0, np.where(inputs == label, 2, 1))
     return np.where(view["masked_weights"] & (label != MASK), fate, -1)
 
 
@@ -154,10 +160,10 @@ def test_shares_of_mask_random_and_kept_are_those_of_table_8(by_shares, shares):
 
 
 def test_random_tokens_are_uniform_over_the_whole_vocabulary(many, by_shares):
-    shown = at_slots(by_shares[0.0, 1.0])[:, :6].ravel()
-    counts = np.bincount(shown)
+    inputs = at_slots(by_shares[0.0, 1.0])[:, :6].ravel()
+    counts = np.bincount(inputs)
     assert len(counts) == VOCABULARY.size, "special ids included"
-    assert np.abs(z_score(counts, len(shown), 1 / VOCABULARY.size)).max() < LIMIT
+    assert np.abs(z_score(counts, len(inputs), 1 / VOCABULARY.size)).max() < LIMIT
     np.testing.assert_array_equal(by_shares[0.0, 0.0]["tokens"], many[0]["tokens"])
 
 
@@ -379,3 +385,30 @@ def test_loss_and_accuracy_equal_numpy(family, predict, shares):
         words = chosen_positions(view)[:, :24]
     asked = [(row, t, batch["tokens"][row, t]) for row, t in np.argwhere(words)]
     assert_metrics(metrics_of(program, params, {"it": view}), "it", sums_of(logits, asked))
+
+
+@pytest.mark.parametrize("family", ["bert", "elmo"])
+def test_span_boundary_loss_and_accuracy_equal_numpy(family):
+    mlm = MaskedLanguageModel(0.4, unit="span", mask_share=1.0, random_share=0.0)
+    objectives = {"mlm": mlm, "sbo": SpanBoundary(places=3, place_width=6)}
+    program = dataclasses.replace(tiny_program(family, ""), objectives=objectives)
+    batch = packed_batch(rows=6, length=24)
+    params, views = random_params(program, batch), views_of(program, batch, seed=3)
+    view, head = views["mlm"], params["heads_sbo"]
+    hidden = hidden_states(program, params, view).both[-1]
+    expected, deep = np.zeros(3), 0
+    for row in range(6):
+        chosen = set(view["masked_positions"][row][view["masked_weights"][row]].tolist())
+        for position in chosen:
+            before = max(p for p in range(position) if p not in chosen)
+            after = min(p for p in range(position, 24) if p not in chosen)
+            if position - before > 3:
+                deep += 1
+                continue
+            own = head["places"][position - before - 1]
+            h = np.concatenate([hidden[row, before], hidden[row, after], own])
+            for layer in ("first", "second"):
+                h = layer_norm(gelu(dense(h, head[layer])), head[f"{layer}_norm"], 1e-12)
+            expected += summed(output_logits(params["body"], h), batch["tokens"][row, position])
+    assert expected[2] >= 10 and deep >= 3
+    assert_metrics(metrics_of(program, params, views), "sbo", expected)
