@@ -14,13 +14,13 @@ TASK_DATA = dict(
     # folder of the task's files, or tfds; of several tasks one for all, or one each (A+B)
     directory="",
     train_file="",  # name of a file in it, if it is not one that the task looks for
-    valid_file="",
-    test_file="",
+    valid_file="",  # the same of the development set
+    test_file="",  # the same of the test set
     # test: a development set without a labelled test set is the test set, and valid is held out of
     # train; valid: it is both, as in papers
     dev="test",
     valid_fraction=0.1,  # share of train that is held out where valid is not published
-    test_fraction=0.1,
+    test_fraction=0.1,  # the same of test
     seed=0,  # of what is held out, and of what `limit` draws
     limit=0,  # most training examples; fewer are a subset of more; 0: all
     # tasks made from the pretraining documents: the cache and the split of documents
