@@ -49,6 +49,7 @@ def flat(tree, prefix=""):
     return {k: v for name in tree for k, v in flat(tree[name], f"{prefix}/{name}").items()}
 
 
+@pytest.mark.slow
 def test_two_tasks_share_a_body(tuned):
     result = json.loads((tuned / "result.json").read_text())
     scores = result["metrics"]["test"]
@@ -65,6 +66,7 @@ def counts(**units):
     return {name: count for pair in pairs.values() for name, count in pair.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["half", "tags"])
 def test_a_head_goes_on_with_classes_in_another_order(name, tuned, tmp_path, capsys):
     """STILTs: the head's outputs for a class do not depend on the class's number."""
@@ -83,6 +85,7 @@ def test_a_head_goes_on_with_classes_in_another_order(name, tuned, tmp_path, cap
     assert f"the head '{name}' of" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_new_head_of_the_same_name_is_announced(tuned, tmp_path, capsys):
     task = write_task(tmp_path / "task", "half", ("even", "odd", "neither"))
     finetune(tuned, task, tmp_path / "out", train__steps=1)
@@ -225,6 +228,8 @@ def test_adapting_lowers_the_loss_on_the_task_text(folder, tmp_path):
     assert losses[-1] < losses[0] - 0.2
     pieces = bertlab.load(out).tokenizer.pieces()
     assert pieces == bertlab.load(run).tokenizer.pieces()
-    texts = [json.loads(line)["text"] for line in (out / "task_text.jsonl").open()]
+    texts = [
+        json.loads(line)["text"] for line in (out / "task_text.jsonl").read_text().splitlines()
+    ]
     assert len(texts) == 96
     finetune(out, task, tmp_path / "tuned", train__steps=1)

@@ -25,11 +25,11 @@ def runs(folder):
 
 PROBE = {"train.steps": 100, "optimizer.learning_rate": 0.05}
 SLOW = pytest.mark.slow
-GRADUAL = {"data.buckets": "(8,)", "optimizer.thaw_steps": 10, "train.steps": 80}
+GRADUAL = {"data.buckets": "(8,)", "optimizer.thaw_steps": 20, "train.steps": 160}
 TAGS = {"head.hidden": 16, "train.steps": 80}
 CASES = [
     ("small", "bert", "text", {}),
-    ("probe", "bert", "text", PROBE),
+    pytest.param("probe", "bert", "text", PROBE, marks=SLOW),
     pytest.param("bert", "bert", "text", {"transfer.warmup": 0.1}, marks=SLOW),
     pytest.param("electra_paper", "bert", "text", {"transfer.warmup": 0.1}, marks=SLOW),
     pytest.param("stored", "bert", "text", PROBE, marks=SLOW),
@@ -41,7 +41,7 @@ CASES = [
     pytest.param("elmo", "elmo", "text", {"head.hidden": 16}, marks=SLOW),
     pytest.param("elmo", "elmo", "tags", TAGS, marks=SLOW),
     pytest.param("taglm", "elmo", "tags", TAGS, marks=SLOW),
-    pytest.param("taglm_paper", "elmo", "tags", TAGS, marks=SLOW),
+    pytest.param("taglm_paper", "elmo", "tags", TAGS, marks=pytest.mark.nightly),
     pytest.param(
         "bert_features", "bert", "tags", {**TAGS, "head.layers": "concat_last_2"}, marks=SLOW
     ),
