@@ -106,6 +106,7 @@ def test_no_gradient_flows_through_what_is_carried(body):
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", BODIES)
 def test_loops_and_recomputation_change_nothing(body):
     """Values, gradients and dropout masks."""

@@ -116,6 +116,7 @@ def test_far_relative_positions_share_buckets(both_sides, buckets):
     assert len(np.unique(found[150])) == buckets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family, changes",
     [("bert", dict(scan_layers=True, remat="dots")), ("modern", dict(remat="full"))],
@@ -205,6 +206,7 @@ def test_norms_of_bfloat16_are_computed_in_float32(kind):
     np.testing.assert_allclose(np.float64(found), expected, rtol=2**-8)  # the result's rounding
 
 
+@pytest.mark.slow
 def test_bfloat16_computes_in_bfloat16_on_float32_parameters():
     batch, losses = packed_batch(), {}
     for dtype in ("float32", "bfloat16"):

@@ -135,8 +135,8 @@ def close(pair, expected):
     "family, task",
     [
         ("bert", "discriminate"),
-        ("modern", "discriminate_masked"),
-        ("bert", "replace_mlm"),
+        pytest.param("modern", "discriminate_masked", marks=pytest.mark.slow),
+        pytest.param("bert", "replace_mlm", marks=pytest.mark.slow),
         ("bert", "all_tokens"),
     ],
 )
@@ -202,6 +202,7 @@ def assert_drawn_from(share, drawn):
     assert np.abs((number - expected) / np.sqrt(expected * (1 - share) + 1e-9)).max() < 4.2
 
 
+@pytest.mark.slow
 def test_a_fixed_generator_draws_words_by_their_counts():
     ones = np.ones((2000, 20), np.int32)
     view = writable_view(UNIGRAM, {**dict.fromkeys(FIELDS, ones), "tokens": ones * 7})
@@ -235,6 +236,7 @@ def largest(tree) -> float:
     return max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(tree))
 
 
+@pytest.mark.slow
 def test_gradients_stay_with_their_network_except_for_the_embeddings():
     program, batch = program_of(), batch_of()
     params, view = random_params(program, batch, scale=0.4), writable_view(SMALL, batch)

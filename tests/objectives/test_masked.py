@@ -167,6 +167,7 @@ def test_random_tokens_are_uniform_over_the_whole_vocabulary(many, by_shares):
     np.testing.assert_array_equal(by_shares[0.0, 0.0]["tokens"], many[0]["tokens"])
 
 
+@pytest.mark.slow
 def test_the_rate_goes_linearly_to_its_end():
     lengths, settings = np.arange(20, 300), {"rate": 0.3, "final_rate": 0.15}
     batch = rows_of(lengths, 300)
@@ -193,6 +194,7 @@ def test_independent_masks_have_slots_and_an_overflow_drops_any_of_them(many):
     assert np.abs(z_score(counts, full.sum(), 4 / 37)).max() < LIMIT, "not the first ones"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["token", "span"])
 def test_static_masks_are_a_function_of_example_and_visit(unit):
     rows = {name: np.tile(value, (3, 1)) for name, value in rows_of(np.full(20, 40), 48).items()}
@@ -387,6 +389,7 @@ def test_loss_and_accuracy_equal_numpy(family, predict, shares):
     assert_metrics(metrics_of(program, params, {"it": view}), "it", sums_of(logits, asked))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", "elmo"])
 def test_span_boundary_loss_and_accuracy_equal_numpy(family):
     mlm = MaskedLanguageModel(0.4, unit="span", mask_share=1.0, random_share=0.0)

@@ -103,6 +103,7 @@ def test_a_share_is_uniform_between_its_bounds_and_drawn_for_each_document():
     assert ((whole["prefix_targets"] >= 0).sum(1) == 2).all(), "each document's last is predicted"
 
 
+@pytest.mark.slow
 def test_without_a_prefix_it_is_left_to_right_modelling():
     batch = packed_batch(rows=4, length=14)
     ours = program_with(PrefixLanguageModel(max_share=0.0))
@@ -128,6 +129,7 @@ def test_causal_rows_see_what_is_left_of_them_and_masked_rows_everything():
     assert_sees(view, expected)
 
 
+@pytest.mark.slow
 def test_hybrid_loss_and_accuracy_equal_numpy():
     objective = MaskedNextToken(rate=0.4, final_rate=0.5, mask_share=0.6)
     program, batch = program_with(objective), packed_batch(rows=6, length=14)

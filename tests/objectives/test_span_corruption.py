@@ -136,6 +136,7 @@ def test_loss_and_accuracy_equal_numpy():
     assert_metrics(metrics_of(program, params, views), "it", sums_of(logits, asked))
 
 
+@pytest.mark.slow
 def test_each_row_has_one_of_the_denoisers():
     assert len(SpanCorruption(denoisers="R+S+X").mixture) == sum(map(len, UL2.values())) == 7
     masked = masked_of(view_of(SpanCorruption(denoisers="S+X"), texts(4000, 128)), 128)
@@ -149,6 +150,7 @@ def test_each_row_has_one_of_the_denoisers():
     assert sequential[:, 96:].all() and not sequential[:, :96].any(), "the last quarter"
 
 
+@pytest.mark.slow
 def test_a_mode_token_names_the_rows_denoiser():
     batch = texts(200, 40, 24, cls=True)
     plain = view_of(SpanCorruption(denoisers="R+S+X"), batch)
@@ -165,6 +167,7 @@ def test_a_mode_token_names_the_rows_denoiser():
     assert set(np.argwhere(view["tokens"] != plain["tokens"])[:, 1]) == {0, 40}
 
 
+@pytest.mark.slow
 def test_if_there_are_too_many_spans_any_is_left_out():
     view = view_of(SpanCorruption(max_spans=1), texts(3000, 6, 6))
     masked = masked_of(view, 12)
