@@ -11,7 +11,8 @@ with one token masked. The paper's evaluation is BabyLM's (`bertlab.contrib.baby
 
 scale=paper is the released training of the base size (ltgoslo/gpt-bert: configs/base.json,
 pretraining/train_100m.py): LAMB at 1e-2, 15,625 steps, rows that grow from 128 to 512 positions,
-masks from 30 to 15 %, DeBERTa's positions with 32 buckets (here T5's) (pretraining/model_extra.py; smaller
+masks from 30 to 15 %, DeBERTa's positions with 32 buckets (here T5's)
+(pretraining/model_extra.py; smaller
 scales have rotary ones). Not theirs: attention gates, weighted sums of layers, masks of spans, the
 z-loss and averaged parameters. Their batch grows fourfold; ours has its mean. Their cosine falls to
 a tenth and then to 0 in the last 1.6 % of the steps. The vocabulary of 16,384 pieces is trained on

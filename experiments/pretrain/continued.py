@@ -16,7 +16,8 @@ import` wrote; it has no text and no optimiser, so give `corpus=`, and set what 
 bertlab's defaults. A left-to-right model that goes on with `mlm` or `masked_next_token` attends to
 both sides from the first step. Examples are Gisserot-Boukhlef et al. 2025 (masked after causal; the
 study `clm_then_mlm.py` has both in one run) and LLM2Vec (BehnamGhader et al. 2024, arXiv
-2404.05961, the last command: a decoder learns to see both sides with masked next tokens and low-rank
+2404.05961, the last command: a decoder learns to see both sides with masked next tokens and
+low-rank
 updates).
 """
 
@@ -31,7 +32,8 @@ def get_config(arguments=None):
     )
     if not values["run"]:
         raise UserError(
-            "run= is missing; write continued.py:run=RUN,objectives=mlm with a trained model's directory"
+            "run= is missing; write continued.py:run=RUN,objectives=mlm with the directory of a"
+            " trained model"
         )
     before = RunDirectory(values["run"]).config()
     if not (values["corpus"] or before.get("data", {}).get("corpus")):

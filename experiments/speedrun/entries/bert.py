@@ -1,7 +1,7 @@
-"""BERT-Tiny's own recipe: 15 % masked, next sentences, post-norm, learned positions, dropout, an initial deviation of 0.02.
+"""BERT-Tiny's own recipe: 15 % masked, next sentences, post-norm, learned positions, dropout.
 
-Devlin et al. 2018, sections 3.1 and A.2, at the smallest size of Turc et al. 2019. Batch, rate and warm-up are ours, and
-no other rate was tried.
+Devlin et al. 2018, sections 3.1 and A.2, at the smallest size of Turc et al. 2019; an
+initial deviation of 0.02. Batch, rate and warm-up are ours, and no other rate was tried.
 """
 
 from bertlab.config import base_config, train_on
