@@ -36,10 +36,8 @@ def test_notebook_runs(path, tmp_path):
     environment = {**os.environ, "MPLBACKEND": "agg", "TMPDIR": str(tmp_path)}
     environment |= {"PYTHONPATH": str(ROOT), "BERTLAB_CACHE": str(tmp_path / "cache")}
     environment.pop("JAX_DISABLE_MOST_OPTIMIZATIONS", None)  # it trains for minutes
-    command = [sys.executable, "-"]
-    done = subprocess.run(
-        command, input=source, cwd=path.parent, env=environment, text=True, capture_output=True
-    )
+    command = [sys.executable, "-c", source]
+    done = subprocess.run(command, cwd=path.parent, env=environment, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
