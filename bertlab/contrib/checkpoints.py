@@ -1,8 +1,8 @@
 """Imports of the first BERT's and GPT's own checkpoints.
 
-    bertlab import --from=bertlab.contrib.checkpoints:google --source=uncased_L-12_H-768_A-12 \
+    bertlab import --from=bertlab.contrib.checkpoints:google uncased_L-12_H-768_A-12 \
       --workdir=runs/bert
-    bertlab import --from=bertlab.contrib.checkpoints:openai --source=openai/model \
+    bertlab import --from=bertlab.contrib.checkpoints:openai finetune-transformer-lm/model \
       --workdir=runs/gpt
 
 `google` reads a directory of google-research/bert: bert_config.json, vocab.txt and one checkpoint,

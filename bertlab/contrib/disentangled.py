@@ -10,8 +10,8 @@ The score of query i and key j is
 where q(δ) and k(δ) are made of row δ = δ(i, j) of a table of distances by the layer's own
 projections, with dropout of the row. The switches are those of the released configs:
 share_att_key=True (v1 has projections of its own for the table), pos_att_type=c2p|p2c,
-position_buckets=k (v1 cuts distances at k), norm_rel_ebd=layer_norm, position_biased_input=False. As
-in the released code, the last term has δ(i, j), where the paper has δ(j, i). The enhanced mask
+position_buckets=k (v1 cuts distances at k), norm_rel_ebd=layer_norm, position_biased_input=False.
+As in the released code, the last term has δ(i, j), where the paper has δ(j, i). The enhanced mask
 decoder and v2's convolution are not here.
 
 Checked: states and gradients against transformers' DebertaV2Model

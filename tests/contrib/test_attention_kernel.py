@@ -10,8 +10,7 @@ import pytest
 from jax.extend.random import threefry_2x32
 from ml_collections import ConfigDict
 
-from bertlab.contrib import attention_kernel
-from bertlab.contrib.attention_kernel import attend, attention, kept_weights, key_tiles, threefry
+from bertlab.contrib.attention_kernel import attend, attention, kept_weights, threefry
 from bertlab.errors import UserError
 from bertlab.models.attention import attend_xla, attention_mask, window_mask
 from bertlab.models.layers import Dropout
@@ -89,22 +88,6 @@ def test_values_and_gradients_are_those_of_attention_written_out(name):
         np.testing.assert_allclose(mine, right, rtol=1e-5, atol=1e-5)
 
 
-def test_in_bfloat16():
-    """Weights are rounded to 8 bits before their product."""
-    for mine, right in zip(*compare("one tile", jnp.bfloat16), strict=True):
-        assert mine.dtype == jnp.bfloat16
-        right = np.asarray(right, np.float32)
-        largest = np.abs(right).max()
-        np.testing.assert_allclose(np.asarray(mine, np.float32), right, atol=2**-7 * largest)
-
-
-def test_tiles_that_no_query_sees_are_left_out():
-    mask = mask_of(jnp.ones((1, 512), jnp.int32), "left-to-right", 100)[:, 0]
-    found = key_tiles(mask, 128, 128)[0]
-    # Queries 128 to 255 see keys from 78 on.
-    assert found.tolist() == [[0, 1], [0, 2], [1, 3], [2, 4]]
-
-
 def test_bits_are_threefry_s():
     """With 20 rounds JAX has the same function; the kernel uses the first 13 of them."""
     rng = np.random.default_rng(0)
@@ -112,21 +95,6 @@ def test_bits_are_threefry_s():
         key, count = four[:2].view(np.uint32), four[2:].view(np.uint32)
         mine = np.asarray(threefry(*map(jnp.int32, four), rounds=20)).view(np.uint32)
         np.testing.assert_array_equal(mine, threefry_2x32(key, count))
-
-
-def test_dropout_is_even_and_differs_by_row_and_head_but_not_by_tile():
-    words = jax.random.bits(jax.random.key(3), (2, 3, 2))
-    kept = np.asarray(kept_weights(words, DROPPED, 512))
-    rate, count = DROPPED / 2**16, 512**2
-    deviation = (rate * (1 - rate) / count) ** 0.5
-    assert np.abs(1 - kept.mean(axis=(2, 3)) - rate).max() < 5 * deviation
-    for axis in (2, 3):  # also along queries and keys
-        assert np.abs(1 - kept.mean(axis=axis) - rate).max() < 5 * deviation * 512**0.5
-    correlation = np.corrcoef(kept.reshape(6, -1).astype(float))
-    assert np.abs(correlation - np.eye(6)).max() < 5 / count**0.5
-    k0, k1 = np.asarray(words[1, 2]).view(np.int32)
-    tile = attention_kernel.keep(k0, k1, DROPPED, 256, 128, 128, 384)
-    np.testing.assert_array_equal(tile, kept[1, 2, 128:, 256:384].T)
 
 
 def test_a_mesh_draws_the_same_bits_as_one_device():

@@ -1,6 +1,5 @@
 """BabyLM's tasks: completions, ties, records and tables; tests/parity has the pipeline's rules."""
 
-import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,15 +10,13 @@ from bertlab.contrib.babylm.reading import (
     CONTROLS,
     EYE_TRACKING,
     SELF_PACED,
-    explained,
     read_reading,
-    with_surprisals,
 )
 from bertlab.contrib.babylm.zero_shot import SUITES, Item, accuracy, pieces_before, read_items
 from bertlab.data.tokenizers import train_tokenizer
 from bertlab.errors import UserError
 from bertlab.transfer.tasks import find_task, load_task
-from tests.evals.tiny import TOKENIZER, shared_model
+from tests.evals.tiny import shared_model
 from tests.transfer.tasks.test_published import lines, publish
 
 pytestmark = pytest.mark.nightly
@@ -42,12 +39,6 @@ def test_completions_of_a_text_add_up_to_it():
     assert first + last == pytest.approx(whole, rel=1e-5)
 
 
-def test_one_hidden_piece_is_as_likely_in_any_order():
-    kinds = ("pseudo", "pseudo-within-word", "any-order")
-    first, *others = [score_one("mlm", "a b c d", 5, kind)[0] for kind in kinds]
-    assert others == pytest.approx([first, first], rel=1e-5)
-
-
 def test_a_long_text_loses_the_beginning_of_its_context(monkeypatch):
     model = shared_model("ltr").model
     whole, _ = score_one("ltr", "c d e f", 3, "left-to-right")
@@ -55,23 +46,6 @@ def test_a_long_text_loses_the_beginning_of_its_context(monkeypatch):
     monkeypatch.setattr(type(model), "longest", room)
     found, cut = score_one("ltr", "a b c d e f", 7, "left-to-right")
     assert found == pytest.approx(whole, rel=1e-5) and cut == 1
-
-
-def test_a_pseudo_surprisal_is_of_the_first_of_three_masks():
-    tiny = shared_model("mlm")
-    table = pd.DataFrame({"item": ["a b"], "word": ["c"], "prev_item": None, "prev_word": None})
-    found = with_surprisals(tiny.model, tiny.scorer, tiny.params, table, "pseudo")
-    program, ids = tiny.model.program, TOKENIZER.encode("a b c")
-    tokens = np.array([[2, *ids[:2], 4, 4, 4, 3]], np.int32)
-    view = {"tokens": tokens, "segments": tokens * 0, "documents": tokens * 0 + 1}
-    view["positions"] = np.arange(7, dtype=np.int32)[None]
-
-    def logits(model, view):
-        return model.predict_tokens(model.encode(view).output("both"), "both")
-
-    log_p = jax.nn.log_softmax(program.call(tiny.params, "mlm", view, logits))
-    assert found["pred"][0] == pytest.approx(-float(log_p[0, 3, ids[2]]), rel=1e-4)
-    assert np.isnan(found["prev_pred"][0])
 
 
 def test_ties_are_shared_and_files_of_entity_tracking_weigh_alike():
@@ -102,20 +76,6 @@ def reading_table(rows=40):
     table["prev_item"], table["prev_word"] = table["item"].shift(), table["word"].shift()
     names = (*EYE_TRACKING, SELF_PACED, *CONTROLS, "prev_length")
     return table.assign(**{name: rng.random(rows) for name in names})
-
-
-def test_explained_is_the_gain_in_r_squared():
-    table = reading_table().assign(pred=np.random.default_rng(1).random(40))
-    table.loc[3, "length"] = np.nan
-    y, a, b, p = table[["RTgopast", "length", "context_length", "pred"]].dropna().to_numpy().T
-    squares = []
-    for x in (np.stack([y**0, a, b, a * b], 1), np.stack([y**0, a, b, a * b, p], 1)):
-        left = y - x @ np.linalg.lstsq(x, y)[0]
-        squares.append(1 - (left**2).sum() / ((y - y.mean()) ** 2).sum())
-    found = explained(table, "RTgopast", ("length", "context_length"))
-    assert found == pytest.approx((squares[1] - squares[0]) / (1 - squares[0]), rel=1e-9)
-    with pytest.raises(UserError, match="too few"):
-        explained(table.head(5), "RTgopast", ("length", "context_length"))
 
 
 def test_what_is_no_record_or_table_is_refused(tmp_path):

@@ -65,15 +65,6 @@ def test_google_s_variables_are_the_model_that_transformers_has(tmp_path):
     assert list(model.config.objectives) == list(theirs.config.objectives) == ["mlm", "nsp"]
 
 
-def test_an_encoder_without_heads_and_a_directory_without_a_checkpoint(tmp_path):
-    source = google_directory(tmp_path / "google")
-    encoder = {k: v for k, v in google_variables().items() if not k.startswith("cls/")}
-    model = checkpoints.from_variables(encoder, source)
-    assert not model.config.objectives and "output" not in model.params["body"]
-    with pytest.raises(UserError, match=r"expected one checkpoint .* found none"):
-        checkpoints.google(source)
-
-
 def write_openai(path, tensors):
     """Ten parts of one array, in the order of finetune-transformer-lm's train.py."""
     path.mkdir()

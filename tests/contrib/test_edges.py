@@ -77,12 +77,6 @@ def test_spans_of_words_are_those_of_their_pieces(seq_len, positions):
     assert (hidden["target_labels"] == -1).all() and not hidden["target_weights"].any()
 
 
-def test_targets_that_are_cut_off_are_counted():
-    spans = (((0, 1),), ((13, 15),), ((14, 15),))
-    cut = made(Example("0", "f:1", words=tuple("a" * 20), spans=spans), seq_len=16).cut
-    assert (cut["words"], cut["targets"], cut["of_targets"]) == (6, 1, 3)
-
-
 def test_a_sentence_with_many_targets_has_several_rows_and_one_prediction():
     words, number = tuple("ab" * 20), 40
     spans = tuple(((i, i + 1),) for i in range(number))

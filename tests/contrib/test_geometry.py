@@ -7,7 +7,6 @@ from scipy.spatial.distance import cdist, pdist
 from bertlab.contrib.geometry import (
     anisotropy,
     cka,
-    cka_layers,
     in_context,
     intra_sentence_similarity,
     layer_geometry,
@@ -77,14 +76,3 @@ def test_cka_is_the_normalised_hsic_of_gram_matrices(debiased, reference):
     expected = reference(x, y) / np.sqrt(reference(x, x) * reference(y, y))
     assert cka(x, y, debiased) == pytest.approx(expected, abs=1e-12) and 0.1 < expected < 0.99
     assert cka(x, x, debiased) == pytest.approx(1)
-
-
-def test_layers_of_two_models_compare_by_words():
-    models = [shared_model(name).model for name in ("mlm", "ltr")]
-    own = cka_layers(models[0], models[0], SENTENCES, debiased=True)
-    np.testing.assert_allclose(np.diag(own), 1)
-    np.testing.assert_allclose(own, own.T)
-    table = cka_layers(*models, SENTENCES)
-    ours, theirs = (in_context(model, SENTENCES, 4000, 0)[2] for model in models)
-    assert table.shape == (len(ours), len(theirs))
-    assert table[0, 1] == pytest.approx(cka(ours[0], theirs[1]))

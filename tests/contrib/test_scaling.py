@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from bertlab.contrib import scaling as module
-from bertlab.contrib.scaling import Fit, fit, fitted, isoflop, run_table, scaling, undetermined
+from bertlab.contrib.scaling import Fit, fit, scaling
 from bertlab.errors import UserError
 from bertlab.files import write_json
 
@@ -84,17 +84,6 @@ def test_bits_per_byte_are_fitted_by_kind_of_code_length(tmp_path, monkeypatch):
     assert fits.loc["LTR: left-to-right", "E"] == pytest.approx(2.5 / 2, rel=1e-2)
 
 
-def test_a_curve_of_equal_flops_has_its_lowest_point_where_the_law_has_it(tmp_path):
-    law, runs = LAWS["LTR"], run_table(write_study(tmp_path), ALONG)
-    (panel,) = isoflop(runs[runs["variant"] == "LTR: ltr"], {"LTR: ltr": law}).axes
-    flops = np.geomspace(6 * SIZES[0] * TOKENS[0], 6 * SIZES[-1] * TOKENS[-1], 5)[2]
-    # The derivative of A / N^α + B / (C / 6 N)^β is 0.
-    best = (law.alpha * law.A / (law.beta * law.B)) ** (1 / (law.alpha + law.beta))
-    best *= (flops / 6) ** law.exponent
-    sizes, losses = panel.lines[2].get_data()
-    assert sizes[np.argmin(losses)] == pytest.approx(best, rel=0.05)
-
-
 @pytest.mark.parametrize(
     ("given", "along", "message"),
     [
@@ -108,13 +97,3 @@ def test_a_curve_of_equal_flops_has_its_lowest_point_where_the_law_has_it(tmp_pa
 def test_what_cannot_be_fitted_is_refused(given, along, message, tmp_path):
     with pytest.raises(UserError, match=message):
         scaling(write_study(tmp_path, **given), along)
-
-
-def test_a_power_that_the_runs_do_not_determine_is_named(monkeypatch):
-    monkeypatch.setattr(module, "SAMPLES", 2)
-    assert math.isnan(Fit(1.0, 1.0, 0.0, 1.0, 0.0).exponent)
-    runs = pd.DataFrame(itertools.product(SIZES, TOKENS), columns=["parameters", "tokens"])
-    harmed = 2 + 60 / runs["parameters"] ** 0.3 + runs["tokens"] * 1e-9
-    assert undetermined(fitted("x", runs.assign(loss=harmed))) == ["beta"]
-    lawful = LAWS["LTR"].loss(runs["parameters"], runs["tokens"])
-    assert undetermined(fitted("x", runs.assign(loss=lawful))) == []
