@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 
 from bertlab.contrib.babylm import zero_shot
-from bertlab.contrib.babylm.__main__ import main
 from bertlab.contrib.babylm.reading import (
     CONTROLS,
     EYE_TRACKING,
@@ -91,8 +90,6 @@ def test_what_is_no_record_or_table_is_refused(tmp_path):
         changed.to_csv(tmp_path / "reading.csv", index=False)
         with pytest.raises(UserError, match=message):
             read_reading(tmp_path / "reading.csv")
-    with pytest.raises(SystemExit):
-        main(["--run=nowhere", "--data=nowhere"])
 
 
 def test_fine_tuning_tasks_have_the_pipeline_s_templates(tmp_path):

