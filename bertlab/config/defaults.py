@@ -139,7 +139,7 @@ DEFAULTS = dict(
         final_norm=placeholder(bool),  # a norm after the last layer
         epsilon=placeholder(float),  # epsilon of the norms
         use_bias=placeholder(bool),  # biases in dense layers and norms
-        # learned, sinusoidal, rotary, relative, disentangled, none: positions
+        # learned, sinusoidal, rotary, relative, none or module:Class: positions
         position_encoding=placeholder(str),
         position_offset=placeholder(int),  # first row of the position table in use (RoBERTa: 2)
         rotary_base=placeholder(float),  # base of the rotary angles
