@@ -15,7 +15,8 @@ from typing import Any
 Settings = Mapping[str, Any]
 
 SMALL: Settings = {
-    "data.seq_len": 48,
+    "data.seq_len": 128,
+    "data.buckets": (32, 64),
     "data.batch_size": 16,
     "optimizer.learning_rate": 5e-4,
     "train.steps": 400,

@@ -95,7 +95,10 @@ def json_task(
     name: str, kind: str, parse: Callable[[dict, str], Iterable[Example]], **task
 ) -> Task:
     """A task in JSON lines; `parse`: (record, "FILE:LINE") -> examples, whose fields it names."""
-    read = lambda path, split: parse_each(read_records(path), parse)  # noqa: E731
+
+    def read(path: Path, split: str) -> Iterator[Example]:
+        return parse_each(read_records(path), parse)
+
     return file_task(name, kind, read, **task)
 
 
@@ -116,7 +119,10 @@ def parse_multirc(record: dict, where: str) -> Iterator[Example]:
     Some paragraphs have numbered sentences, "<b>Sent 1: </b>...<br>": the marks of HTML go, the
     words stay, as in T5's preprocessor of SuperGLUE.
     """
-    plain = lambda text: re.sub("</?b>", "", text.replace("<br>", " "))  # noqa: E731
+
+    def plain(text: str) -> str:
+        return re.sub("</?b>", "", text.replace("<br>", " "))
+
     passage = record["passage"]
     for question in passage["questions"]:
         group = f"{record['idx']}-{question['idx']}"
