@@ -70,7 +70,8 @@ class Batches:
         self._size, self._seed = data.batch_size, data.seed
         self._share = data.batch_size // process_count
         self._offset = process_index * self._share
-        self._widths = [texts * width for width in sorted({*data.buckets, data.seq_len})]
+        lengths = {length for length in data.buckets if length < data.seq_len}
+        self._widths = [texts * length for length in sorted({*lengths, data.seq_len})]
         self._lengths = np.array([len(row["tokens"]) for row in rows], np.int64)
         self._shapes = _shapes([self._add(row) for row in rows[:1]] + list(rows))
         self._latest: tuple = (None, None)

@@ -122,11 +122,6 @@ def check(config: ConfigDict, shape, tasks: Tasks, run: RunDirectory) -> None:
             f"config.data.seq_len={data.seq_len} is more than the model's {shape.max_positions}"
             " positions; lower it"
         )
-    if not all(2 < length <= data.seq_len for length in data.buckets):
-        raise UserError(
-            f"config.data.buckets={tuple(data.buckets)} must be lengths up to config.data.seq_len="
-            f"{data.seq_len}"
-        )
     if transfer.layout == "delimited" and model.token_encoder == "characters":
         raise UserError(
             "config.transfer.layout='delimited' adds tokens, and this model reads characters; set"
