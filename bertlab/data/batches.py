@@ -1,5 +1,6 @@
 """Batches: a pure function of (prepared corpus, `config.data`, step), without iterator state."""
 
+import functools
 import hashlib
 import itertools
 import json
@@ -32,24 +33,17 @@ class Batches:
         process_index: int = 0,
         process_count: int = 1,
     ):
-        """Batches of a split.
-
-        Args:
-            prepared: the corpus.
-            data: `config.data`.
-            split: its name.
-            process_index, process_count: of this process, which gets its slice of each batch's
-                rows.
-
-        Raises:
-            UserError: the corpus lacks the split, or has fewer tokens than `unique_tokens`.
-        """
+        """Process i of n gets its slice of each batch's rows."""
         self._arguments = prepared, data, split
         self._size, self._share = data.batch_size, data.batch_size // process_count
         self._offset = process_index * self._share
         self.row_length = row_length(data)
         self.hash = _hash(prepared, data, split)
-        self._rows = Rows(*self._arguments, counts_file=f"rows-{self.hash}.npy")
+
+    @functools.cached_property
+    def _rows(self) -> Rows:
+        """Made for training only: evaluation does not read `unique_tokens`."""
+        return Rows(*self._arguments, counts_file=f"rows-{self.hash}.npy")
 
     def __call__(self, step: int) -> Batch:
         """This process's rows of a batch: dicts of arrays [B / process_count, ...]."""
@@ -60,9 +54,6 @@ class Batches:
         """Every row of the split once, in up to `limit` batches (0: all); the last is padded.
 
         They are the same for every seed.
-
-        Raises:
-            UserError: the split has no rows.
         """
         prepared, data, split = self._arguments
         data = ConfigDict(data.to_dict())
@@ -80,16 +71,8 @@ class Batches:
 
 
 def _hash(prepared: Prepared, data: ConfigDict, split: str) -> str:
-    keys = (
-        "format",
-        "seq_len",
-        "batch_size",
-        "seed",
-        "dupe_factor",
-        "unique_tokens",
-        "pack_length",
-    )
-    keys += ("pack_examples", "buckets", "characters", data.format)
+    keys = ("format", "seq_len", "batch_size", "seed", "dupe_factor", "unique_tokens")
+    keys += ("pack_length", "pack_examples", "buckets", "characters", data.format)
     settings = {key: data.to_dict().get(key) for key in keys}
     read = [_VERSION, prepared.fingerprint, split, rows.BLOCK_TOKENS, rows.GROUP_BLOCKS, settings]
     return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()[:16]

@@ -218,8 +218,10 @@ def test_unique_tokens_are_nested_whole_documents(corpus):
     for epoch in (0, 1):
         rows = epoch_rows(Batches(corpus, data), epoch)
         assert sorted(t for row in rows for t in row["tokens"] if t > SEP) == text
+    too_many = Batches(corpus, config(unique_tokens=len(split.tokens) + 1))
     with pytest.raises(UserError, match="unique_tokens"):
-        Batches(corpus, config(unique_tokens=len(split.tokens) + 1))
+        too_many(0)
+    assert too_many.evaluation(1), "the limit is that of the training"
 
 
 def test_characters_are_those_of_the_words(tmp_path):
