@@ -130,7 +130,7 @@ def score_lines(task: Task, data: TaskData, lines: Sequence[Line]) -> dict[str, 
         return [*map(numbered, item)] if isinstance(item, list) else numbers.get(item, -1)
 
     metrics, found = list(task.metrics), {}
-    if find_kind(task.kind).reads_words and task.kind == "tagging":
+    if task.kind == "tagging":
         metrics = list(dict.fromkeys([*metrics, "accuracy"]))
     for metric in metrics:
         sides = names

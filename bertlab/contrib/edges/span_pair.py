@@ -120,10 +120,6 @@ class SpanPair(Kind):
 
     name = "bertlab.contrib.edges.span_pair:SPAN_PAIR"
     head = SpanPairHead
-    metrics = ("micro_f1", "micro_precision", "micro_recall")
-    metrics += ("core_role_f1", "relation_f1", "positive_f1")
-    default_metrics = ("micro_f1",)
-    has_classes = True
     # As the paper's probes: frozen states, mixed with weights that the task learns.
     recipes: ClassVar = {"probe": {"head.layers": "scalar_mix"}}
 

@@ -42,23 +42,12 @@ class Kind(abc.ABC):
     Attributes:
         name: In task files and results.
         head: The objective that is trained; its fields are settings but those that are derived.
-        metrics: Names of `bertlab.transfer.scorers.METRICS` that can score its predictions.
-        default_metrics: Of a task that names none; the first one is reported and selects.
-        has_classes: Labels are named classes.
-        reads_words: An example is a list of words with a label each, not a text with one label.
-        is_plain: An example has only texts or words and a label, so tables can hold it, and its
-            states can be stored.
         is_trained: The head has something to learn.
         recipes: Recipe to the settings of it that differ for this kind.
     """
 
     name: ClassVar[str]
     head: ClassVar[type[TaskHead]]
-    metrics: ClassVar[tuple[str, ...]]
-    default_metrics: ClassVar[tuple[str, ...]]
-    has_classes: ClassVar[bool] = False
-    reads_words: ClassVar[bool] = False
-    is_plain: ClassVar[bool] = False
     is_trained: ClassVar[bool] = True
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
@@ -114,10 +103,6 @@ class Kind(abc.ABC):
     def label_fields(self, example: Example) -> Row:
         """The fields of a row that hold its label."""
         raise NotImplementedError
-
-    def stored_fields(self, example: Example, size: int, layout: Layout) -> Row:
-        """The fields that go with `size` stored states of an example."""
-        return self.label_fields(example)
 
     @abc.abstractmethod
     def predict(

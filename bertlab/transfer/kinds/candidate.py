@@ -18,8 +18,6 @@ class Candidate(OneClass):
 
     name = "candidate"
     head = ClassificationHead
-    metrics = default_metrics = ("span_f1", "exact_match")
-    has_classes = True
 
     def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
         """One line a question: its likeliest candidate, and each candidate's p(class 1)."""

@@ -40,9 +40,6 @@ class Choice(OneClass):
 
     name = "choice"
     head = ChoiceHead
-    # f1 is of class 1, but the number of a choice is no class.
-    metrics = ("accuracy", "macro_f1", "matthews")
-    default_metrics = ("accuracy",)
     recipes: ClassVar = {"bert": SETTINGS, "bert_paper": SETTINGS}
 
     def texts(self, examples: Sequence[Example], layout: Layout, symmetric: bool = False) -> int:

@@ -26,7 +26,3 @@ class Classification(OneClass):
 
     name = "classification"
     head = ClassificationHead
-    metrics = ("accuracy", "f1", "macro_f1", "matthews", "group_exact_match")
-    default_metrics = ("accuracy", "macro_f1")
-    has_classes = True
-    is_plain = True

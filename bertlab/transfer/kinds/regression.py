@@ -42,8 +42,6 @@ class Regression(Kind):
 
     name = "regression"
     head = RegressionHead
-    metrics = default_metrics = ("pearson", "spearman")
-    is_plain = True
     # google-research/electra, configure_finetuning.py, of STS-B
     recipes: ClassVar = {"electra_paper": {"transfer.epochs": 10.0}}
 

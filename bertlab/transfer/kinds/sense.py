@@ -56,7 +56,6 @@ class Sense(Kind):
 
     name = "sense"
     head = SenseHead
-    metrics = default_metrics = ("sense_f1",)
     is_trained = False
 
     def recipe(self, name: str, may_lack_answer: bool = False):

@@ -78,8 +78,6 @@ class Span(Kind):
 
     name = "span"
     head = SpanHead
-    metrics = ("exact_match", "span_f1")
-    default_metrics = ("span_f1", "exact_match")
     recipes: ClassVar = {"bert": SCRIPT, "bert_paper": SCRIPT | PAPER, "electra_paper": ELECTRA}
 
     def recipe(self, name: str, may_lack_answer: bool = False) -> dict[str, Any]:

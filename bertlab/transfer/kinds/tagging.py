@@ -91,11 +91,6 @@ class Tagging(Kind):
 
     name = "tagging"
     head = TaggingHead
-    metrics = ("accuracy", "f1", "macro_f1", "entity_f1", "entity_precision", "entity_recall")
-    default_metrics = ("accuracy",)
-    has_classes = True
-    reads_words = True
-    is_plain = True
 
     def row(self, inputs: Inputs, example: Example, texts: int) -> tuple[Row, Cut]:
         """The words as one text; the words around them in the row have no label."""
@@ -103,10 +98,6 @@ class Tagging(Kind):
         cut = {"words": (len(example.words) - len(words.read_at), len(example.words))}
         fields = word_fields(example, words.read_at, inputs.layout)
         return inputs.row([words.document]) | fields, cut
-
-    def stored_fields(self, example: Example, size: int, layout: Layout) -> Row:
-        """The fields of the words, which have one stored state each."""
-        return word_fields(example, np.arange(size), layout)
 
     def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
         """Tags by name, and the probabilities of all tags in four digits.

@@ -15,7 +15,7 @@ from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import pooled
 from bertlab.transfer.inputs import Inputs, Text
 from bertlab.transfer.kinds.base import OneClass
-from bertlab.transfer.kinds.classification import Classification, ClassificationHead
+from bertlab.transfer.kinds.classification import ClassificationHead
 from bertlab.transfer.offsets import piece_offsets
 
 
@@ -40,9 +40,6 @@ class WordPair(OneClass):
 
     name = "word_pair"
     head = WordPairHead
-    metrics = Classification.metrics
-    default_metrics = ("accuracy",)
-    has_classes = True
 
     def row(self, inputs: Inputs, example: Example, texts: int) -> tuple[Row, Cut]:
         """The pair, with `pair_at` [2]; a word that did not fit is read at the last piece."""

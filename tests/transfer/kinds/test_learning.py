@@ -93,7 +93,7 @@ def predicted(program, params, batches, examples, rows, kind):
         lambda params, view: program.call(params, "task", view, program.objectives["task"].outputs)
     )
     outputs = [jax.tree.map(np.asarray, call(params, batch)) for batch in batches]
-    labels = CLASSES if KINDS[kind].has_classes else ()
+    labels = CLASSES if kind in ("classification", "word_pair", "tagging") else ()
     found = by_row(batches, outputs)
     return KINDS[kind].predict(examples, labels, found, rows.about, SETTINGS), found
 
