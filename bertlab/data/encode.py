@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from bertlab.data.documents import Document
-from bertlab.data.duplicates import digest
 from bertlab.data.splits import SPLITS, Bounds
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 
@@ -39,12 +38,10 @@ class Encoded:
     """The documents of a chunk that have a token.
 
     Attributes:
-        split: theirs.
         tokens: [T], all documents end to end.
         sentences: tokens of each sentence that has one.
         documents: such sentences of each document.
         bytes: of each document's text in UTF-8.
-        sentence_hashes, document_hashes: uint64, of their texts.
         unknown_words: with a words tokenizer, the word of each [UNK].
     """
 
@@ -53,8 +50,6 @@ class Encoded:
     sentences: list[int]
     documents: list[int]
     bytes: list[int]
-    sentence_hashes: np.ndarray
-    document_hashes: np.ndarray
     unknown_words: list[str]
 
 
@@ -73,15 +68,11 @@ def chunks(documents: Iterable[Document], bounds: Bounds) -> Iterator[Chunk]:
 
 def encode_chunk(tokenizer: Tokenizer, chunk: Chunk) -> Encoded:
     """Tokenises a chunk; sentences and documents without a token are left out."""
-    ids, documents, sizes = [], [], []
-    sentence_hashes, document_hashes, unknown_words = [], [], []
+    ids, documents, sizes, unknown_words = [], [], [], []
     for parts, encoded in zip(chunk.texts, tokenizer.encode_parts(chunk.texts), strict=True):
         found = [(part, part_ids) for part, part_ids in zip(parts, encoded) if part_ids]
         if not found:
             continue
-        digests = b"".join(digest(part.strip().encode()) for part, _ in found)
-        sentence_hashes.append(digests)
-        document_hashes.append(digest(digests))
         documents.append(len(found))
         sizes.append(sum(len(part.encode()) for part in parts))
         for part, part_ids in found:
@@ -95,20 +86,12 @@ def encode_chunk(tokenizer: Tokenizer, chunk: Chunk) -> Encoded:
         sentences=list(map(len, ids)),
         documents=documents,
         bytes=sizes,
-        sentence_hashes=np.frombuffer(b"".join(sentence_hashes), "<u8"),
-        document_hashes=np.frombuffer(b"".join(document_hashes), "<u8"),
         unknown_words=unknown_words,
     )
 
 
 def encode_all(chunks: Iterable[Chunk], tokenizer_folder: Path, workers: int) -> Iterator[Encoded]:
-    """Encodes chunks in their order, a few ahead.
-
-    Args:
-        chunks: read as they are needed.
-        tokenizer_folder: of a saved tokenizer.
-        workers: processes; 0: one per core.
-    """
+    """Encodes chunks in their order, a few ahead, in so many processes (0: one per core)."""
     workers = workers or _cores()
     chunks = iter(chunks)
     first = list(itertools.islice(chunks, FEW_CHUNKS + 1))

@@ -27,12 +27,7 @@ from bertlab.data.documents import Corpus, Document
 from bertlab.data.encode import chunks, encode_all
 from bertlab.data.prepared import Prepared, load_prepared
 from bertlab.data.splits import Bounds, read_in_splits, used_splits
-from bertlab.data.tokenizers import (
-    Tokenizer,
-    load_tokenizer,
-    sample_texts,
-    train_tokenizer,
-)
+from bertlab.data.tokenizers import Tokenizer, load_tokenizer, sample_texts, train_tokenizer
 from bertlab.data.writing import SplitWriter
 from bertlab.errors import UserError
 from bertlab.files import cache_directory, write_json
@@ -42,12 +37,7 @@ _VERSION = 2
 
 
 def prepare(data) -> Prepared:
-    """Tokenises the corpus of `config.data`, unless that has been done.
-
-    Raises:
-        UserError: the corpus cannot be read, a split gets no document, or the tokenizer cannot be
-            made.
-    """
+    """Tokenises the corpus of `config.data`, unless that has been done."""
     if data.valid_fraction + data.test_fraction >= 1:
         raise UserError(
             f"config.data.valid_fraction={data.valid_fraction} and test_fraction="
@@ -159,13 +149,6 @@ def _write(
         writers[encoded.split].add(encoded)
     for writer in writers.values():
         writer.close()
-    _require_documents(
-        {split: writer.statistics["documents"] for split, writer in writers.items()}, data
-    )
-    for writer in writers.values():  # train is the first
-        writer.count_duplicates(writers["train"])
-    for path in folder.glob("*/*_hashes.npy"):
-        path.unlink()
     np.save(folder / "counts.npy", writers["train"].counts)
     if types is not None:
         table = np.concatenate([character_table(tokenizer), character_ids(list(types))])

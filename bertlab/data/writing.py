@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 
-from bertlab.data.duplicates import number_in, number_repeated, sorted_file
 from bertlab.data.encode import Encoded
 
 
@@ -34,7 +33,7 @@ class ArrayWriter:
 
 
 class SplitWriter:
-    """Writes the arrays of `Split`, and hashes beside them that `count_duplicates` deletes.
+    """Writes the arrays of `Split`.
 
     Args:
         folder: of the split.
@@ -45,14 +44,13 @@ class SplitWriter:
 
     def __init__(self, folder: Path, tokenizer, types: dict[str, int] | None):
         folder.mkdir()
-        self._folder, self._unk_id, self._types = folder, tokenizer.unk_id, types
+        self._unk_id, self._types = tokenizer.unk_id, types
         self._vocab_size = tokenizer.vocab_size
         self.counts = np.zeros(tokenizer.vocab_size, np.int64)
         ids = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
         dtypes = {"tokens": ids, "sentences": np.int64, "documents": np.int64, "bytes": np.int64}
         if types is not None:
             dtypes["words"] = np.uint32
-        dtypes |= {f"{unit}_hashes": np.uint64 for unit in ("sentences", "documents")}
         self._arrays = {name: ArrayWriter(folder / f"{name}.npy", dtypes[name]) for name in dtypes}
         self._arrays["sentences"].append([0])
         self._arrays["documents"].append([0])
@@ -65,8 +63,6 @@ class SplitWriter:
         self._arrays["documents"].append(statistics["sentences"] + np.cumsum(encoded.documents))
         self._arrays["tokens"].append(encoded.tokens)
         self._arrays["bytes"].append(encoded.bytes)
-        self._arrays["sentences_hashes"].append(encoded.sentence_hashes)
-        self._arrays["documents_hashes"].append(encoded.document_hashes)
         is_unknown = encoded.tokens == self._unk_id
         if self._types is not None:
             words = encoded.tokens.astype(np.uint32)
@@ -86,13 +82,3 @@ class SplitWriter:
         """Completes the files."""
         for array in self._arrays.values():
             array.close()
-
-    def count_duplicates(self, train: "SplitWriter") -> None:
-        """Adds to the statistics what repeats a text before it, and what is also in train."""
-        for unit in ("sentences", "documents"):
-            name = f"{unit}_hashes.npy"
-            hashes = sorted_file(self._folder / name)
-            self.statistics[f"duplicate_{unit}"] = number_repeated(hashes)
-            if self is not train:
-                others = np.load(train._folder / name, mmap_mode="r")
-                self.statistics[f"{unit}_in_train"] = number_in(hashes, others)
