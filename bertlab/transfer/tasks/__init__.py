@@ -19,13 +19,12 @@ from bertlab.transfer.scorers import ENTITY_METRICS
 from bertlab.transfer.tasks import catalogue, pydocs
 from bertlab.transfer.tasks.assemble import draw
 from bertlab.transfer.tasks.base import SPLITS, TASK_DATA, Task, TaskData
-from bertlab.transfer.tasks.columns import HEAD, UPOS, XPOS, conll, conllu
+from bertlab.transfer.tasks.columns import UPOS, XPOS, conll, conllu
 from bertlab.transfer.tasks.questions import json_task, squad
 from bertlab.transfer.tasks.senses import word_in_context
 from bertlab.transfer.tasks.tables import labelled_folders, labelled_lines, multiple_choice, table
 
 __all__ = [
-    "HEAD",
     "SPLITS",
     "TASKS",
     "TASK_DATA",
@@ -112,7 +111,7 @@ def load_task(task: Task, options: Mapping) -> TaskData:
     options = {**TASK_DATA, **options, "pretraining": pretraining}
     _check(options)
     directory = None
-    if options["directory"] not in ("", "tfds"):
+    if options["directory"]:
         directory = Path(options["directory"]).expanduser()
         if not directory.is_dir():
             raise UserError(f"config.task_data.directory={directory} is not a folder")

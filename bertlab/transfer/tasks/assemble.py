@@ -68,7 +68,6 @@ def file_task(
     folder: str = "",
     label_names: tuple[str, ...] = (),
     every_label: bool = False,
-    stored: Callable[[str], Iterable[Example]] | None = None,
     **fields,
 ) -> Task:
     """A task with a file or folder a split.
@@ -84,7 +83,6 @@ def file_task(
         folder: in the task's folder, where files may be too.
         label_names: the classes in order; () for those of train, sorted.
         every_label: () stands for those of all splits.
-        stored: split -> its examples, from TFDS.
         fields: others of `Task`.
     """
     splits = {"train": train, "valid": valid, "test": test}
@@ -96,9 +94,6 @@ def file_task(
         files = {split: (file.rstrip("/") + slash,) for split, file in files.items() if file}
         published = {}
         for split, names in (patterns | files).items():
-            if options["directory"] == "tfds" and stored:
-                published[split] = _identify(stored(split), "tfds")
-                continue
             if directory is None:
                 raise UserError(
                     f"config.task_data.directory is empty; give the folder of task '{name}'"
@@ -118,7 +113,7 @@ def file_task(
     return make_task(name, kind, metrics, load, is_in=is_in, **fields)
 
 
-def _identify(examples: Iterable[Example], path: Path | str) -> list[Example]:
+def _identify(examples: Iterable[Example], path: Path) -> list[Example]:
     """The examples, each with an id."""
     found: dict[str, Example] = {}
     for number, example in enumerate(examples):

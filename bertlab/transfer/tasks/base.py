@@ -11,7 +11,7 @@ from bertlab.transfer.examples import Example
 SPLITS = ("train", "valid", "test")
 
 TASK_DATA = dict(
-    # folder of the task's files, or tfds; of several tasks one for all, or one each (A+B)
+    # folder of the task's files; of several tasks one for all, or one each (A+B)
     directory="",
     train_file="",  # name of a file in it, if it is not one that the task looks for
     valid_file="",  # the same of the development set

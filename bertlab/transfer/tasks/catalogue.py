@@ -1,6 +1,6 @@
 """Tasks with published files: their names, layouts, columns and metrics."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from bertlab.transfer.tasks.base import Task
 from bertlab.transfer.tasks.columns import XPOS, conll, conllu
@@ -24,7 +24,6 @@ _THREE_WAY = ("contradiction", "entailment", "neutral")
 _SENTENCES = ("sentence1", "sentence2")
 _QUESTION_PAIR = ("question1", "question2")
 _STRINGS = ("#1 String", "#2 String")
-_PREMISE = ("premise", "hypothesis")
 _SIMILARITY = {"kind": "regression", "metrics": (), "symmetric": True}
 _PARAPHRASE = {"metrics": ("accuracy", "f1"), "symmetric": True}
 _JSON_LINES = {"train": "train.jsonl", "valid": "val.jsonl"}
@@ -45,8 +44,7 @@ def _glue(
     label: str = "label",
     classes: tuple[str, ...] = _BINARY,
     *,
-    dev: tuple[str, str] = ("dev.tsv", "validation"),
-    features: tuple[str, ...] = (),
+    dev: str = "dev.tsv",
     **options,
 ) -> Task:
     """One of GLUE's (Wang et al. 2019); its test sets have no labels, so they are not read.
@@ -54,41 +52,24 @@ def _glue(
     Args:
         name, folder: of the task, and of its files in GLUE.
         texts, label, classes: its columns and classes.
-        dev: the development set's file and its split in TFDS.
-        features: names of the texts in TFDS, if they are not `texts`.
+        dev: the development set's file.
         options: of `table`.
     """
 
-    def stored(split: str) -> Iterator[tuple[str, dict[str, str]]]:
-        from bertlab.data.corpora.tfds import open_dataset  # takes half a second to import
-
-        dataset = f"glue/{folder.lower().replace('-', '')}"
-        tfds_split = dev[1] if split == "valid" else split
-        builder, examples = open_dataset(dataset, tfds_split, "TFDS")
-        number_to_name = getattr(builder.info.features["label"], "int2str", str)
-        for number in range(len(examples)):
-            record = examples[number]
-            value = number_to_name(record["label"])
-            # TFDS has the files' names, or others in the order of their 0 and 1.
-            row = {label: value if not classes or value in classes else str(record["label"])}
-            row |= {text: record[key].decode() for text, key in zip(texts, features or texts)}
-            yield f"{dataset}/{tfds_split}:{number}", row
-
-    options |= {"label_names": classes, "folder": folder, "train": "train.tsv", "valid": dev[0]}
+    options |= {"label_names": classes, "folder": folder, "train": "train.tsv", "valid": dev}
     options.setdefault("metrics", "accuracy")
     pair = "".join(texts[1:])
-    return table(name, text=texts[0], pair=pair, label=label, stored=stored, **options)
+    return table(name, text=texts[0], pair=pair, label=label, **options)
 
 
 def _mnli(name: str, kind: str) -> Task:
-    dev = (f"dev_{kind}.tsv", f"validation_{kind}")
-    return _glue(name, "MNLI", _SENTENCES, "gold_label", _THREE_WAY, dev=dev, features=_PREMISE)
+    return _glue(name, "MNLI", _SENTENCES, "gold_label", _THREE_WAY, dev=f"dev_{kind}.tsv")
 
 
 _GLUE = (
     _glue("cola", "CoLA", ("sentence",), metrics=("matthews", "accuracy"), columns=_COLA),
     _glue("sst2", "SST-2", ("sentence",)),
-    _glue("mrpc", "MRPC", _STRINGS, "Quality", features=_SENTENCES, **_PARAPHRASE),
+    _glue("mrpc", "MRPC", _STRINGS, "Quality", **_PARAPHRASE),
     # The published train file has a few truncated rows; other readers skip them too.
     _glue("qqp", "QQP", _QUESTION_PAIR, "is_duplicate", skip_short_rows=True, **_PARAPHRASE),
     _glue("stsb", "STS-B", _SENTENCES, "score", (), **_SIMILARITY),

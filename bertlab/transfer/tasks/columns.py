@@ -11,8 +11,8 @@ from bertlab.transfer.tasks.assemble import file_task
 from bertlab.transfer.tasks.base import Task
 from bertlab.transfer.tasks.files import read_lines
 
-UPOS, XPOS, HEAD = 3, 4, 6
-"""Columns of CoNLL-U: universal tags, the treebank's own, the number of a word's head."""
+UPOS, XPOS = 3, 4
+"""Columns of CoNLL-U: universal tags, the treebank's own."""
 
 
 def conll(
@@ -66,7 +66,7 @@ def conllu(name: str, *, tag: int = UPOS, **task) -> Task:
     Ranges of multiword tokens (1-2) and empty nodes (1.1) are left out.
 
     Args:
-        tag: a column, such as `UPOS` or `XPOS`; the classes of `HEAD` are those of all splits.
+        tag: a column, such as `UPOS` or `XPOS`.
         task: of `file_task`.
     """
 
@@ -86,7 +86,7 @@ def conllu(name: str, *, tag: int = UPOS, **task) -> Task:
             if rows:
                 yield dataclasses.replace(_sentence(rows), id=sentence_id)
 
-    return file_task(name, "tagging", read, every_label=tag == HEAD, **task)
+    return file_task(name, "tagging", read, **task)
 
 
 def _blocks(path: Path, encoding: str) -> Iterator[list[tuple[str, str]]]:

@@ -81,32 +81,25 @@ def _quoted_records(path: Path, delimiter: str, encoding: str) -> Iterator[tuple
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # documents are longer than 128 KiB
     text = io.StringIO(read_text(path, encoding), newline="")
     reader = csv.reader(text, delimiter=delimiter, strict=True)
-    while True:
-        where = f"{path}:{reader.line_num + 1}"
-        try:
-            fields = next(reader, None)
-        except csv.Error as error:
-            raise UserError(f"{where}: the row is badly quoted ({error})") from error
-        if fields is None:
-            return
-        if fields:
-            yield where, fields
+    line = 1
+    try:
+        for fields in reader:
+            if fields:
+                yield f"{path}:{line}", fields
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(f"{path}:{line}: the row is badly quoted ({error})") from error
 
 
-def _table_task(name: str, kind: str, parse: Callable, options: dict, stored=None) -> Task:
+def _table_task(name: str, kind: str, parse: Callable, options: dict) -> Task:
     """A task of rows; `parse`: (row, split, "FILE:LINE") -> their examples."""
     layout = {key: options.pop(key) for key in read_rows.__kwdefaults__ if key in options}
 
-    def parse_rows(rows: Rows, split: str) -> Iterator[Example]:
+    def read(path: Path, split: str) -> Iterator[Example]:
+        rows = read_rows(path, **layout)
         return parse_each(rows, lambda row, where: parse(row, split, where))
 
-    return file_task(
-        name,
-        kind,
-        lambda path, split: parse_rows(read_rows(path, **layout), split),
-        stored=stored and (lambda split: parse_rows(stored(split), split)),
-        **options,
-    )
+    return file_task(name, kind, read, **options)
 
 
 def table(
@@ -118,7 +111,6 @@ def table(
     id: str = "",
     kind: str = "classification",
     unlabelled: str = "",
-    stored: Callable[[str], Rows] | None = None,
     **options,
 ) -> Task:
     """A task whose files are tables.
@@ -132,7 +124,6 @@ def table(
         id: a column with unique values; "": the number in the file.
         kind: classification, regression or tagging.
         unlabelled: what stands for "no label", as SNLI's "-"; such rows are left out.
-        stored: split -> rows, for `config.task_data.directory=tfds`.
         options: of `file_task` (train, valid, test, metrics, label_names, folder, symmetric) and of
             `read_rows` (columns, delimiter, quoted, encoding, json_lines, replace, ...).
     """
@@ -149,7 +140,7 @@ def table(
         value = None if value is None else _parse_label(kind, value, words)
         yield Example(row[id] if id else "", where, () if words else texts, value, words)
 
-    return _table_task(name, kind, parse, options, stored)
+    return _table_task(name, kind, parse, options)
 
 
 def _parse_label(kind: str, value: str, words: tuple[str, ...]) -> Any:

@@ -2,11 +2,8 @@
 
 import collections
 import itertools
-import types
 
-import numpy as np
 import pytest
-import tensorflow_datasets as tfds
 
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Answer, Example
@@ -163,26 +160,6 @@ def test_ones_own_tables_and_folders(tmp_path):
     folders = labelled_folders("own", ("no", "yes"), train="c/", test="d/")
     found = load_task(folders, options).examples["test"]
     assert [(one.texts[0], one.label) for one in found[2:4]] == [("no 2", 0), ("yes 0", 1)]
-
-
-def test_glue_from_tfds_equals_its_files(tmp_path, monkeypatch):
-    """TFDS has MRPC's classes by other names, in the order of the files' 0 and 1."""
-
-    label = tfds.features.ClassLabel(names=["not_equivalent", "equivalent"])
-    builder = types.SimpleNamespace(info=types.SimpleNamespace(features={"label": label}))
-
-    def open_dataset(name, split, key):
-        assert name == "glue/mrpc" and split in ("train", "validation")
-        return builder, [{"sentence1": b"a", "sentence2": b"b", "label": np.int64(1)}]
-
-    monkeypatch.setattr("bertlab.data.corpora.tfds.open_dataset", open_dataset)
-    found = load_task(find_task("mrpc"), {"directory": "tfds", "dev": "valid"}).examples["train"]
-    row = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\ta\tb\n"
-    for name in ("train", "dev"):
-        (tmp_path / f"{name}.tsv").write_text(row)
-    options = {"directory": str(tmp_path), "dev": "valid"}
-    (files,) = load_task(find_task("mrpc"), options).examples["train"]
-    assert [(one.texts, one.label) for one in found] == [(files.texts, files.label)]
 
 
 @pytest.mark.parametrize(
