@@ -6,12 +6,14 @@ come or go. The bounds are the fractions, unless that leaves valid or test witho
 it gets the document of the nearest position above.
 """
 
+import array
 import hashlib
-import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from bertlab.data.documents import Corpus, Document
 
@@ -44,36 +46,6 @@ def used_splits(data) -> list[str]:
     return [name for name in SPLITS if name == "train" or data[f"{name}_fraction"] > 0]
 
 
-class _Positions:
-    """What decides the bounds of the documents that pass."""
-
-    def __init__(self, data):
-        self._valid, self._test = data.valid_fraction, data.test_fraction
-        self._has_valid = False
-        self._lowest: list[float] = []  # three, not valid by fraction: valid, test, train need one
-
-    def watch(self, documents: Iterable[Document]) -> Iterator[Document]:
-        for document in documents:
-            found = position(document.id)
-            if document.split:
-                pass
-            elif found < self._valid:
-                self._has_valid = True
-            elif len(self._lowest) < 3 or found < self._lowest[-1]:
-                self._lowest = heapq.nsmallest(3, [*self._lowest, found])
-            yield document
-
-    def bounds(self) -> Bounds:
-        """Those of the fractions too if there are so few documents that none is left for train."""
-        plain = Bounds(self._valid, self._valid + self._test)
-        valid, test, lowest = plain.valid, plain.test, list(self._lowest)
-        if self._valid and not self._has_valid and lowest:
-            valid = math.nextafter(lowest.pop(0), 2)
-        if self._test and lowest and lowest[0] >= test:
-            test = math.nextafter(lowest.pop(0), 2)
-        return Bounds(valid, max(valid, test)) if lowest else plain
-
-
 def read_in_splits(
     corpus: Corpus, data, read: Callable[[Iterator[Document], Bounds], Any]
 ) -> tuple[Any, Bounds]:
@@ -84,8 +56,34 @@ def read_in_splits(
     """
     bounds = Bounds(data.valid_fraction, data.valid_fraction + data.test_fraction)
     while True:
-        positions = _Positions(data)
-        found = read(positions.watch(corpus.documents()), bounds)
-        if positions.bounds() == bounds:
+        positions = array.array("d")
+
+        def documents(positions=positions):
+            for document in corpus.documents():
+                if not document.split:
+                    positions.append(position(document.id))
+                yield document
+
+        found = read(documents(), bounds)
+        needed = bounds_for(data, np.asarray(positions))
+        if needed == bounds:
             return found, bounds
-        bounds = positions.bounds()
+        bounds = needed
+
+
+def bounds_for(data, positions: np.ndarray) -> Bounds:
+    """Those of the fractions, raised where valid or test would be empty; not if that leaves none
+    for train.
+
+    Args:
+        data: `config.data`.
+        positions: [D], of the documents without a published split.
+    """
+    plain = Bounds(data.valid_fraction, data.valid_fraction + data.test_fraction)
+    valid, test = plain.valid, plain.test
+    others = np.sort(positions[positions >= valid])[:3].tolist()
+    if valid and others and (positions >= valid).all():
+        valid = math.nextafter(others.pop(0), 2)
+    if data.test_fraction and others and others[0] >= test:
+        test = math.nextafter(others.pop(0), 2)
+    return Bounds(valid, max(valid, test)) if others else plain
