@@ -1,9 +1,5 @@
 """Sentence order instead of the next sentence: Lan et al. 2020 (ALBERT), table 5.
 
-    bertlab sweep --study=experiments/ablations/albert_sop.py \
-      --workdir=runs/albert_sop --jobs=2
-    bertlab report runs/albert_sop
-
 MLM on pairs of segments, in three variants: by itself (on NSP's pairs), with NSP (is B from another
 text?) and with SOP (have A and B changed places?). The report shows nsp/accuracy and sop/accuracy
 for the model trained on each. The paper tests every model on both questions (the NSP model is at
@@ -22,15 +18,12 @@ masks single words; the paper masks up to three together.
 
 Expect: NSP's accuracy is soon high, because the topic gives the answer. SOP is harder and stays
 lower. Downstream, SOP is ahead on pairs; single texts hardly differ.
-
-Cost at scale=tiny with seeds=1,select=off: 250 TFLOP, as `--dry_run` counts them; its time is not
-measured yet.
 """
 
-from common import ONE_LENGTH, read_setting
+from common import ONE_LENGTH, claims, read_setting
 
 from bertlab.config import papers
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import Published
 
 PAPER = {
     **papers.BERT,
@@ -67,14 +60,14 @@ PUBLISHED = Published(
     },
     note="MLM, NSP and SOP are accuracies on held-out text, the latter two of every model.",
 )
-CLAIMS = (
-    Claim(
+CLAIMS = claims(
+    PUBLISHED.source,
+    (
         "SOP",
         "NSP",
         "SQuAD 2.0 80.0 and 77.2, RACE 64.0 and 62.3; on NSP's own question 78.9 and 90.5",
-        PUBLISHED.source,
     ),
-    Claim("SOP", "None", "SQuAD 2.0 80.0 and 78.1, RACE 64.0 and 61.7", PUBLISHED.source),
+    ("SOP", "None", "SQuAD 2.0 80.0 and 78.1, RACE 64.0 and 61.7"),
 )
 
 
@@ -89,7 +82,7 @@ def get_study(arguments=None):
         for name in QUESTIONS
         if name in tasks
     }
-    return Study(
+    return setting.study(
         name="albert_sop",
         title="Next sentence and sentence order",
         question="What does a loss on pairs of segments give beside MLM, and which one?",
@@ -102,12 +95,9 @@ def get_study(arguments=None):
                     "config": setting.recipe("bert", objectives="mlm+sop"),
                     "data.segment_pair.negatives": "swapped",
                 },
-            },
-            "seed": setting.seeds,
+            }
         },
-        overrides={**setting.overrides, **setting.transformer, "data.format": "segment_pair"},
-        rates=setting.rates,
-        task_rates=setting.task_rates,
+        overrides={**setting.on_transformer, "data.format": "segment_pair"},
         downstream={**tasks, **asked},
         published=PUBLISHED,
         claims=CLAIMS,

@@ -1,9 +1,5 @@
 """What each part of AWD-LSTM gives as a language model: Merity et al. 2017, section 7, table 4.
 
-    bertlab sweep --study=experiments/ablations/awd_lstm_table4.py \
-      --workdir=runs/awd_lstm_table4 --jobs=2
-    bertlab report runs/awd_lstm_table4
-
 The full model, and eight variants that each lack one part: fine-tuning, averaging (SGD at a
 constant rate instead of NT-ASGD; the paper halves the rate there), backpropagation of varying
 length, embedding dropout, weight decay, activation penalties (AR and TAR), embeddings narrower than
@@ -37,16 +33,13 @@ has no fine-tuning either.
 
 Expect: the weight-dropped recurrence matters most, then averaging and the embeddings' width. If a
 small model cannot overfit the text, every kind of dropout at first costs more than it gains.
-
-Cost at scale=tiny with seeds=1,select=off: 2,570 TFLOP, as `--dry_run` counts them; its time is not
-measured yet.
 """
 
 from common import read_setting
 
 from bertlab.config import papers
 from bertlab.errors import UserError
-from bertlab.studies.study import Published, Study
+from bertlab.studies.study import Published
 
 PUBLISHED = Published(
     source="Merity et al. 2017, table 4 (perplexity)",
@@ -75,7 +68,7 @@ def get_study(arguments=None):
     once = setting.steps(setting.recipe("awd_lstm"))
     every = setting.pretraining["train.eval_every"]
     looks = {"train.eval_every": min(100, every)} if setting.scale in ("tiny", "mini") else {}
-    return Study(
+    return setting.study(
         name="awd_lstm_table4",
         title="The parts of AWD-LSTM",
         question="What does each part of AWD-LSTM's regularisation and optimisation give?",
@@ -93,8 +86,7 @@ def get_study(arguments=None):
                     "model.width": setting.numbers("awd_lstm")["hidden"]
                 },
                 "without weight-dropping": {"model.weight_dropout": 0.0},
-            },
-            "seed": setting.seeds,
+            }
         },
         overrides={
             **setting.own_optimizer,
@@ -102,8 +94,5 @@ def get_study(arguments=None):
             "train.steps": 2 * once,
             "optimizer.average_again": once,
         },
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(),
         published=PUBLISHED,
     )

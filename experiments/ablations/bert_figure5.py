@@ -1,33 +1,25 @@
 """How scores grow with pretraining, masked and left to right: Devlin et al. 2019, appendix C.1,
 figure 5.
 
-    bertlab sweep --study=experiments/ablations/bert_figure5.py \
-      --workdir=runs/bert_figure5 --jobs=2
-    bertlab report runs/bert_figure5
-
 MLM and LTR share one body; each seed pretrains each of them once. The study keeps checkpoints at
 the last points of a logarithmic grid (200, 500, 1,000, 2,000, 5,000 and 6,000 at scale=tiny) and
 fine-tunes each, as in the paper. The learning rate has not yet fallen at the early checkpoints, so
 a point shows what the run has learned so far, not what a full schedule of that length would give.
 The report plots scores against steps, tokens, supervised positions and FLOPs; at 0 it shows the
 body from random values. Neither model has NSP (the paper's masked model has it). The pretrainings
-and the fine-tuning are those of `bert_table5.py`. All rows read a word at its last piece: only
-there has a left-to-right model seen the whole word. The paper's task is MNLI:
-`tasks=mnli,data=DIR`. At scale=paper `valid` selects each point's rate among the paper's four.
+and the fine-tuning are those of `bert_table5.py`. The paper's task is MNLI: `tasks=mnli,data=DIR`.
+At scale=paper `valid` selects each point's rate among the paper's four.
 
 Expect: both rise with steps (in the paper by about a point on MNLI from 500,000 to 1,000,000). In
 the paper MLM is above LTR almost at once, though it learns more slowly; Gisserot-Boukhlef et al.
 2025 find left-to-right ahead early. With few tokens, expect the latter.
-
-Cost at scale=tiny with seeds=1,select=off: 208 TFLOP, as `--dry_run` counts them. Its five seeds in
-`experiments/results/bert_figure5_tiny_wikipedia` took 3.1 hours of one core.
 """
 
-from common import LAST_PIECE, read_setting
+from common import LAST_PIECE, claims, read_setting
 
 from bertlab.config import papers
 from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import Published
 from bertlab.train.hooks import kept_steps
 from bertlab.transfer.recipes import BERT_RATES
 
@@ -39,6 +31,7 @@ PUBLISHED = Published(
     " after 1,000,000. Variants here"
     " have their own steps in their names.",
 )
+FINDING = "MNLI 84.4 and 82.1 after 1,000,000 steps"
 
 
 def get_study(arguments=None):
@@ -46,38 +39,21 @@ def get_study(arguments=None):
     mlm = setting.recipe("bert", objectives="mlm")
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     points = kept_steps("log", setting.steps(mlm))[-6:]
-    return Study(
+    return setting.study(
         name="bert_figure5",
         title="Pretraining steps",
         question="How do downstream scores grow with pretraining, masked and left to right?",
         config=mlm,
-        axes=product(
-            chain(
-                product(
-                    axis("pretraining", {"MLM": {}, "LTR": ltr}),
-                    axis("steps", {str(step): {"finetune.init_step": step} for step in points}),
-                ),
-                axis("pretraining", {"No pretraining": {"train.steps": 0}}),
+        axes=chain(
+            product(
+                axis("pretraining", {"MLM": {}, "LTR": ltr}),
+                axis("steps", {str(step): {"finetune.init_step": step} for step in points}),
             ),
-            axis("seed", setting.seeds),
+            axis("pretraining", {"No pretraining": {"train.steps": 0}}),
         ),
-        overrides={
-            **setting.overrides,
-            **setting.transformer,
-            **LAST_PIECE,
-            "data.format": "segment_pair",
-        },
-        rates=setting.rates,
+        overrides={**setting.on_transformer, **LAST_PIECE, "data.format": "segment_pair"},
         task_rates=setting.published_rates(BERT_RATES),
-        downstream=setting.downstream(),
         published=PUBLISHED,
-        claims=[
-            Claim(
-                f"MLM, {points[-1]}",
-                f"LTR, {points[-1]}",
-                "MNLI 84.4 and 82.1 after 1,000,000 steps",
-                PUBLISHED.source,
-            )
-        ],
+        claims=claims(PUBLISHED.source, (f"MLM, {points[-1]}", f"LTR, {points[-1]}", FINDING)),
         contrasts=[(f"MLM, {step}", f"LTR, {step}") for step in points],
     )

@@ -1,7 +1,5 @@
 """Which part of BERT's pretraining counts: Devlin et al. 2019, section 5.1, table 5.
 
-    bertlab sweep --study=experiments/ablations/bert_table5.py --workdir=runs/table5 --jobs=2
-
 Four models on the same text: BERT (MLM + NSP); without NSP; left to right without NSP, also in
 fine-tuning; and the same pretraining with a new BiLSTM on top in fine-tuning. MLM and LTR share one
 body; direction and objective differ. The paper has no rows without pretraining. Ours are BERT's
@@ -11,8 +9,7 @@ what the BiLSTM gives by itself.
 All rows classify a text in the same way, as in `bert_figure5.py`. At base and paper the pooler
 reads the token that has seen the whole text: [CLS], or the last token of a left-to-right model. At
 smaller scales the head reads the mean of the states. The pooler cannot see a BiLSTM, so "+ BiLSTM"
-reads the BiLSTM's state at that last token. All rows read a word at its last piece: only there has
-a left-to-right model seen the whole word.
+reads the BiLSTM's state at that last token.
 
 The task `next_sentence` stands in for the paper's pairs. It asks NSP's own question about held-out
 sentences. At base and paper BERT has a head start: its pooler was trained on that question. At
@@ -30,7 +27,7 @@ them (15 % in the paper). experiments/README.md has the measured results.
 from common import LAST_PIECE, read_setting
 
 from bertlab.config import papers
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import Claim, Published
 from bertlab.transfer.recipes import BERT_RATES
 
 PUBLISHED = Published(
@@ -92,7 +89,7 @@ def get_study(arguments=None):
     bilstm = {"finetune.head.bilstm": 2}
     if setting.scale in ("base", "paper"):  # their recipe's pooler reads the body, below a biLSTM
         bilstm["finetune.head.pooling"] = "last"
-    return Study(
+    return setting.study(
         name="bert_table5",
         title="BERT's pretraining tasks",
         question="What do next-sentence prediction and seeing both sides give downstream?",
@@ -105,18 +102,10 @@ def get_study(arguments=None):
                 "+ BiLSTM": ltr | bilstm,
                 "No pretraining": {"train.steps": 0},
                 "No pretraining + BiLSTM": ltr | bilstm | {"train.steps": 0},
-            },
-            "seed": setting.seeds,
+            }
         },
-        overrides={
-            **setting.overrides,
-            **setting.transformer,
-            **LAST_PIECE,
-            "data.format": "segment_pair",
-        },
-        rates=setting.rates,
+        overrides={**setting.on_transformer, **LAST_PIECE, "data.format": "segment_pair"},
         task_rates=setting.published_rates(BERT_RATES),
-        downstream=setting.downstream(),
         published=PUBLISHED,
         claims=CLAIMS,
     )

@@ -1,9 +1,5 @@
 """How large the model should be: Devlin et al. 2019, section 5.2, table 6.
 
-    bertlab sweep --study=experiments/ablations/bert_table6.py \
-      --workdir=runs/bert_table6 --jobs=2
-    bertlab report runs/bert_table6
-
 BERT (MLM + NSP) in six sizes, named layers/width/heads, on the same text with the same
 hyper-parameters. At scale=base and scale=paper the sizes are the published ones. Smaller scales
 scale them down in the same steps: a quarter and half of the layers, half with fewer heads, all
@@ -16,16 +12,12 @@ pretraining, as in the paper (five), and `valid` selects each task's rate among 
 Expect: perplexity falls and scores rise with size, even on tasks of a few thousand examples. With
 few steps the deepest model may fall behind, because it reads the same tokens at the same rate as
 the others.
-
-Cost at scale=tiny with seeds=1,select=off: 1,290 TFLOP, as `--dry_run` counts them; its time is not
-measured yet.
 """
 
-from common import read_setting
+from common import claims, read_setting
 
 from bertlab.config import papers
-from bertlab.studies.axes import axis, product
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import Published
 from bertlab.transfer.recipes import BERT_RATES
 
 PUBLISHED = Published(
@@ -72,21 +64,16 @@ def shape(size):
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=papers.BERT)
     sizes = SIZES[setting.scale]
-    return Study(
+    return setting.study(
         name="bert_table6",
         title="BERT's size",
         question="What do more layers, more width and more heads give, in perplexity and"
         " downstream?",
         config=setting.recipe("bert", objectives="mlm+nsp"),
-        axes=product(
-            axis("layers/width/heads", {size: shape(size) for size in sizes}), setting.restarts()
-        ),
-        overrides={**setting.overrides, **setting.transformer},
-        rates=setting.rates,
+        axes={"layers/width/heads": {size: shape(size) for size in sizes}},
+        seeds=setting.restarts(),
+        overrides=setting.on_transformer,
         task_rates=setting.published_rates(BERT_RATES),
-        downstream=setting.downstream(),
         published=PUBLISHED,
-        claims=[
-            Claim(sizes[a], sizes[b], published, PUBLISHED.source) for a, b, published in CLAIMS
-        ],
+        claims=claims(PUBLISHED.source, *((sizes[a], sizes[b], of) for a, b, of in CLAIMS)),
     )

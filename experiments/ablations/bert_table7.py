@@ -1,9 +1,5 @@
 """Features or fine-tuning, and features of which layers: Devlin et al. 2019, section 5.3, table 7.
 
-    bertlab sweep --study=experiments/ablations/bert_table7.py \
-      --workdir=runs/bert_table7 --jobs=2
-    bertlab report runs/bert_table7
-
 One BERT (MLM + NSP) per seed, used in seven ways at the cost of one pretraining: fine-tuned, or
 frozen under a new BiLSTM of two layers (recipe bert_features). The BiLSTM reads the embeddings, the
 second-to-last layer, the last, or a mix of the last four or of all. The model of scale=tiny has two
@@ -21,16 +17,13 @@ among the paper's four. The rate under the BiLSTM is ours.
 
 Expect: fine-tuning best (in the paper 0.3 F1 above the concatenation of the last four), then mixes,
 then the second-to-last layer, then the last, and the embeddings far behind.
-
-Cost at scale=tiny with seeds=1,select=off: 82.1 TFLOP, as `--dry_run` counts them. Its three seeds
-in `experiments/results/bert_table7_tiny_wikipedia` took 57 minutes of one core.
 """
 
-from common import read_setting
+from common import claims, read_setting
 
 from bertlab.config import papers
-from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.study import TASK_RATES, Claim, Published, Study
+from bertlab.studies.axes import axis, chain
+from bertlab.studies.study import TASK_RATES, Published
 from bertlab.transfer.recipes import BERT_RATES
 
 PUBLISHED = Published(
@@ -74,20 +67,19 @@ def get_study(arguments=None):
         f"Concatenation of last {last}": setting.features(f"concat_last_{last}"),
         f"Weighted sum of {all_layers}": setting.features(mix),
     }
-    return Study(
+    return setting.study(
         name="bert_table7",
         title="BERT as features",
         question="Which layers are the best features, and how far behind fine-tuning are they?",
         config=setting.recipe("bert", objectives="mlm+nsp"),
-        axes=product(chain(tuned, axis("use", features)), setting.restarts()),
-        overrides={**setting.overrides, **setting.transformer},
+        axes=chain(tuned, axis("use", features)),
+        seeds=setting.restarts(),
+        overrides=setting.on_transformer,
         select=[TASK_RATES] if TASK_RATES in tuned[0] else [],
-        rates=setting.rates,
-        task_rates=setting.task_rates,
         downstream=setting.in_documents(),
         published=PUBLISHED,
-        claims=[
-            Claim(a.format(last=last), b.format(last=last), of, PUBLISHED.source)
-            for a, b, of in CLAIMS
-        ],
+        claims=claims(
+            PUBLISHED.source,
+            *((a.format(last=last), b.format(last=last), of) for a, b, of in CLAIMS),
+        ),
     )

@@ -1,10 +1,6 @@
 """What a chosen token becomes, [MASK], itself or another one: Devlin et al. 2019, appendix C.2,
 table 8.
 
-    bertlab sweep --study=experiments/ablations/bert_table8.py \
-      --workdir=runs/bert_table8 --jobs=2
-    bertlab report runs/bert_table8
-
 Six ways to corrupt the chosen 15 %, as percentages [MASK]/same/random. Each is used fine-tuned and
 as features (a BiLSTM on the frozen body reads the last four layers side by side, or all layers if
 the model has fewer). Both uses share their pretraining. The paper's tasks are MNLI and, in both
@@ -16,16 +12,13 @@ BERT keeps the case of letters, and a name is read in its document, as in table 
 Expect: fine-tuning hardly depends on the corruption, even at 100 % [MASK]. As features, 100 %
 [MASK] is clearly worst (94.0 against 94.9 F1), because downstream text contains no [MASK]. Random
 tokens without [MASK] cost a little everywhere.
-
-Cost at scale=tiny with seeds=1,select=off: 491 TFLOP, as `--dry_run` counts them; its time is not
-measured yet.
 """
 
-from common import read_setting
+from common import claims, read_setting
 
 from bertlab.config import papers
 from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.study import TASK_RATES, Claim, Published, Study
+from bertlab.studies.study import TASK_RATES, Published
 from bertlab.transfer.recipes import BERT_RATES
 
 # [MASK]/same/random -> MNLI fine-tuned, NER fine-tuned, NER by features.
@@ -46,15 +39,11 @@ PUBLISHED = Published(
     },
     note="Tables 5 and 7 report other runs; they differ from these by up to a point.",
 )
-CLAIMS = (
-    Claim("80/10/10, features", "100/0/0, features", "NER 94.9 and 94.0", PUBLISHED.source),
-    Claim("80/10/10, features", "0/0/100, features", "NER 94.9 and 94.6", PUBLISHED.source),
-    Claim(
-        "80/10/10, fine-tuned",
-        "0/0/100, fine-tuned",
-        "MNLI 84.2 and 83.6, NER 95.4 and 94.9",
-        PUBLISHED.source,
-    ),
+CLAIMS = claims(
+    PUBLISHED.source,
+    ("80/10/10, features", "100/0/0, features", "NER 94.9 and 94.0"),
+    ("80/10/10, features", "0/0/100, features", "NER 94.9 and 94.6"),
+    ("80/10/10, fine-tuned", "0/0/100, fine-tuned", "MNLI 84.2 and 83.6, NER 95.4 and 94.9"),
 )
 
 
@@ -68,7 +57,7 @@ def get_study(arguments=None):
     setting = read_setting(arguments, paper=papers.BERT_CASED)
     last = min(4, setting.numbers("bert")["layers"])
     tuned = setting.at_rates(axis("use", {"fine-tuned": {}}), BERT_RATES)
-    return Study(
+    return setting.study(
         name="bert_table8",
         title="BERT's masking procedure",
         question="Does it matter what a chosen token becomes, fine-tuned and as features?",
@@ -76,12 +65,9 @@ def get_study(arguments=None):
         axes=product(
             axis("[MASK]/same/random", {shares: corruption(shares) for shares in TABLE}),
             chain(tuned, axis("use", {"features": setting.features(f"concat_last_{last}")})),
-            axis("seed", setting.seeds),
         ),
         select=[TASK_RATES] if TASK_RATES in tuned[0] else [],
-        overrides={**setting.overrides, **setting.transformer},
-        rates=setting.rates,
-        task_rates=setting.task_rates,
+        overrides=setting.on_transformer,
         downstream=setting.in_documents(),
         published=PUBLISHED,
         claims=CLAIMS,

@@ -1,14 +1,9 @@
 """Left to right first, then masked: Gisserot-Boukhlef et al. 2025, arXiv 2507.00994.
 
-    bertlab sweep --study=experiments/ablations/clm_then_mlm.py \
-      --workdir=runs/clm_then_mlm --jobs=2
-    bertlab report runs/clm_then_mlm
-
 One budget of steps, spent on MLM, on causal language modelling (CLM), or on CLM for a quarter, half
 or three quarters of the steps and then on MLM. CLM is the objective `prefix` without a prefix: left
 to right on a body that otherwise sees both sides. The model trained only with CLM is fine-tuned
-twice: seeing both sides and, in another row, only the left. All rows read a word at its last piece:
-only there has a left-to-right model seen the whole word. `rate=` sets MLM's mask rate; the paper
+twice: seeing both sides and, in another row, only the left. `rate=` sets MLM's mask rate; the paper
 has 20 to 50 %.
 
 The learning rate is constant between a warm-up and a cooldown (in the paper 2,000 of 42,000 steps
@@ -23,16 +18,12 @@ results as figures.
 
 Expect: CLM ahead early and on tokens; MLM ahead of CLM on sentences, most on questions and answers;
 CLM and then MLM above MLM, reliably with a quarter of CLM; with three quarters no worse than MLM.
-
-Cost at scale=tiny with seeds=1,select=off: 482 TFLOP, as `--dry_run` counts them; its time is not
-measured yet.
 """
 
-from common import LAST_PIECE, read_setting
+from common import LAST_PIECE, claims, read_setting
 
 from bertlab.errors import UserError
 from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.study import Claim, Study
 
 # Steps, rate and rows: the paper. Shape and vocabulary: Nicolas-BZRD/EuroBERT
 # optimus/trainer/model/encoder/eurobert.py, 210m.
@@ -54,23 +45,18 @@ SHARES = (0.25, 0.5, 0.75)
 CLM, MLM = {"objectives.mlm.weight": 0.0}, {"objectives.prefix.weight": 0.0}
 FULL, SHORTER, BEFORE_COOLDOWN, CONTINUED = 42, (12, 22), 40, 22  # thousands of steps
 SOURCE = "Gisserot-Boukhlef et al. 2025 (figures, without numbers)"
-CLAIMS = (
-    Claim(
-        "MLM",
-        "CLM",
-        "MLM above CLM on sentences, most on questions and answers; not on tokens",
-        SOURCE,
-    ),
-    Claim(
+CLAIMS = claims(
+    SOURCE,
+    ("MLM", "CLM", "MLM above CLM on sentences, most on questions and answers; not on tokens"),
+    (
         "25% CLM then MLM",
         "MLM",
         "CLM and then MLM best at a fixed budget, reliably with a quarter of CLM",
-        SOURCE,
     ),
 )
 
-CONTINUED_CLAIM = Claim(
-    "CLM, continued as MLM", "MLM, continued", "MLM from CLM above MLM from MLM", SOURCE
+CONTINUED_CLAIMS = claims(
+    SOURCE, ("CLM, continued as MLM", "MLM, continued", "MLM from CLM above MLM from MLM")
 )
 
 
@@ -114,7 +100,7 @@ def shorter_and_continued(steps):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER, least={"steps": 2}, rate=0.3, whole="")
+    setting = read_setting(arguments, paper=PAPER, rate=0.3, whole="")
     recipe = setting.recipe("modern", objectives="mlm+prefix")
     steps, whole = (
         setting.steps(recipe),
@@ -126,15 +112,14 @@ def get_study(arguments=None):
         axis("pretraining", fixed(steps)),
         *([shorter_and_continued(steps)] if whole == "on" else []),
     ]
-    return Study(
+    return setting.study(
         name="clm_then_mlm",
         title="Causal and then masked language modelling",
         question="Does an encoder profit from being pretrained left to right first?",
         config=recipe,
-        axes=product(chain(*rows), axis("seed", setting.seeds)),
+        axes=chain(*rows),
         overrides={
-            **setting.overrides,
-            **setting.transformer,
+            **setting.on_transformer,
             **LAST_PIECE,
             "model.local_window": 0,
             "objectives.prefix.max_share": 0.0,
@@ -142,8 +127,5 @@ def get_study(arguments=None):
             "optimizer.decay": "constant",
             "optimizer.cooldown_steps": steps // 21,  # the paper's 2,000 of 42,000
         },
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(),
-        claims=[*CLAIMS, *([CONTINUED_CLAIM] if whole == "on" else [])],
+        claims=[*CLAIMS, *(CONTINUED_CLAIMS if whole == "on" else ())],
     )

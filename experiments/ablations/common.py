@@ -1,12 +1,11 @@
 """Shared by the studies of this folder: arguments, scales, and tasks with their data.
 
 setting = read_setting(arguments, paper=papers.BERT)
-Study(config=setting.recipe("bert", objectives="mlm"), overrides=setting.overrides,
-      downstream=setting.downstream(), ...)
+setting.study(config=setting.recipe("bert", objectives="mlm"), axes={"masks": {...}}, ...)
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -16,8 +15,7 @@ from bertlab.config import add_objectives, base_config, load_config, parse_argum
 from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
 from bertlab.studies.axes import Point, axis, product
-from bertlab.studies.study import rate_axis
-from bertlab.transfer.kinds import KINDS, Kind, find_kind
+from bertlab.studies.study import Claim, Study, rate_axis
 from bertlab.transfer.recipes import RECIPES
 from bertlab.transfer.tasks import find_task
 
@@ -239,13 +237,38 @@ class Setting:
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """The scale's overrides; add `transformer` for transformers."""
+        """The scale's overrides."""
         return {**self.pretraining, **self.adam, **self.finetune}
+
+    @property
+    def on_transformer(self) -> dict[str, Any]:
+        """The scale's overrides of a transformer."""
+        return {**self.overrides, **self.transformer}
 
     @property
     def own_optimizer(self) -> dict[str, Any]:
         """`overrides` for recipes with an optimiser and dropouts of their own."""
         return {**self.pretraining, **self.finetune}
+
+    @property
+    def elmo_tokens(self) -> str:
+        """What ELMo reads: characters, as published, at scale=paper."""
+        return "characters" if self.scale == "paper" else "subwords"
+
+    def study(
+        self,
+        axes: Mapping[str, Mapping[str, Any]] | Sequence[Point],
+        seeds: Sequence[Point] = (),
+        **fields: Any,
+    ) -> Study:
+        """A study at these rates and on these tasks, if `fields` has no others; its last axis is
+        the seed's."""
+        grid = (
+            product(*itertools.starmap(axis, axes.items())) if isinstance(axes, Mapping) else axes
+        )
+        own = {"rates": self.rates, "task_rates": self.task_rates}
+        own |= {} if "downstream" in fields else {"downstream": self.downstream()}
+        return Study(axes=product(grid, seeds or axis("seed", self.seeds)), **own | fields)
 
     def steps(self, recipe: str) -> int:
         """Steps of pretraining: the arguments', the scale's or the study's, else the recipe's."""
@@ -315,24 +338,24 @@ class Setting:
         return {**_finetune(rows), **self.finetune, "finetune.recipe": recipe}
 
     def downstream(
-        self, suits: Callable[[Kind], bool] | None = None, long_rows: int = LONG_ROWS
+        self, kinds: Sequence[str] = (), long_rows: int = LONG_ROWS
     ) -> dict[str, dict[str, Any]]:
         """`Study.downstream`: each task once for each number of `labels` and each of `uses`, such
         as "package_100_probe".
 
         Args:
-            suits: Whether the study can use a kind of task; None: any.
+            kinds: Of the tasks that the study can use; empty: all.
             long_rows: Pieces of a row of the tasks in LONG from scale=base on; 0: the recipe's.
 
         Raises:
-            UserError: No task suits.
+            UserError: No task is of these kinds.
         """
         names = self.tasks
-        if suits:
-            names = [name for name in names if suits(find_kind(find_task(config_name(name)).kind))]
+        if kinds:
+            names = [name for name in names if find_task(config_name(name)).kind in kinds]
             if not names:
-                kinds = " or ".join(name for name, kind in KINDS.items() if suits(kind))
-                raise UserError(f"tasks={'+'.join(self.tasks)}: this study needs one of {kinds}")
+                listed = " or ".join(kinds)
+                raise UserError(f"tasks={'+'.join(self.tasks)}: this study needs one of {listed}")
         found = {}
         for name, count, use in itertools.product(names, self.labels or [0], self.uses):
             parts = [Path(name).stem]
@@ -380,7 +403,6 @@ def read_setting(
     tasks: Sequence[str] = ("package", "code_spans"),
     seeds: int = 5,
     presets: Mapping[str, Mapping[str, Any]] | None = None,
-    least: Mapping[str, int] | None = None,
     body: str = "today",
     **others: Any,
 ) -> Setting:
@@ -399,7 +421,6 @@ def read_setting(
         tasks, seeds, body: Defaults. `body` counts at tiny and mini; larger scales have the
             papers'.
         presets: Further scales: name -> the arguments that it stands for, `scale` among them.
-        least: "steps" or "task_steps" -> the smallest value that the study allows; default 1.
         **others: The study's own arguments with their defaults.
 
     Raises:
@@ -414,7 +435,7 @@ def read_setting(
         values = parse_arguments(arguments, **defaults | presets[preset])
         values["scale"] = presets[preset]["scale"]
     scale = values["scale"]
-    _check(values, {"seeds": 1, "steps": 1, "task_steps": 1} | dict(least or {}), presets)
+    _check(values, presets)
     pretraining, adam, finetune = _at_scale(values, paper or {})
     small = scale in ("tiny", "mini")
     select = values["select"] or ("on" if scale in SELECTING else "off")
@@ -439,6 +460,11 @@ def read_setting(
     )
 
 
+def claims(source: str, *findings: tuple) -> list[Claim]:
+    """Published findings of one source: (higher, lower, numbers), perhaps with kinds of task."""
+    return [Claim(*finding[:3], source, *finding[3:]) for finding in findings]
+
+
 def config_name(task: str) -> str:
     """What `config.task` has for a task's name."""
     family, _, own = task.partition("_")
@@ -455,22 +481,16 @@ def _finetune(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {f"finetune.{key}": value for key, value in settings.items()}
 
 
-def _check(values: Mapping[str, Any], least: Mapping[str, int], presets: Iterable[str]) -> None:
+def _check(values: Mapping[str, Any], presets: Iterable[str]) -> None:
     """Refuses values that no study can have."""
-    choices = {"scale": SCALES, "body": tuple(BODIES), "use": ("study", "probe", "study+probe")}
+    choices = {"scale": (*presets, *SCALES), "body": tuple(BODIES)}
+    choices |= {"use": ("study", "probe", "study+probe")}
     for name, allowed in choices.items():
         if values[name] not in allowed:
-            listed = ", ".join((*presets, *allowed) if name == "scale" else allowed)
-            raise UserError(f"{name}={values[name]}: choose one of {listed}")
-    for name, fewest in least.items():
-        if values[name] < fewest and (name == "seeds" or values[name]):
-            raise UserError(f"{name}={values[name]}: give at least {fewest}")
-    for name in filter(None, values["tasks"].split("+")):
+            raise UserError(f"{name}={values[name]}: choose one of {', '.join(allowed)}")
+    for name in values["tasks"].split("+"):
         if name in TASKS and not values["data"]:
             raise UserError(f"tasks={values['tasks']}: {name} has files; add data=DIRECTORY")
-        if name not in TASKS and name not in OWN_TASKS and not name.endswith(".py"):
-            names = ", ".join((*OWN_TASKS, *TASKS))
-            raise UserError(f"tasks={values['tasks']}: {name} is no .py file and not in {names}")
 
 
 def _at_scale(values: Mapping[str, Any], paper: Mapping[str, Any]) -> tuple[dict, dict, dict]:

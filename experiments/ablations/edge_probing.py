@@ -1,12 +1,6 @@
 """What contextual vectors know beyond the words themselves: edge probing, Tenney et al. 2019, table
 2.
 
-    bertlab sweep --study=experiments/ablations/edge_probing.py \
-      --workdir=runs/edges --jobs=2
-    bertlab sweep --study=experiments/ablations/edge_probing.py:tasks=edges_relations,data=tasks \
-      --workdir=runs/edges
-    bertlab report runs/edges
-
 A probe labels spans of a sentence, or pairs of spans, from frozen vectors of:
 
 - lexical: the embeddings alone, without context;
@@ -28,9 +22,6 @@ vectors have no positions; here they have those that the body adds to its embedd
 Expect: contextual far above lexical on parts of speech, constituents, dependencies and roles, and
 little above on the semantic tasks (SPR, Winograd). mix above cat, above all for BERT on
 constituents.
-
-Cost at scale=tiny with seeds=1,select=off: 493 TFLOP, as `--dry_run` counts them; its time is not
-measured yet.
 """
 
 import systems
@@ -38,7 +29,7 @@ from common import LAST_PIECE, SAME_ROWS, config_name, read_setting
 
 from bertlab.contrib.edges import KIND
 from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import Claim, Published
 
 LAYERS = {"lexical": "layer:0", "top": "last", "mix": "scalar_mix", "cat": "concat_first_last"}
 PUBLISHED = Published(
@@ -122,23 +113,18 @@ def get_study(arguments=None):
         for name, settings in downstream.items():
             if settings.get("task", name) in SMALL_TASKS and not setting.task_steps:
                 downstream[name] = FEWER | settings
-    return Study(
+    return setting.study(
         name="edge_probing",
         title="Edge probing",
         question="What do contextual vectors know of a sentence's structure that its words alone"
         " do not tell?",
         config=setting.recipe("bert"),
-        axes=product(
-            chain(
-                product(with_models("static"), layers("lexical")),
-                product(with_models("ULMFiT"), layers("lexical", "top", "cat")),
-                product(with_models("ELMo", "GPT", "BERT"), layers(*LAYERS)),
-            ),
-            axis("seed", setting.seeds),
+        axes=chain(
+            product(with_models("static"), layers("lexical")),
+            product(with_models("ULMFiT"), layers("lexical", "top", "cat")),
+            product(with_models("ELMo", "GPT", "BERT"), layers(*LAYERS)),
         ),
         overrides={**probes, **LAST_PIECE},
-        rates=setting.rates,
-        task_rates=setting.task_rates,
         downstream=downstream,
         published=PUBLISHED,
         claims=CLAIMS,

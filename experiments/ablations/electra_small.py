@@ -1,9 +1,5 @@
 """What makes ELECTRA learn more from the same text: Clark et al. 2020, section 3.4, table 5.
 
-    bertlab sweep --study=experiments/ablations/electra_small.py \
-      --workdir=runs/electra_small --jobs=2
-    bertlab report runs/electra_small
-
 Five objectives on one body, from MLM to ELECTRA: BERT (MLM without NSP); Replace MLM (a generator's
 tokens in place of [MASK]); ELECTRA 15 % (which of the chosen tokens are replaced?); All-Tokens MLM
 (predicts every token, with a way to copy); ELECTRA (is this token replaced? for every token). At
@@ -21,15 +17,12 @@ gives the top layer 0.8² of the head's rate; ours does neither.
 
 Expect: ELECTRA best and All-Tokens MLM close behind, the others near BERT. Most of the gain comes
 from supervision at every token, little from removing the mismatch of [MASK].
-
-Cost at scale=tiny with seeds=1,select=off: 489 TFLOP, as `--dry_run` counts them; its time is not
-measured yet.
 """
 
-from common import ONE_LENGTH, read_setting
+from common import ONE_LENGTH, claims, read_setting
 
 from bertlab.config import papers
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import Published
 
 TASKS = {
     "Replace MLM": "replace_mlm",
@@ -49,11 +42,12 @@ PUBLISHED = Published(
         "ELECTRA": (85.0,),
     },
 )
-CLAIMS = (
-    Claim("ELECTRA", "BERT", "GLUE 85.0 and 82.2", PUBLISHED.source),
-    Claim("ELECTRA", "ELECTRA 15 %", "GLUE 85.0 and 82.4", PUBLISHED.source),
-    Claim("ELECTRA", "All-Tokens MLM", "GLUE 85.0 and 84.3", PUBLISHED.source),
-    Claim("All-Tokens MLM", "Replace MLM", "GLUE 84.3 and 82.4", PUBLISHED.source),
+CLAIMS = claims(
+    PUBLISHED.source,
+    ("ELECTRA", "BERT", "GLUE 85.0 and 82.2"),
+    ("ELECTRA", "ELECTRA 15 %", "GLUE 85.0 and 82.4"),
+    ("ELECTRA", "All-Tokens MLM", "GLUE 85.0 and 84.3"),
+    ("All-Tokens MLM", "Replace MLM", "GLUE 84.3 and 82.4"),
 )
 
 
@@ -70,7 +64,7 @@ def get_study(arguments=None):
         "config": setting.recipe("bert", objectives="electra"),
         "objectives.electra.generator_size": size,
     }
-    return Study(
+    return setting.study(
         name="electra_small",
         title="ELECTRA and what lies between",
         question="Does ELECTRA learn from being asked everywhere, or from never being shown"
@@ -83,12 +77,9 @@ def get_study(arguments=None):
                     label: {**electra, "objectives.electra.task": task}
                     for label, task in TASKS.items()
                 },
-            },
-            "seed": setting.seeds,
+            }
         },
-        overrides={**setting.overrides, **setting.transformer, **tuned},
-        rates=setting.rates,
-        task_rates=setting.task_rates,
+        overrides={**setting.on_transformer, **tuned},
         downstream=tasks,
         published=PUBLISHED,
         claims=CLAIMS,

@@ -1,10 +1,6 @@
 """Which of ELMo's layers a task needs, and how freely it may weigh them: Peters et al. 2018,
 section 5.1, table 2.
 
-    bertlab sweep --study=experiments/ablations/elmo_layers.py \
-      --workdir=runs/elmo_layers --jobs=2
-    bertlab report runs/elmo_layers
-
 One pretrained, frozen biLM per seed. A biLSTM of two layers reads either the top layer or a mix of
 all layers with weights that the task learns. The penalty `head.mix_penalty` (λ) keeps these weights
 near their mean (1) or lets them differ (0.001). Without ELMo the same biLSTM reads embeddings that
@@ -19,16 +15,13 @@ for `squad1` name `elmo=subwords`, which gives it the pieces, rows and steps of
 
 Expect: any layer far above none; all layers above the last, and lambda=0.001 a little above
 lambda=1. After little text, a biLM's top layer may know less than its embeddings.
-
-Cost at scale=tiny with seeds=1,select=off: 168 TFLOP, as `--dry_run` counts them. Its three seeds
-in `experiments/results/elmo_layers_tiny_wikipedia` with steps=2000 took 50 minutes of one core.
 """
 
 import systems
-from common import FRESH_EMBEDDINGS, SAME_ROWS, read_setting
+from common import FRESH_EMBEDDINGS, SAME_ROWS, claims, read_setting
 
 from bertlab.config import papers
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import Published
 
 PUBLISHED = Published(
     source="Peters et al. 2018, table 2 (development sets)",
@@ -41,32 +34,18 @@ PUBLISHED = Published(
     },
     note="The first version of the paper had other numbers for SQuAD: 80.8, 82.5, 83.6, 84.8.",
 )
-CLAIMS = (
-    Claim("last only", "baseline", "SQuAD 84.7 and 80.8, SRL 84.1 and 81.6", PUBLISHED.source),
-    Claim(
-        "all layers, lambda=1",
-        "last only",
-        "SQuAD 85.0 and 84.7, SRL 84.6 and 84.1",
-        PUBLISHED.source,
-    ),
-    Claim(
-        "all layers, lambda=0.001",
-        "last only",
-        "SQuAD 85.2 and 84.7, SRL 84.8 and 84.1",
-        PUBLISHED.source,
-    ),
-    Claim(
-        "all layers, lambda=0.001",
-        "all layers, lambda=1",
-        "SQuAD 85.2 and 85.0, SRL 84.8 and 84.6",
-        PUBLISHED.source,
-    ),
+CLAIMS = claims(
+    PUBLISHED.source,
+    ("last only", "baseline", "SQuAD 84.7 and 80.8, SRL 84.1 and 81.6"),
+    ("all layers, lambda=1", "last only", "SQuAD 85.0 and 84.7, SRL 84.6 and 84.1"),
+    ("all layers, lambda=0.001", "last only", "SQuAD 85.2 and 84.7, SRL 84.8 and 84.1"),
+    ("all layers, lambda=0.001", "all layers, lambda=1", "SQuAD 85.2 and 85.0, SRL 84.8 and 84.6"),
 )
 
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=papers.ELMO, elmo="")
-    tokens = setting.others["elmo"] or ("characters" if setting.scale == "paper" else "subwords")
+    tokens = setting.others["elmo"] or setting.elmo_tokens
     systems.check_elmo(setting, tokens)
     if setting.scale == "paper" and tokens == "subwords":
         setting = read_setting(arguments, paper=SAME_ROWS, elmo="")
@@ -75,7 +54,7 @@ def get_study(arguments=None):
         mix = {"finetune.head.layers": "scalar_mix"}
         return {**mix, "finetune.head.mix_penalty": penalty}
 
-    return Study(
+    return setting.study(
         name="elmo_layers",
         title="ELMo's layers",
         question="Do all of a biLM's layers give more than the last, and how freely should a task"
@@ -87,13 +66,9 @@ def get_study(arguments=None):
                 "last only": {"finetune.head.layers": "last"},
                 "all layers, lambda=1": all_layers(1.0),
                 "all layers, lambda=0.001": all_layers(0.001),
-            },
-            "seed": setting.seeds,
+            }
         },
         overrides={**setting.overrides, **setting.finetuning("elmo")},
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(),
         published=PUBLISHED,
         claims=CLAIMS,
     )

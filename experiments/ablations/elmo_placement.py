@@ -1,9 +1,5 @@
 """Where ELMo joins a task's model: Peters et al. 2018, section 5.2, table 3.
 
-    bertlab sweep --study=experiments/ablations/elmo_placement.py \
-      --workdir=runs/elmo_placement --jobs=2
-    bertlab report runs/elmo_placement
-
 One pretrained, frozen biLM per seed. The task's model is a tagger with its own word vectors (100
 wide, trained) under a biLSTM of two layers. It gets the mix of ELMo's layers beside its words,
 beside the biLSTM's output, or at both with separate weights.
@@ -15,15 +11,12 @@ paper.
 
 Expect: for tagging, the input as good as both, and the output below (SRL). For SQuAD and SNLI,
 whose models have attention, both is best.
-
-Cost at scale=tiny with seeds=1,select=off: 165 TFLOP, as `--dry_run` counts them. Its three seeds
-in `experiments/results/elmo_placement_tiny_wikipedia` with steps=2000 took 41 minutes of one core.
 """
 
-from common import read_setting
+from common import claims, read_setting
 
 from bertlab.config import papers
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import Published
 
 PUBLISHED = Published(
     source="Peters et al. 2018, table 3 (development sets)",
@@ -36,44 +29,40 @@ PUBLISHED = Published(
 )
 # The last two were one finding for all tasks ("both above input") until our result was seen;
 # tagging is the paper's SRL.
-CLAIMS = (
-    Claim("input", "output", "SRL 84.7 and 80.9, SQuAD 85.1 and 84.8", PUBLISHED.source),
-    Claim("input and output", "output", "SRL 84.3 and 80.9, SQuAD 85.6 and 84.8", PUBLISHED.source),
-    Claim(
+CLAIMS = claims(
+    PUBLISHED.source,
+    ("input", "output", "SRL 84.7 and 80.9, SQuAD 85.1 and 84.8"),
+    ("input and output", "output", "SRL 84.3 and 80.9, SQuAD 85.6 and 84.8"),
+    (
         "input and output",
         "input",
         "SQuAD 85.6 and 85.1, SNLI 89.5 and 88.9",
-        PUBLISHED.source,
         ("span", "classification"),
     ),
-    Claim("input", "input and output", "SRL 84.7 and 84.3", PUBLISHED.source, ("tagging",)),
+    ("input", "input and output", "SRL 84.7 and 84.3", ("tagging",)),
 )
 
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=papers.ELMO, tasks=("code_spans",))
-    tokens = "characters" if setting.scale == "paper" else "subwords"
-    return Study(
+    return setting.study(
         name="elmo_placement",
         title="ELMo at a task model's input and output",
         question="Where should a biLM's states join a task's model?",
-        config=setting.recipe("elmo", tokens=tokens),
+        config=setting.recipe("elmo", tokens=setting.elmo_tokens),
         axes={
             "placement": {
                 "input": {"finetune.head.place": "input"},
                 "input and output": {"finetune.head.place": "input_output"},
                 "output": {"finetune.head.place": "output"},
-            },
-            "seed": setting.seeds,
+            }
         },
         overrides={
             **setting.overrides,
             **setting.finetuning("elmo"),
             "finetune.head.word_width": 100,
         },
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(lambda kind: kind.reads_words),
+        downstream=setting.downstream(("tagging",)),
         published=PUBLISHED,
         claims=CLAIMS,
     )

@@ -1,9 +1,5 @@
 """How many labelled examples ELMo saves: Peters et al. 2018, section 5.4, figure 1.
 
-    bertlab sweep --study=experiments/ablations/elmo_sample_efficiency.py \
-      --workdir=runs/elmo_sample --jobs=2
-    bertlab report runs/elmo_sample
-
 One pretrained biLM per seed. Each task trains on a growing number of its training examples (smaller
 sets are parts of larger ones), with ELMo (frozen, all layers mixed) under a biLSTM of two layers,
 and without (embeddings with random initial values, as in `elmo_layers.py`). The figure shows 0.1 %
@@ -18,10 +14,6 @@ Published: the figure has no table. According to the text, ELMo passes the basel
 has the differences with ELMo and as many examples without, and with ten times as many.
 
 Expect: the fewer examples, the more ELMo gives.
-
-Cost at scale=tiny with seeds=1,select=off: 178 TFLOP, as `--dry_run` counts them. Its three seeds
-in `experiments/results/elmo_sample_efficiency_tiny_wikipedia` with steps=2000 took 50 minutes of
-one core.
 """
 
 import dataclasses
@@ -29,7 +21,7 @@ import dataclasses
 from common import FRESH_EMBEDDINGS, read_setting
 
 from bertlab.config import papers
-from bertlab.studies.study import Claim, Study
+from bertlab.studies.study import Claim
 
 COUNTS, FEWER = (100, 1000, 10_000, 100_000), (100, 300, 1000, 3000)
 CLAIM = (
@@ -52,25 +44,18 @@ def compared(counts):
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=papers.ELMO)
-    tokens = "characters" if setting.scale == "paper" else "subwords"
     counts = setting.labels or (*(FEWER if setting.scale in ("tiny", "mini") else COUNTS), 0)
     examples = {str(count or "all"): {"finetune.task_data.limit": count} for count in counts}
     overrides = {**setting.overrides, **setting.finetuning("elmo")}
     if not overrides["finetune.train.steps"]:
         overrides["finetune.train.steps"] = 3000
-    return Study(
+    return setting.study(
         name="elmo_sample_efficiency",
         title="ELMo with few labelled examples",
         question="How many labelled examples is a biLM worth?",
-        config=setting.recipe("elmo", tokens=tokens),
-        axes={
-            "examples": examples,
-            "model": {"without ELMo": FRESH_EMBEDDINGS, "with ELMo": {}},
-            "seed": setting.seeds,
-        },
+        config=setting.recipe("elmo", tokens=setting.elmo_tokens),
+        axes={"examples": examples, "model": {"without ELMo": FRESH_EMBEDDINGS, "with ELMo": {}}},
         overrides=overrides,
-        rates=setting.rates,
-        task_rates=setting.task_rates,
         downstream=dataclasses.replace(setting, labels=()).downstream(),
         claims=[Claim("all, with ELMo", "all, without ELMo", *CLAIM)] if "all" in examples else [],
         contrasts=[

@@ -1,12 +1,6 @@
 """Which of a biLM's layers knows word senses, and which parts of speech: Peters et al. 2018,
 section 5.3, tables 5 and 6.
 
-    bertlab sweep --study=experiments/ablations/elmo_senses.py \
-      --workdir=runs/elmo_senses --jobs=2
-    bertlab sweep --study=experiments/ablations/elmo_senses.py:tasks=wsd+ud_xpos,data=tasks \
-      --workdir=runs/elmo_senses
-    bertlab report runs/elmo_senses
-
 One biLM per seed. Each layer alone is asked twice, and its body stays as it is:
 
 - senses (`wsd`): a word gets the sense whose mean state in SemCor is nearest, of the senses of its
@@ -15,7 +9,8 @@ One biLM per seed. Each layer alone is asked twice, and its body stays as it is:
   The report's "most frequent answer" is the paper's first-sense baseline. `coarse_wsd` has twenty
   words with few, clearly different senses (Loureiro et al. 2021), every one of them in training.
 - parts of speech: a linear layer on each word's state. The paper reads the Penn Treebank; `ud_xpos`
-  has the same tags on English EWT. Without `data=` the study tags code spans.
+  has the same tags on English EWT (`tasks=wsd+ud_xpos,data=DIR`). Without `data=` the study tags
+  code spans.
 
 The paper's rows of CoVe have no counterpart. Its biLM reads characters, as at scale=paper; smaller
 scales read the transformers' subwords, a word at its last piece. Rows are 64 pieces at small
@@ -26,15 +21,12 @@ shows what a layer of this form gives without pretraining.
 Expect: the first layer above the second on parts of speech, the second above the first on senses,
 and the embeddings, which have no context, last in both. On senses the first sense alone is a strong
 answer, and after little text hard to beat.
-
-Cost at scale=tiny with seeds=1,select=off: 166 TFLOP, as `--dry_run` counts them; its time is not
-measured yet.
 """
 
-from common import LAST_PIECE, read_setting
+from common import LAST_PIECE, claims, read_setting
 
 from bertlab.config import papers
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import Published
 
 LAYERS = {"embeddings": 0, "first layer": 1, "second layer": 2}
 PUBLISHED = Published(
@@ -50,43 +42,28 @@ PUBLISHED = Published(
     note="No variants here: WordNet 1st sense (the report's most frequent answer); CoVe, first"
     " layer; CoVe, second layer.",
 )
-CLAIMS = (
-    Claim(
-        "biLM, second layer",
-        "biLM, first layer",
-        "WSD F1 69.0 and 67.4",
-        PUBLISHED.source,
-        ("sense",),
-    ),
-    Claim(
-        "biLM, first layer",
-        "biLM, second layer",
-        "POS 97.3 and 96.8",
-        PUBLISHED.source,
-        ("tagging",),
-    ),
+CLAIMS = claims(
+    PUBLISHED.source,
+    ("biLM, second layer", "biLM, first layer", "WSD F1 69.0 and 67.4", ("sense",)),
+    ("biLM, first layer", "biLM, second layer", "POS 97.3 and 96.8", ("tagging",)),
 )
 
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=papers.ELMO, tasks=("code_spans",))
-    tokens = "characters" if setting.scale == "paper" else "subwords"
-    return Study(
+    return setting.study(
         name="elmo_senses",
         title="Word senses and parts of speech by layer",
         question="Which layer of a biLM knows senses, and which parts of speech?",
-        config=setting.recipe("elmo", tokens=tokens),
+        config=setting.recipe("elmo", tokens=setting.elmo_tokens),
         axes={
             "model": {"biLM": {}, "random values": {"finetune.transfer.random": True}},
             "layer": {
                 name: {"finetune.head.layers": f"layer:{number}"} for name, number in LAYERS.items()
             },
-            "seed": setting.seeds,
         },
         overrides={**setting.overrides, **setting.finetuning("probe"), **LAST_PIECE},
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(lambda kind: kind.reads_words or not kind.is_trained),
+        downstream=setting.downstream(("tagging", "sense")),
         published=PUBLISHED,
         claims=CLAIMS,
     )

@@ -1,8 +1,6 @@
 """ULMFiT's first version (FitLaM) against its last: Howard and Ruder 2018, arXiv 1801.06146 v1 and
 v5.
 
-    bertlab sweep --study=experiments/ablations/fitlam.py --workdir=runs/fitlam --jobs=2
-
 The last version, with each of the first version's choices one at a time and with all of them:
 
 - rates that fall by 0.3 a layer, not 1/2.6, in both later stages;
@@ -22,12 +20,11 @@ text.
 import ulmfit
 from common import read_setting
 
-from bertlab.studies.study import Study
 from bertlab.transfer.recipes import FITLAM_ANNEALING
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",), least=ulmfit.LEAST)
+    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
     factor = {"finetune.optimizer.layer_decay": 0.3, "adapt.optimizer.layer_decay": 0.3}
     cosine = {
         "adapt.epochs": 1.0,
@@ -37,7 +34,7 @@ def get_study(arguments=None):
         "finetune.optimizer.cut_fraction": 0.1,
     }
     thawing = {**ulmfit.thawing(setting, "gradual", "adapt"), **ulmfit.thawing(setting, "all")}
-    return Study(
+    return setting.study(
         name="fitlam",
         title="FitLaM and ULMFiT",
         question="What did ULMFiT change between its first version and its last, and what did it"
@@ -50,11 +47,8 @@ def get_study(arguments=None):
                 "one epoch, cosine": cosine,
                 "language model thawed": thawing,
                 "first (FitLaM)": {**factor, **cosine, **thawing},
-            },
-            "seed": setting.seeds,
+            }
         },
         overrides=ulmfit.stages(setting),
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(ulmfit.classifies, long_rows=0),
+        downstream=setting.downstream(("classification",), long_rows=0),
     )

@@ -1,7 +1,5 @@
 """BERT, GPT, ELMo, ULMFiT and static vectors on the same text, each used as its paper uses it.
 
-    bertlab sweep --study=experiments/ablations/four_systems.py --workdir=runs/systems --jobs=2
-
 - BERT (Devlin et al. 2019): MLM and NSP; fine-tuned, a text is read at [CLS] through the pooler.
 - GPT (Radford et al. 2018): left to right; fine-tuned with the language model beside the task,
   between delimiters.
@@ -48,7 +46,7 @@ from common import LAST_PIECE, SAME_ROWS, read_setting
 
 from bertlab.errors import UserError
 from bertlab.studies.equal import flops, parameters, sized, tokens
-from bertlab.studies.study import Published, Study
+from bertlab.studies.study import Published
 
 EQUAL = ("tokens", "steps", "parameters", "flops")
 WIDENED = {
@@ -102,17 +100,14 @@ def get_study(arguments=None):
     if setting.others["equal"] not in EQUAL:
         raise UserError(f"equal={setting.others['equal']}: choose one of {', '.join(EQUAL)}")
     used = systems.as_used(setting, setting.others["static"])
-    return Study(
+    return setting.study(
         name="four_systems",
         title="BERT, GPT, ELMo, ULMFiT and static vectors",
         question=f"What does each system give, used as its paper uses it, at equal"
         f" {setting.others['equal']}?",
         config=setting.recipe("bert"),
-        axes={"system": systems.variants(used, pretrainings(setting, used)), "seed": setting.seeds},
+        axes={"system": systems.variants(used, pretrainings(setting, used))},
         overrides=LAST_PIECE,
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(),
         published=PUBLISHED,
         claims=systems.CLAIMS,
     )

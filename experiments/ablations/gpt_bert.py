@@ -1,8 +1,6 @@
 """Causal and masked rows in one model, in which proportion: Charpentier and Samuel 2024 (GPT-BERT),
 arXiv 2410.24159.
 
-    bertlab sweep --study=experiments/ablations/gpt_bert.py --workdir=runs/gpt_bert --jobs=2
-
 One model predicts every token from the position before it (objective `masked_next_token`). A share
 of its rows is causal, the others are masked; the study varies the share from none to all. All
 variants are fine-tuned seeing both sides, as in the paper, and read a word at its last piece. The
@@ -24,9 +22,7 @@ Expect: mixtures above both pure kinds; the paper's best share of causal rows is
 masked model that has never seen a causal row cannot score text from left to right.
 """
 
-from common import LAST_PIECE, read_setting
-
-from bertlab.studies.study import Claim, Study
+from common import LAST_PIECE, claims, read_setting
 
 PAPER = {
     "train.steps": 15_625,
@@ -65,15 +61,12 @@ SHARES = {
 }
 SOURCE = "Charpentier and Samuel 2024, abstract"
 FINDING = "hybrid pretraining outperforms masked-only or causal-only models"
-CLAIMS = (
-    Claim("1 : 15", "masked only", FINDING, SOURCE),
-    Claim("1 : 15", "causal only", FINDING, SOURCE),
-)
+CLAIMS = claims(SOURCE, ("1 : 15", "masked only", FINDING), ("1 : 15", "causal only", FINDING))
 
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=PAPER)
-    return Study(
+    return setting.study(
         name="gpt_bert",
         title="Causal and masked rows in one model",
         question="How many of a model's rows should be causal, and how many masked?",
@@ -82,17 +75,12 @@ def get_study(arguments=None):
             "causal : masked": {
                 label: {"objectives.masked_next_token.causal_share": of}
                 for label, of in SHARES.items()
-            },
-            "seed": setting.seeds,
+            }
         },
         overrides={
-            **setting.overrides,
-            **setting.transformer,
+            **setting.on_transformer,
             **LAST_PIECE,
             "model.local_window": 0,
         },
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(),
         claims=CLAIMS,
     )

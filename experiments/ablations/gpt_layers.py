@@ -1,9 +1,5 @@
 """How many of GPT's layers are worth transferring: Radford et al. 2018, section 5, figure 2 (left).
 
-    bertlab sweep --study=experiments/ablations/gpt_layers.py \
-      --workdir=runs/gpt_layers --jobs=2
-    bertlab report runs/gpt_layers
-
 One pretraining per seed. Fine-tuning starts from random values, or from the pretrained embeddings
 and the layers above them up to the first, second, ... last. Layers that are not transferred start
 from random values; everything is trained. Fine-tuning follows the paper, auxiliary language model
@@ -14,15 +10,12 @@ without numbers, so we show none.
 
 Expect: the embeddings without layers help, and each layer helps more, up to 9 points on MultiNLI
 for all layers (the paper's text).
-
-Cost at scale=tiny with seeds=1,select=off: 112 TFLOP, as `--dry_run` counts them. Its three seeds
-in `experiments/results/gpt_layers_tiny_wikipedia` with steps=2000 took 25 minutes of one core.
 """
 
 from common import read_setting
 
 from bertlab.config import papers
-from bertlab.studies.study import Claim, Study
+from bertlab.studies.study import Claim
 
 # {all}: the label of all layers at the scale.
 CLAIMS = (
@@ -48,20 +41,16 @@ def get_study(arguments=None):
         f"{n} of {layers}": {"finetune.transfer.layers": n} for n in range(1, layers + 1)
     }
     rate = 6.25e-5 if setting.scale in ("base", "paper") else 5e-4
-    return Study(
+    return setting.study(
         name="gpt_layers",
         title="Layers transferred from GPT",
         question="How much does each pretrained layer add downstream?",
         config=setting.recipe("gpt"),
-        axes={"layers transferred": transferred, "seed": setting.seeds},
+        axes={"layers transferred": transferred},
         overrides={
-            **setting.overrides,
-            **setting.transformer,
+            **setting.on_transformer,
             **setting.finetuning("gpt"),
             "finetune.optimizer.learning_rate": rate,
         },
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(),
         claims=[Claim(higher.format(all=f"{layers} of {layers}"), *of) for higher, *of in CLAIMS],
     )

@@ -1,10 +1,6 @@
 """What GPT's pretraining, auxiliary objective and transformer give: Radford et al. 2018, section 5,
 table 5.
 
-    bertlab sweep --study=experiments/ablations/gpt_table5.py \
-      --workdir=runs/gpt_table5 --jobs=2
-    bertlab report runs/gpt_table5
-
 Two pretrained models read the same text: the transformer and an LSTM of one layer (2,048 units in
 the paper). The transformer is fine-tuned as published (language modelling of the task's text with
 half the weight, special tokens around texts, a classifier on the last), from random values, and
@@ -20,16 +16,13 @@ scores from the test server. scale=paper makes about 100 passes over BooksCorpus
 Expect: pretraining matters most. The auxiliary objective helps if the task has much labelled text
 and hurts if it has little. The LSTM is below the transformer on all tasks but MRPC. On little text,
 a small transformer may not beat an LSTM.
-
-Cost at scale=tiny with seeds=1,select=off: 219 TFLOP, as `--dry_run` counts them. Its three seeds
-in `experiments/results/gpt_table5_tiny_wikipedia` with steps=2000 took 35 minutes of one core.
 """
 
 import gpt
-from common import read_setting
+from common import claims, read_setting
 
 from bertlab.config import papers
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import Published
 
 PUBLISHED = Published(
     source="Radford et al. 2018, table 5 (GLUE's test sets)",
@@ -42,26 +35,21 @@ PUBLISHED = Published(
     },
     note="12 layers, 768 wide, BooksCorpus.",
 )
-CLAIMS = (
-    Claim("full", "no pre-training", "74.7 and 59.9, on average", PUBLISHED.source),
-    Claim(
-        "full",
-        "LSTM with auxiliary LM",
-        "74.7 and 69.1, on average; MRPC 82.3 and 83.2",
-        PUBLISHED.source,
-    ),
-    Claim(
+CLAIMS = claims(
+    PUBLISHED.source,
+    ("full", "no pre-training", "74.7 and 59.9, on average"),
+    ("full", "LSTM with auxiliary LM", "74.7 and 69.1, on average; MRPC 82.3 and 83.2"),
+    (
         "full",
         "no auxiliary LM",
         "MNLI 81.8 and 81.1, QQP 70.3 and 69.8, but 74.7 and 75.0 on average",
-        PUBLISHED.source,
     ),
 )
 
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=papers.GPT)
-    return Study(
+    return setting.study(
         name="gpt_table5",
         title="GPT's pretraining, auxiliary objective and transformer",
         question="What do pretraining, the auxiliary language model and the transformer give"
@@ -76,13 +64,9 @@ def get_study(arguments=None):
                     "finetune.objectives.language_model.weight": 0.0,
                 },
                 "LSTM with auxiliary LM": gpt.lstm(setting),
-            },
-            "seed": setting.seeds,
+            }
         },
         overrides={**setting.overrides, **gpt.finetuning(setting)},
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(),
         published=PUBLISHED,
         claims=CLAIMS,
     )

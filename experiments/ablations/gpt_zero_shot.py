@@ -1,10 +1,6 @@
 """What a language model can do without fine-tuning, along its pretraining: Radford et al. 2018,
 section 5, figure 2 (right).
 
-    bertlab sweep --study=experiments/ablations/gpt_zero_shot.py \
-      --workdir=runs/gpt_zero_shot --jobs=2
-    bertlab report runs/gpt_zero_shot
-
 The transformer and the LSTM of `gpt_table5.py` read the same text; each seed pretrains each of them
 once. The study keeps checkpoints at the last points of a logarithmic grid and answers each task at
 each of them by the model's own likelihood (`bertlab/transfer/zero_shot.py` has the heuristics, and
@@ -17,17 +13,13 @@ normalised between random guesses and the best single model; result.json has thi
 
 Expect: scores rise steadily with the transformer's updates, and those of the LSTM vary more. At a
 small scale and with little text, most are near chance.
-
-Cost at scale=tiny with seeds=1,select=off: 215 TFLOP, as `--dry_run` counts them; its time is not
-measured yet. Reading the tasks without training is not counted.
 """
 
 import gpt
-from common import read_setting
+from common import claims, read_setting
 
 from bertlab.config import papers
 from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.study import Claim, Study
 from bertlab.train.hooks import kept_steps
 
 SOURCE = "Radford et al. 2018, figure 2 (right)"
@@ -42,49 +34,28 @@ def get_study(arguments=None):
         "finetune.train.steps": 0,
         "finetune.transfer.epochs": 0.0,
     }
-    claims = [
-        Claim(
-            f"GPT, {points[-1]}",
-            f"LSTM, {points[-1]}",
-            "all four curves end higher, as read from the plot",
-            SOURCE,
-        )
-    ]
+    models = {
+        "GPT": {**setting.transformer, **zero_shot},
+        "LSTM": {**gpt.lstm(setting), **zero_shot},
+    }
+    last = f"GPT, {points[-1]}"
+    findings = [(last, f"LSTM, {points[-1]}", "all four curves end higher, as read from the plot")]
     if len(points) > 1:
-        claims.append(
-            Claim(
-                f"GPT, {points[-1]}",
-                f"GPT, {points[0]}",
-                "scores rise steadily with updates there",
-                SOURCE,
-            )
-        )
-    return Study(
+        findings += [(last, f"GPT, {points[0]}", "scores rise steadily with updates there")]
+    return setting.study(
         name="gpt_zero_shot",
         title="GPT's zero-shot heuristics along pretraining",
         question="Does a language model learn to do tasks as it learns to predict text, and is"
         " the transformer better at it?",
         config=config,
-        axes=product(
-            chain(
-                product(
-                    axis(
-                        "model",
-                        {
-                            "GPT": {**setting.transformer, **zero_shot},
-                            "LSTM": {**gpt.lstm(setting), **zero_shot},
-                        },
-                    ),
-                    axis("steps", {str(step): {"finetune.init_step": step} for step in points}),
-                ),
-                axis("model", {"GPT fine-tuned": setting.transformer}),
+        axes=chain(
+            product(
+                axis("model", models),
+                axis("steps", {str(step): {"finetune.init_step": step} for step in points}),
             ),
-            axis("seed", setting.seeds),
+            axis("model", {"GPT fine-tuned": setting.transformer}),
         ),
         overrides={**setting.overrides, **gpt.finetuning(setting)},
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(),
-        claims=claims,
+        claims=claims(SOURCE, *findings),
         contrasts=[(f"GPT, {step}", f"LSTM, {step}") for step in points],
     )

@@ -1,10 +1,6 @@
 """The headline tables of BERT, GPT, ELMo and ULMFiT as one: Devlin et al. 2019, tables 1 to 4, and
 those of the others.
 
-    bertlab sweep --study=experiments/ablations/headline.py --workdir=runs/headline --jobs=2
-    bertlab sweep --study=experiments/ablations/headline.py:data=tasks,labels=1000 \\
-      --workdir=runs/headline --jobs=2
-
 They are Radford et al. 2018, tables 2 to 4, Peters et al. 2018, table 1, and Howard and Ruder 2018,
 tables 2 and 3. Every system is used as its paper uses it, on all tasks (`systems.py`;
 the docstring of `four_systems.py` has a table of them). The tasks are those of the papers' tables
@@ -44,8 +40,8 @@ from common import LAST_PIECE, SAME_ROWS, read_setting, tasks_in
 
 from bertlab.config import papers
 from bertlab.errors import UserError
-from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.study import TASK_RATES, Published, Study
+from bertlab.studies.axes import axis, chain
+from bertlab.studies.study import TASK_RATES, Published
 from bertlab.transfer.recipes import BERT_RATES
 
 GLUE = ("mnli", "mnli_mismatched", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte")
@@ -144,7 +140,7 @@ def get_study(arguments=None):
         return read_setting(arguments, paper=paper, tasks=tables_tasks(arguments), **own)
 
     setting = read({})
-    reads = setting.others["elmo"] or ("characters" if setting.scale == "paper" else "subwords")
+    reads = setting.others["elmo"] or setting.elmo_tokens
     used = systems.as_used(setting, setting.others["static"], reads)
     elmo = papers.ELMO if reads == "characters" else SAME_ROWS
     bert = papers.BERT_CASED if "ner" in setting.tasks else papers.BERT
@@ -161,17 +157,15 @@ def get_study(arguments=None):
         setting.at_rates(axis("system", {name: of}), BERT_RATES if name in WITH_BERT else ())
         for name, of in compared.items()
     ]
-    return Study(
+    return setting.study(
         name="headline",
         title="The headline tables",
         question="What does each system give on the tasks of the papers' main tables, used as its"
         " paper uses it?",
         config=setting.recipe("bert"),
-        axes=product(chain(*grids), axis("seed", setting.seeds)),
+        axes=chain(*grids),
         select=[TASK_RATES] if TASK_RATES in grids[0][0] else [],
         overrides=LAST_PIECE,
-        rates=setting.rates,
-        task_rates=setting.task_rates,
         downstream=setting.in_documents(),
         published=PUBLISHED,
         claims=systems.CLAIMS,

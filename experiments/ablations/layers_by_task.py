@@ -1,30 +1,22 @@
 """What each layer knows: a linear probe for each task on each layer of a frozen model (Liu et al.
 2019, Tenney et al. 2019).
 
-    bertlab sweep --study=experiments/ablations/layers_by_task.py \
-      --workdir=runs/layers_by_task --jobs=2
-    bertlab report runs/layers_by_task
-
 Liu et al. (arXiv 1903.08855) put linear classifiers on every layer of ELMo, GPT and BERT; Tenney et
 al. (arXiv 1905.05950) ask which layers their probes weigh most. This study probes the layers of one
 body, pretrained with MLM and NSP, left to right, or not at all. The body without pretraining shows
 what the architecture and the task's own training give. A text's vector is the mean of its states.
-All rows read a word at its last piece: only there has a left-to-right model seen the whole word.
 The report's heat map shows this table. `tasks=` and `data=` name published tasks, as in
 `tasks=ud+wnut17+sst2+trec,data=DIR`.
 
 Expect: the embeddings are worst; middle layers are best at grammar, later ones at meaning. A
 left-to-right model's best layers are in the middle, MLM's closer to the end. A body without
 pretraining is well above chance and gets worse with depth.
-
-Cost at scale=tiny with seeds=1,select=off: 199 TFLOP, as `--dry_run` counts them. Its three seeds
-in `experiments/results/layers_by_task_tiny_wikipedia` took 98 minutes of one core.
 """
 
 from common import LAST_PIECE, OWN_TASKS, read_setting
 
 from bertlab.config import papers
-from bertlab.studies.study import Claim, Study
+from bertlab.studies.study import Claim
 
 # We could not verify numbers of the probes' papers.
 FEATURES = "NER 94.9 and 91.0, under a biLSTM", "Devlin et al. 2019, table 7"
@@ -33,7 +25,7 @@ FEATURES = "NER 94.9 and 91.0, under a biLSTM", "Devlin et al. 2019, table 7"
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=papers.BERT, tasks=tuple(OWN_TASKS))
     layers = range(1, setting.numbers("bert")["layers"] + 1)
-    return Study(
+    return setting.study(
         name="layers_by_task",
         title="Layer by task",
         question="Which layer of which model knows what?",
@@ -53,17 +45,12 @@ def get_study(arguments=None):
                     f"layer {layer}": {"finetune.head.layers": f"layer:{layer}"} for layer in layers
                 },
             },
-            "seed": setting.seeds,
         },
         overrides={
-            **setting.overrides,
-            **setting.transformer,
+            **setting.on_transformer,
             **setting.finetuning("probe"),
             **LAST_PIECE,
             "data.format": "segment_pair",
         },
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(),
         claims=[Claim(f"MLM + NSP, layer {layers[-1]}", "MLM + NSP, embeddings", *FEATURES)],
     )

@@ -1,8 +1,6 @@
 """How much to mask, and with what: Wettig et al. 2022, "Should you mask 15 % in masked language
 modeling?", arXiv 2202.08005.
 
-    bertlab sweep --study=experiments/ablations/mask_rate.py --workdir=runs/mask_rate --jobs=2
-
 MLM without NSP at five rates from 15 to 80 %, each with BERT's 80/10/10 and with [MASK] in every
 chosen place. A higher rate supervises more positions of the same text (see supervised positions in
 the report) and shows less of it. Losses at different rates answer different questions. Compare bits
@@ -17,10 +15,9 @@ fine-tuned performance). Smaller models prefer lower rates. With few steps super
 and favours higher rates.
 """
 
-from common import ONE_LENGTH, read_setting
+from common import ONE_LENGTH, claims, read_setting
 
 from bertlab.config import papers
-from bertlab.studies.study import Claim, Study
 
 PAPER = {
     **papers.BERT,
@@ -46,21 +43,17 @@ RATES = (0.15, 0.3, 0.4, 0.6, 0.8)
 MASK_ONLY = {"objectives.mlm.mask_share": 1.0, "objectives.mlm.random_share": 0.0}
 HIGHER = "on GLUE and SQuAD in BERT-Large's size; the tables' numbers are not verified"
 SOURCE = "Wettig et al. 2022, abstract"
-CLAIMS = (
-    Claim("40%, 80/10/10", "15%, 80/10/10", HIGHER, SOURCE),
-    Claim("40%, [MASK] only", "15%, [MASK] only", HIGHER, SOURCE),
-    Claim(
-        "40%, 80/10/10",
-        "80%, 80/10/10",
-        "95 % of the fine-tuned performance left when masking 80 %",
-        SOURCE,
-    ),
+CLAIMS = claims(
+    SOURCE,
+    ("40%, 80/10/10", "15%, 80/10/10", HIGHER),
+    ("40%, [MASK] only", "15%, [MASK] only", HIGHER),
+    ("40%, 80/10/10", "80%, 80/10/10", "95 % of the fine-tuned performance left when masking 80 %"),
 )
 
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=PAPER)
-    return Study(
+    return setting.study(
         name="mask_rate",
         title="Masking rates",
         question="How many tokens should be masked, and does it matter that some are not shown as"
@@ -69,11 +62,7 @@ def get_study(arguments=None):
         axes={
             "rate": {f"{rate:.0%}": {"objectives.mlm.rate": rate} for rate in RATES},
             "corruption": {"80/10/10": {}, "[MASK] only": MASK_ONLY},
-            "seed": setting.seeds,
         },
-        overrides={**setting.overrides, **setting.transformer},
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(),
+        overrides=setting.on_transformer,
         claims=CLAIMS,
     )

@@ -1,10 +1,6 @@
 """From the encoder of 2018 to today's, one switch after another: Devlin et al. 2018 to Warner et
 al. 2024 (ModernBERT).
 
-    bertlab sweep --study=experiments/ablations/modern_body.py \
-      --workdir=runs/modern_body --jobs=2
-    bertlab report runs/modern_body
-
 MLM on one body. Each row adds one switch and keeps those of the rows above it. Some switches bring
 what they need: pre-norm adds a norm at the end, and gated layers are narrower, with as many weights
 as before. The last row adds the rest of experiments/pretrain/modern.py: rotary positions of base
@@ -20,9 +16,6 @@ rows (at scale=paper from appendix A.2).
 Expect: pre-norm and rotary positions learn faster in short runs; gates help a little; norm, biases,
 initial values and the rest change next to nothing. Local attention costs little or no quality; it
 saves no time in this code. It can hurt if texts are short.
-
-Cost at scale=tiny with seeds=1,select=off: 679 TFLOP, as `--dry_run` counts them; its time is not
-measured yet.
 """
 
 import math
@@ -30,7 +23,6 @@ import math
 from common import read_setting
 
 from bertlab.config import papers
-from bertlab.studies.study import Study
 
 
 def switches(width, seq_len):
@@ -67,18 +59,12 @@ def get_study(arguments=None):
         "model.dropout": setting.overrides.get("model.dropout", 0.1),
         "model.local_window": seq_len // 4,
     }
-    return Study(
+    return setting.study(
         name="modern_body",
         title="The encoder of 2018 and today's",
         question="Which of today's changes to the encoder help, on the same text with the same"
         " optimiser?",
         config=setting.recipe("bert", objectives="mlm"),
-        axes={
-            "body": {"BERT": {}, **steps, "the rest of modern.py": modern},
-            "seed": setting.seeds,
-        },
-        overrides={**setting.overrides, **setting.transformer, "data.format": "full_sentences"},
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(),
+        axes={"body": {"BERT": {}, **steps, "the rest of modern.py": modern}},
+        overrides={**setting.on_transformer, "data.format": "full_sentences"},
     )

@@ -1,12 +1,9 @@
 """The objectives ablation: MLM, MLM + NSP, left-to-right and biLM on the same tokens in the same
 order.
 
-    bertlab sweep --study=experiments/ablations/objectives.py --workdir=runs/objectives --jobs=2
-
 The question of Devlin et al. 2018, table 5 (BERT, No NSP, LTR & No NSP), with ELMo's biLM added and
 no pretraining as the baseline. MLM and LTR share one transformer body; only its direction and the
-objective differ. All rows read a word at its last piece: only there has a left-to-right model seen
-the whole word. `make demo` runs `scale=demo`: MLM, left-to-right and no pretraining at scale=tiny
+objective differ. `make demo` runs `scale=demo`: MLM, left-to-right and no pretraining at scale=tiny
 for 250 steps, four seeds, and a linear layer on frozen states (`use=probe`), where the effect of
 pretraining shows most.
 """
@@ -14,7 +11,7 @@ pretraining shows most.
 from common import LAST_PIECE, read_setting
 
 from bertlab.config import papers
-from bertlab.studies.study import Claim, Study
+from bertlab.studies.study import Claim
 
 DEMO = {"scale": "tiny", "steps": 250, "seeds": 4, "select": "off", "use": "probe"}
 # Tiny's rate of 6e-3 is for 6,000 steps. After 250, MLM is at 5.55 nats and LTR at 4.27; at this
@@ -70,15 +67,12 @@ def get_study(arguments=None):
             **transformer,
             "config": setting.recipe("bert", objectives="mlm+nsp"),
         }
-    return Study(
+    return setting.study(
         name="objectives",
         title="Pretraining objectives on the same text",
         question="What does each pretraining objective give, all else equal?",
         config=mlm,
-        axes={"objective": objectives, "seed": setting.seeds},
+        axes={"objective": objectives},
         overrides={**setting.overrides, **demo, **LAST_PIECE, "data.format": "segment_pair"},
-        rates=setting.rates,
-        task_rates=setting.task_rates,
         claims=CLAIMS,
-        downstream=setting.downstream(),
     )

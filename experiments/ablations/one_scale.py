@@ -32,7 +32,6 @@ import ulmfit
 from common import LAST_PIECE, SAME_ROWS, read_setting
 
 from bertlab.studies.equal import parameters, sized
-from bertlab.studies.study import Study
 
 MASKED = {
     "MLM 15%": ("mlm", {"objectives.mlm.rate": 0.15}),
@@ -73,14 +72,11 @@ def variants(setting):
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=SAME_ROWS, tasks=(), pairs="")
     pairs = {"evaluate.minimal_pairs": setting.others["pairs"]} if setting.others["pairs"] else {}
-    return Study(
+    return setting.study(
         name="one_scale",
         title="All objectives by code length",
         question="How many bits does each objective need for the same text?",
         config=setting.recipe("bert", objectives="ltr"),
-        axes={"objective": variants(setting), "seed": setting.seeds},
+        axes={"objective": variants(setting)},
         overrides={**setting.finetune, **LAST_PIECE, **pairs},
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(),
     )

@@ -21,7 +21,6 @@ from common import LAST_PIECE, read_setting
 
 from bertlab.config import load_config
 from bertlab.errors import UserError
-from bertlab.studies.study import Study
 
 OBJECTIVES = {"LTR": "ltr", "MLM": "mlm", "diffusion": "diffusion"}
 
@@ -40,7 +39,7 @@ def get_study(arguments=None):
         f"{count} readings": {"data.unique_tokens": max(1, tokens // count)}
         for count in sorted(readings)
     }
-    return Study(
+    return setting.study(
         name="repetition",
         title="Little text read often",
         question="What does it cost each objective to read less text more often?",
@@ -51,15 +50,10 @@ def get_study(arguments=None):
                 for label, name in OBJECTIVES.items()
             },
             "text": parts,
-            "seed": setting.seeds,
         },
         overrides={
-            **setting.overrides,
-            **setting.transformer,
+            **setting.on_transformer,
             **LAST_PIECE,
             "data.format": "full_sentences",
         },
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(),
     )

@@ -1,9 +1,5 @@
 """Larger batches with fewer steps: Liu et al. 2019 (RoBERTa), section 4.3, table 3.
 
-    bertlab sweep --study=experiments/ablations/roberta_batches.py \
-      --workdir=runs/roberta_batches --jobs=2
-    bertlab report runs/roberta_batches
-
 MLM without NSP on packed sentences, with 256, 2,048 and 8,192 rows a batch and as many readings of
 the text: 1,000,000, 125,000 and 31,250 steps. The paper tuned the rate of each: 1e-4, 7e-4 and
 1e-3. It tuned their warm-ups too, but does not print them: ours are BERT's 10,000 steps and an 8th
@@ -13,15 +9,12 @@ rows of 512. The paper's tasks: `tasks=mnli+sst2,data=DIR`.
 
 Expect: in the paper 2,048 rows are best and 8,192 about as good as 256. At small scales the largest
 batch makes few updates (187 at tiny) and is worst.
-
-Cost at scale=tiny with seeds=1,select=off: 244 TFLOP, as `--dry_run` counts them; its time is not
-measured yet.
 """
 
 from common import ONE_LENGTH, read_setting
 
 from bertlab.config import papers
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import Claim, Published
 
 PAPER = {**papers.BERT, **ONE_LENGTH}
 RATIOS = (1, 8, 32)
@@ -66,16 +59,13 @@ def get_study(arguments=None):
     setting = read_setting(arguments, paper=PAPER)
     found = batches(setting)
     small, middle, large = found
-    return Study(
+    return setting.study(
         name="roberta_batches",
         title="Batch size",
         question="What do larger batches give, if the text is read as often?",
         config=setting.recipe("bert", objectives="mlm"),
-        axes={"batch": found, "seed": setting.seeds},
-        overrides={**setting.overrides, **setting.transformer, "data.format": "full_sentences"},
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(),
+        axes={"batch": found},
+        overrides={**setting.on_transformer, "data.format": "full_sentences"},
         published=PUBLISHED,
         claims=(
             Claim(middle, small, "MNLI 85.2 and 84.7, SST-2 92.9 and 92.7", PUBLISHED.source),

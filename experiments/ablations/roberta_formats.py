@@ -1,10 +1,6 @@
 """The format of a row of text, with and without NSP: Liu et al. 2019 (RoBERTa), section 4.2, table
 2.
 
-    bertlab sweep --study=experiments/ablations/roberta_formats.py \
-      --workdir=runs/roberta_formats --jobs=2
-    bertlab report runs/roberta_formats
-
 MLM with NSP on pairs of segments or of sentences, and MLM without NSP on packed sentences, across
 documents or within one. One row is not in the paper's table: pairs of segments without NSP. It
 drops the loss and keeps the format, as BERT's own "No NSP" may have done. Some formats fill rows
@@ -18,15 +14,12 @@ format that fills rows less takes more steps. Pairs of sentences fill two thirds
 
 Expect: pairs of sentences below the rest (too little context); NSP does not help, or hurts, at
 equal format; rows of one document slightly above rows across documents.
-
-Cost at scale=tiny with seeds=1,select=off: 407 TFLOP, as `--dry_run` counts them; its time is not
-measured yet.
 """
 
-from common import ONE_LENGTH, read_setting
+from common import ONE_LENGTH, claims, read_setting
 
 from bertlab.config import papers
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import Published
 
 # 1,000,000 steps in batches of 256, as BERT-Base.
 PAPER = {**papers.BERT, **ONE_LENGTH}
@@ -42,31 +35,16 @@ PUBLISHED = Published(
     },
     note="Medians of five runs. BERT-Base is BERT's own and not among ours.",
 )
-CLAIMS = (
-    Claim(
-        "segment_pair + NSP",
-        "sentence_pair + NSP",
-        "SQuAD 2.0 78.7 and 76.2, MNLI 84.0 and 82.9",
-        PUBLISHED.source,
-    ),
-    Claim(
+CLAIMS = claims(
+    PUBLISHED.source,
+    ("segment_pair + NSP", "sentence_pair + NSP", "SQuAD 2.0 78.7 and 76.2, MNLI 84.0 and 82.9"),
+    (
         "full_sentences",
         "segment_pair + NSP",
         "SQuAD 2.0 79.1 and 78.7, MNLI 84.7 and 84.0, but SST-2 92.5 and 92.9",
-        PUBLISHED.source,
     ),
-    Claim(
-        "doc_sentences",
-        "segment_pair + NSP",
-        "SQuAD 2.0 79.7 and 78.7, MNLI 84.7 and 84.0",
-        PUBLISHED.source,
-    ),
-    Claim(
-        "doc_sentences",
-        "full_sentences",
-        "SQuAD 2.0 79.7 and 79.1, RACE 65.6 and 64.8",
-        PUBLISHED.source,
-    ),
+    ("doc_sentences", "segment_pair + NSP", "SQuAD 2.0 79.7 and 78.7, MNLI 84.7 and 84.0"),
+    ("doc_sentences", "full_sentences", "SQuAD 2.0 79.7 and 79.1, RACE 65.6 and 64.8"),
 )
 
 
@@ -79,7 +57,7 @@ def get_study(arguments=None):
         * setting.overrides["data.batch_size"]
         * setting.overrides["data.seq_len"]
     )
-    return Study(
+    return setting.study(
         name="roberta_formats",
         title="Formats of pretraining text",
         question="What do pairs, packed sentences and next-sentence prediction give, each apart"
@@ -95,13 +73,9 @@ def get_study(arguments=None):
                     "data.full_sentences.attend_across_documents": True,
                 },
                 "doc_sentences": {"data.format": "doc_sentences"},
-            },
-            "seed": setting.seeds,
+            }
         },
-        overrides={**setting.overrides, **setting.transformer, "train.budget": f"tokens={tokens}"},
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(),
+        overrides={**setting.on_transformer, "train.budget": f"tokens={tokens}"},
         published=PUBLISHED,
         claims=CLAIMS,
     )

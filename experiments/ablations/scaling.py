@@ -1,7 +1,6 @@
 """How the loss of each objective falls with size and text: Hoffmann et al. 2022, arXiv 2203.15556,
 section 3.3.
 
-    bertlab sweep --study=experiments/ablations/scaling.py --workdir=runs/scaling --jobs=2
     python -m bertlab.contrib.scaling runs/scaling
 
 One body in four widths (half to twice the scale's, with heads of the same width), each trained to
@@ -21,8 +20,6 @@ other widths by μP (`model.base_width`).
 from common import read_setting
 
 from bertlab.errors import UserError
-from bertlab.studies.axes import axis, product
-from bertlab.studies.study import Study
 
 WIDTHS = (0.5, 1.0, 1.5, 2.0)
 SHARES = (0.25, 0.5, 1.0)
@@ -38,10 +35,8 @@ def get_study(arguments=None):
         )
     recipes = {name: setting.recipe("bert", objectives=name) for name in names}
     bert, steps = setting.numbers("bert"), setting.steps(recipes[names[0]])
-    per_head, heads = (
-        bert["width"] // bert["heads"],
-        [max(1, round(factor * bert["heads"])) for factor in WIDTHS],
-    )
+    per_head = bert["width"] // bert["heads"]
+    heads = [max(1, round(factor * bert["heads"])) for factor in WIDTHS]
     sizes = {
         per_head * n: {
             "model.width": per_head * n,
@@ -58,21 +53,15 @@ def get_study(arguments=None):
         shorter = {"optimizer.warmup_steps": round(warmup * count / steps)} if warmup else {}
         budgets[f"{count:,} steps"] = {"train.steps": count, **shorter}
     carried = {} if setting.rates else {"model.base_width": bert["width"]}
-    return Study(
+    return setting.study(
         name="scaling",
         title="Loss against size and text",
         question="How does the loss of each objective fall with parameters and tokens?",
         config=recipes[names[0]],
-        axes=product(
-            axis(
-                "objective", {name.upper(): {"config": recipe} for name, recipe in recipes.items()}
-            ),
-            axis("size", {f"width {width}": of for width, of in sizes.items()}),
-            axis("budget", budgets),
-            axis("seed", setting.seeds),
-        ),
-        overrides={**setting.overrides, **setting.transformer, **carried},
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(),
+        axes={
+            "objective": {name.upper(): {"config": recipe} for name, recipe in recipes.items()},
+            "size": {f"width {width}": of for width, of in sizes.items()},
+            "budget": budgets,
+        },
+        overrides={**setting.on_transformer, **carried},
     )

@@ -1,10 +1,6 @@
 """Which tokens are masked together, and SpanBERT's boundary objective: Joshi et al. 2020, sections
 6.1 and 6.2.
 
-    bertlab sweep --study=experiments/ablations/spanbert_masking.py \
-      --workdir=runs/spanbert_masking --jobs=2
-    bertlab report runs/spanbert_masking
-
 This study joins the paper's two tables. It masks subword tokens, whole words or geometric spans of
 words, all on pairs of segments with NSP (2seq); then spans on rows of one document without NSP
 (1seq), and the same with the span boundary objective (SBO). The paper's masks of named entities and
@@ -18,15 +14,12 @@ from checkpoints at 1,200,000 of 2,400,000 steps; here the whole schedule has 1,
 Expect: spans above subwords and whole words by a point or two when the task is to find an answer in
 a text, less elsewhere; one document per row above pairs with NSP. SBO helps most if the task
 compares spans (coreference).
-
-Cost at scale=tiny with seeds=1,select=off: 422 TFLOP, as `--dry_run` counts them; its time is not
-measured yet.
 """
 
-from common import ONE_LENGTH, read_setting
+from common import ONE_LENGTH, claims, read_setting
 
 from bertlab.config import papers
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import Published
 
 PAPER = {
     **papers.BERT,
@@ -55,30 +48,19 @@ PUBLISHED = Published(
     },
     note="Named entities and Noun phrases have no variant here: such masks need a parser.",
 )
-CLAIMS = (
-    Claim(
+CLAIMS = claims(
+    PUBLISHED.source,
+    (
         "Geometric spans",
         "Subword tokens",
         "SQuAD 2.0 85.4 and 83.8, QNLI 93.3 and 92.5, but coreference 76.4 and 77.7",
-        PUBLISHED.source,
     ),
-    Claim(
-        "Geometric spans",
-        "Whole words",
-        "SQuAD 2.0 85.4 and 84.3, QNLI 93.3 and 92.8",
-        PUBLISHED.source,
-    ),
-    Claim(
-        "Geometric spans (1seq)",
-        "Geometric spans",
-        "SQuAD 2.0 86.7 and 85.4, QNLI 93.8 and 93.3",
-        PUBLISHED.source,
-    ),
-    Claim(
+    ("Geometric spans", "Whole words", "SQuAD 2.0 85.4 and 84.3, QNLI 93.3 and 92.8"),
+    ("Geometric spans (1seq)", "Geometric spans", "SQuAD 2.0 86.7 and 85.4, QNLI 93.8 and 93.3"),
+    (
         "Geometric spans (1seq) + SBO",
         "Geometric spans (1seq)",
         "coreference 79.0 and 76.3, SQuAD 2.0 86.8 and 86.7",
-        PUBLISHED.source,
     ),
 )
 
@@ -86,7 +68,7 @@ CLAIMS = (
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=PAPER)
     one_sequence = {**SPAN, "data.format": "doc_sentences"}
-    return Study(
+    return setting.study(
         name="spanbert_masking",
         title="Masks of spans",
         question="Does it help to mask words and spans whole, and to predict spans from their"
@@ -105,13 +87,9 @@ def get_study(arguments=None):
                     "config": setting.recipe("bert", objectives="mlm+sbo"),
                     **one_sequence,
                 },
-            },
-            "seed": setting.seeds,
+            }
         },
-        overrides={**setting.overrides, **setting.transformer},
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(),
+        overrides=setting.on_transformer,
         published=PUBLISHED,
         claims=CLAIMS,
     )

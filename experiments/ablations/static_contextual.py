@@ -1,9 +1,5 @@
 """Static word vectors against contextual models, as features and fine-tuned, on the same text.
 
-    bertlab sweep --study=experiments/ablations/static_contextual.py \
-      --workdir=runs/static --jobs=2
-    bertlab report runs/static
-
 word2vec's skip-gram and CBOW (Mikolov et al. 2013), GloVe (Pennington et al. 2014), ELMo (Peters et
 al. 2018), GPT (Radford et al. 2018) and BERT (Devlin et al. 2019). All train for the same number of
 steps on rows of the same text in the same pieces (GloVe: on entries of its table of counts, as many
@@ -14,8 +10,6 @@ as a row has positions for each row). Each is used in two ways:
 - fine-tuned: everything is trained under a linear layer on the mean of the states, or on each
   word's; static vectors at ten times the rate.
 
-All rows read a word at its last piece: only there has a left-to-right model seen the whole word.
-
 A task's biLSTM gives context to static vectors too. So "features" compares what the vectors know,
 and "fine-tuned" shows whether the model itself sees context. No paper has this table; the order
 follows ELMo's and BERT's comparisons. The models' sizes differ (`parameters` in the report).
@@ -25,16 +19,13 @@ Adagrad at 0.2 on characters), and one update per batch for the static vectors.
 
 Expect: contextual above static if the task's model has no context of its own, by least on topics of
 whole texts. ELMo, GPT and BERT differ less as features than fine-tuned.
-
-Cost at scale=tiny with seeds=1,select=off: 357 TFLOP, as `--dry_run` counts them; its time is not
-measured yet.
 """
 
 import systems
 from common import LAST_PIECE, SAME_ROWS, read_setting
 
 from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.study import Claim, Study
+from bertlab.studies.study import Claim
 
 CLAIMS = (
     Claim(
@@ -62,30 +53,21 @@ CLAIMS = (
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=SAME_ROWS)
     static, models = systems.static_and_contextual(setting)
-    features = {"finetune.recipe": "elmo"}
     rate = 5e-5 if setting.is_large else 5e-4
 
-    def tuned(rate):
+    def uses(rate):
         own = {} if setting.task_rates else {"finetune.optimizer.learning_rate": rate}
-        return {"finetune.recipe": "small", **own}
+        tuned = {"finetune.recipe": "small", **own}
+        return axis("use", {"features": {"finetune.recipe": "elmo"}, "fine-tuned": tuned})
 
-    return Study(
+    return setting.study(
         name="static_contextual",
         title="Static and contextual vectors",
         question="What does seeing context give over vectors of words, frozen and fine-tuned?",
         config=setting.recipe("bert"),
-        axes=product(
-            chain(
-                product(
-                    axis("model", static),
-                    axis("use", {"features": features, "fine-tuned": tuned(10 * rate)}),
-                ),
-                product(
-                    axis("model", models),
-                    axis("use", {"features": features, "fine-tuned": tuned(rate)}),
-                ),
-            ),
-            axis("seed", setting.seeds),
+        axes=chain(
+            product(axis("model", static), uses(10 * rate)),
+            product(axis("model", models), uses(rate)),
         ),
         overrides={
             "data.tokenizer.kind": "unigram",
@@ -93,8 +75,5 @@ def get_study(arguments=None):
             **setting.finetuning("elmo"),
             **LAST_PIECE,
         },
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(),
         claims=CLAIMS,
     )

@@ -1,16 +1,11 @@
 """Where a language model's states join a tagger, and whether one direction is enough: Peters et al.
 2017, section 5 (TagLM).
 
-    bertlab sweep --study=experiments/ablations/taglm_placement.py \
-      --workdir=runs/taglm_placement --jobs=2
-    bertlab report runs/taglm_placement
-
 A tagger with characters, word vectors, two biLSTM layers and a CRF. The frozen language model's top
 states go to its input, to the output of its first layer (TagLM) or to the output of its second. One
 more row uses the states of a forward language model, pretrained separately, after the first layer.
 Without a language model, embeddings that start from random values and are trained with the tagger
-take their place. All rows read a word at its last piece: only there has a left-to-right model seen
-the whole word.
+take their place.
 
 The paper's task is CoNLL 2003: `tasks=ner,data=DIR`. Its two language models share nothing and
 train on the 1B Word corpus; ours share their embeddings. At scale=paper they are ELMo's with 2,048
@@ -21,16 +16,12 @@ the rate.
 
 Expect: after the first layer best, input and output a little below; both directions above one. We
 could verify only two of the paper's numbers, so the report shows only these.
-
-Cost at scale=tiny with seeds=1,select=off: 248 TFLOP, as `--dry_run` counts them. Its three seeds
-in `experiments/results/taglm_placement_tiny_wikipedia` with steps=2000 took 110 minutes of one
-core.
 """
 
 from common import FRESH_EMBEDDINGS, LAST_PIECE, read_setting
 
 from bertlab.config import papers
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import Claim, Published
 
 PAPER = {**papers.ELMO, "model.hidden": 2048, "model.width": 512}
 PUBLISHED = Published(
@@ -61,18 +52,17 @@ CLAIMS = (
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=PAPER, tasks=("code_spans",))
-    tokens = "characters" if setting.scale == "paper" else "subwords"
     recipe = "taglm_paper" if setting.scale == "paper" else "taglm"
     forward = {
-        "config": setting.recipe("elmo", tokens=tokens, objectives="ltr"),
+        "config": setting.recipe("elmo", tokens=setting.elmo_tokens, objectives="ltr"),
         "model.direction": "left-to-right",
     }
-    return Study(
+    return setting.study(
         name="taglm_placement",
         title="A language model's states in a tagger",
         question="Where should a language model's states join a tagger, and is the forward"
         " direction enough?",
-        config=setting.recipe("elmo", tokens=tokens),
+        config=setting.recipe("elmo", tokens=setting.elmo_tokens),
         axes={
             "states": {
                 "no language model": FRESH_EMBEDDINGS,
@@ -80,13 +70,10 @@ def get_study(arguments=None):
                 "after the first layer": {},
                 "after the second layer": {"finetune.head.place": "output"},
                 "after the first layer, forward alone": forward,
-            },
-            "seed": setting.seeds,
+            }
         },
         overrides={**setting.overrides, **setting.finetuning(recipe), **LAST_PIECE},
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(lambda kind: kind.reads_words),
+        downstream=setting.downstream(("tagging",)),
         published=PUBLISHED,
         claims=CLAIMS,
     )

@@ -12,7 +12,6 @@ from typing import Any
 
 from common import SMALL_ROWS, Setting
 
-from bertlab.transfer.kinds import Kind
 from bertlab.transfer.recipes import SLANTED_ADAM
 
 # Howard and Ruder 2018, section 4.1, on WikiText-103: 103 M words are 23,000 steps. Printed are
@@ -44,13 +43,6 @@ CLASSIFIER: Mapping[str, Mapping[str, Any]] = {
 }
 # Passes of the adaptation over the text: the paper selects by `valid`, the released script has 25.
 READINGS = {"tiny": 2.0, "mini": 5.0, "small": 10.0, "base": 10.0, "paper": 25.0}
-
-LEAST: Mapping[str, int] = {"task_steps": 2}  # a slanted triangle rises and falls
-
-
-def classifies(kind: Kind) -> bool:
-    """Whether a kind of task is one class for a text."""
-    return kind.has_classes and kind.is_plain and not kind.reads_words
 
 
 def stages(setting: Setting, steps: int = 0) -> dict[str, Any]:

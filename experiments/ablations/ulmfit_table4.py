@@ -1,9 +1,5 @@
 """The effect of ULMFiT's pretraining: Howard and Ruder 2018, section 5, table 4.
 
-    bertlab sweep --study=experiments/ablations/ulmfit_table4.py \
-      --workdir=runs/ulmfit4 --jobs=2
-    bertlab report runs/ulmfit4
-
 One AWD-LSTM has read the corpus and one has not. Both go through the same two stages: language
 modelling of the task's text, and ULMFiT's classifier. (That the second stage is also for the model
 without pretraining is our reading: in table 7 a classifier from scratch is much worse than the row
@@ -21,15 +17,12 @@ The paper's tasks are IMDb, TREC-6 and AG News: `tasks=imdb+trec+ag_news,data=DI
 WikiText-103: `corpus='text:wikitext-103/*.txt'`. Its scores are errors, ours accuracies.
 
 Expect: the less text the task has, the more pretraining helps (TREC-6 has least).
-
-Cost at scale=tiny with seeds=1,select=off: 145 TFLOP, as `--dry_run` counts them. Its three seeds
-in `experiments/results/ulmfit_table4_tiny_wikipedia` with steps=2000 took 22 minutes of one core.
 """
 
 import ulmfit
-from common import read_setting
+from common import claims, read_setting
 
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import Published
 
 PUBLISHED = Published(
     source="Howard and Ruder 2018, table 4 (validation error, %)",
@@ -37,32 +30,27 @@ PUBLISHED = Published(
     rows={"without pretraining": (5.63, 10.67, 5.52), "with pretraining": (5.00, 5.69, 5.38)},
     note="Errors: lower is better.",
 )
-CLAIMS = (
-    Claim(
+CLAIMS = claims(
+    PUBLISHED.source,
+    (
         "with pretraining",
         "without pretraining",
         "errors of 5.69 and 10.67 % on TREC-6, 5.00 and 5.63 % on IMDb",
-        PUBLISHED.source,
     ),
 )
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",), least=ulmfit.LEAST)
-    return Study(
+    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
+    return setting.study(
         name="ulmfit_table4",
         title="ULMFiT with and without pretraining",
         question="What does pretraining on general text give, if the language model reads the"
         " task's text too?",
         config=setting.recipe("awd_lstm"),
-        axes={
-            "pretraining": {"without pretraining": {"train.steps": 0}, "with pretraining": {}},
-            "seed": setting.seeds,
-        },
+        axes={"pretraining": {"without pretraining": {"train.steps": 0}, "with pretraining": {}}},
         overrides=ulmfit.stages(setting),
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(ulmfit.classifies, long_rows=0),
+        downstream=setting.downstream(("classification",), long_rows=0),
         published=PUBLISHED,
         claims=CLAIMS,
     )

@@ -1,23 +1,16 @@
 """Whether ULMFiT needs a regularised language model: Howard and Ruder 2018, section 5, table 5.
 
-    bertlab sweep --study=experiments/ablations/ulmfit_table5.py \
-      --workdir=runs/ulmfit5 --jobs=2
-    bertlab report runs/ulmfit5
-
 AWD-LSTM and the vanilla language model, the same model without its five kinds of dropout in all
 three stages. Stages, tasks and corpus are as in `ulmfit_table4.py`.
 
 Expect: the vanilla model is not far behind on larger tasks, and further behind on the smallest
 (TREC-6).
-
-Cost at scale=tiny with seeds=1,select=off: 284 TFLOP, as `--dry_run` counts them; its time is not
-measured yet.
 """
 
 import ulmfit
-from common import read_setting
+from common import claims, read_setting
 
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import Published
 
 DROPOUTS = ("dropout", "embedding_dropout", "input_dropout", "hidden_dropout", "weight_dropout")
 PUBLISHED = Published(
@@ -26,19 +19,15 @@ PUBLISHED = Published(
     rows={"vanilla": (5.98, 7.41, 5.76), "AWD-LSTM": (5.00, 5.69, 5.38)},
     note="Errors: lower is better.",
 )
-CLAIMS = (
-    Claim(
-        "AWD-LSTM",
-        "vanilla",
-        "errors of 5.69 and 7.41 % on TREC-6, 5.00 and 5.98 % on IMDb",
-        PUBLISHED.source,
-    ),
+CLAIMS = claims(
+    PUBLISHED.source,
+    ("AWD-LSTM", "vanilla", "errors of 5.69 and 7.41 % on TREC-6, 5.00 and 5.98 % on IMDb"),
 )
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",), least=ulmfit.LEAST)
-    return Study(
+    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
+    return setting.study(
         name="ulmfit_table5",
         title="ULMFiT with a vanilla and with a regularised language model",
         question="Does a better regularised language model make a better classifier?",
@@ -47,13 +36,10 @@ def get_study(arguments=None):
             "language model": {
                 "vanilla": {f"model.{name}": 0.0 for name in DROPOUTS},
                 "AWD-LSTM": {},
-            },
-            "seed": setting.seeds,
+            }
         },
         overrides=ulmfit.stages(setting),
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(ulmfit.classifies, long_rows=0),
+        downstream=setting.downstream(("classification",), long_rows=0),
         published=PUBLISHED,
         claims=CLAIMS,
     )

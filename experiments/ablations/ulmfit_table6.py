@@ -1,9 +1,5 @@
 """How best to adapt a language model to a task's text: Howard and Ruder 2018, section 5, table 6.
 
-    bertlab sweep --study=experiments/ablations/ulmfit_table6.py \
-      --workdir=runs/ulmfit6 --jobs=2
-    bertlab report runs/ulmfit6
-
 One pretraining per seed. The variants skip the second stage, or adapt the language model at a
 constant rate, at rates that fall by a factor of 2.6 per layer ("discr"), or with the slanted
 triangle as well ("stlr"). The classifier is always ULMFiT's. Stages, tasks and corpus are as in
@@ -13,15 +9,12 @@ chooses by the validation set).
 
 Expect: adapting the language model helps, most on large tasks. On the smallest, full fine-tuning
 hurts unless it has both discr and stlr.
-
-Cost at scale=tiny with seeds=1,select=off: 150 TFLOP, as `--dry_run` counts them. Its three seeds
-in `experiments/results/ulmfit_table6_tiny_wikipedia` with steps=2000 took 22 minutes of one core.
 """
 
 import ulmfit
-from common import read_setting
+from common import claims, read_setting
 
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import Published
 
 PUBLISHED = Published(
     source="Howard and Ruder 2018, table 6 (validation error, %)",
@@ -34,33 +27,23 @@ PUBLISHED = Published(
     },
     note="Errors: lower is better.",
 )
-CLAIMS = (
-    Claim(
+CLAIMS = claims(
+    PUBLISHED.source,
+    (
         "full + discr + stlr",
         "no LM fine-tuning",
         "errors of 5.69 and 6.38 % on TREC-6, 5.00 and 6.99 % on IMDb",
-        PUBLISHED.source,
     ),
-    Claim(
-        "full + discr + stlr",
-        "full",
-        "errors of 5.69 and 6.54 % on TREC-6, 5.00 and 5.86 % on IMDb",
-        PUBLISHED.source,
-    ),
-    Claim(
-        "full + discr",
-        "full",
-        "errors of 6.36 and 6.54 % on TREC-6, 5.55 and 5.86 % on IMDb",
-        PUBLISHED.source,
-    ),
+    ("full + discr + stlr", "full", "errors of 5.69 and 6.54 % on TREC-6, 5.00 and 5.86 % on IMDb"),
+    ("full + discr", "full", "errors of 6.36 and 6.54 % on TREC-6, 5.55 and 5.86 % on IMDb"),
 )
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",), least=ulmfit.LEAST)
+    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
     ours = ulmfit.adaptation(setting)
     constant = ours | {"adapt.optimizer.decay": "constant"}
-    return Study(
+    return setting.study(
         name="ulmfit_table6",
         title="ULMFiT's fine-tuning of the language model",
         question="How should a language model be brought to a task's text, if at all?",
@@ -71,13 +54,10 @@ def get_study(arguments=None):
                 "full": constant | {"adapt.optimizer.layer_decay": 1.0},
                 "full + discr": constant,
                 "full + discr + stlr": ours,
-            },
-            "seed": setting.seeds,
+            }
         },
         overrides={**setting.pretraining, **ulmfit.prose(setting), **ulmfit.classifier(setting)},
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(ulmfit.classifies, long_rows=0),
+        downstream=setting.downstream(("classification",), long_rows=0),
         published=PUBLISHED,
         claims=CLAIMS,
     )

@@ -1,9 +1,5 @@
 """How best to train ULMFiT's classifier: Howard and Ruder 2018, section 5, table 7.
 
-    bertlab sweep --study=experiments/ablations/ulmfit_table7.py \
-      --workdir=runs/ulmfit7 --jobs=2
-    bertlab report runs/ulmfit7
-
 One pretraining and one adapted language model per seed, and ten ways to train the classifier: from
 random values; all layers at one rate ("full"); rates that fall by a factor of 2.6 per layer
 ("discr"); only the classifier's own layers ("last"); chain-thaw, one group of layers after another
@@ -14,15 +10,12 @@ unfreezing. Stages, tasks and corpus are as in `ulmfit_table4.py`.
 
 Expect: scratch and last are worst, and on the smallest task last is below scratch. The full recipe
 is best on all three tasks, or within noise of the best. No single part is best everywhere.
-
-Cost at scale=tiny with seeds=1,select=off: 154 TFLOP, as `--dry_run` counts them. Its three seeds
-in `experiments/results/ulmfit_table7_tiny_wikipedia` with steps=2000 took 25 minutes of one core.
 """
 
 import ulmfit
-from common import read_setting
+from common import claims, read_setting
 
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import Published
 
 PUBLISHED = Published(
     source="Howard and Ruder 2018, table 7 (validation error, %)",
@@ -41,42 +34,34 @@ PUBLISHED = Published(
     },
     note="Errors: lower is better.",
 )
-CLAIMS = (
-    Claim(
+CLAIMS = claims(
+    PUBLISHED.source,
+    (
         "freez + discr + stlr",
         "from scratch",
         "errors of 5.69 and 13.36 % on TREC-6, 5.00 and 9.93 % on IMDb",
-        PUBLISHED.source,
     ),
-    Claim(
+    (
         "freez + discr + stlr",
         "full",
         "errors of 5.69 and 6.86 % on TREC-6, 5.00 and 6.87 % on IMDb",
-        PUBLISHED.source,
     ),
-    Claim(
+    (
         "freez + discr + stlr",
         "last",
         "errors of 5.69 and 16.09 % on TREC-6, 5.00 and 6.49 % on IMDb",
-        PUBLISHED.source,
     ),
-    Claim(
+    (
         "freez + discr + stlr",
         "chain-thaw",
         "errors of 5.69 and 6.71 % on TREC-6, 5.00 and 5.39 % on IMDb",
-        PUBLISHED.source,
     ),
-    Claim(
-        "full + discr",
-        "full",
-        "errors of 6.21 and 6.86 % on TREC-6, 5.57 and 6.87 % on IMDb",
-        PUBLISHED.source,
-    ),
+    ("full + discr", "full", "errors of 6.21 and 6.86 % on TREC-6, 5.57 and 6.87 % on IMDb"),
 )
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",), least=ulmfit.LEAST)
+    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
     one_rate, constant = (
         {"finetune.optimizer.layer_decay": 1.0},
         {"finetune.optimizer.decay": "constant"},
@@ -92,7 +77,7 @@ def get_study(arguments=None):
             ["0.1"] * (1 + setting.numbers("awd_lstm")["layers"]) + ["1"]
         ),
     }
-    return Study(
+    return setting.study(
         name="ulmfit_table7",
         title="ULMFiT's fine-tuning of the classifier",
         question="Which layers should a classifier train when, at what rates?",
@@ -109,13 +94,10 @@ def get_study(arguments=None):
                 "freez + stlr": one_rate,
                 "freez + cos": {**cosine, **one_rate},
                 "freez + discr + stlr": {},
-            },
-            "seed": setting.seeds,
+            }
         },
         overrides=ulmfit.stages(setting),
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(ulmfit.classifies, long_rows=0),
+        downstream=setting.downstream(("classification",), long_rows=0),
         published=PUBLISHED,
         claims=CLAIMS,
     )

@@ -1,13 +1,9 @@
 """Words' vectors from contextual models against static ones: Bommasani et al. 2020; word2vec's
 analogies, Mikolov et al. 2013.
 
-    bertlab sweep --study=experiments/ablations/words_from_context.py \
-      --workdir=runs/words_from_context --jobs=2
     study=experiments/ablations/words_from_context.py:corpus=text:wiki/*.jsonl
     study="$study,analogies=questions-words.txt,words=EN-SIMLEX-999.txt,text=sentences.txt"
-    bertlab sweep --study="$study" \
-      --workdir=runs/words_from_context --jobs=2
-    bertlab report runs/words_from_context
+    bertlab sweep --study="$study" --workdir=runs/words_from_context --jobs=2
 
 word2vec's skip-gram and CBOW, GloVe, ELMo, GPT and BERT read the same rows of one text in the same
 pieces (the pretrainings are those of `static_contextual.py`). Then nothing is trained. Every model
@@ -29,16 +25,12 @@ not seen is known by its pieces, and syntactic questions are answered by spellin
 Expect: in context above alone, as the paper's abstract says of many contexts, and lower layers
 above the last. After as little text as at scale=tiny, static vectors above contextual ones on
 analogies; only with far more text is it the reverse.
-
-Cost at scale=tiny with seeds=1,select=off: 350 TFLOP, as `--dry_run` counts them; its time is not
-measured yet.
 """
 
 import systems
 from common import LAST_PIECE, SAME_ROWS, read_setting
 
 from bertlab.errors import UserError
-from bertlab.studies.study import Study
 
 FILES = {"words": "evaluate.words", "analogies": "evaluate.analogies", "text": "evaluate.word_text"}
 
@@ -48,13 +40,13 @@ def get_study(arguments=None):
     if setting.others["text"] and not (setting.others["words"] or setting.others["analogies"]):
         raise UserError("text= has no effect without words= or analogies=; name one of them")
     static, models = systems.static_and_contextual(setting)
-    return Study(
+    return setting.study(
         name="words_from_context",
         title="Words from contextual and static models",
         question="Do means of contextual states make better vectors of words than static models,"
         " and on which layer?",
         config=setting.recipe("bert"),
-        axes={"model": static | models, "seed": setting.seeds},
+        axes={"model": static | models},
         overrides={
             "data.tokenizer.kind": "unigram",
             **setting.pretraining,
@@ -62,7 +54,4 @@ def get_study(arguments=None):
             **LAST_PIECE,
             **{key: setting.others[name] for name, key in FILES.items() if setting.others[name]},
         },
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(),
     )

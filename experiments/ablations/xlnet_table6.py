@@ -1,8 +1,6 @@
 """Permutation against masked language modelling on one body: Yang et al. 2019 (XLNet), section 3.4,
 table 6.
 
-    bertlab sweep --study=experiments/ablations/xlnet_table6.py --workdir=runs/xlnet --jobs=2
-
 The paper asks whether predicting in permuted orders is better than denoising on the same
 architecture. Its bodies are Transformer-XL's: recurrence over segments, relative positions. Ours is
 BERT's in all rows, and it masks words by themselves, not spans. So two rows of the table have a
@@ -18,10 +16,10 @@ Expect: in the paper permutation is above MLM, by about a point on MNLI. At smal
 from more contexts than MLM does, and its code length may be the shorter one (`one_scale.py`).
 """
 
-from common import ONE_LENGTH, read_setting
+from common import ONE_LENGTH, claims, read_setting
 
 from bertlab.config import papers
-from bertlab.studies.study import Claim, Published, Study
+from bertlab.studies.study import Published
 
 PAPER = {**papers.BERT, **ONE_LENGTH}
 PUBLISHED = Published(
@@ -37,9 +35,10 @@ PUBLISHED = Published(
     " denoising row; ours is MLM.",
 )
 SOURCE = f"{PUBLISHED.source}; MLM is DAE + Transformer-XL there"
-CLAIMS = (
-    Claim("permutation K=7", "MLM", "MNLI 85.84 and 84.88, SQuAD 2.0 81.33 and 79.56", SOURCE),
-    Claim("permutation K=6", "MLM", "MNLI 85.63 and 84.88, SQuAD 2.0 80.98 and 79.56", SOURCE),
+CLAIMS = claims(
+    SOURCE,
+    ("permutation K=7", "MLM", "MNLI 85.84 and 84.88, SQuAD 2.0 81.33 and 79.56"),
+    ("permutation K=6", "MLM", "MNLI 85.63 and 84.88, SQuAD 2.0 80.98 and 79.56"),
 )
 
 
@@ -50,7 +49,7 @@ def get_study(arguments=None):
     def one_in(k):
         return {"config": permutation, "objectives.permutation.predict_one_in": k}
 
-    return Study(
+    return setting.study(
         name="xlnet_table6",
         title="Permutation and masked language modelling",
         question="Is predicting in permuted orders better than filling in masks, on one body?",
@@ -62,13 +61,9 @@ def get_study(arguments=None):
                 "permutation K=6": one_in(6),
                 "permutation K=1": one_in(1),
                 "MLM 1 in 6": {"objectives.mlm.rate": 1 / 6},
-            },
-            "seed": setting.seeds,
+            }
         },
-        overrides={**setting.overrides, **setting.transformer, "data.format": "full_sentences"},
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(),
+        overrides={**setting.on_transformer, "data.format": "full_sentences"},
         published=PUBLISHED,
         claims=CLAIMS,
     )

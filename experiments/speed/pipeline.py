@@ -4,7 +4,7 @@
 
 makes up a corpus, plans an epoch of each format and makes its batches. Rates are in M positions per
 second of CPU time of all threads: "batches" of the gathers, "planned" with the planning of the
-epoch, "old" of the pipeline before, with all it does. "filled": the share that is not padding.
+epoch. "filled": the share that is not padding.
 """
 
 import json
@@ -70,32 +70,14 @@ def measure(prepared: Prepared, data) -> dict[str, float]:
     return {"planned": planned, "batches": positions / seconds, "filled": filled}
 
 
-def count(batches, limit: float = 1e9) -> tuple[float, float, float]:
+def count(batches) -> tuple[float, float, float]:
     """Million positions of batches, seconds of CPU time, and the share that is not padding."""
     start, positions, text = time.process_time(), 0, 0
     for batch in batches:
         for name in {"documents", "backward_documents"} & set(batch):
             positions += batch[name].size
             text += np.count_nonzero(batch[name])
-        if time.process_time() - start > limit:
-            break
     return positions / 1e6, time.process_time() - start, text / positions
-
-
-def measure_old(prepared: Prepared, data) -> dict[str, float]:
-    """The same of the pipeline before, with the documents in memory rather than on disk."""
-    from bertlab.data.batches import train_batches
-
-    split = prepared.split("train")
-    texts = np.split(split.tokens.astype(np.int32), split.token_bounds()[1:-1])
-    lengths = np.split(np.diff(split.sentences).astype(np.int32), split.documents[1:-1])
-    documents = [
-        {"tokens": text, "sentence_lengths": length, "document": number}
-        for number, (text, length) in enumerate(zip(texts, lengths, strict=True))
-    ]
-    old = SimpleNamespace(tokenizer=prepared.tokenizer, source=lambda name: documents)
-    positions, seconds, filled = count(train_batches(old, data), limit=4)
-    return {"old": positions / seconds, "old filled": filled}
 
 
 def main():
@@ -108,14 +90,12 @@ def main():
         gathers = ({"documents": tokens.take(s + ramp, mode="clip").astype("i4")} for s in starts)
         positions, seconds, _ = count(gathers)
         results = {"gather of tokens": {"batches": positions / seconds}}
-        columns = ("planned", "batches", "old", "filled", "old filled")
+        columns = ("planned", "batches", "filled")
         print(f"{'':24}{''.join(f'{column:>11}' for column in columns)}")
         for name, (kind, settings) in CASES.items():
             data = ConfigDict(DATA | FORMATS | {"format": kind})
             data.update_from_flattened_dict(settings)
             results[name] = measure(prepared, data)
-            if kind != "cooccurrence":  # the old pipeline counts pairs for minutes
-                results[name] |= measure_old(prepared, data)
         for name, result in results.items():
             print(f"{name:24}{''.join(f'{result.get(key, np.nan):11.2f}' for key in columns)}")
             results[name] = {key: round(float(value), 3) for key, value in result.items()}
