@@ -5,11 +5,7 @@ from bertlab.errors import UserError
 
 
 def open_corpus(data) -> Corpus:
-    """Opens the corpus of `config.data`; each module documents its own.
-
-    Raises:
-        UserError: it is unknown or not there.
-    """
+    """Opens the corpus of `config.data`; each module documents its own."""
     kind, _, name = data.corpus.partition(":")
     if kind in ("text", "files") and name:
         from bertlab.data.corpora.text import TextCorpus

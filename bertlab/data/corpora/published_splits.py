@@ -34,11 +34,9 @@ class PublishedSplits:
             self._files += found
 
     def fingerprint(self) -> str:
-        """Digest of the files' bytes and of where documents are cut."""
         return digest_files(f"{SECTION} {END}", list(SPLITS), self._files)
 
     def documents(self) -> Iterator[Document]:
-        """Streams the documents of train, valid and test."""
         for split, path in zip(SPLITS, self._files, strict=True):
             parts, size, start = [], 0, 1
             for number, line in read_lines(path):

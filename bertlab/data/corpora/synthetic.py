@@ -145,7 +145,6 @@ class SyntheticCorpus:
         self._options = {"version": _VERSION, "documents": documents, **options}
 
     def fingerprint(self) -> str:
-        """Digest of the options and the version of this code."""
         content = json.dumps(self._options, sort_keys=True)
         return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
@@ -155,7 +154,6 @@ class SyntheticCorpus:
         return sample_document(self.language, np.random.default_rng(sequence))
 
     def documents(self) -> Iterator[Document]:
-        """Streams the documents in the order of their numbers."""
         vocabulary = self.language.words
         for index in range(self._documents):
             sample = self.sample(index)

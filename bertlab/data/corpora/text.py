@@ -7,7 +7,6 @@ import io
 import json
 import lzma
 import os
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from bertlab.errors import UserError
 # Characters. A longer stretch without a blank line is cut at a line end, to bound memory.
 _LARGEST_DOCUMENT = 1_000_000
 _PLAIN = (".txt", ".train", ".dev", ".test")
-_DAMAGE = (gzip.BadGzipFile, lzma.LZMAError, zstandard.ZstdError, zlib.error, EOFError)
 
 
 class TextCorpus:
@@ -55,12 +53,10 @@ class TextCorpus:
                 )
 
     def fingerprint(self) -> str:
-        """Digest of the files' relative names and bytes, and of where documents are cut."""
         settings = f"{self._whole} {_LARGEST_DOCUMENT} {LONGEST_DOCUMENT} {SECTION}"
         return digest_files(settings, self._names, self._files)
 
     def documents(self) -> Iterator[Document]:
-        """Streams the documents; files are in the order of their names."""
         for name, path in zip(self._names, self._files, strict=True):
             has_records = _text_format(path) == ".jsonl"
             for number, text in _records(path) if has_records else self._texts(path):
@@ -117,11 +113,7 @@ def digest_files(settings: str, names: list[str], paths: list[Path]) -> str:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(Number from 1, line without its end) of a UTF-8 file, decompressed by its suffix.
-
-    Raises:
-        UserError: a line is not UTF-8, or the compressed file is damaged or cut off.
-    """
+    """(Number from 1, line without its end) of a UTF-8 file, decompressed by its suffix."""
     number = 0
     try:
         with _OPENERS.get(path.suffix.lower(), open)(path, "rb") as file:
@@ -129,8 +121,6 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}:{number}: not UTF-8 text ({error}); convert the file") from error
-    except _DAMAGE as error:
-        raise UserError(f"{path} is damaged or cut off after line {number} ({error})") from error
 
 
 def _open_zstandard(path: Path, _: str) -> io.BufferedReader:

@@ -53,17 +53,8 @@ def open_dataset(
             builder = tfds.builder_from_directory(folder)
         else:
             builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
-    except (tfds.core.DatasetNotFoundError, AssertionError) as error:  # no such version: an assert
-        raise UserError(
-            f'TFDS finds no dataset "{name}"; check its name, or set TFDS_DATA_DIR to its folder'
-        ) from error
-    if split.partition("[")[0] not in builder.info.splits:
-        names = ", ".join(sorted(builder.info.splits)) or "none: it is not prepared on this disk"
-        raise UserError(f'{key}="{split}" is not a split of {builder.info.full_name}: {names}')
-    try:
         return builder, builder.as_data_source(split=split)
-    except NotImplementedError as error:
-        raise UserError(
-            f"dataset {builder.info.full_name} is stored as {builder.info.file_format.value}, which"
-            ' needs TensorFlow; prepare it again with file_format="array_record"'
-        ) from error
+    # No such version is an assertion; other formats than array_record need TensorFlow.
+    except (tfds.core.DatasetNotFoundError, AssertionError, NotImplementedError, ValueError) as e:
+        reason = " ".join(str(e).split())
+        raise UserError(f'TFDS does not read "{name}" with {key}="{split}": {reason}') from e

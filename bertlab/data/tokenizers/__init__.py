@@ -91,9 +91,6 @@ def load_tokenizer(path: str | Path, lowercase: bool | None = None) -> Tokenizer
         lowercase: lower-case text first; only for a vocabulary and for SentencePiece, whose files
             do not state it. None: as tokenizer_config.json states; else a vocabulary is
             lower-cased if only its specials have capital letters.
-
-    Raises:
-        UserError: it is no tokenizer, or has rules that are not in the files.
     """
     path = Path(path).expanduser()
     if (path / METADATA).is_file():

@@ -48,7 +48,6 @@ class JsonTokenizer(Tokenizer):
 
     @classmethod
     def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
-        """Reads what `save` wrote."""
         return cls((directory / "tokenizer.json").read_text("utf-8"), metadata["special_ids"])
 
     def vocabulary_files(self) -> dict[str, bytes]:

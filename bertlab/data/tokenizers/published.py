@@ -4,7 +4,6 @@ Read are Google's vocab.txt, Hugging Face's tokenizer.json and SentencePiece's m
 what has rules that these files do not hold: it would silently tokenize differently.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from bertlab.data.tokenizers.fast import JsonTokenizer
 from bertlab.data.tokenizers.sentencepieces import BpeTokenizer, UnigramTokenizer
 from bertlab.data.tokenizers.wordpiece import WordPieceTokenizer
 from bertlab.errors import UserError
+from bertlab.files import read_json
 
 _BERT_CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
 # transformers' classes whose rules are in Python: they do not read tokenizer.json.
@@ -89,7 +89,7 @@ def _load_vocabulary(path: Path, settings: Mapping[str, Any], lowercase: bool | 
 
 def _load_json(path: Path, settings: Mapping[str, Any]) -> Tokenizer:
     _require_class(path, settings, _class_name(settings) not in _PYTHON_CLASSES)
-    description = _read_json(path)
+    description = read_json(path)
     for key, section, name in _REPEATED:
         rules = description.get(section) or {}
         if name not in rules or key not in settings:
@@ -102,10 +102,7 @@ def _load_json(path: Path, settings: Mapping[str, Any]) -> Tokenizer:
                 f" tokenizer.json has {name}={rules[name]!r}; make them equal"
             )
     backend = path.read_text("utf-8")
-    try:
-        tokenizer = tokenizers.Tokenizer.from_str(backend)
-    except Exception as error:  # the library raises no narrower class
-        raise UserError(f"{path} is not a tokenizer.json: {error}") from error
+    tokenizer = tokenizers.Tokenizer.from_str(backend)
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     for token in settings.get("added_tokens_decoder", {}).values():
@@ -122,23 +119,11 @@ def _load_sentencepiece(path: Path, lowercase: bool) -> Tokenizer:
     from sentencepiece import sentencepiece_model_pb2  # protobuf, which may be too old for it
 
     model = path.read_bytes()
-    description = sentencepiece_model_pb2.ModelProto()
-    try:
-        description.ParseFromString(model)
-    except Exception as error:  # protobuf's class of errors depends on its implementation
-        raise UserError(f"{path} is not a SentencePiece model: {error}") from error
-    trained = description.trainer_spec
+    trained = sentencepiece_model_pb2.ModelProto.FromString(model).trainer_spec
     kinds = {trained.UNIGRAM: UnigramTokenizer, trained.BPE: BpeTokenizer}
     if trained.model_type not in kinds:
         raise UserError(f"{path} is a model of words or characters; only unigram and bpe are read")
     return kinds[trained.model_type](model, lowercase)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_bytes())
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
 
 
 def _read_settings(directory: Path) -> dict[str, Any]:
@@ -146,7 +131,7 @@ def _read_settings(directory: Path) -> dict[str, Any]:
     settings = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (directory / name).is_file():
-            read = _read_json(directory / name)
+            read = read_json(directory / name)
             settings |= {key: value for key, value in read.items() if value is not None}
     return {
         key: value["content"] if isinstance(value, dict) and "content" in value else value

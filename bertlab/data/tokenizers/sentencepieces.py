@@ -53,12 +53,10 @@ class SentencePieceTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, sample: Sequence[str], vocab_size: int, lowercase: bool) -> Self:
-        """Trains on normalised sentences."""
         return cls(_train(cls.kind, sample, vocab_size), lowercase)
 
     @classmethod
     def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
-        """Reads what `save` wrote."""
         return cls((directory / "sentencepiece.model").read_bytes(), metadata["lowercase"])
 
     def vocabulary_files(self) -> dict[str, bytes]:
@@ -92,12 +90,8 @@ class SentencePieceTokenizer(Tokenizer):
         return self._processor.decode(ids)
 
     def continues(self):
-        processor = self._processor
-        controls = (
-            index
-            for index in range(self.vocab_size)
-            if processor.is_control(index) or processor.is_unknown(index)
-        )
+        is_control, is_unknown = self._processor.is_control, self._processor.is_unknown
+        controls = (i for i in range(self.vocab_size) if is_control(i) or is_unknown(i))
         return self.marked(lambda piece: not piece.startswith(SPACE_MARK), controls)
 
 
@@ -114,11 +108,6 @@ class BpeTokenizer(SentencePieceTokenizer):
 
 
 def _train(kind: str, sample: Sequence[str], vocab_size: int) -> bytes:
-    if all(len(text.encode()) > _LONGEST_SENTENCE for text in sample):
-        raise UserError(
-            f"config.data.corpus: all sentences have more than {_LONGEST_SENTENCE} bytes, and"
-            " SentencePiece learns from shorter ones only; put line breaks into the text"
-        )
     pad, unk, cls, sep, mask = SPECIALS
     model = io.BytesIO()
     try:

@@ -30,8 +30,6 @@ CJK_BLOCKS = (
     (0xF900, 0xFAFF),
     (0x2F800, 0x2FA1F),
 )
-# Training takes hours for a word of millions of characters, and would learn nothing from it.
-_LONGEST_TRAINED_WORD = 1 << 16
 # Distinct characters that training keeps; rarer ones become [UNK].
 _LARGEST_ALPHABET = 1000
 # The tokenizer remembers this many words (they cover 95 % of a text), up to this length.
@@ -118,12 +116,10 @@ class WordPieceTokenizer(VocabularyTokenizer):
 
     @classmethod
     def train(cls, sample: Sequence[str], vocab_size: int, lowercase: bool) -> Self:
-        """Trains on normalised sentences."""
         return cls(_train(sample, vocab_size, lowercase), lowercase)
 
     @classmethod
     def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
-        """Reads what `save` wrote."""
         return cls(cls.read(directory), metadata["lowercase"])
 
     def encode_batch(self, texts):
@@ -163,10 +159,7 @@ def _backend(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
 def _train(sample: Sequence[str], vocab_size: int, lowercase: bool) -> list[str]:
     """The pieces of a trained WordPiece vocabulary in the order of ids."""
     tokenizer = _backend({"[UNK]": 0})
-    texts = [
-        " ".join(word for word in bert_words(text, lowercase) if len(word) <= _LONGEST_TRAINED_WORD)
-        for text in sample
-    ]
+    texts = [" ".join(bert_words(text, lowercase)) for text in sample]
     characters = Counter("".join(texts).replace(" ", ""))
     alphabet = sorted(characters, key=lambda c: (-characters[c], c))[:_LARGEST_ALPHABET]
 

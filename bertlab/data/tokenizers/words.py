@@ -53,7 +53,6 @@ class WordsTokenizer(VocabularyTokenizer):
 
     @classmethod
     def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
-        """Reads what `save` wrote."""
         split = metadata.get("split", "punctuation")
         return cls(cls.read(directory), metadata["lowercase"], split)
 
