@@ -45,6 +45,7 @@ from bertlab.evals.questions import (
 from bertlab.evals.ratio import ratio
 from bertlab.evals.scoring import scoring
 from bertlab.objectives.program import Program
+from bertlab.transfer.load import longest_text
 
 KINDS = {
     "both directions": ("forward", "backward"),
@@ -56,9 +57,6 @@ KINDS = {
 }
 """Each kind of score with the fields of `Scoring` that it needs; the first that a model allows is
 its default."""
-
-CODE_LENGTHS = ("both directions", "left-to-right", "right-to-left", "any-order")
-"""Kinds that compare with each other; "any-order" is an upper bound."""
 
 ORDERS = 4
 
@@ -119,11 +117,7 @@ class Scorer:
         )
 
     def check_kind(self, kind: str | None = None) -> str:
-        """The kind, or the default for None.
-
-        Raises:
-            UserError: The model has no such score.
-        """
+        """The kind, or the default for None."""
         if self.kinds and kind in (None, *self.kinds):
             return kind or self.kinds[0]
         reasons = [f"{name}: {how.reason}" for name, how in self.scorings.items() if how.reason]
@@ -144,12 +138,9 @@ class Scorer:
             texts: From `questions.encode`.
             kind: One of `kinds`; None: the first.
             orders: Random orders a text, for "any-order".
-
-        Raises:
-            UserError: As for `check_kind`, or a text has more tokens than the model has positions.
         """
         kind = self.check_kind(kind)
-        longest = longest_text(self.program)
+        longest = longest_text(self.program.body.shape)
         for number, text in enumerate(texts, 1):
             if len(text.tokens) > longest:
                 raise UserError(
@@ -195,13 +186,6 @@ class Scorer:
         return one_by_one(number, text, int(how.from_before), continues)
 
 
-def longest_text(program: Program) -> int:
-    """The most tokens of a text; 2^20 if the model has no limit."""
-    shape = program.body.shape
-    learned = getattr(shape, "position_encoding", "") == "learned"
-    return shape.max_positions if learned else 1 << 20
-
-
 def bits_per_byte(texts: Sequence[Text], scores: Sequence[Score], unk_id: int) -> dict[str, Any]:
     """The scores of texts as numbers.
 
@@ -214,9 +198,6 @@ def bits_per_byte(texts: Sequence[Text], scores: Sequence[Score], unk_id: int) -
         token, scored `tokens`, `bytes`, the texts' own `pieces` (if they are more than `tokens`,
         one of each text is free), and the share of these that are `unknown`; above 0, do not
         compare tokenizers.
-
-    Raises:
-        UserError: No token is scored.
     """
     nats, tokens = -np.array(scores, float)[:, 0], sum(score.tokens for score in scores)
     if not tokens:

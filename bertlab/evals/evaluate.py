@@ -21,7 +21,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab.data.batches import Batches
-from bertlab.data.characters import character_ids, character_table
 from bertlab.data.corpora import open_corpus
 from bertlab.data.corpora.text import read_lines
 from bertlab.data.prepared import Prepared, load_prepared
@@ -30,7 +29,7 @@ from bertlab.evals import floors, similarity
 from bertlab.evals.code_length import Scorer, bits_per_byte
 from bertlab.evals.guessing import guessing
 from bertlab.evals.minimal_pairs import judge, read_pairs
-from bertlab.evals.questions import Text, encode
+from bertlab.evals.questions import Text, encode_all
 from bertlab.files import cache_directory
 from bertlab.objectives.program import group_by_view
 from bertlab.train.run_directory import RunDirectory
@@ -84,21 +83,6 @@ def evaluate_run(
     return found
 
 
-def encode_all(model: Pretrained, lines: Sequence[str]) -> list[Text]:
-    """Texts as the model reads them, with characters if it reads those."""
-    tokenizer, texts = model.tokenizer, [encode(line, model.tokenizer) for line in lines]
-    if model.config.model.token_encoder != "characters":
-        return texts
-    table = character_table(tokenizer)
-    before, after = table[list(tokenizer.prefix_ids)], table[list(tokenizer.suffix_ids)]
-    return [
-        text._replace(
-            characters=np.concatenate([before, character_ids(tokenizer.words(line)), after])
-        )
-        for text, line in zip(texts, lines)
-    ]
-
-
 def code_lengths(scorer: Scorer, params, texts: Sequence[Text], kinds: Sequence[str]) -> Metrics:
     """Bits per byte and perplexity by kind of score."""
     found = {}
@@ -124,8 +108,8 @@ def minimal_pairs(scorer: Scorer, params, model, pairs, kinds) -> Metrics:
         judged = judge(pairs, score)
         found[f"accuracy/{kind}"] = judged["accuracy"]
         found[f"standard_error/accuracy/{kind}"] = judged["standard_error"]
-        for name, of in judged["phenomena"].items():
-            found[f"accuracy/{kind}/{name}"] = of["accuracy"]
+        for name, accuracy in judged["phenomena"].items():
+            found[f"accuracy/{kind}/{name}"] = accuracy
     return found
 
 
@@ -152,11 +136,7 @@ def held_out(fingerprint: str, model: Pretrained, scorer: Scorer, params, kinds,
 
 
 def find_prepared(data: ConfigDict, fingerprint: str) -> Prepared:
-    """The prepared corpus that a run has read.
-
-    Raises:
-        UserError: It is not in the cache.
-    """
+    """The prepared corpus that a run has read."""
     cache = cache_directory(data.directory)
     for directory in cache.glob(f"*-{fingerprint[:16]}"):
         return load_prepared(directory)

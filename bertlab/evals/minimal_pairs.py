@@ -4,7 +4,7 @@ Warstadt et al. 2020)."""
 import collections
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,13 +30,6 @@ class Pair(NamedTuple):
 def read_pairs(path: Path, limit: int = 0) -> list[Pair]:
     """Pairs in BLiMP's format: JSON lines with `sentence_good`, `sentence_bad`, `UID` and perhaps
     `linguistics_term`.
-
-    Args:
-        path: The file.
-        limit: The first so many pairs of each paradigm; 0: all.
-
-    Raises:
-        UserError: A line is not such a record, or there is none.
     """
     pairs, taken = [], collections.Counter()
     for number, line in read_lines(path):
@@ -66,9 +59,8 @@ def judge(pairs: Sequence[Pair], score: Callable[[list[str]], Sequence[float]]) 
         score: Texts to their log-probabilities, not divided by length (section 4).
 
     Returns:
-        `accuracy` (the mean over paradigms), its `standard_error` over pairs, the number of
-        `pairs`, and the same for each of `paradigms` and of `phenomena` (the mean over its
-        paradigms).
+        `accuracy` (the mean over paradigms), its `standard_error` over pairs, and the `accuracy` of
+        each of `phenomena` (the mean over its paradigms).
     """
     scores = score([text for pair in pairs for text in (pair.good, pair.bad)])
     difference = np.subtract(*np.reshape(scores, (-1, 2)).T)
@@ -79,25 +71,24 @@ def judge(pairs: Sequence[Pair], score: Callable[[list[str]], Sequence[float]]) 
         phenomena.setdefault(pair.phenomenon, {})[pair.paradigm] = by_paradigm[pair.paradigm]
     phenomena.pop("", None)
     return {
-        **mean_accuracy(by_paradigm.values()),
-        "paradigms": {name: mean_accuracy([values]) for name, values in by_paradigm.items()},
-        "phenomena": {name: mean_accuracy(of.values()) for name, of in phenomena.items()},
+        "accuracy": mean_accuracy(by_paradigm),
+        "standard_error": standard_error(by_paradigm),
+        "phenomena": {name: mean_accuracy(of) for name, of in phenomena.items()},
     }
 
 
-def mean_accuracy(paradigms: Iterable[Sequence[float]]) -> dict[str, Any]:
-    """The mean over paradigms of the mean of their pairs.
+def mean_accuracy(paradigms: Mapping[str, Sequence[float]]) -> float:
+    """The mean over paradigms of the mean of their pairs."""
+    return float(np.mean([np.mean(values) for values in paradigms.values()]))
 
-    The standard error is None if there is no estimate: a paradigm has one pair, or no spread is
-    found anywhere (not even ten right answers of ten make the next one certain).
+
+def standard_error(paradigms: Mapping[str, Sequence[float]]) -> float | None:
+    """Of `mean_accuracy`, over pairs.
+
+    None if there is no estimate: a paradigm has one pair, or no spread is found anywhere (not even
+    ten right answers of ten make the next one certain).
     """
-    paradigms = [np.asarray(values) for values in paradigms]
-    error = None
-    if all(len(values) > 1 for values in paradigms):
-        errors = [values.std(ddof=1) / math.sqrt(len(values)) for values in paradigms]
-        error = math.hypot(*errors) / len(errors) or None
-    return {
-        "accuracy": float(np.mean([values.mean() for values in paradigms])),
-        "standard_error": error,
-        "pairs": sum(len(values) for values in paradigms),
-    }
+    if any(len(values) < 2 for values in paradigms.values()):
+        return None
+    errors = [np.std(values, ddof=1) / math.sqrt(len(values)) for values in paradigms.values()]
+    return math.hypot(*errors) / len(errors) or None

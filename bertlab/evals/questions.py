@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from bertlab.data.characters import character_ids, character_table
 from bertlab.evals.scoring import HIDDEN, Predict
 from bertlab.models.base import View
 from bertlab.objectives.program import Program
@@ -64,6 +65,19 @@ def encode(text: str, tokenizer) -> Text:
     pieces, first = tokenizer.encode(text), len(tokenizer.prefix_ids)
     tokens = np.array([*tokenizer.prefix_ids, *pieces, *tokenizer.suffix_ids], np.int32)
     return Text(tokens, np.arange(first, first + len(pieces)), len(text.encode()))
+
+
+def encode_all(model, texts: Sequence[str]) -> list[Text]:
+    """Texts as the model (from `bertlab.load`) reads them, with characters if it reads those."""
+    tokenizer, encoded = model.tokenizer, [encode(text, model.tokenizer) for text in texts]
+    if model.config.model.token_encoder != "characters":
+        return encoded
+    table = character_table(tokenizer)
+    before, after = table[list(tokenizer.prefix_ids)], table[list(tokenizer.suffix_ids)]
+    characters = (
+        np.concatenate([before, character_ids(tokenizer.words(text)), after]) for text in texts
+    )
+    return [one._replace(characters=found) for one, found in zip(encoded, characters)]
 
 
 def by_chain_rule(number: int, text: Text, side: str, tokenizer) -> Iterator[Question]:
@@ -137,13 +151,7 @@ class Answerer:
     """Answers questions by one objective's model; compiled once for all texts and parameters."""
 
     def __init__(self, program: Program, name: str, predict: Predict):
-        """Prepares the function.
-
-        Args:
-            program: Model and objectives.
-            name: Of the objective.
-            predict: Its function of `scoring`.
-        """
+        """Prepares the function."""
         self.pad_id = program.vocabulary.pad_id
 
         def log_probabilities(params, view: View) -> Float[Array, "B L"]:

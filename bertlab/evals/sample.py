@@ -46,9 +46,6 @@ def sample(
         temperature: Divides the logits; 0: the likeliest piece.
         top_p: Draws among the likeliest pieces of this probability (Holtzman et al. 2020).
         seed: Of the draws.
-
-    Raises:
-        UserError: The model cannot be sampled in this way, or the length does not fit.
     """
     tokenizer, scorer = model.tokenizer, Scorer(model.program, model.tokenizer, model.trained)
     kinds = [kind for kind, ability in ABILITIES.items() if ability in scorer.names]

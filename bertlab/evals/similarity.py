@@ -60,9 +60,6 @@ class Question(NamedTuple):
 
 def read_ratings(path: Path) -> list[Rated]:
     """Lines "word word rating", as in Faruqui and Dyer's collection (2014).
-
-    Raises:
-        UserError: A line is not such a pair.
     """
     pairs = []
     for number, line in read_lines(path):
@@ -80,9 +77,6 @@ def read_ratings(path: Path) -> list[Rated]:
 
 def read_questions(path: Path) -> list[Question]:
     """word2vec's questions-words.txt: four words a line, under lines ": section".
-
-    Raises:
-        UserError: A line is neither.
     """
     questions, section = [], ""
     for number, line in read_lines(path):
@@ -195,11 +189,6 @@ def rate_words(
 ) -> tuple[int, list[float]]:
     """How many pairs have vectors, and Spearman's correlation of their cosines and ratings on each
     layer (NaN for fewer than two).
-
-    Args:
-        pairs: Of a file.
-        row: Of each word that has a vector.
-        vectors: Of the words.
     """
     scored = [pair for pair in pairs if pair.first in row and pair.second in row]
     if len(scored) < 2:
@@ -260,10 +249,6 @@ def answer_questions(
 def solve(vectors: Float[np.ndarray, "V D"], asked: Int[np.ndarray, "Q 3"]) -> list[int]:
     """The d of "a is to b as c is to d" with the highest cos(d, b) − cos(d, a) + cos(d, c), among
     all words but a, b and c (3CosAdd, Levy and Goldberg 2014); of equal ones the first.
-
-    Args:
-        vectors: Of all words.
-        asked: The rows of a, b and c.
     """
     units, answers = unit(vectors), []
     for a, b, c in asked:

@@ -110,9 +110,6 @@ class Pretrained:
             pretokenized: One state a word: of its first piece, or of its last one where the model
                 reads one way.
             special_tokens: Keep the special tokens around each text.
-
-        Raises:
-            UserError: A text is longer than the model's positions, or the pooler is untrained.
         """
         if pooling not in (None, *POOLINGS):
             raise UserError(f"pooling={pooling!r} is not one of {', '.join(POOLINGS)}")
@@ -185,9 +182,7 @@ class Pretrained:
     @property
     def longest(self) -> int:
         """The most positions of a text, special tokens included."""
-        shape = self.body.shape
-        learned = getattr(shape, "position_encoding", "") == "learned"
-        return shape.max_positions if learned else NO_LIMIT
+        return longest_text(self.body.shape)
 
     @property
     def trained(self) -> list[str]:
@@ -210,6 +205,12 @@ class Pretrained:
         return jax.jit(pool)
 
 
+def longest_text(shape) -> int:
+    """The most positions of a text that a body of this shape reads."""
+    learned = getattr(shape, "position_encoding", "") == "learned"
+    return shape.max_positions if learned else NO_LIMIT
+
+
 def pooled(
     states: Float[Array, "B L D"], inside: Bool[np.ndarray, "B L"], pooling: str
 ) -> Float[np.ndarray, "B D"]:
@@ -230,11 +231,7 @@ def is_finetuning(config: Mapping[str, Any]) -> bool:
 
 
 def run_config(run: str | Path) -> ConfigDict:
-    """The config of a run or an import; keys that it lacks have their defaults.
-
-    Raises:
-        UserError: It is no run.
-    """
+    """The config of a run or an import; keys that it lacks have their defaults."""
     return with_defaults(RunDirectory(run).config())
 
 
@@ -250,15 +247,7 @@ def with_defaults(saved: Mapping[str, Any]) -> ConfigDict:
 
 
 def load(path: str | Path, step: int | None = None) -> Pretrained:
-    """Opens a run or an imported model.
-
-    Args:
-        path: Its directory.
-        step: Of the checkpoint; None: the last one.
-
-    Raises:
-        UserError: It is neither, or has no checkpoint of that step.
-    """
+    """Opens a run or an imported model."""
     run, config = RunDirectory(path), run_config(path)
     tokenizer = load_tokenizer(run.tokenizer)
     vocabulary = tokenizer_vocabulary(tokenizer)

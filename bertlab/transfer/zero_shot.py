@@ -35,10 +35,9 @@ import numpy as np
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from bertlab.data.characters import character_ids, character_table
 from bertlab.errors import UserError
 from bertlab.evals.code_length import Scorer
-from bertlab.evals.questions import Text
+from bertlab.evals.questions import Text, encode_all
 from bertlab.train.environment import describe_environment
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer.cut import total_cut
@@ -122,11 +121,7 @@ HEURISTICS = {
 
 
 def find_heuristic(task: Task, data: TaskData) -> Heuristic:
-    """How a task is answered.
-
-    Raises:
-        UserError: It has neither choices nor two classes.
-    """
+    """How a task is answered."""
     if task.name in HEURISTICS:
         return HEURISTICS[task.name]
     if task.kind == "choice":
@@ -142,14 +137,6 @@ def find_heuristic(task: Task, data: TaskData) -> Heuristic:
 def zero_shot(config: ConfigDict, tasks: Tasks, workdir: Path) -> dict[str, Any]:
     """Answers a task's valid and test examples, and writes what a fine-tuning writes but for
     checkpoints.
-
-    Args:
-        config, tasks: From `bertlab.transfer.finetune.configure`.
-        workdir: The run's directory.
-
-    Raises:
-        UserError: There are several tasks or one without a heuristic, or the model does not predict
-            from left to right.
     """
     if len(tasks) > 1 or config.transfer.random:
         raise UserError(
@@ -209,24 +196,16 @@ def likelihoods(
 
 
 def ending(text: str, start: int, model: Pretrained) -> tuple[Text, int]:
-    """A text whose pieces from the character `start` on are scored, and how many are cut.
-
-    Args:
-        text: As a whole, however long.
-        start: Begins a word or the space before one.
-        model: Would read it.
-    """
-    tokenizer, pieces = model.tokenizer, model.tokenizer.encode(text)
-    prefix, suffix = tokenizer.prefix_ids, tokenizer.suffix_ids
-    first = pieces_before(text, start, tokenizer)
-    cut = max(0, len(prefix) + len(pieces) + len(suffix) - model.longest)
-    tokens = np.array([*prefix, *pieces[cut:], *suffix], np.int32)
-    places = np.arange(max(first - cut, 0), len(pieces) - cut) + len(prefix)
-    characters = None
-    if model.config.model.token_encoder == "characters":
-        table, words = character_table(tokenizer), character_ids(tokenizer.words(text)[cut:])
-        characters = np.concatenate([table[list(prefix)], words, table[list(suffix)]])
-    return Text(tokens, places, len(text.encode()), characters), cut
+    """A text whose pieces from the character `start` on are scored, and how many are cut."""
+    (whole,) = encode_all(model, [text])
+    cut = max(0, len(whole.tokens) - model.longest)
+    kept = np.delete(np.arange(len(whole.tokens)), whole.pieces[:cut])
+    first = max(pieces_before(text, start, model.tokenizer), cut)
+    return whole._replace(
+        tokens=whole.tokens[kept],
+        pieces=whole.pieces[first:] - cut,
+        characters=None if whole.characters is None else whole.characters[kept],
+    ), cut
 
 
 def pieces_before(text: str, start: int, tokenizer) -> int:

@@ -34,9 +34,8 @@ from bertlab.data.corpora.text import read_lines
 from bertlab.data.tokenizers import Tokenizer
 from bertlab.errors import UserError
 from bertlab.evals.code_length import Scorer
-from bertlab.evals.evaluate import encode_all
 from bertlab.evals.minimal_pairs import ROUNDING
-from bertlab.evals.questions import Text
+from bertlab.evals.questions import Text, encode_all
 from bertlab.transfer.load import Pretrained
 from bertlab.transfer.scorers import spearman
 
