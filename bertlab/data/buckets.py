@@ -13,7 +13,6 @@ def bucketed(lengths, buckets, size: int, rng: np.random.Generator):
         lengths: [R] of the rows.
         buckets: increasing lengths; the last holds every row.
         size: rows of a batch.
-        rng: of the order of rows and batches.
 
     Returns:
         order: int64 [n · size], the rows of n batches.

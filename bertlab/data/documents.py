@@ -51,10 +51,11 @@ def make_documents(document_id: str, text: str, joins_lines: bool = False) -> It
     has all splits, but held-out sections share author and characters with train.
     """
     parts = split_text(text, joins_lines)
+    if not parts:
+        return
     ends = list(itertools.accumulate(len(part.lstrip()) for part in parts))
-    if not parts or ends[-1] <= LONGEST_DOCUMENT:
-        if parts:
-            yield Document(document_id, tuple(parts))
+    if ends[-1] <= LONGEST_DOCUMENT:
+        yield Document(document_id, tuple(parts))
         return
     sections = round(ends[-1] / SECTION)
     numbers = [start * sections // ends[-1] for start in (0, *ends[:-1])]

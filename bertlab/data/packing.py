@@ -12,11 +12,7 @@ from bertlab.data.plans import RowPlan, bounds_of, chain
 def pack(plan: RowPlan, length: int, examples: int, rng: np.random.Generator) -> RowPlan:
     """Next-fit: rows in a random order, each into the last packed row if it fits, or a new one.
 
-    Args:
-        plan: of rows of up to `length` positions.
-        length: of a packed row.
-        examples: most rows in a packed one.
-        rng: of the order.
+    A packed row has up to `length` positions and up to so many `examples`.
     """
     rows = plan.take(rng.permutation(len(plan)))
     filled = bounds_of(rows.row_lengths())

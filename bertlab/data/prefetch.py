@@ -8,14 +8,7 @@ from typing import Any
 
 
 def prefetch(batches: Callable, start: int, put: Callable, ahead: int = 2) -> Iterator[Any]:
-    """`put(batches(step))` for start, start + 1, ..., made by a thread while the caller works.
-
-    Args:
-        batches: step -> batch.
-        start: the first step.
-        put: a batch onto the devices.
-        ahead: batches that wait.
-    """
+    """`put(batches(step))` for start, start + 1, ..., made by a thread while the caller works."""
     thread, waiting = ThreadPoolExecutor(1, thread_name_prefix="batches"), collections.deque()
     try:
         for step in itertools.count(start):

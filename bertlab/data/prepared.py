@@ -1,7 +1,6 @@
 """A prepared corpus on disk: flat arrays of token ids, mapped into memory."""
 
 import functools
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bertlab.errors import UserError
+from bertlab.files import read_json
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,6 @@ class Prepared:
     """A prepared corpus.
 
     Attributes:
-        directory: the folder that has it.
-        tokenizer: the one that made the ids.
         fingerprint: hexadecimal digest of the text and of the settings that made the arrays.
         statistics: by split: documents, sentences, tokens, bytes and so on.
     """
@@ -67,11 +65,7 @@ class Prepared:
         return read_array(self.directory / "characters.npy")
 
     def split(self, name: str) -> Split:
-        """The documents of "train", "valid" or "test".
-
-        Raises:
-            UserError: the corpus was prepared without this split.
-        """
+        """The documents of "train", "valid" or "test"."""
         folder = self.directory / name
         if not folder.is_dir():
             raise UserError(
@@ -90,16 +84,12 @@ def read_array(path: Path) -> np.ndarray:
 
 
 def load_prepared(directory: str | Path) -> Prepared:
-    """Opens a prepared corpus.
-
-    Raises:
-        UserError: `directory` is not one.
-    """
+    """Opens a prepared corpus."""
     from bertlab.data.tokenizers import load_tokenizer  # slow to import
 
     directory = Path(directory)
     if not (directory / "meta.json").is_file():
         raise UserError(f"{directory} is not a prepared corpus (it has no meta.json)")
-    meta = json.loads((directory / "meta.json").read_text(encoding="utf-8"))
+    meta = read_json(directory / "meta.json")
     tokenizer = load_tokenizer(directory / "tokenizer")
     return Prepared(directory, tokenizer, meta["fingerprint"], meta["statistics"])

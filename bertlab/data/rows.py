@@ -83,7 +83,6 @@ class Rows:
         self._ends = [0]
         if self._counts_file is not None and self._counts_file.exists():
             self._ends = np.load(self._counts_file).tolist()
-        self._saved = len(self._ends)
 
     def has(self, row: int) -> bool:
         """Whether there is such a row; plans groups until it is known."""
@@ -97,8 +96,7 @@ class Rows:
             if self._epochs and number == self._epochs * self._groups:
                 return False
             self._ends.append(self._ends[-1] + len(self._group(number).order))
-            if self._counts_file is not None and len(self._ends) > 1.1 * self._saved + 16:
-                self._saved = len(self._ends)
+            if self._counts_file is not None and len(self._ends) % 16 == 0:
                 with contextlib.suppress(OSError):  # a corpus that others own
                     save(self._counts_file, np.asarray(self._ends))
         return True
@@ -146,7 +144,6 @@ class Rows:
         return self._planned[number].result()
 
     def make_group(self, number: int) -> Group:
-        """Plans a group by its number among all epochs'."""
         data = self._data
         epoch, group = divmod(number, self._groups)
         visit = epoch % data.dupe_factor if data.dupe_factor else epoch
@@ -184,9 +181,6 @@ def unique_documents(split, tokens: int) -> np.ndarray:
 
     They are the first of a random order that is the same for all runs on a corpus, so a smaller set
     is in every larger one.
-
-    Raises:
-        UserError: the split has fewer tokens.
     """
     count = len(split.documents) - 1
     if not tokens:

@@ -39,9 +39,7 @@ def split_sentences(text: str) -> list[str]:
 def split_text(text: str, joins_lines: bool = False) -> list[str]:
     """The sentences of a text, each but the first with the white space before it.
 
-    Args:
-        text: any text.
-        joins_lines: a single line end, as in a hard-wrapped paragraph, becomes a space.
+    With `joins_lines` a single line end, as in a hard-wrapped paragraph, becomes a space.
     """
     parts, end = [], 0
     for sentence in split_sentences(text):

@@ -11,6 +11,7 @@ PAD, UNK, CLS, SEP, MASK = range(5)
 TOKENIZER = SimpleNamespace(
     pad_id=PAD, unk_id=UNK, cls_id=CLS, sep_id=SEP, mask_id=MASK, vocab_size=1 << 20, kind="words"
 )
+TOKENIZER.special_ids = frozenset(range(5))
 PAIRS = {
     "random_next_probability": 0.5,
     "force_random_if_single": True,

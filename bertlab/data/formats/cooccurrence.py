@@ -63,12 +63,6 @@ def entries(prepared: Prepared, name: str, documents: np.ndarray, window: int) -
     """All entries of some documents of a split, from a file beside the corpus; made once.
 
     Needs up to 50 bytes of memory for each entry.
-
-    Args:
-        prepared: the corpus.
-        name: of the split.
-        documents: their numbers.
-        window: the largest distance (`config.data.cooccurrence.window`).
     """
     path = prepared.directory / f"cooccurrence-{name}-{len(documents)}-{window}.npy"
     if not path.exists():
@@ -79,10 +73,7 @@ def entries(prepared: Prepared, name: str, documents: np.ndarray, window: int) -
 
 def _count(prepared: Prepared, name: str, documents: np.ndarray, window: int) -> np.ndarray:
     split, size = prepared.split(name), prepared.tokenizer.vocab_size
-    is_word = np.ones(size, bool)
-    for role in ("pad_id", "unk_id", "cls_id", "sep_id", "mask_id"):
-        if getattr(prepared.tokenizer, role) is not None:
-            is_word[getattr(prepared.tokenizer, role)] = False
+    is_word = ~np.isin(np.arange(size), list(prepared.tokenizer.special_ids))
     bounds = split.token_bounds()
     first, lengths = bounds[documents], bounds[documents + 1] - bounds[documents]
     chunk = np.cumsum(lengths) // (_CHUNK_PAIRS // window)

@@ -95,8 +95,6 @@ class StreamPlan:
         sequences: by direction, "forward" and perhaps "backward".
         steps: int64 [n + 1], how far each lane has come before each batch.
         settings: `config.data.stream`.
-        seq_len: `config.data.seq_len`.
-        specials: of the tokenizer.
     """
 
     sequences: dict[str, Sequence]

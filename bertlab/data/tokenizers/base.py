@@ -136,22 +136,17 @@ def find_specials(
     Args:
         ids: id of each piece.
         names: by role, as the files name them; tried before the usual names.
-        source: begins the message.
     """
     found = {}
     for role, usual in ROLES.items():
         candidates = (ids[name] for name in (names.get(role), *usual) if name in ids)
         found[role] = next(candidates, None)
-    stand_in = next(
-        (found[role] for role in ("sep", "cls", "unk") if found[role] is not None), None
-    )
-    if stand_in is None:
+    stand_ins = [found[role] for role in ("sep", "cls", "unk") if found[role] is not None]
+    if not stand_ins:
         usual = ", ".join(name for role in ("sep", "cls", "unk") for name in ROLES[role])
         raise UserError(f"{source} has no special piece: the vocabulary needs one of {usual}")
-    return {
-        role: stand_in if index is None and role != "mask" else index
-        for role, index in found.items()
-    }
+    others = dict.fromkeys(("pad", "unk", "cls", "sep"), stand_ins[0])
+    return found | {role: index for role, index in others.items() if found[role] is None}
 
 
 def normalise(text: str, lowercase: bool) -> str:
