@@ -1,23 +1,19 @@
 """Sentence order instead of the next sentence: Lan et al. 2020 (ALBERT), table 5.
 
-MLM on pairs of segments, in three variants: by itself (on NSP's pairs), with NSP (is B from another
-text?) and with SOP (have A and B changed places?). The report shows nsp/accuracy and sop/accuracy
-for the model trained on each. The paper tests every model on both questions (the NSP model is at
-chance on SOP, 52.0 %) but does not say how it tests a model on a question it was not trained on.
-Here a linear layer on the mean of the frozen states answers (`next_sentence_frozen`,
-`sentence_order_frozen`). The tasks `next_sentence` and `sentence_order` fine-tune all models on
-both questions.
+MLM on pairs of segments, by itself (on NSP's pairs), with NSP (is B from another text?) and with
+SOP (have A and B changed places?). The paper tests every model on both questions but does not say
+how it tests one that it was not trained on; here a linear layer on the mean of the frozen states
+answers (`next_sentence_frozen`, `sentence_order_frozen`), and the tasks `next_sentence` and
+`sentence_order` fine-tune.
 
-In the paper SOP gains on pairs of texts (SQuAD 2.0, MNLI, RACE):
-`tasks=squad1+squad2+mnli+sst2+race,data=DIR`. The model is BERT's: ALBERT shares parameters between
-layers and factorises the embeddings; this study does not. At scale=paper the rest is ALBERT's
-(section 4.1 and google-research/albert): 125,000 steps of LAMB on batches of 4,096 rows of 512, a
-rate of 0.00176 after 3,125 steps, a unigram vocabulary of 30,000 pieces, and whole words masked
-once for each of 40 copies of the text (create_pretraining_data.py). One difference: this study
-masks single words; the paper masks up to three together.
+In the paper SOP gains on pairs of texts: `tasks=squad1+squad2+mnli+sst2+race,data=DIR`. The model
+is BERT's: ALBERT shares parameters between layers and factorises the embeddings. At scale=paper the
+rest is ALBERT's (section 4.1 and google-research/albert), and whole words are masked once for each
+of 40 copies of the text (create_pretraining_data.py). This study masks single words; the paper
+masks up to three together.
 
-Expect: NSP's accuracy is soon high, because the topic gives the answer. SOP is harder and stays
-lower. Downstream, SOP is ahead on pairs; single texts hardly differ.
+Expect: NSP's accuracy is soon high, because the topic gives the answer; SOP is harder. Downstream,
+SOP is ahead on pairs; single texts hardly differ.
 """
 
 from common import ONE_LENGTH, claims, read_setting

@@ -1,35 +1,24 @@
 """What each part of AWD-LSTM gives as a language model: Merity et al. 2017, section 7, table 4.
 
-The full model, and eight variants that each lack one part: fine-tuning, averaging (SGD at a
-constant rate instead of NT-ASGD; the paper halves the rate there), backpropagation of varying
-length, embedding dropout, weight decay, activation penalties (AR and TAR), embeddings narrower than
-the hidden states (we read the removal of "full-sized embedding" as equal widths), and the
-weight-dropped recurrence. The score is the held-out language-model loss in nats per token; its
-exponential is the perplexity that the paper prints. The study measures nothing downstream unless
-you add tasks, as in `tasks=package`.
+The full model, and eight that each lack one part: fine-tuning, averaging (SGD at a constant rate;
+the paper halves the rate there), backpropagation of varying length, embedding dropout, weight
+decay, activation penalties, embeddings narrower than the hidden states (we read the removal of
+"full-sized embedding" as equal widths), and the weight-dropped recurrence. The score is the
+held-out loss in nats per token; the paper prints its exponential.
 
 Fine-tuning (section 5) is a second run of averaged SGD that begins with the first run's average:
-here the second half of the steps (`optimizer.average_again`). Without it a model has only the first
-half. The paper ends either stage once the held-out loss stops falling and keeps the best
-checkpoint; here both run to their end, and the last average counts.
+here the second half of the steps (`optimizer.average_again`). The paper ends either stage once the
+held-out loss stops falling and keeps the best checkpoint; here both run to their end, and the last
+average counts. Averaging begins once the held-out loss is worse than the best of all measurements
+but the last five, at the latest with the fine-tuning; tiny and mini measure it every 100 steps.
+"Without NT-ASGD" has no fine-tuning either.
 
-At scale=paper the study is for WikiText-2 or, with `text=penn_treebank`, for the Penn Treebank, in
-their published files:
-
-    study=experiments/ablations/awd_lstm_table4.py:scale=paper
-    bertlab sweep --study=$study,corpus=splits:wikitext-2 --workdir=runs/awd_lstm_wikitext
-    bertlab sweep --study=$study,text=penn_treebank,corpus=splits:penn --workdir=runs/awd_lstm_penn
-
-`penn` holds ptb.train.txt, ptb.valid.txt and ptb.test.txt, `wikitext-2` wiki.train.tokens and so
-on. Each line ends with the word <eos>; words are what spaces separate, <unk> and N included, so
-losses are per word of the published files. Values are those of the README of salesforce/awd-lstm-lm
-(`bertlab.config.papers`). There a lane reads the text in order from its start to its end. Here it
-reads stretches of about 50,000 characters in random order, and carries its state across them.
-
-Averaging begins once the held-out loss is worse than the best of all measurements but the last
-five, so never before the seventh. Tiny and mini measure it every 100 steps, so averaging begins
-soon after the loss stops falling; at the latest it begins with the fine-tuning. "Without NT-ASGD"
-has no fine-tuning either.
+scale=paper is for WikiText-2 (`corpus=splits:DIR`, where DIR holds wiki.train.tokens and so on) or,
+with `text=penn_treebank`, the Penn Treebank (ptb.train.txt and so on). Each line ends with the word
+<eos>; words are what spaces separate, <unk> and N included, so losses are per word of the published
+files. Values are those of salesforce/awd-lstm-lm's README (`bertlab.config.papers`). There a lane
+reads the text in order; here it reads stretches of about 50,000 characters in random order, and
+carries its state across them.
 
 Expect: the weight-dropped recurrence matters most, then averaging and the embeddings' width. If a
 small model cannot overfit the text, every kind of dropout at first costs more than it gains.

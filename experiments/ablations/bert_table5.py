@@ -1,27 +1,19 @@
 """Which part of BERT's pretraining counts: Devlin et al. 2019, section 5.1, table 5.
 
-Four models on the same text: BERT (MLM + NSP); without NSP; left to right without NSP, also in
-fine-tuning; and the same pretraining with a new BiLSTM on top in fine-tuning. MLM and LTR share one
-body; direction and objective differ. The paper has no rows without pretraining. Ours are BERT's
-body from random values, and the left-to-right body from random values below the BiLSTM, which shows
-what the BiLSTM gives by itself.
+BERT (MLM + NSP); without NSP; left to right without NSP, also in fine-tuning; and that with a new
+BiLSTM on top in fine-tuning. MLM and LTR share one body. The paper has no rows without pretraining;
+ours are BERT's body from random values, and the left-to-right one below the BiLSTM.
 
-All rows classify a text in the same way, as in `bert_figure5.py`. At base and paper the pooler
-reads the token that has seen the whole text: [CLS], or the last token of a left-to-right model. At
-smaller scales the head reads the mean of the states. The pooler cannot see a BiLSTM, so "+ BiLSTM"
-reads the BiLSTM's state at that last token.
+At base and paper the pooler reads the token that has seen the whole text, [CLS] or a left-to-right
+model's last token, where "+ BiLSTM" reads the BiLSTM's state; at smaller scales the head reads the
+mean of the states. The task `next_sentence` stands in for the paper's pairs. It asks NSP's own
+question about held-out sentences; at base and paper BERT's pooler was trained on it. The paper's
+tasks: `tasks=mnli+qnli+mrpc+sst2+squad1,data=DIR`. At scale=paper `valid` selects each task's rate
+among the paper's four (section 4.1); the paper fixes it at 5e-5 for SQuAD.
 
-The task `next_sentence` stands in for the paper's pairs. It asks NSP's own question about held-out
-sentences. At base and paper BERT has a head start: its pooler was trained on that question. At
-smaller scales the head does not read the pooler, so NSP helps only through the body. `tasks=` and
-`data=` name published tasks, as in `tasks=sst2+squad1,data=DIR`; the paper uses MNLI, QNLI, MRPC,
-SST-2 and SQuAD 1.1. At scale=paper `valid` selects each task's rate among the paper's four (5e-5 to
-2e-5; section 4.1); the paper fixes it at 5e-5 for SQuAD.
-
-Expect: MLM above LTR at equal data, most on tokens and spans. There the BiLSTM closes part of the
-gap; on sentences it does not. In the paper NSP matters for pairs of sentences; later work found
-that it does not. With few tokens LTR is ahead: it is supervised at every position, MLM at 30 % of
-them (15 % in the paper). experiments/README.md has the measured results.
+Expect: MLM above LTR at equal data, most on tokens and spans, where the BiLSTM closes part of the
+gap. In the paper NSP matters for pairs of sentences; later work found that it does not. With few
+tokens LTR is ahead: it is supervised at every position, MLM at 30 % of them (15 % in the paper).
 """
 
 from common import LAST_PIECE, read_setting

@@ -1,19 +1,17 @@
 """Features or fine-tuning, and features of which layers: Devlin et al. 2019, section 5.3, table 7.
 
-One BERT (MLM + NSP) per seed, used in seven ways at the cost of one pretraining: fine-tuned, or
-frozen under a new BiLSTM of two layers (recipe bert_features). The BiLSTM reads the embeddings, the
-second-to-last layer, the last, or a mix of the last four or of all. The model of scale=tiny has two
-layers, so the last two stand in for the last four. There, and at mini and small with four layers,
-the sum over all layers would equal the sum over the last ones, so it includes the embeddings. The
-labels say so.
+One BERT (MLM + NSP) per seed, fine-tuned, or frozen under a new BiLSTM of two layers (recipe
+bert_features) that reads the embeddings, the second-to-last layer, the last, or a mix of the last
+four or of all. At scale=tiny the last two stand in for the last four. There, and at mini and small
+with four layers, the sum over all layers would equal that over the last ones, so it includes the
+embeddings.
 
-The paper's task is named-entity recognition, case-preserving, with document context:
-`tasks=ner,data=DIR`. At scale=paper a row holds up to 512 pieces of a sentence's document, on both
-sides of the sentence; the paper does not say how it lays them out. The default task, code_spans, is
-tagging too. The paper's BiLSTM is 768 wide, but it does not say whether per direction or in total;
-here both directions together are as wide as the model. At scale=paper the seeds are restarts of the
-task's training on one pretraining, as in the paper (five), and `valid` selects fine-tuning's rate
-among the paper's four. The rate under the BiLSTM is ours.
+The paper's task is named entities with document context: `tasks=ner,data=DIR`. At scale=paper a row
+holds up to 512 pieces of the document on both sides of the sentence; the paper does not say how it
+lays them out. The paper's BiLSTM is 768 wide, per direction or in total; here both directions
+together are as wide as the model. At scale=paper the seeds are restarts on one pretraining, as in
+the paper (five), and `valid` selects fine-tuning's rate among the paper's four. The rate under the
+BiLSTM is ours.
 
 Expect: fine-tuning best (in the paper 0.3 F1 above the concatenation of the last four), then mixes,
 then the second-to-last layer, then the last, and the embeddings far behind.

@@ -2,22 +2,19 @@
 
 One budget of steps, spent on MLM, on causal language modelling (CLM), or on CLM for a quarter, half
 or three quarters of the steps and then on MLM. CLM is the objective `prefix` without a prefix: left
-to right on a body that otherwise sees both sides. The model trained only with CLM is fine-tuned
-twice: seeing both sides and, in another row, only the left. `rate=` sets MLM's mask rate; the paper
-has 20 to 50 %.
+to right on a body that otherwise sees both sides. The CLM model is fine-tuned twice: seeing both
+sides, and only the left. `rate=` sets MLM's mask rate; the paper has 20 to 50 %.
 
 The learning rate is constant between a warm-up and a cooldown (in the paper 2,000 of 42,000 steps
-each), so the second objective does not train at a falling rate. scale=paper has the smallest of the
-paper's three sizes, 210 million parameters with EuroBERT's shape (rotary base 10,000), rows of
-2,048, and 42,000 steps at 5e-4 in batches of 2.4 million tokens (100 billion in all). It adds the
-budgets of 12,000 and 22,000 steps and continued pretraining, `whole=on` at other scales, in the
-same proportions: MLM for 22,000 further steps, from MLM or from CLM before its cooldown. Not
-verified: these 22,000 steps, that they begin before the cooldown, and initial values. The
-vocabulary of 128,256 pieces is trained on the corpus; the paper has EuroBERT's. The paper shows its
-results as figures.
+each). scale=paper has the smallest of the paper's sizes, 210 million parameters with EuroBERT's
+shape (rotary base 10,000), rows of 2,048, and 42,000 steps at 5e-4 in batches of 2.4 million
+tokens. It adds the budgets of 12,000 and 22,000 steps and continued pretraining (`whole=on` at
+other scales): MLM for 22,000 further steps, from MLM or from CLM before its cooldown. Not verified:
+these 22,000 steps, that they begin before the cooldown, and initial values. The vocabulary of
+128,256 pieces is trained on the corpus; the paper has EuroBERT's.
 
 Expect: CLM ahead early and on tokens; MLM ahead of CLM on sentences, most on questions and answers;
-CLM and then MLM above MLM, reliably with a quarter of CLM; with three quarters no worse than MLM.
+CLM and then MLM above MLM, reliably with a quarter of CLM.
 """
 
 from common import LAST_PIECE, claims, read_setting

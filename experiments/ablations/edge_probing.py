@@ -3,21 +3,20 @@
 
 A probe labels spans of a sentence, or pairs of spans, from frozen vectors of:
 
-- lexical: the embeddings alone, without context;
+- lexical: the embeddings, without context;
 - top: the last layer;
 - cat: the last layer beside the embeddings;
 - mix: all layers, with weights that the probe learns. ULMFiT's layers differ in width, so it has
   none.
 
-What a model gives over its own lexical vectors it has learned from context. Static vectors are
-lexical only; `static=` names their objective. Tasks are the ten `edges_*`, which need files
-(`data=`); without them the study tags code spans.
+Static vectors are lexical only; `static=` names their objective. Tasks are the ten `edges_*`, which
+need files (`tasks=edges_relations,data=DIR`); without them the study tags code spans.
 
-At scale=paper the probes have jiant's settings (config/defaults.conf and config/edgeprobe): Adam at
-1e-4, batches of 32, gradients clipped at 5, a dropout of 0.3, and the most steps that a probe can
-have, 250,000, or 10,000 on small tasks. There the rate is halved after five validations without a
-better score, and training ends after twenty; here it falls linearly to 0. jiant's lexical BERT
-vectors have no positions; here they have those that the body adds to its embeddings.
+At scale=paper the probes have jiant's settings (config/defaults.conf and config/edgeprobe), and the
+most steps that a probe can have, 250,000, or 10,000 on small tasks. There the rate is halved after
+five validations without a better score, and training ends after twenty; here it falls linearly to
+0. jiant's lexical BERT vectors have no positions; here they have those that the body adds to its
+embeddings.
 
 Expect: contextual far above lexical on parts of speech, constituents, dependencies and roles, and
 little above on the semantic tasks (SPR, Winograd). mix above cat, above all for BERT on

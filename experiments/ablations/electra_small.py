@@ -1,19 +1,17 @@
 """What makes ELECTRA learn more from the same text: Clark et al. 2020, section 3.4, table 5.
 
-Five objectives on one body, from MLM to ELECTRA: BERT (MLM without NSP); Replace MLM (a generator's
-tokens in place of [MASK]); ELECTRA 15 % (which of the chosen tokens are replaced?); All-Tokens MLM
-(predicts every token, with a way to copy); ELECTRA (is this token replaced? for every token). At
-tiny, mini and small the generator has a quarter of the body's width and heads, like
-ELECTRA-Small's; at base and paper a third, like ELECTRA-Base's (256 of 768). All train for the same
-number of steps, as in the paper. The generator makes a step more expensive: see FLOPs and seconds.
+Five objectives on one body: BERT (MLM without NSP); Replace MLM (a generator's tokens in place of
+[MASK]); ELECTRA 15 % (which of the chosen tokens are replaced?); All-Tokens MLM (predicts every
+token, and can copy); ELECTRA (is this token replaced? for every token). At tiny, mini and small the
+generator has a quarter of the body's width and heads, like ELECTRA-Small's; at base and paper a
+third, like ELECTRA-Base's. All train for the same number of steps, as in the paper; the generator
+makes a step more expensive.
 
 The paper's scores are means over GLUE (`tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`).
-scale=paper is ELECTRA-Base (appendix A): BERT-Base's size, rows of 512, batches of 256, a rate of
-2e-4, and 766,000 steps, the number at BERT-Base's compute. The paper gives two numbers of steps and
-does not say which one table 5 uses. base and paper are fine-tuned as ELECTRA (recipe
-electra_paper): a rate of 1e-4 that falls by 0.8 per layer, on [CLS] without a pooler, ten epochs
-for RTE and STS-B. The released code also trains on both orders of MRPC's and STS-B's pairs and
-gives the top layer 0.8² of the head's rate; ours does neither.
+scale=paper is ELECTRA-Base (appendix A) with 766,000 steps, the number at BERT-Base's compute. The
+paper gives two numbers of steps and does not say which one table 5 uses. base and paper are
+fine-tuned as ELECTRA (recipe electra_paper). The released code also trains on both orders of MRPC's
+and STS-B's pairs and gives the top layer 0.8² of the head's rate; ours does neither.
 
 Expect: ELECTRA best and All-Tokens MLM close behind, the others near BERT. Most of the gain comes
 from supervision at every token, little from removing the mismatch of [MASK].

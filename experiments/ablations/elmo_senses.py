@@ -1,26 +1,23 @@
 """Which of a biLM's layers knows word senses, and which parts of speech: Peters et al. 2018,
 section 5.3, tables 5 and 6.
 
-One biLM per seed. Each layer alone is asked twice, and its body stays as it is:
+Each layer is asked twice, and its body stays as it is:
 
 - senses (`wsd`): a word gets the sense whose mean state in SemCor is nearest, of the senses of its
   lemma and part of speech, and WordNet's first sense if SemCor lacks the word. The files are those
   of Raganato et al. 2017 and WordNet's index.sense; the score is F1 on all five test sets together.
   The report's "most frequent answer" is the paper's first-sense baseline. `coarse_wsd` has twenty
-  words with few, clearly different senses (Loureiro et al. 2021), every one of them in training.
+  words with few, clearly different senses (Loureiro et al. 2021).
 - parts of speech: a linear layer on each word's state. The paper reads the Penn Treebank; `ud_xpos`
-  has the same tags on English EWT (`tasks=wsd+ud_xpos,data=DIR`). Without `data=` the study tags
-  code spans.
+  has the same tags on English EWT (`tasks=wsd+ud_xpos,data=DIR`).
 
 The paper's rows of CoVe have no counterpart. Its biLM reads characters, as at scale=paper; smaller
-scales read the transformers' subwords, a word at its last piece. Rows are 64 pieces at small
-scales: of a longer sentence the word and what still fits are shown. The probe is trained as recipe
-`probe` says, the paper's training of its own is not verified. The same body with random values
-shows what a layer of this form gives without pretraining.
+scales read the transformers' subwords. The paper's training of the probe is not verified. The body
+with random values shows what a layer of this form gives without pretraining.
 
 Expect: the first layer above the second on parts of speech, the second above the first on senses,
-and the embeddings, which have no context, last in both. On senses the first sense alone is a strong
-answer, and after little text hard to beat.
+and the embeddings last in both. On senses the first sense is a strong answer, and after little text
+hard to beat.
 """
 
 from common import LAST_PIECE, claims, read_setting

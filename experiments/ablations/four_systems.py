@@ -7,38 +7,29 @@
   of two layers.
 - ULMFiT (Howard and Ruder 2018): AWD-LSTM; adapted to the task's text; gradual unfreezing, slanted
   triangle, rates by layer.
-- static (`static=skip_gram`, `cbow`, `glove`; Mikolov et al. 2013, Pennington et al. 2014): frozen
-  below that biLSTM.
-- no pretraining, no pretraining (GPT): the bodies of BERT and GPT from random values, fine-tuned as
-  these.
+- static (`static=skip_gram`, `cbow`, `glove`): frozen below that biLSTM.
+- no pretraining, no pretraining (GPT): the bodies of BERT and GPT from random values.
 
-All share the same pieces, rows and budget of text, so no pretraining is wholly its paper's: batches
-and steps are ours. Each recipe keeps its own format, optimiser and schedule. Each system is used at
-its paper's rate (BERT and GPT at 5e-4 below scale base), or with `task_rates=` at one of these,
-which `valid` selects for each system and task. `equal=` sets what else is equal:
+All share pieces, rows and budget of text; format, optimiser and schedule are each recipe's. BERT
+and GPT are fine-tuned at 5e-4 below scale base. `equal=` sets what else is equal:
 
-- `tokens` (the default): each model has its own size at the scale and reads as many tokens, without
-  padding, as BERT has positions. BERT's own rows are the exception: their padding counts (4 % of
-  the positions on Wikipedia), so that its pretraining is that of `bert_table5.py`.
-- `steps`: each model has its own size and as many steps of as many positions, padding included. On
-  Wikipedia 20 % of GPT's and ELMo's positions are padding, 10 to 15 % of ULMFiT's and 4 % of
-  BERT's, so they read fewer tokens. Below scale=paper the pretrainings are those of
-  `bert_table5.py`, `gpt_table5.py`, `elmo_layers.py` and `ulmfit_table4.py`.
-- `parameters`: the same number of tokens, and each model is widened or narrowed to BERT's number of
-  parameters (within 2 %): in GPT the feed-forward layers, in the LSTMs the states, in the static
-  model the vectors (no paper made them that wide).
-- `flops`: each model has its own size and as many pretraining FLOPs as BERT. Static vectors keep
-  the number of tokens: with equal FLOPs they would read the text more than a hundred times.
+- `tokens` (the default): each model has its own size and reads as many tokens, without padding, as
+  BERT has positions. BERT's own padding counts, so that its pretraining is that of
+  `bert_table5.py`.
+- `steps`: as many steps of as many positions, padding included. On Wikipedia 20 % of GPT's and
+  ELMo's positions are padding, 10 to 15 % of ULMFiT's and 4 % of BERT's.
+- `parameters`: as many tokens, and each model is widened or narrowed to BERT's number of parameters
+  (within 2 %): in GPT the feed-forward layers, in the LSTMs the states, in the static model the
+  vectors.
+- `flops`: as many pretraining FLOPs as BERT. Static vectors keep the number of tokens: with equal
+  FLOPs they would read the text more than a hundred times.
 
-`objectives.py` compares only objectives, on one body with one use. `static_contextual.py` compares
-vectors that are all used in the same way. The published numbers come from different corpora and
-sizes (GPT, BERT and ELMo: 117, 110 and 94 M parameters). They show what each system reached, not
-which part of it made the difference.
+The published numbers come from different corpora and sizes (GPT, BERT and ELMo: 117, 110 and 94 M
+parameters).
 
-Expect: no system wins only by its objective. With few tokens ELMo and the two models that are
-supervised at every position in one direction (GPT, ULMFiT) are ahead of BERT on tokens. Frozen
-static vectors come last among the pretrained models, and no pretraining is close to them if the
-task has many labels. With `labels=100` the order is clearer.
+Expect: no system wins only by its objective. With few tokens ELMo, GPT and ULMFiT, which are
+supervised at every position, are ahead of BERT on tokens; frozen static vectors are last among the
+pretrained. `labels=100` makes the order clearer.
 """
 
 import systems

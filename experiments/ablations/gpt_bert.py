@@ -1,25 +1,21 @@
 """Causal and masked rows in one model, in which proportion: Charpentier and Samuel 2024 (GPT-BERT),
 arXiv 2410.24159.
 
-One model predicts every token from the position before it (objective `masked_next_token`). A share
-of its rows is causal, the others are masked; the study varies the share from none to all. All
-variants are fine-tuned seeing both sides, as in the paper, and read a word at its last piece. The
-report's bits per byte show what each mixture has learned of either kind: from left to right, and
-with one token masked. The paper's evaluation is BabyLM's (`bertlab.contrib.babylm`).
+One model predicts every token from the position before it (objective `masked_next_token`); the
+study varies the share of its rows that is causal, where the others are masked. All are fine-tuned
+seeing both sides, as in the paper. The report's bits per byte show what each mixture has learned of
+either kind. The paper's evaluation is BabyLM's (`bertlab.contrib.babylm`).
 
 scale=paper is the released training of the base size (ltgoslo/gpt-bert: configs/base.json,
-pretraining/train_100m.py): LAMB at 1e-2, 15,625 steps, rows that grow from 128 to 512 positions,
-masks from 30 to 15 %, DeBERTa's positions with 32 buckets (here T5's)
-(pretraining/model_extra.py; smaller
-scales have rotary ones). Not theirs: attention gates, weighted sums of layers, masks of spans, the
-z-loss and averaged parameters. Their batch grows fourfold; ours has its mean. Their cosine falls to
-a tenth and then to 0 in the last 1.6 % of the steps. The vocabulary of 16,384 pieces is trained on
-the corpus. **Shares count rows.** In the paper each kind's mean loss has its share, so 1 : 15 gives
-causal rows 6 % of the loss. Here the loss is the mean over all predictions, and a causal row has
-more of them: 1 : 15 gives 18 % at a mask rate of 30 %, and 31 % at 15 %.
+pretraining/train_100m.py), with T5's positions in the place of DeBERTa's with 32 buckets. Not
+theirs: attention gates, weighted sums of layers, masks of spans, the z-loss and averaged
+parameters. Their batch grows fourfold; ours has its mean. Their cosine falls to a tenth and then to
+0 in the last 1.6 % of the steps. The vocabulary is trained on the corpus. **Shares count rows.** In
+the paper each kind's mean loss has its share, so 1 : 15 gives causal rows 6 % of the loss. Here the
+loss is the mean over all predictions, and a causal row has more of them: 1 : 15 gives 18 % at a
+mask rate of 30 %, and 31 % at 15 %.
 
-Expect: mixtures above both pure kinds; the paper's best share of causal rows is small (1 in 16). A
-masked model that has never seen a causal row cannot score text from left to right.
+Expect: mixtures above both pure kinds; the paper's best share of causal rows is small (1 in 16).
 """
 
 from common import LAST_PIECE, claims, read_setting

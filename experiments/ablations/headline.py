@@ -1,35 +1,26 @@
-"""The headline tables of BERT, GPT, ELMo and ULMFiT as one: Devlin et al. 2019, tables 1 to 4, and
-those of the others.
+"""The headline tables of BERT, GPT, ELMo and ULMFiT as one: Devlin et al. 2019, tables 1 to 4,
+Radford et al. 2018, tables 2 to 4, Peters et al. 2018, table 1, Howard and Ruder 2018, tables 2
+and 3.
 
-They are Radford et al. 2018, tables 2 to 4, Peters et al. 2018, table 1, and Howard and Ruder 2018,
-tables 2 and 3. Every system is used as its paper uses it, on all tasks (`systems.py`;
-the docstring of `four_systems.py` has a table of them). The tasks are those of the papers' tables
-whose files are in the folder `data=`; `tasks=` names some of them. Without `data` the study has two
-tasks of its own.
+Every system is used as its paper uses it (`four_systems.py`), on those of the tables' tasks whose
+files are in the folder `data=`; `tasks=` names some of them. Without `data` the study has two tasks
+of its own. ELMo's semantic roles and coreference are missing.
 
-- BERT: GLUE (`mnli`, `mnli_mismatched`, `qqp`, `qnli`, `sst2`, `cola`, `stsb`, `mrpc`, `rte`),
-  `squad1`, `squad2`, `swag`, `ner`
-- GPT, beside those of GLUE: `snli`, `scitail`, `story_cloze`, `race`
-- ELMo, beside `squad1`, `snli` and `ner`: `sst5`; semantic roles and coreference are missing
-- ULMFiT: `imdb`, `trec`, `ag_news`, `dbpedia`, `yelp_polarity`, `yelp_full`
+Below scale=paper the pretrainings are those of `four_systems.py` with equal=steps. At scale=paper
+each system is pretrained as its paper prints (`bertlab.config.papers`, ULMFiT's in `ulmfit.py`), on
+your text. ELMo reads characters there, and cannot mark spans of pieces: with `squad1` or `squad2`
+name `elmo=subwords`, which gives it the pieces, rows and steps of `static_contextual.py`. The
+static vectors have those rows and steps, and 400,000 words, as GloVe's 6B vectors.
 
-Below scale=paper all read the same pieces, rows and steps of one text: the pretrainings are those
-of `four_systems.py` with equal=steps. At scale=paper each system is
-pretrained as its paper prints (`bertlab.config.papers`, ULMFiT's in `ulmfit.py`): own pieces, rows,
-batch and steps, on the text that you give. ELMo reads characters there, and so cannot mark spans of
-pieces: with `squad1` or `squad2` name `elmo=subwords`, which gives it the pieces, rows and steps of
-`static_contextual.py`. The static vectors have those rows and steps too, and words, 400,000 as in
-GloVe's 6B vectors (nlp.stanford.edu/projects/glove).
-
-All systems read a word at its last piece, where BERT's paper reads the first. At scale=paper
-`valid` selects BERT's rate among the paper's four on every task; the paper does so on GLUE, and has
-one rate for SQuAD (5e-5) and for SWAG (2e-5). If `ner` is among the tasks, BERT keeps the case of
-letters there, for all of them, and reads a name in its document; the paper's other tables are of
-the model in lower case, so train `ner` in a study of its own. Scores of GLUE are from the
-development sets, where papers print the server's.
+All systems read a word at its last piece, BERT's paper at its first. At scale=paper `valid` selects
+BERT's rate among the paper's four on every task; the paper does so on GLUE, and has one rate for
+SQuAD (5e-5) and for SWAG (2e-5). With `ner` among the tasks BERT keeps the case of letters for all
+of them, and reads a name in its document; the paper's other tables are of the model in lower case,
+so train `ner` in a study of its own. Scores of GLUE are from the development sets, where papers
+print the server's.
 
 Expect: BERT first on pairs and spans once it has read enough; with few tokens GPT and ELMo first.
-ULMFiT is closest to the others on whole texts, its paper's tasks.
+ULMFiT is closest to the others on whole texts.
 """
 
 import re

@@ -1,26 +1,16 @@
 """Every objective on the same text, compared by code length: a mean over orders bounds a masked
 model's (Uria et al. 2014).
 
-    bertlab sweep --study=experiments/ablations/one_scale.py:select=off --workdir=runs/one_scale
-
-Losses cannot rank objectives that ask for different things. Bits per byte of held-out sentences
-can: left-to-right models give a code length, and every model that predicts hidden tokens gives an
-upper bound of one (`bertlab.transfer.likelihood`). All transformers share one body, one kind of
-rows and one number of steps; they differ in their objective and in the positions that it
-supervises. ELMo and AWD-LSTM are widened to the transformer's number of parameters, and keep their
-own optimiser. ELECTRA is scored by its generator, which is smaller. `pairs=BLIMP.jsonl.xz` adds
-minimal pairs, by phenomenon: the first 20 of each paradigm.
+Bits per byte of held-out sentences rank objectives that ask for different things: left-to-right
+models give a code length, and every model that predicts hidden tokens an upper bound of one
+(`bertlab.transfer.likelihood`). All transformers share body, rows and steps. ELMo and AWD-LSTM are
+widened to the transformer's number of parameters, and keep their own optimiser. ELECTRA is scored
+by its generator, which is smaller. `pairs=BLIMP.jsonl.xz` adds minimal pairs, by phenomenon: the
+first 20 of each paradigm. No paper has this table. scale=paper has BERT-Base's body and recipe.
 
 Expect: left to right has the shortest code. How much of what the others lose to it is their bound's
-slack, and how much their model's, is not known. A masked model at 15 % has met few of the contexts
-that the bound asks for, in which nearly everything is hidden; diffusion has trained on all of them.
-Pseudo-log-likelihood, which shows all other tokens, has another order.
-
-The objectives: MLM (Devlin et al. 2018) at 15 and at 30 %; masked diffusion (Sahoo et al. 2024);
-ELECTRA (Clark et al. 2020) and masked next token (BehnamGhader et al. 2024), both at 30 % at the
-two smallest scales; permutation (Yang et al. 2019); prefix LM (Raffel et al. 2020); ELMo (Peters et
-al. 2018); AWD-LSTM (Merity et al. 2018). No paper has this table. scale=paper has BERT-Base's body
-and recipe.
+slack is not known: a masked model at 15 % has met few of the contexts that the bound asks for, in
+which nearly everything is hidden; diffusion has trained on all of them.
 
 Select the rates (`select=1/3+1` is cheap): at the transformers' own, 6e-3, diffusion still predicts
 words by their frequencies after 2,000 steps on Wikipedia (`results/one_scale_tiny_wikipedia`), and

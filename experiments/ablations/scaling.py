@@ -1,6 +1,7 @@
 """How the loss of each objective falls with size and text: Hoffmann et al. 2022, arXiv 2203.15556,
 section 3.3.
 
+    bertlab sweep --study=experiments/ablations/scaling.py --workdir=runs/scaling --jobs=2
     python -m bertlab.contrib.scaling runs/scaling
 
 One body in four widths (half to twice the scale's, with heads of the same width), each trained to
@@ -9,12 +10,11 @@ the end with a quarter, a half and all of the scale's steps. The second command 
 objectives; each is trained by itself. One seed by default: the fit is over sizes and budgets. The
 paper's models are causal and have 70 million parameters or more.
 
-Losses of different objectives answer different questions, so compare exponents, not losses. Twelve
-runs an objective give wide intervals: expect to tell two exponents apart only with more sizes, or
-with a fourth of the budgets or less between them. The law is one of new text, and the command above
-reads pydocs about a hundred times; give a larger `corpus=`. Parameters count embeddings, most of a
-small model. Without the search for rates (`select=off`) the scale's rate is carried over to the
-other widths by μP (`model.base_width`).
+Compare exponents, not losses. Twelve runs an objective give wide intervals: expect to tell two
+exponents apart only with more sizes, or with a fourth of the budgets or less between them. The law
+is one of new text, and pydocs is read about a hundred times; give a larger `corpus=`. Parameters
+count embeddings, most of a small model. Without the search for rates (`select=off`) the scale's
+rate is carried over to the other widths by μP (`model.base_width`).
 """
 
 from common import read_setting

@@ -11,11 +11,10 @@ as a row has positions for each row). Each is used in two ways:
   word's; static vectors at ten times the rate.
 
 A task's biLSTM gives context to static vectors too. So "features" compares what the vectors know,
-and "fine-tuned" shows whether the model itself sees context. No paper has this table; the order
-follows ELMo's and BERT's comparisons. The models' sizes differ (`parameters` in the report).
-scale=paper has the published sizes, and BERT's and GPT's published rates and warm-ups. All else is
-ours: 1,000,000 steps of 64 rows of 512 for all, Adam at 1e-3 for ELMo on subwords (published:
-Adagrad at 0.2 on characters), and one update per batch for the static vectors.
+and "fine-tuned" shows whether the model itself sees context. No paper has this table. scale=paper
+has the published sizes, and BERT's and GPT's published rates and warm-ups. All else is ours:
+1,000,000 steps of 64 rows of 512, Adam at 1e-3 for ELMo on subwords (published: Adagrad at 0.2 on
+characters), and one update per batch for the static vectors.
 
 Expect: contextual above static if the task's model has no context of its own, by least on topics of
 whole texts. ELMo, GPT and BERT differ less as features than fine-tuned.

@@ -3,19 +3,17 @@
 
 A tagger with characters, word vectors, two biLSTM layers and a CRF. The frozen language model's top
 states go to its input, to the output of its first layer (TagLM) or to the output of its second. One
-more row uses the states of a forward language model, pretrained separately, after the first layer.
-Without a language model, embeddings that start from random values and are trained with the tagger
-take their place.
+more row uses a forward language model, pretrained separately. Without a language model, embeddings
+that are trained with the tagger take its place.
 
 The paper's task is CoNLL 2003: `tasks=ner,data=DIR`. Its two language models share nothing and
 train on the 1B Word corpus; ours share their embeddings. At scale=paper they are ELMo's with 2,048
-cells and projections to 512; the recipe sets the two layers. There the tagger is the paper's tagger
-of names, with GRUs as its layers and a GRU for the characters; at smaller scales it has LSTMs and a
-convolution. The scale sets the tagger's training, while the paper's schedule ends with two cuts of
-the rate.
+cells and projections to 512, and the tagger has GRUs as its layers and for the characters, as the
+paper's; at smaller scales LSTMs and a convolution. The scale sets the tagger's training, while the
+paper's schedule ends with two cuts of the rate.
 
 Expect: after the first layer best, input and output a little below; both directions above one. We
-could verify only two of the paper's numbers, so the report shows only these.
+could verify only two of the paper's numbers.
 """
 
 from common import FRESH_EMBEDDINGS, LAST_PIECE, read_setting

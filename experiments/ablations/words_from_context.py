@@ -1,30 +1,24 @@
 """Words' vectors from contextual models against static ones: Bommasani et al. 2020; word2vec's
 analogies, Mikolov et al. 2013.
 
-    study=experiments/ablations/words_from_context.py:corpus=text:wiki/*.jsonl
-    study="$study,analogies=questions-words.txt,words=EN-SIMLEX-999.txt,text=sentences.txt"
-    bertlab sweep --study="$study" --workdir=runs/words_from_context --jobs=2
-
-word2vec's skip-gram and CBOW, GloVe, ELMo, GPT and BERT read the same rows of one text in the same
-pieces (the pretrainings are those of `static_contextual.py`). Then nothing is trained. Every model
-gives each word one vector: a static model its row of the table, or the mean of its pieces' rows; a
-contextual one, on every layer, the mean of the word's pieces `alone` or, with `text=`, also `in
-context`, the mean over at most 50 occurrences in that text. The report has a column for each way,
-layer and file: Spearman's correlation of cosines and human ratings, and the share of analogies that
-3CosAdd answers.
+The pretrainings are those of `static_contextual.py`. Every model gives each word one vector: a
+static model its row of the table, or the mean of its pieces' rows; a contextual one, on every
+layer, the mean of the word's pieces `alone` or, with `text=`, also `in context`, the mean over at
+most 50 occurrences in that text. The report has a column for each kind, layer and file: Spearman's
+correlation of cosines and human ratings, and the share of analogies that 3CosAdd answers.
 
 - `words=A,B`: lines "word word rating", such as SimLex-999 or MEN in Faruqui and Dyer's collection
 - `analogies=`: word2vec's questions-words.txt
-- `text=`: sentences, one a line; only words of this text count then, in every way
+- `text=`: sentences, one a line; only words of this text count then
 
 Without `words=` and `analogies=` the study only trains. The paper reads 10,000 and more contexts of
-Wikipedia with published models, and tries other ways to join pieces and contexts; ours takes means.
-Its numbers are not verified, so none are shown. Pieces are subwords: a word that the models have
-not seen is known by its pieces, and syntactic questions are answered by spelling too.
+Wikipedia with published models, and tries other ways to join pieces and contexts. Its numbers are
+not verified, so none are shown. A word that the models have not seen is known by its pieces, and
+syntactic questions are answered by spelling too.
 
-Expect: in context above alone, as the paper's abstract says of many contexts, and lower layers
-above the last. After as little text as at scale=tiny, static vectors above contextual ones on
-analogies; only with far more text is it the reverse.
+Expect: in context above alone, and lower layers above the last. After as little text as at
+scale=tiny, static vectors above contextual ones on analogies; only with far more text is it the
+reverse.
 """
 
 import systems
