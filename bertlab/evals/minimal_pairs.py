@@ -29,7 +29,7 @@ class Pair(NamedTuple):
 
 def read_pairs(path: Path, limit: int = 0) -> list[Pair]:
     """Pairs in BLiMP's format: JSON lines with `sentence_good`, `sentence_bad`, `UID` and perhaps
-    `linguistics_term`.
+    `linguistics_term`; of each paradigm the first `limit`, 0: all.
     """
     pairs, taken = [], collections.Counter()
     for number, line in read_lines(path):

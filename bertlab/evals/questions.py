@@ -148,10 +148,9 @@ def in_random_orders(
 
 
 class Answerer:
-    """Answers questions by one objective's model; compiled once for all texts and parameters."""
+    """Answers questions by the model of the objective `name`; compiled once for all texts."""
 
     def __init__(self, program: Program, name: str, predict: Predict):
-        """Prepares the function."""
         self.pad_id = program.vocabulary.pad_id
 
         def log_probabilities(params, view: View) -> Float[Array, "B L"]:

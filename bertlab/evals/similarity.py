@@ -59,8 +59,7 @@ class Question(NamedTuple):
 
 
 def read_ratings(path: Path) -> list[Rated]:
-    """Lines "word word rating", as in Faruqui and Dyer's collection (2014).
-    """
+    """Lines "word word rating", as in Faruqui and Dyer's collection (2014)."""
     pairs = []
     for number, line in read_lines(path):
         fields = line.split()
@@ -76,8 +75,7 @@ def read_ratings(path: Path) -> list[Rated]:
 
 
 def read_questions(path: Path) -> list[Question]:
-    """word2vec's questions-words.txt: four words a line, under lines ": section".
-    """
+    """word2vec's questions-words.txt: four words a line, under lines ": section"."""
     questions, section = [], ""
     for number, line in read_lines(path):
         fields = line.split()
@@ -248,7 +246,8 @@ def answer_questions(
 
 def solve(vectors: Float[np.ndarray, "V D"], asked: Int[np.ndarray, "Q 3"]) -> list[int]:
     """The d of "a is to b as c is to d" with the highest cos(d, b) − cos(d, a) + cos(d, c), among
-    all words but a, b and c (3CosAdd, Levy and Goldberg 2014); of equal ones the first.
+    all words but a, b and c (3CosAdd, Levy and Goldberg 2014); of equal ones the first. `asked` are
+    rows of the vectors.
     """
     units, answers = unit(vectors), []
     for a, b, c in asked:

@@ -64,9 +64,6 @@ def adapt(
 
     Returns:
         The content of result.json.
-
-    Raises:
-        UserError: As for training, or the run, the task or the recipe is wrong.
     """
     pretrained = RunDirectory(run).config()
     config, examples = adaptation_config(run, task, workdir, overrides, recipe, epochs, pretrained)
@@ -91,15 +88,7 @@ def adaptation_config(
     epochs: float,
     pretrained: Mapping[str, Any],
 ) -> tuple[ConfigDict, list[Example]]:
-    """The config of an adaptation, and the examples whose texts it reads.
-
-    Args:
-        run, task, workdir, overrides, recipe, epochs: As for `adapt`.
-        pretrained: The config of the run, which need not exist yet.
-
-    Raises:
-        UserError: As for `adapt`.
-    """
+    """The config of an adaptation, and the examples whose texts it reads."""
     if recipe not in RECIPES:
         raise UserError(f"--recipe={recipe} is not one of {', '.join(RECIPES)}")
     if is_finetuning(pretrained):

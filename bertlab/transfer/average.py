@@ -24,15 +24,8 @@ from bertlab.transfer.tasks import find_task, load_task
 def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
     """Writes the average of runs as a run without a model: predictions/ and result.json.
 
-    Args:
-        runs: Directories of finished fine-tunings on one task; models and tokenizers may differ.
-        workdir: The average's directory.
-
     Returns:
         The content of result.json.
-
-    Raises:
-        UserError: The runs have other classes or examples, or their kind has no average.
     """
     runs, directory = [RunDirectory(run) for run in runs], RunDirectory(workdir)
     if len({run.path.resolve() for run in runs}) < max(2, len(runs)):
@@ -72,11 +65,7 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
 
 
 def ordered_lines(run: RunDirectory, split: str, labels: Sequence[str]) -> list[Line]:
-    """A run's predictions, with the probabilities of classes in the order of `labels`.
-
-    Raises:
-        UserError: The run has no predictions, or other classes.
-    """
+    """A run's predictions, with the probabilities of classes in the order of `labels`."""
     path = run.path / "predictions" / f"{split}.jsonl"
     if run.read("result") is None or not path.exists():
         raise UserError(f"{run} is no finished fine-tuning: it lacks result.json or {path.name}")

@@ -8,7 +8,7 @@ Letters: B rows, L positions of a batch.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -20,7 +20,7 @@ from bertlab.errors import UserError
 Row = dict[str, np.ndarray]
 Batch = dict[str, np.ndarray]
 
-PADDED = ("tokens", "segments", "documents", "positions", "characters", "features")
+PADDED = ("tokens", "segments", "documents", "positions", "characters")
 PADDED += ("word_at", "labels", "spelling", "word_ids", "vector_ids")
 """Fields whose first axis is padded to a batch's length; others have one shape in all batches."""
 
@@ -54,7 +54,6 @@ class Batches:
         texts: int = 1,
         process_index: int = 0,
         process_count: int = 1,
-        add: Callable[[Row], Row] | None = None,
     ):
         """Batches of a split.
 
@@ -64,16 +63,15 @@ class Batches:
             pad_id: Of the tokenizer.
             texts: The most texts of a row; it has so many times `seq_len` positions.
             process_index, process_count: Of this process, which gets its slice of each batch.
-            add: Row -> row with fields that are not kept in memory, such as stored states.
         """
-        self._rows, self._pad_id, self._add = rows, pad_id, add or dict
+        self._rows, self._pad_id = rows, pad_id
         self._size, self._seed = data.batch_size, data.seed
         self._share = data.batch_size // process_count
         self._offset = process_index * self._share
         lengths = {length for length in data.buckets if length < data.seq_len}
         self._widths = [texts * length for length in sorted({*lengths, data.seq_len})]
         self._lengths = np.array([len(row["tokens"]) for row in rows], np.int64)
-        self._shapes = _shapes([self._add(row) for row in rows[:1]] + list(rows))
+        self._shapes = _shapes(rows)
         self._latest: tuple = (None, None)
         settings = [self._widths, self._size, self._seed]
         digest = hashlib.sha256(json.dumps(settings).encode())
@@ -119,7 +117,7 @@ class Batches:
         return self._latest[1]
 
     def _batch(self, numbers: np.ndarray, width: int) -> Batch:
-        rows = [self._add(self._rows[number]) for number in numbers]
+        rows = [self._rows[number] for number in numbers]
         batch = collate(rows, self._shapes, width, self._share, self._pad_id)
         batch["row_number"] = np.full(self._share, FILL["row_number"], np.int32)
         batch["row_number"][: len(numbers)] = numbers

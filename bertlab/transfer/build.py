@@ -47,15 +47,7 @@ from bertlab.transfer.word_vectors import WordVectors, word_vectors
 def build_finetuning(
     config: ConfigDict, tasks: Tasks, workdir: Path
 ) -> tuple[Experiment, Callable[[], dict[str, Any]]]:
-    """The experiment, and what result.json has beside its metrics.
-
-    Args:
-        config, tasks: From `bertlab.transfer.finetune.configure`.
-        workdir: The run's directory.
-
-    Raises:
-        UserError: The run, the tasks and the settings do not fit each other.
-    """
+    """The experiment, and what result.json has beside its metrics."""
     run = RunDirectory(config.init_from)
     tokenizer = load_tokenizer(run.tokenizer)
     shape = model_shape(config.model, embedded_tokens(config, tokenizer))
@@ -108,7 +100,7 @@ def build_finetuning(
 
 def check(config: ConfigDict, shape, tasks: Tasks, run: RunDirectory) -> None:
     """Refuses what would train something else than the config reads, or cannot run."""
-    transfer, data, model = config.transfer, config.data, config.model
+    transfer, data = config.transfer, config.data
     for key in ("budget", "phases"):
         if config.train[key]:
             raise UserError(f"config.train.{key} is for pretraining; leave it empty")
@@ -121,11 +113,6 @@ def check(config: ConfigDict, shape, tasks: Tasks, run: RunDirectory) -> None:
         raise UserError(
             f"config.data.seq_len={data.seq_len} is more than the model's {shape.max_positions}"
             " positions; lower it"
-        )
-    if transfer.layout == "delimited" and model.token_encoder == "characters":
-        raise UserError(
-            "config.transfer.layout='delimited' adds tokens, and this model reads characters; set"
-            " it to 'pair'"
         )
     layers = getattr(shape, "layers", 0)
     if transfer.layers is not None and not 0 <= transfer.layers <= layers:
@@ -142,8 +129,8 @@ def check(config: ConfigDict, shape, tasks: Tasks, run: RunDirectory) -> None:
         check_same_model(config, shape, run)
     if transfer.head:
         check_head(config, tasks, run)
-    for name, (task, task_data) in tasks.items():
-        check_task(config, name, task, task_data)
+    for name, (task, _) in tasks.items():
+        check_task(config, name, task)
 
 
 def check_same_model(config: ConfigDict, shape, run: RunDirectory) -> None:
@@ -173,30 +160,19 @@ def check_head(config: ConfigDict, tasks: Tasks, run: RunDirectory) -> None:
         )
 
 
-def check_task(config: ConfigDict, name: str, task: Task, data: TaskData) -> None:
-    """That a task's settings fit its examples and the model."""
+def check_task(config: ConfigDict, name: str, task: Task) -> None:
+    """That a task's settings fit it and the model."""
     entry, model = config.objectives[name], config.model
     if config.metrics.get(name) not in task.metrics:
         raise UserError(
             f"config.metrics.{name}={config.metrics.get(name)!r} is not one of"
             f" {', '.join(task.metrics)}"
         )
-    documents = any(example.document for example in data.examples["train"])
-    if config.transfer.document_context and not documents:
-        raise UserError(
-            f"config.transfer.document_context=True: the examples of {name} have no documents"
-            " (CoNLL's -DOCSTART-)"
-        )
     one_way = model_direction(model) != "bidirectional"
     if entry.get("chunk") and not (family_of(model).recurrent and one_way):
         raise UserError(
             f"config.objectives.{name}.chunk={entry.chunk} needs a recurrent model that reads one"
             " way; set it to 0"
-        )
-    rows = config.data.batch_size // config.train.micro_batches
-    if entry.get("norm") == "batch_norm" and rows < 2:
-        raise UserError(
-            f"config.objectives.{name}.norm='batch_norm' needs two rows or more a micro-batch"
         )
 
 
@@ -289,14 +265,7 @@ def heads_of(run: RunDirectory) -> list[str]:
 
 
 class Start:
-    """(fresh parameters) -> those to start from: the run's body, heads that go on, word vectors.
-
-    Args:
-        config, tasks: Of the fine-tuning.
-        vectors: Pretrained vectors by task, or None.
-        program: Of the fine-tuning.
-        example: A batch of it.
-    """
+    """(fresh parameters) -> those to start from: the run's body, heads that go on, word vectors."""
 
     def __init__(self, config: ConfigDict, tasks: Tasks, vectors, program: Program, example):
         self._config, self._tasks, self._vectors = config, tasks, vectors
@@ -334,9 +303,6 @@ class Start:
     def _matched_heads(self, run: RunDirectory) -> dict[str, tuple[str, list[int]]]:
         """Of each task that goes on with a head of the run: its name there, and its number of each
         of the task's classes.
-
-        Raises:
-            UserError: `config.transfer.head` has other classes.
         """
         transfer, heads, matched = self._config.transfer, heads_of(run), {}
         theirs = run.read("classes", {})
@@ -358,13 +324,7 @@ class Start:
 
 
 def reordered(order: Sequence[int], axes, head):
-    """A head's parameters with its classes in another order.
-
-    Args:
-        order: The old number of each class.
-        axes: The axis names of each parameter.
-        head: The parameters.
-    """
+    """A head's parameters with its classes in another order; `axes`: the names of each one's."""
 
     def take(axes: PartitionSpec, leaf: np.ndarray) -> np.ndarray:
         for axis, name in enumerate(axes):

@@ -66,13 +66,7 @@ def _split(tag: str, form: str) -> tuple[str, str | None]:
 def find_scheme(
     task: str, names: Sequence[str], examples: Mapping[str, Sequence[Example]]
 ) -> tuple[Scheme, list[str]]:
-    """The scheme that the fewest tags of all splits break, and notes for the user.
-
-    Args:
-        task: its name.
-        names: of the tags, by number.
-        examples: by split.
-    """
+    """The scheme that the fewest tags of all splits break, and notes for the user."""
     labelled = [one for split in examples.values() for one in split if one.label is not None]
     sentences = [(one.where, tuple(names[number] for number in one.label)) for one in labelled]
     patterns = Counter(tags for _, tags in sentences)

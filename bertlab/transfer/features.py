@@ -30,12 +30,7 @@ WORD_VECTORS = "word_vectors"
 
 
 def chosen_layers(mix: str, widths: Sequence[int]) -> list[int]:
-    """The numbers of the layers that a mix reads.
-
-    Args:
-        mix: One of `MIXES` (`LayerMix`).
-        widths: Of all layers, embeddings first.
-    """
+    """The numbers of the layers that a mix reads."""
     count = len(widths)
     match = re.fullmatch(r"(?:layer:|(?:sum|concat|weighted_sum)_last_)(-?\d+)", mix)
     number = int(match[1]) if match else 0
@@ -181,10 +176,7 @@ class RecurrentEncoder(nn.Module):
     ) -> Float[Array, "B L F"]:
         """Encodings, zero at padding.
 
-        Args:
-            x: Features of the words themselves, or None.
-            states: Of the language model, one array a place.
-            documents: 0 at padding; states do not cross documents.
+        `x`: features of words, or None; `states`: of the language model, one array a place.
         """
         filled = documents[..., None] > 0
 

@@ -84,9 +84,6 @@ def finetune(
 
     Returns:
         The content of result.json.
-
-    Raises:
-        UserError: The run, the task, its files or a setting is wrong.
     """
     config, tasks = configure(run, task, recipe, overrides)
     if jax.process_index() == 0:
@@ -109,11 +106,6 @@ def finetune(
     return result
 
 
-def finetune_config(*args, **settings) -> ConfigDict:
-    """The config of a fine-tuning; arguments as for `configure`."""
-    return configure(*args, **settings)[0]
-
-
 def configure(
     run: str | Path,
     task: str,
@@ -126,9 +118,6 @@ def configure(
     Args:
         run, task, recipe, overrides: As for `finetune`.
         pretrained: The run's config, if the run does not exist yet.
-
-    Raises:
-        UserError: As for `finetune`.
     """
     pretrained = RunDirectory(run).config() if pretrained is None else pretrained
     config = recipe_config(str(run), task, recipe, pretrained)
@@ -196,11 +185,7 @@ def keys_of(config: ConfigDict, key: str) -> list[str]:
 
 
 def override(config: ConfigDict, overrides: Mapping[str, Any]) -> None:
-    """Sets keys to values, or to what text means for the key's type, as --config.KEY=TEXT does.
-
-    Raises:
-        UserError: A key is unknown, or has another type.
-    """
+    """Sets keys to values, or to what text means for the key's type, as --config.KEY=TEXT does."""
     command, typed = ["bertlab"], {}
     for name, value in overrides.items():
         keys = keys_of(config, name)

@@ -42,14 +42,6 @@ CHOICES = {
     "place": PLACES,
     "speller": SPELLERS,
 }
-NEEDS = {
-    "cell": "bilstm",
-    "norm": "blocks",
-    "chunk_varies": "chunk",
-    "speller": "spelling",
-    "word_vectors_trained": "word_vectors",
-}
-"""Settings that have no effect without another one."""
 
 
 def derived(default: Any) -> Any:
@@ -89,13 +81,7 @@ class TaskModel(nn.Module):
     def states(
         self, layers: tuple[Float[Array, "B L D"], ...], documents: Int[Array, "B L"], view: View
     ) -> tuple[Float[Array, "B L D"], Float[Array, ""]]:
-        """Mixed layers, after the biLSTM if there is one, and the penalty on the mixes' weights.
-
-        Args:
-            layers: Embeddings first.
-            documents: 0 at padding.
-            view: Has the features of words that the head reads.
-        """
+        """Mixed layers, after the biLSTM if there is one, and the penalty on the mixes' weights."""
         mixed, penalties = zip(*(mix(layers) for mix in self.mixes))
         if not self.head.bilstm:
             return mixed[0], penalties[0]
@@ -173,13 +159,6 @@ class TaskHead(Objective):
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise UserError(f"{name}={value!r} is not one of {', '.join(choices)}")
-        for field in dataclasses.fields(self):
-            needed, value = NEEDS.get(field.name), getattr(self, field.name)
-            if needed and value != field.default and not getattr(self, needed):
-                raise UserError(f"{field.name}={value!r} has no effect without {needed}")
-        for name in ("dropout", "mix_dropout"):
-            if not 0 <= (rate := getattr(self, name)) <= 1:
-                raise UserError(f"{name}={rate} must be at least 0 and at most 1")
         if self.reads_words and not self.bilstm:
             raise UserError(
                 "spelling, word_width and word_vectors are inputs of a biLSTM; set bilstm=2"

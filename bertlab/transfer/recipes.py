@@ -1,4 +1,4 @@
-"""How the papers use a pretrained model: named sets of overrides of `finetune.finetune_config`.
+"""How the papers use a pretrained model: named sets of overrides of a fine-tuning's config.
 
 `small` suits small models on a laptop. `bert`, `bert_paper`, `electra_paper`, `gpt` and
 `ulmfit_paper` have published numbers, and so have `ulmfit` and `fitlam` but for their epochs and

@@ -5,7 +5,7 @@ Every metric compares gold with predicted, which have one item an example. An it
     a class: a name or, if classes have none, a number; a number (pearson, spearman); for tagging a
     sentence's tags, predicted "" for a word that was not read;
     a class's number, or the numbers of a sentence's tags (f1);
-    a sentence's entities (entity_*; `bertlab.transfer.entities`);
+    a sentence's entities (entity_f1; `bertlab.transfer.entities`);
     the classes of a group of examples (group_exact_match);
     the classes of each of a sentence's targets (micro_*);
     gold: the texts that answer a question, () if it has no answer; predicted: a text, "" for none
@@ -117,30 +117,9 @@ def micro_f1(gold: Sequence, predicted: Sequence) -> float:
     return _f1(*_counts(gold, predicted))
 
 
-def micro_precision(gold: Sequence, predicted: Sequence) -> float:
-    """Fraction of predicted labels that are right; 0 if none is predicted."""
-    right, guessed, _ = _counts(gold, predicted)
-    return right / guessed if guessed else 0.0
-
-
-def micro_recall(gold: Sequence, predicted: Sequence) -> float:
-    """Fraction of gold labels that were found; 0 if there are none."""
-    return micro_precision(predicted, gold)
-
-
 def entity_f1(gold: Sequence[Sequence], predicted: Sequence[Sequence]) -> float:
     """F1 over all entities, whose types and words must agree (CoNLL's FB1); 0 without any."""
     return micro_f1([gold], [predicted])
-
-
-def entity_precision(gold: Sequence[Sequence], predicted: Sequence[Sequence]) -> float:
-    """Fraction of predicted entities that are right; 0 if none is predicted."""
-    return micro_precision([gold], [predicted])
-
-
-def entity_recall(gold: Sequence[Sequence], predicted: Sequence[Sequence]) -> float:
-    """Fraction of gold entities that were found; 0 if there are none."""
-    return micro_recall([gold], [predicted])
 
 
 def _some_f1(gold: Sequence, predicted: Sequence, counts: Callable[[str], bool]) -> float:
@@ -242,14 +221,8 @@ def best_threshold(
 ) -> tuple[float, float]:
     """(Threshold, score): the threshold of "no answer" that is best here, and its mean score.
 
-    A question gets no answer if its odds are above the threshold, which is 0 if none beats giving
-    no answers at all.
-
-    Args:
-        scores: of each question's `predicted` text.
-        predicted: the best text for every question.
-        null_odds: odds of no answer.
-        has_answer: whether the question has an answer.
+    A question gets no answer if its odds of none are above the threshold, which is 0 if none beats
+    giving no answers at all. `scores` are of the `predicted` texts.
 
     Source: find_best_thresh of SQuAD's evaluate-v2.0.py.
     """
@@ -276,14 +249,8 @@ METRICS: dict[str, Callable[[Sequence, Sequence], float]] = {
     metric.__name__: metric
     for metric in (
         *(accuracy, f1, macro_f1, matthews, pearson, spearman, group_exact_match),
-        *(entity_f1, entity_precision, entity_recall, exact_match, span_f1, sense_f1),
-        *(micro_f1, micro_precision, micro_recall, core_role_f1, relation_f1, positive_f1),
+        *(entity_f1, exact_match, span_f1, sense_f1),
+        *(micro_f1, core_role_f1, relation_f1, positive_f1),
     )
 }
 """Name -> (gold, predicted), at least one item each -> value; higher is better."""
-NUMBER_METRICS = ("f1",)
-"""These read the numbers of classes, the others their names."""
-ENTITY_METRICS = ("entity_f1", "entity_precision", "entity_recall")
-"""These read the entities of sentences."""
-GROUP_METRICS = ("group_exact_match",)
-"""These read the classes of a group of examples as one item."""

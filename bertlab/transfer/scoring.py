@@ -16,7 +16,7 @@ from bertlab.train.sharding import build_mesh, put_batch, replicated
 from bertlab.transfer.batches import Batch, by_row
 from bertlab.transfer.kinds import find_kind
 from bertlab.transfer.kinds.base import Line, OneClass, Outputs, TaskRows, named
-from bertlab.transfer.scorers import ENTITY_METRICS, GROUP_METRICS, METRICS, NUMBER_METRICS
+from bertlab.transfer.scorers import METRICS
 from bertlab.transfer.tasks import Task, TaskData
 
 Tasks = Mapping[str, tuple[Task, TaskData]]
@@ -26,7 +26,8 @@ Tasks = Mapping[str, tuple[Task, TaskData]]
 class Scores:
     """(split, parameters) -> the tasks' metrics, as `Experiment.score`.
 
-    Process 0 writes classes.json and predictions/SPLIT.jsonl.
+    Process 0 writes classes.json and predictions/SPLIT.jsonl. `batches` have the rows of all tasks,
+    one task's after the other's.
     """
 
     def __init__(
@@ -38,16 +39,6 @@ class Scores:
         batches: Mapping[str, Sequence[Batch]],
         workdir: Path,
     ):
-        """Scores of held-out splits.
-
-        Args:
-            config: The whole config.
-            program: With the tasks' heads.
-            tasks: Their examples.
-            rows: By split and task.
-            batches: By split, of the rows of all tasks, one task's after the other's.
-            workdir: The run's directory.
-        """
         self._program, self._tasks, self._rows, self._batches = program, tasks, rows, batches
         self._writer = PredictionWriter(config.transfer, tasks, workdir)
         self._mesh = build_mesh(config.mesh)
@@ -76,13 +67,7 @@ class Scores:
 
 
 class PredictionWriter:
-    """(split, outputs by task) -> metrics; writes the predictions.
-
-    Args:
-        settings: `config.transfer`.
-        tasks: By name.
-        workdir: The run's directory.
-    """
+    """(split, outputs by task) -> metrics; writes the predictions."""
 
     def __init__(self, settings: ConfigDict, tasks: Tasks, workdir: Path):
         self._settings, self._tasks, self._workdir = settings, tasks, workdir
@@ -134,11 +119,11 @@ def score_lines(task: Task, data: TaskData, lines: Sequence[Line]) -> dict[str, 
         metrics = list(dict.fromkeys([*metrics, "accuracy"]))
     for metric in metrics:
         sides = names
-        if metric in NUMBER_METRICS:
+        if metric == "f1":
             sides = [numbered(side) for side in names]
-        elif metric in ENTITY_METRICS:
+        elif metric == "entity_f1":
             sides = [[data.scheme.entities(tags) for tags in side] for side in names]
-        elif metric in GROUP_METRICS:
+        elif metric == "group_exact_match":
             groups = [line.get("group", number) for number, line in enumerate(lines)]
             sides = [grouped(side, groups) for side in names]
         found[metric] = float(METRICS[metric](*sides))
@@ -179,12 +164,7 @@ def most_frequent(tasks: Tasks, split: str) -> dict[str, float]:
 
 
 def outcome(tasks: Tasks, cut: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[str, Any]:
-    """What result.json has of a transfer beside its metrics.
-
-    Args:
-        tasks: By name.
-        cut: By split and task, what did not fit into rows (`bertlab.transfer.cut`).
-    """
+    """What result.json has of a transfer beside its metrics; `cut`: by split and task."""
     unseen = {
         split: {name: n for name, (_, data) in tasks.items() if (n := data.count_unseen(split))}
         for split in ("valid", "test")

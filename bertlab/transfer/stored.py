@@ -101,11 +101,6 @@ class Evaluation(Sequence):
 def with_stored_states(config: ConfigDict, batches: Mapping[str, Batches], rows):
     """The body that reads stored states, and the batches that have them.
 
-    Args:
-        config: Of the fine-tuning.
-        batches: By split.
-        rows: By split, those of the batches.
-
     Returns:
         The body, training batches by step, and evaluation batches by split.
     """

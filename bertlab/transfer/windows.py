@@ -160,12 +160,6 @@ def best_answers(
 
     The text is the slice of the context. run_squad instead projects the text of the pieces onto the
     words of the context (`get_final_text`), which yields the same up to white space.
-
-    Args:
-        windows: Of any number of questions.
-        logits: Start and end logits of each window.
-        n_best: How many starts and ends to compare.
-        max_answer_length: Pieces.
     """
     answers: dict[str, list] = defaultdict(list)
     nulls: dict[str, float] = defaultdict(lambda: math.inf)

@@ -35,20 +35,13 @@ def floor(objective: Objective, oracle: Oracle, view: Batch, batch: Batch) -> Fl
         oracle: The best possible model on these rows.
         view: What the model is shown, NumPy arrays.
         batch: The clean rows.
-
-    Raises:
-        NoFloor: It is not known.
     """
     raise NoFloor("not known for this objective")
 
 
 @by_class
 def corruption(objective: Objective, view: Batch, vocabulary: Vocabulary) -> Corruption:
-    """How an objective's own view changes the words that it chooses.
-
-    Raises:
-        NoFloor: The corruption has no such form.
-    """
+    """How an objective's own view changes the words that it chooses."""
     raise NoFloor(f"the corruption of {type(objective).__name__} is not known")
 
 

@@ -85,10 +85,6 @@ class Oracle:
     def states(self, evidence, chosen, counts, rows=slice(None)):
         """Joint probability of what is visible elsewhere, each state, and that the position is not,
         or is, counted as chosen; both [R, L, S] up to one factor a position.
-
-        Args:
-            evidence, chosen, counts: As for `infer`.
-            rows: Numbers of the rows.
         """
         found = [
             reading.infer(self.chain, evidence, chosen, counts, rows) for reading in self.readings
@@ -193,9 +189,6 @@ class Oracle:
     ) -> Float[np.ndarray, "R"]:
         """Of each pair's label: 0 where B follows A, 1 where B is the `other` ("random",
         "swapped").
-
-        Raises:
-            NoFloor: The format makes no such pairs.
         """
         if other not in self.relations:
             raise NoFloor(f"config.data.format makes no {other} pairs")

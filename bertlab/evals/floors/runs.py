@@ -53,15 +53,8 @@ def floors(
     relations: Mapping[str, float],
     params: Any = None,
 ) -> dict[str, Floor | str]:
-    """The floor of every objective, or the reason why it has none.
-
-    Args:
-        program: Its objectives.
-        batches: Held-out batches of the synthetic language, NumPy arrays.
-        chain: The language in the vocabulary's ids (`chain_of`).
-        relations: From `relations_of`.
-        params: Of a run; if given, its loss is measured on the same rows.
-    """
+    """The floor of every objective on held-out batches (NumPy arrays), or why it has none; with the
+    parameters of a run, its loss on the same rows."""
     groups = group_by_view(program.objectives, program.stream)
     view_names = {name: view for view, names in groups.items() for name in names}
     row_losses, make_views = jax.jit(losses_by_row(program)), jax.jit(program.views)
@@ -105,12 +98,7 @@ def losses_by_row(program: Program):
 
 
 def row_sums(objective, oracle: Oracle, view: Batch) -> list[Float[np.ndarray, "R"]]:
-    """Σ nats · weight, Σ weight and the number of supervised positions of each row.
-
-    Raises:
-        NoFloor: As for `floor`.
-        ValueError: The language cannot have made these rows.
-    """
+    """Σ nats · weight, Σ weight and the number of supervised positions of each row."""
     nats, weights = (np.asarray(x, float) for x in floor(objective, oracle, view, oracle.batch))
     nats = np.where(weights > 0, nats, 0.0)
     if not np.isfinite(nats).all():
@@ -144,14 +132,7 @@ def summary(rows: Float[np.ndarray, "R n"], note: str) -> Floor | str:
 
 
 def relations_of(data) -> dict[str, float]:
-    """Probability of each relation of a row's segments; {"follows": 1} without pairs.
-
-    Args:
-        data: `config.data`, of the synthetic corpus.
-
-    Raises:
-        NoFloor: The probabilities depend on lengths, or a row hides where its text begins.
-    """
+    """Probability of each relation of a row's segments; {"follows": 1} without pairs."""
     settings, (shortest, longest) = data.get(data.format), data.synthetic.sentence_words
     if data.format in ("stream", "cooccurrence"):
         raise NoFloor(f"rows of config.data.format={data.format} continue or are no text")

@@ -71,13 +71,8 @@ class Kind(abc.ABC):
         return self.head(**settings, **{k: v for k, v in derived.items() if k in fields})
 
     def texts(self, examples: Sequence[Example], layout: Layout, symmetric: bool = False) -> int:
-        """Texts of a row: 2 for pairs that are read in both orders, otherwise 1.
-
-        Args:
-            examples: Of any split.
-            layout: Of the rows.
-            symmetric: The order of a pair does not matter (similarity, paraphrase).
-        """
+        """Texts of a row: 2 for pairs whose order does not matter and that are read in both, else
+        1."""
         both = symmetric and layout.name == "delimited" and examples and len(examples[0].texts) == 2
         return 2 if both else 1
 
@@ -113,26 +108,13 @@ class Kind(abc.ABC):
         about: Any,
         settings,
     ) -> list[Line]:
-        """Predictions, one line an example.
-
-        Args:
-            examples: Of the split.
-            labels: Names of the classes, by number.
-            outputs: Of its rows.
-            about: Of `TaskRows`.
-            settings: `config.transfer`.
-        """
+        """Predictions, one line an example; `about` is of its `TaskRows`, `settings` are
+        `config.transfer`."""
 
     def finish(
         self, lines: list[Line], valid: list[Line] | None, settings
     ) -> tuple[list[Line], dict[str, float]]:
-        """The predictions after what is chosen on validation, and what was chosen.
-
-        Args:
-            lines: From `predict`.
-            valid: The lines of the validation split, if it was predicted.
-            settings: `config.transfer`.
-        """
+        """The predictions after what is chosen on the lines `valid`, and what was chosen."""
         return lines, {}
 
     def average(self, lines: Sequence[Line], labels: Sequence[str]) -> Line:

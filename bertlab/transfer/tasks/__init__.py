@@ -15,13 +15,11 @@ from pathlib import Path
 
 from bertlab.errors import UserError
 from bertlab.transfer.entities import find_scheme
-from bertlab.transfer.scorers import ENTITY_METRICS
 from bertlab.transfer.tasks import catalogue, pydocs
 from bertlab.transfer.tasks.assemble import draw
 from bertlab.transfer.tasks.base import SPLITS, TASK_DATA, Task, TaskData
 from bertlab.transfer.tasks.columns import UPOS, XPOS, conll, conllu
 from bertlab.transfer.tasks.questions import json_task, squad
-from bertlab.transfer.tasks.senses import word_in_context
 from bertlab.transfer.tasks.tables import labelled_folders, labelled_lines, multiple_choice, table
 
 __all__ = [
@@ -43,7 +41,6 @@ __all__ = [
     "multiple_choice",
     "squad",
     "table",
-    "word_in_context",
 ]
 
 TASKS = {task.name: task for task in (*catalogue.TASKS, *pydocs.TASKS)}
@@ -127,7 +124,7 @@ def load_task(task: Task, options: Mapping) -> TaskData:
         for split in data.examples
         if (number := data.count_unseen(split))
     ]
-    if set(ENTITY_METRICS) & set(task.metrics):
+    if "entity_f1" in task.metrics:
         scheme, scheme_notes = find_scheme(task.name, data.names, data.examples)
         data, notes = dataclasses.replace(data, scheme=scheme), scheme_notes + notes
     train = draw(data.examples["train"], options["limit"], options["seed"])

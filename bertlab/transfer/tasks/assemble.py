@@ -131,10 +131,7 @@ def number_labels(
 ) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, list[Example]]]:
     """(The classes, the tags that train lacks, the examples with numbers as labels).
 
-    Args:
-        published: by split, examples with labels as in their files.
-        names: the classes in order; () for those of train, sorted.
-        every: () stands for those of all splits.
+    Classes are `names`, or those of train (or of `every` split), sorted.
     """
     first_uses = {
         split: {label: one.where for one in reversed(examples) for label in _flatten(one.label)}

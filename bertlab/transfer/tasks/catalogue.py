@@ -9,11 +9,12 @@ from bertlab.transfer.tasks.questions import (
     parse_copa,
     parse_multirc,
     parse_record,
+    parse_wic,
     parse_wsc,
     race,
     squad,
 )
-from bertlab.transfer.tasks.senses import all_words, coarse_senses, word_in_context
+from bertlab.transfer.tasks.senses import all_words, coarse_senses
 from bertlab.transfer.tasks.sentences import definite_pronouns, sentiment_trees
 from bertlab.transfer.tasks.tables import labelled_folders, labelled_lines, multiple_choice, table
 
@@ -47,14 +48,7 @@ def _glue(
     dev: str = "dev.tsv",
     **options,
 ) -> Task:
-    """One of GLUE's (Wang et al. 2019); its test sets have no labels, so they are not read.
-
-    Args:
-        name, folder: of the task, and of its files in GLUE.
-        texts, label, classes: its columns and classes.
-        dev: the development set's file.
-        options: of `table`.
-    """
+    """One of GLUE's (Wang et al. 2019); its test sets have no labels, so they are not read."""
 
     options |= {"label_names": classes, "folder": folder, "train": "train.tsv", "valid": dev}
     options.setdefault("metrics", "accuracy")
@@ -89,7 +83,7 @@ def _superglue(name: str, folder: str, parse: Callable, metrics="", classes=(), 
 _BOOLQ = {"label_names": _FALSE_TRUE, "metrics": "accuracy", "folder": "BoolQ"}
 _CB = {"label_names": _THREE_WAY, "folder": "CB"}
 
-# SuperGLUE (Wang et al. 2019); RTE is GLUE's, and `wic` reads both its forms. MultiRC's F1 is over
+# SuperGLUE (Wang et al. 2019); RTE is GLUE's. MultiRC's F1 is over
 # all answers; its exact match counts questions whose answers are all right.
 _SUPERGLUE = (
     table("boolq", "question", "label", pair="passage", **_BOOLQ, **_JSON_LINES),
@@ -98,12 +92,7 @@ _SUPERGLUE = (
     _superglue("multirc", "MultiRC", parse_multirc, ("f1", "group_exact_match"), _BINARY),
     _superglue("record", "ReCoRD", parse_record, "", _FALSE_TRUE, "candidate"),
     _superglue("wsc", "WSC", parse_wsc, "accuracy", _FALSE_TRUE),
-    word_in_context(
-        "wic",
-        train=("train.data.txt", "train/train.data.txt", "train.jsonl"),
-        valid=("dev.data.txt", "dev/dev.data.txt", "val.jsonl"),
-        folder="WiC",
-    ),
+    _superglue("wic", "WiC", parse_wic, "", ("F", "T"), "word_pair"),
 )
 
 

@@ -63,11 +63,7 @@ def conll(
 def conllu(name: str, *, tag: int = UPOS, **task) -> Task:
     """A tagging task of the syntactic words of CoNLL-U (universaldependencies.org/format).
 
-    Ranges of multiword tokens (1-2) and empty nodes (1.1) are left out.
-
-    Args:
-        tag: a column, such as `UPOS` or `XPOS`.
-        task: of `file_task`.
+    Ranges of multiword tokens (1-2) and empty nodes (1.1) are left out. `tag` is a column.
     """
 
     def read(path: Path, split: str) -> Iterator[Example]:

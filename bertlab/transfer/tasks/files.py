@@ -10,12 +10,9 @@ from bertlab.transfer.examples import Example
 
 
 def matches(directory: Path, patterns: tuple[str, ...], folder: str = "") -> list[Path]:
-    """The files of the first pattern that any match.
+    """The files of the first pattern that any match, in the directory's `folder` or itself.
 
-    Args:
-        directory: where to look.
-        patterns: names or globs, the preferred first; of folders if they end in "/".
-        folder: in the directory, where to look first, as in GLUE's CoLA/train.tsv.
+    Patterns are names or globs, the preferred first; of folders if they end in "/".
     """
     for root in (directory / folder, directory):
         for pattern in patterns:
@@ -76,12 +73,7 @@ def read_records(path: Path, encoding: str = "utf-8") -> Iterator[tuple[str, Any
 def parse_each(
     rows: Iterable[tuple[str, Any]], parse: Callable[[Any, str], Iterable[Example]]
 ) -> Iterator[Example]:
-    """The examples of each row; a row that is not as published is an error with its place.
-
-    Args:
-        rows: ("FILE:LINE", row).
-        parse: (row, "FILE:LINE") -> its examples.
-    """
+    """The examples of each row; a row that is not as published is an error with its place."""
     for where, row in rows:
         try:
             found = list(parse(row, where))

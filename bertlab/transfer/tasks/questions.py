@@ -162,6 +162,15 @@ def parse_record(record: dict, where: str) -> Iterator[Example]:
             )
 
 
+def parse_wic(record: dict, where: str) -> Iterator[Example]:
+    """Whether a word means the same in two sentences (Pilehvar and Camacho-Collados 2019)."""
+    texts = (record["sentence1"], record["sentence2"])
+    targets = tuple((record[f"start{i}"], record[f"end{i}"]) for i in (1, 2))
+    if any(not 0 <= start < end <= len(text) for text, (start, end) in zip(texts, targets)):
+        raise ValueError(f"a sentence does not have the characters {targets}")
+    yield Example("", where, texts, "FT"[record["label"]], targets=targets)
+
+
 def parse_wsc(record: dict, where: str) -> Iterator[Example]:
     """The text with * a noun * and # a pronoun # marked, as in T5's preprocessor of WSC."""
     text, target = record["text"], record["target"]

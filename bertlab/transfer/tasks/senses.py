@@ -1,4 +1,4 @@
-"""Word senses, in the files of Raganato et al. 2017 and of CoarseWSD-20; words in context (WiC).
+"""Word senses, in the files of Raganato et al. 2017 and of CoarseWSD-20.
 
 Raganato: NAME.data.xml has sentences of <wf> (a word) and <instance> (a word with a sense), with
 lemma and part of speech; NAME.gold.key.txt has an instance's id and its senses a line. First senses
@@ -7,7 +7,6 @@ CoarseWSD-20 (Loureiro et al. 2021): a folder a word, with SPLIT.data.txt (the w
 a tab, the sentence), SPLIT.gold.txt (a class a line), classes_map.txt ({"0": "apple_inc", ...}).
 """
 
-import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
 from bertlab.transfer.tasks.assemble import file_task
 from bertlab.transfer.tasks.base import Task
-from bertlab.transfer.tasks.files import parse_each, parse_json, read_lines, read_records, read_text
+from bertlab.transfer.tasks.files import parse_each, parse_json, read_lines, read_text
 
 _INDEX = ("index.sense", "dict/index.sense", "WordNet-3.0/dict/index.sense")
 # WordNet's ss_type in a sense's key; 5 is an adjective satellite.
@@ -94,33 +93,3 @@ def _with_gold(path: Path) -> list[tuple[str, tuple[str, str]]]:
     if len(lines) != len(answers):
         raise UserError(f"{gold}: {len(answers)} labels for the {len(lines)} lines of {path.name}")
     return [(where, (line, answer)) for (where, line), answer in zip(lines, answers)]
-
-
-def word_in_context(name: str, **task) -> Task:
-    """Whether a word means the same in two sentences (Pilehvar and Camacho-Collados 2019).
-
-    A split is SPLIT.data.txt (word, part of speech, I-J: the word's number in each sentence, two
-    sentences, between tabs) and SPLIT.gold.txt (T or F a line), or SuperGLUE's .jsonl.
-    """
-
-    def parse_record(record: dict, where: str) -> Iterator[Example]:
-        texts = (record["sentence1"], record["sentence2"])
-        targets = tuple((record[f"start{i}"], record[f"end{i}"]) for i in (1, 2))
-        if any(not 0 <= start < end <= len(text) for text, (start, end) in zip(texts, targets)):
-            raise ValueError(f"a sentence does not have the characters {targets}")
-        yield Example("", where, texts, "FT"[record["label"]], targets=targets)
-
-    def parse_line(row: tuple[str, str], where: str) -> Iterator[Example]:
-        (_, _, numbers, *texts), answer = row[0].split("\t"), row[1]
-        targets = tuple(
-            [match.span() for match in re.finditer(r"\S+", text)][int(number)]
-            for text, number in zip(texts, numbers.split("-"), strict=True)
-        )
-        yield Example("", where, tuple(texts), answer, targets=targets)
-
-    def read(path: Path, split: str) -> Iterator[Example]:
-        if path.suffix == ".jsonl":
-            return parse_each(read_records(path), parse_record)
-        return parse_each(_with_gold(path), parse_line)
-
-    return file_task(name, "word_pair", read, label_names=("F", "T"), **task)

@@ -16,9 +16,7 @@ _TREE = re.compile(r"\((\S+)\s|([^\s()]+)|\)")
 def sentiment_trees(name: str, *, phrases: bool = False, **task) -> Task:
     """Trees of Socher et al. 2013, one a line: (3 (2 It) (4 (2 's) (4 good))).
 
-    Args:
-        phrases: train has every labelled phrase of its sentences too.
-        task: of `file_task`.
+    With `phrases`, train has every labelled phrase of its sentences too.
     """
 
     def read(path: Path, split: str) -> Iterator[Example]:

@@ -197,12 +197,8 @@ def multiple_choice(
 
 
 def labelled_lines(name: str, *, encoding: str = "utf-8", **task) -> Task:
-    """A classification task whose lines are a label, a space and the text.
-
-    Args:
-        encoding: of its files.
-        task: of `file_task`. A label "COARSE:fine" is its first part.
-    """
+    """A classification task whose lines are a label, a space and the text; of a label "COARSE:fine"
+    the first part."""
 
     def parse(line: str, where: str) -> Iterator[Example]:
         label, text = line.split(" ", 1)
