@@ -48,7 +48,7 @@ class Difference(TTest):
     Attributes:
         measure: What is compared.
         variant, other: Their names.
-        corrected: p by Holm's method, over the family: all pairs, the claims, or the contrasts, in
+        corrected: p by Holm's method, over the family: the claims or the contrasts, in
             this measure.
     """
 
@@ -127,14 +127,6 @@ def incomparable(results: Results, measure: Measure) -> dict[str, str]:
     return refused
 
 
-def all_pairs(results: Results, measure: Measure) -> list[Difference]:
-    """Every variant minus every later one, at the last steps of their pretraining."""
-    last = [run["variant"] for run in results.study["runs"] if _at_the_end(results, run)]
-    table = score_table(results, measure)
-    pairs = itertools.combinations([name for name in table if name in last], 2)
-    return differences(table, measure, list(pairs))
-
-
 def contrasts(results: Results, measure: Measure) -> list[Difference]:
     """The pairs that the study asks for."""
     pairs = [tuple(pair) for pair in results.study["contrasts"]]
@@ -175,12 +167,6 @@ def differences(
             found.append(Difference(**vars(test), measure=measure, variant=variant, other=other))
     corrected = statistics.holm([difference.p for difference in found])
     return [dataclasses.replace(of, corrected=p) for of, p in zip(found, corrected)]
-
-
-def _at_the_end(results: Results, run: Mapping[str, Any]) -> bool:
-    """Whether a run's fine-tunings begin with the last step of its pretraining."""
-    pretraining = results.stage(run, "pretrain")
-    return results.first_step(run) in (None, pretraining and pretraining["step"])
 
 
 def _first_metric(record: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Statistics over seeds: intervals of means, differences of two variants, corrections.
+"""Statistics over seeds: differences of two variants, corrections.
 
 Scores are one variant's numbers in one metric, a pandas Series indexed by seed; those that are not
 finite are left out. Two variants are compared seed by seed if they share a seed, otherwise as
@@ -40,16 +40,7 @@ class TTest:
     pairs: int
 
 
-def mean_interval(scores: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """Student's interval of the mean; NaN for fewer than two scores, and for equal ones."""
-    values = _finite(scores)
-    if len(values) < 2 or not _vary(values, values):
-        return math.nan, math.nan
-    interval = scipy.stats.ttest_1samp(values, 0).confidence_interval(level)
-    return float(interval.low), float(interval.high)
-
-
-def compare(first: pd.Series, second: pd.Series, level: float = 0.95) -> TTest | None:
+def compare(first: pd.Series, second: pd.Series) -> TTest | None:
     """Student's paired t test seed by seed, or Welch's without common seeds.
 
     If the differences are all equal, Student's p of 0 would decide after three seeds a metric that
@@ -80,7 +71,7 @@ def compare(first: pd.Series, second: pd.Series, level: float = 0.95) -> TTest |
         test = scipy.stats.ttest_rel(ours, theirs)
     else:
         test = scipy.stats.ttest_ind(ours, theirs, equal_var=False)
-    interval = test.confidence_interval(level)
+    interval = test.confidence_interval(0.95)
     return TTest(mean, sd, float(interval.low), float(interval.high), float(test.pvalue), pairs)
 
 
@@ -96,11 +87,6 @@ def seeds_needed(difference: float, sd: float, alpha: float = 0.05) -> int:
     of 80 %."""
     pairs = TTestPower().solve_power(abs(difference) / sd, power=0.8, alpha=alpha)
     return max(2, math.ceil(pairs))
-
-
-def _finite(scores: Sequence[float]) -> np.ndarray:
-    values = np.asarray(scores, float)
-    return values[np.isfinite(values)]
 
 
 def _vary(values: np.ndarray, scores: np.ndarray) -> bool:

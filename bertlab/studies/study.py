@@ -182,8 +182,8 @@ class Study:
         """One run a point; those with equal pretraining or adaptation share the first one's.
 
         Raises:
-            UserError: Two axes set the same key, a label cannot name a directory, an average or a
-                claim names something unknown, or `select` or `task_rates` has no effect.
+            UserError: Two axes set the same key, a label cannot name a directory, or `select`, an
+                average, a claim or a contrast names something unknown.
         """
         self._check()
         runs = [self._run(point) for point in self.grid]
@@ -222,8 +222,6 @@ class Study:
     def _check(self) -> None:
         if unknown := set(self.select) - set(self.axis_names):
             raise UserError(f'study {self.name}: select names "{min(unknown)}", which is no axis')
-        if self.task_rates and not self.tasks:
-            raise UserError(f"study {self.name}: task_rates has no effect without tasks")
         for name in self.tasks:
             if not re.fullmatch(r"[\w+=.-]+", name, re.ASCII):
                 raise UserError(

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import filelock
-
 from bertlab.data.batches import Batches
 from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
@@ -52,26 +50,6 @@ def sweep(study: Study, workdir: str | Path, launcher: Launcher | None = None) -
     for search in searches:  # the text does not depend on the rate
         configs |= dict.fromkeys(search.candidates, configs[search.runs[0]])
     workdir.mkdir(parents=True, exist_ok=True)
-    try:
-        with filelock.FileLock(workdir / ".lock", timeout=0):
-            return _sweep(study, own, candidates, searches, configs, workdir, launcher)
-    except filelock.Timeout:
-        raise UserError(
-            f"another sweep runs in {workdir}; wait, or give another --workdir"
-        ) from None
-    finally:
-        launcher.close()
-
-
-def _sweep(
-    study: Study,
-    own: Sequence[RunSpec],
-    candidates: Sequence[RunSpec],
-    searches: Sequence[Search],
-    configs: Mapping[str, Any],
-    workdir: Path,
-    launcher: Launcher,
-) -> bool:
     study_file = workdir / "study.json"
     check_data([*candidates, *own], configs, workdir)
     failures = {}
@@ -91,6 +69,7 @@ def _sweep(
     write_json(study_file, study.describe(runs, searches))
     decided = [run for run in runs if run.name not in undecided]
     failures |= run_all(decided, workdir, launcher)
+    launcher.close()
     failures |= dict.fromkeys(undecided, "no pretraining rate could be selected")
     for name, reason in failures.items():
         print(f"{name} failed: {reason} (log: {workdir / name / 'log.txt'})")

@@ -63,7 +63,8 @@ def test_every_pair_is_compared_seed_by_seed():
     assert comparisons.variants(found) == ["A", "B", "C"]
     table = comparisons.score_table(found, ACCURACY)
     assert table.to_dict("list") == {name: list(of) for name, of in SCORES.items()}
-    first, second, third = comparisons.all_pairs(found, ACCURACY)
+    pairs = [("A", "B"), ("A", "C"), ("B", "C")]
+    first, second, third = comparisons.differences(table, ACCURACY, pairs)
     assert (first.variant, first.other, first.pairs) == ("A", "B", 3)
     assert first.mean == pytest.approx(0.1) and second.mean == pytest.approx(7 / 15)
     by_p = sorted((first, second, third), key=lambda of: of.p)
@@ -88,4 +89,3 @@ def test_a_variant_that_misses_examples_is_refused():
     found = results(items=lambda variant: 1 if variant == "B" else 2)
     assert set(comparisons.incomparable(found, ACCURACY)) == {"B"}
     assert list(comparisons.score_table(found, ACCURACY)) == ["A", "C"]
-    assert [of.other for of in comparisons.all_pairs(found, ACCURACY)] == ["C"]

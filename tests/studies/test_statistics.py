@@ -7,20 +7,9 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from bertlab.studies.statistics import compare, holm, mean_interval, seeds_needed
+from bertlab.studies.statistics import compare, holm, seeds_needed
 
 ONE, TWO = pd.Series([0.5, 0.6, 0.8], [1, 2, 3]), pd.Series([0.4, 0.6, 0.6], [1, 2, 3])
-
-
-def test_the_interval_of_a_mean_is_students():
-    low, high = mean_interval(ONE)
-    half = scipy.stats.t.ppf(0.975, 2) * ONE.std() / math.sqrt(3)
-    np.testing.assert_allclose([low, high], [ONE.mean() - half, ONE.mean() + half])
-
-
-@pytest.mark.parametrize("scores", [[], [0.5], [0.5, 0.5, 0.5], [0.5, math.nan]])
-def test_no_interval_without_a_spread(scores):
-    assert all(math.isnan(end) for end in mean_interval(scores))
 
 
 def test_pairs_are_of_equal_seeds():
