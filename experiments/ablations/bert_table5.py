@@ -16,7 +16,7 @@ gap. In the paper NSP matters for pairs of sentences; later work found that it d
 tokens LTR is ahead: it is supervised at every position, MLM at 30 % of them (15 % in the paper).
 """
 
-from common import LAST_PIECE, read_setting
+from common import LAST_PIECE, claims, read_setting
 
 from bertlab.config import papers
 from bertlab.studies.study import Claim, Published
@@ -32,45 +32,19 @@ PUBLISHED = Published(
         "+ BiLSTM": (82.1, 84.1, 75.7, 91.6, 84.9),
     },
 )
-CLAIMS = (
-    Claim(
-        "No NSP",
-        "LTR & No NSP",
-        "MNLI 83.9 and 82.1, SQuAD 87.9 and 77.8",
+ON_SENTENCES = "MRPC 77.5 and 75.7, SST-2 92.1 and 91.6, QNLI 84.3 and 84.1"
+PRETRAINING = "74.7 and 59.9, on average"
+CLAIMS = [
+    *claims(
         "Devlin et al. 2019, table 5",
+        ("No NSP", "LTR & No NSP", "MNLI 83.9 and 82.1, SQuAD 87.9 and 77.8"),
+        ("BERT", "No NSP", "QNLI 88.4 and 84.9, MNLI 84.4 and 83.9"),
+        ("+ BiLSTM", "LTR & No NSP", "SQuAD 84.9 and 77.8", ("span", "tagging")),
+        ("LTR & No NSP", "+ BiLSTM", ON_SENTENCES, ("classification",)),
     ),
-    Claim(
-        "BERT", "No NSP", "QNLI 88.4 and 84.9, MNLI 84.4 and 83.9", "Devlin et al. 2019, table 5"
-    ),
-    Claim(
-        "+ BiLSTM",
-        "LTR & No NSP",
-        "SQuAD 84.9 and 77.8",
-        "Devlin et al. 2019, table 5",
-        kinds=("span", "tagging"),
-    ),
-    Claim(
-        *(
-            "LTR & No NSP",
-            "+ BiLSTM",
-            "MRPC 77.5 and 75.7, SST-2 92.1 and 91.6, QNLI 84.3 and 84.1",
-        ),
-        "Devlin et al. 2019, table 5",
-        kinds=("classification",),
-    ),
-    Claim(
-        "LTR & No NSP",
-        "No pretraining",
-        "74.7 and 59.9, on average",
-        "Radford et al. 2018, table 5",
-    ),
-    Claim(
-        "No NSP",
-        "No pretraining",
-        "74.7 and 59.9, on average",
-        "Radford et al. 2018, table 5, for LTR",
-    ),
-)
+    Claim("LTR & No NSP", "No pretraining", PRETRAINING, "Radford et al. 2018, table 5"),
+    Claim("No NSP", "No pretraining", PRETRAINING, "Radford et al. 2018, table 5, for LTR"),
+]
 
 
 def get_study(arguments=None):

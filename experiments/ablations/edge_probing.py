@@ -24,11 +24,11 @@ constituents.
 """
 
 import systems
-from common import LAST_PIECE, SAME_ROWS, config_name, read_setting
+from common import LAST_PIECE, SAME_ROWS, claims, config_name, read_setting
 
 from bertlab.contrib.edges import KIND
 from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.study import Claim, Published
+from bertlab.studies.study import Published
 
 LAYERS = {"lexical": "layer:0", "top": "last", "mix": "scalar_mix", "cat": "concat_first_last"}
 PUBLISHED = Published(
@@ -60,20 +60,15 @@ PUBLISHED = Published(
     note="F1; BERT-Base uncased; static: GloVe, of words. ELMo's lexical layer reads characters."
     " Table 2 has the test sets.",
 )
-
-
-def _claim(higher: str, lower: str, published: str) -> Claim:
-    return Claim(higher, lower, published, PUBLISHED.source, (KIND,))
-
-
-CLAIMS = (
-    _claim("ELMo, mix", "ELMo, lexical", "SRL 89.9 and 72.9, relations 77.4 and 53.3"),
-    _claim("GPT, mix", "GPT, lexical", "SRL 89.3 and 66.3, relations 82.2 and 58.8"),
-    _claim("BERT, mix", "BERT, lexical", "SRL 90.9 and 74.0, relations 83.2 and 57.5"),
-    _claim("BERT, mix", "ELMo, mix", "coreference 90.5 and 84.8, relations 83.2 and 77.4"),
-    _claim("BERT, mix", "GPT, mix", "constituents 86.6 and 84.1, coreference 90.5 and 86.2"),
-    _claim("BERT, mix", "BERT, cat", "constituents 86.6 and 83.5, relations 83.2 and 79.5"),
+FINDINGS = (
+    ("ELMo, mix", "ELMo, lexical", "SRL 89.9 and 72.9, relations 77.4 and 53.3"),
+    ("GPT, mix", "GPT, lexical", "SRL 89.3 and 66.3, relations 82.2 and 58.8"),
+    ("BERT, mix", "BERT, lexical", "SRL 90.9 and 74.0, relations 83.2 and 57.5"),
+    ("BERT, mix", "ELMo, mix", "coreference 90.5 and 84.8, relations 83.2 and 77.4"),
+    ("BERT, mix", "GPT, mix", "constituents 86.6 and 84.1, coreference 90.5 and 86.2"),
+    ("BERT, mix", "BERT, cat", "constituents 86.6 and 83.5, relations 83.2 and 79.5"),
 )
+CLAIMS = claims(PUBLISHED.source, *((*finding, (KIND,)) for finding in FINDINGS))
 # jiant's config/defaults.conf, edges-tmpl; the tasks with a validation each 100 steps, and a
 # hundred of them.
 JIANT = {

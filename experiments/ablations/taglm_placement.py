@@ -16,10 +16,10 @@ Expect: after the first layer best, input and output a little below; both direct
 could verify only two of the paper's numbers.
 """
 
-from common import FRESH_EMBEDDINGS, LAST_PIECE, read_setting
+from common import FRESH_EMBEDDINGS, LAST_PIECE, claims, read_setting
 
 from bertlab.config import papers
-from bertlab.studies.study import Claim, Published
+from bertlab.studies.study import Published
 
 PAPER = {**papers.ELMO, "model.hidden": 2048, "model.width": 512}
 PUBLISHED = Published(
@@ -30,22 +30,17 @@ PUBLISHED = Published(
     " language model is there the"
     " tagger alone; here it has embeddings of its own in the language model's place.",
 )
-CLAIMS = (
-    Claim("after the first layer", "no language model", "NER 91.93 and 90.87", PUBLISHED.source),
-    Claim("after the first layer", "input", "numbers not verified", "Peters et al. 2017"),
-    Claim(
-        "after the first layer",
-        "after the second layer",
-        "numbers not verified",
+FIRST = "after the first layer"
+UNVERIFIED = "numbers not verified"
+CLAIMS = [
+    *claims(PUBLISHED.source, (FIRST, "no language model", "NER 91.93 and 90.87")),
+    *claims(
         "Peters et al. 2017",
+        (FIRST, "input", UNVERIFIED),
+        (FIRST, "after the second layer", UNVERIFIED),
+        (FIRST, "after the first layer, forward alone", UNVERIFIED),
     ),
-    Claim(
-        "after the first layer",
-        "after the first layer, forward alone",
-        "numbers not verified",
-        "Peters et al. 2017",
-    ),
-)
+]
 
 
 def get_study(arguments=None):
