@@ -30,15 +30,17 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
     runs, directory = [RunDirectory(run) for run in runs], RunDirectory(workdir)
     if len({run.path.resolve() for run in runs}) < max(2, len(runs)):
         raise UserError(f"{workdir}: an average needs two runs or more, each once")
-    config, tasks = runs[0].config(), {tuple(run.read("classes", {})) for run in runs}
-    if len(tasks) > 1 or len(*tasks) != 1:
-        raise UserError(f"{workdir}: an average needs fine-tunings on the same one task")
+    config, classes = runs[0].config(), [run.read("classes") for run in runs]
+    if any(theirs != classes[0] for theirs in classes) or len(classes[0] or ()) != 1:
+        raise UserError(
+            f"{workdir}: an average needs finished fine-tunings on one task with the same classes"
+        )
     task = find_task(config["task"])
     data, kind = load_task(task, config["task_data"]), find_kind(task.kind)
     metrics, valid = {}, None
     for split in ("valid", "test"):
         lines = []
-        for same_example in zip(*(ordered_lines(run, split, data.labels) for run in runs)):
+        for same_example in zip(*(predictions(run, split) for run in runs)):
             if any(line["id"] != same_example[0]["id"] for line in same_example):
                 raise UserError(f"{runs[0]} and others predict different examples of {split}")
             lines.append(kind.average(same_example, data.labels))
@@ -64,22 +66,7 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
     return result
 
 
-def ordered_lines(run: RunDirectory, split: str, labels: Sequence[str]) -> list[Line]:
-    """A run's predictions, with the probabilities of classes in the order of `labels`."""
+def predictions(run: RunDirectory, split: str) -> list[Line]:
+    """A run's predictions."""
     path = run.path / "predictions" / f"{split}.jsonl"
-    if run.read("result") is None or not path.exists():
-        raise UserError(f"{run} is no finished fine-tuning: it lacks result.json or {path.name}")
-    (theirs,) = run.read("classes").values()
-    if sorted(theirs) != sorted(labels):
-        raise UserError(f"{run} has the classes {', '.join(theirs)}, not {', '.join(labels)}")
-    order = [theirs.index(label) for label in labels]
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    if order == sorted(order):
-        return lines
-
-    def permuted(shares):
-        if shares and isinstance(shares[0], list):
-            return [permuted(part) for part in shares]
-        return [shares[number] for number in order] if shares else shares
-
-    return [{**line, "probabilities": permuted(line["probabilities"])} for line in lines]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -157,16 +157,21 @@ def test_stored_states_are_those_of_a_frozen_body(run, folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_averages_match_classes_by_name(run, folder, tmp_path):
+def test_averages_of_runs(run, tmp_path):
     runs = []
-    for number, classes in enumerate([("even", "odd"), ("odd", "even")]):
-        task = write_task(tmp_path / f"task{number}", "half", classes)
-        finetune(run, task, tmp_path / f"run{number}", train__steps=10, seed=number)
+    for number in range(2):
+        finetune(
+            run,
+            write_task(tmp_path / "task"),
+            tmp_path / f"run{number}",
+            train__steps=10,
+            seed=number,
+        )
         runs.append(tmp_path / f"run{number}")
     result = average(runs, tmp_path / "average")
     shares = []
     for lines in zip(*map(predictions, runs)):
-        shares.append(np.array(lines[0]["probabilities"]) + lines[1]["probabilities"][::-1])
+        shares.append(np.array(lines[0]["probabilities"]) + lines[1]["probabilities"])
     right = [
         line["gold"] == ("even", "odd")[int(np.argmax(share))]
         for line, share in zip(predictions(runs[0]), shares)

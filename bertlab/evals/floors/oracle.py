@@ -19,9 +19,6 @@ from jaxtyping import Bool, Float, Int
 from bertlab.evals.floors.chain import Batch, Chain, Reading, read, words_of
 from bertlab.objectives.base import Objective, Vocabulary
 
-SPECIAL_TOKENS = "rows differ in length: special tokens cost 0 nats"
-COUNT = "rows differ in length: their documents know how many positions of a row are chosen"
-
 ROWS = 256
 """Questions at a time, if each of them sees different words."""
 
@@ -114,7 +111,7 @@ class Oracle:
 
     def chain_rule(self, backward: bool = False) -> Float[np.ndarray, "R L"]:
         """Of every word, given all words before it (backward: after it)."""
-        self.caveats.add(SPECIAL_TOKENS)
+        self.caveats.add("special tokens cost 0 nats")
         rows, length = self.words.shape
         earlier = np.tri(length, k=-1, dtype=bool)
         seen = np.broadcast_to(earlier.T if backward else earlier, (rows, length, length))
@@ -144,7 +141,7 @@ class Oracle:
             numbers = range(1, documents.max(initial=1) + 1)
             parts = [self.words & (documents == number) for number in numbers]
             if len(parts) > 1 and corruption.draws[self.vocabulary.mask_id] < 1:
-                self.caveats.add(COUNT)
+                self.caveats.add("documents know how many positions of a row are chosen")
         return sum(self._corrupted(tokens, corruption, ask, chosen_only, part) for part in parts)
 
     def _corrupted(self, tokens, corruption, ask: str, chosen_only: bool, visible):

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from bertlab.errors import UserError
 from bertlab.evals.floors.chain import Batch, Chain, words_of
 from bertlab.evals.floors.objectives import floor
-from bertlab.evals.floors.oracle import COUNT, SPECIAL_TOKENS, NoFloor, Oracle
+from bertlab.evals.floors.oracle import NoFloor, Oracle
 from bertlab.evals.ratio import ratio
 from bertlab.objectives.base import Vocabulary
 from bertlab.objectives.program import Program, group_by_view
@@ -28,9 +28,7 @@ class Floor:
     Attributes:
         value: Nats per supervised position, weighted like the loss.
         standard_error: Of `value` over rows; None for one row.
-        positions: Supervised positions.
         exact: Whether a model can reach the value; otherwise it is a lower bound.
-        note: Why it is not exact.
         loss: Of the run; None without a run, like the two below.
         above: loss − value.
         above_standard_error: Of `above`, from the differences row by row.
@@ -38,9 +36,7 @@ class Floor:
 
     value: float
     standard_error: float | None
-    positions: int
     exact: bool
-    note: str = ""
     loss: float | None = None
     above: float | None = None
     above_standard_error: float | None = None
@@ -81,10 +77,9 @@ def floors(
                     )
                 sums.append(loss)
             rows.setdefault(name, []).append(np.stack(sums, axis=1))
-    differ = not alike(batches, program.vocabulary)
+    same = alike(batches, program.vocabulary)
     for name in rows.keys() - found.keys():
-        notes = [note for note in (SPECIAL_TOKENS, COUNT) if differ and note in caveats[name]]
-        found[name] = summary(np.concatenate(rows[name]), "".join(notes[:1]))
+        found[name] = summary(np.concatenate(rows[name]), exact=same or not caveats[name])
     return {name: found[name] for name in program.objectives}
 
 
@@ -98,12 +93,12 @@ def losses_by_row(program: Program):
 
 
 def row_sums(objective, oracle: Oracle, view: Batch) -> list[Float[np.ndarray, "R"]]:
-    """Σ nats · weight, Σ weight and the number of supervised positions of each row."""
+    """Σ nats · weight and Σ weight of each row."""
     nats, weights = (np.asarray(x, float) for x in floor(objective, oracle, view, oracle.batch))
     nats = np.where(weights > 0, nats, 0.0)
     if not np.isfinite(nats).all():
         raise ValueError(f"{type(objective).__name__}: the language cannot produce these rows")
-    return [array.sum(axis=1) for array in (nats * weights, weights, weights > 0)]
+    return [array.sum(axis=1) for array in (nats * weights, weights)]
 
 
 def alike(batches: Sequence[Batch], vocabulary: Vocabulary) -> bool:
@@ -116,13 +111,13 @@ def alike(batches: Sequence[Batch], vocabulary: Vocabulary) -> bool:
     return bool((layouts == layouts[:1]).all())
 
 
-def summary(rows: Float[np.ndarray, "R n"], note: str) -> Floor | str:
-    """The floor from the sums of rows, and a run's losses in a fourth column."""
-    nats, weights, positions, *loss = rows.T
+def summary(rows: Float[np.ndarray, "R n"], exact: bool) -> Floor | str:
+    """The floor from the sums of rows, and a run's losses in a third column."""
+    nats, weights, *loss = rows.T
     if not weights.any():
         return "nothing is supervised in these rows"
     value, error = ratio(nats, weights)
-    result = Floor(value, error, int(positions.sum()), not note, note)
+    result = Floor(value, error, exact)
     if not loss:
         return result
     above, above_error = ratio(loss[0] - nats, weights)

@@ -1,7 +1,6 @@
 """From published files to a task's examples: numbered labels, and splits held out of train."""
 
 import dataclasses
-import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,8 +43,6 @@ Patterns = str | tuple[str, ...]
 def make_task(name: str, kind: str, metrics: Patterns, load: Callable, **fields) -> Task:
     """A task with the default metrics of its kind if it has none."""
     metrics = _as_tuple(metrics)
-    if not re.fullmatch(r"\w[\w-]*", name):
-        raise UserError(f"task '{name}': a name has letters, digits, '_' and '-', as a folder has")
     for metric in metrics:
         if metric not in METRICS:
             raise UserError(f"task '{name}': metric '{metric}' is not one of {', '.join(METRICS)}")

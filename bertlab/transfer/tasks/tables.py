@@ -24,7 +24,6 @@ def read_rows(
     *,
     columns: tuple[str, ...] = (),
     delimiter: str = "",
-    quoted: bool | None = None,
     encoding: str = "utf-8",
     skip_short_rows: bool = False,
     json_lines: bool | None = None,
@@ -36,7 +35,6 @@ def read_rows(
         path: the file.
         columns: their names, if the file has no header.
         delimiter: one character; "" for a comma in .csv files, otherwise a tab.
-        quoted: fields may have double quotes; None: in .csv files. GLUE's tables have no quotes.
         encoding: of the file.
         skip_short_rows: leaves out rows with too few fields, which some published files have.
         json_lines: each line is a JSON object; None: in .jsonl files.
@@ -47,7 +45,7 @@ def read_rows(
         return
     is_csv = path.suffix == ".csv"
     delimiter = delimiter or ("," if is_csv else "\t")
-    if is_csv if quoted is None else quoted:
+    if is_csv:  # GLUE's tables have quotes that are part of the text
         records = _quoted_records(path, delimiter, encoding)
     else:
         lines = read_lines(path, encoding)
@@ -108,7 +106,6 @@ def table(
     label: str,
     *,
     pair: str = "",
-    id: str = "",
     kind: str = "classification",
     unlabelled: str = "",
     **options,
@@ -121,11 +118,10 @@ def table(
         label: the column with the class; regression: a number; tagging: one tag a word, separated
             by spaces. A test file may lack it.
         pair: the column with the second text, if the task has pairs.
-        id: a column with unique values; "": the number in the file.
         kind: classification, regression or tagging.
         unlabelled: what stands for "no label", as SNLI's "-"; such rows are left out.
         options: of `file_task` (train, valid, test, metrics, label_names, folder, symmetric) and of
-            `read_rows` (columns, delimiter, quoted, encoding, json_lines, replace, ...).
+            `read_rows` (columns, delimiter, encoding, json_lines, replace, ...).
     """
     groups = [(text,) if isinstance(text, str) else text, *([(pair,)] if pair else [])]
     if any(label in columns for columns in groups):
@@ -138,7 +134,7 @@ def table(
         texts = tuple(" ".join(row[column] for column in columns) for columns in groups)
         words = tuple(texts[0].split()) if kind == "tagging" else ()
         value = None if value is None else _parse_label(kind, value, words)
-        yield Example(row[id] if id else "", where, () if words else texts, value, words)
+        yield Example("", where, () if words else texts, value, words)
 
     return _table_task(name, kind, parse, options)
 
@@ -211,14 +207,11 @@ def labelled_lines(name: str, *, encoding: str = "utf-8", **task) -> Task:
     return file_task(name, "classification", read, **task)
 
 
-def labelled_folders(
-    name: str, label_names: tuple[str, ...], *, encoding: str = "utf-8", **task
-) -> Task:
+def labelled_folders(name: str, label_names: tuple[str, ...], **task) -> Task:
     """A classification task with a folder a split, in it a folder a class, in that a .txt a text.
 
     Args:
         label_names: the classes in order, by their folders; others are not read.
-        encoding: of the files.
         task: of `file_task`; train, valid and test end in "/".
     """
 
@@ -228,7 +221,7 @@ def labelled_folders(
             if not paths:
                 raise UserError(f"{folder / label}: there is no .txt file")
             for path in paths:
-                text = read_text(path, encoding)
+                text = read_text(path)
                 yield Example(f"{label}/{path.stem}", f"{path}:1", (text,), label)
 
     return file_task(name, "classification", read, label_names=label_names, **task)

@@ -137,8 +137,6 @@ def test_ones_own_task_finds_its_files_beside_it(own):
     assert list(load_tasks(names, {"directory": f"+{own}"})) == ["reviews", "second"]
     with pytest.raises(UserError, match="names 3 folders for 2 tasks"):
         load_tasks(names, {"directory": "a+b+c"})
-    with pytest.raises(UserError, match="twice"):
-        load_tasks(f"{own}/own.py+{own}/own.py", {})
 
 
 def test_ones_own_tables_and_folders(tmp_path):
@@ -165,9 +163,6 @@ def test_ones_own_tables_and_folders(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"limits": 3}, "config.task_data.limits is not one of directory, "),
-        ({"limit": -1}, "config.task_data.limit=-1"),
-        ({"valid_fraction": 0.0}, "config.task_data.valid_fraction=0.0"),
         ({"dev": "train"}, "config.task_data.dev=train"),
         ({"directory": "/none/such"}, "config.task_data.directory=/none/such"),
         ({}, "config.task_data.directory is empty; give the folder of task 'mr'"),
@@ -185,7 +180,6 @@ def test_tasks_that_are_refused(own):
             find_task(name)
     for changes, message in (
         ({"metrics": "acuracy"}, "metric 'acuracy' is not one of accuracy"),
-        ({"name": "my.task"}, "task 'my.task': a name has letters"),
         ({"text": "y"}, "column 'y' is both a text and the label"),
     ):
         with pytest.raises(UserError, match=message):
