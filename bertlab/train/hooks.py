@@ -1,8 +1,7 @@
-"""What happens every so many steps: logging, evaluation, checkpoints, a profile. Each hook is
-(step, state, sums) -> state or None.
+"""What happens every so many steps: logging, evaluation, checkpoints, a profile.
 
-A hook returns the state to go on with, or None. `sums` are {name: (weighted sum, weight)} of one
-step, still on the device.
+A hook is called with (step, state, sums) and returns the state to go on with, or None. `sums` are
+{name: (weighted sum, weight)} of one step, still on the device.
 """
 
 import contextlib
@@ -31,9 +30,8 @@ def is_due(step: int, every: int, last: int) -> bool:
 
 
 def kept_steps(keep: str, steps: int) -> list[int]:
-    """The steps whose checkpoints stay: "log" (10, 20, 50, 100, ... and the last), or "100,1000";
-    both may be joined.
-    """
+    """The steps whose checkpoints stay: "log" (10, 20, 50, 100, ... and the last), "100,1000" or
+    both."""
     kept = set()
     for part in filter(None, (part.strip() for part in keep.split(","))):
         if part == "log":
@@ -48,25 +46,11 @@ def kept_steps(keep: str, steps: int) -> list[int]:
     return sorted(kept)
 
 
-class Sums:
-    """{name: (weighted sum, weight)} added in float64, and divided once."""
-
-    def __init__(self, sums: Mapping[str, tuple[float, float]] | None = None):
-        self.sums = {name: tuple(pair) for name, pair in (sums or {}).items()}
-
-    def add(self, sums: Mapping[str, tuple]) -> None:
-        """Adds those of one step or batch, host numbers."""
-        for name, (total, weight) in sums.items():
-            before = self.sums.get(name, (0.0, 0.0))
-            self.sums[name] = (before[0] + float(total), before[1] + float(weight))
-
-    def means(self, weights: Mapping[str, float]) -> dict[str, float]:
-        """`loss`, the weighted total, and each metric's mean; one without weight is left out."""
-        means = {name: total / weight for name, (total, weight) in self.sums.items() if weight}
-        return {
-            "loss": sum(w * means.get(f"{name}/loss", 0.0) for name, w in weights.items()),
-            **means,
-        }
+def add_sums(total: dict[str, tuple[float, float]], sums: Mapping[str, tuple]) -> None:
+    """Adds {name: (weighted sum, weight)} of a step or batch to a total, in float64."""
+    for name, pair in sums.items():
+        before = total.get(name, (0.0, 0.0))
+        total[name] = (before[0] + float(pair[0]), before[1] + float(pair[1]))
 
 
 @dataclasses.dataclass
@@ -101,15 +85,14 @@ class Log:
         steps: Of the whole run.
         every: Steps between lines.
         rate: Updates done -> the learning rate of the next one.
-        writers: More functions that get each line: dashboards.
+        writers: More functions that get each line.
     """
 
     def __init__(self, run: RunDirectory, totals: Totals, steps: int, every: int, rate, writers=()):
         self.totals = totals
         self._steps, self._every, self._rate, self._writers = steps, every, rate, writers
-        self._file = None
-        if jax.process_index() == 0:
-            self._file = (run.path / "metrics.jsonl").open("a", encoding="utf-8")
+        is_first, path = jax.process_index() == 0, run.path / "metrics.jsonl"
+        self._file = path.open("a", encoding="utf-8") if is_first else None
         self._phase = None
         self._waiting: list[tuple[int, Mapping]] = []
         self._since: float | None = None
@@ -128,43 +111,40 @@ class Log:
             self._timed_from = (self.totals.tokens, self.totals.seconds)
         if is_due(step, self._every, self._steps):
             self.fetch()
-            means = self.means(step, Sums(self.totals.sums))
-            tokens, seconds = self._timed_from
+            means, (tokens, seconds) = self.means(step, self.totals.sums), self._timed_from
+            self._timed_from = (self.totals.tokens, self.totals.seconds)
             if self.totals.seconds > seconds and self.totals.tokens > tokens:
                 speed = (self.totals.tokens - tokens) / (self.totals.seconds - seconds)
                 means["tokens_per_second"] = speed
-            self._timed_from = (self.totals.tokens, self.totals.seconds)
             self.totals.sums = {}
             self.write(step, "train", means)
 
-    def means(self, step: int, sums: Sums) -> dict[str, float]:
-        """The means, with the total loss by the objectives' weights at this step."""
-        progress = step / max(1, self._steps)
-        weights = self._phase.weights.items()
-        return sums.means(
-            {name: first + (last - first) * progress for name, (first, last) in weights}
-        )
+    def means(self, step: int, sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+        """Each metric's mean (none without weight), and `loss`: their total by the objectives'
+        weights at this step."""
+        means = {name: total / weight for name, (total, weight) in sums.items() if weight}
+        progress, loss = step / max(1, self._steps), 0
+        for name, (first, last) in self._phase.weights.items():
+            loss += (first + (last - first) * progress) * means.get(f"{name}/loss", 0.0)
+        return {"loss": loss, **means}
 
     def fetch(self) -> None:
         """Waits for the device and adds the waiting steps to the totals."""
         totals = self.totals
-        total = Sums(totals.sums)
         for step, sums in jax.device_get(self._waiting):
             bad = [name for name, (value, _) in sums.items() if not np.isfinite(value)]
             if bad:
                 raise UserError(
                     f"{bad[0]} is not finite at step {step}; lower config.optimizer.learning_rate"
                 )
-            length = int(sums["tokens"][1]) // self._phase.rows
-            supervised, flops = step_costs(
-                self._phase.program, self._phase.weights, sums, self._phase.rows, length
-            )
+            phase = self._phase
+            length = int(sums["tokens"][1]) // phase.rows
+            supervised, flops = step_costs(phase.program, phase.weights, sums, phase.rows, length)
             totals.tokens += int(sums["tokens"][0])
             totals.supervised += int(supervised)
             totals.flops += flops
-            total.add(sums)
+            add_sums(totals.sums, sums)
         self._waiting.clear()
-        totals.sums = total.sums
         if self._since is not None:
             now = time.perf_counter()
             totals.seconds += now - self._since
@@ -178,7 +158,6 @@ class Log:
         self._since = time.perf_counter()
 
     def write(self, step: int, split: str, means: Mapping[str, float]) -> None:
-        """Writes a line."""
         if self._file is None:
             return
         line = {
@@ -200,7 +179,6 @@ class Log:
         )
 
     def close(self) -> None:
-        """Closes metrics.jsonl."""
         if self._file is not None:
             self._file.close()
 

@@ -275,9 +275,9 @@ def build_evaluation(experiment: Experiment, mesh, log: hooks.Log) -> Callable:
             for index, batch in enumerate(batches):
                 sums, carry = eval_step(params, put_batch(mesh, batch), np.int32(index), carry)
                 results.append(sums)
-        total = hooks.Sums()
+        total = {}
         for sums in jax.device_get(results):
-            total.add(sums)
+            hooks.add_sums(total, sums)
         means = log.means(step, total)
         if experiment.score is not None:
             means |= experiment.score(split, params)
