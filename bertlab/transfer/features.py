@@ -20,7 +20,7 @@ from bertlab.models.recurrent import Cell, borders, gru, lstm
 
 MIXES = (
     "last, layer:K, sum_last_N, concat_last_N, concat_first_last, weighted_sum,"
-    " weighted_sum_last_N, scalar_mix, hypercolumns"
+    " weighted_sum_last_N, scalar_mix"
 )
 PLACES = ("input", "after_first", "output", "input_output")
 CELLS = ("lstm", "gru")
@@ -34,7 +34,7 @@ def chosen_layers(mix: str, widths: Sequence[int]) -> list[int]:
     count = len(widths)
     match = re.fullmatch(r"(?:layer:|(?:sum|concat|weighted_sum)_last_)(-?\d+)", mix)
     number = int(match[1]) if match else 0
-    if mix in ("weighted_sum", "scalar_mix", "hypercolumns"):
+    if mix in ("weighted_sum", "scalar_mix"):
         layers = list(range(count))
     elif mix == "last":
         layers = [count - 1]
@@ -50,17 +50,13 @@ def chosen_layers(mix: str, widths: Sequence[int]) -> list[int]:
         layers = list(range(count - number, count))
     else:
         raise UserError(f"layers={mix} is not one of {MIXES}")
-    if not _concatenates(mix) and len({widths[i] for i in layers}) > 1:
+    if not mix.startswith("concat_") and len({widths[i] for i in layers}) > 1:
         found = ", ".join(str(widths[i]) for i in layers)
         raise UserError(
             f"layers={mix}: layers {layers[0]} to {layers[-1]} are {found} wide and cannot be"
-            " summed; use concat_last_N, hypercolumns, or layers of one width"
+            " summed; use concat_last_N, or layers of one width"
         )
     return layers
-
-
-def _concatenates(mix: str) -> bool:
-    return mix == "hypercolumns" or mix.startswith("concat_")
 
 
 class LayerMix(nn.Module):
@@ -71,7 +67,7 @@ class LayerMix(nn.Module):
             (Devlin et al. 2018, section 5.3: N = 4); "concat_first_last" (Tenney et al. 2019's
             "cat"); "weighted_sum", Σ s_j h_j with s = softmax(w) and w from 0, and
             "weighted_sum_last_N"; "scalar_mix", γ Σ s_j h_j with γ from 1 (Peters et al. 2018,
-            equation 1); "hypercolumns", all layers concatenated.
+            equation 1).
         penalty: λ of λ‖w‖²: 1 keeps the weights near their mean, 0.001 lets them differ. The first
             version of ELMo's paper has λ‖w − 1/n‖², the same, because softmax ignores a constant.
         dropout: Of the result (AllenNLP's ELMo: 0.5).
@@ -89,7 +85,7 @@ class LayerMix(nn.Module):
         chosen = chosen_layers(self.mix, [layer.shape[-1] for layer in layers])
         layers = [layers[i].astype(jnp.float32) for i in chosen]
         penalty = jnp.zeros((), jnp.float32)
-        if _concatenates(self.mix):
+        if self.mix.startswith("concat_"):
             mixed = jnp.concatenate(layers, -1)
         elif self.mix.startswith(("weighted_sum", "scalar_mix")):
             weights = self.param("weights", param(nn.initializers.zeros, None), (len(layers),))

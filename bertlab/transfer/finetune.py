@@ -59,9 +59,6 @@ TRANSFER = dict(
     max_query=64,  # span: most pieces of a question
     n_best=20,  # span: starts and ends of a window that are compared
     max_answer_length=30,  # span: most pieces of an answer
-    # SQuAD 2.0: no answer if its score exceeds the best answer's by more; unset: the best threshold
-    # on valid
-    null_threshold=placeholder(float),
 )
 """`config.transfer`."""
 
@@ -228,7 +225,7 @@ def sized(config: ConfigDict, tasks: Tasks) -> ConfigDict:
     if config.lora.rank and not optimizer.frozen:
         optimizer.frozen = "^body/"
     for name, entry in config.objectives.items():
-        if entry.get(WORD_VECTORS) and not entry.word_vectors_trained:
+        if entry.get(WORD_VECTORS):
             vectors = f"^heads_{re.escape(name)}/features/{WORD_VECTORS}$"
             optimizer.frozen = "|".join(filter(None, [optimizer.frozen, vectors]))
     if optimizer.thaw in ("gradual", "chain") and not optimizer.thaw_steps:

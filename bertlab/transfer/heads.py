@@ -34,7 +34,7 @@ from bertlab.transfer.features import (
 )
 
 POOLINGS = ("mean", "pooler", "first", "last", "max", "concat")
-NORMS = ("layer_norm", "batch_norm", "none")
+NORMS = ("layer_norm", "batch_norm")
 CHOICES = {
     "pooling": POOLINGS,
     "norm": NORMS,
@@ -212,7 +212,7 @@ class TextHead(TaskHead):
             the whole text through the body's dense layer and tanh (BERT's [CLS]); "concat",
             [h_last; max; mean] (Howard and Ruder 2018, section 3.3).
         blocks: Width of a ReLU layer before the classifier (ULMFiT: 50); 0: none.
-        norm: Before it and the classifier: "layer_norm", "batch_norm" (ULMFiT) or "none".
+        norm: Before it and the classifier: "layer_norm" or "batch_norm" (ULMFiT).
         chunk: Gradients flow back through so many positions of a recurrent body, whose states go on
             and are all pooled (BPTT for classification: Howard and Ruder 2018, section 3.3); 0:
             through all. Dropout masks of a row are the same in all chunks; fastai draws them again.
@@ -345,7 +345,7 @@ class Blocks(nn.Module):
         for number, (width, axis) in enumerate(((self.hidden, None), (self.classes, "classes"))):
             if self.norm == "layer_norm":
                 x = Norm(1e-5, name=f"norm_{number}")(x)
-            elif self.norm == "batch_norm":
+            else:
                 x = BatchNorm(name=f"norm_{number}")(x, counted)
             x = Dropout(self.dropouts[number])(x)
             init = nn.initializers.lecun_normal()

@@ -48,13 +48,11 @@ class Embedding:
         tokens: The string of each piece or word.
         states: float32 [n, T, D] with D of the widest layer; narrower ones end with zeros.
         widths: The width of each of the n layers.
-        layers: Their numbers in the model.
     """
 
     tokens: tuple[str, ...]
     states: Float[np.ndarray, "n T D"]
     widths: tuple[int, ...]
-    layers: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +114,7 @@ class Pretrained:
         if pooling == "pooler" and "pooler" not in self.params["body"]:
             raise UserError("pooling='pooler': this model's pooler is untrained; choose another")
         rows, units = self._rows(texts, pretokenized, special_tokens)
-        found, widths, numbers = [None] * len(rows), (), ()
+        found, widths = [None] * len(rows), ()
         for indices, view in self._batches(rows):
             encoded = self.encode(view)
             _, states = encoded.widest()
@@ -135,7 +133,7 @@ class Pretrained:
         if pooling is not None:
             return np.stack(found)
         return [
-            Embedding(names, states[:, positions], widths, tuple(numbers))
+            Embedding(names, states[:, positions], widths)
             for (names, positions), states in zip(units, found)
         ]
 

@@ -122,34 +122,6 @@ def entity_f1(gold: Sequence[Sequence], predicted: Sequence[Sequence]) -> float:
     return micro_f1([gold], [predicted])
 
 
-def _some_f1(gold: Sequence, predicted: Sequence, counts: Callable[[str], bool]) -> float:
-    """Micro F1 of the labels that count."""
-    sides = [
-        [[list(filter(counts, target)) for target in sentence] for sentence in side]
-        for side in (gold, predicted)
-    ]
-    return micro_f1(*sides)
-
-
-def core_role_f1(gold: Sequence, predicted: Sequence) -> float:
-    """Micro F1 without references and continuations ("R-", "C-"): jiant's of semantic roles."""
-    return _some_f1(gold, predicted, lambda label: not label.startswith(("R-", "C-")))
-
-
-def relation_f1(gold: Sequence, predicted: Sequence) -> float:
-    """Micro F1 without the class of no relation.
-
-    Source: `is_positive_relation` of jiant's probing/analysis_edgeprobe_ICLR_camera_ready.ipynb.
-    """
-    none = re.compile(r"_.*|Other|no_relation", re.DOTALL)
-    return _some_f1(gold, predicted, lambda label: not none.fullmatch(label))
-
-
-def positive_f1(gold: Sequence, predicted: Sequence) -> float:
-    """F1 of the label "1", as jiant reports it for OntoNotes' coreference."""
-    return _some_f1(gold, predicted, lambda label: label == "1")
-
-
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -249,8 +221,7 @@ METRICS: dict[str, Callable[[Sequence, Sequence], float]] = {
     metric.__name__: metric
     for metric in (
         *(accuracy, f1, macro_f1, matthews, pearson, spearman, group_exact_match),
-        *(entity_f1, exact_match, span_f1, sense_f1),
-        *(micro_f1, core_role_f1, relation_f1, positive_f1),
+        *(entity_f1, exact_match, span_f1, sense_f1, micro_f1),
     )
 }
 """Name -> (gold, predicted), at least one item each -> value; higher is better."""

@@ -7,6 +7,7 @@ from bertlab.contrib.edges.span_pair import SPAN_PAIR
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
 from bertlab.transfer.inputs import Inputs, Layout
+from bertlab.transfer.scorers import METRICS
 from bertlab.transfer.tasks import find_task, load_task
 from tests.references import dense, layer_norm
 from tests.transfer.letters import LetterTokenizer
@@ -137,3 +138,10 @@ def test_a_planted_label_of_a_span_is_learned(tmp_path):
         **settings,
     )
     assert result["metrics"]["test"]["edges_dpr/micro_f1"] > 0.8
+
+
+def test_labels_that_count_in_the_papers_tables():
+    gold, predicted = [[["A0"], ["R-A0", "1"]]], [[["A0", "Other"], ["R-A0"]]]
+    assert METRICS["core_role_f1"](gold, predicted) == pytest.approx(2 / 4)
+    assert METRICS["relation_f1"](gold, predicted) == pytest.approx(4 / 5)
+    assert METRICS["positive_f1"](gold, predicted) == 0

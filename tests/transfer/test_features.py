@@ -63,7 +63,6 @@ def test_a_mix_is_what_its_name_says():
         "weighted_sum": lambda w, g: np.einsum("n,nbld->bld", softmax(w), h),
         "weighted_sum_last_3": lambda w, g: np.einsum("n,nbld->bld", softmax(w), h[2:]),
         "scalar_mix": lambda w, g: g * np.einsum("n,nbld->bld", softmax(w), h),
-        "hypercolumns": lambda w, g: np.concatenate(h, -1),
         "concat_first_last": lambda w, g: np.concatenate([h[0], h[-1]], -1),
     }
     for mix, expected in cases.items():
@@ -101,7 +100,7 @@ def test_a_fresh_scalar_mix_is_the_mean_and_its_dropout_is_of_the_result():
 def test_mixes_that_do_not_exist_are_refused(mix, message):
     with pytest.raises(UserError, match=message):
         chosen_layers(mix, [4, 6, 6, 4])
-    assert chosen_layers("hypercolumns", [4, 6, 6, 4]) == [0, 1, 2, 3]
+    assert chosen_layers("concat_last_4", [4, 6, 6, 4]) == [0, 1, 2, 3]
 
 
 # The encoder.

@@ -8,9 +8,13 @@ OntoNotes needs a licence; jiant's probing/data/README.md explains how each file
 
 from collections.abc import Iterator
 
+from bertlab.contrib.edges.metrics import EDGE_METRICS
 from bertlab.transfer.examples import Example
+from bertlab.transfer.scorers import METRICS
 from bertlab.transfer.tasks.base import Task
 from bertlab.transfer.tasks.questions import json_task
+
+METRICS.update(EDGE_METRICS)
 
 KIND = "bertlab.contrib.edges.span_pair:SPAN_PAIR"
 

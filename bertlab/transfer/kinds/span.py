@@ -125,18 +125,16 @@ class Span(Kind):
         return lines
 
     def finish(self, lines, valid, settings) -> tuple[list[Line], dict[str, float]]:
-        """No answer above a threshold: the configured one, or that of the best F1 on `valid`.
+        """No answer above the threshold of the best F1 on `valid`.
 
         If all questions of `valid` have an answer (SQuAD 1.1), all are answered.
         """
         if not valid or all(line["gold"] for line in valid):
             return lines, {}
-        threshold = settings.null_threshold
-        if threshold is None:
-            texts, gold = ([line[key] for line in valid] for key in ("best_answer", "gold"))
-            odds = [line["null_odds"] for line in valid]
-            scores = span_f1_scores(gold, texts)
-            threshold, _ = best_threshold(scores, texts, odds, [bool(x) for x in gold])
+        texts, gold = ([line[key] for line in valid] for key in ("best_answer", "gold"))
+        odds = [line["null_odds"] for line in valid]
+        scores = span_f1_scores(gold, texts)
+        threshold, _ = best_threshold(scores, texts, odds, [bool(x) for x in gold])
         decided = [
             line | {"predicted": ""} if line["null_odds"] > threshold else line for line in lines
         ]

@@ -32,8 +32,8 @@ class TaggingHead(TaskHead):
         spelling: Features of the word's characters for the biLSTM.
         speller: What reads them (`WordFeatures`).
         word_width: Width of a table of trained word vectors for the biLSTM; 0: none.
-        word_vectors: A static run whose vectors the biLSTM reads too (`transfer.word_vectors`).
-        word_vectors_trained: Train them with the head.
+        word_vectors: A static run whose vectors the biLSTM reads too (`transfer.word_vectors`);
+            they are not trained.
     """
 
     crf: bool = False
@@ -41,7 +41,6 @@ class TaggingHead(TaskHead):
     speller: str = "convolution"
     word_width: int = 0
     word_vectors: str = ""
-    word_vectors_trained: bool = False
     classes: int = derived(2)
     word_types: int = derived(0)
     vector_rows: int = derived(0)

@@ -17,7 +17,7 @@ from bertlab.transfer.kinds import KINDS
 from tests.references import quick_jit, random_params, tiny_program
 from tests.transfer.letters import VOCABULARY, LetterTokenizer
 
-SETTINGS = SimpleNamespace(n_best=20, max_answer_length=30, null_threshold=None)
+SETTINGS = SimpleNamespace(n_best=20, max_answer_length=30)
 SEQ_LEN, CLASSES = 16, ("no", "yes")
 FAST = ("tagging", "span")
 EVERY_KIND = [
