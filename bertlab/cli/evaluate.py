@@ -4,9 +4,6 @@ bertlab evaluate --run=runs/bert --config.evaluate.minimal_pairs=blimp.jsonl
 bertlab keys evaluate
 """
 
-from absl import flags
-from ml_collections import config_flags
-
 from bertlab.errors import UserError
 
 
@@ -18,10 +15,16 @@ def add_arguments(parser):
 
 def run(arguments, overrides):
     """Measures, prints and adds to RUN/evaluation.json."""
+    from bertlab.cli.finetune import settings_of
     from bertlab.evals.evaluate import evaluate_run
+    from bertlab.transfer.finetune import override
     from bertlab.transfer.load import run_config
 
-    config = overridden(run_config(arguments.run), overrides)
+    config = run_config(arguments.run)
+    settings = settings_of(overrides)
+    if other := [name for name in settings if not name.startswith("evaluate.")]:
+        raise UserError(f"config.{other[0]}: bertlab evaluate only takes keys of config.evaluate")
+    override(config, settings)
     found = evaluate_run(arguments.run, config.evaluate, arguments.step)
     if not found:
         raise UserError(
@@ -33,17 +36,3 @@ def run(arguments, overrides):
         for name, value in metrics.items():
             if value is not None:
                 print(f"  {name:48} {value:.5g}")
-
-
-def overridden(config, overrides):
-    """The config with `--config.evaluate.KEY=VALUE` applied."""
-    for override in overrides:
-        if not override.startswith("--config.evaluate."):
-            raise UserError(f"{override}: bertlab evaluate only takes keys of config.evaluate")
-    values, command = flags.FlagValues(), ["bertlab", *overrides]
-    config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=command)
-    try:
-        values(command)
-    except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(" ".join(str(error).split())) from None
-    return values["config"].value

@@ -1,9 +1,7 @@
 """Imports and exports of all formats: from and to run directories."""
 
 import dataclasses
-import json
 import pkgutil
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,7 +11,6 @@ from ml_collections import ConfigDict
 from bertlab import objectives
 from bertlab.data.tokenizers import Tokenizer
 from bertlab.errors import UserError
-from bertlab.files import finite
 from bertlab.train.checkpoint import save_params
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer.load import load
@@ -34,19 +31,6 @@ EXPORTERS = {
     "glove": "bertlab.interop.word2vec:save_glove",
 }
 """Format to module:function, (model: Model, target: Path) -> None."""
-
-CARD = """---
-tags: [bertlab]
----
-# {title}
-
-A model that bertlab trained or imported ({run}), with a vocabulary of {pieces:,} pieces. The
-directory `tokenizer` has bertlab's own files of the tokenizer.
-
-```json
-{config}
-```
-"""
 
 TOKENIZER = "tokenizer"
 """The folder of an exported directory with bertlab's own tokenizer, which an import prefers."""
@@ -116,20 +100,9 @@ def export_weights(kind: str, run: str | Path, target: str | Path, step: int | N
     refuse_occupied(target)
     model = load(run, step)
     target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        convert(model, target)
-    except UserError:
-        shutil.rmtree(target, ignore_errors=True)
-        raise
+    convert(model, target)
     if target.is_dir():
         model.tokenizer.save(target / TOKENIZER)
-        card = CARD.format(
-            title=" ".join([model.config.model.family, model.config.model.size, *model.objectives]),
-            run=run,
-            pieces=model.tokenizer.vocab_size,
-            config=json.dumps(finite(model.config.to_dict()), indent=2),
-        )
-        (target / "README.md").write_text(card, encoding="utf-8")
 
 
 def find(kind: str, registry: Mapping[str, str]) -> Callable:

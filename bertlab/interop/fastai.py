@@ -1,9 +1,9 @@
 """AWD-LSTM language models as PyTorch state dicts: salesforce/awd-lstm-lm's and fastai's (ULMFiT).
 
 The source is a .pth or .pt file, or a directory with one; only tensors are read, never pickled
-objects. Its words are beside it in the order of rows: itos.json (a list), or itos.txt or vocab.txt
-(a word a line). A name with "bwd" in it means a right-to-left model. An export is lm_fwd.pth or
-lm_bwd.pth as fastai 2 names tensors, and itos.json.
+objects. Its words are beside it in the order of rows, a list in itos.json. A name with "bwd" in it
+means a right-to-left model. An export is lm_fwd.pth or lm_bwd.pth as fastai 2 names tensors, and
+itos.json.
 """
 
 import re
@@ -174,17 +174,13 @@ def require_torch():
 
 
 def read_words(directory: Path) -> Tokenizer:
-    """bertlab's own tokenizer of an export, otherwise one of the listed words."""
+    """bertlab's own tokenizer of an export, otherwise one of the words in itos.json."""
     if (directory / TOKENIZER).is_dir():
         return load_tokenizer(directory / TOKENIZER)
-    names = ("itos.json", "itos.txt", "vocab.txt")
-    path = next((directory / name for name in names if (directory / name).is_file()), None)
-    if path is None:
-        raise UserError(f"{directory} has none of {', '.join(names)}, the words in order of rows")
-    if path.suffix == ".json":
-        return word_tokenizer(read_json(path), path)
-    text = path.read_bytes().decode("utf-8")  # a word may be a carriage return
-    return word_tokenizer(text.removesuffix("\n").split("\n"), path)
+    path = directory / "itos.json"
+    if not path.is_file():
+        raise UserError(f"{directory} has no itos.json, a list of the words in order of rows")
+    return word_tokenizer(read_json(path), path)
 
 
 def word_tokenizer(pieces: Sequence[str], source: Path) -> Tokenizer:

@@ -145,8 +145,6 @@ def read_safetensors(source: Path) -> dict[str, np.ndarray]:
         )
     tensors = {}
     for name in names:
-        if not (source / name).is_file():
-            raise UserError(f"{index} names {name}, which is not beside it")
         tensors |= safetensors.numpy.load_file(source / name)
     return tensors
 
@@ -228,6 +226,11 @@ def save(model: Model, directory: Path) -> None:
     if not next_token:
         fits = (shape, model.params, tokenizer.pad_id, predicts)
         model_type = next((name for name in KINDS if KINDS[name].fits(*fits)), model_type)
+    if model_type == "bertlab" and shape.outside_positions is not None:
+        raise UserError(
+            f"config.model.position_encoding={shape.position_encoding!r} is your own code, which"
+            f" {MODELING} does not have"
+        )
     kind = KINDS[model_type]
     roots = {entry.ours[0].split("/")[0] for entry in kind.table(shape.heads)}
     if left := [name for name in model.params if name not in roots]:
@@ -260,11 +263,6 @@ def save(model: Model, directory: Path) -> None:
     if model_type == "modernbert":
         settings |= {"cls_token_id": tokenizer.cls_id, "sep_token_id": tokenizer.sep_id}
     if model_type == "bertlab":
-        if shape.outside_positions is not None:
-            raise UserError(
-                f"config.model.position_encoding={shape.position_encoding!r} is your own code,"
-                f" which {MODELING} does not have"
-            )
         settings |= {"family": model_config.family, "pooler": "pooler" in body}
         settings["auto_map"] = {name: f"modeling_bertlab.{own}" for name, own in CLASSES.items()}
         shutil.copyfile(Path(__file__).with_name(MODELING), directory / MODELING)

@@ -26,21 +26,18 @@ UNKNOWN = "<unk>"
 
 
 def load(source: Path) -> Model:
-    """Reads word2vec's text or binary file; the first and last lines of a text are numbers."""
+    """Reads word2vec's file: binary if its name ends in .bin or .bin.gz, otherwise text."""
     header, _, body = read_bytes(source).partition(b"\n")
     sizes = header.split()
     if len(sizes) != 2 or not all(size.isdigit() for size in sizes):
         raise UserError(f"{source}, line 1: expected two sizes; without them, give --from=glove")
     count, width = map(int, sizes)
-    lines = body.removesuffix(b"\n").split(b"\n")
-    begins_as_text = is_text(lines[0], width)
-    # The numbers of a binary file may have the bytes of digits and line feeds.
-    if not begins_as_text or len(lines) != count or not is_text(lines[-1], width):
+    if is_binary(source):
         try:
             return make_model(source, *read_binary(body, count, width))
         except ValueError as error:
-            if not begins_as_text:
-                raise UserError(f"{source} was read as binary, but {error}") from None
+            raise UserError(f"{source} was read as binary, but {error}") from None
+    lines = body.removesuffix(b"\n").split(b"\n")
     if len(lines) != count:
         raise UserError(f"{source}, line 1: {count} words, but {len(lines)} lines follow")
     words, vectors = read_lines(source, lines, width, first_line=2)
@@ -73,12 +70,9 @@ def read_bytes(source: Path) -> bytes:
     return content.removeprefix(b"\xef\xbb\xbf")
 
 
-def is_text(line: bytes, width: int) -> bool:
-    """Whether a line is a word and so many numbers."""
-    try:
-        return len([float(field) for field in line.split()[1:]]) == width
-    except ValueError:
-        return False
+def is_binary(path: Path) -> bool:
+    """Whether a file of word2vec has binary vectors, by its name."""
+    return path.name.removesuffix(".gz").endswith(".bin")
 
 
 def read_lines(
@@ -160,7 +154,7 @@ def write_vectors(model: Model, target: Path, header: bool) -> None:
     for index in rows:
         if len(pieces[index].split()) != 1:
             raise UserError(f"{target}: the word {pieces[index]!r} has white space in it")
-    binary = header and target.name.removesuffix(".gz").endswith(".bin")
+    binary = header and is_binary(target)
     with (gzip.open if target.suffix == ".gz" else open)(target, "wb") as file:
         if header:
             file.write(f"{len(rows)} {vectors.shape[1]}\n".encode())

@@ -23,7 +23,7 @@ def test_import_embed_and_export(tmp_path, capsys):
     assert main(["export", str(run), "--to=huggingface", str(out)]) == 0
     found = load_file(out / "model.safetensors")
     assert all(np.array_equal(found[name], array) for name, array in weights.items())
-    assert (out / "README.md").exists() and (out / "tokenizer").is_dir()
+    assert (out / "tokenizer").is_dir()
     assert main(["export", str(run), "--to=huggingface", str(out)]) == 2
     assert main(["export", str(run), "--to=fastai", str(tmp_path / "lm")]) == 2
     assert not (tmp_path / "lm").exists()
