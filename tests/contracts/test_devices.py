@@ -43,15 +43,24 @@ def assert_same(run, other):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **EQUAL), run[1], other[1])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.parametrize("mesh", MESHES)
+def marked(case, is_quick):
+    """A case of the slow tests, or else of the nightly ones."""
+    return pytest.param(*case, marks=pytest.mark.slow if is_quick else pytest.mark.nightly)
+
+
+CASES = [
+    marked((mesh, name), (mesh, name) == ("all", "bert")) for mesh in MESHES for name in RECIPES
+]
+
+
+@pytest.mark.parametrize("mesh, name", CASES)
 def test_a_mesh_of_eight_devices_trains_as_one_device(mesh, name, tmp_path):
     one = trained(tmp_path, name, "one")
     sizes = {f"mesh__{axis}": size for axis, size in MESHES[mesh].items()}
     assert_same(one, trained(tmp_path, name, "eight", **sizes))
 
 
+@pytest.mark.slow
 def test_micro_batches_add_up_to_the_batch(tmp_path):
     one = trained(tmp_path, "bert", "one", model__dropout=0.0)
     assert_same(one, trained(tmp_path, "bert", "parts", model__dropout=0.0, train__micro_batches=4))
@@ -73,8 +82,7 @@ loop.run(build_pretraining(config), sys.argv[2])
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [marked((name,), name == "bert") for name in RECIPES])
 def test_two_processes_train_as_one(name, tmp_path):
     one = trained(tmp_path, name, "one")
     config = config_of(name, tmp_path, **FEW, mesh__data=2).to_dict()

@@ -98,7 +98,7 @@ def traced(monkeypatch):
 
 @pytest.mark.parametrize(
     "family, direction",
-    [pytest.param(*body, marks=[pytest.mark.slow] * (body not in QUICK)) for body in BODIES],
+    [pytest.param(*body, marks=[pytest.mark.nightly] * (body not in QUICK)) for body in BODIES],
 )
 def test_no_logit_changes_with_the_vector_of_the_token_that_it_predicts(family, direction, traced):
     batch, names = batch_of(), []

@@ -52,7 +52,7 @@ def test_a_demo_passes_a_dry_run(name, tmp_path):
     assert plan(name, "demo", tmp_path)["flops"] < plan(name, "tiny", tmp_path)["flops"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", [name for name in STUDIES if name != "floors"])
 def test_a_study_passes_a_dry_run_at_larger_scales(name, scale, tmp_path):
