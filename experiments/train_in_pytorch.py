@@ -80,11 +80,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def check(config: ConfigDict) -> str:
-    """The objective of a run that PyTorch can repeat here.
-
-    Raises:
-        UserError: The run has something that this script does not do.
-    """
+    """The objective of a run that PyTorch can repeat here."""
     optimizer, names, default = config.optimizer, list(config.objectives), flatten(base_config())
     allowed = {
         "objectives": len(names) == 1 and names[0] in MODELS,

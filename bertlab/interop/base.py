@@ -63,9 +63,6 @@ def import_weights(kind: str, source: str | Path, workdir: str | Path) -> None:
         kind: a key of `IMPORTERS`, or module:function.
         source: the model's directory or file.
         workdir: a new directory.
-
-    Raises:
-        UserError: the format is unknown, or the source is not such a model.
     """
     convert, source, workdir = find(kind, IMPORTERS), Path(source).expanduser(), Path(workdir)
     if not source.exists():
@@ -92,9 +89,6 @@ def export_weights(kind: str, run: str | Path, target: str | Path, step: int | N
         run: a run or an imported directory.
         target: a new directory; for word vectors, a new file.
         step: of the run's checkpoint; None: the last.
-
-    Raises:
-        UserError: the format is unknown, or the library does not have such a model.
     """
     convert, target = find(kind, EXPORTERS), Path(target)
     refuse_occupied(target)

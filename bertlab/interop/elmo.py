@@ -27,11 +27,7 @@ VOCABULARY = "vocabulary.txt"
 
 
 def load(source: Path) -> Model:
-    """Reads a directory.
-
-    Raises:
-        UserError: a file is missing, or bertlab's model does not have an option's value.
-    """
+    """Reads a directory."""
     options_path, weights_path = (
         only_file(source, f"*{ending}") for ending in ("options.json", "weights.hdf5")
     )

@@ -85,11 +85,7 @@ def wordpiece(tokenizer: Tokenizer) -> Backend:
 
 
 def subwords(tokenizer: Tokenizer) -> Backend:
-    """SentencePiece's unigram model or BPE.
-
-    Raises:
-        UserError: the model normalises text by rules of its own.
-    """
+    """SentencePiece's unigram model or BPE."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     if processor.normalize("ﬁ Ａ①").strip(SPACE_MARK) != f"ﬁ{SPACE_MARK}Ａ①":
         raise UserError(

@@ -70,11 +70,7 @@ def load(source: Path) -> Model:
 
 
 def save(model: Model, directory: Path) -> None:
-    """Writes a state dict as fastai's `Learner.save(with_opt=False)` does, and itos.json.
-
-    Raises:
-        UserError: the model is no AWD-LSTM whose output layer is the embeddings.
-    """
+    """Writes a state dict as fastai's `Learner.save(with_opt=False)` does, and itos.json."""
     torch = require_torch()
     shape = model_shape(model.config.model, model.tokenizer.vocab_size)
     if not isinstance(shape, AwdLstmShape):
@@ -116,11 +112,7 @@ def table(layers: int) -> list[Entry]:
 
 
 def plain_names(tensors: Mapping[str, np.ndarray], source: Path) -> dict[str, np.ndarray]:
-    """The tensors under the names of `table`.
-
-    Raises:
-        UserError: the output layer is not tied to the embeddings.
-    """
+    """The tensors under the names of `table`."""
     plain = {}
     raw = {match[1] for name in tensors if (match := LSTM.fullmatch(name)) and match[3]}
     for name, array in tensors.items():

@@ -43,11 +43,7 @@ NO_MASK = -1e4
 
 
 def load(source: Path) -> Model:
-    """Reads a directory.
-
-    Raises:
-        UserError: it is no model of a kind in `KINDS`, or has what bertlab does not compute.
-    """
+    """Reads a directory."""
     path = source / "config.json"
     if not path.is_file():
         raise UserError(f"{source} has no config.json; give a directory that transformers wrote")
@@ -186,9 +182,6 @@ def read_tokenizer(source: Path) -> Tokenizer:
 def fit_vocabulary(tokenizer: Tokenizer, vocab_size: int, source: Path) -> Tokenizer:
     """Extends a tokenizer to a piece a row, with "<unused_ID>", which no text has: embeddings often
     have more rows, to be a multiple of 64.
-
-    Raises:
-        UserError: it has more pieces than the embedding has rows, or cannot be extended.
     """
     pieces = tokenizer.pieces()
     unused = [f"<unused_{index}>" for index in range(len(pieces), vocab_size)]
@@ -209,9 +202,6 @@ def save(model: Model, directory: Path) -> None:
     """Writes a transformer, of the first kind that computes it exactly.
 
     Heads that the kind lacks, of tasks for example, are left out, and a printed line names them.
-
-    Raises:
-        UserError: the model is no transformer.
     """
     model_config, tokenizer = model.config.model, model.tokenizer
     shape = model_shape(model_config, tokenizer.vocab_size)

@@ -67,11 +67,7 @@ class Kind:
     write_more: Callable[[TransformerShape], dict[str, Any]] = lambda shape: {}
 
     def read(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Keys of config.model from a config.json.
-
-        Raises:
-            UserError: names a key whose value bertlab does not compute.
-        """
+        """Keys of config.model from a config.json."""
         settings = {**self.defaults, **{k: v for k, v in settings.items() if v is not None}}
         for key, value in self.only.items():
             if settings.get(key, value) != value:

@@ -79,9 +79,6 @@ def read(
 
     Returns:
         A tree like `shapes` of float32 arrays.
-
-    Raises:
-        UserError: names a tensor that is missing, left over or of the wrong shape.
     """
     flat = flatten(shapes)
     entries = [entry for entry in table if entry.ours[0] in flat]
@@ -112,9 +109,6 @@ def write(table: Sequence[Entry], params) -> dict[str, np.ndarray]:
 
     Returns:
         Contiguous float32 arrays by name.
-
-    Raises:
-        UserError: a parameter has no entry.
     """
     flat = flatten(params)
     entries = [entry for entry in table if entry.ours[0] in flat]

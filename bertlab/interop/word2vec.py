@@ -94,7 +94,7 @@ def read_lines(
 
 
 def read_binary(body: bytes, count: int, width: int) -> tuple[list[str], np.ndarray]:
-    """Words and vectors [V, D] of a binary file. Raises: ValueError: it is not one."""
+    """Words and vectors [V, D] of a binary file; ValueError if it is none."""
     words, vectors, begin = [], np.empty((count, width), np.float32), 0
     for number in range(count):
         space = body.find(b" ", begin)
@@ -137,11 +137,7 @@ def save_glove(model: Model, target: Path) -> None:
 
 
 def write_vectors(model: Model, target: Path, header: bool) -> None:
-    """Writes the words without the special pieces; for a model of GloVe the sums w + w̃.
-
-    Raises:
-        UserError: the model is not static, or a word has white space in it.
-    """
+    """Writes the words without the special pieces; for a model of GloVe the sums w + w̃."""
     if model.config.model.family != "static":
         family = model.config.model.family
         raise UserError(f"config.model.family={family!r}: only 'static' has a vector for each word")

@@ -28,9 +28,6 @@ def check_configs(runs: Sequence[RunSpec]) -> dict[str, ConfigDict]:
 
     Returns:
         Run -> the config of its pretraining; without averages and existing runs.
-
-    Raises:
-        UserError: A config is wrong; names the run.
     """
     loaded, found = {}, {}
     for run in runs:
@@ -68,9 +65,6 @@ def check_transfers(
 
     Returns:
         Run -> stage, such as "finetune/sst2" -> its config.
-
-    Raises:
-        UserError: A task, its files or a setting is wrong; names the run.
     """
     from bertlab.transfer.tasks import load_tasks
 
@@ -128,9 +122,6 @@ def dry_run(study: Study, workdir: str | Path) -> dict[str, Any]:
 
     Returns:
         `runs`: those still to do; `tokens` and `flops` of these.
-
-    Raises:
-        UserError: As a sweep would.
     """
     workdir = Path(workdir)
     own = study.runs()

@@ -103,11 +103,7 @@ class Results:
 
 def read(path: str | Path) -> Results:
     """The records of a study's directory, of a single run's, or of a published study (its file, or
-    the folder with it).
-
-    Raises:
-        UserError: There is none of these.
-    """
+    the folder with it)."""
     path = Path(path).expanduser()
     published = [path] if path.name.endswith(SUFFIX) else sorted(path.glob(f"*{SUFFIX}"))
     if published and published[0].exists():

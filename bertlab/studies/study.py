@@ -179,12 +179,7 @@ class Study:
         return [*self.select, *([TASK_RATES] if self.task_rates else [])]
 
     def runs(self) -> list[RunSpec]:
-        """One run a point; those with equal pretraining or adaptation share the first one's.
-
-        Raises:
-            UserError: Two axes set the same key, a label cannot name a directory, or `select`, an
-                average, a claim or a contrast names something unknown.
-        """
+        """One run a point; those with equal pretraining or adaptation share the first one's."""
         self._check()
         runs = [self._run(point) for point in self.grid]
         names = [run.name for run in runs]
@@ -381,11 +376,7 @@ def overlap(key: str, other: str) -> bool:
 
 
 def file_name(names: Sequence[str]) -> str:
-    """Joins labels into one name: ["MLM + NSP", "seed=1"] -> "mlm-+-nsp-seed=1".
-
-    Raises:
-        UserError: A label is not plain ASCII, or has no letter or digit.
-    """
+    """Joins labels into one name: ["MLM + NSP", "seed=1"] -> "mlm-+-nsp-seed=1"."""
     plain = [re.sub(r"[^\w+=.]+", "-", name.lower()).strip("-.") for name in names]
     for name, part in zip(names, plain):
         if not name.isascii() or not part:
@@ -398,9 +389,6 @@ def load_study(spec: str) -> Study:
 
     The file defines `get_study(arguments: str | None) -> Study`; `arguments` is the text after the
     colon. It can import files in its own directory, and those of experiments/ablations.
-
-    Raises:
-        UserError: There is no such file.
     """
     name, _, arguments = spec.partition(":")
     path = find_file(name).resolve()

@@ -138,11 +138,7 @@ def _reason(directory: Path) -> str:
 
 
 def check_settings(run: RunSpec, workdir: Path) -> None:
-    """Refuses a run of which a stage was trained with other settings than it has today.
-
-    Raises:
-        UserError: Names the run and the setting.
-    """
+    """Refuses a run of which a stage was trained with other settings than it has today."""
     recorded = RunDirectory(workdir / run.name).read("run", {"stages": {}})["stages"]
     settings = stage_settings(run)
     for stage in stages(run, workdir):
@@ -162,11 +158,7 @@ def _has_saved(stage: Stage) -> bool:
 
 
 def check_data(runs: Sequence[RunSpec], configs: Mapping[str, Any], workdir: Path) -> None:
-    """Prepares the runs' texts, and refuses runs that have read other batches than today's.
-
-    Raises:
-        UserError: Names the run.
-    """
+    """Prepares the runs' texts, and refuses runs that have read other batches than today's."""
     prepared = {}
     for run in runs:
         if run.name not in configs or not configs[run.name].train.steps:

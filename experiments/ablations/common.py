@@ -346,9 +346,6 @@ class Setting:
         Args:
             kinds: Of the tasks that the study can use; empty: all.
             long_rows: Pieces of a row of the tasks in LONG from scale=base on; 0: the recipe's.
-
-        Raises:
-            UserError: No task is of these kinds.
         """
         names = self.tasks
         if kinds:
@@ -422,9 +419,7 @@ def read_setting(
             papers'.
         presets: Further scales: name -> the arguments that it stands for, `scale` among them.
         **others: The study's own arguments with their defaults.
-
-    Raises:
-        UserError: A value is none that a study can have."""
+    """
     defaults = {"scale": "tiny", "corpus": "pydocs", "seeds": seeds, "steps": 0}
     defaults |= {"tasks": "+".join(tasks), "data": "", "task_steps": 0, "task_rates": ""}
     defaults |= {"select": "", "labels": "", "use": "study", "body": body, "dtype": "float32"}

@@ -12,6 +12,7 @@ Expect: the embeddings without layers help, and each layer helps more, up to 9 p
 for all layers (the paper's text).
 """
 
+import gpt
 from common import read_setting
 
 from bertlab.config import papers
@@ -40,17 +41,12 @@ def get_study(arguments=None):
     transferred |= {
         f"{n} of {layers}": {"finetune.transfer.layers": n} for n in range(1, layers + 1)
     }
-    rate = 6.25e-5 if setting.scale in ("base", "paper") else 5e-4
     return setting.study(
         name="gpt_layers",
         title="Layers transferred from GPT",
         question="How much does each pretrained layer add downstream?",
         config=setting.recipe("gpt"),
         axes={"layers transferred": transferred},
-        overrides={
-            **setting.on_transformer,
-            **setting.finetuning("gpt"),
-            "finetune.optimizer.learning_rate": rate,
-        },
+        overrides={**setting.on_transformer, **gpt.finetuning(setting)},
         claims=[Claim(higher.format(all=f"{layers} of {layers}"), *of) for higher, *of in CLAIMS],
     )

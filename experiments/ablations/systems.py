@@ -49,9 +49,6 @@ def as_used(setting: Setting, static: str = "skip_gram", elmo_reads: str = "subw
         setting: The study's.
         static: The objective of the static vectors.
         elmo_reads: "subwords", as the others, or "characters", as published.
-
-    Raises:
-        UserError: `static` is not one of STATIC, or as for `check_elmo`.
     """
     _check("static", static, STATIC)
     check_elmo(setting, elmo_reads)
@@ -105,8 +102,7 @@ def _recipe_rows(use: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_elmo(setting: Setting, reads: str) -> None:
-    """Raises: UserError: `reads`, what ELMo reads, is unknown, or the scale has no model of
-    characters."""
+    """Refuses what ELMo cannot read at the scale."""
     _check("elmo", reads, ELMO)
     if reads == "characters" and setting.scale != "paper":
         raise UserError(

@@ -38,11 +38,7 @@ class Launcher(Protocol):
 
 
 def build_launcher(name: str, jobs: int, options: Mapping[str, Any]) -> Launcher:
-    """A launcher by name: local, slurm or ray.
-
-    Raises:
-        UserError: It is none of these, or its library is not installed.
-    """
+    """A launcher by name: local, slurm or ray."""
     if name == "local":
         from bertlab.studies.launchers.local import Local
 

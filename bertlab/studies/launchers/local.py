@@ -36,9 +36,6 @@ class Local:
         Args:
             jobs: Processes at a time.
             devices: The GPUs to share out, such as "0,1"; "": CUDA_VISIBLE_DEVICES, or all.
-
-        Raises:
-            UserError: There are fewer GPUs than jobs.
         """
         self.jobs = jobs
         gpus = [name for name in str(devices).split(",") if name] or cuda_devices()
