@@ -44,12 +44,8 @@ Metrics = dict[str, float | None]
 def evaluate_run(
     directory: str | Path, settings: ConfigDict | None = None, step: int | None = None
 ) -> dict[str, Metrics]:
-    """Measures what the settings name, and adds it to evaluation.json (or evaluation-STEP.json).
-
-    Args:
-        directory: Of a run or an import.
-        settings: As `config.evaluate`; None: the run's own.
-        step: Of the checkpoint; None: the last one.
+    """Measures what `config.evaluate` names (or `settings` in its place), at the last checkpoint or
+    another, and adds it to evaluation.json (or evaluation-STEP.json).
 
     Returns:
         What was measured: text -> metric -> number.

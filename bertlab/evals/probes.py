@@ -92,11 +92,7 @@ def probe_layers(
 ) -> list[dict[str, float]]:
     """A probe of the words' tags on every layer, and of its control task.
 
-    Args:
-        model: From `bertlab.load`.
-        train, test: Sentences.
-        max_words: Most words of each, in whole sentences drawn at random.
-        seed: Of the sentences, the held-out groups and the control task.
+    Of each split at most `max_words` are read, in whole sentences drawn at random.
 
     Returns:
         A dict a layer: those of `probe`, `train_words`, `test_words`, `control_accuracy` and

@@ -84,6 +84,7 @@ def build_finetuning(
     program = Program(body, heads, tokenizer_vocabulary(tokenizer), adapter=adapter)
     weights = {name: weights_of(config.objectives[name]) for name in heads}
     steps, size = config.train.steps, config.data.batch_size
+    axes = functools.partial(program.logical_axes, evaluations["valid"][0])
     experiment = Experiment(
         config=config,
         program=program,
@@ -91,7 +92,7 @@ def build_finetuning(
         tokenizer=tokenizer,
         evaluations=evaluations,
         facts={},
-        start=Start(config, tasks, vectors, program, evaluations["valid"][0]),
+        start=functools.partial(start_params, config, tasks, vectors, axes),
         score=Scores(config, program, tasks, rows, evaluations, workdir),
     )
     cut = {split: {name: made.cut for name, made in rows[split].items()} for split in SPLITS}
@@ -264,63 +265,60 @@ def heads_of(run: RunDirectory) -> list[str]:
     return [n for n in config["objectives"] if n not in AUXILIARY] if is_finetuning(config) else []
 
 
-class Start:
-    """(fresh parameters) -> those to start from: the run's body, heads that go on, word vectors."""
+def start_params(config: ConfigDict, tasks: Tasks, vectors, axes: Callable[[], Any], fresh):
+    """The run's body, heads that go on, word vectors, and `fresh` parameters for the rest.
 
-    def __init__(self, config: ConfigDict, tasks: Tasks, vectors, program: Program, example):
-        self._config, self._tasks, self._vectors = config, tasks, vectors
-        self._axes = functools.partial(program.logical_axes, example)
+    `axes`: () -> the names of the parameters' axes.
+    """
+    transfer, fresh = config.transfer, dict(fresh)
+    for name, found in vectors.items():
+        if found is not None:
+            head = fresh[f"heads_{name}"]
+            features = {**head["features"], WORD_VECTORS: found.table}
+            fresh[f"heads_{name}"] = {**head, "features": features}
+    if transfer.random or transfer.features:
+        return fresh
+    run = RunDirectory(config.init_from)
+    trained, matched = merged_params(run, config.init_step), matched_heads(transfer, tasks, run)
+    taken = {name: tree for name, tree in trained.items() if not name.startswith("heads_")}
+    for name in tasks:
+        key = f"heads_{name}"
+        if name in matched:
+            head, order = matched[name]
+            taken[key] = trained[f"heads_{head}"]
+            if order != sorted(order):
+                taken[key] = reordered(order, axes()[key], taken[key])
+        elif key in trained:
+            # With one seed the run's head began with the same draws, and the body would still know
+            # its classes by number.
+            fresh[key] = jax.tree.map(lambda leaf: np.roll(leaf, 1), fresh[key])
+    if transfer.layout == "delimited":
+        taken = with_new_tokens(taken, fresh)
+    params = WarmStart(taken, str(run))(fresh)
+    return params if transfer.layers is None else lower_layers(params, fresh, transfer.layers)
 
-    def __call__(self, fresh):
-        transfer, fresh = self._config.transfer, dict(fresh)
-        for name, found in self._vectors.items():
-            if found is not None:
-                head = fresh[f"heads_{name}"]
-                features = {**head["features"], WORD_VECTORS: found.table}
-                fresh[f"heads_{name}"] = {**head, "features": features}
-        if transfer.random or transfer.features:
-            return fresh
-        run = RunDirectory(self._config.init_from)
-        trained = merged_params(run, self._config.init_step)
-        matched = self._matched_heads(run)
-        taken = {name: tree for name, tree in trained.items() if not name.startswith("heads_")}
-        for name in self._tasks:
-            key = f"heads_{name}"
-            if name in matched:
-                head, order = matched[name]
-                taken[key] = trained[f"heads_{head}"]
-                if order != sorted(order):
-                    taken[key] = reordered(order, self._axes()[key], taken[key])
-            elif key in trained:
-                # With one seed the run's head began with the same draws, and the body would still
-                # know its classes by number.
-                fresh[key] = jax.tree.map(lambda leaf: np.roll(leaf, 1), fresh[key])
-        if transfer.layout == "delimited":
-            taken = with_new_tokens(taken, fresh)
-        params = WarmStart(taken, str(run))(fresh)
-        return params if transfer.layers is None else lower_layers(params, fresh, transfer.layers)
 
-    def _matched_heads(self, run: RunDirectory) -> dict[str, tuple[str, list[int]]]:
-        """Of each task that goes on with a head of the run: its name there, and its number of each
-        of the task's classes.
-        """
-        transfer, heads, matched = self._config.transfer, heads_of(run), {}
-        theirs = run.read("classes", {})
-        for name, (_, data) in self._tasks.items():
-            head = transfer.head or name
-            if head not in heads or transfer.layers is not None:
-                continue
-            if sorted(theirs[head]) == sorted(data.labels):
-                matched[name] = head, [theirs[head].index(label) for label in data.labels]
-                continue
-            differ = (
-                f"the classes of the head '{head}' of {run} are {', '.join(theirs[head])}, and"
-                f" those of task '{name}' are {', '.join(data.labels)}"
-            )
-            if transfer.head:
-                raise UserError(f"config.transfer.head={head!r}: {differ}; leave it empty")
-            print(f"{differ}; the task begins with a new head", flush=True)
-        return matched
+def matched_heads(
+    transfer: ConfigDict, tasks: Tasks, run: RunDirectory
+) -> dict[str, tuple[str, list[int]]]:
+    """Of each task that goes on with a head of the run: its name there, and its number of each of
+    the task's classes."""
+    heads, theirs, matched = heads_of(run), run.read("classes", {}), {}
+    for name, (_, data) in tasks.items():
+        head = transfer.head or name
+        if head not in heads or transfer.layers is not None:
+            continue
+        if sorted(theirs[head]) == sorted(data.labels):
+            matched[name] = head, [theirs[head].index(label) for label in data.labels]
+            continue
+        differ = (
+            f"the classes of the head '{head}' of {run} are {', '.join(theirs[head])}, and those of"
+            f" task '{name}' are {', '.join(data.labels)}"
+        )
+        if transfer.head:
+            raise UserError(f"config.transfer.head={head!r}: {differ}; leave it empty")
+        print(f"{differ}; the task begins with a new head", flush=True)
+    return matched
 
 
 def reordered(order: Sequence[int], axes, head):

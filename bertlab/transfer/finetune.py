@@ -112,9 +112,7 @@ def configure(
 ) -> tuple[ConfigDict, Tasks]:
     """The config of a fine-tuning, and the tasks' examples.
 
-    Args:
-        run, task, recipe, overrides: As for `finetune`.
-        pretrained: The run's config, if the run does not exist yet.
+    `pretrained` is the run's config, if the run does not exist yet.
     """
     pretrained = RunDirectory(run).config() if pretrained is None else pretrained
     config = recipe_config(str(run), task, recipe, pretrained)

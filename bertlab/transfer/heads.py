@@ -239,15 +239,8 @@ class TextHead(TaskHead):
 def pooled(
     x: Float[Array, "B L D"], view: View, pooling: str, texts: int, backward: bool = False
 ) -> Float[Array, "B n D"]:
-    """One vector for each text of a row, without padding.
-
-    Args:
-        x: States.
-        view: `documents`, 1 to n.
-        pooling: One of `POOLINGS` but "pooler".
-        texts: n.
-        backward: "last" is the token that is read last, a text's first.
-    """
+    """One vector for each text of a row, without padding; "last" is the token that is read last, so
+    for `backward` a text's first."""
     last = summary(x, "both" if backward else "forward", view, texts)
     if pooling == "last":
         return last

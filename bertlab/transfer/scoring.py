@@ -144,7 +144,8 @@ def most_frequent(tasks: Tasks, split: str) -> dict[str, float]:
     found = {}
     for name, (task, data) in tasks.items():
         tags = task.kind == "tagging"
-        if not (tags or isinstance(find_kind(task.kind), OneClass)):
+        one_class = isinstance(find_kind(task.kind), OneClass) and task.kind != "candidate"
+        if not (tags or one_class):
             continue
         labels = [example.label for example in data.examples["train"]]
         counts = Counter(itertools.chain.from_iterable(labels) if tags else labels)

@@ -126,14 +126,10 @@ class Oracle:
         chosen_only: bool = True,
     ) -> Float[np.ndarray, "R L"]:
         """Of every word, or with ask="original" of whether the token is the original, given the
-        corrupted rows.
+        corrupted rows `tokens`.
 
-        Args:
-            tokens: The corrupted rows.
-            corruption: How they were corrupted.
-            ask: "word" or "original".
-            chosen_only: Only chosen positions are asked, and the model knows it. Values elsewhere
-                have no meaning.
+        With `chosen_only`, only chosen positions are asked, and the model knows it; values
+        elsewhere have no meaning.
         """
         parts = [self.words]
         if corruption.count is not None:

@@ -77,9 +77,7 @@ def find_task(name: str) -> Task:
 def load_tasks(names: str, options: Mapping) -> dict[str, tuple[Task, TaskData]]:
     """The tasks of "NAME+NAME" by their own names, with their examples.
 
-    Args:
-        names: as for `find_task`, joined by +.
-        options: as for `load_task`; `directory` is one for all, or one each, joined by +.
+    `options` as for `load_task`; `directory` is one for all, or one each, joined by +.
     """
     tasks = [find_task(name) for name in names.split("+")]
     directories = options.get("directory", "").split("+") if len(tasks) > 1 else []
@@ -96,12 +94,7 @@ def load_tasks(names: str, options: Mapping) -> dict[str, tuple[Task, TaskData]]
 
 
 def load_task(task: Task, options: Mapping) -> TaskData:
-    """A task's examples, train's after `limit`.
-
-    Args:
-        task: from `find_task`.
-        options: `config.task_data`, or some of its keys.
-    """
+    """A task's examples, train's after `limit`; options: keys of `config.task_data`."""
     pretraining = {**TASK_DATA["pretraining"], **options.get("pretraining", {})}
     options = {**TASK_DATA, **options, "pretraining": pretraining}
     if options["dev"] not in ("test", "valid"):

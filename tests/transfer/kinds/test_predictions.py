@@ -9,6 +9,8 @@ import pytest
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Answer, Example
 from bertlab.transfer.kinds import KINDS
+from bertlab.transfer.scoring import most_frequent
+from bertlab.transfer.tasks import Task, TaskData
 
 SETTINGS = SimpleNamespace(n_best=20, max_answer_length=30)
 
@@ -41,6 +43,9 @@ def test_a_question_has_its_likeliest_candidate():
     assert [run["predicted"] for run in runs] == ["a", "b"]
     assert (runs[0]["id"], runs[0]["gold"]) == ("q", ["b"])
     assert KINDS["candidate"].average(runs, ())["predicted"] == "b"
+    # No class is an answer to a question.
+    task, splits = Task("own", "candidate", ("span_f1",), None), {"train": examples}
+    assert most_frequent({"own": (task, TaskData(("x", "y"), splits))}, "train") == {}
 
 
 def test_tags_are_averaged_by_the_runs_whose_rows_hold_the_word():
