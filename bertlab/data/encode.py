@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,8 +26,7 @@ CHUNK_CHARACTERS, FEW_CHUNKS = 1 << 18, 8
 _tokenizer: Tokenizer | None = None
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Documents (their parts) of one split."""
 
     split: str
@@ -109,8 +109,7 @@ def encode_all(chunks: Iterable[Chunk], tokenizer_folder: Path, workers: int) ->
             pending.append(pool.submit(_encode_chunk, chunk))
             if len(pending) > 2 * workers:
                 yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+        yield from (future.result() for future in pending)
     finally:
         pool.shutdown(cancel_futures=True)
 

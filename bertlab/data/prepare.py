@@ -90,7 +90,12 @@ def _build(corpus: Corpus, data, fingerprint: str, directory: Path) -> None:
         if settings.path:
             tokenizer = load_tokenizer(settings.path, settings.lowercase or None)
         (sample, documents), bounds = read_in_splits(corpus, data, functools.partial(_read, data))
-        _require_documents(documents, data)
+        if empty := [split for split, number in documents.items() if not number]:
+            raise UserError(
+                f'config.data.corpus="{data.corpus}" has {sum(documents.values())} documents, and'
+                f" none is in the {empty[0]} split; use more text, or another"
+                " config.data.valid_fraction or test_fraction (0 leaves a split out)"
+            )
         if tokenizer is None:
             tokenizer = train_tokenizer(
                 settings.kind, sample, settings.vocab_size, settings.lowercase, settings.split
@@ -124,18 +129,6 @@ def _read(data, documents: Iterator[Document], bounds: Bounds) -> tuple[list[str
 
     sample = sample_texts(sentences(), settings.sample_sentences, settings.seed, settings.lowercase)
     return sample, numbers
-
-
-def _require_documents(documents: dict[str, int], data) -> None:
-    if not sum(documents.values()):
-        raise UserError(f'config.data.corpus="{data.corpus}" has no text')
-    for split, number in documents.items():
-        if not number:
-            raise UserError(
-                f'config.data.corpus="{data.corpus}" has {sum(documents.values())} documents, and'
-                f" none is in the {split} split; use more text, or another"
-                " config.data.valid_fraction or test_fraction (0 leaves a split out)"
-            )
 
 
 def _write(

@@ -321,7 +321,7 @@ def test_mistakes_name_the_key_or_the_file_and_line(tmp_path):
     write_jsonl(tmp_path / "a.jsonl")
     cases = (
         ("none*", {}, r'config\.data\.corpus: ".*none\*" matches no file'),
-        ("empty.txt", {}, "has no text"),
+        ("empty.txt", {}, "has 0 documents"),
         ("few.txt", {}, r"2 documents, and none is in the valid split.*config\.data\.valid_fracti"),
         ("latin.txt", {}, r"latin\.txt:2: not UTF-8"),
         ("bad.jsonl", {}, r"bad\.jsonl:2: "),

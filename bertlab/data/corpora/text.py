@@ -28,9 +28,7 @@ class TextCorpus:
     `text` is a document. A document's id is its file's path relative to the files' common folder
     and the number of its first line.
 
-    Args:
-        patterns: globs, with commas between them.
-        one_document_a_file: a blank line ends no document.
+    `patterns` are globs, with commas between them.
     """
 
     def __init__(self, patterns: str, one_document_a_file: bool = False):

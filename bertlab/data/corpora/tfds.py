@@ -31,13 +31,11 @@ class TfdsCorpus:
         self._name = f"{builder.info.full_name}/{split}"
 
     def fingerprint(self) -> str:
-        """Digest of the files, the split and the field."""
         files = sorted(path for path in self._folder.iterdir() if path.is_file())
         settings = f"{self._name} {self._field} {LONGEST_DOCUMENT} {SECTION}"
         return digest_files(settings, [path.name for path in files], files)
 
     def documents(self) -> Iterator[Document]:
-        """Streams the documents in the order of the examples."""
         for number in range(len(self._examples)):
             text = self._examples[number][self._field].decode()
             yield from make_documents(f"{self._name}:{number}", text)

@@ -10,7 +10,7 @@ from bertlab.data.plans import Plan
 
 @dataclass(frozen=True)
 class Format:
-    """What other code needs to know of one value of `config.data.format`.
+    """A value of `config.data.format`.
 
     Attributes:
         plan: (text, `config.data`, specials, generator) -> the rows; None for pairs of words.

@@ -76,8 +76,6 @@ def train_tokenizer(
     if not hasattr(KINDS.get(kind), "train"):
         kinds = ", ".join(name for name in KINDS if hasattr(KINDS[name], "train"))
         raise UserError(f'config.data.tokenizer.kind="{kind}" is not one of {kinds}')
-    if not sample:
-        raise UserError("config.data.corpus has no text to train a tokenizer on")
     settings = {"split": split} if kind == "words" else {}
     return KINDS[kind].train(sample, vocab_size, lowercase, **settings)
 
