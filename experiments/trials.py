@@ -11,8 +11,6 @@ Measured results are in README.md.
 
 from common import BODIES, read_setting
 
-from bertlab.studies.study import Study
-
 
 def get_study(arguments=None):
     setting = read_setting(arguments, seeds=1)
@@ -30,14 +28,11 @@ def get_study(arguments=None):
     trials = {name: {**setting.transformer, **change} for name, change in changes.items()}
     trials["the papers' body"] = dict(BODIES["paper"])  # and the recipe's rate and β2
     trials["no pretraining"] = {**setting.transformer, "train.steps": 0}
-    return Study(
+    return setting.study(
         name="trials",
         title="The trials behind scale=tiny",
         question="What does each setting of scale=tiny give, all else equal?",
         config=setting.recipe("bert", objectives="mlm"),
-        axes={"trial": trials, "seed": setting.seeds},
+        axes={"trial": trials},
         overrides=setting.overrides,
-        rates=setting.rates,
-        task_rates=setting.task_rates,
-        downstream=setting.downstream(),
     )

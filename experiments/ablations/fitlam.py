@@ -18,13 +18,12 @@ text.
 """
 
 import ulmfit
-from common import read_setting
 
 from bertlab.transfer.recipes import FITLAM_ANNEALING
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
+    setting = ulmfit.read(arguments)
     factor = {"finetune.optimizer.layer_decay": 0.3, "adapt.optimizer.layer_decay": 0.3}
     cosine = {
         "adapt.epochs": 1.0,
@@ -34,12 +33,12 @@ def get_study(arguments=None):
         "finetune.optimizer.cut_fraction": 0.1,
     }
     thawing = {**ulmfit.thawing(setting, "gradual", "adapt"), **ulmfit.thawing(setting, "all")}
-    return setting.study(
+    return ulmfit.study(
+        setting,
         name="fitlam",
         title="FitLaM and ULMFiT",
         question="What did ULMFiT change between its first version and its last, and what did it"
         " give?",
-        config=setting.recipe("awd_lstm"),
         axes={
             "version": {
                 "last (ULMFiT)": {},
@@ -49,6 +48,4 @@ def get_study(arguments=None):
                 "first (FitLaM)": {**factor, **cosine, **thawing},
             }
         },
-        overrides=ulmfit.stages(setting),
-        downstream=setting.downstream(("classification",), long_rows=0),
     )

@@ -1,7 +1,7 @@
 """ULMFiT's three stages: a language model, its adaptation to a task's text, and the classifier.
 
-setting = read_setting(arguments, paper=ulmfit.PAPER) Study(config=setting.recipe("awd_lstm"),
-overrides=ulmfit.stages(setting), ...)
+setting = ulmfit.read(arguments)
+ulmfit.study(setting, axes={...}, ...)
 
 Rates, schedules and proportions of the later stages are the paper's at every scale; tiny and mini
 have fewer rows, batches and steps.
@@ -10,8 +10,9 @@ have fewer rows, batches and steps.
 from collections.abc import Mapping
 from typing import Any
 
-from common import SMALL_ROWS, Setting
+from common import SMALL_ROWS, Setting, read_setting
 
+from bertlab.studies.study import Study
 from bertlab.transfer.recipes import SLANTED_ADAM
 
 # Howard and Ruder 2018, section 4.1, on WikiText-103: 103 M words are 23,000 steps. Printed are
@@ -43,6 +44,18 @@ CLASSIFIER: Mapping[str, Mapping[str, Any]] = {
 }
 # Passes of the adaptation over the text: the paper selects by `valid`, the released script has 25.
 READINGS = {"tiny": 2.0, "mini": 5.0, "small": 10.0, "base": 10.0, "paper": 25.0}
+
+
+def read(arguments: str | None) -> Setting:
+    """A study's arguments, with the paper's values and texts to classify."""
+    return read_setting(arguments, paper=PAPER, tasks=("package",))
+
+
+def study(setting: Setting, **fields: Any) -> Study:
+    """A study of texts to classify by one AWD-LSTM; `fields` may have other overrides."""
+    own = {"config": setting.recipe("awd_lstm"), "overrides": stages(setting)}
+    own["downstream"] = setting.downstream(("classification",), long_rows=0)
+    return setting.study(**own | fields)
 
 
 def stages(setting: Setting, steps: int = 0) -> dict[str, Any]:

@@ -9,7 +9,7 @@ Expect: the mean above both.
 """
 
 import ulmfit
-from common import claims, read_setting
+from common import claims
 
 from bertlab.studies.study import Published
 
@@ -23,12 +23,12 @@ CLAIMS = claims(PUBLISHED.source, ("average", "forward", "errors of 4.58 and 5.3
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
-    return setting.study(
+    setting = ulmfit.read(arguments)
+    return ulmfit.study(
+        setting,
         name="ulmfit_bidirectional",
         title="ULMFiT in two directions",
         question="What does averaging a forward and a backward classifier give?",
-        config=setting.recipe("awd_lstm"),
         axes={
             "direction": {
                 "forward": {},
@@ -36,8 +36,6 @@ def get_study(arguments=None):
                 "average": {"config": "average:forward,backward"},
             }
         },
-        overrides=ulmfit.stages(setting),
-        downstream=setting.downstream(("classification",), long_rows=0),
         published=PUBLISHED,
         claims=CLAIMS,
     )

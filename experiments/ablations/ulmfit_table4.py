@@ -16,7 +16,7 @@ Expect: the less text the task has, the more pretraining helps (TREC-6 has least
 """
 
 import ulmfit
-from common import claims, read_setting
+from common import claims
 
 from bertlab.studies.study import Published
 
@@ -37,16 +37,14 @@ CLAIMS = claims(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
-    return setting.study(
+    setting = ulmfit.read(arguments)
+    return ulmfit.study(
+        setting,
         name="ulmfit_table4",
         title="ULMFiT with and without pretraining",
         question="What does pretraining on general text give, if the language model reads the"
         " task's text too?",
-        config=setting.recipe("awd_lstm"),
         axes={"pretraining": {"without pretraining": {"train.steps": 0}, "with pretraining": {}}},
-        overrides=ulmfit.stages(setting),
-        downstream=setting.downstream(("classification",), long_rows=0),
         published=PUBLISHED,
         claims=CLAIMS,
     )

@@ -8,7 +8,7 @@ Expect: the vanilla model is not far behind on larger tasks, and further behind 
 """
 
 import ulmfit
-from common import claims, read_setting
+from common import claims
 
 from bertlab.studies.study import Published
 
@@ -26,20 +26,18 @@ CLAIMS = claims(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
-    return setting.study(
+    setting = ulmfit.read(arguments)
+    return ulmfit.study(
+        setting,
         name="ulmfit_table5",
         title="ULMFiT with a vanilla and with a regularised language model",
         question="Does a better regularised language model make a better classifier?",
-        config=setting.recipe("awd_lstm"),
         axes={
             "language model": {
                 "vanilla": {f"model.{name}": 0.0 for name in DROPOUTS},
                 "AWD-LSTM": {},
             }
         },
-        overrides=ulmfit.stages(setting),
-        downstream=setting.downstream(("classification",), long_rows=0),
         published=PUBLISHED,
         claims=CLAIMS,
     )

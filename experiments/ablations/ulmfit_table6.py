@@ -12,7 +12,7 @@ hurts unless it has both discr and stlr.
 """
 
 import ulmfit
-from common import claims, read_setting
+from common import claims
 
 from bertlab.studies.study import Published
 
@@ -40,14 +40,14 @@ CLAIMS = claims(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
+    setting = ulmfit.read(arguments)
     ours = ulmfit.adaptation(setting)
     constant = ours | {"adapt.optimizer.decay": "constant"}
-    return setting.study(
+    return ulmfit.study(
+        setting,
         name="ulmfit_table6",
         title="ULMFiT's fine-tuning of the language model",
         question="How should a language model be brought to a task's text, if at all?",
-        config=setting.recipe("awd_lstm"),
         axes={
             "LM fine-tuning": {
                 "no LM fine-tuning": {},
@@ -57,7 +57,6 @@ def get_study(arguments=None):
             }
         },
         overrides={**setting.pretraining, **ulmfit.prose(setting), **ulmfit.classifier(setting)},
-        downstream=setting.downstream(("classification",), long_rows=0),
         published=PUBLISHED,
         claims=CLAIMS,
     )

@@ -13,7 +13,7 @@ is best on all three tasks, or within noise of the best. No single part is best 
 """
 
 import ulmfit
-from common import claims, read_setting
+from common import claims
 
 from bertlab.studies.study import Published
 
@@ -61,7 +61,7 @@ CLAIMS = claims(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=ulmfit.PAPER, tasks=("package",))
+    setting = ulmfit.read(arguments)
     one_rate, constant = (
         {"finetune.optimizer.layer_decay": 1.0},
         {"finetune.optimizer.decay": "constant"},
@@ -77,11 +77,11 @@ def get_study(arguments=None):
             ["0.1"] * (1 + setting.numbers("awd_lstm")["layers"]) + ["1"]
         ),
     }
-    return setting.study(
+    return ulmfit.study(
+        setting,
         name="ulmfit_table7",
         title="ULMFiT's fine-tuning of the classifier",
         question="Which layers should a classifier train when, at what rates?",
-        config=setting.recipe("awd_lstm"),
         axes={
             "classifier": {
                 "from scratch": {**full, "finetune.transfer.random": True},
@@ -96,8 +96,6 @@ def get_study(arguments=None):
                 "freez + discr + stlr": {},
             }
         },
-        overrides=ulmfit.stages(setting),
-        downstream=setting.downstream(("classification",), long_rows=0),
         published=PUBLISHED,
         claims=CLAIMS,
     )
