@@ -28,7 +28,7 @@ def special(token: int) -> int:
 
 
 def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The numbers from starts[0] on, counts[0] of them, then those from starts[1] on, and so on."""
+    """counts[0] numbers from starts[0] on, then counts[1] from starts[1] on, and so on."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     return np.repeat(starts - (ends - counts), counts) + np.arange(total)
@@ -71,7 +71,7 @@ class Text:
 
     @classmethod
     def from_split(cls, split, chosen: np.ndarray) -> "Text":
-        """Args: split: a `Split`; chosen: numbers of its documents, in the order of the plan."""
+        """The chosen documents of a `Split`, by their numbers, in this order."""
         first = split.documents[chosen]
         counts = split.documents[chosen + 1] - first
         sentences = ranges(first, counts)
@@ -80,7 +80,7 @@ class Text:
 
     @classmethod
     def from_lengths(cls, starts: np.ndarray, lengths: np.ndarray, counts: np.ndarray) -> "Text":
-        """Args: starts, lengths: [S] of the sentences; counts: [D] sentences of each document."""
+        """From starts and lengths [S] of sentences, and their number [D] in each document."""
         document = np.repeat(np.arange(len(counts)), counts)
         return cls(starts, bounds_of(lengths), bounds_of(counts), document)
 
@@ -181,7 +181,6 @@ class RowPlan:
         return RowPlan(*(field[spans] for field in fields), bounds_of(counts), labels)
 
     def gather(self, arrays, rows: np.ndarray, width: int, pad_id: int) -> dict[str, np.ndarray]:
-        """See `Plan`."""
         chosen = self.take(rows)
         spans = (chosen.starts, chosen.lengths, chosen.segments, chosen.documents)
         return gather(arrays, *spans, np.diff(chosen.bounds), width, pad_id) | chosen.labels

@@ -43,15 +43,10 @@ def sentence_pair(text: Text, data, specials: Specials, rng: np.random.Generator
 
 
 def _pairs(text: Text, split, end, target, data, specials: Specials, rng) -> RowPlan:
-    """Rows of pairs.
+    """Rows of pairs; the settings are in `config/defaults.py`.
 
-    Settings of the format:
-        random_next_probability: of a negative pair.
-        negatives: "random": B is from another document (NSP); "swapped": B follows A, and the two
-            change places (ALBERT's sentence order: Lan et al. 2020, section 3.1).
-        force_random_if_single: if nothing follows A, B is random (BERT's quirk). If this is off,
-            and always with swapped negatives, the row is A only, without a label.
-        own_document_retries: draws to find another document; after that it may be the same.
+    Swapped negatives are ALBERT's sentence order (Lan et al. 2020, section 3.1). If nothing follows
+    A, and B is not random either, the row is A only, without a label.
 
     Args:
         split, end: [S] where A and B of a pair that begins with this sentence would end; nothing

@@ -41,9 +41,7 @@ def sentences(text: Text, data, specials: Specials, rng: np.random.Generator) ->
 def _full(text: Text, room: int, separator: int) -> np.ndarray:
     """[S]: the sentence after a full row that begins with this one.
 
-    Args:
-        room: tokens of a row without [CLS] and the last [SEP].
-        separator: tokens that crossing a border costs.
+    `room` is for tokens without [CLS] and the last [SEP]; crossing a border costs `separator`.
     """
     borders = bounds_of(np.diff(text.document, prepend=-1) > 0)
     used = text.bounds + separator * borders

@@ -47,7 +47,7 @@ class Sequence:
 
     @classmethod
     def from_text(cls, text, wrap, backward, specials, lanes, whole_documents) -> "Sequence":
-        """Args: lanes: how many; whole_documents: each begins with a document."""
+        """So many lanes; each begins with a document if `whole_documents` is set."""
         if wrap == "sentence":
             starts, lengths, documents = text.starts, np.diff(text.bounds), text.document + 1
         else:
@@ -70,7 +70,6 @@ class Sequence:
         return cls(np.concatenate([padding, starts, padding]), bounds, documents, cuts)
 
     def document_at(self, positions: np.ndarray) -> np.ndarray:
-        """The document of each position."""
         return self.documents[np.searchsorted(self.bounds, positions, side="right") - 1]
 
     def window(self, arrays, first, last, width, pad_id) -> dict[str, np.ndarray]:
@@ -108,7 +107,6 @@ class StreamPlan:
         return (len(self.steps) - 1) * (len(self.sequences["forward"].lanes) - 1)
 
     def gather(self, arrays, rows: np.ndarray, width: int, pad_id: int) -> dict[str, np.ndarray]:
-        """See `Plan`."""
         step, lane = np.divmod(rows, len(self.sequences["forward"].lanes) - 1)
         fields = self._side(arrays, "forward", step, lane, width)
         if "backward" in self.sequences:
@@ -164,11 +162,8 @@ class StreamPlan:
 def stream(
     text: Text, data, specials: Specials, rng: np.random.Generator, whole_documents: bool = False
 ) -> StreamPlan:
-    """See the module.
-
-    Args:
-        whole_documents: each lane begins with a document, so lanes are of different lengths.
-    """
+    """See the module. With `whole_documents` each lane begins with a document, so lanes are of
+    different lengths."""
     settings = data.stream
     options = (specials, data.batch_size, whole_documents)
     sequences = {"forward": Sequence.from_text(text, settings.wrap, False, *options)}

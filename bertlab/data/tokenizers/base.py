@@ -73,15 +73,11 @@ class Tokenizer:
         return {"kind": self.kind, "lowercase": self.lowercase, "special_ids": special_ids}
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the pieces of one text."""
         return self.encode_batch([text])[0]
 
     def encode_parts(self, texts: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-        """Ids of each part of each text, as in the whole text.
-
-        Args:
-            texts: parts of each text; each but the first begins with the white space before it.
-        """
+        """Ids of each part of each text, as in the whole text; each part but a text's first begins
+        with the white space before it."""
         encoded = iter(self.encode_batch([part for parts in texts for part in parts]))
         return [list(itertools.islice(encoded, len(parts))) for parts in texts]
 

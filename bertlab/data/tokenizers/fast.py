@@ -18,11 +18,7 @@ class JsonTokenizer(Tokenizer):
 
     It does not recognise the names of its special pieces in text (transformers'
     `split_special_tokens=True`), but other added pieces. If a model has a special's name among its
-    text pieces, the name becomes the unknown piece.
-
-    Args:
-        backend: contents of a tokenizer.json.
-        special_ids: id by role (pad, unk, cls, sep, mask).
+    text pieces, the name becomes the unknown piece. `backend` is the content of a tokenizer.json.
     """
 
     kind = "json"

@@ -85,12 +85,8 @@ _CLEAN, _STRIP_ACCENTS, _SPLIT = map(_Replacements, (_clean, _strip_accent, _spl
 
 
 def bert_words(text: str, lowercase: bool) -> list[str]:
-    """Words and punctuation marks, by the rules of Google's BasicTokenizer.
-
-    Args:
-        text: any text.
-        lowercase: lower-case the words and strip their accents (in this order).
-    """
+    """Words and punctuation marks, by the rules of Google's BasicTokenizer; with `lowercase` they
+    are lower-cased and stripped of accents, in this order."""
     if _PLAIN.fullmatch(text):
         return _PLAIN_WORDS.findall(text.lower() if lowercase else text)
     text = text.translate(_CLEAN)
@@ -100,12 +96,7 @@ def bert_words(text: str, lowercase: bool) -> list[str]:
 
 
 class WordPieceTokenizer(VocabularyTokenizer):
-    """BasicTokenizer's cleaning and splitting, then greedy longest match (Wu et al. 2016).
-
-    Args:
-        pieces: vocabulary in the order of ids, with the five specials.
-        lowercase: as in BERT's uncased models.
-    """
+    """BasicTokenizer's cleaning and splitting, then greedy longest match (Wu et al. 2016)."""
 
     kind = "wordpiece"
 
@@ -132,10 +123,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
         if len(self._remembered) + len(new) <= _REMEMBERED_WORDS:
             short = (word for word in new if len(word) <= _LONGEST_REMEMBERED)
             self._remembered |= {word: ids[word] for word in short}
-        return [
-            list(itertools.chain.from_iterable(map(ids.__getitem__, text_words)))
-            for text_words in words
-        ]
+        return [[index for word in text_words for index in ids[word]] for text_words in words]
 
     def decode_pieces(self, ids):
         return self._tokenizer.decode(ids, skip_special_tokens=False)

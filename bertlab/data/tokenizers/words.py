@@ -1,6 +1,5 @@
 """Words and single punctuation marks as they are; others are [UNK]."""
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -53,8 +52,7 @@ class WordsTokenizer(VocabularyTokenizer):
 
     @classmethod
     def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
-        split = metadata.get("split", "punctuation")
-        return cls(cls.read(directory), metadata["lowercase"], split)
+        return cls(cls.read(directory), metadata["lowercase"], metadata["split"])
 
     def metadata(self) -> dict[str, Any]:
         return {**super().metadata(), "split": self.split}
@@ -64,11 +62,10 @@ class WordsTokenizer(VocabularyTokenizer):
         text = normalise(text, self.lowercase)
         if self.split == "punctuation":
             return _WORD.findall(text)
-        divided = (
-            [token] if token in self._word_ids else _WORD.findall(token)
-            for token in text.split(" ")
-        )
-        return list(itertools.chain.from_iterable(divided))
+        words = []
+        for token in text.split(" "):
+            words += [token] if token in self._word_ids else _WORD.findall(token)
+        return words
 
     def encode_batch(self, texts):
         ids = self._word_ids
