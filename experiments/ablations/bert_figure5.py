@@ -1,14 +1,11 @@
 """How scores grow with pretraining, masked and left to right: Devlin et al. 2019, appendix C.1,
 figure 5.
 
-MLM and LTR share one body; each seed pretrains each of them once. The study keeps checkpoints at
-the last points of a logarithmic grid (200, 500, 1,000, 2,000, 5,000 and 6,000 at scale=tiny) and
-fine-tunes each, as in the paper. The learning rate has not yet fallen at the early checkpoints, so
-a point shows what the run has learned so far, not what a full schedule of that length would give.
-The report plots scores against steps, tokens, supervised positions and FLOPs; at 0 it shows the
-body from random values. Neither model has NSP (the paper's masked model has it). The pretrainings
-and the fine-tuning are those of `bert_table5.py`. The paper's task is MNLI: `tasks=mnli,data=DIR`.
-At scale=paper `valid` selects each point's rate among the paper's four.
+The pretrainings without NSP and the fine-tuning are those of `bert_table5.py`; the paper's masked
+model has NSP. The study fine-tunes checkpoints at the last points of a logarithmic grid (200 to
+6,000 at scale=tiny). The rate has not yet fallen at the early ones, so a point shows what the run
+has learned so far, not what a full schedule of that length would give. The paper's task is MNLI:
+`tasks=mnli,data=DIR`. At scale=paper `valid` selects each point's rate among the paper's four.
 
 Expect: both rise with steps (in the paper by about a point on MNLI from 500,000 to 1,000,000). In
 the paper MLM is above LTR almost at once, though it learns more slowly; Gisserot-Boukhlef et al.

@@ -1,17 +1,14 @@
 """How large the model should be: Devlin et al. 2019, section 5.2, table 6.
 
-BERT (MLM + NSP) in six sizes, named layers/width/heads, on the same text with the same
-hyper-parameters. At scale=base and scale=paper the sizes are the published ones. Smaller scales
-scale them down in the same steps: a quarter and half of the layers, half with fewer heads, all
-layers, wider, and twice as deep. The feed-forward layer is four times the width. The paper's
-perplexity is exp(mlm/loss) on held-out text; the report shows this loss. Compare perplexities only
-between models with the same vocabulary. The paper's tasks are MNLI, MRPC and SST-2:
+BERT (MLM + NSP) in six sizes, named layers/width/heads, with the same hyper-parameters. At
+scale=base and scale=paper the sizes are the published ones; smaller scales scale them down in the
+same steps. The paper's perplexity is exp(mlm/loss) on held-out text; compare it only between models
+with the same vocabulary. The paper's tasks are MNLI, MRPC and SST-2:
 `tasks=mnli+mrpc+sst2,data=DIR`. At scale=paper the seeds are restarts of fine-tuning on one
 pretraining, as in the paper (five), and `valid` selects each task's rate among the paper's four.
 
 Expect: perplexity falls and scores rise with size, even on tasks of a few thousand examples. With
-few steps the deepest model may fall behind, because it reads the same tokens at the same rate as
-the others.
+few steps the deepest model may fall behind.
 """
 
 from common import claims, read_setting

@@ -1,13 +1,13 @@
 """Which of ELMo's layers a task needs, and how freely it may weigh them: Peters et al. 2018,
 section 5.1, table 2.
 
-One pretrained, frozen biLM per seed. A biLSTM of two layers reads either the top layer or a mix of
-all layers with weights that the task learns. The penalty `head.mix_penalty` (λ) keeps these weights
-near their mean (1) or lets them differ (0.001). Without ELMo the same biLSTM reads embeddings that
-start at random and are trained with it.
+One frozen biLM per seed. A biLSTM of two layers reads either the top layer or a mix of all with
+weights that the task learns. The penalty `head.mix_penalty` (λ) keeps these weights near their mean
+(1) or lets them differ (0.001). Without ELMo the same biLSTM reads embeddings that start at random
+and are trained with it.
 
-The paper's tasks are SQuAD, SNLI and SRL, each with a model of its own. The paper also joins ELMo
-to the task's own word vectors. This study has neither: one model serves texts and words.
+The paper's tasks are SQuAD, SNLI and SRL, each with a model of its own, which joins ELMo to its own
+word vectors. This study has neither: one model serves texts and words.
 `tasks=squad1+snli+ner,data=DIR` come closest. The paper's biLM reads characters, as at scale=paper;
 smaller scales read the transformers' subwords. A model of characters cannot mark spans of pieces:
 for `squad1` name `elmo=subwords`, which gives it the pieces, rows and steps of

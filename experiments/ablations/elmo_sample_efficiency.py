@@ -1,17 +1,13 @@
 """How many labelled examples ELMo saves: Peters et al. 2018, section 5.4, figure 1.
 
-One pretrained biLM per seed. Each task trains on a growing number of its training examples (smaller
-sets are parts of larger ones), with ELMo (frozen, all layers mixed) under a biLSTM of two layers,
-and without (embeddings with random initial values, as in `elmo_layers.py`). The figure shows 0.1 %
-to 100 % of SNLI and SRL. We use counts instead, because tasks differ in size: 100 to all in five
-steps. At tiny and mini each count is about three times the one before (`package` and `code_spans`
-have a few thousand examples), from small on ten times. All counts train for the same number of
-steps, so small sets are read more often. From scale=small on, training takes 3,000 batches, where
-other studies count epochs.
+Each task trains on a growing number of its training examples (smaller sets are parts of larger
+ones), with ELMo and without, as in `elmo_layers.py`. The figure shows 0.1 % to 100 % of SNLI and
+SRL; we use counts, because tasks differ in size. All train for the same number of steps, 3,000 from
+scale=small on, so small sets are read more often.
 
 Published: the figure has no table. According to the text, ELMo passes the baseline's best SRL score
 (epoch 486) in epoch 10, and 1 % of the data with ELMo is about as good as 10 % without. The report
-has the differences with ELMo and as many examples without, and with ten times as many.
+compares ELMo with as many examples without, and with ten times as many.
 
 Expect: the fewer examples, the more ELMo gives.
 """

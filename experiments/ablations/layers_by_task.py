@@ -3,10 +3,9 @@
 
 Liu et al. (arXiv 1903.08855) put linear classifiers on every layer of ELMo, GPT and BERT; Tenney et
 al. (arXiv 1905.05950) ask which layers their probes weigh most. This study probes the layers of one
-body, pretrained with MLM and NSP, left to right, or not at all. The body without pretraining shows
-what the architecture and the task's own training give. A text's vector is the mean of its states.
-The report's heat map shows this table. `tasks=` and `data=` name published tasks, as in
-`tasks=ud+wnut17+sst2+trec,data=DIR`.
+body, pretrained with MLM and NSP, left to right, or not at all: that shows what the architecture
+and the task's own training give. A text's vector is the mean of its states. `tasks=` and `data=`
+name published tasks, as in `tasks=ud+wnut17+sst2+trec,data=DIR`.
 
 Expect: the embeddings are worst; middle layers are best at grammar, later ones at meaning. A
 left-to-right model's best layers are in the middle, MLM's closer to the end. A body without
