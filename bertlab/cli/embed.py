@@ -22,7 +22,6 @@ def add_arguments(parser):
     parser.add_argument("--layers", default="all", help="all, or numbers such as 0,-1")
     parser.add_argument("--pooling", help="mean, max, first, last or pooler: a vector a text")
     parser.add_argument("--pretokenized", action="store_true", help="a state a word between spaces")
-    parser.add_argument("--special_tokens", action="store_true", help="keep [CLS] and [SEP]")
 
 
 def run(arguments, overrides):
@@ -43,8 +42,7 @@ def run(arguments, overrides):
     if arguments.pretokenized:
         texts = [line.split() for line in texts]
     model = load(arguments.run, arguments.step)
-    settings = {name: getattr(arguments, name) for name in ("pretokenized", "special_tokens")}
-    found = model.embed(texts, layers, arguments.pooling, **settings)
+    found = model.embed(texts, layers, arguments.pooling, arguments.pretokenized)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     if arguments.out.suffix == ".csv":
         write_table(arguments.out, found, layers)

@@ -94,7 +94,6 @@ class Pretrained:
         layers: str | Sequence[int] = "all",
         pooling: str | None = None,
         pretokenized: bool = False,
-        special_tokens: bool = False,
     ) -> list[Embedding] | Float[np.ndarray, "N n D"]:
         """Hidden states of texts, on the side that has seen most.
 
@@ -107,13 +106,12 @@ class Pretrained:
                 prediction, for layers=[-1].
             pretokenized: One state a word: of its first piece, or of its last one where the model
                 reads one way.
-            special_tokens: Keep the special tokens around each text.
         """
         if pooling not in (None, *POOLINGS):
             raise UserError(f"pooling={pooling!r} is not one of {', '.join(POOLINGS)}")
         if pooling == "pooler" and "pooler" not in self.params["body"]:
             raise UserError("pooling='pooler': this model's pooler is untrained; choose another")
-        rows, units = self._rows(texts, pretokenized, special_tokens)
+        rows, units = self._rows(texts, pretokenized)
         found, widths = [None] * len(rows), ()
         for indices, view in self._batches(rows):
             encoded = self.encode(view)
@@ -137,7 +135,7 @@ class Pretrained:
             for (names, positions), states in zip(units, found)
         ]
 
-    def _rows(self, texts, pretokenized: bool, special_tokens: bool):
+    def _rows(self, texts, pretokenized: bool):
         """Rows of texts, and of each the (names, positions) of its pieces or words."""
         sees_both = "both" in sides_of(self.config.model.family, model_direction(self.config.model))
         characters = self.config.model.token_encoder == "characters"
@@ -153,9 +151,7 @@ class Pretrained:
                 document, names, positions = words.document, tuple(text), words.read_at
             else:
                 document = inputs.document([text])
-                last = len(document.tokens) - 1
                 positions = np.arange(document.begins[0], document.ends[0] + 1)
-                positions = np.arange(last + 1) if special_tokens else positions
                 names = tuple(pieces[index] for index in document.tokens[positions])
             if len(document.tokens) > self.longest:
                 raise UserError(

@@ -103,10 +103,10 @@ def test_texts_are_embedded_and_sampled(run, tmp_path, capsys):
     assert main([*embed, f"--out={tmp_path}/mean.csv", "--layers=-1", "--pooling=mean"]) == 0
     rows = table(tmp_path / "mean.csv")
     assert [row["text"] for row in rows] == ["0", "1"] and rows[0].keys() >= {"layer", "d15"}
-    assert main([*embed, f"--out={tmp_path}/states.csv", "--special_tokens"]) == 0
+    assert main([*embed, f"--out={tmp_path}/states.csv"]) == 0
     rows = table(tmp_path / "states.csv")
-    assert len(rows) == 2 * (5 + 3) and rows[1]["token"] == "w1"
-    np.testing.assert_allclose(float(rows[1]["d3"]), first[0, 0, 3], rtol=1e-4)
+    assert len(rows) == 2 * (3 + 1) and rows[0]["token"] == "w1"
+    np.testing.assert_allclose(float(rows[0]["d3"]), first[0, 0, 3], rtol=1e-4)
     capsys.readouterr()
     assert main(["sample", f"--run={run}", "--number=3", "--length=4", "--prompt=w1"]) == 0
     texts = capsys.readouterr().out.splitlines()
