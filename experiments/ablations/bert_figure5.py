@@ -24,9 +24,8 @@ PUBLISHED = Published(
     source="Devlin et al. 2019, figure 5 (its end points, from table 5)",
     columns=("MNLI-m",),
     rows={"MLM, 1000000": (84.4,), "LTR, 1000000": (82.1,)},
-    note="The masked model has NSP too. After 500,000 steps MNLI is about a point lower than"
-    " after 1,000,000. Variants here"
-    " have their own steps in their names.",
+    note="The masked model has NSP too. After 500,000 steps MNLI is about a point lower than after"
+    " 1,000,000. Variants here have their own steps in their names.",
 )
 FINDING = "MNLI 84.4 and 82.1 after 1,000,000 steps"
 

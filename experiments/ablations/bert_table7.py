@@ -36,8 +36,8 @@ PUBLISHED = Published(
         "Concatenation of last 4": (96.1, None),
         "Weighted sum of all 12": (95.5, None),
     },
-    note="Means of five restarts. A model of fewer layers has other labels, such as its last 2"
-    " for the last 4.",
+    note="Means of five restarts. A model of fewer layers has other labels, such as its last 2 for"
+    " the last 4.",
 )
 # {last}: how many layers the scale has for the last four.
 CLAIMS = (

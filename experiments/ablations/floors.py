@@ -77,8 +77,6 @@ def get_study(arguments=None):
     values = parse_arguments(arguments, scale="tiny", seeds=1)
     if values["scale"] not in SCALES:
         raise UserError(f"scale={values['scale']}: choose one of {', '.join(SCALES)}")
-    if values["seeds"] < 1:
-        raise UserError(f"seeds={values['seeds']}: give at least 1")
     return Study(
         name="floors",
         title="Small models and the exact floors",

@@ -27,8 +27,8 @@ PUBLISHED = Published(
     columns=("NER F1",),
     rows={"no language model": (90.87,), "after the first layer": (91.93,)},
     note="The published language model is larger than scale=paper's in the forward direction. No"
-    " language model is there the"
-    " tagger alone; here it has embeddings of its own in the language model's place.",
+    " language model is there the tagger alone; here it has embeddings of its own in the language"
+    " model's place.",
 )
 FIRST = "after the first layer"
 UNVERIFIED = "numbers not verified"
