@@ -100,8 +100,7 @@ def fit(
         train_step: (state, batch) -> (state, sums).
         batches: Those of the steps from `state.step` on, on the device.
         steps: When to end.
-        hooks: Called after each step with (steps done, state, sums); they return the state to go on
-            with, or None.
+        hooks: Called after each step.
         stop: A signal ends the loop after the step that runs.
     """
     for step, batch in zip(range(int(state.step), steps), batches):
@@ -118,17 +117,8 @@ def run(
 ) -> dict[str, Any]:
     """Trains an experiment to its end, from the last checkpoint of its directory if there is one.
 
-    Args:
-        experiment: What to train.
-        workdir: The run's directory.
-        at_end: Called with it when the last checkpoint is written, by process 0: `config.evaluate`.
-
-    Returns:
-        The content of result.json.
-
-    Raises:
-        SystemExit: After a signal, with the state saved: status 0 after SIGTERM, 130 after Ctrl-C.
-        UserError: The directory has another run.
+    After a signal it saves the state and exits (see `StopSignal.status`). Process 0 calls `at_end`
+    with the directory when the last checkpoint is written. Returns the content of result.json.
     """
     config, directory = experiment.config, RunDirectory(workdir)
     steps = config.train.steps
@@ -149,10 +139,7 @@ def run(
         state, totals = open_state(experiment, mesh, optimizer, checkpoints)
 
         # 3. Hooks.
-        directory.cut_metrics(-1 if latest is None else latest, steps)
-        rate = layer_plan(config.optimizer, steps, state.params).rate
-        writers = open_writers(config.writers, directory, config.to_dict(), latest)
-        log = hooks.Log(directory, totals, steps, config.train.log_every, rate, writers)
+        log = open_log(experiment, directory, state, totals, latest)
         closing.callback(log.close)
         evaluate = build_evaluation(experiment, mesh, log)
 
@@ -174,20 +161,14 @@ def run(
             if int(state.step) >= phase.end:
                 continue
             log.begin_phase(phase)
-            if int(state.step) == phase.begin:
-                state = state.replace(carry=zero_carry(phase.program, mesh, phase.rows))
-            train_step = build_step(config, phase, optimizer, mesh, state)
-            batches = prefetch(phase.batches, int(state.step), functools.partial(put_batch, mesh))
-            with jax.set_mesh(mesh), contextlib.closing(batches):
-                state = fit(state, train_step, batches, phase.end, every, stop)
+            state = train_phase(config, phase, optimizer, mesh, state, every, stop)
             if int(state.step) < phase.end:
                 with log.paused():
                     save(int(state.step), state)
                 print(f"stopped at step {int(state.step)} and saved; the same command resumes")
                 raise SystemExit(stop.status)
 
-        # 5. Evaluate every held-out split and save. The result comes last: it marks the run as
-        # finished.
+        # 5. Evaluate every held-out split and save. The result, last, marks the run as finished.
         metrics = {split: evaluate(split, steps, state) for split in experiment.evaluations}
         save(steps, state)
         checkpoints.wait()
@@ -254,11 +235,19 @@ def open_state(
     return state, hooks.Totals(**totals)
 
 
-def build_step(config: ConfigDict, phase: Phase, optimizer, mesh, state: TrainState) -> Callable:
-    """The compiled training step of a phase: (state, batch) -> (state, sums)."""
-    gradients = Gradients(phase.program, config.train.micro_batches, config.optimizer.frozen)
-    step = build_train_step(gradients, optimizer, phase.weights, config.train.steps)
-    return functools.partial(compile_train_step(step, mesh, state), seed=np.int32(config.seed))
+def open_log(
+    experiment: Experiment,
+    directory: RunDirectory,
+    state: TrainState,
+    totals: hooks.Totals,
+    latest: int | None,
+) -> hooks.Log:
+    """The log of a run that goes on from step `latest`, or begins."""
+    config, steps = experiment.config, experiment.config.train.steps
+    directory.cut_metrics(-1 if latest is None else latest, steps)
+    rate = layer_plan(config.optimizer, steps, state.params).rate
+    writers = open_writers(config.writers, directory, config.to_dict(), latest)
+    return hooks.Log(directory, totals, steps, config.train.log_every, rate, writers)
 
 
 def build_evaluation(experiment: Experiment, mesh, log: hooks.Log) -> Callable:
@@ -285,6 +274,24 @@ def build_evaluation(experiment: Experiment, mesh, log: hooks.Log) -> Callable:
         return means
 
     return evaluate
+
+
+def train_phase(config: ConfigDict, phase: Phase, optimizer, mesh, state, every, stop):
+    """The state at the end of a phase, or after the step in which a signal came."""
+    step = int(state.step)
+    if step == phase.begin:
+        state = state.replace(carry=zero_carry(phase.program, mesh, phase.rows))
+    train_step = build_step(config, phase, optimizer, mesh, state)
+    batches = prefetch(phase.batches, step, functools.partial(put_batch, mesh))
+    with jax.set_mesh(mesh), contextlib.closing(batches):
+        return fit(state, train_step, batches, phase.end, every, stop)
+
+
+def build_step(config: ConfigDict, phase: Phase, optimizer, mesh, state: TrainState) -> Callable:
+    """The compiled training step of a phase: (state, batch) -> (state, sums)."""
+    gradients = Gradients(phase.program, config.train.micro_batches, config.optimizer.frozen)
+    step = build_train_step(gradients, optimizer, phase.weights, config.train.steps)
+    return functools.partial(compile_train_step(step, mesh, state), seed=np.int32(config.seed))
 
 
 class StopSignal:
