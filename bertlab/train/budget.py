@@ -22,12 +22,7 @@ BATCHES = 32
 
 
 def steps_within(config: ConfigDict, phases: Sequence[Phase]) -> int:
-    """The steps that `config.train.budget` pays for, such as tokens=2e6.
-
-    Args:
-        config: The whole config; its `train.steps` are those of `phases`.
-        phases: Whose shares of the steps count.
-    """
+    """The steps that `config.train.budget` pays for, by the phases' shares of `train.steps`."""
     text, mesh = config.train.budget, build_mesh(config.mesh)
     unit, _, amount = text.partition("=")
     if unit not in ("tokens", "supervised", "flops"):

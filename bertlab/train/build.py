@@ -57,9 +57,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
         config.train.steps = steps_within(config, phases)
         phases = build_phases(config, program, batches)
     facts = {"fingerprint": prepared.fingerprint, "statistics": prepared.statistics}
-    start = None
-    if config.init_from:
-        start = warm_start(config, prepared.tokenizer)
+    start = warm_start(config, prepared.tokenizer) if config.init_from else None
     return Experiment(config, program, phases, prepared.tokenizer, evaluations, facts, start)
 
 
@@ -149,14 +147,9 @@ def vocabulary_of(prepared) -> objectives.Vocabulary:
 
 
 def build_phases(config: ConfigDict, program: Program, batches) -> tuple[Phase, ...]:
-    """The phases of `config.train.phases`, or a single one.
+    """The phases of `config.train.phases`, or a single one, with `batches` of their `config.data`.
 
     A phase reads on where the one before ended if its rows are the same, else from the start.
-
-    Args:
-        config: The whole config.
-        program: With all objectives.
-        batches: `config.data` -> `Batches`.
     """
     phases, begin, first, source = [], 0, 0, None
     for end, phase_config in phase_configs(config):
@@ -176,14 +169,10 @@ def build_phases(config: ConfigDict, program: Program, batches) -> tuple[Phase, 
                     program, objectives={name: program.objectives[name] for name in trained}
                 ),
                 weights={name: weights[name] for name in trained},
-                batches=read_from(source, first),
+                # From the batch of step `first` on.
+                batches=lambda step, source=source, first=first: source(step - first),
                 data_hash=source.hash,
             )
         )
         begin = end
     return tuple(phases)
-
-
-def read_from(batches: Batches, first: int):
-    """Step of the run -> batch; the first batch is that of step `first`."""
-    return lambda step: batches(step - first)

@@ -1,5 +1,6 @@
 """Orbax checkpoints: the arrays of the training state, and the totals up to then."""
 
+import dataclasses
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,8 @@ class Checkpoints:
     """
 
     def __init__(self, directory: Path, keep: int, steps: Collection[int] = ()):
-        policies = [
-            preservation_policy.LatestN(keep or None),
-            preservation_policy.CustomSteps(list(steps)),
-        ]
+        latest, chosen = preservation_policy.LatestN(keep or None), list(steps)
+        policies = [latest, preservation_policy.CustomSteps(chosen)]
         options = ocp.CheckpointManagerOptions(
             preservation_policy=preservation_policy.AnyPreservationPolicy(policies),
             cleanup_tmp_directories=True,
@@ -56,22 +55,15 @@ class Checkpoints:
         return TrainState(**restored.state), restored.totals
 
     def wait(self) -> None:
-        """Waits until everything is on disk."""
         self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Waits, and ends the background threads."""
         self._manager.close()
 
 
 def arrays(state: TrainState) -> dict[str, Any]:
     """What a checkpoint holds of a state."""
-    return {
-        "step": state.step,
-        "params": state.params,
-        "opt_state": state.opt_state,
-        "carry": state.carry,
-    }
+    return {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
 
 
 def save_params(run: RunDirectory, params) -> None:

@@ -21,12 +21,7 @@ from bertlab.train.sharding import build_mesh
 
 
 def check_config(config: ConfigDict, built: Mapping[str, Objective]) -> None:
-    """All checks of a pretraining.
-
-    Args:
-        config: The whole config.
-        built: Its objectives by name.
-    """
+    """All checks of a pretraining with these objectives."""
     check_rows(config)
     for name, objective in built.items():
         check_objective(config, name, objective)

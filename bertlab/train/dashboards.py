@@ -19,11 +19,7 @@ def open_writers(
 ) -> list[Callable[[Mapping[str, Any]], None]]:
     """The writers named in `config.writers`, of process 0.
 
-    Args:
-        names: joined by commas.
-        run: its directory.
-        config: for W&B's table of runs.
-        resumed: the step from which the run goes on; None: it begins.
+    `resumed` is the step from which the run goes on; None: it begins.
     """
     openers = {"tensorboard": tensorboard_writer, "wandb": wandb_writer}
     asked = [name for name in names.split(",") if name not in ("", "jsonl")]

@@ -186,13 +186,8 @@ class Log:
 def evaluation_hook(
     evaluate: Callable[[int, TrainState], dict[str, float]], log: Log, experiment
 ) -> Hook:
-    """Evaluates the valid split; the optimiser observes the language model's loss (NT-ASGD).
-
-    Args:
-        evaluate: (step, state) -> means of the split, which it has logged.
-        log: Its clock is paused.
-        experiment: The run. After its last step it evaluates all splits itself.
-    """
+    """Evaluates the valid split, but for the last step, after which the run evaluates all splits;
+    the optimiser observes the language model's loss (NT-ASGD)."""
     train, objectives = experiment.config.train, experiment.program.objectives
     first, *_ = objectives
     watched = next((name for name, item in objectives.items() if supervised(item)), first)

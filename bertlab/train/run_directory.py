@@ -13,18 +13,15 @@ from bertlab.files import json_line, read_json, write_json
 
 
 class RunDirectory:
-    """The files of a run.
+    """A run's directory, `path`.
 
-        config.json        the whole config
-        environment.json   versions, devices, commit
-        data.json          what was read: hash of the batches, statistics of the corpus
-        metrics.jsonl      a line for each log step and evaluation
-        checkpoints/STEP/  Orbax: arrays of the state, and the totals up to then
-        tokenizer/
-        result.json        written last: it marks a finished run
-
-    Attributes:
-        path: The directory.
+    config.json        the whole config
+    environment.json   versions, devices, commit
+    data.json          what was read: hash of the batches, statistics of the corpus
+    metrics.jsonl      a line for each log step and evaluation
+    checkpoints/STEP/  Orbax: arrays of the state, and the totals up to then
+    tokenizer/
+    result.json        written last: it marks a finished run
     """
 
     def __init__(self, path: str | Path):
@@ -43,9 +40,7 @@ class RunDirectory:
 
     def steps(self) -> list[int]:
         """Of the complete checkpoints, in order."""
-        names = (
-            [path.name for path in self.checkpoints.glob("*")] if self.checkpoints.exists() else []
-        )
+        names = [path.name for path in self.checkpoints.glob("*")]
         return sorted(int(name) for name in names if name.isdecimal())
 
     def lock(self) -> contextlib.AbstractContextManager:
@@ -67,7 +62,6 @@ class RunDirectory:
         return read_json(path) if path.exists() else default
 
     def write(self, name: str, value: Any) -> None:
-        """Replaces NAME.json."""
         write_json(self.path / f"{name}.json", value)
 
     def config(self) -> dict[str, Any]:

@@ -23,10 +23,7 @@ RULES = {
     "heads": "tensor",
     "hidden": "tensor",
     "embed": "fsdp",
-    "classes": None,
-    "norm": None,
-    "layers": None,
-    None: None,
+    **dict.fromkeys(("classes", "norm", "layers", None)),
 }
 
 
@@ -55,20 +52,13 @@ def build_mesh(mesh: Mapping[str, int], devices=None) -> Mesh:
 
 
 def parameter_shardings(mesh: Mesh, logical_axes, shapes):
-    """A NamedSharding a parameter; a dimension stays whole if its mesh axis does not divide it.
-
-    Args:
-        mesh: From `build_mesh`.
-        logical_axes: Tree of tuples of axis names, from `Program.logical_axes`.
-        shapes: Tree of arrays or ShapeDtypeStructs.
-    """
+    """A NamedSharding a parameter, from `Program.logical_axes` and a tree of arrays or their
+    shapes; a dimension stays whole if its mesh axis does not divide it."""
 
     def sharding(axes, leaf):
         names = [RULES[axis] for axis in axes]
-        divided = [
-            name if name and size % mesh.shape[name] == 0 else None
-            for name, size in zip(names, leaf.shape, strict=True)
-        ]
+        sizes = zip(names, leaf.shape, strict=True)
+        divided = [name if name and size % mesh.shape[name] == 0 else None for name, size in sizes]
         return NamedSharding(mesh, PartitionSpec(*divided))
 
     return jax.tree.map(

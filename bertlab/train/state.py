@@ -129,15 +129,7 @@ class Gradients:
     frozen: str = ""
 
     def __call__(self, params, views, carry, key, weights):
-        """(gradients, (metrics, carry, statistics)).
-
-        Args:
-            params: The parameters.
-            views: Of the whole batch.
-            carry: Recurrent states with which the rows begin.
-            key: For dropout and negative samples.
-            weights: Objective name to weight.
-        """
+        """(gradients, (metrics, carry, statistics)) of the views of a whole batch."""
         compute = self.once if self.micro_batches == 1 else self.accumulated
         return compute(params, views, carry, key, weights)
 
@@ -159,9 +151,10 @@ class Gradients:
         parts, carries = jax.tree.map(lambda x: split_rows(x, count), (views, carry))
 
         # The weights of the losses depend on the views alone: the compiler drops the forward pass.
-        counts = jax.lax.map(
-            lambda part: only_weights(self.program.metrics(params, part)[0]), parts
-        )
+        def weights_of(part):
+            return only_weights(self.program.metrics(params, part)[0])
+
+        counts = jax.lax.map(weights_of, parts)
         denominators = jax.tree.map(lambda x: x.sum(0), counts)
 
         def add(total, inputs):
@@ -178,7 +171,7 @@ class Gradients:
 
 
 def only_weights(metrics: Metrics) -> Metrics:
-    """The metrics' weights, with 0 in place of the sums."""
+    """The metrics' weights, with 0 for the sums."""
     return {name: (0.0, weight) for name, (_, weight) in metrics.items()}
 
 
@@ -191,28 +184,25 @@ def build_train_step(
     """The pure function (state, batch, seed) -> (state, sums); a step's randomness is a function of
     seed and step.
 
+    `sums` are {name: (weighted sum, weight)}: the objectives' metrics, `gradient_norm`,
+    `parameter_norm` and `tokens` (without padding, of all positions).
+
     Args:
         gradients: Of a batch.
         optimizer: From `build_optimizer`; it freezes what has no gradients.
         weights: Objective name to its weight in the loss at the first and at the last step; it
             changes linearly.
         steps: Of the whole run.
-
-    Returns:
-        The step. `sums` are {name: (weighted sum, weight)}: the objectives' metrics,
-        `gradient_norm`, `parameter_norm` and `tokens` (without padding, of all positions).
     """
 
     def train_step(state: TrainState, batch, seed: Int[Array, ""]):
         step_key = jax.random.fold_in(jax.random.key(seed), state.step)
         view_key, dropout_key = jax.random.split(step_key)
         progress = state.step.astype(jnp.float32) / max(1, steps)
-        weights_now = {
-            name: first + (last - first) * progress for name, (first, last) in weights.items()
-        }
+        now = {name: first + (last - first) * progress for name, (first, last) in weights.items()}
         views = gradients.program.views(batch, view_key, progress)
         grads, (metrics, carry, statistics) = gradients(
-            state.params, views, state.carry, dropout_key, weights_now
+            state.params, views, state.carry, dropout_key, now
         )
 
         # A stream of varying lengths scales this batch's rate; the scale is the same in all rows.
@@ -236,8 +226,7 @@ def build_train_step(
 def compile_train_step(train_step: Callable, mesh: Mesh, state: TrainState) -> Callable:
     """(state, batch, seed) -> (state, sums), jitted; it reuses the old state's memory.
 
-    The seed is an argument, so runs that differ only in it share a program in JAX's compilation
-    cache.
+    Runs that differ only in the seed share a program in JAX's compilation cache.
     """
     # The output is the next input: without a sharding the partitioner may move it.
     shardings = jax.tree.map(lambda x: x.sharding, state)
@@ -272,8 +261,7 @@ def parameter_name(path) -> str:
 
 
 def without_gradient(params, frozen: str):
-    """The parameters without gradients for those whose name the pattern matches, so these are never
-    computed."""
+    """The parameters, without gradients for those whose name the pattern matches."""
     if not frozen:
         return params
 
@@ -288,7 +276,4 @@ def replace_leaves(params, statistics):
     places of their own."""
     if not isinstance(statistics, Mapping):
         return statistics
-    return {
-        **params,
-        **{name: replace_leaves(params[name], part) for name, part in statistics.items()},
-    }
+    return params | {name: replace_leaves(params[name], new) for name, new in statistics.items()}
