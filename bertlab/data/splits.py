@@ -1,8 +1,8 @@
 """Which documents are train, valid and test.
 
 A document has a position in [0, 1), a hash of its id: valid are the positions below the first
-bound, test those below the second, train the others, so a document stays in its split when others
-come or go. The bounds are the fractions, unless that leaves valid or test without a document: then
+bound, test those below the second, train the others, so a document stays in its split while its id
+does. The bounds are the fractions, unless that leaves valid or test without a document: then
 it gets the document of the nearest position above.
 """
 

@@ -123,7 +123,7 @@ def incomparable(results: Results, measure: Measure) -> dict[str, str]:
     for variant, sets in answered.items():
         if sets != {whole}:
             counts = ", ".join(str(items) for items, _ in sorted(sets))
-            refused[variant] = f"scored on {counts} items, others on {whole[0]}"
+            refused[variant] = f"scored on {counts} items, others on {whole[0]} or other ones"
     return refused
 
 

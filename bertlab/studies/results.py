@@ -8,6 +8,7 @@ import base64
 import functools
 import hashlib
 import io
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import zstandard
 from bertlab.errors import UserError
 from bertlab.files import json_line
 from bertlab.train.run_directory import RunDirectory
+from bertlab.transfer.scorers import normalize_answer
 
 COSTS = ("tokens", "supervised", "flops", "seconds")  # cumulative, in every line of metrics.jsonl
 SUFFIX = ".jsonl.zst"
@@ -201,7 +203,7 @@ def read_stage(directory: RunDirectory, run: str, stage: str, task: str = "") ->
         "data_hash": hashes if isinstance(hashes, str) else " ".join(map(str, hashes)),
         "scores": tables["metrics"],
         "curve": curve,
-        "correct": _correctness(directory.path / "predictions"),
+        "correct": correctness(directory.path / "predictions"),
     }
     extra = {"cut": result.get("cut"), "most_frequent": tables["most_frequent"]}
     extra["evaluation"] = directory.read("evaluation")
@@ -216,16 +218,20 @@ def own_names(config: Mapping[str, Any], metrics: Mapping[str, float]) -> dict[s
     return {name.removeprefix(prefix): value for name, value in metrics.items()}
 
 
-def _correctness(folder: Path) -> dict[str, Any]:
+def correctness(folder: Path) -> dict[str, Any]:
     """Split -> packed correctness of a fine-tuning's predictions."""
     found = {}
     for path in sorted(folder.glob("*.jsonl")):
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        marks = [(f"{line.get('task', '')}\t{line['id']}", _marks(line)) for line in lines]
-        items = [f"{name}\t{number}" for name, of in marks for number in range(len(of))]
+        marks = [_marks(line) for line in lines]
+        items = [
+            json_line([line.get("task"), line["id"], line["gold"], len(of)])
+            for line, of in zip(lines, marks, strict=True)
+            if of
+        ]
         if items:
             digest = hashlib.blake2b("\n".join(items).encode(), digest_size=8).hexdigest()
-            found[path.stem] = pack([right for _, of in marks for right in of], digest)
+            found[path.stem] = pack(list(itertools.chain(*marks)), digest)
     return found
 
 
@@ -239,7 +245,8 @@ def _marks(line: Mapping[str, Any]) -> list[bool]:
         return [gold == predicted]
     if isinstance(predicted, list):
         return [right == answer for right, answer in zip(gold, predicted, strict=True)]
-    return [predicted in gold or not (gold or predicted)]  # a span: several answers, or none
+    answers = {normalize_answer(answer) for answer in gold or [""]}  # a span; none: no answer
+    return [normalize_answer(predicted) in answers]
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

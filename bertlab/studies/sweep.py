@@ -19,7 +19,15 @@ from bertlab.studies.launchers import Job, Launcher
 from bertlab.studies.launchers.local import Local
 from bertlab.studies.selection import Search, at_selected_rates, candidate_runs, find_searches
 from bertlab.studies.study import RunSpec, Study, sharing
-from bertlab.studies.worker import Stage, is_finished, required, stage_settings, stages, write_run
+from bertlab.studies.worker import (
+    FILE_VALUES,
+    Stage,
+    is_finished,
+    required,
+    stage_settings,
+    stages,
+    write_run,
+)
 from bertlab.train.phases import phase_configs
 from bertlab.train.run_directory import RunDirectory
 
@@ -147,6 +155,7 @@ def check_settings(run: RunSpec, workdir: Path) -> None:
         if before is None or not _has_saved(stage) or json_line(before) == json_line(now):
             continue
         names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        names.sort(key=FILE_VALUES.__eq__)  # last: a setting that is named says more
         raise UserError(
             f"{stage.directory} was trained with {names[0]}={before.get(names[0])!r}, not"
             f" {now.get(names[0])!r}; give another --workdir, or delete it to train it again"

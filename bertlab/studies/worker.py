@@ -6,16 +6,21 @@ A stage with a result.json is finished; the others begin, or resume from their l
 
 import argparse
 import dataclasses
+import hashlib
 import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertlab.config.load import load_config
+from bertlab.config.load import flatten, load_config
 from bertlab.errors import UserError
+from bertlab.files import json_line
 from bertlab.studies.study import RunSpec, task_data
 from bertlab.train.run_directory import RunDirectory
+
+FILE_VALUES = "the config file's values"
+"""Among a stage's settings: their digest."""
 
 
 class Stage(NamedTuple):
@@ -77,6 +82,8 @@ def stage_settings(run: RunSpec) -> dict[str, dict[str, Any]]:
     pretraining = {"config": run.config, **without_keep(run.overrides)}
     if run.averages:
         pretraining = {"averages": list(run.averages)}
+    elif not run.existing:
+        pretraining[FILE_VALUES] = config_digest(run)
     found = {"pretrain": pretraining}
     for task, settings in run.downstream.items():
         before = pretraining
@@ -86,6 +93,15 @@ def stage_settings(run: RunSpec) -> dict[str, dict[str, Any]]:
             found[f"adapt/{task}"] = before
         found[f"finetune/{task}"] = before | {f"finetune.{k}": v for k, v in settings.items()}
     return found
+
+
+def config_digest(run: RunSpec) -> str:
+    """Of what a run's config file and overrides give together, but for what changes no result."""
+    from bertlab.train.loop import MAY_CHANGE
+
+    values = flatten(load_config(run.config, dict(run.overrides)))
+    text = json_line({key: values[key] for key in values if not MAY_CHANGE.fullmatch(key)})
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def pretrained(run: RunSpec, workdir: Path, task: str = "") -> Path:

@@ -65,7 +65,11 @@ def test_files_are_read(content, tmp_path):
     assert model.tokenizer.encode("the 東京") == [5, 7]
 
 
-@pytest.mark.parametrize("content", [GLOVE, gzip.compress(GLOVE), b"\xef\xbb\xbf" + GLOVE])
+@pytest.mark.parametrize(
+    "content",
+    [GLOVE, gzip.compress(GLOVE), b"\xef\xbb\xbf" + GLOVE],
+    ids=["plain", "compressed", "a byte order mark"],
+)
 def test_gloves_words_may_have_spaces(content, tmp_path):
     model = word2vec.load_glove(written(tmp_path, content))
     assert model.tokenizer.pieces() == [*SPECIALS, *GLOVE_WORDS]

@@ -6,8 +6,9 @@ import pytest
 
 from bertlab import results
 from bertlab.errors import UserError
+from bertlab.files import json_line
 from bertlab.studies import report, tables
-from bertlab.studies.results import pack, read, read_stage, unpack
+from bertlab.studies.results import correctness, pack, read, read_stage, unpack
 from bertlab.train.run_directory import RunDirectory
 from tests.studies.made_study import edit, write_study
 
@@ -89,6 +90,22 @@ def test_published_files_give_the_same_tables(study, tmp_path):
         pd.testing.assert_frame_equal(table(tmp_path / "made"), table(study))
     published, whole = read(tmp_path / "made"), read(study)
     assert [of["config"] for of in published.records] == [of["config"] for of in whole.records]
+
+
+def test_answers_are_right_as_squads_script_has_it_and_labels_are_part_of_the_items(tmp_path):
+    lines = [
+        {"id": "1", "gold": ["Denver Broncos"], "predicted": "the Denver Broncos."},
+        {"id": "2", "gold": ["Denver Broncos"], "predicted": "Denver"},
+        {"id": "3", "gold": [], "predicted": ""},
+        {"id": "4", "gold": "yes", "predicted": "yes"},
+    ]
+    found = []
+    for label in ("yes", "no"):
+        lines[-1]["gold"] = label
+        (tmp_path / "test.jsonl").write_text("".join(map(json_line, lines)))
+        found.append(correctness(tmp_path)["test"])
+    assert unpack(found[0]).tolist() == [True, False, True, True]
+    assert found[0]["hash"] != found[1]["hash"]
 
 
 def test_correctness_is_packed_and_read_again(study):

@@ -79,6 +79,18 @@ def test_a_sweep_resumes_with_what_is_missing(tmp_path):
         swept(make(tmp_path, overrides={"train.steps": 5}), workdir)
 
 
+def test_what_a_config_file_gives_is_one_of_a_runs_settings(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(Path(CONFIG).read_text())
+    (run,) = Study("s", "T", "?", str(path), {"seed": [1]}).runs()
+    before = worker.stage_settings(run)
+    assert worker.stage_settings(run) == before
+    changed = "\n\nfirst = get_config\n\n\ndef get_config(arguments=None):\n"
+    changed += "    config = first(arguments)\n    config.optimizer.b2 = 0.9\n    return config\n"
+    path.write_text(path.read_text() + changed)
+    assert worker.stage_settings(run) != before
+
+
 @pytest.mark.slow
 def test_a_rate_is_selected_before_the_seeds_are_run(tmp_path):
     study, workdir = make(tmp_path, rates=(0.5, 1.0)), tmp_path / "study"
