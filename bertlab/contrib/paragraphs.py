@@ -120,7 +120,8 @@ def build_inference(model: Pretrained, negatives: int, weights: np.ndarray, keep
 def training_counts(run: str | Path, model: Pretrained) -> Int[np.ndarray, "V"]:
     """How often a run has read each word, 0 for special tokens; its corpus must be prepared."""
     fingerprint = RunDirectory(run).read("data", {}).get("fingerprint", "")
-    vocabulary = vocabulary_of(find_prepared(model.config.data, fingerprint))
+    prepared = find_prepared(model.config.data, fingerprint)
+    vocabulary = vocabulary_of(prepared.tokenizer, prepared.counts)
     counts = word_counts(vocabulary)
     counts[special_ids(vocabulary)] = 0
     return counts.astype(np.int64)

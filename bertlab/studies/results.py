@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import zstandard
 
+from bertlab.config.load import flatten
 from bertlab.errors import UserError
 from bertlab.files import json_line
 from bertlab.train.run_directory import RunDirectory
@@ -247,17 +248,6 @@ def _marks(line: Mapping[str, Any]) -> list[bool]:
         return [right == answer for right, answer in zip(gold, predicted, strict=True)]
     answers = {normalize_answer(answer) for answer in gold or [""]}  # a span; none: no answer
     return [normalize_answer(predicted) in answers]
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted name -> value."""
-    flat = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
 
 
 def thinned(curve: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

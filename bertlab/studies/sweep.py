@@ -148,6 +148,8 @@ def _reason(directory: Path) -> str:
 def check_settings(run: RunSpec, workdir: Path) -> None:
     """Refuses a run of which a stage was trained with other settings than it has today."""
     recorded = RunDirectory(workdir / run.name).read("run", {"stages": {}})["stages"]
+    if not recorded:
+        return  # nothing was trained, and its config need not be composed here
     settings = stage_settings(run)
     for stage in stages(run, workdir):
         key = f"{stage.directory.parent.name}/{stage.task}" if stage.task else "pretrain"

@@ -11,7 +11,7 @@ from bertlab import objectives
 from bertlab.config import base_config
 from bertlab.data.batches import Batches
 from bertlab.data.prepare import prepare
-from bertlab.data.tokenizers import load_tokenizer
+from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.models.lora import Lora
 from bertlab.models.presets import build_body, model_shape
@@ -31,7 +31,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     built = objectives.build(config.objectives)
     check_config(config, built)
     prepared = prepare(config.data)
-    vocabulary = vocabulary_of(prepared)
+    vocabulary = vocabulary_of(prepared.tokenizer, prepared.counts)
     program = Program(
         build_body(model_shape(config.model, vocabulary.size)),
         built,
@@ -131,9 +131,8 @@ def warm_start(config: ConfigDict, tokenizer) -> WarmStart:
     return WarmStart(load_params(run, config.init_step), str(run))
 
 
-def vocabulary_of(prepared) -> objectives.Vocabulary:
-    """What objectives know about a prepared corpus and its tokenizer."""
-    tokenizer = prepared.tokenizer
+def vocabulary_of(tokenizer: Tokenizer, counts=None) -> objectives.Vocabulary:
+    """What objectives know about a tokenizer and, with `counts` [V] of its ids, its corpus."""
     return objectives.Vocabulary(
         size=tokenizer.vocab_size,
         pad_id=tokenizer.pad_id,
@@ -141,7 +140,7 @@ def vocabulary_of(prepared) -> objectives.Vocabulary:
         cls_id=tokenizer.cls_id,
         sep_id=tokenizer.sep_id,
         mask_id=tokenizer.mask_id,
-        counts=tuple(prepared.counts.tolist()),
+        counts=None if counts is None else tuple(counts.tolist()),
         continues=tokenizer.continues(),
     )
 

@@ -20,7 +20,7 @@ from bertlab.models.lora import Lora
 from bertlab.models.presets import body_shapes, build_body, family_of, model_direction, model_shape
 from bertlab.objectives import flops
 from bertlab.objectives.program import Program
-from bertlab.train.build import MAY_DIFFER, WarmStart
+from bertlab.train.build import MAY_DIFFER, WarmStart, vocabulary_of
 from bertlab.train.layer_groups import layer_groups
 from bertlab.train.loop import Experiment
 from bertlab.train.phases import Phase, weights_of
@@ -36,7 +36,6 @@ from bertlab.transfer.load import (
     is_finetuning,
     merged_params,
     run_config,
-    tokenizer_vocabulary,
 )
 from bertlab.transfer.scoring import Scores, Tasks, outcome
 from bertlab.transfer.stored import with_stored_states
@@ -81,7 +80,7 @@ def build_finetuning(
         body = build_body(without_dropout(shape))
 
     adapter = Lora(**config.lora) if config.lora.rank else None
-    program = Program(body, heads, tokenizer_vocabulary(tokenizer), adapter=adapter)
+    program = Program(body, heads, vocabulary_of(tokenizer), adapter=adapter)
     weights = {name: weights_of(config.objectives[name]) for name in heads}
     steps, size = config.train.steps, config.data.batch_size
     axes = functools.partial(program.logical_axes, evaluations["valid"][0])

@@ -24,6 +24,7 @@ from bertlab.models.lora import Lora
 from bertlab.models.presets import build_body, model_direction, model_shape
 from bertlab.objectives.base import Objective, Vocabulary
 from bertlab.objectives.program import Program
+from bertlab.train.build import vocabulary_of
 from bertlab.train.checkpoint import load_params
 from bertlab.train.phases import trained_objectives
 from bertlab.train.run_directory import RunDirectory
@@ -244,7 +245,7 @@ def load(path: str | Path, step: int | None = None) -> Pretrained:
     """Opens a run or an imported model."""
     run, config = RunDirectory(path), run_config(path)
     tokenizer = load_tokenizer(run.tokenizer)
-    vocabulary = tokenizer_vocabulary(tokenizer)
+    vocabulary = vocabulary_of(tokenizer)
     built = {}
     if config.objectives and not is_finetuning(config):
         built = objectives.build(config.objectives)
@@ -261,19 +262,6 @@ def merged_params(run: RunDirectory, step: int | None = None):
     if "lora" not in params:
         return params
     return jax.device_get(Lora(**run.config()["lora"]).merge(params))
-
-
-def tokenizer_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    """What objectives know of a tokenizer, without a corpus."""
-    return Vocabulary(
-        size=tokenizer.vocab_size,
-        pad_id=tokenizer.pad_id,
-        unk_id=tokenizer.unk_id,
-        cls_id=tokenizer.cls_id,
-        sep_id=tokenizer.sep_id,
-        mask_id=tokenizer.mask_id,
-        continues=tokenizer.continues(),
-    )
 
 
 def embedded_tokens(config: Mapping[str, Any], tokenizer: Tokenizer) -> int:

@@ -17,7 +17,8 @@ from bertlab.interop.kinds import KINDS
 from bertlab.interop.tensors import write
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program
-from bertlab.transfer.load import load, tokenizer_vocabulary
+from bertlab.train.build import vocabulary_of
+from bertlab.transfer.load import load
 from tests.interop import published
 from tests.parity.opened import RECORDED, compute, open_model, outputs, padded
 
@@ -115,7 +116,7 @@ def test_loss_and_gradients_of_the_objectives(kind, tmp_path):
     model = huggingface.load(source)
     body = build_body(model_shape(model.config.model, published.VOCAB))
     built = objectives.build(model.config.objectives)
-    program = Program(body, built, tokenizer_vocabulary(model.tokenizer))
+    program = Program(body, built, vocabulary_of(model.tokenizer))
     views = dict.fromkeys(program.views(view, jax.random.key(0)), jax.tree.map(jnp.asarray, view))
 
     def total(params):
@@ -171,7 +172,7 @@ def test_a_trained_model_opens_whole_in_its_own_class(names, architecture, tmp_p
     """As training makes the parameters: a pooler only where an objective reads it."""
     model = published.random_model(tmp_path / "bert", objectives=names, layers=1)
     body = build_body(model_shape(model.config.model, published.VOCAB))
-    program = Program(body, model.objectives, tokenizer_vocabulary(model.tokenizer))
+    program = Program(body, model.objectives, vocabulary_of(model.tokenizer))
     params = jax.device_get(program.init(jax.random.key(0), labelled_rows("bert")[0]))
     huggingface.save(Model(model.config, params, model.tokenizer), tmp_path / "out")
     assert type(open_model(tmp_path / "out")).__name__ == architecture
