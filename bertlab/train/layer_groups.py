@@ -9,7 +9,7 @@ final norm.
     thaw=chain: The head, then each other group by itself from the bottom, then all (Felbo et al.
         2017, section 3.2).
     thaw=head, last: Only the head, or the head and the top layer, in the whole run.
-    frozen: The parameters that it matches are one more group, which no stage trains.
+    frozen: What the pattern matches is never trained.
 
 All follows from the parameters' names and the number of updates; no state is needed.
 """
@@ -35,6 +35,7 @@ EMBEDDINGS = re.compile(
 )
 LAYER = re.compile(r"body/layer_(\d+)/")
 HEAD = re.compile(r"(heads_[^/]+|body/(pooler|output|final_norm))/")
+FROZEN = np.int32(-1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,34 +44,31 @@ class LayerPlan:
 
     Attributes:
         groups: Like the parameters, int32: scalars, or [n, 1, ...] for n stacked layers.
-        factors: Of each group's rate.
-        stages: Which groups each stage trains; the last stage lasts to the end.
+        factors: Of each group's rate in each stage, 0 if it is not trained there; the last column
+            is the frozen parameters'. The last stage lasts to the end.
         stage_steps: Updates in each of the others.
         rate: (updates done) -> the next update's rate, before factors.
     """
 
     groups: Any
-    factors: Float[np.ndarray, "groups"]
-    stages: Bool[np.ndarray, "stages groups"]
+    factors: Float[np.ndarray, "stages groups+1"]
     stage_steps: int
     rate: Callable[[Int[Array, ""] | int], Float[Array, ""]]
 
-    def by_parameter(self, values):
-        """A tree of the groups' values that broadcast against the parameters."""
-        return jax.tree.map(lambda group: values[group], self.groups)
-
-    def trained(self, step: Int[Array, ""]):
-        """Masks: what the update after `step` others trains."""
-        stage = jnp.minimum(step // self.stage_steps, len(self.stages) - 1)
-        return self.by_parameter(jnp.asarray(self.stages)[stage])
+    def rate_factors(self, step: Int[Array, ""]):
+        """A tree that broadcasts against the parameters: their factors after `step` updates."""
+        stage = jnp.minimum(step // self.stage_steps, len(self.factors) - 1)
+        of_stage = jnp.asarray(self.factors)[stage]
+        return jax.tree.map(lambda group: of_stage[group], self.groups)
 
     def updates_done(self, step: Int[Array, ""]):
-        """How many of the first `step` updates trained each parameter, int32."""
-        begin = self.stage_steps * np.arange(len(self.stages), dtype=np.int32)
-        longest = np.full(len(self.stages), self.stage_steps, np.int32)
+        """A tree of int32: how many of the first `step` updates trained each parameter."""
+        begin = self.stage_steps * np.arange(len(self.factors), dtype=np.int32)
+        longest = np.full(len(self.factors), self.stage_steps, np.int32)
         longest[-1] = np.iinfo(np.int32).max
         in_stage = jnp.clip(step - begin, 0, longest)
-        return self.by_parameter((in_stage[:, None] * self.stages).sum(0))
+        done = (in_stage[:, None] * (self.factors > 0)).sum(0)
+        return jax.tree.map(lambda group: done[group], self.groups)
 
 
 def layer_plan(optimizer, steps: int, params) -> LayerPlan:
@@ -79,24 +77,21 @@ def layer_plan(optimizer, steps: int, params) -> LayerPlan:
         groups, names = layer_groups(params)
     else:  # any model will do
         groups, names = jax.tree.map(lambda _: np.int32(0), params), ("all",)
-    factors, stages = rate_factors(optimizer, names), thaw_stages(optimizer, names)
+    stages = thaw_stages(optimizer, names)
     early = (len(stages) - 1) * optimizer.thaw_steps  # updates before all is trained
     if len(stages) > 1 and not 0 < early < (steps or np.inf):
         raise UserError(
-            f"config.optimizer.thaw_steps={optimizer.thaw_steps}: thaw={optimizer.thaw} begins with"
-            f" {len(stages) - 1} stages of so many updates; together they must be more than 0 and"
-            f" fewer than the run's {steps} steps"
+            f"config.optimizer.thaw_steps={optimizer.thaw_steps}: {len(stages) - 1} stages of so"
+            f" many updates must be more than 0 and fewer than the run's {steps} steps"
         )
     if optimizer.frozen:
 
         def frozen_or(path, group):
-            name = parameter_name(path)
-            return np.int32(len(names)) if re.search(optimizer.frozen, name) else group
+            return FROZEN if re.search(optimizer.frozen, parameter_name(path)) else group
 
         groups = jax.tree.map_with_path(frozen_or, groups)
-        if not any((group == len(names)).any() for group in jax.tree.leaves(groups)):
+        if not any(group is FROZEN for group in jax.tree.leaves(groups)):
             raise UserError(f"config.optimizer.frozen={optimizer.frozen!r} matches no parameter")
-        factors, stages = np.append(factors, np.float32(1)), np.pad(stages, ((0, 0), (0, 1)))
     rate = learning_rate(optimizer, steps)
     if optimizer.thaw_restarts and early:
         in_stage = learning_rate(optimizer, optimizer.thaw_steps)
@@ -106,7 +101,8 @@ def layer_plan(optimizer, steps: int, params) -> LayerPlan:
             restarted = in_stage(step % optimizer.thaw_steps)
             return jnp.where(step < early, restarted, at_last(step - early))
 
-    return LayerPlan(groups, factors, stages, max(1, optimizer.thaw_steps), rate)
+    factors = np.pad(stages * group_factors(optimizer, names), ((0, 0), (0, 1)))
+    return LayerPlan(groups, factors, max(1, optimizer.thaw_steps), rate)
 
 
 def layer_groups(params) -> tuple[Any, tuple[str, ...]]:
@@ -138,8 +134,8 @@ def layer_groups(params) -> tuple[Any, tuple[str, ...]]:
     return groups, names
 
 
-def rate_factors(optimizer, names: tuple[str, ...]) -> Float[np.ndarray, "groups"]:
-    """The factor of each group's rate."""
+def group_factors(optimizer, names: tuple[str, ...]) -> Float[np.ndarray, "groups"]:
+    """The factor of each group's rate once it is trained."""
     if not optimizer.group_rates:
         return np.float32([optimizer.layer_decay**above for above in range(len(names))][::-1])
     factors = np.array(optimizer.group_rates.split(","), np.float32)
@@ -155,18 +151,18 @@ def thaw_stages(optimizer, names: tuple[str, ...]) -> Bool[np.ndarray, "stages g
     """Which groups each stage trains."""
     has_head, single = names[-1] == "head", np.eye(len(names), dtype=bool)
     upwards = np.triu(np.ones_like(single))  # row i: group i and all above it
+    if optimizer.thaw == "last":
+        return upwards[[-1 - has_head]]
+    if optimizer.thaw == "head" and has_head:
+        return upwards[-1:]
     early = {
         "all": single[:0],
-        "head": upwards[-1:],
-        "last": upwards[-1 - has_head :][:1],
         "gradual": upwards[:0:-1],
         "chain": np.roll(single, 1, axis=0) if has_head else single,
-    }[optimizer.thaw]
-    if optimizer.thaw_stages > len(early) or (optimizer.thaw == "head" and not has_head):
+    }.get(optimizer.thaw)
+    if early is None or optimizer.thaw_stages > len(early):
         raise UserError(
             f"config.optimizer.thaw={optimizer.thaw} with thaw_stages={optimizer.thaw_stages}: this"
             f" model has only {', '.join(names)}; choose another, or fewer stages"
         )
-    if optimizer.thaw in ("head", "last"):
-        return early
     return np.concatenate([early[: optimizer.thaw_stages or None], upwards[:1]])

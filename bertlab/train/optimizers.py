@@ -12,6 +12,7 @@ Adam, Adagrad, SGD or (for layers' matrices) Muon; add decoupled decay; give u t
     Muon (KellerJordan/Muon muon.py; the size of an update as in Liu et al. 2025): muon
 """
 
+import functools
 import math
 import re
 from typing import Any, NamedTuple
@@ -54,7 +55,7 @@ def build_optimizer(
             raise UserError(f"config.optimizer.{key}={optimizer[key]} is none of {choices}")
     params = jax.eval_shape(program.init, jax.random.key(0), example)
     plan, width_factors = layer_plan(optimizer, steps, params), program_factors(program, example)
-    decayed, factors = decay_mask(params, optimizer.decay_exclude), plan.by_parameter(plan.factors)
+    decayed = decay_mask(params, optimizer.decay_exclude)
     if optimizer.name in ("lamb", "muon") and optimizer.bias_correction == "rate":
         raise UserError(
             f"config.optimizer.bias_correction=rate is GPT's, for name=adam, not {optimizer.name}"
@@ -70,9 +71,8 @@ def build_optimizer(
         rule = optax.identity()
     elif optimizer.name == "muon":
         muon = optax.chain(optax.trace(optimizer.muon_momentum, nesterov=True), orthogonalise())
-        rule = optax.partition(
-            {"muon": muon, "adam": rule}, muon_labels(params), mask_compatible_extra_args=True
-        )
+        labels = jax.tree.map_with_path(lambda path, _: matrix_axes(path) is not None, params)
+        rule = optax.partition({True: muon, False: rule}, labels, mask_compatible_extra_args=True)
 
     parts = [optax.scale(optimizer.gradient_scale)]
     if optimizer.clip_norm:
@@ -84,7 +84,7 @@ def build_optimizer(
     parts += [] if optimizer.coupled_decay else [decay]
     if optimizer.name == "lamb":
         parts.append(scale_by_trust_ratio(decayed))
-    parts = [scale_by_plan(optax.chain(*parts), optimizer, plan, factors)]
+    parts = [scale_by_plan(optax.chain(*parts), optimizer, plan)]
     if optimizer.average_after:  # outside: parameters that are frozen have an average too
         parts.append(average_parameters(optimizer.average_after, optimizer.average_again))
     return optax.chain(*parts)
@@ -98,30 +98,23 @@ class PlanState(NamedTuple):
 
 
 def scale_by_plan(
-    rule: optax.GradientTransformationExtraArgs, optimizer, plan: LayerPlan, factors
+    rule: optax.GradientTransformationExtraArgs, optimizer, plan: LayerPlan
 ) -> optax.GradientTransformationExtraArgs:
-    """−rate · u for each parameter that this update trains; GPT corrects Adam's bias in the rate.
-    The others do not change, nor does the rule's state of them.
+    """−rate · factor · u for each parameter; GPT corrects Adam's bias in the rate.
 
-    Args:
-        rule: From gradients to u; gets each parameter's number of earlier updates as
-            `updates_done`, so that one which thaws begins like a new one.
-        factors: Of the rates, by parameter.
+    To the rule, the gradients of what is not `trained` are 0. It also gets each parameter's number
+    of earlier updates as `updates_done`, so that one which thaws begins like a new one.
     """
-    freezes = not plan.stages.all()
     corrects = optimizer.name == "adam" and optimizer.bias_correction == "rate"
-
-    def where(trained, new, old):
-        return jax.tree.map(jnp.where, trained, new, old) if freezes else new
 
     def init(params):
         return PlanState(jnp.zeros([], jnp.int32), rule.init(params))
 
     def update(grads, state, params=None, *, rate_scale=1.0, **_):
-        trained, done = plan.trained(state.count), plan.updates_done(state.count)
-        zeros = jax.tree.map(jnp.zeros_like, grads)
-        grads = where(trained, grads, zeros)
-        updates, inner = rule.update(grads, state.inner, params, updates_done=done)
+        factors, done = plan.rate_factors(state.count), plan.updates_done(state.count)
+        trained = jax.tree.map(lambda factor: factor > 0, factors)
+        grads = jax.tree.map(lambda g, is_trained: jnp.where(is_trained, g, 0.0), grads, trained)
+        updates, inner = rule.update(grads, state.inner, params, updates_done=done, trained=trained)
         rate = plan.rate(state.count) * rate_scale
 
         def scaled(u, factor, done):
@@ -131,17 +124,7 @@ def scale_by_plan(
                 correction /= one_minus_power(optimizer.b1, done + 1)
             return -rate * correction * factor * u
 
-        updates = where(trained, jax.tree.map(scaled, updates, factors, done), zeros)
-        # A part of the rule that does not train a parameter has a MaskedNode for it.
-        masks = optax.tree.map_params(
-            rule,
-            lambda leaf, mask: leaf if isinstance(leaf, optax.MaskedNode) else mask,
-            inner,
-            trained,
-            transform_non_params=lambda leaf: jnp.ones_like(leaf, bool),
-            is_leaf=lambda node: isinstance(node, optax.MaskedNode),
-        )
-        return updates, PlanState(state.count + 1, where(masks, inner, state.inner))
+        return jax.tree.map(scaled, updates, factors, done), PlanState(state.count + 1, inner)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -155,21 +138,24 @@ class MomentsState(NamedTuple):
 
 def scale_by_adam(optimizer) -> optax.GradientTransformationExtraArgs:
     """u = m / (√v + ε), with the moments' bias corrected (Kingma and Ba 2015, algorithm 1) or not
-    (BERT)."""
+    (BERT). The moments of what is not trained stay."""
     b1, b2 = optimizer.b1, optimizer.b2
 
     def init(params):
         return MomentsState(*(jax.tree.map(jnp.zeros_like, params) for _ in range(2)))
 
-    def update(grads, state, params=None, *, updates_done, **_):
-        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
-        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, grads)
+    def update(grads, state, params=None, *, updates_done, trained, **_):
+        def mean(b, before, new, is_trained):
+            return jnp.where(is_trained, b * before + (1 - b) * new, before)
 
         def direction(m, v, done):
             if optimizer.bias_correction == "moments":
                 m, v = m / one_minus_power(b1, done + 1), v / one_minus_power(b2, done + 1)
             return m / (jnp.sqrt(v) + optimizer.epsilon)
 
+        squares = jax.tree.map(jnp.square, grads)
+        mu = jax.tree.map(functools.partial(mean, b1), state.mu, grads, trained)
+        nu = jax.tree.map(functools.partial(mean, b2), state.nu, squares, trained)
         return jax.tree.map(direction, mu, nu, updates_done), MomentsState(mu, nu)
 
     return optax.GradientTransformationExtraArgs(init, update)
@@ -218,14 +204,6 @@ def matrix_axes(path, _=None) -> MuonDimensionNumbers | None:
     if name.endswith(("/input_kernel", "/recurrent_kernel")):  # [..., D, 4, F]
         return MuonDimensionNumbers((-3,), (-1,))
     return MuonDimensionNumbers((-2,), (-1,)) if name.endswith(("kernel", "/projection")) else None
-
-
-def muon_labels(params) -> Any:
-    """A tree of "muon" for what Muon trains, "adam" for the rest."""
-    labels = jax.tree.map_with_path(lambda path, _: "muon" if matrix_axes(path) else "adam", params)
-    if "muon" not in jax.tree.leaves(labels):
-        raise UserError("config.optimizer.name=muon is for layers, and this model has none")
-    return labels
 
 
 def orthogonalise() -> optax.GradientTransformation:

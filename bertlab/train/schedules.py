@@ -31,8 +31,7 @@ def learning_rate(optimizer, steps: int) -> Callable:
                 Otherwise they count from the end of warm-up.
             constant: The full rate, until it falls linearly in the last `cooldown_steps` (Hu et
                 al. 2024, arXiv 2404.06395, section 4).
-            warmup_linear: openai/finetune-transformer-lm opt.py: it falls during warm-up too, which
-                includes step `warmup_steps`.
+            warmup_linear: openai/finetune-transformer-lm opt.py: it falls during warm-up too.
             reverse_cosine: Half a cosine up and half a cosine down (FitLaM's "warm-up reverse
                 annealing" as its name reads; the paper has no formula).
             slanted_triangular: See `slanted_triangle`.
@@ -50,9 +49,8 @@ def learning_rate(optimizer, steps: int) -> Callable:
             f"config.optimizer.warmup_steps={warmup} leaves no time to decay in {steps} steps, of"
             f" which cooldown_steps={optimizer.cooldown_steps}; lower them"
         )
-    openai = decay == "warmup_linear"
-    from_start = openai or (optimizer.decay_from_start and decay != "reverse_cosine")
-    start = 0 if from_start else warmup
+    from_start = optimizer.decay_from_start and decay != "reverse_cosine"
+    start = 0 if from_start or decay == "warmup_linear" else warmup
 
     def rate(step):
         step = jnp.asarray(step, jnp.float32)
@@ -64,12 +62,11 @@ def learning_rate(optimizer, steps: int) -> Callable:
             falling = 1.0 - progress
         else:
             falling = 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
-        if openai:
+        if decay == "warmup_linear":
             rising = rising * falling
         elif decay == "reverse_cosine":
             rising = 0.5 * (1.0 - jnp.cos(jnp.pi * rising))
-        is_warmup = (step <= warmup) & (warmup > 0) if openai else step < warmup
-        return peak * jnp.where(is_warmup, rising, falling)
+        return peak * jnp.where(step < warmup, rising, falling)
 
     return rate
 
