@@ -6,3 +6,7 @@ class UserError(Exception):
 
     Commands print it without a traceback. Raise it where a config, a path or an input file is read.
     """
+
+
+class Diverged(UserError):
+    """A loss is not finite."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from bertlab.errors import UserError
+from bertlab.errors import Diverged, UserError
 from bertlab.files import json_line
 from bertlab.objectives.flops import step_costs, supervised
 from bertlab.train.averaging import observe
@@ -134,7 +134,7 @@ class Log:
         for step, sums in jax.device_get(self._waiting):
             bad = [name for name, (value, _) in sums.items() if not np.isfinite(value)]
             if bad:
-                raise UserError(
+                raise Diverged(
                     f"{bad[0]} is not finite at step {step}; lower config.optimizer.learning_rate"
                 )
             phase = self._phase
