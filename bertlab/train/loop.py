@@ -59,6 +59,7 @@ class Experiment:
         start: (fresh parameters) -> the parameters to start from; None: fresh ones.
         score: (split, parameters) -> scores that are not means over rows, such as F1; None in
             pretraining.
+        result: What result.json has beside costs and metrics.
     """
 
     config: ConfigDict
@@ -69,6 +70,7 @@ class Experiment:
     facts: Mapping[str, Any]
     start: Callable | None = None
     score: Callable[[str, Any], Mapping[str, float]] | None = None
+    result: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def data_hash(self) -> list[str]:
@@ -174,7 +176,7 @@ def run(
         checkpoints.wait()
         parameters = sum(x.size for x in jax.tree.leaves(state.params))
         result = {"step": steps, "parameters": parameters, **totals.costs(), "metrics": metrics}
-        result["data_hash"] = experiment.data_hash
+        result |= {"data_hash": experiment.data_hash, **experiment.result}
         if jax.process_index() == 0:
             if at_end is not None:
                 at_end(directory.path)

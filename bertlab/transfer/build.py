@@ -43,10 +43,8 @@ from bertlab.transfer.tasks import SPLITS, Task, TaskData
 from bertlab.transfer.word_vectors import WordVectors, word_vectors
 
 
-def build_finetuning(
-    config: ConfigDict, tasks: Tasks, workdir: Path
-) -> tuple[Experiment, Callable[[], dict[str, Any]]]:
-    """The experiment, and what result.json has beside its metrics."""
+def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experiment:
+    """A run of the loop on the tasks' rows."""
     run = RunDirectory(config.init_from)
     tokenizer = load_tokenizer(run.tokenizer)
     shape = model_shape(config.model, embedded_tokens(config, tokenizer))
@@ -73,7 +71,7 @@ def build_finetuning(
         every[split] = joined(parts) if len(parts) > 1 else parts[0]
         batches[split] = Batches(every[split], config.data, tokenizer.pad_id, texts, *process)
     evaluations = {split: batches[split].evaluation() for split in ("valid", "test")}
-    body, train, data_hash = build_body(shape), batches["train"], batches["train"].hash
+    body, train = build_body(shape), batches["train"]
     if config.transfer.features:
         body, train, evaluations = with_stored_states(config, batches, every)
     elif is_fixed(config, shape):
@@ -84,7 +82,9 @@ def build_finetuning(
     weights = {name: weights_of(config.objectives[name]) for name in heads}
     steps, size = config.train.steps, config.data.batch_size
     axes = functools.partial(program.logical_axes, evaluations["valid"][0])
-    experiment = Experiment(
+    data_hash = "-".join(batches[split].hash for split in SPLITS)
+    cut = {split: {name: made.cut for name, made in rows[split].items()} for split in SPLITS}
+    return Experiment(
         config=config,
         program=program,
         phases=(Phase(0, steps, size, program, weights, train, data_hash),),
@@ -93,9 +93,8 @@ def build_finetuning(
         facts={},
         start=functools.partial(start_params, config, tasks, vectors, axes),
         score=Scores(config, program, tasks, rows, evaluations, workdir),
+        result=outcome(tasks, cut),
     )
-    cut = {split: {name: made.cut for name, made in rows[split].items()} for split in SPLITS}
-    return experiment, functools.partial(outcome, tasks, cut)
 
 
 def check(config: ConfigDict, shape, tasks: Tasks, run: RunDirectory) -> None:

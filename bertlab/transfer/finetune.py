@@ -6,6 +6,7 @@ keys. A recipe has the settings of a paper.
 """
 
 import copy
+import importlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +29,6 @@ from bertlab.transfer.heads import AUXILIARY
 from bertlab.transfer.kinds import find_kind
 from bertlab.transfer.recipes import RECIPES
 from bertlab.transfer.tasks import TASK_DATA, find_task, load_tasks
-from bertlab.transfer.zero_shot import zero_shot
 
 DATA = dict(
     seq_len=48,  # most positions of a text
@@ -53,7 +53,8 @@ TRANSFER = dict(
     # of the same name, if its classes are the same
     head="",
     features=False,  # train on stored states (bertlab/transfer/stored.py)
-    zero_shot=False,  # answer by the model's likelihood (bertlab/transfer/zero_shot.py)
+    # module:function that answers in training's place (bertlab/contrib/zero_shot.py)
+    answers="",
     layers=placeholder(int),  # how many are transferred, from the embeddings up; unset: all
     doc_stride=128,  # span: pieces between the starts of two windows
     max_query=64,  # span: most pieces of a question
@@ -90,13 +91,12 @@ def finetune(
             label = data.constant_label()
             if find_kind(of_task.kind).is_trained and label is not None:
                 print(f"{name}'s label never varies: it is {label!r} in all training examples")
-    if config.transfer.zero_shot:
-        result = zero_shot(config, tasks, Path(workdir))
+    if config.transfer.answers:
+        module, _, name = config.transfer.answers.partition(":")
+        answer = getattr(importlib.import_module(module), name)
+        result = answer(config, tasks, Path(workdir))
     else:
-        experiment, outcome = build_finetuning(config, tasks, Path(workdir))
-        result = loop.run(experiment, workdir) | outcome()
-        if jax.process_index() == 0:
-            RunDirectory(workdir).write("result", result)
+        result = loop.run(build_finetuning(config, tasks, Path(workdir)), workdir)
     if jax.process_index() == 0:
         for line in cut_lines(result["cut"]):
             print(line, flush=True)

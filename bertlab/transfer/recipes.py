@@ -131,8 +131,6 @@ RECIPES: Mapping[str, Settings] = {
     "fitlam": {**ULMFIT, "optimizer.layer_decay": 0.3, "optimizer.decay": "cosine"},
     "probe": {**FROZEN, "head.dropout": 0.0},
     "stored": {**SMALL, "transfer.features": True, "optimizer.learning_rate": 1e-3},
-    # Radford et al. 2018, section 5: nothing is trained.
-    "zero_shot": {"transfer.zero_shot": True, "train.steps": 0},
     # Peters et al. 2018, section 3.3: all layers, mixed by weights that the task learns.
     "elmo": {
         **FROZEN,

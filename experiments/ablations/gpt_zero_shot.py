@@ -3,7 +3,7 @@ section 5, figure 2 (right).
 
 The transformer and the LSTM of `gpt_table5.py` read the same text; each seed pretrains each of them
 once. The study keeps checkpoints at the last points of a logarithmic grid and answers each task at
-each of them by the model's own likelihood (`bertlab/transfer/zero_shot.py` has the heuristics, and
+each of them by the model's own likelihood (`bertlab/contrib/zero_shot.py` has the heuristics, and
 what they lack). "GPT fine-tuned" is the last transformer after fine-tuning: what there is to be
 reached. Nothing else is trained on a task, so `task_rates` changes only that row.
 
@@ -30,7 +30,8 @@ def get_study(arguments=None):
     config = setting.recipe("gpt")
     points = kept_steps("log", setting.steps(config))[-6:]
     zero_shot = {
-        "finetune.recipe": "zero_shot",
+        "finetune.recipe": "small",
+        "finetune.transfer.answers": "bertlab.contrib.zero_shot:zero_shot",
         "finetune.train.steps": 0,
         "finetune.transfer.epochs": 0.0,
     }

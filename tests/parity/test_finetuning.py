@@ -230,7 +230,7 @@ def test_twenty_steps_have_the_losses_of_transformers(kind, source, tmp_path):
     (tmp_path / "task.py").write_text(task)
     import_weights("huggingface", source, tmp_path / "run")
     config, tasks = configure(tmp_path / "run", str(tmp_path / "task.py"), "bert", SETTINGS)
-    experiment, _ = build_finetuning(config, tasks, tmp_path / "finetuned")
+    experiment = build_finetuning(config, tasks, tmp_path / "finetuned")
     begin = {}
 
     def start(fresh):

@@ -97,7 +97,7 @@ def test_lower_layers_alone_are_transferred(run, folder, tmp_path):
     task = write_task(folder / "text")
     settings = FEW | {"transfer.layers": 1, "train.steps": 0, "seed": 1}
     config, tasks = configure(run, str(task), "small", settings)
-    loop.run(build_finetuning(config, tasks, tmp_path)[0], tmp_path)
+    loop.run(build_finetuning(config, tasks, tmp_path), tmp_path)
     ours, theirs = leaves(tmp_path), leaves(run)
     kernel = "body//blocks/up/kernel"
     np.testing.assert_array_equal(ours["body//token_embedding"], theirs["body//token_embedding"])

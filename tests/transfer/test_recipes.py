@@ -15,10 +15,10 @@ def runs(folder):
     """Family -> run, made when a test asks for it."""
     found = {}
 
-    def run(family, steps=0):
-        if (family, steps) not in found:
-            found[family, steps] = pretrained(folder, family, steps)
-        return found[family, steps]
+    def run(family):
+        if family not in found:
+            found[family] = pretrained(folder, family)
+        return found[family]
 
     return run
 
@@ -58,13 +58,3 @@ def test_a_recipe_learns(recipe, family, kind, settings, runs, folder, tmp_path)
     assert 0.3 < result["most_frequent"]["test"]["half/accuracy"] < 0.7
     right = [line["predicted"] == line["gold"] for line in predictions(tmp_path / "out")]
     assert len(right) == 40
-
-
-@pytest.mark.slow
-def test_a_language_model_answers_without_training(runs, folder, tmp_path):
-    task = write_task(folder / "text", "half")
-    result = finetune(runs("gpt", 40), task, tmp_path / "out", "zero_shot", train__steps=0)
-    assert result["metrics"]["test"]["half/accuracy"] > 0.85
-    assert result["metrics"]["test"]["half/relative"] > 0.7
-    assert not (tmp_path / "out" / "checkpoints").exists()
-    assert len(predictions(tmp_path / "out")) == 40

@@ -1,6 +1,9 @@
 """Answers a task without training, by a language model's likelihood (Radford et al. 2018, section
 5).
 
+    bertlab finetune --run=RUN --task=sst2 --workdir=DIR \\
+        --config.transfer.answers=bertlab.contrib.zero_shot:zero_shot
+
 All scores are left to right, of the pieces named here given those before them; a text that is too
 long loses its beginning.
 
@@ -128,8 +131,7 @@ def find_heuristic(task: Task, data: TaskData) -> Heuristic:
         return CHOICES
     if task.kind != "classification" or len(data.labels) != 2:
         raise UserError(
-            f"config.transfer.zero_shot=True answers tasks of two classes or of choices, and"
-            f" '{task.name}' is neither; set it to False"
+            f"zero_shot answers tasks of two classes or of choices, and '{task.name}' is neither"
         )
     return THRESHOLD
 
@@ -140,7 +142,7 @@ def zero_shot(config: ConfigDict, tasks: Tasks, workdir: Path) -> dict[str, Any]
     """
     if len(tasks) > 1 or config.transfer.random:
         raise UserError(
-            "config.transfer.zero_shot=True asks a pretrained model one task; omit other tasks and"
+            "zero_shot asks a pretrained model one task; omit other tasks and"
             " config.transfer.random"
         )
     [(name, (task, data))] = tasks.items()
