@@ -19,7 +19,6 @@ from jaxtyping import Int
 from bertlab.data.characters import character_ids, character_table
 from bertlab.data.tokenizers import Tokenizer
 from bertlab.transfer.batches import Row
-from bertlab.transfer.examples import Example
 
 LAYOUTS = ("pair", "delimited")
 NEW_TOKENS = ("start", "delimiter", "extract")
@@ -90,14 +89,14 @@ class Words(NamedTuple):
     Attributes:
         first, last: Positions of each word's first and last piece; those that did not fit lack.
         read_at: The one of them at which the model's state stands for the word.
-        before: How many words before the first one are whole in the document.
+        whole: How many words, those around included, are whole in the document.
     """
 
     document: Document
     first: Int[np.ndarray, "W"]
     last: Int[np.ndarray, "W"]
     read_at: Int[np.ndarray, "W"]
-    before: int
+    whole: int
 
 
 class Inputs:
@@ -157,33 +156,25 @@ class Inputs:
             cut=(total - sum(sizes), total),
         )
 
-    def words(self, example: Example, start: int = 0) -> Words:
-        """The words of an example from the number `start` on, cut to `seq_len`.
-
-        Room that they leave is for the words before `start` and, with `document_context`, those of
-        the document; each side has half of it, and what the other does not need.
-        """
-        words, before, after = example.words[start:], example.words[:start], ()
-        room, at = self.layout.seq_len, example.document_at
-        if self.layout.document_context:
-            before = (*example.document[max(at - room, 0) : at], *before)
-            after = example.document[at + len(example.words) :][:room]
+    def words(
+        self, words: Sequence[str], before: Sequence[str] = (), after: Sequence[str] = ()
+    ) -> Words:
+        """Words, cut to `seq_len`, and as many of those before and after them as fit: each side has
+        half of the room that the words leave, and what the other does not need."""
         text, starts = self._word_pieces([*before, *words, *after])
-        begin, end = starts[len(before)], starts[len(before) + len(words)]
         prefix, suffix = self.tokenizer.prefix_ids, self.tokenizer.suffix_ids
-        room -= len(prefix) + len(suffix)
-        spare, behind = max(room - (end - begin), 0), len(text.ids) - end
-        first_piece = begin - min(begin, max(spare // 2, spare - behind))
-        pieces = slice(first_piece, first_piece + room)
-        characters = None if text.characters is None else text.characters[pieces]
-        document = self.framed([Text(text.ids[pieces], characters)], (prefix, (), suffix))
-        bounds = starts[len(before) : len(before) + len(words) + 1] - first_piece
-        size = len(text.ids[pieces])
-        first = bounds[:-1][bounds[:-1] < size] + len(prefix)
-        last = bounds[1:][bounds[1:] <= size] - 1 + len(prefix)
-        read_at = first if self.layout.first_piece else last
-        whole = int((starts[: len(before)] >= first_piece).sum())
-        return Words(document, first, last, read_at, whole)
+        room = self.layout.seq_len - len(prefix) - len(suffix)
+        own = starts[len(before) : len(before) + len(words) + 1]
+        spare, behind = max(room - (own[-1] - own[0]), 0), len(text.ids) - own[-1]
+        begin = own[0] - min(own[0], max(spare // 2, spare - behind))
+        kept = slice(begin, begin + room)
+        characters = None if text.characters is None else text.characters[kept]
+        document = self.framed([Text(text.ids[kept], characters)], (prefix, (), suffix))
+        size, own, starts = len(text.ids[kept]), own - begin, starts - begin
+        first = own[:-1][own[:-1] < size] + len(prefix)
+        last = own[1:][own[1:] <= size] - 1 + len(prefix)
+        whole = int(((starts[:-1] >= 0) & (starts[1:] <= size)).sum())
+        return Words(document, first, last, first if self.layout.first_piece else last, whole)
 
     def row(self, documents: Sequence[Document]) -> Row:
         """A row of documents, not padded."""

@@ -29,7 +29,6 @@ from bertlab.train.checkpoint import load_params
 from bertlab.train.phases import trained_objectives
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer.batches import collate
-from bertlab.transfer.examples import Example
 from bertlab.transfer.inputs import NEW_TOKENS, Inputs, Layout
 
 POOLINGS = ("mean", "max", "first", "last", "pooler")
@@ -148,7 +147,7 @@ class Pretrained:
                 expected = "a list of words" if pretokenized else "a string"
                 raise UserError(f"text {number}: expected {expected}, found {type(text).__name__}")
             if pretokenized:
-                words = inputs.words(Example(str(number), "", words=tuple(text)))
+                words = inputs.words(text)
                 document, names, positions = words.document, tuple(text), words.read_at
             else:
                 document = inputs.document([text])

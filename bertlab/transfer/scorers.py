@@ -9,8 +9,7 @@ Every metric compares gold with predicted, which have one item an example. An it
     the classes of a group of examples (group_exact_match);
     the classes of each of a sentence's targets (micro_*);
     gold: the texts that answer a question, () if it has no answer; predicted: a text, "" for none
-    (exact_match, span_f1);
-    gold: a word's senses; predicted: one sense, or None (sense_f1).
+    (exact_match, span_f1).
 """
 
 import math
@@ -207,21 +206,11 @@ def best_threshold(
     return float(threshold), best / len(scores)
 
 
-def sense_f1(gold: Sequence[Sequence[str]], predicted: Sequence[str | None]) -> float:
-    """Harmonic mean of precision (words that got a sense) and recall (all words).
-
-    Source: Raganato et al. 2017, section 4; Navigli 2009, section 5.
-    """
-    answered = sum(sense is not None for sense in predicted)
-    right = sum(sense in senses for senses, sense in zip(gold, predicted, strict=True))
-    return _f1(right, answered, len(gold))
-
-
 METRICS: dict[str, Callable[[Sequence, Sequence], float]] = {
     metric.__name__: metric
     for metric in (
         *(accuracy, f1, macro_f1, matthews, pearson, spearman, group_exact_match),
-        *(entity_f1, exact_match, span_f1, sense_f1, micro_f1),
+        *(entity_f1, exact_match, span_f1, micro_f1),
     )
 }
 """Name -> (gold, predicted), at least one item each -> value; higher is better."""

@@ -165,8 +165,8 @@ FOLDERS = {
     "sms_spam": "sms_spam",
     "sentences": "trec mr subj",
     "ud_english_ewt": "ud ud_xpos",
-    "WSD_Evaluation_Framework": "wsd",
-    "CoarseWSD-20": "coarse_wsd",
+    "WSD_Evaluation_Framework": "senses_wsd",
+    "CoarseWSD-20": "senses_coarse",
     "conll2003": "ner",
     "wnut17": "wnut17",
     "wikiann_en": "wikiann",
@@ -181,7 +181,11 @@ FOLDERS = {
 }
 TASKS = {name: folder for folder, names in FOLDERS.items() for name in names.split()}
 # Tasks of `bertlab.contrib`, which a config names by module.
-CONTRIB = {"edges": "bertlab.contrib.edges", "babylm": "bertlab.contrib.babylm.tasks"}
+CONTRIB = {
+    "babylm": "bertlab.contrib.babylm.tasks",
+    "edges": "bertlab.contrib.edges",
+    "senses": "bertlab.contrib.senses",
+}
 # Tasks whose texts are longer than the recipes' rows of 128, and BERT's longest rows: RACE's
 # published numbers have 512 positions (fairseq, examples/roberta/README.race.md). SQuAD has
 # windows.

@@ -3,13 +3,13 @@ section 5.3, tables 5 and 6.
 
 Each layer is asked twice, and its body stays as it is:
 
-- senses (`wsd`): a word gets the sense whose mean state in SemCor is nearest, of the senses of its
-  lemma and part of speech, and WordNet's first sense if SemCor lacks the word. The files are those
-  of Raganato et al. 2017 and WordNet's index.sense; the score is F1 on all five test sets together.
-  The report's "most frequent answer" is the paper's first-sense baseline. `coarse_wsd` has twenty
-  words with few, clearly different senses (Loureiro et al. 2021).
+- senses (`senses_wsd`): a word gets the sense whose mean state in SemCor is nearest, of the senses
+  of its lemma and part of speech, and WordNet's first sense if SemCor lacks the word. The files are
+  those of Raganato et al. 2017 and WordNet's index.sense; the score is F1 on all five test sets
+  together. `senses_coarse` has twenty words with few, clearly different senses (Loureiro et al.
+  2021).
 - parts of speech: a linear layer on each word's state. The paper reads the Penn Treebank; `ud_xpos`
-  has the same tags on English EWT (`tasks=wsd+ud_xpos,data=DIR`).
+  has the same tags on English EWT (`tasks=senses_wsd+ud_xpos,data=DIR`).
 
 The paper's rows of CoVe have no counterpart. Its biLM reads characters, as at scale=paper; smaller
 scales read the transformers' subwords. The paper's training of the probe is not verified. The body
@@ -23,6 +23,7 @@ hard to beat.
 from common import LAST_PIECE, claims, read_setting
 
 from bertlab.config import papers
+from bertlab.contrib.senses import KIND
 from bertlab.studies.study import Published
 
 LAYERS = {"embeddings": 0, "first layer": 1, "second layer": 2}
@@ -36,12 +37,11 @@ PUBLISHED = Published(
         "biLM, first layer": (67.4, 97.3),
         "biLM, second layer": (69.0, 96.8),
     },
-    note="No variants here: WordNet 1st sense (the report's most frequent answer); CoVe, first"
-    " layer; CoVe, second layer.",
+    note="No variants here: WordNet 1st sense; CoVe, first layer; CoVe, second layer.",
 )
 CLAIMS = claims(
     PUBLISHED.source,
-    ("biLM, second layer", "biLM, first layer", "WSD F1 69.0 and 67.4", ("sense",)),
+    ("biLM, second layer", "biLM, first layer", "WSD F1 69.0 and 67.4", (KIND,)),
     ("biLM, first layer", "biLM, second layer", "POS 97.3 and 96.8", ("tagging",)),
 )
 
@@ -60,7 +60,7 @@ def get_study(arguments=None):
             },
         },
         overrides={**setting.overrides, **setting.finetuning("probe"), **LAST_PIECE},
-        downstream=setting.downstream(("tagging", "sense")),
+        downstream=setting.downstream(("tagging", KIND)),
         published=PUBLISHED,
         claims=CLAIMS,
     )

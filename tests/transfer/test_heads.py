@@ -379,7 +379,6 @@ def test_dropout_is_on_exactly_with_a_key():
         ("tagging", {"place": "input_output"}, "bilstm=1 layers or more"),
         ("tagging", {"place": "after_first", "bilstm": 1, "spelling": True}, "bilstm=2 layers"),
         ("tagging", {"spelling": True}, "are inputs of a biLSTM"),
-        ("sense", {"bilstm": 2}, "bilstm=2 would stay random"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(kind, settings, message):

@@ -108,11 +108,6 @@ A20, A10, A3 = "a" * 20, "a" * 10, "a" * 3
             {"texts": (A10, A10), "targets": ((9, 10), (0, 1))},
             {"examples": (1, 1), "pieces": (7, 20), "targets": (1, 2)},
         ),
-        (
-            "sense",
-            {"words": tuple(A20), "targets": ((19, 20),)},
-            {"examples": (1, 1), "words": (6, 20)},
-        ),
         # Windows of 9 pieces do not overlap here: from 0, 9 and 18.
         (
             "span",
@@ -213,7 +208,6 @@ def test_words_in_context_are_where_they_are_after_truncation(first_piece, seq_l
     ("kind", "given", "settings", "message"),
     [
         ("word_pair", {"texts": ("ab c", "d"), "targets": ((2, 3), (0, 1))}, {}, "no piece covers"),
-        ("sense", {"words": ("abcdefghi",), "targets": ((0, 1),)}, {"first_piece": False}, "fit"),
         ("span", {"texts": ("who", "the")}, {"characters": True, "tokenizer": WORDS}, "characters"),
         ("span", {"texts": ("abcdefgh", "the")}, {}, "leaves -1 positions"),
         ("span", {"texts": ("a", "the")}, {"doc_stride": 0}, "doc_stride=0"),

@@ -135,16 +135,13 @@ def test_correlations():
     assert METRICS["matthews"]([0, 1, 1], [1, 1, 1]) == 0.0 == METRICS["f1"]([0, 0], [0, 0])
 
 
-def test_groups_targets_and_senses():
+def test_groups_and_targets():
     assert METRICS["group_exact_match"]([[1, 0], [1], [0]], [[1, 0], [0], [0]]) == pytest.approx(
         2 / 3
     )
     gold, predicted = [[["a", "b"]], [["c"]]], [[["a"]], [["d"]]]
     assert METRICS["micro_f1"](gold, predicted) == pytest.approx(2 / 5)
     assert METRICS["micro_f1"]([[[]]], [[[]]]) == 0
-    senses = [("s1", "s2"), ("s3",), ("s4",)]
-    assert METRICS["sense_f1"](senses, ["s2", "s3", None]) == pytest.approx(4 / 5)
-    assert METRICS["sense_f1"](senses, ["s2", "s3", "s5"]) == pytest.approx(2 / 3)
 
 
 TYPES = ("PER", "LOC", "X-Y")

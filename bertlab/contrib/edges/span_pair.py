@@ -130,7 +130,7 @@ class SpanPair(Kind):
         spans = max((len(target) for example in examples for target in example.spans), default=1)
         rows, cuts = [], []
         for number, example in enumerate(examples):
-            words, there = inputs.words(example), 0
+            words, there = inputs.words(example.words), 0
             for first in range(0, len(example.spans), MOST_TARGETS):
                 chosen = slice(first, first + MOST_TARGETS)
                 fields = _target_fields(example, chosen, words, spans)

@@ -7,12 +7,11 @@ from bertlab.transfer.kinds.candidate import Candidate
 from bertlab.transfer.kinds.choice import Choice
 from bertlab.transfer.kinds.classification import Classification
 from bertlab.transfer.kinds.regression import Regression
-from bertlab.transfer.kinds.sense import Sense
 from bertlab.transfer.kinds.span import Span
 from bertlab.transfer.kinds.tagging import Tagging
 from bertlab.transfer.kinds.word_pair import WordPair
 
-_ALL = Classification, Regression, Tagging, Choice, Span, WordPair, Sense, Candidate
+_ALL = Classification, Regression, Tagging, Choice, Span, WordPair, Candidate
 KINDS: dict[str, Kind] = {kind.name: kind() for kind in _ALL}
 """One object a kind: it makes rows of examples, and predictions of its head's outputs."""
 

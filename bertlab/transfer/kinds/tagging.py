@@ -93,7 +93,12 @@ class Tagging(Kind):
 
     def row(self, inputs: Inputs, example: Example, texts: int) -> tuple[Row, Cut]:
         """The words as one text; the words around them in the row have no label."""
-        words = inputs.words(example)
+        before, after = (), ()
+        if inputs.layout.document_context:
+            room, at = inputs.layout.seq_len, example.document_at
+            before = example.document[max(at - room, 0) : at]
+            after = example.document[at + len(example.words) :][:room]
+        words = inputs.words(example.words, before, after)
         cut = {"words": (len(example.words) - len(words.read_at), len(example.words))}
         fields = word_fields(example, words.read_at, inputs.layout)
         return inputs.row([words.document]) | fields, cut

@@ -27,7 +27,6 @@ DEFAULT_METRICS = {
     "tagging": ("accuracy",),
     "span": ("span_f1", "exact_match"),
     "candidate": ("span_f1", "exact_match"),
-    "sense": ("sense_f1",),
 }
 """By kind of task; the first selects."""
 
@@ -65,6 +64,7 @@ def file_task(
     folder: str = "",
     label_names: tuple[str, ...] = (),
     every_label: bool = False,
+    divided: bool = True,
     **fields,
 ) -> Task:
     """A task with a file or folder a split.
@@ -80,6 +80,7 @@ def file_task(
         folder: in the task's folder, where files may be too.
         label_names: the classes in order; () for those of train, sorted.
         every_label: () stands for those of all splits.
+        divided: False: no split is held out.
         fields: others of `Task`.
     """
     splits = {"train": train, "valid": valid, "test": test}
@@ -100,7 +101,7 @@ def file_task(
         labels, unseen = (), ()
         if kind in CLASSES or label_names or every_label:
             labels, unseen, published = number_labels(published, label_names, every_label)
-        if kind != "sense":  # which trains nothing, so nothing is selected
+        if divided:
             published = divide(published, options, fields.get("symmetric", False))
         return TaskData(labels, published, unseen)
 

@@ -14,7 +14,6 @@ from bertlab.transfer.tasks.questions import (
     race,
     squad,
 )
-from bertlab.transfer.tasks.senses import all_words, coarse_senses
 from bertlab.transfer.tasks.sentences import definite_pronouns, sentiment_trees
 from bertlab.transfer.tasks.tables import labelled_folders, labelled_lines, multiple_choice, table
 
@@ -189,12 +188,6 @@ _WORDS = (
     conll("wikiann", language_prefix=True, train="train", valid="dev", test="test"),
     conllu("ud", **_TREEBANK),
     conllu("ud_xpos", tag=XPOS, **_TREEBANK),
-    all_words(
-        "wsd",
-        train=("Training_Corpora/SemCor/semcor.data.xml", "semcor.data.xml"),
-        test=("Evaluation_Datasets/ALL/ALL.data.xml", "ALL.data.xml"),
-    ),
-    coarse_senses("coarse_wsd"),
 )
 
 TASKS = (*_GLUE, *_SUPERGLUE, *_QUESTIONS, *_TEXTS, *_WORDS)

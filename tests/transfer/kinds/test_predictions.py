@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bertlab.errors import UserError
 from bertlab.transfer.examples import Answer, Example
 from bertlab.transfer.kinds import KINDS
 from bertlab.transfer.scoring import most_frequent
@@ -80,28 +79,6 @@ def test_spans_are_averaged_by_their_probabilities():
     assert found["predicted"] == "b"
     expected = math.log(2) - 9 - math.log(0.7)
     assert found["null_odds"] == pytest.approx(expected)
-
-
-def test_a_sense_is_the_nearest_mean_of_its_word_or_the_first():
-    def line(name, word, state, senses, first=None):
-        example = Example(name, "f:1", group=word, label=senses, choices=(first,) if first else ())
-        return lines_of("sense", [example], [{"state": np.float32(state)}])[0]
-
-    # By cosine the mean of a is nearer to (1, 0.1), although b is nearer in space.
-    train = [line("0", "w", (10, 0), ("a",)), line("1", "w", (30, 2), ("a",))]
-    train += [line("2", "w", (1, 1), ("b",))]
-    test = [line("3", "w", (1, 0.1), ("a",)), line("4", "new", (1, 0), ("c",), first="c")]
-    lines, _ = KINDS["sense"].finish(test, train, SETTINGS)
-    assert [x["predicted"] for x in lines] == ["a", "c"] and "state" not in lines[0]
-    own, _ = KINDS["sense"].finish(train, train, SETTINGS)
-    assert [x["gold"] for x in own] == [None] * 3, "valid has no score"
-    with pytest.raises(UserError, match="'new' is not in the training data"):
-        KINDS["sense"].finish([line("5", "new", (1, 0), None)], train, SETTINGS)
-
-
-def test_kinds_without_probabilities_have_no_average():
-    with pytest.raises(UserError, match="predictions of a sense task have no probabilities"):
-        KINDS["sense"].average([], ())
 
 
 @pytest.mark.parametrize("name", KINDS)

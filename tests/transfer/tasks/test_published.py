@@ -84,11 +84,6 @@ RACE = json.dumps(
         "answers": ["B", "D"],
     }
 )
-COARSE = {
-    "apple/classes_map.txt": '{"0": "apple_inc", "1": "apple_fruit"}',
-    **every_split(["apple/train.data.txt", "apple/test.data.txt"], "1\tAn apple fell\n"),
-    **every_split(["apple/train.gold.txt", "apple/test.gold.txt"], "1\n"),
-}
 INFERENCE = [f"snli_1.0_{split}.jsonl" for split in ("train", "dev", "test")]
 SCITAIL = [f"snli_format/scitail_1.0_{split}.txt" for split in ("train", "dev", "test")]
 STORY_FILES = [f"cloze_test_{s}__spring2016 - cloze_test_ALL_{s}.csv" for s in ("val", "test")]
@@ -364,27 +359,6 @@ def test_words_in_context(tmp_path):
     (one, *_) = load_task(find_task("wic"), options).examples["train"]
     found = [text[slice(*target)] for text, target in zip(one.texts, one.targets)]
     assert (found, one.label) == (["place", "place"], 0)
-
-
-def test_senses(tmp_path):
-    xml = (
-        '<corpus lang="en"><text id="d0"><sentence id="d0.s0"><wf lemma="a" pos="DET">A</wf>'
-        '<instance id="d0.s0.t0" lemma="Hot dog" pos="NOUN">hot dog</instance>'
-        '<instance id="d0.s0.t1" lemma="run" pos="VERB">ran</instance></sentence></text></corpus>'
-    )
-    gold = "d0.s0.t0 hot_dog%1:13:00::\nd0.s0.t1 run%2:38:00:: run%2:38:01::\n"
-    index = "run%2:38:00:: 01926311 1 106\nrun%2:38:01:: 02075049 2 1\nrun%5:00:00:: 1 1 0\n"
-    files = {"semcor.data.xml": xml, "semcor.gold.key.txt": gold, "dict/index.sense": index}
-    files |= {"ALL.data.xml": xml, "ALL.gold.key.txt": gold}
-    examples = load_task(find_task("wsd"), publish(tmp_path, files)).examples
-    first, second = examples["train"]
-    assert examples["valid"] == examples["train"] and examples["test"][0].label == first.label
-    assert (first.words, first.targets) == (("A", "hot", "dog", "ran"), ((1, 3),))
-    assert (second.group, second.choices) == ("run#VERB", ("run%2:38:00::",))
-    assert second.label == ("run%2:38:00::", "run%2:38:01::") and first.choices == ()
-    coarse = load_task(find_task("coarse_wsd"), publish(tmp_path / "coarse", COARSE)).examples
-    (one,) = coarse["test"]
-    assert (one.words[1], one.targets, one.label) == ("apple", ((1, 2),), ("apple_fruit",))
 
 
 # Task, file, what replaces its text as published above, what is in the message.

@@ -1,4 +1,4 @@
-"""Word senses, in the files of Raganato et al. 2017 and of CoarseWSD-20.
+"""Word senses, in the files of Raganato et al. 2017 (WSD) and of CoarseWSD-20 (COARSE).
 
 Raganato: NAME.data.xml has sentences of <wf> (a word) and <instance> (a word with a sense), with
 lemma and part of speech; NAME.gold.key.txt has an instance's id and its senses a line. First senses
@@ -8,23 +8,32 @@ a tab, the sentence), SPLIT.gold.txt (a class a line), classes_map.txt ({"0": "a
 """
 
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
+from bertlab.transfer.scorers import METRICS
 from bertlab.transfer.tasks.assemble import file_task
-from bertlab.transfer.tasks.base import Task
 from bertlab.transfer.tasks.files import parse_each, parse_json, read_lines, read_text
 
+KIND = "bertlab.contrib.senses.kind:SENSE"
 _INDEX = ("index.sense", "dict/index.sense", "WordNet-3.0/dict/index.sense")
 # WordNet's ss_type in a sense's key; 5 is an adjective satellite.
 _PARTS_OF_SPEECH = {"1": "NOUN", "2": "VERB", "3": "ADJ", "4": "ADV", "5": "ADJ"}
 
 
-def all_words(name: str, **task) -> Task:
-    """Words with WordNet's senses; WordNet's `index.sense` is in a folder above the files."""
-    return file_task(name, "sense", _read_xml, **task)
+def sense_f1(gold: Sequence[Sequence[str]], predicted: Sequence[str | None]) -> float:
+    """Harmonic mean of precision (words that got a sense) and recall (all words).
+
+    Source: Raganato et al. 2017, section 4; Navigli 2009, section 5.
+    """
+    answered = sum(sense is not None for sense in predicted)
+    right = sum(sense in senses for senses, sense in zip(gold, predicted, strict=True))
+    return 2 * right / (answered + len(gold))
+
+
+METRICS["sense_f1"] = sense_f1
 
 
 def _read_xml(path: Path, split: str) -> Iterator[Example]:
@@ -65,24 +74,19 @@ def _lemma_and_part(key: str) -> str:
     return f"{lemma}#{_PARTS_OF_SPEECH[rest[0]]}"
 
 
-def coarse_senses(name: str, **task) -> Task:
-    """CoarseWSD-20; every word's senses are in its training data."""
+def _read_folders(directory: Path, split: str) -> Iterator[Example]:
+    for path in sorted(directory.glob("*/classes_map.txt")):
+        word, classes = path.parent.name, parse_json(read_text(path), path)
 
-    def read(directory: Path, split: str) -> Iterator[Example]:
-        for path in sorted(directory.glob("*/classes_map.txt")):
-            word, classes = path.parent.name, parse_json(read_text(path), path)
+        def parse(row: tuple[str, str], where: str, word=word, classes=classes):
+            at, _, sentence = row[0].partition("\t")
+            words, target = tuple(sentence.split()), (int(at), int(at) + 1)
+            if target[1] > len(words):
+                raise ValueError(f"the sentence has no word {at}")
+            sense = (classes[row[1].strip()],)
+            yield Example("", where, label=sense, words=words, targets=(target,), group=word)
 
-            def parse(row: tuple[str, str], where: str, word=word, classes=classes):
-                at, _, sentence = row[0].partition("\t")
-                words, target = tuple(sentence.split()), (int(at), int(at) + 1)
-                if target[1] > len(words):
-                    raise ValueError(f"the sentence has no word {at}")
-                sense = (classes[row[1].strip()],)
-                yield Example("", where, label=sense, words=words, targets=(target,), group=word)
-
-            yield from parse_each(_with_gold(path.parent / f"{split}.data.txt"), parse)
-
-    return file_task(name, "sense", read, train="./", test="./", **task)
+        yield from parse_each(_with_gold(path.parent / f"{split}.data.txt"), parse)
 
 
 def _with_gold(path: Path) -> list[tuple[str, tuple[str, str]]]:
@@ -93,3 +97,24 @@ def _with_gold(path: Path) -> list[tuple[str, tuple[str, str]]]:
     if len(lines) != len(answers):
         raise UserError(f"{gold}: {len(answers)} labels for the {len(lines)} lines of {path.name}")
     return [(where, (line, answer)) for (where, line), answer in zip(lines, answers)]
+
+
+# Nothing is trained, so nothing is selected: no valid is held out.
+WSD = file_task(
+    "senses_wsd",
+    KIND,
+    _read_xml,  # WordNet's `index.sense` is in a folder above the files
+    metrics="sense_f1",
+    divided=False,
+    train=("Training_Corpora/SemCor/semcor.data.xml", "semcor.data.xml"),
+    test=("Evaluation_Datasets/ALL/ALL.data.xml", "ALL.data.xml"),
+)
+COARSE = file_task(
+    "senses_coarse",
+    KIND,
+    _read_folders,  # every word's senses are in its training data
+    metrics="sense_f1",
+    divided=False,
+    train="./",
+    test="./",
+)

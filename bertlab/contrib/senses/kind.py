@@ -15,7 +15,7 @@ from bertlab.transfer.batches import NO_LABEL, Row
 from bertlab.transfer.cut import Cut
 from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import TaskHead, penalised
-from bertlab.transfer.inputs import Inputs, Words
+from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.kinds.base import Kind, Line
 
 
@@ -54,7 +54,7 @@ class Sense(Kind):
     "valid" has no score.
     """
 
-    name = "sense"
+    name = "bertlab.contrib.senses.kind:SENSE"
     head = SenseHead
     is_trained = False
 
@@ -67,12 +67,18 @@ class Sense(Kind):
         return {"label": np.int32(NO_LABEL if example.label is None else 0)}
 
     def row(self, inputs: Inputs, example: Example, texts: int) -> tuple[Row, Cut]:
-        """The sentence from its beginning, or from where its word still fits, with `sense_at`."""
-        words, at = words_around(inputs, example)
-        total = len(example.words)
-        cut = {"words": (total - len(words.first) - words.before, total)}
-        row = inputs.row([words.document]) | {"sense_at": np.int32(at)}
-        return row | self.label_fields(example), cut
+        """The sentence, or as much of it around the word as fits, with `sense_at`."""
+        sentence, (begin, end) = example.words, example.targets[0]
+        words = inputs.words(sentence[begin:end], sentence[:begin], sentence[end:])
+        at = 0 if inputs.layout.first_piece else end - begin - 1
+        if at >= len(words.read_at):
+            raise UserError(
+                f"{example.where}: {sentence[begin + at]!r} alone does not fit into"
+                f" config.data.seq_len={inputs.layout.seq_len}; raise it"
+            )
+        row = inputs.row([words.document]) | {"sense_at": np.int32(words.read_at[at])}
+        cut = len(sentence) - words.whole, len(sentence)
+        return row | self.label_fields(example), {"words": cut}
 
     def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
         """The state of each word, for `finish`."""
@@ -124,17 +130,4 @@ def nearest_senses(train: Sequence[Line], lines: Sequence[Line]) -> list[str]:
     return found
 
 
-def words_around(inputs: Inputs, example: Example) -> tuple[Words, int]:
-    """The words of the row, and the position at which the word in question is read."""
-    begin, end = example.targets[0]
-    word, start = begin if inputs.layout.first_piece else end - 1, 0
-    while True:
-        words = inputs.words(example, start)
-        if word - start < len(words.read_at):
-            return words, int(words.read_at[word - start])
-        if start == word:
-            raise UserError(
-                f"{example.where}: {example.words[word]!r} alone does not fit into"
-                f" config.data.seq_len={inputs.layout.seq_len}; raise it"
-            )
-        start += max(1, (word - start) // 2)
+SENSE = Sense()
