@@ -28,20 +28,14 @@ Compare left-to-right with right-to-left and with the bound, and pseudo only wit
 """
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 from bertlab.errors import UserError
-from bertlab.evals.questions import (
-    Answerer,
-    Question,
-    Text,
-    by_chain_rule,
-    in_random_orders,
-    one_by_one,
-)
+from bertlab.evals.questions import Answerer, Text, by_chain_rule, in_random_orders, one_by_one
 from bertlab.evals.ratio import ratio
 from bertlab.evals.scoring import scoring
 from bertlab.objectives.program import Program
@@ -65,13 +59,8 @@ BLOCK = 1000
 
 
 class Score(NamedTuple):
-    """How likely a model finds a text.
-
-    Attributes:
-        log_probability: Nats, summed over the scored tokens.
-        tokens: How many were scored.
-        closing: The part of `log_probability` for where the text ends: its special tokens.
-    """
+    """How likely a model finds a text: nats summed over the scored tokens, how many these are, and
+    the part of the nats for where the text ends, its special tokens."""
 
     log_probability: float
     tokens: int
@@ -82,34 +71,30 @@ class Scorer:
     """Scores texts by a program's model."""
 
     def __init__(self, program: Program, tokenizer, trained: Collection[str] | None = None):
-        """Finds how the model predicts tokens.
-
-        Args:
-            program: Model and objectives.
-            tokenizer: Of its texts.
-            trained: Names of the objectives with a weight in training; None: all.
-        """
+        """Finds how the model predicts tokens, by the objectives with a weight in training (None:
+        all); by the first in the config, if several can."""
         self.program, self.tokenizer = program, tokenizer
         self.scorings = {
             name: scoring(objective)
             for name, objective in program.objectives.items()
             if trained is None or name in trained
         }
-        self.answerers, self.names = {}, {}
+        self.names = {}
         for name, how in self.scorings.items():
             for ability in ("forward", "backward", "hidden"):
-                predict = getattr(how, ability)
-                if ability == "hidden" and program.vocabulary.mask_id is None:
-                    continue
-                if predict is not None and ability not in self.names:  # the first in the config
-                    self.names[ability] = name
-                    self.answerers[ability] = Answerer(program, name, predict)
+                if getattr(how, ability) is not None:
+                    self.names.setdefault(ability, name)
+        if program.vocabulary.mask_id is None:
+            self.names.pop("hidden", None)
+        self.answerers = {
+            ability: Answerer(program, name, getattr(self.scorings[name], ability))
+            for ability, name in self.names.items()
+        }
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of score that the model allows, its default first."""
-        hidden = self.scorings.get(self.names.get("hidden"))
-        ordered = hidden is not None and hidden.in_order
+        ordered = "hidden" in self.names and self.scorings[self.names["hidden"]].in_order
         return tuple(
             kind
             for kind, needs in KINDS.items()
@@ -131,14 +116,8 @@ class Scorer:
     def score(
         self, params: Any, texts: Sequence[Text], kind: str | None = None, orders: int = ORDERS
     ) -> list[Score]:
-        """The score of each text.
-
-        Args:
-            params: Of the program.
-            texts: From `questions.encode`.
-            kind: One of `kinds`; None: the first.
-            orders: Random orders a text, for "any-order".
-        """
+        """The score of each text, of one of `kinds` (None: the first); "any-order" draws so many
+        random orders a text."""
         kind = self.check_kind(kind)
         longest = longest_text(self.program.body.shape)
         for number, text in enumerate(texts, 1):
@@ -150,40 +129,36 @@ class Scorer:
         scores = []
         for start in range(0, len(texts), BLOCK):
             block = texts[start : start + BLOCK]
-            both = [self._scores(params, block, kind, ability, orders) for ability in KINDS[kind]]
-            for same_text in zip(*both):
-                nats, tokens, closing = np.mean(same_text, axis=0).tolist()
+            sums = [self._sums(params, block, kind, ability, orders) for ability in KINDS[kind]]
+            for nats, tokens, closing in np.mean(sums, axis=0).tolist():
                 scores.append(Score(nats, round(tokens), closing))
         return scores
 
-    def _scores(self, params, texts, kind: str, ability: str, orders: int) -> list[Score]:
-        questions = [
-            question
-            for number, text in enumerate(texts)
-            for question in self._questions(number, text, kind, ability, orders)
-        ]
-        nats, closing, asked = *np.zeros((2, len(texts))), [set() for _ in texts]
+    def _sums(
+        self, params, texts, kind: str, ability: str, orders: int
+    ) -> Float[np.ndarray, "N 3"]:
+        """What a `Score` has, of each text, by one ability."""
+        how, questions = self.scorings[self.names[ability]], []
+        first, continues = int(how.from_before), None
+        if kind == "pseudo-within-word":
+            continues = self.tokenizer.continues()
+        for number, text in enumerate(texts):
+            if kind == "any-order":
+                questions += in_random_orders(number, text, first, orders, how.in_order)
+            elif ability == "hidden":
+                questions += one_by_one(number, text, first, continues)
+            else:
+                questions += by_chain_rule(number, text, ability, self.tokenizer)
+        sums, asked = np.zeros((len(texts), 3)), [set() for _ in texts]
         for question, answer in zip(questions, self.answerers[ability](params, texts, questions)):
-            nats[question.text] += question.weight * answer.sum()
             special = ~np.isin(question.asked, texts[question.text].pieces)
-            closing[question.text] += answer[special].sum()
+            sums[question.text, 0] += question.weight * answer.sum()
+            sums[question.text, 2] += answer[special].sum()
             asked[question.text].update(question.asked.tolist())
-        tokens = np.array([len(positions) for positions in asked])
+        sums[:, 1] = [len(positions) for positions in asked]
         if kind == "any-order" and self.tokenizer.suffix_ids:
-            nats -= np.log(np.maximum(1, tokens * (tokens + 1)))
-        columns = nats.tolist(), tokens.tolist(), closing.tolist()
-        return [Score(*score) for score in zip(*columns)]
-
-    def _questions(
-        self, number: int, text: Text, kind: str, ability: str, orders: int
-    ) -> Iterator[Question]:
-        how = self.scorings[self.names[ability]]
-        if kind == "any-order":
-            return in_random_orders(number, text, int(how.from_before), orders, how.in_order)
-        if ability != "hidden":
-            return by_chain_rule(number, text, ability, self.tokenizer)
-        continues = self.tokenizer.continues() if kind == "pseudo-within-word" else None
-        return one_by_one(number, text, int(how.from_before), continues)
+            sums[:, 0] -= np.log(np.maximum(1, sums[:, 1] * (sums[:, 1] + 1)))
+        return sums
 
 
 def bits_per_byte(texts: Sequence[Text], scores: Sequence[Score], unk_id: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ scaled at each position, so nothing underflows.
 
 import dataclasses
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -56,110 +57,12 @@ def chain_of(language, vocab_size: int, ids: Int[np.ndarray, "W"]) -> Chain:
     )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Messages:
-    """Results of both recursions at every position.
+class Order(NamedTuple):
+    """Rows as chains: their positions in the chain's order, and before each HOLD, MOVE (the chain's
+    next word) or START (a document's first word)."""
 
-    Attributes:
-        before: Joint probability of state, count so far, and what is visible before.
-        after: Probability of what is visible after and of the row's count, given state and count.
-        log_scale: Log of the factor that their product lacks.
-        log_total: Log probability of everything visible.
-    """
-
-    before: Float[np.ndarray, "R L K S"]
-    after: Float[np.ndarray, "R L K S"]
-    log_scale: Float[np.ndarray, "R L"]
-    log_total: Float[np.ndarray, "R"]
-
-    def states(self, counted: int = 0) -> Float[np.ndarray, "R L S"]:
-        """Joint probability of each state and all that is visible elsewhere; the position itself
-        adds `counted` to the count."""
-        size = self.before.shape[2] - counted
-        return (self.before[:, :, :size] * self.after[:, :, counted:]).sum(axis=2)
-
-
-def infer(
-    chain: Chain,
-    steps: Int[np.ndarray, "R L"],
-    evidence: Float[np.ndarray, "R L S"],
-    chosen: Float[np.ndarray, "R L S"],
-    counts: Int[np.ndarray, "R"],
-) -> Messages:
-    """Forward and backward recursion over rows of evidence.
-
-    Args:
-        chain: The language.
-        steps: Before each position: HOLD, MOVE (the chain's next word) or START (a document's first
-            word).
-        evidence: P(what is visible | state); 1 if nothing is.
-        chosen: The same where the position counts as chosen; 0 where it cannot be.
-        counts: Chosen positions of each row.
-    """
-    rows, length = steps.shape
-    shape = (rows, counts.max(initial=0) + 1, len(chain.start))
-    before, after = np.empty((2, length, *shape))
-    log_scale = np.zeros((length, rows))
-    evidence, chosen = (x.swapaxes(0, 1)[:, :, None] for x in (evidence, chosen))
-    moves, starts = (steps.T[:, :, None, None] == kind for kind in (MOVE, START))
-
-    def scaled(message, log):
-        top = message.max(axis=(1, 2))
-        top = np.where(top > 0, top, 1.0)  # impossible states stay zero
-        return message / top[:, None, None], log + np.log(top)
-
-    message, log = np.zeros(shape), np.zeros(rows)
-    message[:, 0] = chain.start
-    for i in range(length):
-        started = chain.start * message.sum(axis=2, keepdims=True)
-        message = np.where(moves[i], message @ chain.transition, message)
-        before[i], log = scaled(np.where(starts[i], started, message), log)
-        log_scale[i] += log
-        message = before[i] * evidence[i]
-        message[:, 1:] += before[i, :, :-1] * chosen[i]
-    with np.errstate(divide="ignore"):
-        log_total = np.log(message[np.arange(rows), counts].sum(axis=1)) + log
-
-    message, log = np.zeros(shape), np.zeros(rows)
-    message[np.arange(rows), counts] = 1.0
-    for i in range(length - 1, -1, -1):
-        after[i], log = scaled(message, log)
-        log_scale[i] += log
-        message = after[i] * evidence[i]
-        message[:, :-1] += after[i, :, 1:] * chosen[i]
-        started = (chain.start * message).sum(axis=2, keepdims=True)
-        message = np.where(moves[i], message @ chain.transition.T, message)
-        message = np.where(starts[i], started, message)
-    return Messages(before.swapaxes(0, 1), after.swapaxes(0, 1), log_scale.T, log_total)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Reading:
-    """Rows as chains under one relation of their segments.
-
-    Attributes:
-        prior: Probability of the relation.
-        order: The row's positions in the order of the chain.
-        steps: HOLD, MOVE or START, in that order.
-    """
-
-    prior: float
-    order: Int[np.ndarray, "R L"]
+    positions: Int[np.ndarray, "R L"]
     steps: Int[np.ndarray, "R L"]
-
-    def infer(self, chain: Chain, evidence, chosen, counts, rows=slice(None)) -> Messages:
-        """`infer` on some of the rows; evidence and messages are in the order of the row."""
-        order = self.order[rows]
-        position = np.argsort(order, axis=1)[:, :, None]
-        evidence, chosen = (
-            np.take_along_axis(x, order[:, :, None], axis=1) for x in (evidence, chosen)
-        )
-        found = infer(chain, self.steps[rows], evidence, chosen, counts)
-        before, after = (
-            np.take_along_axis(x, position[..., None], axis=1) for x in (found.before, found.after)
-        )
-        log_scale = np.take_along_axis(found.log_scale, position[..., 0], axis=1)
-        return Messages(before, after, log_scale, found.log_total)
 
 
 def words_of(batch: Batch, vocabulary: Vocabulary) -> Bool[np.ndarray, "R L"]:
@@ -167,21 +70,70 @@ def words_of(batch: Batch, vocabulary: Vocabulary) -> Bool[np.ndarray, "R L"]:
     return (batch["documents"] > 0) & ~vocabulary.is_special(batch["tokens"])
 
 
-def read(
-    batch: Batch, words: Bool[np.ndarray, "R L"], relations: Mapping[str, float]
-) -> list[Reading]:
-    """A reading for each relation: "follows", "random" (segments of two documents) or "swapped"."""
-    segments, readings = batch["segments"], []
-    for relation, prior in relations.items():
-        first = segments == 1 if relation == "swapped" else np.ones_like(words)
-        order = np.argsort(~(first & words), axis=1, kind="stable")
-        # One chain runs through a stretch.
-        stretch = batch["documents"] * 2 + (segments if relation == "random" else 0)
-        word = np.take_along_axis(words, order, axis=1)
-        stretch = np.take_along_axis(stretch, order, axis=1)
-        last = np.maximum.accumulate(np.where(word, np.arange(word.shape[1]), -1), axis=1)
-        last = np.pad(last, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]  # the word before
-        same = np.take_along_axis(stretch, np.maximum(last, 0), axis=1) == stretch
-        steps = np.where(word, np.where((last >= 0) & same, MOVE, START), HOLD)
-        readings.append(Reading(prior, order, steps))
-    return readings
+def order_of(batch: Batch, words: Bool[np.ndarray, "R L"], relation: str) -> Order:
+    """Of rows whose segments are in a relation: "follows", "random" (of two documents) or
+    "swapped"."""
+    segments = batch["segments"]
+    first = segments == 1 if relation == "swapped" else np.ones_like(words)
+    positions = np.argsort(~(first & words), axis=1, kind="stable")
+    # One chain runs through a stretch.
+    stretch = batch["documents"] * 2 + (segments if relation == "random" else 0)
+    word = np.take_along_axis(words, positions, axis=1)
+    stretch = np.take_along_axis(stretch, positions, axis=1)
+    last = np.maximum.accumulate(np.where(word, np.arange(word.shape[1]), -1), axis=1)
+    last = np.pad(last, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]  # the word before
+    same = np.take_along_axis(stretch, np.maximum(last, 0), axis=1) == stretch
+    return Order(positions, np.where(word, np.where((last >= 0) & same, MOVE, START), HOLD))
+
+
+def infer(
+    chain: Chain,
+    order: Order,
+    evidence: Float[np.ndarray, "R L S"],
+    chosen: Float[np.ndarray, "R L S"],
+    counts: Int[np.ndarray, "R"],
+) -> tuple[Float[np.ndarray, "2 R L S"], Float[np.ndarray, "R L"]]:
+    """Joint probability of each state and all that is visible elsewhere, if the position itself
+    does not count as chosen (0) or does (1); and the log of the factor that they lack.
+
+    Args:
+        chain: The language.
+        order: Of the rows' positions.
+        evidence: P(what is visible | state); 1 if nothing is.
+        chosen: The same where the position counts as chosen; 0 where it cannot be.
+        counts: Chosen positions of each row.
+    """
+    row, size = np.arange(len(counts)), counts.max(initial=0) + 1
+    at = row, order.positions.T
+    evidence, chosen, steps = evidence[at][:, :, None], chosen[at][:, :, None], order.steps.T
+    restart = np.tile(chain.start, (len(chain.start), 1))
+    first, last = np.zeros((2, len(row), size, len(chain.start)))
+    first[:, 0] = chain.start
+    last[row, size - 1 - counts] = 1.0
+    before, log_before = recursion(first, steps, chain.transition, restart, evidence, chosen)
+    steps = np.vstack([steps[1:], np.full_like(steps[:1], HOLD)])[::-1]
+    after, log_after = recursion(
+        last, steps, chain.transition.T, restart.T, evidence[::-1], chosen[::-1]
+    )
+    after = after[::-1, :, ::-1]  # the remaining count
+    place = np.argsort(order.positions, axis=1), row[:, None]
+    states = [
+        (before[:, :, : size - counted] * after[:, :, counted:]).sum(axis=2)[place]
+        for counted in (0, 1)
+    ]
+    return np.stack(states), (log_before + log_after[::-1])[place]
+
+
+def recursion(message: Float[np.ndarray, "R K S"], steps, move, restart, evidence, chosen):
+    """The message before the evidence of each position [L, R, K, S], by state and count so far; and
+    the log of its scale [L, R]."""
+    found = np.empty((len(steps), *message.shape))
+    tops = np.empty(steps.shape)
+    for i, step in enumerate(steps):
+        message = np.choose(step[:, None, None], (message, message @ move, message @ restart))
+        top = message.max(axis=(1, 2))
+        tops[i] = np.where(top > 0, top, 1.0)  # impossible states stay zero
+        found[i] = message / tops[i, :, None, None]
+        message = found[i] * evidence[i]
+        message[:, 1:] += found[i, :, :-1] * chosen[i]
+    return found, np.log(tops).cumsum(axis=0)

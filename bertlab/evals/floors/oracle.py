@@ -4,7 +4,7 @@ It conditions only on what a model sees. Special tokens that the model must pred
 exact if all rows are alike, and a lower bound otherwise.
 
 Corruption is a channel P(input | word) between the language and what the model sees. If exactly n
-positions of a row are chosen, the choices depend on each other, and the messages of `chain` count
+positions of a row are chosen, the choices depend on each other, and the recursions of `chain` count
 them. A document does not see the others of its row but shares the row's count, so any of their
 words may be chosen.
 """
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from bertlab.evals.floors.chain import Batch, Chain, Reading, read, words_of
+from bertlab.evals.floors.chain import Batch, Chain, Order, infer, order_of, words_of
 from bertlab.objectives.base import Objective, Vocabulary
 
 ROWS = 256
@@ -43,8 +43,13 @@ class Corruption:
     count: Int[np.ndarray, "R"] | None = None
     rate: float | Float[np.ndarray, "R"] = 0.0
 
+    @property
+    def chance(self) -> float | Float[np.ndarray, "R 1 1"]:
+        """That a word is chosen; given a row's count, any leads to the same answers."""
+        return 0.5 if self.count is not None else np.reshape(self.rate, (-1, 1, 1))
 
-@dataclasses.dataclass(frozen=True, eq=False)
+
+@dataclasses.dataclass(eq=False)
 class Oracle:
     """Exact inference on some rows. Every method returns −log p(right answer | what a model sees).
 
@@ -54,7 +59,7 @@ class Oracle:
         vocabulary: Of the run.
         relations: Prior probability of each relation of a row's segments (`relations_of`).
         viewed: The objective that made the view, if it is not the asking one.
-        caveats: Why an answer is only a lower bound if rows differ in length; added by answers.
+        bound: Whether an answer is only a lower bound if rows differ in length; set by answers.
     """
 
     chain: Chain
@@ -62,7 +67,7 @@ class Oracle:
     vocabulary: Vocabulary
     relations: Mapping[str, float]
     viewed: Objective | None = None
-    caveats: set[str] = dataclasses.field(default_factory=set)
+    bound: bool = False
 
     @functools.cached_property
     def words(self) -> Bool[np.ndarray, "R L"]:
@@ -70,29 +75,25 @@ class Oracle:
         return words_of(self.batch, self.vocabulary)
 
     @functools.cached_property
-    def readings(self) -> list[Reading]:
-        """Of each relation."""
-        return read(self.batch, self.words, self.relations)
+    def orders(self) -> dict[str, Order]:
+        """By relation."""
+        return {name: order_of(self.batch, self.words, name) for name in self.relations}
 
     @functools.cached_property
     def emission(self) -> Float[np.ndarray, "R L S"]:
         """P(clean word | state)."""
         return self.chain.emission.T[self.batch["tokens"]]
 
-    def states(self, evidence, chosen, counts, rows=slice(None)):
-        """Joint probability of what is visible elsewhere, each state, and that the position is not,
-        or is, counted as chosen; both [R, L, S] up to one factor a position.
-        """
-        found = [
-            reading.infer(self.chain, evidence, chosen, counts, rows) for reading in self.readings
-        ]
-        priors = np.log([reading.prior for reading in self.readings])
-        logs = np.stack([prior + messages.log_scale for prior, messages in zip(priors, found)])
-        weights = np.exp(logs - logs.max(axis=0))[..., None]
-        return tuple(
-            sum(weight * messages.states(counted) for weight, messages in zip(weights, found))
-            for counted in (0, 1)
-        )
+    def states(self, evidence, chosen, counts, rows=slice(None)) -> Float[np.ndarray, "2 R L S"]:
+        """As `infer`'s, over all relations; up to one factor a position."""
+        found, logs = [], []
+        for name, order in self.orders.items():
+            order = Order(*(array[rows] for array in order))
+            states, log_scale = infer(self.chain, order, evidence, chosen, counts)
+            found.append(states)
+            logs.append(np.log(self.relations[name]) + log_scale)
+        weights = np.exp(logs - np.max(logs, axis=0))[..., None]
+        return sum(weight * states for weight, states in zip(weights, found))
 
     def visible(
         self, target: Int[np.ndarray, "R P"], seen: Bool[np.ndarray, "R P L"]
@@ -105,13 +106,13 @@ class Oracle:
             informative = seen[row, column] & self.words[row]
             evidence = np.where(informative[..., None], self.emission[row], 1.0)
             at = target[row, column]
-            states = self.states(*uncounted(evidence), row)[0][np.arange(len(flat)), at]
+            states = self.states(*uncounted(evidence), row)[0, np.arange(len(flat)), at]
             nats[flat] = nats_of((states * self.emission[row, at]).sum(-1), states.sum(-1))
         return nats.reshape(target.shape)
 
     def chain_rule(self, backward: bool = False) -> Float[np.ndarray, "R L"]:
         """Of every word, given all words before it (backward: after it)."""
-        self.caveats.add("special tokens cost 0 nats")
+        self.bound = True  # special tokens cost 0 nats
         rows, length = self.words.shape
         earlier = np.tri(length, k=-1, dtype=bool)
         seen = np.broadcast_to(earlier.T if backward else earlier, (rows, length, length))
@@ -131,44 +132,38 @@ class Oracle:
         With `chosen_only`, only chosen positions are asked, and the model knows it; values
         elsewhere have no meaning.
         """
-        parts = [self.words]
+        documents, parts = self.batch["documents"], [self.words]
         if corruption.count is not None:
-            documents = self.batch["documents"]
             numbers = range(1, documents.max(initial=1) + 1)
             parts = [self.words & (documents == number) for number in numbers]
-            if len(parts) > 1 and corruption.draws[self.vocabulary.mask_id] < 1:
-                self.caveats.add("documents know how many positions of a row are chosen")
-        return sum(self._corrupted(tokens, corruption, ask, chosen_only, part) for part in parts)
-
-    def _corrupted(self, tokens, corruption, ask: str, chosen_only: bool, visible):
-        """`corrupted` at the visible words, given only these."""
-        unchosen, chosen = self.states(*self.observe(tokens, corruption, visible))
-        if corruption.count is None:
-            chosen = unchosen
-        rate, keep = rate_of(corruption), corruption.keep_share
-        own, drawn = self.chain.emission.T[tokens], corruption.draws[tokens][..., None]
-        same = tokens == self.batch["tokens"]
-        unchosen = 0.0 if chosen_only else (unchosen * (1 - rate) * own).sum(-1)
-        chosen = chosen * rate
-        if ask == "word":
-            likelihood = keep * same + drawn[..., 0]
-            right = unchosen * same + (chosen * self.emission).sum(-1) * likelihood
-            every = unchosen + (chosen * (keep * own + drawn)).sum(-1)
-        else:
-            original = unchosen + (chosen * own * (keep + drawn)).sum(-1)
-            replaced = (chosen * (1 - own) * drawn).sum(-1)
-            right, every = np.where(same, original, replaced), original + replaced
-        return np.where(visible, nats_of(right, every), 0.0)
+            # Documents know how many positions of a row are chosen.
+            self.bound |= len(parts) > 1 and corruption.draws[self.vocabulary.mask_id] < 1
+        chance, keep = corruption.chance, corruption.keep_share
+        own, drawn = self.chain.emission.T[tokens], corruption.draws[tokens]
+        same, nats = tokens == self.batch["tokens"], np.zeros(tokens.shape)
+        for visible in parts:
+            unchosen, chosen = self.states(*self.observe(tokens, corruption, visible))
+            chosen = chance * (unchosen if corruption.count is None else chosen)
+            stays = 0.0 if chosen_only else ((1 - chance) * unchosen * own).sum(-1)
+            kept, other = (chosen * own).sum(-1), chosen.sum(-1) * drawn
+            if ask == "word":
+                right = stays * same + (chosen * self.emission).sum(-1) * (keep * same + drawn)
+                every = stays + keep * kept + other
+            else:
+                original = stays + kept * (keep + drawn)
+                replaced = (chosen * (1 - own)).sum(-1) * drawn
+                right, every = np.where(same, original, replaced), original + replaced
+            nats += np.where(visible, nats_of(right, every), 0.0)
+        return nats
 
     def observe(self, tokens, corruption: Corruption, visible: Bool[np.ndarray, "R L"]):
         """The evidence of the visible words of corrupted rows, as `states` takes it; other words
         may be chosen too."""
         own, drawn = self.chain.emission.T[tokens], corruption.draws[tokens][..., None]
-        rate = rate_of(corruption)
-        evidence = np.where(visible[..., None], (1 - rate) * own, 1 - rate)
-        chosen = np.where(visible[..., None], rate * (corruption.keep_share * own + drawn), rate)
-        chosen = np.where(self.words[..., None], chosen, 0.0)
-        evidence = np.where(self.words[..., None], evidence, 1.0)
+        chance, visible, words = corruption.chance, visible[..., None], self.words[..., None]
+        evidence = (1 - chance) * np.where(visible, own, 1.0)
+        chosen = chance * np.where(visible, corruption.keep_share * own + drawn, 1.0)
+        evidence, chosen = np.where(words, evidence, 1.0), np.where(words, chosen, 0.0)
         if corruption.count is None:
             return uncounted(evidence + chosen)
         return evidence, chosen, corruption.count
@@ -181,29 +176,25 @@ class Oracle:
         corruption: Corruption | None,
     ) -> Float[np.ndarray, "R"]:
         """Of each pair's label: 0 where B follows A, 1 where B is the `other` ("random",
-        "swapped").
-        """
+        "swapped")."""
         if other not in self.relations:
             raise NoFloor(f"config.data.format makes no {other} pairs")
         if corruption is None:  # clean rows: nothing is chosen
             corruption = Corruption(np.zeros(self.vocabulary.size))
-        observed = self.observe(tokens, corruption, self.words)
-        totals = {
-            name: np.log(reading.prior) + reading.infer(self.chain, *observed).log_total
-            for name, reading in zip(self.relations, self.readings)
-        }
-        right = np.where(labels == 1, totals[other], totals.get("follows", -np.inf))
+        evidence, chosen, counts = self.observe(tokens, corruption, self.words)
+        totals = {"follows": np.full(len(labels), -np.inf)}
+        for name, order in self.orders.items():
+            states, log_scale = infer(self.chain, order, evidence, chosen, counts)
+            first = states[0, :, 0] * evidence[:, 0] + states[1, :, 0] * chosen[:, 0]
+            scale = np.log(self.relations[name]) + log_scale[:, 0]
+            totals[name] = scale - nats_of(first.sum(-1), 1.0)
+        right = np.where(labels == 1, totals[other], totals["follows"])
         return np.logaddexp.reduce(list(totals.values()), axis=0) - right
 
 
 def uncounted(evidence: Float[np.ndarray, "R L S"]):
     """Evidence, chosen and counts for `infer` if nothing counts as chosen."""
     return evidence, np.zeros_like(evidence), np.zeros(len(evidence), int)
-
-
-def rate_of(corruption: Corruption) -> float | Float[np.ndarray, "R 1 1"]:
-    """Probability that a word is chosen; given a row's count, any leads to the same answers."""
-    return 0.5 if corruption.count is not None else np.reshape(corruption.rate, (-1, 1, 1))
 
 
 def nats_of(right: Float[np.ndarray, "..."], every: Float[np.ndarray, "..."]) -> np.ndarray:

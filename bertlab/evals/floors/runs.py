@@ -4,15 +4,13 @@ A floor is computed on the views on which a run is evaluated, so loss − floor 
 difference; its expectation is the model's divergence from the language.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
-from bertlab.errors import UserError
 from bertlab.evals.floors.chain import Batch, Chain, words_of
 from bertlab.evals.floors.objectives import floor
 from bertlab.evals.floors.oracle import NoFloor, Oracle
@@ -21,8 +19,7 @@ from bertlab.objectives.base import Vocabulary
 from bertlab.objectives.program import Program, group_by_view
 
 
-@dataclasses.dataclass(frozen=True)
-class Floor:
+class Floor(NamedTuple):
     """The Bayes-optimal loss on some rows, and a run's loss on the same.
 
     Attributes:
@@ -54,33 +51,33 @@ def floors(
     groups = group_by_view(program.objectives, program.stream)
     view_names = {name: view for view, names in groups.items() for name in names}
     row_losses, make_views = jax.jit(losses_by_row(program)), jax.jit(program.views)
-    found, rows, caveats = {}, {}, {name: set() for name in view_names}
+    reasons, rows, bounds = {}, {name: [] for name in program.objectives}, set()
     for index, batch in enumerate(batches):
         # As in `build_eval_step`.
         views = make_views(batch, jax.random.fold_in(jax.random.key(0), index))
         losses = {} if params is None else jax.device_get(row_losses(params, views))
         views = jax.device_get(views)
-        for name in view_names.keys() - found.keys():
+        for name in rows.keys() - reasons.keys():
             view = view_names[name]
             viewed = program.objectives.get(view) if view != name else None
-            oracle = Oracle(chain, batch, program.vocabulary, relations, viewed, caveats[name])
+            oracle = Oracle(chain, batch, program.vocabulary, relations, viewed)
             try:
                 sums = row_sums(program.objectives[name], oracle, views[view])
             except NoFloor as reason:
-                found[name] = str(reason)
+                reasons[name] = str(reason)
                 continue
+            bounds |= {name} if oracle.bound else set()
             if losses:
                 loss, weight = losses[f"{name}/loss"]
                 if not np.allclose(weight, sums[1], rtol=1e-4):  # sums of float32
-                    raise UserError(
-                        f"objective {name}: its floor and its loss must weigh each row alike"
-                    )
+                    raise ValueError(f"{name}: its floor and its loss must weigh each row alike")
                 sums.append(loss)
-            rows.setdefault(name, []).append(np.stack(sums, axis=1))
+            rows[name].append(np.stack(sums))
     same = alike(batches, program.vocabulary)
-    for name in rows.keys() - found.keys():
-        found[name] = summary(np.concatenate(rows[name]), exact=same or not caveats[name])
-    return {name: found[name] for name in program.objectives}
+    return {
+        name: reasons.get(name) or summary(np.hstack(found), same or name not in bounds)
+        for name, found in rows.items()
+    }
 
 
 def losses_by_row(program: Program):
@@ -111,47 +108,45 @@ def alike(batches: Sequence[Batch], vocabulary: Vocabulary) -> bool:
     return bool((layouts == layouts[:1]).all())
 
 
-def summary(rows: Float[np.ndarray, "R n"], exact: bool) -> Floor | str:
-    """The floor from the sums of rows, and a run's losses in a third column."""
-    nats, weights, *loss = rows.T
+def summary(sums: Float[np.ndarray, "n R"], exact: bool) -> Floor | str:
+    """The floor from the rows' sums of nats and weights, and a run's losses if they follow."""
+    nats, weights, *losses = sums
     if not weights.any():
         return "nothing is supervised in these rows"
     value, error = ratio(nats, weights)
-    result = Floor(value, error, exact)
-    if not loss:
-        return result
-    above, above_error = ratio(loss[0] - nats, weights)
-    return dataclasses.replace(
-        result, loss=value + above, above=above, above_standard_error=above_error
-    )
+    if not losses:
+        return Floor(value, error, exact)
+    above, above_error = ratio(losses[0] - nats, weights)
+    return Floor(value, error, exact, value + above, above, above_error)
 
 
 def relations_of(data) -> dict[str, float]:
     """Probability of each relation of a row's segments; {"follows": 1} without pairs."""
-    settings, (shortest, longest) = data.get(data.format), data.synthetic.sentence_words
-    if data.format in ("stream", "cooccurrence"):
-        raise NoFloor(f"rows of config.data.format={data.format} continue or are no text")
+    name, settings = data.format, data.get(data.format)
+    shortest, longest = data.synthetic.sentence_words
+    if name in ("stream", "cooccurrence"):
+        raise NoFloor(f"rows of config.data.format={name} continue or are no text")
     if data.pack_length:
         raise NoFloor("a row is several texts; set config.data.pack_length=0")
-    if data.format == "full_sentences" and settings.attend_across_documents:
+    if name == "full_sentences" and settings.attend_across_documents:
         raise NoFloor("attend_across_documents=True hides where documents begin")
-    if data.format not in ("segment_pair", "sentence_pair"):
+    if name not in ("segment_pair", "sentence_pair"):
         return {"follows": 1.0}
-    most, swapped = data.seq_len - 3, settings.negatives == "swapped"
-    if data.format == "segment_pair" and not swapped:
+    most, other = data.seq_len - 3, "swapped" if settings.negatives == "swapped" else "random"
+    if name == "segment_pair" and other == "random":
         raise NoFloor(
             "lengths tell segments that follow from random ones; use sentence_pair, or"
             " doc_sentences where no objective asks about pairs"
         )
-    if data.format == "segment_pair" and (shortest != longest or most % longest):
+    if name == "segment_pair" and (shortest != longest or most % longest):
         raise NoFloor(
             "segments are cut, and their lengths tell which was first; set"
             " config.data.synthetic.sentence_words=(n, n) with n dividing seq_len − 3"
         )
-    if data.format == "sentence_pair" and 2 * longest > most:
+    if name == "sentence_pair" and 2 * longest > most:
         raise NoFloor(f"pairs are cut; set config.data.seq_len to {2 * longest + 3} or more")
-    if not swapped and settings.force_random_if_single:
-        raise NoFloor(f"set config.data.{data.format}.force_random_if_single=False")
+    if other == "random" and settings.force_random_if_single:
+        raise NoFloor(f"set config.data.{name}.force_random_if_single=False")
     share = settings.random_next_probability
-    relations = {"follows": 1 - share, "swapped" if swapped else "random": share}
-    return {name: probability for name, probability in relations.items() if probability}
+    relations = {"follows": 1 - share, other: share}
+    return {relation: prior for relation, prior in relations.items() if prior}
