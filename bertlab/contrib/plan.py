@@ -4,8 +4,9 @@
       --topology=v5e:16x16 [--out=FILE.json] [--config.data.batch_size=1024 ...]
 
 compiles the step of each phase ahead of time, from a laptop, without running it. `v5e:16x16` and
-the like are TPU slices, whose compiler (libtpu, extra `tpu`) runs on any x86 Linux machine; `cpu:8`
-is eight virtual devices of this one (JAX_NUM_CPU_DEVICES=8). Rows are made up, so no text is read.
+the like are TPU slices, whose compiler (libtpu, extra `tpu`) runs on any x86 Linux machine; `h100`
+is one such GPU (extra `cuda`); `cpu:8` is eight virtual devices of this machine
+(JAX_NUM_CPU_DEVICES=8). Rows are made up, so no text is read.
 
 Memory is the compiler's. The times are lower bounds by formula: the model's FLOPs at the chip's
 full rate, and gradients and parameters over all of a chip's links. What passes through memory,
@@ -21,12 +22,15 @@ Letters: B rows, L length.
 
 import argparse
 import contextlib
+import ctypes
 import dataclasses
 import importlib.metadata
+import importlib.util
 import io
 import math
 import os
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,18 +48,17 @@ from bertlab.files import write_json
 from bertlab.objectives.flops import step_costs
 from bertlab.studies.equal import made_up_program, predictions
 from bertlab.train.build import build_phases
-from bertlab.train.loop import build_step
 from bertlab.train.optimizers import build_optimizer
 from bertlab.train.phases import Phase, phase_configs
 from bertlab.train.sharding import batch_sharding, build_mesh
-from bertlab.train.state import abstract_state
+from bertlab.train.state import abstract_state, build_step
 
 ROWS = 8
 """Rows of a batch that is made up for its fields."""
 
 
 class Chip(NamedTuple):
-    """The manufacturer's figures of a TPU chip: bfloat16 products a second, bytes of memory, and
+    """The manufacturer's figures of a chip: bfloat16 products a second, bytes of memory, and
     bytes a second to all neighbours, one way."""
 
     flops: float
@@ -68,7 +71,25 @@ CHIPS = {
     "v5e": Chip(197e12, 16 * 2**30, 1600e9 / 8),
     "v5p": Chip(459e12, 95 * 2**30, 4800e9 / 8),
     "v6e": Chip(918e12, 32 * 2**30, 3584e9 / 8),
+    "h100": Chip(989e12, 80e9, 450e9),  # NVIDIA's data sheet of the SXM board, without sparsity
 }
+
+H100 = """
+gpu_device_info {
+  cuda_compute_capability { major: 9 feature_extension: ACCELERATED_FEATURES }
+  core_count: 132 fpus_per_core: 128 clock_rate_ghz: 1.98
+  threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  shared_memory_per_core: 233472 shared_memory_per_block: 49152
+  shared_memory_per_block_optin: 232448
+  l2_cache_size: 52428800 device_memory_size: 84942979072 memory_bandwidth: 3352320000000
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 10 }
+device_description_str: "NVIDIA H100 80GB HBM3"
+"""
+"""What XLA must know of a GPU to compile for it: a GpuTargetConfigProto."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +107,7 @@ class Plan:
         arguments: Bytes of state and batch.
         memory: Peak bytes, these included.
         seconds: The least time of products and of exchanges; {} for CPUs.
+        compile_seconds: To trace and compile the step on this machine.
     """
 
     topology: str
@@ -99,12 +121,13 @@ class Plan:
     arguments: int
     memory: int
     seconds: Mapping[str, float]
+    compile_seconds: float
 
     def record(self) -> dict[str, Any]:
         """As JSON, with what bounds the step and the compiler's versions."""
         bound = max(self.seconds, key=self.seconds.get, default=None)
         versions = {}
-        for name in ("jax", "jaxlib", "libtpu"):
+        for name in ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin"):
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 versions[name] = importlib.metadata.version(name)
         return {**dataclasses.asdict(self), "bound": bound, "versions": versions}
@@ -126,8 +149,10 @@ def topology_devices(topology: str) -> tuple[np.ndarray, Chip | None]:
         if len(found) < int(shape):
             raise UserError(f"--topology={topology}: set JAX_NUM_CPU_DEVICES={shape}")
         return np.asarray(found[: int(shape)]), None
+    if kind == "h100":
+        return h100_devices(), CHIPS[kind]
     if kind not in CHIPS:
-        raise UserError(f"--topology={topology}: give cpu:8, or one of {', '.join(CHIPS)}:16x16")
+        raise UserError(f"--topology={topology}: give h100, cpu:8, or v5e, v5p, v6e:16x16")
     # libtpu searches for a TPU and serves one process at a time; here it only compiles.
     os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
     os.environ |= {"TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost"}
@@ -140,6 +165,19 @@ def topology_devices(topology: str) -> tuple[np.ndarray, Chip | None]:
         reason = str(error).splitlines()[0]
         raise UserError(f"--topology={topology}: {reason}; `pip install 'jax[tpu]'`?") from None
     return np.asarray(found.devices), CHIPS[kind]
+
+
+def h100_devices() -> np.ndarray:
+    """One H100 to compile for; this machine needs no GPU, but the packages of the extra `cuda`."""
+    os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
+    # JAX's plugin does not find this library by itself where there is no driver.
+    for folder in importlib.util.find_spec("nvidia").submodule_search_locations:
+        for library in Path(folder).glob("*/lib/libcupti.so*"):
+            ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+    from jax.experimental import topologies
+
+    found = topologies.get_topology_desc(platform="cuda", target_config=H100, topology="1x1x1")
+    return np.asarray(found.devices)
 
 
 class MadeUp:
@@ -210,9 +248,11 @@ def plan(
     state = abstract_state(program, optimizer, mesh, made_up.example, carry)
     batch = jax.tree.map(by_rows, made_up.shapes)
     step = build_step(config, phase, optimizer, mesh, state)
+    begin, platforms = time.perf_counter(), ("cuda",) if topology == "h100" else None
     with jax.set_mesh(mesh), kept_out_of_the_cache():
         try:
-            compiled = step.func.lower(state, batch, **step.keywords).compile()
+            traced = step.func.trace(state, batch, **step.keywords)
+            compiled = traced.lower(lowering_platforms=platforms).compile()
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
@@ -221,6 +261,7 @@ def plan(
                 f"one step of {rows:,} rows does not fit on {topology}: {reason}; lower"
                 " config.data.batch_size, or raise config.mesh.fsdp or config.train.micro_batches"
             ) from None
+    compile_seconds = time.perf_counter() - begin
     memory = compiled.memory_analysis()
     peak = memory.argument_size_in_bytes + memory.temp_size_in_bytes
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
@@ -242,9 +283,10 @@ def plan(
         parameters=parameters,
         model_flops=flops,
         arguments=memory.argument_size_in_bytes,
-        # A TPU's compiler reports the peak; a CPU's only what is beyond the arguments.
+        # A CPU's compiler reports only what is beyond the arguments.
         memory=memory.peak_memory_in_bytes if chip else peak,
         seconds=seconds,
+        compile_seconds=round(compile_seconds, 1),
     )
 
 
@@ -273,7 +315,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", required=True, help="FILE.py or FILE.py:key=value,key=value")
-    parser.add_argument("--topology", required=True, help="v5e:16x16, v5p:2x2x1, v6e:4x4, cpu:8")
+    parser.add_argument("--topology", required=True, help="h100, v5e:16x16, v6e:4x4, cpu:8")
     parser.add_argument("--out", type=Path, help="a JSON file of the plans, one a phase")
     given, overrides = parser.parse_known_args(arguments)
     try:

@@ -33,12 +33,10 @@ from bertlab.train.phases import Phase
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.sharding import build_mesh, put_batch
 from bertlab.train.state import (
-    Gradients,
     TrainState,
     abstract_state,
     build_eval_step,
-    build_train_step,
-    compile_train_step,
+    build_step,
     init_state,
     zero_carry,
 )
@@ -287,13 +285,6 @@ def train_phase(config: ConfigDict, phase: Phase, optimizer, mesh, state, every,
     batches = prefetch(phase.batches, step, functools.partial(put_batch, mesh))
     with jax.set_mesh(mesh), contextlib.closing(batches):
         return fit(state, train_step, batches, phase.end, every, stop)
-
-
-def build_step(config: ConfigDict, phase: Phase, optimizer, mesh, state: TrainState) -> Callable:
-    """The compiled training step of a phase: (state, batch) -> (state, sums)."""
-    gradients = Gradients(phase.program, config.train.micro_batches, config.optimizer.frozen)
-    step = build_train_step(gradients, optimizer, phase.weights, config.train.steps)
-    return functools.partial(compile_train_step(step, mesh, state), seed=np.int32(config.seed))
 
 
 class StopSignal:

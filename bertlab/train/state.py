@@ -1,6 +1,6 @@
 """Training state, and the two pure functions over it: a training step and an evaluation step."""
 
-import dataclasses
+import functools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,10 +12,12 @@ import optax
 from flax import struct
 from jax.sharding import Mesh
 from jaxtyping import Array, Int
+from ml_collections import ConfigDict
 
 from bertlab.objectives.base import Metrics
 from bertlab.objectives.program import Program
 from bertlab.train.mup import program_factors
+from bertlab.train.phases import Phase
 from bertlab.train.sharding import batch_sharding, parameter_shardings, replicated
 
 
@@ -96,78 +98,56 @@ def zero_carry(program: Program, mesh: Mesh, rows: int):
     return jax.jit(lambda: program.initial_carry(rows), out_shardings=sharding)()
 
 
-def total_loss(
-    metrics: Metrics, weights: Mapping[str, Array | float], denominators: Metrics | None = None
-):
-    """Σ over objectives of weight · (Σ loss / Σ loss weight).
+def build_gradients(program: Program, micro_batches: int, frozen: str) -> Callable:
+    """(params, views, carry, key, weights) -> (gradients, (metrics, carry, statistics)).
 
     Args:
-        metrics: {"mlm/loss": (sum, weight), ...}, perhaps of one micro-batch.
-        weights: Objective name to weight.
-        denominators: The losses' weights in the whole batch, if `metrics` are of a part of it.
-    """
-    total = 0.0
-    for name, weight in weights.items():
-        loss_sum, loss_weight = metrics[f"{name}/loss"]
-        denominator = loss_weight if denominators is None else denominators[f"{name}/loss"][1]
-        total = total + weight * loss_sum / jnp.where(denominator > 0, denominator, 1.0)
-    return total
-
-
-@dataclasses.dataclass(frozen=True)
-class Gradients:
-    """Gradients of the total loss of a batch.
-
-    Attributes:
         program: Model and objectives.
         micro_batches: Parts of the batch; their gradients add up to the whole batch's.
         frozen: Pattern of names of parameters without gradients ("": none).
     """
 
-    program: Program
-    micro_batches: int = 1
-    frozen: str = ""
+    def loss(params, views, carry, key, weights, whole=None):
+        """`whole`: metrics of all micro-batches, whose weights divide the losses."""
+        trained = jax.tree.map_with_path(functools.partial(frozen_or_not, frozen), params)
+        metrics, *others = program.metrics(trained, views, carry, key)
+        total = 0.0
+        for name, weight in weights.items():
+            loss_sum, denominator = metrics[f"{name}/loss"]
+            if whole is not None:
+                denominator = whole[f"{name}/loss"][1]
+            total = total + weight * loss_sum / jnp.where(denominator > 0, denominator, 1.0)
+        return total, (metrics, *others)
 
-    def __call__(self, params, views, carry, key, weights):
-        """(gradients, (metrics, carry, statistics)) of the views of a whole batch."""
-        compute = self.once if self.micro_batches == 1 else self.accumulated
-        return compute(params, views, carry, key, weights)
+    once = jax.grad(loss, has_aux=True)
 
-    def once(self, params, views, carry, key, weights, denominators=None):
-        """Of all rows together."""
-
-        def loss(params):
-            metrics, after, statistics = self.program.metrics(
-                without_gradient(params, self.frozen), views, carry, key
-            )
-            return total_loss(metrics, weights, denominators), (metrics, after, statistics)
-
-        return jax.grad(loss, has_aux=True)(params)
-
-    def accumulated(self, params, views, carry, key, weights):
-        """Sums over micro-batches. Rows j, j + k, ... form micro-batch j, so each has its share of
-        every device's rows."""
-        count = self.micro_batches
-        parts, carries = jax.tree.map(lambda x: split_rows(x, count), (views, carry))
-
+    def accumulated(params, views, carry, key, weights):
+        parts, carries = jax.tree.map(lambda x: split_rows(x, micro_batches), (views, carry))
         # The weights of the losses depend on the views alone: the compiler drops the forward pass.
-        def weights_of(part):
-            return only_weights(self.program.metrics(params, part)[0])
-
-        counts = jax.lax.map(weights_of, parts)
-        denominators = jax.tree.map(lambda x: x.sum(0), counts)
+        whole = jax.lax.map(lambda part: only_weights(program.metrics(params, part)[0]), parts)
+        whole = jax.tree.map(lambda x: x.sum(0), whole)
 
         def add(total, inputs):
-            grads, others = self.once(params, *inputs, weights, denominators)
+            grads, others = once(params, *inputs, weights, whole)
             return jax.tree.map(jnp.add, total, grads), others
 
         zeros = jax.tree.map(jnp.zeros_like, params)
-        inputs = (parts, carries, jax.random.split(key, count))
+        inputs = (parts, carries, jax.random.split(key, micro_batches))
         grads, (metrics, carry, statistics) = jax.lax.scan(add, zeros, inputs)
-        # New statistics are linear in a micro-batch's, so their mean is one update.
-        mean_statistics = jax.tree.map(lambda x: x.mean(0), statistics)
-        total_metrics = jax.tree.map(lambda x: x.sum(0), metrics)
-        return grads, (total_metrics, jax.tree.map(join_rows, carry), mean_statistics)
+        return grads, (
+            jax.tree.map(lambda x: x.sum(0), metrics),
+            jax.tree.map(join_rows, carry),
+            # New statistics are linear in a micro-batch's, so their mean is one update.
+            jax.tree.map(lambda x: x.mean(0), statistics),
+        )
+
+    return once if micro_batches == 1 else accumulated
+
+
+def frozen_or_not(frozen: str, path, leaf: Array) -> Array:
+    """A parameter, without a gradient if the pattern matches its name."""
+    is_frozen = frozen and re.search(frozen, parameter_name(path))
+    return jax.lax.stop_gradient(leaf) if is_frozen else leaf
 
 
 def only_weights(metrics: Metrics) -> Metrics:
@@ -175,34 +155,26 @@ def only_weights(metrics: Metrics) -> Metrics:
     return {name: (0.0, weight) for name, (_, weight) in metrics.items()}
 
 
-def build_train_step(
-    gradients: Gradients,
-    optimizer: optax.GradientTransformationExtraArgs,
-    weights: Mapping[str, tuple[float, float]],
-    steps: int,
-) -> Callable:
-    """The pure function (state, batch, seed) -> (state, sums); a step's randomness is a function of
-    seed and step.
+def build_step(config: ConfigDict, phase: Phase, optimizer, mesh: Mesh, state: TrainState):
+    """The training step of a phase, compiled: (state, batch) -> (state, sums).
 
     `sums` are {name: (weighted sum, weight)}: the objectives' metrics, `gradient_norm`,
-    `parameter_norm` and `tokens` (without padding, of all positions).
-
-    Args:
-        gradients: Of a batch.
-        optimizer: From `build_optimizer`; it freezes what has no gradients.
-        weights: Objective name to its weight in the loss at the first and at the last step; it
-            changes linearly.
-        steps: Of the whole run.
+    `parameter_norm` and `tokens` (without padding, of all positions). The step's randomness is a
+    function of seed and step. It reuses the old state's memory. Runs that differ only in the seed
+    share a program in JAX's compilation cache.
     """
+    gradients = build_gradients(phase.program, config.train.micro_batches, config.optimizer.frozen)
 
     def train_step(state: TrainState, batch, seed: Int[Array, ""]):
         step_key = jax.random.fold_in(jax.random.key(seed), state.step)
         view_key, dropout_key = jax.random.split(step_key)
-        progress = state.step.astype(jnp.float32) / max(1, steps)
-        now = {name: first + (last - first) * progress for name, (first, last) in weights.items()}
-        views = gradients.program.views(batch, view_key, progress)
+        progress = state.step.astype(jnp.float32) / max(1, config.train.steps)
+        weights = {
+            name: first + (last - first) * progress for name, (first, last) in phase.weights.items()
+        }
+        views = phase.program.views(batch, view_key, progress)
         grads, (metrics, carry, statistics) = gradients(
-            state.params, views, state.carry, dropout_key, now
+            state.params, views, state.carry, dropout_key, weights
         )
 
         # A stream of varying lengths scales this batch's rate; the scale is the same in all rows.
@@ -220,17 +192,10 @@ def build_train_step(
         }
         return TrainState(state.step + 1, params, opt_state, carry), sums
 
-    return train_step
-
-
-def compile_train_step(train_step: Callable, mesh: Mesh, state: TrainState) -> Callable:
-    """(state, batch, seed) -> (state, sums), jitted; it reuses the old state's memory.
-
-    Runs that differ only in the seed share a program in JAX's compilation cache.
-    """
     # The output is the next input: without a sharding the partitioner may move it.
     shardings = jax.tree.map(lambda x: x.sharding, state)
-    return jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, replicated(mesh)))
+    compiled = jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, replicated(mesh)))
+    return functools.partial(compiled, seed=np.int32(config.seed))
 
 
 def build_eval_step(program: Program) -> Callable:
@@ -257,18 +222,7 @@ def join_rows(x: Array) -> Array:
 
 def parameter_name(path) -> str:
     """ "body/blocks/qkv_kernel" of a path in a tree of parameters."""
-    return "/".join(str(getattr(key, "key", getattr(key, "name", key))) for key in path)
-
-
-def without_gradient(params, frozen: str):
-    """The parameters, without gradients for those whose name the pattern matches."""
-    if not frozen:
-        return params
-
-    def stop(path, leaf):
-        return jax.lax.stop_gradient(leaf) if re.search(frozen, parameter_name(path)) else leaf
-
-    return jax.tree.map_with_path(stop, params)
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def replace_leaves(params, statistics):
