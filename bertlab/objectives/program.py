@@ -18,6 +18,7 @@ from jaxtyping import Array
 
 from bertlab.errors import UserError
 from bertlab.models.base import Carry, Encoded, View
+from bertlab.models.transformer import Transformer
 from bertlab.objectives.base import Metrics, Model, Objective, Vocabulary
 
 STATISTICS = "statistics"
@@ -133,6 +134,11 @@ class Program:
             if name in self.objectives:
                 own_key = named_key(key, name)
                 views[name] = self.objectives[name].view(batch, own_key, self.vocabulary, progress)
+                if "order" in views[name] and not isinstance(self.body, Transformer):
+                    raise UserError(
+                        f"objective {name} hides tokens by an order, which only transformers read;"
+                        " choose another config.model.family"
+                    )
             else:
                 views[name] = one_direction(batch, name)
         return views

@@ -18,7 +18,7 @@ from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program
 from bertlab.train.budget import steps_within
 from bertlab.train.checkpoint import load_params
-from bertlab.train.checks import check_config, check_views
+from bertlab.train.checks import check_config
 from bertlab.train.loop import Experiment, Phase
 from bertlab.train.phases import phase_configs, weights_of
 from bertlab.train.run_directory import RunDirectory
@@ -47,8 +47,6 @@ def build_pretraining(config: ConfigDict) -> Experiment:
         if split == "valid" or split in prepared.statistics
     }
 
-    check_views(config, program, next(iter(evaluations.values()))[0])
-
     def batches(data):
         return Batches(prepared, data, "train", *process)
 
@@ -76,16 +74,22 @@ def started_from(config: ConfigDict) -> ConfigDict:
         for key in theirs:
             if model.get(key) is None:
                 model[key] = theirs[key]
+    require_same_model(model, theirs, run)
+    config.data.tokenizer.path = config.data.tokenizer.path or str(run.tokenizer)
+    return config
+
+
+def require_same_model(model: ConfigDict, theirs: ConfigDict, run: RunDirectory) -> None:
+    """Refuses values of a model with which the parameters of a run of `theirs` mean something
+    else."""
     shapes = [dataclasses.asdict(model_shape(each, vocab_size=1)) for each in (model, theirs)]
     for key in sorted(shapes[0].keys() | shapes[1].keys()):
         ours, its = (shape.get(key) for shape in shapes)
         if ours != its and not MAY_DIFFER.fullmatch(key):
             raise UserError(
-                f"config.model.{key} is {ours!r}, and {its!r} in the model of config.init_from="
-                f"{config.init_from}; leave it unset, and use the recipe of family {theirs.family}"
+                f"config.model.{key} is {ours!r}, and {its!r} in the {theirs.family} model of"
+                f" config.init_from={run}; leave it unset, and use that family's recipe"
             )
-    config.data.tokenizer.path = config.data.tokenizer.path or str(run.tokenizer)
-    return config
 
 
 MAY_DIFFER = re.compile(r"direction|dtype|remat|scan_layers|attention|sides|.*dropout")

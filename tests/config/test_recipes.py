@@ -82,9 +82,9 @@ def test_mistakes_in_files_and_arguments(spec, overrides, message):
 
 REFUSED = {
     "data.format='rows' is not one of": {"data.format": "rows"},
-    "data.pack_length=64 must be at least": {"data.pack_length": 64},
+    r"data.pack_length=64 \(seq_len=128 or more\)": {"data.pack_length": 64},
     "are for rows with padding": {"data.format": "stream", "data.pack_length": 512},
-    r"data.buckets=\(256,\) must be lengths": {"data.buckets": (256,)},
+    r"data.buckets=\(256,\) \(lengths up to": {"data.buckets": (256,)},
     "seq_len=600 is more than config.model.max_positions=512": {"data.seq_len": 600},
     "batch_size=30 must be a multiple of 8": {"data.batch_size": 30},
     "objective nsp needs pair_label": {"data.format": "full_sentences"},
