@@ -37,7 +37,7 @@ def save_fast_tokenizer(
         print("not exported: tokenizer.json, which has no such rules as a vocabulary of words")
         return
     if tokenizer.kind == "json":
-        backend = Backend.from_buffer(tokenizer.vocabulary_files()["tokenizer.json"])
+        backend = Backend.from_str(tokenizer.backend)
     else:
         backend = BACKENDS[tokenizer.kind](tokenizer)
         add_specials(backend, tokenizer)

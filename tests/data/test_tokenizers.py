@@ -243,9 +243,9 @@ def test_a_vocabulary_has_google_s_rules_or_is_refused(tmp_path):
     settings.write_text('{"tokenizer_class": "BertTokenizer", "do_lower_case": false}')
     assert load_tokenizer(tmp_path).encode("John john") == [1, 5 + pieces[5:].index("john")]
     for wrong, message in (
-        ('{"tokenizer_class": "BertJapaneseTokenizer"}', "a BertJapaneseTokenizer, which has"),
-        ('{"tokenize_chinese_chars": false}', "has not the rule tokenize_chinese_chars=False"),
-        ('{"strip_accents": false}', "has not the rule strip_accents=False"),
+        ('{"tokenizer_class": "BertJapaneseTokenizer"}', "tokenizer_class='BertJapaneseTokenizer'"),
+        ('{"tokenize_chinese_chars": false}', "rules of tokenize_chinese_chars=False"),
+        ('{"strip_accents": false}', "rules of strip_accents=False"),
     ):
         settings.write_text(wrong)
         with pytest.raises(UserError, match=message):
@@ -253,9 +253,6 @@ def test_a_vocabulary_has_google_s_rules_or_is_refused(tmp_path):
     path.write_text("\n".join([*SPECIALS, "John"]) + "\n")
     settings.write_text("{}")
     assert not load_tokenizer(tmp_path).lowercase
-    settings.write_text('{"model_max_length": 512}')
-    with pytest.raises(UserError, match="pieces with capital letters, such as 'John'"):
-        load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -295,14 +292,10 @@ def test_tokenizer_json_with_its_own_names_and_added_pieces(tmp_path):
     assert (tokenizer.prefix_ids, tokenizer.suffix_ids) == ((0,), (1,))
     assert tokenizer.lowercase and tokenizer.vocab_size == 6
     assert tokenizer.encode("A b a @user c <end>") == [2, 3, 2, 5, 4, 4]
-    for wrong, message in (
-        ({"auto_map": {"AutoTokenizer": ["x"]}}, "a class of auto_map, which has rules"),
-        ({"tokenizer_class": "ByT5Tokenizer"}, "a ByT5Tokenizer, which has rules"),
-        ({"added_tokens_decoder": {"9": {"content": "@new"}}}, "lacks the added token '@new'"),
-    ):
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | wrong))
-        with pytest.raises(UserError, match=message):
-            load_tokenizer(tmp_path)
+    settings["auto_map"] = {"AutoTokenizer": ["x"]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(UserError, match="has rules in Python"):
+        load_tokenizer(tmp_path)
 
 
 def test_settings_that_contradict_tokenizer_json_are_refused(tmp_path):

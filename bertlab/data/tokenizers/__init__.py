@@ -4,23 +4,19 @@ import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bertlab.data.tokenizers.base import METADATA, SPECIALS, Tokenizer, normalise
+from bertlab.data.tokenizers.base import METADATA, SPECIALS, Tokenizer, normalise, read_vocabulary
 from bertlab.data.tokenizers.fast import JsonTokenizer
 from bertlab.data.tokenizers.published import load_published
-from bertlab.data.tokenizers.sentencepieces import BpeTokenizer, UnigramTokenizer
-from bertlab.data.tokenizers.wordpiece import WordPieceTokenizer
-from bertlab.data.tokenizers.words import WordsTokenizer
+from bertlab.data.tokenizers.sentencepieces import SentencePieceTokenizer, train_sentencepiece
+from bertlab.data.tokenizers.wordpiece import WordPieceTokenizer, train_wordpiece
+from bertlab.data.tokenizers.words import WordsTokenizer, train_words
 from bertlab.errors import UserError
 from bertlab.files import read_json
 
-__all__ = ["KINDS", "SPECIALS", "Tokenizer", "load_tokenizer", "sample_texts", "train_tokenizer"]
+__all__ = ["SPECIALS", "Tokenizer", "load_tokenizer", "sample_texts", "train_tokenizer"]
 
-KINDS: dict[str, type[Tokenizer]] = {
-    kind.kind: kind
-    for kind in (UnigramTokenizer, BpeTokenizer, WordPieceTokenizer, WordsTokenizer, JsonTokenizer)
-}
 # Characters of text to train on, at most; SentencePiece needs about 20 bytes for each.
-SAMPLE_CHARACTERS = 20_000_000
+_SAMPLE_CHARACTERS = 20_000_000
 
 
 def sample_texts(
@@ -28,18 +24,13 @@ def sample_texts(
     sentences: int,
     seed: int,
     lowercase: bool = False,
-    characters: int = SAMPLE_CHARACTERS,
+    characters: int = _SAMPLE_CHARACTERS,
 ) -> list[str]:
     """Draws a uniform sample of bounded size from a stream, in one pass and in its order.
 
     It is the normalised texts whose random numbers are below a threshold: the highest of 1, 0.9,
-    0.81, ... with which the sample is within its bounds.
-
-    Args:
-        texts: the stream; empty texts are left out.
-        sentences, characters: how many to keep at most.
-        seed: of the texts' random numbers.
-        lowercase: lower-case the texts.
+    0.81, ... with which the sample has at most so many `sentences` and `characters`. Empty texts
+    are left out.
     """
     generator = random.Random(seed)
     kept, size, threshold = [], 0, 1.0
@@ -73,11 +64,15 @@ def train_tokenizer(
         lowercase: lower-case text (for WordPiece: strip accents too).
         split: only of words, see `WordsTokenizer`.
     """
-    if not hasattr(KINDS.get(kind), "train"):
-        kinds = ", ".join(name for name in KINDS if hasattr(KINDS[name], "train"))
-        raise UserError(f'config.data.tokenizer.kind="{kind}" is not one of {kinds}')
-    settings = {"split": split} if kind == "words" else {}
-    return KINDS[kind].train(sample, vocab_size, lowercase, **settings)
+    if kind in ("unigram", "bpe"):
+        return train_sentencepiece(sample, kind, vocab_size, lowercase)
+    if kind == "wordpiece":
+        return train_wordpiece(sample, vocab_size, lowercase)
+    if kind == "words":
+        return train_words(sample, vocab_size, lowercase, split)
+    raise UserError(
+        f'config.data.tokenizer.kind="{kind}" is not one of unigram, bpe, wordpiece, words'
+    )
 
 
 def load_tokenizer(path: str | Path, lowercase: bool | None = None) -> Tokenizer:
@@ -91,7 +86,15 @@ def load_tokenizer(path: str | Path, lowercase: bool | None = None) -> Tokenizer
             lower-cased if only its specials have capital letters.
     """
     path = Path(path).expanduser()
-    if (path / METADATA).is_file():
-        metadata = read_json(path / METADATA)
-        return KINDS[metadata["kind"]].load(path, metadata)
-    return load_published(path, lowercase)
+    if not (path / METADATA).is_file():
+        return load_published(path, lowercase)
+    metadata = read_json(path / METADATA)
+    kind, lowercase = metadata["kind"], metadata["lowercase"]
+    if kind == "json":
+        return JsonTokenizer((path / "tokenizer.json").read_text("utf-8"), metadata["special_ids"])
+    if kind in ("unigram", "bpe"):
+        return SentencePieceTokenizer((path / "sentencepiece.model").read_bytes(), kind, lowercase)
+    pieces = read_vocabulary(path / "vocab.txt")
+    if kind == "wordpiece":
+        return WordPieceTokenizer(pieces, lowercase)
+    return WordsTokenizer(pieces, lowercase, metadata["split"])

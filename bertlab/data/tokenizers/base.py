@@ -1,7 +1,7 @@
 """What every tokenizer offers, and its special pieces."""
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,13 +30,13 @@ class Tokenizer:
     unknown piece; only a missing mask has no stand-in.
 
     Attributes:
-        kind: its name in `KINDS`.
+        kind: unigram, bpe, wordpiece, words or json.
         has_whole_words: each token is one word of the text.
         pad_id, unk_id, cls_id, sep_id, mask_id: special ids; `mask_id` may be None.
         prefix_ids, suffix_ids: special ids around one text: (cls,) and (sep,) for BERT.
     """
 
-    kind: ClassVar[str]
+    kind: str
     has_whole_words: ClassVar[bool] = False
 
     def __init__(
@@ -63,14 +63,22 @@ class Tokenizer:
         """Text of pieces that are not special."""
         raise NotImplementedError
 
-    def vocabulary_files(self) -> dict[str, bytes]:
-        """The files that `load(directory, metadata)`, a class method, reads."""
+    def vocabulary_file(self) -> tuple[str, bytes]:
+        """Name and content of the file that `save` writes."""
         raise NotImplementedError
 
     def metadata(self) -> dict[str, Any]:
-        """What the files do not say."""
+        """What the file does not say."""
         special_ids = {role: getattr(self, f"{role}_id") for role in ROLES}
         return {"kind": self.kind, "lowercase": self.lowercase, "special_ids": special_ids}
+
+    def save(self, directory: str | Path) -> None:
+        """Writes the files from which `load_tokenizer(directory)` restores the tokenizer."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        name, content = self.vocabulary_file()
+        (directory / name).write_bytes(content)
+        write_json(directory / METADATA, self.metadata())
 
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
@@ -112,16 +120,26 @@ class Tokenizer:
 
     def marked(self, is_marked, others: Iterable[int] = ()) -> tuple[bool, ...]:
         """`is_marked(piece)` by id, False for the specials and `others`."""
-        whole: Collection[int] = self.special_ids | set(others)
+        whole = self.special_ids | set(others)
         return tuple(i not in whole and is_marked(piece) for i, piece in enumerate(self._pieces))
 
-    def save(self, directory: str | Path) -> None:
-        """Writes the files from which `load_tokenizer(directory)` restores the tokenizer."""
-        directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        for name, content in self.vocabulary_files().items():
-            (directory / name).write_bytes(content)
-        write_json(directory / METADATA, self.metadata())
+
+class VocabularyTokenizer(Tokenizer):
+    """A tokenizer that is saved as a vocab.txt with the five specials."""
+
+    def __init__(self, pieces: Sequence[str], lowercase: bool):
+        self.ids = {piece: index for index, piece in enumerate(pieces)}
+        special_ids = {role: self.ids[name] for role, name in zip(ROLES, SPECIALS)}
+        around = [special_ids["cls"]], [special_ids["sep"]]
+        super().__init__(pieces, lowercase, special_ids, *around)
+
+    def vocabulary_file(self) -> tuple[str, bytes]:
+        return "vocab.txt", "".join(f"{piece}\n" for piece in self._pieces).encode()
+
+
+def read_vocabulary(path: Path) -> list[str]:
+    """The lines of a vocab.txt; a piece may be a carriage return."""
+    return path.read_bytes().decode().removesuffix("\n").split("\n")
 
 
 def find_specials(
@@ -139,10 +157,10 @@ def find_specials(
         found[role] = next(candidates, None)
     stand_ins = [found[role] for role in ("sep", "cls", "unk") if found[role] is not None]
     if not stand_ins:
-        usual = ", ".join(name for role in ("sep", "cls", "unk") for name in ROLES[role])
-        raise UserError(f"{source} has no special piece: the vocabulary needs one of {usual}")
-    others = dict.fromkeys(("pad", "unk", "cls", "sep"), stand_ins[0])
-    return found | {role: index for role, index in others.items() if found[role] is None}
+        raise UserError(f"{source} has no special piece, such as [SEP], </s> or <unk>")
+    for role in ("pad", "unk", "cls", "sep"):
+        found[role] = stand_ins[0] if found[role] is None else found[role]
+    return found
 
 
 def normalise(text: str, lowercase: bool) -> str:
@@ -154,22 +172,3 @@ def normalise(text: str, lowercase: bool) -> str:
 def with_spaces(words: Sequence[str]) -> list[str]:
     """The words, each but the first with a space before it."""
     return [f" {word}" if index and word else word for index, word in enumerate(words)]
-
-
-class VocabularyTokenizer(Tokenizer):
-    """A tokenizer that is saved as a vocab.txt with the five specials."""
-
-    def __init__(self, pieces: Sequence[str], lowercase: bool):
-        self.ids = {piece: index for index, piece in enumerate(pieces)}
-        special_ids = {role: self.ids[name] for role, name in zip(ROLES, SPECIALS)}
-        around = [special_ids["cls"]], [special_ids["sep"]]
-        super().__init__(pieces, lowercase, special_ids, *around)
-
-    def vocabulary_files(self) -> dict[str, bytes]:
-        return {"vocab.txt": "".join(f"{piece}\n" for piece in self._pieces).encode()}
-
-    @staticmethod
-    def read(directory: Path) -> list[str]:
-        """The pieces of the file that `save` wrote."""
-        text = (directory / "vocab.txt").read_bytes().decode()  # a piece may be a carriage return
-        return text.removesuffix("\n").split("\n")

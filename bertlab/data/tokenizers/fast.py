@@ -4,8 +4,6 @@ import bisect
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Self
 
 import tokenizers
 
@@ -24,12 +22,15 @@ class JsonTokenizer(Tokenizer):
     kind = "json"
 
     def __init__(self, backend: str, special_ids: Mapping[str, int | None]):
-        self._backend = backend
+        self.backend = backend
         self._tokenizer = tokenizers.Tokenizer.from_str(backend)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
-        pieces = pieces_by_id(self._tokenizer.get_vocab(with_added_tokens=True))
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        pieces = [""] * (max(vocabulary.values()) + 1)
+        for piece, index in vocabulary.items():
+            pieces[index] = piece
         normalizer = self._tokenizer.normalizer
         lowercase = normalizer is not None and "A" not in normalizer.normalize_str("A")
         # The file does not name the special ids around a text; they are found by encoding one.
@@ -42,12 +43,8 @@ class JsonTokenizer(Tokenizer):
         one, two = (encoding.ids for encoding in self._encodings(["a", "a a"]))
         self._word_needs_space = two != 2 * one
 
-    @classmethod
-    def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
-        return cls((directory / "tokenizer.json").read_text("utf-8"), metadata["special_ids"])
-
-    def vocabulary_files(self) -> dict[str, bytes]:
-        return {"tokenizer.json": self._backend.encode()}
+    def vocabulary_file(self) -> tuple[str, bytes]:
+        return "tokenizer.json", self.backend.encode()
 
     def _encodings(self, texts) -> list[tokenizers.Encoding]:
         return self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
@@ -80,7 +77,7 @@ class JsonTokenizer(Tokenizer):
         return self._tokenizer.decode(ids, skip_special_tokens=True)
 
     def continues(self):
-        description = json.loads(self._backend)
+        description = json.loads(self.backend)
         model = description["model"]
         if model["type"] == "WordLevel":
             return (False,) * self.vocab_size
@@ -95,11 +92,3 @@ class JsonTokenizer(Tokenizer):
         if not any(piece.startswith(marks[0]) for piece in self._pieces):
             return None
         return self.marked(lambda piece: not piece.startswith(marks), added)
-
-
-def pieces_by_id(vocabulary: Mapping[str, int]) -> list[str]:
-    """The pieces of a vocabulary in the order of their ids, "" where there is none."""
-    pieces = [""] * (max(vocabulary.values()) + 1)
-    for piece, index in vocabulary.items():
-        pieces[index] = piece
-    return pieces

@@ -6,10 +6,7 @@ count as one space, and U+2581, SentencePiece's mark for a space, is read as one
 
 import functools
 import io
-import itertools
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Self
+from collections.abc import Sequence
 
 import sentencepiece
 
@@ -31,16 +28,17 @@ _INSIDE_A_TEXT = b"\x1a\x04\x18\x00\x20\x00"
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Base of the two kinds; `kind` is SentencePiece's name of the model.
+    """A SentencePiece model.
 
     Args:
-        model: serialised SentencePiece model. One that was trained elsewhere keeps its own rules,
-            after ours for white space; pieces for the begin and end of a text frame each text.
+        model: serialised. One that was trained elsewhere keeps its own rules, after ours for white
+            space; pieces for the begin and end of a text frame each text.
+        kind: unigram or bpe.
         lowercase: lower-case text first.
     """
 
-    def __init__(self, model: bytes, lowercase: bool):
-        self.model = model
+    def __init__(self, model: bytes, kind: str, lowercase: bool):
+        self.model, self.kind = model, kind
         self._processor = processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         pieces = [processor.id_to_piece(index) for index in range(processor.get_piece_size())]
         ids = {piece: index for index, piece in enumerate(pieces)}
@@ -51,16 +49,8 @@ class SentencePieceTokenizer(Tokenizer):
         specials = find_specials(ids, names, "the SentencePiece model")
         super().__init__(pieces, lowercase, specials, *around)
 
-    @classmethod
-    def train(cls, sample: Sequence[str], vocab_size: int, lowercase: bool) -> Self:
-        return cls(_train(cls.kind, sample, vocab_size), lowercase)
-
-    @classmethod
-    def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
-        return cls((directory / "sentencepiece.model").read_bytes(), metadata["lowercase"])
-
-    def vocabulary_files(self) -> dict[str, bytes]:
-        return {"sentencepiece.model": self.model}
+    def vocabulary_file(self) -> tuple[str, bytes]:
+        return "sentencepiece.model", self.model
 
     def encode_batch(self, texts):
         texts = [normalise(text, self.lowercase) for text in texts]
@@ -74,10 +64,7 @@ class SentencePieceTokenizer(Tokenizer):
             for part in parts[1:]
         ]
         others = iter(self._inside.encode(others, num_threads=1))
-        return [
-            [*itertools.islice(first, len(parts[:1])), *itertools.islice(others, len(parts[1:]))]
-            for parts in texts
-        ]
+        return [[next(others if i else first) for i in range(len(parts))] for parts in texts]
 
     def encode_spaced(self, words):
         return self.encode_parts([with_spaces(words)])[0]
@@ -95,19 +82,10 @@ class SentencePieceTokenizer(Tokenizer):
         return self.marked(lambda piece: not piece.startswith(SPACE_MARK), controls)
 
 
-class UnigramTokenizer(SentencePieceTokenizer):
-    """SentencePiece's unigram language model."""
-
-    kind = "unigram"
-
-
-class BpeTokenizer(SentencePieceTokenizer):
-    """SentencePiece's byte-pair encoding."""
-
-    kind = "bpe"
-
-
-def _train(kind: str, sample: Sequence[str], vocab_size: int) -> bytes:
+def train_sentencepiece(
+    sample: Sequence[str], kind: str, vocab_size: int, lowercase: bool
+) -> SentencePieceTokenizer:
+    """Trains on normalised sentences."""
     pad, unk, cls, sep, mask = SPECIALS
     model = io.BytesIO()
     try:
@@ -133,4 +111,4 @@ def _train(kind: str, sample: Sequence[str], vocab_size: int) -> bytes:
         )
     except RuntimeError as error:  # too large or too small for the text
         raise UserError(f"config.data.tokenizer.vocab_size={vocab_size}: {error}") from error
-    return model.getvalue()
+    return SentencePieceTokenizer(model.getvalue(), kind, lowercase)

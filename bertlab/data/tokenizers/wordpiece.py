@@ -5,13 +5,12 @@ final sigma, leave out 256 characters of a CJK block, and take categories from o
 Unicode.
 """
 
+import functools
 import itertools
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Self
+from collections.abc import Sequence
 
 import tokenizers
 
@@ -20,7 +19,7 @@ from bertlab.errors import UserError
 
 LONGEST_WORD = 200
 """Longer words become [UNK]."""
-CJK_BLOCKS = (
+_CJK_BLOCKS = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
     (0x20000, 0x2A6DF),
@@ -32,56 +31,10 @@ CJK_BLOCKS = (
 )
 # Distinct characters that training keeps; rarer ones become [UNK].
 _LARGEST_ALPHABET = 1000
-# The tokenizer remembers this many words (they cover 95 % of a text), up to this length.
-_REMEMBERED_WORDS, _LONGEST_REMEMBERED = 1 << 16, 30
+_REMEMBERED_WORDS = 1 << 16  # they cover 95 % of a text
 # The same rules in a tenth of the time for ASCII without control characters.
 _PLAIN = re.compile(r"[\t\n\r -~]*")
 _PLAIN_WORDS = re.compile(r"[A-Za-z0-9]+|[!-/:-@\[-`{-~]")
-
-
-def is_bert_control(character: str) -> bool:
-    """Whether Google's `_clean_text` drops the character."""
-    category = unicodedata.category(character)
-    return character in "\0\ufffd" or (character not in "\t\n\r" and category in ("Cc", "Cf"))
-
-
-def is_bert_punctuation(character: str) -> bool:
-    """Whether the character is a word of its own: all ASCII symbols, and Unicode's P*."""
-    if character.isascii():
-        return character.isprintable() and not character.isalnum() and character != " "
-    return unicodedata.category(character).startswith("P")
-
-
-def _clean(character: str) -> str:
-    if is_bert_control(character):
-        return ""
-    if character in "\t\n\r" or unicodedata.category(character) == "Zs":
-        return " "
-    is_cjk = any(first <= ord(character) <= last for first, last in CJK_BLOCKS)
-    return f" {character} " if is_cjk else character
-
-
-def _strip_accent(character: str) -> str:
-    return "" if unicodedata.category(character) == "Mn" else character
-
-
-def _split_punctuation(character: str) -> str:
-    return f" {character} " if is_bert_punctuation(character) else character
-
-
-class _Replacements(dict):
-    """A table for `str.translate` that is filled as characters are met."""
-
-    def __init__(self, replacement: Callable[[str], str]):
-        super().__init__()
-        self._replacement = replacement
-
-    def __missing__(self, code: int) -> str:
-        self[code] = self._replacement(chr(code))
-        return self[code]
-
-
-_CLEAN, _STRIP_ACCENTS, _SPLIT = map(_Replacements, (_clean, _strip_accent, _split_punctuation))
 
 
 def bert_words(text: str, lowercase: bool) -> list[str]:
@@ -89,10 +42,33 @@ def bert_words(text: str, lowercase: bool) -> list[str]:
     are lower-cased and stripped of accents, in this order."""
     if _PLAIN.fullmatch(text):
         return _PLAIN_WORDS.findall(text.lower() if lowercase else text)
-    text = text.translate(_CLEAN)
+    text = "".join(map(_clean, text))
     if lowercase:
-        text = unicodedata.normalize("NFD", text.lower()).translate(_STRIP_ACCENTS)
-    return text.translate(_SPLIT).split()
+        text = "".join(map(_strip_accent, unicodedata.normalize("NFD", text.lower())))
+    return "".join(map(_split_punctuation, text)).split()
+
+
+@functools.cache
+def _clean(character: str) -> str:
+    category = unicodedata.category(character)
+    if character in "\t\n\r" or category == "Zs":
+        return " "
+    if character in "\0\ufffd" or category in ("Cc", "Cf"):
+        return ""
+    is_cjk = any(first <= ord(character) <= last for first, last in _CJK_BLOCKS)
+    return f" {character} " if is_cjk else character
+
+
+@functools.cache
+def _strip_accent(character: str) -> str:
+    return "" if unicodedata.category(character) == "Mn" else character
+
+
+@functools.cache
+def _split_punctuation(character: str) -> str:
+    """Marks are words of their own: all ASCII symbols, and Unicode's P*."""
+    is_mark = unicodedata.category(character).startswith("P") or character in "$+<=>^`|~"
+    return f" {character} " if is_mark else character
 
 
 class WordPieceTokenizer(VocabularyTokenizer):
@@ -103,27 +79,14 @@ class WordPieceTokenizer(VocabularyTokenizer):
     def __init__(self, pieces: Sequence[str], lowercase: bool):
         super().__init__(pieces, lowercase)
         self._tokenizer = _backend(self.ids)
-        self._remembered: dict[str, list[int]] = {}
+        self._word_ids = functools.lru_cache(_REMEMBERED_WORDS)(self._encode_word)
 
-    @classmethod
-    def train(cls, sample: Sequence[str], vocab_size: int, lowercase: bool) -> Self:
-        return cls(_train(sample, vocab_size, lowercase), lowercase)
-
-    @classmethod
-    def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
-        return cls(cls.read(directory), metadata["lowercase"])
+    def _encode_word(self, word: str) -> list[int]:
+        return self._tokenizer.encode(word, add_special_tokens=False).ids
 
     def encode_batch(self, texts):
-        words = [bert_words(text, self.lowercase) for text in texts]
-        different = set(itertools.chain.from_iterable(words))
-        ids = {word: self._remembered[word] for word in different & self._remembered.keys()}
-        new = list(different - ids.keys())
-        found = self._tokenizer.encode_batch(new, add_special_tokens=False)
-        ids |= {word: encoding.ids for word, encoding in zip(new, found)}
-        if len(self._remembered) + len(new) <= _REMEMBERED_WORDS:
-            short = (word for word in new if len(word) <= _LONGEST_REMEMBERED)
-            self._remembered |= {word: ids[word] for word in short}
-        return [[index for word in text_words for index in ids[word]] for text_words in words]
+        words = (bert_words(text, self.lowercase) for text in texts)
+        return [list(itertools.chain.from_iterable(map(self._word_ids, some))) for some in words]
 
     def decode_pieces(self, ids):
         return self._tokenizer.decode(ids, skip_special_tokens=False)
@@ -144,8 +107,8 @@ def _backend(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def _train(sample: Sequence[str], vocab_size: int, lowercase: bool) -> list[str]:
-    """The pieces of a trained WordPiece vocabulary in the order of ids."""
+def train_wordpiece(sample: Sequence[str], vocab_size: int, lowercase: bool) -> WordPieceTokenizer:
+    """Trains on sentences; the vocabulary has every character of the `_LARGEST_ALPHABET`."""
     tokenizer = _backend({"[UNK]": 0})
     texts = [" ".join(bert_words(text, lowercase)) for text in sample]
     characters = Counter("".join(texts).replace(" ", ""))
@@ -173,4 +136,4 @@ def _train(sample: Sequence[str], vocab_size: int, lowercase: bool) -> list[str]
             f"config.data.tokenizer.vocab_size={vocab_size}: the {most} value that works for this"
             f" text is {len(pieces)}"
         )
-    return pieces
+    return WordPieceTokenizer(pieces, lowercase)

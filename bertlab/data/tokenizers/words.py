@@ -2,9 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any
 
 from bertlab.data.tokenizers.base import SPECIALS, VocabularyTokenizer, normalise
 from bertlab.errors import UserError
@@ -24,35 +23,11 @@ class WordsTokenizer(VocabularyTokenizer):
     has_whole_words = True
 
     def __init__(self, pieces: Sequence[str], lowercase: bool, split: str = "punctuation"):
-        if split not in ("punctuation", "whitespace"):
-            raise UserError(
-                f'config.data.tokenizer.split="{split}" is not one of punctuation, whitespace'
-            )
         super().__init__(pieces, lowercase)
         self.split = split
         self._word_ids = {
             piece: index for index, piece in enumerate(pieces) if index not in self.special_ids
         }
-
-    @classmethod
-    def train(
-        cls, sample: Sequence[str], vocab_size: int, lowercase: bool, split: str = "punctuation"
-    ) -> Self:
-        """The most frequent words of normalised sentences; ties in the order of code points."""
-        divide = _WORD.findall if split == "punctuation" else str.split
-        counts = Counter(word for text in sample for word in divide(text))
-        words = sorted(counts, key=lambda word: (-counts[word], word))
-        largest = len(SPECIALS) + len(words)
-        if largest < vocab_size:
-            raise UserError(
-                f"config.data.tokenizer.vocab_size={vocab_size}: the text has fewer words;"
-                f" the largest value that works is {largest}"
-            )
-        return cls([*SPECIALS, *words[: vocab_size - len(SPECIALS)]], lowercase, split)
-
-    @classmethod
-    def load(cls, directory: Path, metadata: Mapping[str, Any]) -> Self:
-        return cls(cls.read(directory), metadata["lowercase"], metadata["split"])
 
     def metadata(self) -> dict[str, Any]:
         return {**super().metadata(), "split": self.split}
@@ -81,5 +56,21 @@ class WordsTokenizer(VocabularyTokenizer):
     def decode_pieces(self, ids):
         return " ".join(self._pieces[index] for index in ids)
 
-    def continues(self) -> tuple[bool, ...]:
+    def continues(self):
         return (False,) * self.vocab_size
+
+
+def train_words(sample: Sequence[str], vocab_size: int, lowercase: bool, split: str):
+    """The most frequent words of normalised sentences; ties in the order of code points."""
+    divide = {"punctuation": _WORD.findall, "whitespace": str.split}.get(split)
+    if divide is None:
+        raise UserError(f'config.data.tokenizer.split="{split}" is not punctuation or whitespace')
+    counts = Counter(word for text in sample for word in divide(text))
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    pieces = [*SPECIALS, *words][:vocab_size]
+    if len(pieces) < vocab_size:
+        raise UserError(
+            f"config.data.tokenizer.vocab_size={vocab_size}: the text has fewer words;"
+            f" the largest value that works is {len(pieces)}"
+        )
+    return WordsTokenizer(pieces, lowercase, split)
