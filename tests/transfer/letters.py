@@ -31,6 +31,12 @@ class LetterTokenizer:
         ends = np.cumsum([len(word) for word in words])
         return self.encode("".join(words)), [0, *ends[:-1].tolist()]
 
+    def changed(self, text):
+        return text
+
+    def spans(self, words):
+        return [[(i, i + 1) for i in range(len(word))] for word in words]
+
     def decode(self, ids):
         return "".join(NAMES[i] for i in ids)
 

@@ -93,6 +93,15 @@ class Tokenizer:
         """Ids of each word of a text in which spaces separate them."""
         return self.encode_batch(words)
 
+    def spans(self, words: Sequence[str]) -> list[list[tuple[int, int]]]:
+        """Of each word of `encode_spaced`, the characters [first, end) of `changed(word)` that its
+        pieces stand for. Of several pieces for one character some may be empty."""
+        raise NotImplementedError
+
+    def changed(self, text: str) -> str:
+        """What is divided into pieces; each character's part of it has a length of its own."""
+        return text.lower() if self.lowercase else text
+
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
         """Ids of all words, and for each word the index of its first id (it has at least one)."""
         ids, starts = [], []

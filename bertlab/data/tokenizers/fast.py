@@ -73,6 +73,17 @@ class JsonTokenizer(Tokenizer):
     def encode_spaced(self, words):
         return self.encode_batch(with_spaces(words) if self._word_needs_space else words)
 
+    def changed(self, text):
+        return text  # the library's offsets are those of the text as it is
+
+    def spans(self, words):
+        spaced = with_spaces(words) if self._word_needs_space else words
+        found = []
+        for word, text, encoding in zip(words, spaced, self._encodings(spaced), strict=True):
+            shift = len(text) - len(word)
+            found.append([(max(a - shift, 0), b - shift) for a, b in encoding.offsets])
+        return found
+
     def decode_pieces(self, ids):
         return self._tokenizer.decode(ids, skip_special_tokens=True)
 

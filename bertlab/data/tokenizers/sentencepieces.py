@@ -69,6 +69,17 @@ class SentencePieceTokenizer(Tokenizer):
     def encode_spaced(self, words):
         return self.encode_parts([with_spaces(words)])[0]
 
+    def spans(self, words):
+        words = with_spaces([self.changed(word) for word in words])
+        settings = {"return_type": "offset_mapping", "num_threads": 1}
+        encoded = self._processor.encode(words[:1], **settings)
+        encoded += self._inside.encode(words[1:], **settings)
+        # The space before a word is no character of it.
+        return [
+            [(max(first - (number > 0), 0), end - (number > 0)) for first, end in one["offsets"]]
+            for number, one in enumerate(encoded)
+        ]
+
     @functools.cached_property
     def _inside(self) -> sentencepiece.SentencePieceProcessor:
         return sentencepiece.SentencePieceProcessor(model_proto=self.model + _INSIDE_A_TEXT)

@@ -42,10 +42,14 @@ def bert_words(text: str, lowercase: bool) -> list[str]:
     are lower-cased and stripped of accents, in this order."""
     if _PLAIN.fullmatch(text):
         return _PLAIN_WORDS.findall(text.lower() if lowercase else text)
+    return _divided(text, lowercase).split()
+
+
+def _divided(text: str, lowercase: bool) -> str:
     text = "".join(map(_clean, text))
     if lowercase:
         text = "".join(map(_strip_accent, unicodedata.normalize("NFD", text.lower())))
-    return "".join(map(_split_punctuation, text)).split()
+    return "".join(map(_split_punctuation, text))
 
 
 @functools.cache
@@ -87,6 +91,22 @@ class WordPieceTokenizer(VocabularyTokenizer):
     def encode_batch(self, texts):
         words = (bert_words(text, self.lowercase) for text in texts)
         return [list(itertools.chain.from_iterable(map(self._word_ids, some))) for some in words]
+
+    def changed(self, text):
+        return _divided(text, self.lowercase)
+
+    def spans(self, words):
+        found = []
+        for word in map(self.changed, words):
+            spans = []
+            for match in re.finditer(r"\S+", word):
+                ids = self._word_ids(match[0])
+                sizes = [len(self._pieces[index].removeprefix("##")) for index in ids]
+                if ids == [self.unk_id]:
+                    sizes = [len(match[0])]
+                spans += itertools.pairwise(itertools.accumulate(sizes, initial=match.start()))
+            found.append(spans)
+        return found
 
     def decode_pieces(self, ids):
         return self._tokenizer.decode(ids, skip_special_tokens=False)

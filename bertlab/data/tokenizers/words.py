@@ -49,9 +49,16 @@ class WordsTokenizer(VocabularyTokenizer):
     def encode_spaced(self, words):
         encoded = []
         for word in words:
-            whole = self._word_ids.get(word.lower() if self.lowercase else word)
+            whole = self._word_ids.get(self.changed(word))
             encoded.append(self.encode(word) if whole is None else [whole])
         return encoded
+
+    def spans(self, words):
+        found = []
+        for word in map(self.changed, words):
+            matches = [match.span() for match in _WORD.finditer(word)]
+            found.append([(0, len(word))] if word in self._word_ids else matches)
+        return found
 
     def decode_pieces(self, ids):
         return " ".join(self._pieces[index] for index in ids)
