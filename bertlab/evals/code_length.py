@@ -79,26 +79,22 @@ class Scorer:
             for name, objective in program.objectives.items()
             if trained is None or name in trained
         }
-        self.names = {}
+        self.answerers = {}
         for name, how in self.scorings.items():
             for ability in ("forward", "backward", "hidden"):
-                if getattr(how, ability) is not None:
-                    self.names.setdefault(ability, name)
-        if program.vocabulary.mask_id is None:
-            self.names.pop("hidden", None)
-        self.answerers = {
-            ability: Answerer(program, name, getattr(self.scorings[name], ability))
-            for ability, name in self.names.items()
-        }
+                if ability == "hidden" and program.vocabulary.mask_id is None:
+                    continue
+                if getattr(how, ability) is not None and ability not in self.answerers:
+                    self.answerers[ability] = Answerer(program, name, how, ability)
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of score that the model allows, its default first."""
-        ordered = "hidden" in self.names and self.scorings[self.names["hidden"]].in_order
+        ordered = "hidden" in self.answerers and self.answerers["hidden"].how.in_order
         return tuple(
             kind
             for kind, needs in KINDS.items()
-            if set(needs) <= self.names.keys() and not (ordered and kind.startswith("pseudo"))
+            if set(needs) <= self.answerers.keys() and not (ordered and kind.startswith("pseudo"))
         )
 
     def check_kind(self, kind: str | None = None) -> str:
@@ -138,7 +134,8 @@ class Scorer:
         self, params, texts, kind: str, ability: str, orders: int
     ) -> Float[np.ndarray, "N 3"]:
         """What a `Score` has, of each text, by one ability."""
-        how, questions = self.scorings[self.names[ability]], []
+        answerer, questions = self.answerers[ability], []
+        how = answerer.how
         first, continues = int(how.from_before), None
         if kind == "pseudo-within-word":
             continues = self.tokenizer.continues()
@@ -150,7 +147,7 @@ class Scorer:
             else:
                 questions += by_chain_rule(number, text, ability, self.tokenizer)
         sums, asked = np.zeros((len(texts), 3)), [set() for _ in texts]
-        for question, answer in zip(questions, self.answerers[ability](params, texts, questions)):
+        for question, answer in zip(questions, answerer(params, texts, questions)):
             special = ~np.isin(question.asked, texts[question.text].pieces)
             sums[question.text, 0] += question.weight * answer.sum()
             sums[question.text, 2] += answer[special].sum()

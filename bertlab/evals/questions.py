@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from bertlab.data.characters import character_ids, character_table
-from bertlab.evals.scoring import HIDDEN, Predict
+from bertlab.evals.scoring import HIDDEN, Scoring
 from bertlab.models.base import View
 from bertlab.objectives.program import Program
 
@@ -134,19 +134,24 @@ def in_random_orders(
 
 
 class Answerer:
-    """Answers questions by the model of the objective `name`; compiled once for all texts."""
+    """Answers questions by one ability (a field of `Scoring`) of the model of the objective `name`;
+    compiled once for all texts."""
 
-    def __init__(self, program: Program, name: str, predict: Predict):
-        self.pad_id = program.vocabulary.pad_id
+    def __init__(self, program: Program, name: str, how: Scoring, ability: str):
+        self.how, self.pad_id, predict = how, program.vocabulary.pad_id, getattr(how, ability)
 
         def ask(model, view):
             every = jnp.broadcast_to(jnp.arange(view["tokens"].shape[1]), view["tokens"].shape)
             log_p = jax.nn.log_softmax(predict(model, view, every))
             return jnp.take_along_axis(log_p, view["tokens"][..., None], axis=-1)[..., 0]
 
-        self.log_probabilities = jax.jit(
-            lambda params, view: program.call(params, name, view, ask)  # [B, L]
-        )
+        def logits(params, view, at):
+            return program.call(params, name, view, lambda model, view: predict(model, view, at))
+
+        def log_probabilities(params, view):
+            return program.call(params, name, view, ask)
+
+        self.logits, self.log_probabilities = jax.jit(logits), jax.jit(log_probabilities)
 
     def __call__(
         self, params, texts: Sequence[Text], questions: Sequence[Question]

@@ -29,7 +29,7 @@ def sample(
     top_p: float = 1.0,
     seed: int = 0,
 ) -> list[str]:
-    """Texts without special tokens.
+    """N texts without special tokens.
 
     "left-to-right" draws one piece after the other, until the end of the text is drawn or the text
     is full. "any-order" begins with all pieces hidden and reveals them in a random order, in
@@ -48,75 +48,57 @@ def sample(
         seed: Of the draws.
     """
     tokenizer, scorer = model.tokenizer, Scorer(model.program, model.tokenizer, model.trained)
-    kinds = [kind for kind, ability in ABILITIES.items() if ability in scorer.names]
+    kinds = [kind for kind, ability in ABILITIES.items() if ability in scorer.answerers]
     if not kinds or kind not in (None, *kinds):
         raise UserError(f"this model has no kind={kind}; it allows {', '.join(kinds) or 'none'}")
     if model.config.model.token_encoder == "characters":
         raise UserError("this model reads characters, which drawn pieces do not have")
     kind = kind or kinds[0]
-    given = [*tokenizer.prefix_ids, *tokenizer.encode(prompt)]
-    end = len(tokenizer.prefix_ids) + length
-    size = end + len(tokenizer.suffix_ids)
-    if not len(given) < end or size > model.longest:
+    forward, prefix, suffix = kind == "left-to-right", tokenizer.prefix_ids, tokenizer.suffix_ids
+    given = [*prefix, *tokenizer.encode(prompt)]
+    first, end = len(given), len(prefix) + length
+    hidden = end - first
+    if hidden <= 0 or end + len(suffix) > model.longest:
         raise UserError(
-            f"length={length} must be more than the prompt's {len(tokenizer.encode(prompt))} pieces"
-            f" and fit into {model.longest} positions"
+            f"length={length} must be more than the prompt's {first - len(prefix)} pieces and fit"
+            f" into {model.longest} positions"
         )
-    name = scorer.names[ABILITIES[kind]]
-    how = scorer.scorings[name]
-    if not given and (kind == "left-to-right" or how.from_before):
+    answerer = scorer.answerers[ABILITIES[kind]]
+    if not given and (forward or answerer.how.from_before):
         raise UserError("nothing comes before the first piece to predict it; give a prompt")
-    predict = getattr(how, ABILITIES[kind])
-    program, params = model.program, jax.device_put(model.params)
-
-    @jax.jit
-    def logits(view, at):
-        return program.call(params, name, view, lambda model, view: predict(model, view, at))
-
-    tokens = np.full((number, size), tokenizer.pad_id, np.int32)
-    tokens[:, : len(given)] = given
     rng = np.random.default_rng(seed)
-    draw = functools.partial(draw_pieces, temperature=temperature, top_p=top_p, rng=rng)
-    if kind == "left-to-right":
-        left_to_right(logits, tokens, len(given), end, tokenizer, draw)
+    if forward:
+        order = np.tile(np.arange(hidden), (number, 1))
+        stop, steps = next(iter(suffix), None), hidden
     else:
-        in_any_order(logits, tokens, len(given), end, steps, tokenizer, draw, rng)
-    return [tokenizer.decode(row[len(tokenizer.prefix_ids) : end]) for row in tokens]
+        order, stop = np.argsort(rng.random((number, hidden)), axis=1), None
+    tokens = np.full((number, end + len(suffix)), tokenizer.pad_id, np.int32)
+    tokens[:, :first], tokens[:, end:] = given, suffix
+    logits = functools.partial(answerer.logits, jax.device_put(model.params))
+
+    def draw(found):
+        return draw_pieces(found, tokenizer.special_ids - {stop}, temperature, top_p, rng)
+
+    reveal(logits, draw, tokens, len(prefix), first + order, steps or hidden, stop)
+    rows = (itertools.takewhile(lambda piece: piece != stop, row) for row in tokens.tolist())
+    return [tokenizer.decode(list(row)[len(prefix) : end]) for row in rows]
 
 
-def left_to_right(logits, tokens: Int[np.ndarray, "N L"], first, end, tokenizer, draw) -> None:
-    """Fills positions first to end, up to the first end of a text; padding follows it."""
-    stop = tokenizer.suffix_ids[0] if tokenizer.suffix_ids else None
-    forbidden = tokenizer.special_ids - {stop}
-    ended = np.zeros(len(tokens), bool)
-    for position in range(first, end):
-        view = view_of(tokens, position + 1)
-        at = np.full((len(tokens), 1), position, np.int32)
-        drawn = draw(np.asarray(logits(view, at), np.float64)[:, 0], forbidden)
-        ended |= drawn == stop
-        tokens[:, position] = np.where(ended, tokenizer.pad_id, drawn)
-        if ended.all():
+def reveal(logits, draw, tokens: Int[np.ndarray, "N L"], prefix: int, order, steps, stop) -> None:
+    """Draws the tokens at the positions `order` [N, n], in `steps` steps or until every row has a
+    `stop`; the first positions are a `prefix` of special tokens."""
+    names, rows = ("segments", "documents", "positions", "ranks"), np.arange(len(order))[:, None]
+    view = {"tokens": tokens} | {name: np.zeros_like(tokens) for name in names}
+    view["documents"][:], view["positions"][:] = 1, np.arange(tokens.shape[1])
+    ranks = view["ranks"]
+    ranks[:, prefix : order.min()], ranks[rows, order] = 1, HIDDEN
+    bounds = np.linspace(0, order.shape[1], min(steps, order.shape[1]) + 1)
+    for begin, end in itertools.pairwise(np.round(bounds).astype(int).tolist()):
+        at = order[:, begin:end].astype(np.int32)
+        found = np.asarray(logits(view, at), np.float64).reshape(at.size, -1)
+        tokens[rows, at], ranks[rows, at] = draw(found).reshape(at.shape), 2 + np.arange(begin, end)
+        if (tokens[rows, order] == stop).any(axis=1).all():
             return
-
-
-def in_any_order(
-    logits, tokens: Int[np.ndarray, "N L"], first, end, steps, tokenizer, draw, rng
-) -> None:
-    """Fills positions first to end, each row in an order of its own."""
-    tokens[:, end:] = tokenizer.suffix_ids
-    hidden, rows = end - first, np.arange(len(tokens))[:, None]
-    order = first + np.argsort(rng.random((len(tokens), hidden)), axis=1)
-    ranks = np.zeros_like(tokens)
-    ranks[:, len(tokenizer.prefix_ids) : first] = 1
-    ranks[rows, order] = HIDDEN
-    bounds = np.round(np.linspace(0, hidden, min(steps or hidden, hidden) + 1)).astype(int)
-    for begin, stop in itertools.pairwise(bounds.tolist()):
-        at = order[:, begin:stop].astype(np.int32)
-        view = view_of(tokens, tokens.shape[1]) | {"ranks": ranks.copy()}
-        found = np.asarray(logits(view, at), np.float64)
-        drawn = draw(found.reshape(-1, found.shape[-1]), tokenizer.special_ids)
-        tokens[rows, at] = drawn.reshape(at.shape)
-        ranks[rows, at] = 2 + np.arange(begin, stop)
 
 
 def draw_pieces(
@@ -138,16 +120,3 @@ def draw_pieces(
     kept = np.cumsum(np.where(before < top_p, ordered, 0.0), axis=1)
     drawn = (kept <= rng.random((len(kept), 1)) * kept[:, -1:]).sum(axis=1)
     return np.take_along_axis(likeliest, drawn[:, None], axis=1)[:, 0]
-
-
-def view_of(tokens: Int[np.ndarray, "N L"], filled: int) -> dict[str, np.ndarray]:
-    """Rows of which the first positions are a text; nothing is hidden."""
-    position = np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape)
-    inside = position < filled
-    return {
-        "tokens": tokens.copy(),
-        "segments": np.zeros_like(tokens),
-        "documents": inside.astype(np.int32),
-        "positions": np.where(inside, position, 0),
-        "ranks": np.zeros_like(tokens),
-    }

@@ -42,7 +42,7 @@ class Scoring:
     """What a model can predict of a text.
 
     Attributes:
-        forward: Tokens, given all tokens before them; `ranks` are 0. None: it does not.
+        forward: Tokens, given all tokens before them, whatever `ranks` are. None: it does not.
         backward: Tokens, given all tokens after them.
         hidden: Hidden tokens, given the visible ones.
         from_before: `hidden` reads the state before a token, so a text's first cannot be asked.

@@ -19,7 +19,7 @@ from bertlab.evals.ratio import ratio
 from bertlab.objectives import REGISTRY
 from bertlab.objectives.base import Objective, Vocabulary
 from bertlab.objectives.electra import TASKS
-from bertlab.objectives.program import Program
+from bertlab.objectives.program import Program, named_key
 from tests.evals.tiny import model_of
 from tests.references import quick_jit
 
@@ -178,7 +178,12 @@ def views_of_all():
     texts, found = random_texts(8, seed=7), {}
     shared = {name: f"electra, {TASKS[0]}" for name in OBJECTIVES if name[9:] in TASKS}
     makers = {name: of for name, of in OBJECTIVES.items() if shared.get(name, name) == name}
-    make = quick_jit(Program(None, makers, VOCABULARY).views)
+    make = quick_jit(
+        lambda batch, key: {
+            name: of.view(batch, named_key(key, name), VOCABULARY, 1.0)
+            for name, of in makers.items()
+        }
+    )
     for kind in RELATIONS:
         batch, places = rows_of(kind, texts)
         views = jax.device_get(make(batch, jax.random.key(0)))
