@@ -4,10 +4,8 @@ Every metric compares gold with predicted, which have one item an example. An it
 
     a class: a name or, if classes have none, a number; a number (pearson, spearman); for tagging a
     sentence's tags, predicted "" for a word that was not read;
-    a class's number, or the numbers of a sentence's tags (f1);
     a sentence's entities (entity_f1; `bertlab.transfer.entities`);
     the classes of a group of examples (group_exact_match);
-    the classes of each of a sentence's targets (micro_*);
     gold: the texts that answer a question, () if it has no answer; predicted: a text, "" for none
     (exact_match, span_f1).
 """
@@ -36,38 +34,30 @@ def accuracy(gold: Sequence, predicted: Sequence) -> float:
     return float(np.mean([one == other for one, other in zip(gold, predicted, strict=True)]))
 
 
-def _f1(right: int, predicted: int, gold: int) -> float:
-    """F1 of counts; 0 if neither side has any."""
+def f1_of_counts(right: int, predicted: int, gold: int) -> float:
+    """F1; 0 if neither side has any."""
     return 2 * right / (predicted + gold) if predicted + gold else 0.0
 
 
-def _class_f1(gold: list, predicted: list, label: object) -> float:
+def f1(gold: Sequence, predicted: Sequence, label: object = 1) -> float:
+    """F1 of one class, as GLUE reports it for MRPC and QQP; 0 if neither side has this class."""
+    gold, predicted = _flat(gold, predicted)
     right = sum(one == other == label for one, other in zip(gold, predicted, strict=True))
-    return _f1(right, predicted.count(label), gold.count(label))
-
-
-def f1(gold: Sequence[int], predicted: Sequence[int]) -> float:
-    """F1 of class 1, as GLUE reports it for MRPC and QQP; 0 if neither side has this class."""
-    return _class_f1(*_flat(gold, predicted), 1)
+    return f1_of_counts(right, predicted.count(label), gold.count(label))
 
 
 def macro_f1(gold: Sequence, predicted: Sequence) -> float:
     """Mean F1 of the classes on either side, as scikit-learn's; "" (not read) is no class."""
     gold, predicted = _flat(gold, predicted)
     labels = {*gold, *predicted} - {""}
-    return float(np.mean([_class_f1(gold, predicted, label) for label in labels]))
+    return float(np.mean([f1(gold, predicted, label) for label in labels]))
 
 
 def matthews(gold: Sequence, predicted: Sequence) -> float:
-    """Matthews' correlation of any number of classes (CoLA); 0 if either side is constant.
+    """Matthews' correlation of any number of classes (CoLA); 0 if either side is constant."""
+    from sklearn.metrics import matthews_corrcoef  # takes a second to import
 
-    Source: Gorodkin 2004, as in scikit-learn.
-    """
-    total, golds, predictions = len(gold), Counter(gold), Counter(predicted)
-    right = sum(one == other for one, other in zip(gold, predicted, strict=True))
-    covariance = right * total - sum(golds[label] * predictions[label] for label in golds)
-    squares = [total**2 - sum(n**2 for n in side.values()) for side in (golds, predictions)]
-    return covariance / math.sqrt(math.prod(squares)) if all(squares) else 0.0
+    return float(matthews_corrcoef(gold, predicted))
 
 
 def group_exact_match(gold: Sequence[Sequence], predicted: Sequence[Sequence]) -> float:
@@ -75,8 +65,7 @@ def group_exact_match(gold: Sequence[Sequence], predicted: Sequence[Sequence]) -
 
     Source: Wang et al. 2019 (SuperGLUE), section 3.
     """
-    pairs = zip(gold, predicted, strict=True)
-    return float(np.mean([list(one) == list(other) for one, other in pairs]))
+    return float(np.mean([one == other for one, other in zip(gold, predicted, strict=True)]))
 
 
 def pearson(gold: Sequence[float], predicted: Sequence[float]) -> float:
@@ -97,28 +86,10 @@ def spearman(gold: Sequence[float], predicted: Sequence[float]) -> float:
     return pearson(*rankdata(sides, axis=1)) if np.isfinite(sides).all() else math.nan
 
 
-# Labels of spans: each target has any number of classes, each sentence any number of entities.
-
-
-def _counts(gold: Sequence, predicted: Sequence) -> tuple[int, int, int]:
-    """Numbers of correct, predicted and gold labels of all targets."""
-    right = guessed = expected = 0
-    for sentence, predictions in zip(gold, predicted, strict=True):
-        for one, other in zip(sentence, predictions, strict=True):
-            right += len(set(one) & set(other))
-            guessed += len(set(other))
-            expected += len(set(one))
-    return right, guessed, expected
-
-
-def micro_f1(gold: Sequence, predicted: Sequence) -> float:
-    """F1 over all labels of all targets together (Tenney et al. 2019)."""
-    return _f1(*_counts(gold, predicted))
-
-
 def entity_f1(gold: Sequence[Sequence], predicted: Sequence[Sequence]) -> float:
     """F1 over all entities, whose types and words must agree (CoNLL's FB1); 0 without any."""
-    return micro_f1([gold], [predicted])
+    pairs = [(set(one), set(other)) for one, other in zip(gold, predicted, strict=True)]
+    return f1_of_counts(*(sum(map(len, x)) for x in zip(*((a & b, b, a) for a, b in pairs))))
 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -134,18 +105,22 @@ def _overlap(gold: str, predicted: str, empty_agree: bool) -> float:
     gold, predicted = gold.split(), predicted.split()
     if not gold or not predicted:
         return float(empty_agree and gold == predicted)
-    return _f1(sum((Counter(gold) & Counter(predicted)).values()), len(predicted), len(gold))
+    return f1_of_counts(
+        sum((Counter(gold) & Counter(predicted)).values()), len(predicted), len(gold)
+    )
 
 
-def _answer_scores(
-    compare: Callable[[str, str, bool], float],
-    gold: Sequence[Sequence[str]],
-    predicted: Sequence[str],
-) -> list[float]:
+def _equal(gold: str, predicted: str, empty_agree: bool) -> float:
+    return float(gold == predicted)
+
+
+def _answer_scores(compare: Callable, gold: Sequence, predicted: Sequence[str]) -> list[float]:
     """Each question's best agreement with one of its answers.
 
     SQuAD 1.1's script if every question has an answer, otherwise 2.0's. They differ for answers
     that `normalize_answer` makes empty: 2.0 drops them, and "" is the answer if none remains.
+
+    Source: SQuAD's evaluate-v1.1.py and evaluate-v2.0.py (Rajpurkar et al. 2016, 2018).
     """
     lacking = not all(gold)
     scores = []
@@ -159,15 +134,12 @@ def _answer_scores(
 
 
 def exact_match_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> list[float]:
-    """By question, 1 if the prediction equals an answer after `normalize_answer`, else 0.
-
-    Source: SQuAD's evaluate-v1.1.py and evaluate-v2.0.py (Rajpurkar et al. 2016, 2018).
-    """
-    return _answer_scores(lambda one, other, _: float(one == other), gold, predicted)
+    """By question, 1 if the prediction equals an answer after `normalize_answer`, else 0."""
+    return _answer_scores(_equal, gold, predicted)
 
 
 def span_f1_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> list[float]:
-    """By question, the largest F1 of the words shared with an answer; as `exact_match_scores`.
+    """By question, the largest F1 of the words shared with an answer after `normalize_answer`.
 
     If answer or prediction has no words, 1.1's script gives 0; 2.0's gives 1 if both have none.
     """
@@ -199,7 +171,7 @@ def best_threshold(
     """
     current = best = sum(not has for has in has_answer)
     threshold = 0.0
-    for index in sorted(range(len(scores)), key=lambda index: null_odds[index]):
+    for index in sorted(range(len(scores)), key=null_odds.__getitem__):
         current += scores[index] if has_answer[index] else -bool(predicted[index])
         if current > best:
             best, threshold = current, null_odds[index]
@@ -210,7 +182,7 @@ METRICS: dict[str, Callable[[Sequence, Sequence], float]] = {
     metric.__name__: metric
     for metric in (
         *(accuracy, f1, macro_f1, matthews, pearson, spearman, group_exact_match),
-        *(entity_f1, exact_match, span_f1, micro_f1),
+        *(entity_f1, exact_match, span_f1),
     )
 }
 """Name -> (gold, predicted), at least one item each -> value; higher is better."""

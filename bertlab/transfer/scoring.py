@@ -108,24 +108,18 @@ def score_lines(task: Task, data: TaskData, lines: Sequence[Line]) -> dict[str, 
     lines = [line for line in lines if line["gold"] is not None]
     if not lines:
         return {}
-    names = [line["gold"] for line in lines], [line["predicted"] for line in lines]
-    numbers = {name: number for number, name in enumerate(data.names)}
-
-    def numbered(item):
-        return [*map(numbered, item)] if isinstance(item, list) else numbers.get(item, -1)
-
-    metrics, found = list(task.metrics), {}
-    if task.kind == "tagging":
-        metrics = list(dict.fromkeys([*metrics, "accuracy"]))
-    for metric in metrics:
-        sides = names
+    gold, predicted = ([line[side] for line in lines] for side in ("gold", "predicted"))
+    words_too = ["accuracy"] if task.kind == "tagging" else []
+    found = {}
+    for metric in dict.fromkeys([*task.metrics, *words_too]):
+        sides = gold, predicted
         if metric == "f1":
-            sides = [numbered(side) for side in names]
+            sides = gold, predicted, data.names[1]
         elif metric == "entity_f1":
-            sides = [[data.scheme.entities(tags) for tags in side] for side in names]
+            sides = [[data.scheme.entities(tags) for tags in side] for side in sides]
         elif metric == "group_exact_match":
             groups = [line.get("group", number) for number, line in enumerate(lines)]
-            sides = [grouped(side, groups) for side in names]
+            sides = [grouped(side, groups) for side in sides]
         found[metric] = float(METRICS[metric](*sides))
     return found
 

@@ -141,6 +141,9 @@ def test_a_planted_label_of_a_span_is_learned(tmp_path):
 
 
 def test_labels_that_count_in_the_papers_tables():
+    gold, predicted = [[["a", "b"]], [["c"]]], [[["a"]], [["d"]]]
+    assert METRICS["micro_f1"](gold, predicted) == pytest.approx(2 / 5)
+    assert METRICS["micro_f1"]([[[]]], [[[]]]) == 0
     gold, predicted = [[["A0"], ["R-A0", "1"]]], [[["A0", "Other"], ["R-A0"]]]
     assert METRICS["core_role_f1"](gold, predicted) == pytest.approx(2 / 4)
     assert METRICS["relation_f1"](gold, predicted) == pytest.approx(4 / 5)

@@ -1,23 +1,23 @@
-"""Metrics of edge probing, as jiant reports them."""
+"""Metrics of edge probing, as jiant reports them: of each of a sentence's targets any classes."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from bertlab.transfer.scorers import micro_f1
+from bertlab.transfer.scorers import entity_f1
 
 
-def _some_f1(gold: Sequence, predicted: Sequence, counts: Callable[[str], bool]) -> float:
-    """Micro F1 of the labels that count."""
+def micro_f1(gold: Sequence, predicted: Sequence, counts=bool) -> float:
+    """F1 over all labels that count, of all targets together (Tenney et al. 2019)."""
     sides = [
-        [[list(filter(counts, target)) for target in sentence] for sentence in side]
+        [filter(counts, target) for sentence in side for target in sentence]
         for side in (gold, predicted)
     ]
-    return micro_f1(*sides)
+    return entity_f1(*sides)
 
 
 def core_role_f1(gold: Sequence, predicted: Sequence) -> float:
     """Micro F1 without references and continuations ("R-", "C-"): jiant's of semantic roles."""
-    return _some_f1(gold, predicted, lambda label: not label.startswith(("R-", "C-")))
+    return micro_f1(gold, predicted, lambda label: not label.startswith(("R-", "C-")))
 
 
 def relation_f1(gold: Sequence, predicted: Sequence) -> float:
@@ -26,12 +26,14 @@ def relation_f1(gold: Sequence, predicted: Sequence) -> float:
     Source: `is_positive_relation` of jiant's probing/analysis_edgeprobe_ICLR_camera_ready.ipynb.
     """
     none = re.compile(r"_.*|Other|no_relation", re.DOTALL)
-    return _some_f1(gold, predicted, lambda label: not none.fullmatch(label))
+    return micro_f1(gold, predicted, lambda label: not none.fullmatch(label))
 
 
 def positive_f1(gold: Sequence, predicted: Sequence) -> float:
     """F1 of the label "1", as jiant reports it for OntoNotes' coreference."""
-    return _some_f1(gold, predicted, lambda label: label == "1")
+    return micro_f1(gold, predicted, lambda label: label == "1")
 
 
-EDGE_METRICS = {metric.__name__: metric for metric in (core_role_f1, relation_f1, positive_f1)}
+EDGE_METRICS = {
+    metric.__name__: metric for metric in (micro_f1, core_role_f1, relation_f1, positive_f1)
+}
