@@ -27,11 +27,6 @@ class Document:
     parts: tuple[str, ...]
     split: str = ""
 
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """The parts without white space around them."""
-        return tuple(part.strip() for part in self.parts)
-
 
 class Corpus(Protocol):
     """A source of documents."""
@@ -51,18 +46,11 @@ def make_documents(document_id: str, text: str, joins_lines: bool = False) -> It
     has all splits, but held-out sections share author and characters with train.
     """
     parts = split_text(text, joins_lines)
-    if not parts:
-        return
-    ends = list(itertools.accumulate(len(part.lstrip()) for part in parts))
-    if ends[-1] <= LONGEST_DOCUMENT:
-        yield Document(document_id, tuple(parts))
-        return
-    sections = round(ends[-1] / SECTION)
-    numbers = [start * sections // ends[-1] for start in (0, *ends[:-1])]
-    groups = [
-        [part for _, part in group]
-        for _, group in itertools.groupby(zip(numbers, parts), lambda pair: pair[0])
-    ]
-    for number, (first, *others) in enumerate(groups, 1):
-        name = f"{document_id}#{number}" if len(groups) > 1 else document_id
+    starts = [0, *itertools.accumulate(len(part.lstrip()) for part in parts)]
+    count = round(starts[-1] / SECTION) if starts[-1] > LONGEST_DOCUMENT else 1
+    sections: dict[int, list[str]] = {}
+    for start, part in zip(starts, parts):
+        sections.setdefault(start * count // starts[-1], []).append(part)
+    for number, (first, *others) in enumerate(sections.values(), 1):
+        name = f"{document_id}#{number}" if len(sections) > 1 else document_id
         yield Document(name, (first.lstrip(), *others))

@@ -3,12 +3,9 @@
 import itertools
 import multiprocessing
 import os
-import signal
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,12 +30,11 @@ class Chunk(NamedTuple):
     texts: list[tuple[str, ...]]
 
 
-@dataclass(frozen=True)
-class Encoded:
+class Encoded(NamedTuple):
     """The documents of a chunk that have a token.
 
     Attributes:
-        tokens: [T], all documents end to end.
+        tokens: uint32 [T], all documents end to end.
         sentences: tokens of each sentence that has one.
         documents: such sentences of each document.
         bytes: of each document's text in UTF-8.
@@ -80,19 +76,15 @@ def encode_chunk(tokenizer: Tokenizer, chunk: Chunk) -> Encoded:
             if tokenizer.has_whole_words and tokenizer.unk_id in part_ids:
                 words = zip(tokenizer.words(part), part_ids, strict=True)
                 unknown_words += [word for word, index in words if index == tokenizer.unk_id]
-    return Encoded(
-        split=chunk.split,
-        tokens=np.fromiter(itertools.chain.from_iterable(ids), np.uint32),
-        sentences=list(map(len, ids)),
-        documents=documents,
-        bytes=sizes,
-        unknown_words=unknown_words,
-    )
+    tokens = np.fromiter(itertools.chain.from_iterable(ids), np.uint32)
+    return Encoded(chunk.split, tokens, list(map(len, ids)), documents, sizes, unknown_words)
 
 
 def encode_all(chunks: Iterable[Chunk], tokenizer_folder: Path, workers: int) -> Iterator[Encoded]:
     """Encodes chunks in their order, a few ahead, in so many processes (0: one per core)."""
-    workers = workers or _cores()
+    if not workers:  # macOS only has the number of all cores
+        affinity = getattr(os, "sched_getaffinity", None)
+        workers = len(affinity(0)) if affinity else os.cpu_count()
     chunks = iter(chunks)
     first = list(itertools.islice(chunks, FEW_CHUNKS + 1))
     chunks = itertools.chain(first, chunks)
@@ -101,38 +93,19 @@ def encode_all(chunks: Iterable[Chunk], tokenizer_folder: Path, workers: int) ->
         yield from (encode_chunk(tokenizer, chunk) for chunk in chunks)
         return
     # Not forked: JAX may have threads.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (tokenizer_folder,))
-    pending: deque = deque()
-    try:
+    context, pending = multiprocessing.get_context("spawn"), deque()
+    with ProcessPoolExecutor(workers, context, _start_worker, (tokenizer_folder,)) as pool:
         for chunk in chunks:
             pending.append(pool.submit(_encode_chunk, chunk))
             if len(pending) > 2 * workers:
                 yield pending.popleft().result()
         yield from (future.result() for future in pending)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _cores() -> int:
-    """Those that this process may use; macOS only has their number."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _start_worker(tokenizer_folder: Path) -> None:
     global _tokenizer
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
-    # A worker would wait for work for ever if the parent is killed.
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _tokenizer = load_tokenizer(tokenizer_folder)
-
-
-def _exit_with_parent() -> None:
-    multiprocessing.parent_process().join()
-    os._exit(1)
 
 
 def _encode_chunk(chunk: Chunk) -> Encoded:

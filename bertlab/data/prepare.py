@@ -8,12 +8,13 @@ The text is read twice, for the splits with a sample to train the tokenizer on, 
 memory does not grow with it.
 """
 
-import functools
+import array
 import hashlib
 import json
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,10 +24,10 @@ from filelock import FileLock
 from bertlab.data.characters import character_ids, character_table
 from bertlab.data.corpora import open_corpus
 from bertlab.data.corpora.text import digest_files
-from bertlab.data.documents import Corpus, Document
+from bertlab.data.documents import Corpus
 from bertlab.data.encode import chunks, encode_all
 from bertlab.data.prepared import Prepared, load_prepared
-from bertlab.data.splits import Bounds, read_in_splits, used_splits
+from bertlab.data.splits import Bounds, find_bounds, position, used_splits
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer, sample_texts, train_tokenizer
 from bertlab.data.writing import SplitWriter
 from bertlab.errors import UserError
@@ -38,16 +39,6 @@ _VERSION = 2
 
 def prepare(data) -> Prepared:
     """Tokenises the corpus of `config.data`, unless that has been done."""
-    if data.valid_fraction + data.test_fraction >= 1:
-        raise UserError(
-            f"config.data.valid_fraction={data.valid_fraction} and test_fraction="
-            f"{data.test_fraction} leave no documents for training; make their sum less than 1"
-        )
-    if data.corpus.startswith("splits:") and not (data.valid_fraction and data.test_fraction):
-        raise UserError(
-            "config.data.valid_fraction and test_fraction must be above 0 for splits:FOLDER, which"
-            " publishes both splits"
-        )
     corpus = open_corpus(data)
     fingerprint = _fingerprint(corpus, data)
     name = re.sub(r"[^A-Za-z0-9]+", "-", Path(data.corpus.replace(":", "/")).name).strip("-")[:40]
@@ -64,8 +55,6 @@ def _fingerprint(corpus: Corpus, data) -> str:
     tokenizer = data.tokenizer.to_dict()
     if tokenizer["path"]:  # nothing is trained
         path = Path(tokenizer["path"]).expanduser()
-        if not path.exists():
-            raise UserError(f"config.data.tokenizer.path: there is no {path}")
         files = sorted(path.iterdir()) if path.is_dir() else [path]
         files = [file for file in files if file.is_file()]
         digest = digest_files("", [file.name for file in files], files)
@@ -89,13 +78,7 @@ def _build(corpus: Corpus, data, fingerprint: str, directory: Path) -> None:
         settings, tokenizer = data.tokenizer, None
         if settings.path:
             tokenizer = load_tokenizer(settings.path, settings.lowercase or None)
-        (sample, documents), bounds = read_in_splits(corpus, data, functools.partial(_read, data))
-        if empty := [split for split, number in documents.items() if not number]:
-            raise UserError(
-                f'config.data.corpus="{data.corpus}" has {sum(documents.values())} documents, and'
-                f" none is in the {empty[0]} split; use more text, or another"
-                " config.data.valid_fraction or test_fraction (0 leaves a split out)"
-            )
+        sample, bounds = _read(corpus, data)
         if tokenizer is None:
             tokenizer = train_tokenizer(
                 settings.kind, sample, settings.vocab_size, settings.lowercase, settings.split
@@ -115,20 +98,36 @@ def _build(corpus: Corpus, data, fingerprint: str, directory: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _read(data, documents: Iterator[Document], bounds: Bounds) -> tuple[list[str], dict[str, int]]:
-    """A sample of the train split's sentences, and the number of documents of each split."""
-    settings = data.tokenizer
-    numbers = dict.fromkeys(used_splits(data), 0)
+def _read(corpus: Corpus, data) -> tuple[list[str], Bounds]:
+    """A sample of the train split's sentences, and the bounds of the splits.
 
-    def sentences() -> Iterator[str]:
-        for document in documents:
-            split = bounds.split(document)
-            numbers[split] += 1
-            if split == "train" and not settings.path:
-                yield from document.parts
+    These are certain only after the last document. If they turn out to be other than those of the
+    fractions, as in a small corpus, the text is read again.
+    """
+    settings, bounds, needed = data.tokenizer, None, find_bounds(data, [])
+    while bounds != needed:
+        bounds, positions, numbers = needed, array.array("d"), Counter()
+        texts = _train_sentences(corpus, bounds, positions, numbers, not settings.path)
+        sample = sample_texts(texts, settings.sample_sentences, settings.seed, settings.lowercase)
+        needed = find_bounds(data, positions)
+    if empty := [split for split in used_splits(data) if not numbers[split]]:
+        raise UserError(
+            f'config.data.corpus="{data.corpus}" has {numbers.total()} documents, and'
+            f" none is in the {empty[0]} split; use more text, or another"
+            " config.data.valid_fraction or test_fraction (0 leaves a split out)"
+        )
+    return sample, bounds
 
-    sample = sample_texts(sentences(), settings.sample_sentences, settings.seed, settings.lowercase)
-    return sample, numbers
+
+def _train_sentences(corpus, bounds, positions, numbers, wanted) -> Iterator[str]:
+    """Train's sentences, if they are wanted; adds all documents to `positions` and `numbers`."""
+    for document in corpus.documents():
+        if not document.split:
+            positions.append(position(document.id))
+        split = bounds.split(document)
+        numbers[split] += 1
+        if wanted and split == "train":
+            yield from document.parts
 
 
 def _write(
@@ -140,10 +139,9 @@ def _write(
     found = encode_all(chunks(corpus.documents(), bounds), folder / "tokenizer", data.workers)
     for encoded in found:
         writers[encoded.split].add(encoded)
-    for writer in writers.values():
-        writer.close()
+    statistics = {split: writer.close() for split, writer in writers.items()}
     np.save(folder / "counts.npy", writers["train"].counts)
     if types is not None:
         table = np.concatenate([character_table(tokenizer), character_ids(list(types))])
         np.save(folder / "characters.npy", table)
-    return {split: writer.statistics for split, writer in writers.items()}
+    return statistics

@@ -43,7 +43,7 @@ class Prepared:
 
     Attributes:
         fingerprint: hexadecimal digest of the text and of the settings that made the arrays.
-        statistics: by split: documents, sentences, tokens, bytes and so on.
+        statistics: by split: documents, sentences, tokens, bytes and unknown tokens.
     """
 
     directory: Path
@@ -71,11 +71,7 @@ class Prepared:
             raise UserError(
                 f"{self.directory} has no {name} split; set config.data.{name}_fraction above 0"
             )
-        names = ("tokens", "sentences", "documents", "bytes")
-        arrays = {array: read_array(folder / f"{array}.npy") for array in names}
-        if (folder / "words.npy").is_file():
-            arrays["words"] = read_array(folder / "words.npy")
-        return Split(name, **arrays)
+        return Split(name, **{path.stem: read_array(path) for path in folder.glob("*.npy")})
 
 
 def read_array(path: Path) -> np.ndarray:

@@ -44,8 +44,7 @@ class SplitWriter:
 
     def __init__(self, folder: Path, tokenizer, types: dict[str, int] | None):
         folder.mkdir()
-        self._unk_id, self._types = tokenizer.unk_id, types
-        self._vocab_size = tokenizer.vocab_size
+        self._unk_id, self._vocab_size, self._types = tokenizer.unk_id, tokenizer.vocab_size, types
         self.counts = np.zeros(tokenizer.vocab_size, np.int64)
         ids = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
         dtypes = {"tokens": ids, "sentences": np.int64, "documents": np.int64, "bytes": np.int64}
@@ -54,31 +53,34 @@ class SplitWriter:
         self._arrays = {name: ArrayWriter(folder / f"{name}.npy", dtypes[name]) for name in dtypes}
         self._arrays["sentences"].append([0])
         self._arrays["documents"].append([0])
-        self.statistics = dict.fromkeys(("documents", "sentences", "tokens", "bytes", "unknown"), 0)
+        self._bytes = 0
 
     def add(self, encoded: Encoded) -> None:
         """Appends documents."""
-        statistics = self.statistics
-        self._arrays["sentences"].append(statistics["tokens"] + np.cumsum(encoded.sentences))
-        self._arrays["documents"].append(statistics["sentences"] + np.cumsum(encoded.documents))
-        self._arrays["tokens"].append(encoded.tokens)
-        self._arrays["bytes"].append(encoded.bytes)
-        is_unknown = encoded.tokens == self._unk_id
+        arrays = self._arrays
+        tokens, sentences = arrays["tokens"].length, arrays["sentences"].length - 1
+        arrays["sentences"].append(tokens + np.cumsum(encoded.sentences))
+        arrays["documents"].append(sentences + np.cumsum(encoded.documents))
+        arrays["tokens"].append(encoded.tokens)
+        arrays["bytes"].append(encoded.bytes)
         if self._types is not None:
-            words = encoded.tokens.astype(np.uint32)
-            words[is_unknown] = [
+            words = encoded.tokens.copy()
+            words[words == self._unk_id] = [
                 self._types.setdefault(word, self._vocab_size + len(self._types))
                 for word in encoded.unknown_words
             ]
-            self._arrays["words"].append(words)
+            arrays["words"].append(words)
         self.counts += np.bincount(encoded.tokens, minlength=self._vocab_size)
-        statistics["documents"] += len(encoded.documents)
-        statistics["sentences"] += len(encoded.sentences)
-        statistics["tokens"] += len(encoded.tokens)
-        statistics["bytes"] += sum(encoded.bytes)
-        statistics["unknown"] += int(is_unknown.sum())
+        self._bytes += sum(encoded.bytes)
 
-    def close(self) -> None:
-        """Completes the files."""
+    def close(self) -> dict[str, int]:
+        """Completes the files; returns the split's statistics."""
         for array in self._arrays.values():
             array.close()
+        return {
+            "documents": self._arrays["bytes"].length,
+            "sentences": self._arrays["sentences"].length - 1,
+            "tokens": self._arrays["tokens"].length,
+            "bytes": self._bytes,
+            "unknown": int(self.counts[self._unk_id]),
+        }

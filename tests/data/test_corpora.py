@@ -10,7 +10,7 @@ from bertlab.data.corpora import open_corpus
 from bertlab.data.corpora.synthetic import SyntheticCorpus
 from bertlab.data.documents import Document
 from bertlab.data.sentences import split_sentences
-from bertlab.data.splits import Bounds, position, read_in_splits
+from bertlab.data.splits import Bounds, find_bounds, position
 from bertlab.errors import UserError
 
 COMPRESSIONS = {
@@ -79,28 +79,17 @@ def test_published_splits_keep_their_words_and_line_ends(tmp_path):
         (tmp_path / f"ptb.{split}.txt").write_text(f" n't <unk> \n\n {split} N \n")
     documents = list(corpus_of(f"splits:{tmp_path}").documents())
     assert [document.split for document in documents] == ["train", "valid", "test"]
-    assert documents[1].sentences == ("n't <unk> <eos>", "<eos>", "valid N <eos>")
+    assert documents[1].parts == ("n't <unk> <eos>", " <eos>", " valid N <eos>")
     (tmp_path / "ptb.test.txt").unlink()
     with pytest.raises(UserError, match=r"expected one file of test in .*, found 0"):
         corpus_of(f"splits:{tmp_path}")
 
 
-class Listed:
-    """A corpus of one-sentence documents that counts how often it is read."""
-
-    def __init__(self, number):
-        self.ids, self.passes = [f"document {index}" for index in range(number)], 0
-
-    def documents(self):
-        self.passes += 1
-        return (Document(name, ("A sentence.",)) for name in self.ids)
-
-
-def splits_of(corpus, data):
-    def read(documents, bounds):
-        return [bounds.split(document) for document in documents]
-
-    return read_in_splits(corpus, data, read)
+def splits_of(number, data):
+    documents = [Document(f"document {index}", ("A sentence.",)) for index in range(number)]
+    positions = [position(document.id) for document in documents]
+    bounds = find_bounds(data, positions)
+    return [bounds.split(document) for document in documents], bounds, min(positions)
 
 
 def test_splits_are_by_hash_and_none_is_empty_where_there_are_three_documents():
@@ -112,18 +101,16 @@ def test_splits_are_by_hash_and_none_is_empty_where_there_are_three_documents():
         "train",
         "train",
     ]
-    many = Listed(5000)
-    splits, bounds = splits_of(many, data)
-    assert many.passes == 1 and bounds == Bounds(0.05, 0.1)
+    splits, bounds, _ = splits_of(5000, data)
+    assert bounds == Bounds(0.05, 0.1)
     # Five standard deviations of the binomial counts.
     assert all(abs(splits.count(name) - 250) < 5 * 250**0.5 for name in ("valid", "test"))
     for number in (3, 4, 5, 10, 45):
-        few = Listed(number)
-        splits, bounds = splits_of(few, data)
+        splits, bounds, first = splits_of(number, data)
         assert set(splits) == {"train", "valid", "test"}
         # Only the nearest document is moved.
-        assert splits.count("train") >= number - 2 or min(map(position, few.ids)) < 0.1
-    assert splits_of(Listed(2), data)[1] == Bounds(0.05, 0.1), "too few"
+        assert splits.count("train") >= number - 2 or first < 0.1
+    assert splits_of(2, data)[1] == Bounds(0.05, 0.1), "too few"
 
 
 def test_the_language_is_stationary_and_its_documents_follow_it():
@@ -144,5 +131,5 @@ def test_the_language_is_stationary_and_its_documents_follow_it():
         deviation = np.sqrt(total * probabilities * (1 - probabilities))
         assert (np.abs(counts - total * probabilities) < 5 * deviation + 1).all()
     document = next(corpus.documents())
-    words = [word for sentence in document.sentences for word in sentence.split()]
+    words = [word for part in document.parts for word in part.split()]
     assert words == [model.words[word] for word in samples[0].words]

@@ -9,10 +9,8 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ml_collections import ConfigDict
-
 from bertlab.data.corpora.pydocs import PydocsCorpus, Section
-from bertlab.data.splits import read_in_splits
+from bertlab.data.splits import find_bounds, position
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
 from bertlab.transfer.tasks.assemble import make_task
@@ -62,9 +60,8 @@ def pydocs_task(
             )
         pretraining = options["pretraining"]
         corpus = PydocsCorpus(pretraining["directory"])
-        documents, bounds = read_in_splits(
-            corpus, ConfigDict(dict(pretraining)), lambda documents, _: list(documents)
-        )
+        documents = list(corpus.documents())
+        bounds = find_bounds(pretraining, [position(document.id) for document in documents])
         split_of = {document.id: bounds.split(document) for document in documents}
         examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
         for section, texts, label in collect(corpus.sections, split_of):
