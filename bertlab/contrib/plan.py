@@ -107,7 +107,7 @@ class Plan:
         arguments: Bytes of state and batch.
         memory: Peak bytes, these included.
         seconds: The least time of products and of exchanges; {} for CPUs.
-        compile_seconds: To trace and compile the step on this machine.
+        compile_seconds: Of CPU time, to trace and compile the step.
     """
 
     topology: str
@@ -248,7 +248,7 @@ def plan(
     state = abstract_state(program, optimizer, mesh, made_up.example, carry)
     batch = jax.tree.map(by_rows, made_up.shapes)
     step = build_step(config, phase, optimizer, mesh, state)
-    begin, platforms = time.perf_counter(), ("cuda",) if topology == "h100" else None
+    begin, platforms = time.process_time(), ("cuda",) if topology == "h100" else None
     with jax.set_mesh(mesh), kept_out_of_the_cache():
         try:
             traced = step.func.trace(state, batch, **step.keywords)
@@ -261,7 +261,7 @@ def plan(
                 f"one step of {rows:,} rows does not fit on {topology}: {reason}; lower"
                 " config.data.batch_size, or raise config.mesh.fsdp or config.train.micro_batches"
             ) from None
-    compile_seconds = time.perf_counter() - begin
+    compile_seconds = time.process_time() - begin
     memory = compiled.memory_analysis()
     peak = memory.argument_size_in_bytes + memory.temp_size_in_bytes
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))

@@ -14,29 +14,39 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 
-def attention_rule(shape, platform: str) -> tuple[str, str]:
+def attention_rule(shape, length: int, platform: str) -> tuple[str, str]:
     """The implementation that `attention="auto"` stands for, and why.
 
     Args:
         shape: a TransformerShape.
+        length: L.
         platform: "cpu", "gpu" or "tpu".
     """
     if platform != "gpu":
         return "xla", "only GPUs have cuDNN's kernel"
     if jnp.dtype(shape.dtype).itemsize != 2:
         return "xla", f"cuDNN's kernel does not compute in {jnp.dtype(shape.dtype).name}"
+    if reason := refusal(shape, length):
+        return "xla", reason
+    return "cudnn", "a GPU, 16 bits, no dropout of the weights"
+
+
+def refusal(shape, length: int) -> str:
+    """Why cuDNN's kernel cannot train a shape on rows of so many positions; "" if it can."""
     if shape.dropout:
-        return "xla", "cuDNN's kernel has no dropout of the weights"
-    if shape.width // shape.heads % 8 or shape.width // shape.heads > 128:
-        return "xla", "cuDNN's kernel has heads of 8, 16, ... 128 numbers"
-    return "cudnn", "a GPU, 16 bits, no dropout"
+        return "cuDNN's kernel has no dropout of the weights"
+    if shape.position_encoding == "relative" or shape.outside_positions is not None:
+        # JAX 0.10 gives a bias that is added to a mask the gradient 0.
+        return "cuDNN's kernel has no gradient of a learned bias beside a mask"
+    if shape.head_width % 8 or shape.head_width > 128:
+        return "cuDNN's kernel has heads of 8, 16, ... 128 numbers"
+    return "cuDNN's kernel has rows of an even length" if length % 2 else ""
 
 
 def attend(implementation: str, query, key, value, mask, bias, dropout) -> Float[Array, "B L H K"]:
     """Means of the values, weighted by the softmax of the scores; arguments as for `attend_xla`."""
     if implementation == "cudnn":
-        bias = None if bias is None else bias.astype(query.dtype)
-        return jax.nn.dot_product_attention(query, key, value, bias, mask, implementation="cudnn")
+        return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
     function = attend_xla if implementation == "xla" else pkgutil.resolve_name(implementation)
     return function(query, key, value, mask, bias, dropout)
 

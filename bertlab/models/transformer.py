@@ -13,11 +13,13 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
+from bertlab.errors import UserError
 from bertlab.models.attention import (
     attend,
     attention_mask,
     attention_rule,
     order_mask,
+    refusal,
     window_mask,
 )
 from bertlab.models.base import Body, Carry, Encoded, Shape, View
@@ -191,7 +193,9 @@ class Attention(nn.Module):
             query, key, score_bias = score(shape, positions, query, key, project)
         implementation = shape.attention
         if implementation == "auto":
-            implementation, _ = attention_rule(shape, platform())
+            implementation, _ = attention_rule(shape, length, platform())
+        elif implementation == "cudnn" and (reason := refusal(shape, length)):
+            raise UserError(f"config.model.attention=cudnn: {reason}; set it to auto")
         context = attend(
             implementation, query, key, value, sight.mask, score_bias, Dropout(shape.dropout)
         )

@@ -10,9 +10,11 @@ from ml_collections import ConfigDict
 from bertlab import objectives
 from bertlab.config import base_config
 from bertlab.data.batches import Batches
+from bertlab.data.formats import row_length
 from bertlab.data.prepare import prepare
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
+from bertlab.models.attention import attention_rule
 from bertlab.models.lora import Lora
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program
@@ -32,8 +34,12 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     check_config(config, built)
     prepared = prepare(config.data)
     vocabulary = vocabulary_of(prepared.tokenizer, prepared.counts)
+    shape = model_shape(config.model, vocabulary.size)
+    if getattr(shape, "attention", "") == "auto":
+        rule = attention_rule(shape, row_length(config.data), jax.default_backend())
+        print("attention: {}, because {}".format(*rule), flush=True)
     program = Program(
-        build_body(model_shape(config.model, vocabulary.size)),
+        build_body(shape),
         built,
         vocabulary,
         stream=config.data.format == "stream",

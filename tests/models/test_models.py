@@ -218,14 +218,16 @@ def test_attention_and_positions_can_come_from_outside():
 
 def test_the_rule_of_attention():
     shape = dataclasses.replace(shape_of("modern", "base"), dtype=jnp.bfloat16)
-    assert attention.attention_rule(shape, "gpu")[0] == "cudnn"
-    for other in ({"dtype": jnp.float32}, {"dropout": 0.1}, {"heads": 4}):
-        assert attention.attention_rule(dataclasses.replace(shape, **other), "gpu")[0] == "xla"
-    assert (
-        attention.attention_rule(shape, "cpu")[0]
-        == attention.attention_rule(shape, "tpu")[0]
-        == "xla"
-    )
+
+    def chosen(platform="gpu", length=128, **changes):
+        changed = dataclasses.replace(shape, **changes)
+        return attention.attention_rule(changed, length, platform)[0]
+
+    assert chosen() == "cudnn"
+    assert {chosen("cpu"), chosen("tpu"), chosen(length=127)} == {"xla"}
+    others = ({"dtype": jnp.float32}, {"dropout": 0.1}, {"heads": 4}, {"heads": 256})
+    for other in (*others, {"position_encoding": "relative"}):
+        assert chosen(**other) == "xla", other
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean_and_one_mask_along_an_axis():

@@ -1,0 +1,143 @@
+"""A workload of `bench.py`: prints its numbers as they are found.
+
+python experiments/speed/measure.py WORKLOAD FOLDER SECONDS_A_TURN ROWS
+"""
+
+import contextlib
+import functools
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from workloads import WORKLOADS, replicas
+
+STARTED = time.perf_counter()
+WORDS, DOCUMENTS, LENGTH = 60_000, 2000, 1000
+"""Of the text: different words, documents, and words of each."""
+PEAK = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}
+"""Bfloat16 products a second, without sparsity, by the manufacturer."""
+
+
+def tell(**news):
+    """Tells `bench.py`."""
+    print(json.dumps(news), flush=True)
+
+
+def main(name: str, folder: Path, seconds: float, rows: int) -> None:
+    """Measures a workload: compiles its step, then turns of the step alone and of the loop."""
+    # PyTorch's turn needs memory of the same device.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    os.environ["BERTLAB_CACHE"] = str(folder / "cache")
+    import jax
+
+    from bertlab.config.load import load_config
+    from bertlab.data.prefetch import prefetch
+    from bertlab.objectives.flops import step_costs
+    from bertlab.train import loop
+    from bertlab.train.build import build_pretraining
+    from bertlab.train.optimizers import build_optimizer
+    from bertlab.train.sharding import build_mesh, put_batch
+    from bertlab.train.state import init_state, zero_carry
+
+    recipe, overrides = WORKLOADS[name]
+    text = {"data.corpus": f"text:{made_up_text(folder)}"}
+    text |= {"data.batch_size": rows} if rows else {}
+    device = jax.devices()[0]
+    tell(stage="prepares text", device=device.device_kind, jax=jax.__version__)
+    with contextlib.redirect_stdout(sys.stderr):
+        config = load_config(recipe, {**overrides, **text})
+        experiment = build_pretraining(config)
+    tell(stage="compiles")
+    (phase,), mesh = experiment.phases, build_mesh(config.mesh)
+    put = functools.partial(put_batch, mesh)
+    optimizer = build_optimizer(
+        config.optimizer, config.train.steps, experiment.program, experiment.example
+    )
+    with jax.set_mesh(mesh):
+        state = init_state(experiment.program, optimizer, mesh, config.seed, experiment.example)
+        state = state.replace(carry=zero_carry(phase.program, mesh, phase.rows))
+        train_step = loop.build_step(config, phase, optimizer, mesh, state)
+        if (count := replicas(name)) > 1:
+            state, train_step = in_one_program(state, train_step, count)
+        batch = put(phase.batches(0))
+        begin = time.perf_counter()
+        state, sums = train_step(state, batch)
+        jax.block_until_ready(sums)
+        now, tokens = time.perf_counter(), count * batch["tokens"].size
+        tell(rows=count * phase.rows, length=batch["tokens"].shape[1], stage="steps")
+        tell(compile_seconds=round(now - begin, 1), first_step_seconds=round(now - STARTED, 1))
+        views = experiment.program.views(batch, jax.random.key(0), np.float32(0))
+        if "mlm" in views or "ltr" in views:
+            view = jax.device_get(views.get("mlm", views.get("ltr")))
+            np.savez(folder / f"{name}.npz", **{key: view[key] for key in view})
+
+        def step_turn(state, steps: int):
+            for _ in range(steps):
+                state, sums = train_step(state, batch)
+            jax.block_until_ready(sums)
+            return state
+
+        def loop_turn(state, steps: int):
+            first = int(state.step)
+            with contextlib.closing(prefetch(phase.batches, first, put)) as batches:
+                state = loop.fit(state, train_step, batches, first + steps, [fetch], stop)
+            jax.block_until_ready(state.step)
+            return state
+
+        def fetch(step, state, sums):
+            """As the log hook, every twenty steps."""
+            if step % 20 == 0:
+                jax.device_get(sums)
+
+        begin = time.perf_counter()
+        state = step_turn(state, 2)
+        steps = max(2, round(seconds * 2 / (time.perf_counter() - begin)))
+        best = {}
+        with loop.StopSignal() as stop:
+            for _ in range(3):
+                for key, turn in {"step_tokens": step_turn, "loop_tokens": loop_turn}.items():
+                    if key == "loop_tokens" and count > 1:
+                        continue  # each replica would read the same batches
+                    begin = time.perf_counter()
+                    state = turn(state, steps)
+                    rate = steps * tokens / (time.perf_counter() - begin)
+                    best[key] = max(best.get(key, 0), round(rate))
+                tell(**best)
+    if "loop_tokens" in best:
+        tell(share=round(best["loop_tokens"] / best["step_tokens"], 3))
+    if memory := device.memory_stats():
+        tell(gigabytes=round(memory["peak_bytes_in_use"] / 1e9, 2))
+    if (peak := PEAK.get(device.device_kind)) and count == 1:
+        length = batch["tokens"].shape[1]
+        _, flops = step_costs(phase.program, phase.weights, sums, phase.rows, length)
+        tell(flop_share=round(flops / tokens * best["step_tokens"] / peak, 3))
+
+
+def in_one_program(state, train_step, count: int):
+    """States that begin alike, and the step that trains each of them with its own seed."""
+    import jax
+    import jax.numpy as jnp
+
+    states = jax.tree.map(lambda leaf: jnp.stack([leaf] * count), state)
+    step = jax.jit(jax.vmap(train_step.func, in_axes=(0, None, 0)), donate_argnums=0)
+    return states, functools.partial(step, seed=jnp.arange(count, dtype=jnp.int32))
+
+
+def made_up_text(folder: Path) -> Path:
+    """A file of random words, in sentences of twenty."""
+    path = folder / "words.txt"
+    if not path.exists():
+        numbers = np.random.default_rng(0).integers(WORDS, size=(DOCUMENTS, LENGTH // 20, 20))
+        documents = [
+            "\n".join(" ".join(f"w{number}" for number in sentence) + " ." for sentence in document)
+            for document in numbers
+        ]
+        path.write_text("\n\n".join(documents))
+    return path
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))

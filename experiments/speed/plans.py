@@ -1,0 +1,103 @@
+"""Compiles training steps for devices that we do not have; see "Plans" in README.md in this folder.
+
+    python experiments/speed/plans.py [WORD ...]
+
+compiles the rows of which plans.json has no record, all or those whose names contain each WORD, adds
+each when it is done, and prints the table. TPU slices need `jax[tpu]`, the H100 `jax[cuda13]`; each
+row takes minutes on one core. A row that does not fit its device has the compiler's reason.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from workloads import WORKLOADS, replicas
+
+FILE = Path(__file__).parent / "plans.json"
+RECIPES = "experiments/pretrain/"
+KERNEL = "bertlab.contrib.attention_kernel:attend"
+SLICES = {"v5e:16x16": 256, "v6e:16x16": 256, "v5p:4x8x8": 256}
+"""Topologies, and their chips."""
+COMMON = {"train.phases": "", "model.dtype": "bfloat16", "mesh.data": -1, "mesh.fsdp": 16}
+IN_KERNEL = {**COMMON, "model.attention": KERNEL, "model.remat": "dots"}
+MODELS = {
+    "BERT-Large 512": (
+        "bert.py:size=large,objectives=mlm+nsp",
+        {**IN_KERNEL, "data.seq_len": 512},
+        16,
+    ),
+    "GPT-2 1024": ("gpt.py:size=gpt2", IN_KERNEL, 8),
+    "ModernBERT-base 8192": ("modern.py:size=base", {**IN_KERNEL, "data.seq_len": 8192}, 1),
+    "ELMo 128": (
+        "elmo.py:size=original",
+        {**COMMON, "data.seq_len": 128, "data.tokenizer.vocab_size": 30_522},
+        32,
+    ),
+}
+"""Recipe, overrides, and rows a chip."""
+
+
+def rows() -> dict[str, tuple[str, dict, str]]:
+    """Name -> (recipe, overrides, topology)."""
+    found = {
+        f"{name.removeprefix('gpu ')}, h100": (recipe, dict(overrides), "h100")
+        for name, (recipe, overrides) in WORKLOADS.items()
+        if name.startswith("gpu ") and replicas(name) == 1
+    }
+    for model, (recipe, overrides, rows_of_chip) in MODELS.items():
+        for topology, chips in SLICES.items():
+            size = {"data.batch_size": rows_of_chip * chips}
+            found[f"{model}, {topology}"] = (RECIPES + recipe, {**overrides, **size}, topology)
+    return found
+
+
+def record(recipe: str, overrides: dict, topology: str) -> dict:
+    """What the compiler says of a step."""
+    from bertlab.config import load_config
+    from bertlab.contrib.plan import TooLarge, plans
+
+    try:
+        (found,) = plans(load_config(recipe, overrides), topology)
+        return found.record()
+    except TooLarge as error:
+        return {"refused": str(error)}
+
+
+def table(records: dict[str, dict]) -> str:
+    """The records as Markdown; per chip, but for rows and tokens."""
+    lines = [
+        "| Step | Rows | Memory | of it state | TFLOP | At least | Bound by | Compiled in |",
+        "|---|--:|--:|--:|--:|--:|---|--:|",
+    ]
+    for name in rows():
+        if name not in records:
+            continue
+        if reason := records[name].get("refused"):
+            lines.append(f"| {name} | does not fit: {reason.partition(':')[2].strip()} |")
+            continue
+        one = records[name]
+        gib = [f"{one[key] / 2**30:.1f} GiB" for key in ("memory", "arguments")]
+        lines.append(
+            f"| {name} | {one['rows']:,} | {gib[0]} | {gib[1]} | {one['model_flops'] / 1e12:.2f}"
+            f" | {1000 * one['seconds'][one['bound']]:.1f} ms | {one['bound']}"
+            f" | {one['compile_seconds']:.0f} s |"
+        )
+    return "\n".join(lines)
+
+
+def main(words: list[str]) -> None:
+    """Compiles and prints."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from bertlab.files import read_json, write_json
+
+    for name, row in rows().items():
+        records = read_json(FILE) if FILE.exists() else {}
+        if name not in records and all(word.lower() in name.lower() for word in words):
+            made = record(*row)
+            write_json(FILE, {**(read_json(FILE) if FILE.exists() else {}), name: made})
+            print(f"{name}: done", file=sys.stderr, flush=True)
+    print(table(read_json(FILE)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
