@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 
+from bertlab.contrib.roberta_gpt1 import GPT1
 from bertlab.data.tokenizers import load_tokenizer
 from bertlab.data.tokenizers.base import ROLES, Tokenizer, find_specials
 from bertlab.data.tokenizers.fast import JsonTokenizer
@@ -31,6 +32,7 @@ from bertlab.errors import UserError
 from bertlab.files import read_json
 from bertlab.interop.base import Model
 from bertlab.interop.huggingface import assemble
+from bertlab.interop.kinds import BERT
 
 NOT_WEIGHTS = re.compile(r".*/adam_[mv]|global_step")
 """The optimiser's slots, two thirds of a checkpoint of a pretraining."""
@@ -59,7 +61,7 @@ def google(source: Path) -> Model:
 def from_variables(variables: Mapping[str, np.ndarray], source: Path) -> Model:
     """A model from Google's variables by name, and the files beside them."""
     path = source / "bert_config.json"
-    settings = read_json(path) | {"model_type": "bert", "layer_norm_eps": 1e-12}
+    settings = read_json(path) | {"layer_norm_eps": 1e-12}
     # modeling.py's gelu is the tanh approximation.
     if settings.get("hidden_act") == "gelu":
         settings["hidden_act"] = "gelu_new"
@@ -68,7 +70,7 @@ def from_variables(variables: Mapping[str, np.ndarray], source: Path) -> Model:
         for name, array in variables.items()
         if not NOT_WEIGHTS.fullmatch(name)
     )
-    return assemble(settings, tensors, load_tokenizer(source / "vocab.txt"), path)
+    return assemble(BERT, settings, tensors, load_tokenizer(source / "vocab.txt"), path)
 
 
 def transformers_name(name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
@@ -103,12 +105,12 @@ def openai(source: Path) -> Model:
         # Kernels are convolutions of width 1.
         tensors[f"h.{layer}.{name}"] = array[0] if LAYER[place].endswith("/w") else array
     (positions, width), (vocabulary, _) = shapes[:2]
-    settings = {"model_type": "openai-gpt", "architectures": ["OpenAIGPTLMHeadModel"]}
+    settings = {"architectures": ["OpenAIGPTLMHeadModel"]}
     settings |= {"n_positions": positions, "n_embd": width, "n_layer": layers}
     settings |= {"n_head": width // HEAD_WIDTH, "vocab_size": vocabulary, "afn": "gelu"}
     settings |= dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.1)
     tensors = {f"transformer.{name}": array for name, array in tensors.items()}
-    return assemble(settings, tensors, openai_tokenizer(source), path)
+    return assemble(GPT1, settings, tensors, openai_tokenizer(source), path)
 
 
 def openai_tokenizer(source: Path) -> Tokenizer:

@@ -2,10 +2,9 @@
 
 Weights in float16 or bfloat16 become float32 without loss. A pickle (pytorch_model.bin) is never
 opened. Every transformer of bertlab can be written: one that no class of transformers computes
-exactly gets `modeling_bertlab.py` beside it (`kinds.own`).
+exactly gets `modeling_bertlab.py` beside it (`kinds.OWN`).
 """
 
-import math
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,6 @@ import jax
 import numpy as np
 import safetensors.numpy
 import tokenizers
-from ml_collections import ConfigDict
 
 from bertlab.config.defaults import base_config
 from bertlab.config.recipes import add_objectives
@@ -42,21 +40,22 @@ NO_MASK = -1e4
 """A bias by which a token has probability 0, in float16 too."""
 
 
-def load(source: Path) -> Model:
-    """Reads a directory."""
+def load(source: Path, kinds: Mapping[str, Kind] = KINDS) -> Model:
+    """Reads a directory of one of these kinds."""
     path = source / "config.json"
     if not path.is_file():
         raise UserError(f"{source} has no config.json; give a directory that transformers wrote")
     settings = read_json(path)
-    if settings.get("model_type") not in KINDS:
-        choices = ", ".join(KINDS)
-        raise UserError(
-            f"{path}: model_type={settings.get('model_type')!r} is not one of {choices}"
-        )
-    return assemble(settings, read_safetensors(source), read_tokenizer(source), path)
+    model_type = settings.get("model_type")
+    if model_type not in kinds:
+        raise UserError(f"{path}: model_type={model_type!r} is not one of {', '.join(kinds)}")
+    own = source / TOKENIZER
+    tokenizer = load_tokenizer(own if own.is_dir() else source)
+    return assemble(kinds[model_type], settings, read_safetensors(source), tokenizer, path)
 
 
 def assemble(
+    kind: Kind,
     settings: Mapping[str, Any],
     tensors: Mapping[str, np.ndarray],
     tokenizer: Tokenizer,
@@ -65,83 +64,57 @@ def assemble(
     """A model from its tensors.
 
     Args:
-        settings: config.json, of a kind in `KINDS`.
+        kind: of the model.
+        settings: config.json.
         tensors: by their published names.
         tokenizer: its pieces may be fewer than the embedding's rows.
         path: of config.json, for messages.
     """
-    kind = KINDS[settings["model_type"]]
     try:
         values = kind.read(settings)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     table = kind.table(values["heads"])
     tensors = canonical(tensors, kind, table, values["tied"], path.parent)
-    found = {entry.ours[0] for entry in table if entry.names(1)[0][0] in tensors}
+    found = {entry.ours[0] for entry in table if entry.names((1,))[0][0] in tensors}
     architecture = (settings.get("architectures") or [""])[0]
     predicts = any(name.startswith("body/output/") for name in found)
     predicts |= architecture.endswith(("LMHeadModel", "ForCausalLM", "ForMaskedLM"))
     pairs, pools = "heads_nsp/kernel" in found, "body/pooler/kernel" in found
-    config = make_config(settings.get("family", kind.family), values)
+    directions = {"left-to-right": "ltr", "right-to-left": "rtl"}
+    names = [directions.get(values["direction"], "mlm")] * predicts + ["nsp"] * pairs
+    family = settings.get("family", kind.family)
+    sizes = FAMILIES[family].sizes
+    size = min(sizes, key=lambda name: abs(sizes[name]["width"] - values["width"]))
+    config = base_config()
+    config.model.update(family=family, size=size, **values)
+    config.data.seq_len = min(config.data.seq_len, values["max_positions"])
     config.data.format = "segment_pair" if pairs else "full_sentences"
-    if "objectives" in settings:
-        restore_objectives(config, settings["objectives"])
-    else:
-        directions = {"left-to-right": "ltr", "right-to-left": "rtl"}
-        names = [directions.get(values["direction"], "mlm")] * predicts + ["nsp"] * pairs
-        for name in names:
-            add_objectives(config, name)
+    # `save` writes the objectives' own settings.
+    for name, entry in settings.get("objectives", {key: {} for key in names}).items():
+        add_objectives(config, entry.get("implementation", name))
+        config.objectives[name].update({k: v for k, v in entry.items() if v is not None})
     shape = model_shape(config.model, settings["vocab_size"])
     shapes = {"body": body_shapes(shape, predicts=predicts, pools=pools)}
     if pairs:
-        sizes = {"kernel": (shape.width, 2), "bias": (2,)}
         shapes["heads_nsp"] = {
-            name: jax.ShapeDtypeStruct(size, np.float32) for name, size in sizes.items()
+            "kernel": jax.ShapeDtypeStruct((shape.width, 2), np.float32),
+            "bias": jax.ShapeDtypeStruct((2,), np.float32),
         }
     params = read(table, tensors, shapes, path.parent)
     return Model(config, params, fit_vocabulary(tokenizer, shape.vocab_size, path.parent))
 
 
-def make_config(family: str, values: Mapping[str, Any]) -> ConfigDict:
-    """A config with these keys of config.model, and the named size that is nearest."""
-    sizes = {
-        name: {**FAMILIES[family].values, **size} for name, size in FAMILIES[family].sizes.items()
-    }
-    places = {name: size.get("norm_placement", "post") for name, size in sizes.items()}
-    names = [name for name in sizes if places[name] == values["norm_placement"]] or list(sizes)
-
-    def distance(name):
-        return sum(abs(math.log(sizes[name][key] / values[key])) for key in ("layers", "width"))
-
-    config = base_config()
-    config.model.update(family=family, size=min(names, key=distance), **values)
-    config.data.seq_len = min(config.data.seq_len, values["max_positions"])
-    return config
-
-
-def restore_objectives(config: ConfigDict, entries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Fills `config.objectives` with what `save` wrote of it."""
-    for name, entry in entries.items():
-        add_objectives(config, entry.get("implementation", name))
-        values = {key: value for key, value in entry.items() if value is not None}
-        config.objectives[name].update(values)
-
-
 def read_safetensors(source: Path) -> dict[str, np.ndarray]:
-    """All tensors of model.safetensors, or of the files that its index names."""
-    index = source / "model.safetensors.index.json"
-    if (source / "model.safetensors").is_file():
-        names = ["model.safetensors"]
-    elif index.is_file():
-        names = sorted(set(read_json(index)["weight_map"].values()))
-    else:
+    """All tensors of model.safetensors, or of the parts of it."""
+    tensors = {}
+    for path in source.glob("model*.safetensors"):
+        tensors |= safetensors.numpy.load_file(path)
+    if not tensors:
         raise UserError(
             f"{source} has no model.safetensors; a pickle (pytorch_model.bin) can run code:"
             " convert one that you trust with transformers' from_pretrained and save_pretrained"
         )
-    tensors = {}
-    for name in names:
-        tensors |= safetensors.numpy.load_file(source / name)
     return tensors
 
 
@@ -173,12 +146,6 @@ def canonical(
     return named
 
 
-def read_tokenizer(source: Path) -> Tokenizer:
-    """bertlab's own of an export, otherwise the published one."""
-    own = source / TOKENIZER
-    return load_tokenizer(own if own.is_dir() else source)
-
-
 def fit_vocabulary(tokenizer: Tokenizer, vocab_size: int, source: Path) -> Tokenizer:
     """Extends a tokenizer to a piece a row, with "<unused_ID>", which no text has: embeddings often
     have more rows, to be a multiple of 64.
@@ -191,15 +158,15 @@ def fit_vocabulary(tokenizer: Tokenizer, vocab_size: int, source: Path) -> Token
         return tokenizer
     if tokenizer.kind == "wordpiece":
         return WordPieceTokenizer(pieces + unused, tokenizer.lowercase)
-    backend = tokenizers.Tokenizer.from_buffer(tokenizer.vocabulary_files()["tokenizer.json"])
+    backend = tokenizers.Tokenizer.from_str(tokenizer.backend)
     backend.add_special_tokens(
         [tokenizers.AddedToken(name, special=True, normalized=False) for name in unused]
     )
     return JsonTokenizer(backend.to_str(), tokenizer.metadata()["special_ids"])
 
 
-def save(model: Model, directory: Path) -> None:
-    """Writes a transformer, of the first kind that computes it exactly.
+def save(model: Model, directory: Path, kinds: Mapping[str, Kind] = KINDS) -> None:
+    """Writes a transformer, of the first of these kinds that computes it exactly.
 
     Heads that the kind lacks, of tasks for example, are left out, and a printed line names them.
     """
@@ -215,26 +182,23 @@ def save(model: Model, directory: Path) -> None:
     model_type = "bertlab"
     if not next_token:
         fits = (shape, model.params, tokenizer.pad_id, predicts)
-        model_type = next((name for name in KINDS if KINDS[name].fits(*fits)), model_type)
-    if model_type == "bertlab" and shape.outside_positions is not None:
+        model_type = next((name for name in kinds if kinds[name].fits(*fits)), model_type)
+    is_own = model_type == "bertlab"
+    if is_own and shape.outside_positions is not None:
         raise UserError(
             f"config.model.position_encoding={shape.position_encoding!r} is your own code, which"
             f" {MODELING} does not have"
         )
-    kind = KINDS[model_type]
-    roots = {entry.ours[0].split("/")[0] for entry in kind.table(shape.heads)}
+    kind = kinds[model_type]
+    table = kind.table(shape.heads)
+    roots = {entry.ours[0].split("/")[0] for entry in table}
     if left := [name for name in model.params if name not in roots]:
         print(f"not exported: {model_type} has no {', '.join(left)}", flush=True)
     params = {name: tree for name, tree in model.params.items() if name in roots}
-    tensors = write(kind.table(shape.heads), without_mask(params, model))
-    if model_type == "modernbert":
-        tensors = {k: v for k, v in tensors.items() if "layers.0.attn_norm." not in k}
+    tensors = write(table, without_mask(params, model))
     architecture = kind.architectures[predicts, "heads_nsp" in params]
-    if model_type == "bertlab" and (only_in_order or shape.direction != "bidirectional"):
+    if is_own and (only_in_order or shape.direction != "bidirectional"):
         architecture = architecture.replace("MaskedLM", "CausalLM")
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / "model.safetensors"
-    safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
     settings = {
         "model_type": model_type,
         "architectures": [architecture],
@@ -250,12 +214,16 @@ def save(model: Model, directory: Path) -> None:
             if f"heads_{name}" not in left
         },
     }
+    directory.mkdir(parents=True, exist_ok=True)
     if model_type == "modernbert":
         settings |= {"cls_token_id": tokenizer.cls_id, "sep_token_id": tokenizer.sep_id}
-    if model_type == "bertlab":
+        tensors = {k: v for k, v in tensors.items() if "layers.0.attn_norm." not in k}
+    if is_own:
         settings |= {"family": model_config.family, "pooler": "pooler" in body}
         settings["auto_map"] = {name: f"modeling_bertlab.{own}" for name, own in CLASSES.items()}
         shutil.copyfile(Path(__file__).with_name(MODELING), directory / MODELING)
+    path = directory / "model.safetensors"
+    safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
     write_json(directory / "config.json", settings)
     save_fast_tokenizer(tokenizer, directory, shape.max_positions, shape.segments > 1)
 

@@ -11,20 +11,13 @@ import math
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import GenerationMixin, PreTrainedModel
+from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import (
     BaseModelOutputWithPooling,
-    CausalLMOutput,
     MaskedLMOutput,
-    SequenceClassifierOutput,
     TokenClassifierOutput,
 )
 from transformers.utils.generic import can_return_tuple
-
-try:
-    from transformers import PreTrainedConfig
-except ImportError:  # transformers 4
-    from transformers import PretrainedConfig as PreTrainedConfig
 
 BUCKETS, FARTHEST = 32, 128  # of relative positions
 ACTIVATIONS = {
@@ -35,9 +28,9 @@ ACTIVATIONS = {
 }
 
 
-class BertlabConfig(PreTrainedConfig):
-    """Keys of `config.model`; `tie_word_embeddings` is its `tied`, and `pooler` says whether the
-    weights have a pooler."""
+class BertlabConfig(PretrainedConfig):
+    """Keys of `config.model`, all of which config.json has; `tie_word_embeddings` is its `tied`,
+    and `pooler` says whether the weights have a pooler."""
 
     model_type = "bertlab"
     attribute_map = {  # noqa: RUF012
@@ -48,39 +41,6 @@ class BertlabConfig(PreTrainedConfig):
         "max_position_embeddings": "max_positions",
         "initializer_range": "init_stddev",
     }
-    vocab_size: int = 4096
-    layers: int = 2
-    width: int = 128
-    heads: int = 2
-    hidden: int = 512
-    direction: str = "bidirectional"
-    activation: str = "gelu_tanh"
-    gated: bool = False
-    norm: str = "layer_norm"
-    norm_placement: str = "post"
-    first_norm: bool = True
-    embedding_norm: bool = True
-    final_norm: bool = False
-    epsilon: float = 1e-12
-    use_bias: bool = True
-    max_positions: int = 512
-    position_encoding: str = "learned"
-    position_offset: int = 0
-    rotary_base: float = 10_000.0
-    rotary_base_local: float = 10_000.0
-    local_window: int = 0
-    global_every: int = 1
-    segments: int = 2
-    output_transform: bool = True
-    output_bias: bool = True
-    tie_word_embeddings: bool = True
-    pooler: bool = False
-    dropout: float = 0.1
-    init_stddev: float = 0.02
-    base_width: int = 0
-    pad_token_id: int | None = None
-    bos_token_id: int | None = None
-    eos_token_id: int | None = None
 
 
 def norm_layer(config):
@@ -312,10 +272,11 @@ class BertlabModel(BertlabPreTrainedModel):
         return x[torch.arange(len(x), device=x.device), last]
 
 
-class WithOutput(BertlabPreTrainedModel):
-    """A body with the output layer."""
+class BertlabForMaskedLM(BertlabPreTrainedModel):
+    """Logits at each position for the token at this position."""
 
     _tied_weights_keys = {"output.decoder.weight": "model.token_embedding.weight"}  # noqa: RUF012
+    causal = False
 
     def __init__(self, config):
         super().__init__(config)
@@ -330,39 +291,29 @@ class WithOutput(BertlabPreTrainedModel):
         """Replaces that layer."""
         self.output.decoder = value
 
-
-class BertlabForMaskedLM(WithOutput):
-    """Logits at each position for the token at this position."""
-
     @can_return_tuple
     def forward(self, input_ids=None, attention_mask=None, labels=None, **arguments):
-        """As `BertlabModel`; labels [B, L], -100 for positions that do not count."""
+        """As `BertlabModel`; labels [B, L] are the tokens asked for, -100: does not count."""
         count = arguments.pop("num_items_in_batch", None)
-        encoded = self.model(input_ids, attention_mask, **arguments)
-        logits, loss = self.output(encoded.last_hidden_state), None
+        backward = self.config.direction == "right-to-left"
+        causal = self.causal and not backward
+        encoded, loss = self.model(input_ids, attention_mask, causal=causal, **arguments), None
+        logits = self.output(encoded.last_hidden_state)
         if labels is not None:
-            loss = self.loss_function(logits, labels, self.config.vocab_size, count)
+            turned = self.causal and backward
+            pair = (logits.flip(1), labels.flip(1)) if turned else (logits, labels)
+            loss = self.loss_function(*pair, self.config.vocab_size, count)
         return MaskedLMOutput(loss, logits, encoded.hidden_states)
 
 
-class BertlabForCausalLM(WithOutput, GenerationMixin):
+class BertlabForCausalLM(BertlabForMaskedLM, GenerationMixin):
     """Logits for the next token, from those before it; right to left for the previous one.
 
     A bidirectional body is read from left to right here, as bertlab scores one that was trained to
     predict in order (`prefix`, `masked_next_token`).
     """
 
-    @can_return_tuple
-    def forward(self, input_ids=None, attention_mask=None, labels=None, **arguments):
-        """As `BertlabModel`; labels [B, L] are the tokens themselves, -100: does not count."""
-        count = arguments.pop("num_items_in_batch", None)
-        backward = self.config.direction == "right-to-left"
-        encoded = self.model(input_ids, attention_mask, causal=not backward, **arguments)
-        logits, loss = self.output(encoded.last_hidden_state), None
-        if labels is not None:
-            pair = (logits.flip(1), labels.flip(1)) if backward else (logits, labels)
-            loss = self.loss_function(*pair, self.config.vocab_size, count)
-        return CausalLMOutput(loss, logits, encoded.hidden_states)
+    causal = True
 
     def prepare_inputs_for_generation(
         self, input_ids, attention_mask=None, token_type_ids=None, **_
@@ -380,8 +331,6 @@ class BertlabForCausalLM(WithOutput, GenerationMixin):
 class BertlabForTokenClassification(BertlabPreTrainedModel):
     """A dense layer on each state."""
 
-    output_class = TokenClassifierOutput
-
     def __init__(self, config):
         super().__init__(config)
         self.model = BertlabModel(config)
@@ -393,26 +342,20 @@ class BertlabForTokenClassification(BertlabPreTrainedModel):
         """What the layer reads."""
         return encoded.last_hidden_state
 
-    def loss_arguments(self, logits, labels):
-        """In the order of transformers' loss of this class."""
-        return logits, labels
-
     @can_return_tuple
     def forward(self, input_ids=None, attention_mask=None, labels=None, **arguments):
         """As `BertlabModel`; labels [B, L], or [B] of whole rows."""
         count = arguments.pop("num_items_in_batch", None)
         encoded, loss = self.model(input_ids, attention_mask, **arguments), None
         logits = self.classifier(self.dropout(self.features(encoded, attention_mask)))
-        if labels is not None:
-            pair = self.loss_arguments(logits, labels)
-            loss = self.loss_function(*pair, self.config, num_items_in_batch=count)
-        return self.output_class(loss, logits, encoded.hidden_states)
+        if labels is not None:  # the loss of rows has another name for the logits
+            names = dict(labels=labels, logits=logits, pooled_logits=logits, config=self.config)
+            loss = self.loss_function(**names, num_items_in_batch=count)
+        return TokenClassifierOutput(loss, logits, encoded.hidden_states)
 
 
 class BertlabForSequenceClassification(BertlabForTokenClassification):
     """On the pooler's output, or without a pooler on the state that has seen the whole row."""
-
-    output_class = SequenceClassifierOutput
 
     def features(self, encoded, mask):
         """[B, D]."""
@@ -420,7 +363,3 @@ class BertlabForSequenceClassification(BertlabForTokenClassification):
             return encoded.pooler_output
         x = encoded.last_hidden_state
         return self.model.summary(x, x.new_ones(x.shape[:2]) if mask is None else mask)
-
-    def loss_arguments(self, logits, labels):
-        """In the order of transformers' loss of this class."""
-        return labels, logits

@@ -32,18 +32,15 @@ class Entry:
     to_ours: Convert = list
     to_theirs: Convert = list
 
-    def names(self, layers: int) -> list[list[str]]:
-        """The tensors' names by layer."""
-        return [[name.replace("{i}", str(i)) for name in self.theirs] for i in range(layers)]
-
-    def layers(self, shape: Sequence[int]) -> int:
-        """How many layers a parameter of this shape has; 1 if it has no axis of layers."""
-        return shape[0] if self.is_stacked else 1
-
     @property
     def is_stacked(self) -> bool:
         """Whether each layer has its own tensors."""
         return "{i}" in self.theirs[0]
+
+    def names(self, shape: Sequence[int]) -> list[list[str]]:
+        """The tensors' names by layer (one layer, if parameters of this shape are not stacked)."""
+        layers = shape[0] if self.is_stacked else 1
+        return [[name.replace("{i}", str(i)) for name in self.theirs] for i in range(layers)]
 
 
 def same(theirs: str, ours: str) -> Entry:
@@ -82,22 +79,21 @@ def read(
     """
     flat = flatten(shapes)
     entries = [entry for entry in table if entry.ours[0] in flat]
-    expected = {}
-    for entry in entries:
-        expected |= _their_shapes(entry, [flat[path].shape for path in entry.ours])
-    for name, shape in expected.items():
+    zeros = {path: np.broadcast_to(np.float32(0), leaf.shape) for path, leaf in flat.items()}
+    expected = _convert(entries, zeros)
+    for name, array in expected.items():
         if name not in tensors:
-            raise UserError(f"{source} lacks {name} {shape}")
-        if np.shape(tensors[name]) != shape:
+            raise UserError(f"{source} lacks {name} {array.shape}")
+        if np.shape(tensors[name]) != array.shape:
             found = np.shape(tensors[name])
-            raise UserError(f"{source}: {name} has the shape {found}; its config has {shape}")
+            raise UserError(f"{source}: {name} has the shape {found}; its config has {array.shape}")
     if unknown := [name for name in tensors if name not in expected]:
         raise UserError(f"{source} has {', '.join(unknown[:5])}, which this model does not have")
     params = {}
     for entry in entries:
         layers = [
             entry.to_ours([np.asarray(tensors[name], np.float32) for name in names])
-            for names in entry.names(entry.layers(flat[entry.ours[0]].shape))
+            for names in entry.names(flat[entry.ours[0]].shape)
         ]
         for path, arrays in zip(entry.ours, zip(*layers)):
             params[path] = np.stack(arrays) if entry.is_stacked else np.array(arrays[0])
@@ -114,20 +110,17 @@ def write(table: Sequence[Entry], params) -> dict[str, np.ndarray]:
     entries = [entry for entry in table if entry.ours[0] in flat]
     if homeless := set(flat).difference(*(entry.ours for entry in entries)):
         raise UserError(f"this format has no tensor for {min(homeless)}")
-    tensors = {}
-    for entry in entries:
-        arrays = [np.asarray(flat[path], np.float32) for path in entry.ours]
-        for i, names in enumerate(entry.names(entry.layers(arrays[0].shape))):
-            layer = [array[i] for array in arrays] if entry.is_stacked else arrays
-            tensors |= dict(zip(names, entry.to_theirs(layer), strict=True))
+    tensors = _convert(entries, {path: np.asarray(leaf, np.float32) for path, leaf in flat.items()})
     # safetensors ignores strides.
     return {name: np.ascontiguousarray(array) for name, array in tensors.items()}
 
 
-def _their_shapes(entry: Entry, shapes: Sequence[tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors that hold parameters of these shapes."""
-    layer = [shape[1:] if entry.is_stacked else shape for shape in shapes]
-    zeros = [np.broadcast_to(np.float32(0), shape) for shape in layer]
-    theirs = [np.shape(array) for array in entry.to_theirs(zeros)]
-    names = entry.names(entry.layers(shapes[0]))
-    return {name: shape for of_layer in names for name, shape in zip(of_layer, theirs, strict=True)}
+def _convert(entries: Sequence[Entry], params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tensors of these parameters by path."""
+    tensors = {}
+    for entry in entries:
+        arrays = [params[path] for path in entry.ours]
+        for i, names in enumerate(entry.names(arrays[0].shape)):
+            layer = [array[i] for array in arrays] if entry.is_stacked else arrays
+            tensors |= dict(zip(names, entry.to_theirs(layer), strict=True))
+    return tensors

@@ -33,28 +33,21 @@ def load(source: Path) -> Model:
         raise UserError(f"{source}, line 1: expected two sizes; without them, give --from=glove")
     count, width = map(int, sizes)
     if is_binary(source):
-        try:
-            return make_model(source, *read_binary(body, count, width))
-        except ValueError as error:
-            raise UserError(f"{source} was read as binary, but {error}") from None
-    lines = body.removesuffix(b"\n").split(b"\n")
-    if len(lines) != count:
-        raise UserError(f"{source}, line 1: {count} words, but {len(lines)} lines follow")
-    words, vectors = read_lines(source, lines, width, first_line=2)
-    for number, word in enumerate(words, 2):
-        if " " in word:
-            raise UserError(f"{source}, line {number}: expected a word and {width} numbers")
+        return make_model(source, *read_binary(source, body, count, width))
+    words, vectors = read_lines(source, body, width, header=True)
+    if len(words) != count:
+        raise UserError(f"{source}, line 1: {count} words, but {len(words)} lines follow")
     return make_model(source, words, vectors)
 
 
 def load_glove(source: Path) -> Model:
     """Reads GloVe's text file: a word is everything before the last D fields, of the first line's
     number."""
-    lines = read_bytes(source).removesuffix(b"\n").split(b"\n")
-    width = len(lines[0].split(b" ")) - 1
+    content = read_bytes(source)
+    width = content.partition(b"\n")[0].count(b" ")
     if width < 2:
         raise UserError(f"{source}, line 1: expected a word and numbers; or give --from=word2vec")
-    words, vectors = read_lines(source, lines, width, first_line=1)
+    words, vectors = read_lines(source, content, width, header=False)
     model = make_model(source, words, vectors)
     if UNKNOWN in words:
         table = model.params["body"]["token_embedding"]
@@ -64,8 +57,6 @@ def load_glove(source: Path) -> Model:
 
 def read_bytes(source: Path) -> bytes:
     """A file's contents, unpacked and without a byte order mark."""
-    if not source.is_file():
-        raise UserError(f"{source} is a directory; name the file of word vectors in it")
     content = gzip.open(source).read() if source.suffix == ".gz" else source.read_bytes()
     return content.removeprefix(b"\xef\xbb\xbf")
 
@@ -76,36 +67,37 @@ def is_binary(path: Path) -> bool:
 
 
 def read_lines(
-    source: Path, lines: list[bytes], width: int, first_line: int
+    source: Path, content: bytes, width: int, header: bool
 ) -> tuple[list[str], np.ndarray]:
-    """Words and vectors [V, D] of text."""
-    words, vectors = [], np.empty((len(lines), width), np.float32)
-    for number, line in enumerate(lines):
+    """Words and vectors [V, D] of the lines, after a header or not; with one, words have no
+    spaces."""
+    words, vectors = [], []
+    lines = content.removesuffix(b"\n").split(b"\n")
+    for number, line in enumerate(lines, 1 + header):
         word, *fields = line.rstrip(b"\r ").rsplit(b" ", width)
         try:
-            if len(fields) != width:
-                raise ValueError(f"there are {len(fields)}")
-            vectors[number] = [float(field) for field in fields]
+            vectors.append(np.array(fields, np.float32))
             words.append(word.decode("utf-8"))
         except ValueError as error:
-            message = f"expected a word and {width} numbers ({error})"
-            raise UserError(f"{source}, line {first_line + number}: {message}") from None
-    return words, vectors
+            raise UserError(f"{source}, line {number}: {error}") from None
+        if len(fields) != width or (header and b" " in word):
+            raise UserError(f"{source}, line {number}: expected a word and {width} numbers")
+    return words, np.stack(vectors)
 
 
-def read_binary(body: bytes, count: int, width: int) -> tuple[list[str], np.ndarray]:
-    """Words and vectors [V, D] of a binary file; ValueError if it is none."""
+def read_binary(source: Path, body: bytes, count: int, width: int) -> tuple[list[str], np.ndarray]:
+    """Words and vectors [V, D] of a binary file."""
     words, vectors, begin = [], np.empty((count, width), np.float32), 0
     for number in range(count):
         space = body.find(b" ", begin)
         end = space + 1 + 4 * width
         if space < 0 or end > len(body):
-            raise ValueError(f"it ends within word {number + 1} of {count}")
+            raise UserError(f"{source} was read as binary, but ends within word {number + 1}")
         words.append(body[begin:space].lstrip(b"\n").decode("utf-8"))
         vectors[number] = np.frombuffer(body, "<f4", width, space + 1)
         begin = end
     if body[begin:].strip(b"\n"):
-        raise ValueError(f"it goes on after {count} words")
+        raise UserError(f"{source} was read as binary, but goes on after {count} words")
     return words, vectors
 
 
@@ -126,18 +118,9 @@ def make_model(source: Path, words: list[str], vectors: np.ndarray) -> Model:
     return Model(config, {"body": params}, tokenizer)
 
 
-def save(model: Model, target: Path) -> None:
-    """Writes word2vec's file: binary if its name ends in .bin or .bin.gz, otherwise text."""
-    write_vectors(model, target, header=True)
-
-
-def save_glove(model: Model, target: Path) -> None:
-    """Writes GloVe's text file."""
-    write_vectors(model, target, header=False)
-
-
-def write_vectors(model: Model, target: Path, header: bool) -> None:
-    """Writes the words without the special pieces; for a model of GloVe the sums w + w̃."""
+def save(model: Model, target: Path, header: bool = True) -> None:
+    """Writes word2vec's file, without the special pieces: binary if its name ends in .bin or
+    .bin.gz, otherwise text. The vectors of a model of GloVe are the sums w + w̃."""
     if model.config.model.family != "static":
         family = model.config.model.family
         raise UserError(f"config.model.family={family!r}: only 'static' has a vector for each word")
@@ -145,17 +128,21 @@ def write_vectors(model: Model, target: Path, header: bool) -> None:
     vectors = np.asarray(body["token_embedding"], np.float32)
     if any(isinstance(objective, Glove) for objective in model.objectives.values()):
         vectors = vectors + body["output"]["kernel"]
-    pieces = model.tokenizer.pieces()
-    rows = [index for index, piece in enumerate(pieces) if piece not in SPECIALS]
-    for index in rows:
-        if len(pieces[index].split()) != 1:
-            raise UserError(f"{target}: the word {pieces[index]!r} has white space in it")
+    rows = {
+        piece: row for piece, row in zip(model.tokenizer.pieces(), vectors) if piece not in SPECIALS
+    }
+    if spaced := [word for word in rows if len(word.split()) != 1]:
+        raise UserError(f"{target}: the word {spaced[0]!r} has white space in it")
     binary = header and is_binary(target)
     with (gzip.open if target.suffix == ".gz" else open)(target, "wb") as file:
         if header:
             file.write(f"{len(rows)} {vectors.shape[1]}\n".encode())
-        for index in rows:
-            numbers = vectors[index].astype("<f4")
+        for word, row in rows.items():
             # Python writes the fewest digits that restore a float32.
-            written = numbers.tobytes() if binary else " ".join(map(str, numbers)).encode()
-            file.write(pieces[index].encode() + b" " + written + b"\n")
+            numbers = row.astype("<f4").tobytes() if binary else " ".join(map(str, row)).encode()
+            file.write(word.encode() + b" " + numbers + b"\n")
+
+
+def save_glove(model: Model, target: Path) -> None:
+    """Writes GloVe's text file."""
+    save(model, target, header=False)

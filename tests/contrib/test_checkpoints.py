@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertlab.contrib import checkpoints
+from bertlab.contrib import checkpoints, roberta_gpt1
 from bertlab.errors import UserError
 from bertlab.interop import huggingface
 from tests.interop import published
@@ -94,7 +94,7 @@ def test_openai_s_arrays_are_the_model_that_transformers_has(tmp_path, monkeypat
     tensors = published.weights("openai-gpt")
     source = write_openai(tmp_path / "model", tensors)
     model = checkpoints.openai(source)
-    theirs = huggingface.load(published.write_directory("openai-gpt", tmp_path / "theirs"))
+    theirs = roberta_gpt1.load(published.write_directory("openai-gpt", tmp_path / "theirs"))
     jax.tree.map(np.testing.assert_array_equal, model.params, theirs.params)
     assert model.config.model == theirs.config.model and list(model.config.objectives) == ["ltr"]
     pieces = model.tokenizer.pieces()

@@ -6,18 +6,21 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 import tokenizers
 from safetensors.numpy import save_file
 
 from bertlab.config.defaults import base_config
 from bertlab.config.recipes import add_objectives
+from bertlab.contrib import roberta_gpt1
 from bertlab.data.tokenizers import SPECIALS, load_tokenizer
+from bertlab.interop import huggingface
 from bertlab.interop.base import Model
-from bertlab.interop.kinds import KINDS
 from bertlab.models.presets import body_shapes, build_body, model_direction, model_shape
 
 LAYERS, WIDTH, HEADS, HIDDEN, POSITIONS, VOCAB = 2, 16, 2, 64, 20, 40
-PUBLISHED = ("bert", "roberta", "openai-gpt", "gpt2", "modernbert")
+CORE, RARE = ("bert", "gpt2", "modernbert"), ("roberta", "openai-gpt")
+PUBLISHED = (*CORE, *(pytest.param(kind, marks=pytest.mark.nightly) for kind in RARE))
 
 _BERT = {
     "vocab_size": VOCAB,
@@ -264,9 +267,13 @@ def assert_close(ours, theirs, view) -> None:
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5, err_msg=name)
 
 
-def type_of(model: Model) -> str:
+def module_of(kind: str):
+    """The module that reads and writes a kind."""
+    return roberta_gpt1 if kind in RARE else huggingface
+
+
+def type_of(model: Model, kinds=huggingface.KINDS) -> str:
     """The first kind that computes what a model does."""
     shape = model_shape(model.config.model, VOCAB)
-    return next(
-        (n for n, kind in KINDS.items() if kind.fits(shape, model.params, 0, True)), "bertlab"
-    )
+    names = [name for name, kind in kinds.items() if kind.fits(shape, model.params, 0, True)]
+    return [*names, "bertlab"][0]

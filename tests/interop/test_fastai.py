@@ -14,7 +14,7 @@ WORDS = ["xxunk", "xxpad", "xxbos", "the", "cat", "sat", "n't", ".", "a", "b", "
 
 
 def plain(seed=0):
-    """A model under the short names: torch's shapes, four gates in the first axis."""
+    """A model under torch's names and in its shapes, four gates in the first axis."""
     rng = np.random.default_rng(seed)
 
     def draw(*shape):
@@ -27,16 +27,6 @@ def plain(seed=0):
             tensors[f"rnns.{i}.weight_{name}_l0"] = draw(4 * cell, width)
             tensors[f"rnns.{i}.bias_{name}_l0"] = draw(4 * cell)
     return tensors
-
-
-def salesforce(tensors):
-    """awd-lstm-lm's names."""
-    named = {"decoder.weight": tensors["encoder.weight"].copy()}
-    for name, array in tensors.items():
-        name = name.replace("weight_hh_l0", "weight_hh_l0_raw")
-        head, _, leaf = name.rpartition(".")
-        named[f"{head}.module.{leaf}" if head.startswith("rnns") else name] = array
-    return named
 
 
 def fastai_names(tensors, embedding, leftover=False):
@@ -55,11 +45,11 @@ def fastai_names(tensors, embedding, leftover=False):
     return named
 
 
+FASTAI_2 = fastai_names(plain(), "encoder_dp.emb", leftover=True)
 FORMS = {
-    "plain": plain(),
-    "salesforce": salesforce(plain()),
     "fastai 1": fastai_names(plain(), "encoder_with_dropout.embed"),
-    "fastai 2": fastai_names(plain(), "encoder_dp.emb", leftover=True),
+    "fastai 2": FASTAI_2,
+    "encoder": {k[2:]: v for k, v in FASTAI_2.items() if k.startswith("0.")},
 }
 
 
@@ -76,38 +66,38 @@ def test_state_dicts_come_back_bit_for_bit(form, tmp_path, monkeypatch):
     model, tensors = load(FORMS[form], tmp_path, monkeypatch=monkeypatch), plain()
     assert (model.config.model.layers, model.config.model.width) == (LAYERS, D)
     assert model.config.model.hidden == F and list(model.config.objectives) == ["ltr"]
-    back = write(fastai.table(LAYERS), model.params)
-    assert back.keys() == tensors.keys()
-    for name, array in tensors.items():
-        np.testing.assert_array_equal(back[name], array)
-    named = fastai.fastai_names(back)
-    assert named.keys() == fastai_names(tensors, "encoder_dp.emb").keys()
+    back, expected = write(fastai.table(LAYERS), model.params), fastai_names(tensors, "copy")
+    missing = {"0.copy.weight", "1.decoder.weight"}
+    missing |= {"1.decoder.bias"} if form == "encoder" else set()
+    assert set(back) == set(expected) - missing
+    for name, array in back.items():
+        np.testing.assert_array_equal(array, expected[name])
     # Gate 2 (candidate), unit 3, input 1.
     expected = tensors["rnns.0.weight_ih_l0"][2 * F + 3, 1]
     assert model.params["body"]["layer_0"]["input_kernel"][1, 2, 3] == expected
 
 
 def test_a_backward_model_reads_right_to_left(tmp_path, monkeypatch):
-    model = load(plain(), tmp_path, "lm_bwd.pth", monkeypatch=monkeypatch)
+    model = load(FASTAI_2, tmp_path, "lm_bwd.pth", monkeypatch=monkeypatch)
     assert model.config.model.direction == "right-to-left"
     assert list(model.config.objectives) == ["rtl"]
 
 
 def test_what_does_not_fit_is_refused_by_name(tmp_path, monkeypatch):
-    untied = {**salesforce(plain()), "decoder.weight": np.zeros((V, D), np.float32)}
-    without = {k: v for k, v in plain().items() if k != "rnns.1.bias_hh_l0"}
-    narrow = plain() | {"rnns.1.weight_ih_l0": np.zeros((24, 5), np.float32)}
-    more = plain() | {"1.layers.0.weight": np.zeros(3, np.float32)}
+    untied = {**FASTAI_2, "1.decoder.weight": np.zeros((V, D), np.float32)}
+    without = {k: v for k, v in FASTAI_2.items() if k != "0.rnns.1.module.bias_hh_l0"}
+    narrow = FASTAI_2 | {"0.rnns.1.module.weight_ih_l0": np.zeros((24, 5), np.float32)}
+    more = FASTAI_2 | {"1.layers.0.weight": np.zeros(3, np.float32)}
     for tensors, message in (
-        (untied, "must be the same, encoder.weight"),
-        (without, "lacks rnns.1.bias_hh_l0"),
-        (narrow, r"rnns.1.weight_ih_l0 has the shape \(24, 5\)"),
+        (untied, "1.decoder.weight differs from 0.encoder.weight"),
+        (without, "lacks 0.rnns.1.module.bias_hh_l0"),
+        (narrow, r"0.rnns.1.module.weight_ih_l0 has the shape \(24, 5\)"),
         (more, "layers.0.weight"),
     ):
         with pytest.raises(UserError, match=message):
             load(tensors, tmp_path, monkeypatch=monkeypatch)
     (tmp_path / "itos.json").unlink()
-    monkeypatch.setattr(fastai, "read_torch", lambda path: plain())
+    monkeypatch.setattr(fastai, "read_torch", lambda path: FASTAI_2)
     with pytest.raises(UserError, match="the words in order of rows"):
         fastai.load(tmp_path)
 

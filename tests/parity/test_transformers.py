@@ -11,9 +11,9 @@ import torch
 import transformers
 
 from bertlab import objectives
+from bertlab.contrib.roberta_gpt1 import ALL
 from bertlab.interop import huggingface
 from bertlab.interop.base import Model, export_weights, import_weights
-from bertlab.interop.kinds import KINDS
 from bertlab.interop.tensors import write
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program
@@ -27,8 +27,9 @@ from tests.parity.opened import RECORDED, compute, open_model, outputs, padded
 def test_every_layer_and_head(kind, tmp_path):
     """Of an export, which opens whole, on other rows than the recorded ones."""
     source = published.write_directory(kind, tmp_path / "source")
-    import_weights("huggingface", source, tmp_path / "run")
-    export_weights("huggingface", tmp_path / "run", tmp_path / "out")
+    module = published.module_of(kind).__name__
+    import_weights(f"{module}:load", source, tmp_path / "run")
+    export_weights(f"{module}:save", tmp_path / "run", tmp_path / "out")
     theirs, view = open_model(tmp_path / "out"), published.rows(seed=5)
     ours = published.compute(load(tmp_path / "run"), view)
     published.assert_close(ours, compute(theirs, view), view)
@@ -113,7 +114,7 @@ def test_loss_and_gradients_of_the_objectives(kind, tmp_path):
     loss = theirs(**arguments).loss
     loss.backward()
 
-    model = huggingface.load(source)
+    model = published.module_of(kind).load(source)
     body = build_body(model_shape(model.config.model, published.VOCAB))
     built = objectives.build(model.config.objectives)
     program = Program(body, built, vocabulary_of(model.tokenizer))
@@ -126,7 +127,7 @@ def test_loss_and_gradients_of_the_objectives(kind, tmp_path):
 
     value, gradients = jax.jit(jax.value_and_grad(total))(model.params)
     np.testing.assert_allclose(value, loss.item(), rtol=1e-5)
-    ours = write(KINDS[kind].table(published.HEADS), gradients)
+    ours = write(ALL[kind].table(published.HEADS), gradients)
     expected = {name: parameter.grad.numpy() for name, parameter in theirs.named_parameters()}
     ours = {name: array for name, array in ours.items() if "layers.0.attn_norm" not in name}
     assert set(ours) == set(expected)
@@ -149,8 +150,9 @@ def test_a_bare_encoder_opens_whole_in_automodel(kind, tmp_path):
     for ending in ("ForPreTraining", "ForMaskedLM", "LMHeadModel"):
         name = name.replace(ending, "Model")
     source = published.write_directory(kind, tmp_path / "source", tensors, architectures=[name])
-    model = huggingface.load(source)
-    huggingface.save(model, tmp_path / "out")
+    module = published.module_of(kind)
+    model = module.load(source)
+    module.save(model, tmp_path / "out")
     theirs = open_model(tmp_path / "out", "AutoModel")
     view = {k: array[:1] for k, array in published.rows().items()}
     view["segments"] = view["segments"] * (kind == "bert")
