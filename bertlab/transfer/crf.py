@@ -7,6 +7,7 @@ p(y) = exp(score(y)) / Σ exp(score)
 without words has log-likelihood 0. Letters: B rows, W words, C tags.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -36,13 +37,13 @@ class Transitions(nn.Module):
 
     @nn.compact
     def __call__(self) -> Scores:
-        shapes = {"transitions": (self.classes, self.classes)}
-        shapes |= dict.fromkeys(("start", "end"), (self.classes,))
+        n, zeros = self.classes, nn.initializers.zeros
+        shapes = {"transitions": (n, n), "start": (n,), "end": (n,)}
         return Scores(
-            **{
-                name: self.param(name, param(nn.initializers.zeros, *["classes"] * len(s)), s)
-                for name, s in shapes.items()
-            }
+            *(
+                self.param(name, param(zeros, *["classes"] * len(shape)), shape)
+                for name, shape in shapes.items()
+            )
         )
 
 
@@ -62,15 +63,21 @@ def log_partition(
     emissions: Float[Array, "B W C"], mask: Bool[Array, "B W"], scores: Scores
 ) -> Float[Array, "B"]:
     """log Σ exp(score) of all tag sequences, by the forward recursion."""
+    return _reduced(logsumexp, emissions, mask, scores)
+
+
+def _reduced(reduce: Callable, emissions, mask, scores: Scores) -> Float[Array, "B"]:
+    """The scores of all tag sequences, reduced by logsumexp or max."""
 
     def step(before, now):
         emission, inside = now
-        after = logsumexp(before[:, :, None] + scores.transitions, axis=1) + emission
+        after = reduce(before[:, :, None] + scores.transitions, axis=1) + emission
         return jnp.where(inside[:, None], after, before), None
 
-    emissions, mask = _words_first(emissions, mask)
-    last, _ = jax.lax.scan(step, scores.start + emissions[0], (emissions[1:], mask[1:]))
-    return jnp.where(mask[0], logsumexp(last + scores.end, axis=-1), 0.0)
+    emissions = jnp.where(mask[..., None], emissions, 0).astype(jnp.float32).transpose(1, 0, 2)
+    first, others = scores.start + emissions[0], (emissions[1:], mask.T[1:])
+    last, _ = jax.lax.scan(step, first, others)
+    return jnp.where(mask[:, 0], reduce(last + scores.end, axis=-1), 0.0)
 
 
 def marginals(
@@ -80,32 +87,12 @@ def marginals(
     return jax.grad(lambda x: log_partition(x, mask, scores).sum())(emissions)
 
 
-def viterbi(
+def best_tags(
     emissions: Float[Array, "B W C"], mask: Bool[Array, "B W"], scores: Scores
-) -> tuple[Int[Array, "B W"], Float[Array, "B"]]:
-    """The tags with the highest score, int32 with -1 beyond the words, and the score."""
+) -> Int[Array, "B W"]:
+    """The tags with the highest score, int32 with -1 beyond the words.
 
-    def forward(before, now):
-        emission, inside = now
-        reached = before[:, :, None] + scores.transitions
-        after = jnp.where(inside[:, None], reached.max(axis=1) + emission, before)
-        # After the last word each tag points back to itself.
-        origins = jnp.where(inside[:, None], reached.argmax(axis=1), jnp.arange(after.shape[-1]))
-        return after, origins
-
-    def backward(tag, origins):
-        origin = jnp.take_along_axis(origins, tag[:, None], axis=1)[:, 0]
-        return origin, origin
-
-    emissions, mask = _words_first(emissions, mask)
-    last, origins = jax.lax.scan(forward, scores.start + emissions[0], (emissions[1:], mask[1:]))
-    last = last + scores.end
-    final = last.argmax(axis=-1)
-    _, tags = jax.lax.scan(backward, final, origins, reverse=True)
-    tags = jnp.where(mask, jnp.concatenate([tags, final[None]]), -1)
-    return tags.T.astype(jnp.int32), jnp.where(mask[0], last.max(axis=-1), 0.0)
-
-
-def _words_first(emissions, mask):
-    emissions = jnp.where(mask[..., None], emissions, 0).astype(jnp.float32)
-    return emissions.transpose(1, 0, 2), mask.T
+    They are where the highest score has a derivative, which is what Viterbi's way back finds.
+    """
+    slopes = jax.grad(lambda x: _reduced(jnp.max, x, mask, scores).sum())(emissions)
+    return jnp.where(mask, jnp.argmax(slopes, axis=-1), -1).astype(jnp.int32)
