@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from bertlab.errors import UserError
@@ -45,13 +44,12 @@ class Scheme:
     def entities(self, tags: Sequence[str]) -> list[tuple[str, int, int]]:
         """(Type, first word, end) of each entity; a tag that breaks the scheme is in none."""
         words = [_split(tag, self.form) for tag in tags]
-        pairs = zip(words, [("O", None), *words])
         sentence = "".join(
-            ("=" if word[1] == before[1] else "|") + word[0] for word, before in pairs
+            ("=" if word[1] == before[1] else "|") + word[0]
+            for word, before in zip(words, [("O", None), *words])
         )
-        matches = _ENTITIES[self.name].finditer(sentence)
-        spans = [(match.start() // 2, match.end() // 2) for match in matches]
-        return [(words[first][1], first, end) for first, end in spans]
+        spans = [match.span() for match in _ENTITIES[self.name].finditer(sentence)]
+        return [(words[first // 2][1], first // 2, end // 2) for first, end in spans]
 
 
 @functools.cache
@@ -68,9 +66,8 @@ def find_scheme(
 ) -> tuple[Scheme, list[str]]:
     """The scheme that the fewest tags of all splits break, and notes for the user."""
     labelled = [one for split in examples.values() for one in split if one.label is not None]
-    sentences = [(one.where, tuple(names[number] for number in one.label)) for one in labelled]
-    patterns = Counter(tags for _, tags in sentences)
-    tags = sorted({tag for pattern in patterns for tag in pattern})
+    sentences = [(one.where, [names[number] for number in one.label]) for one in labelled]
+    tags = sorted({tag for _, sentence in sentences for tag in sentence})
     inside = [tag for tag in tags if tag not in _OUTSIDE]
     form = next(form for form, pattern in _FORMS.items() if all(map(pattern.fullmatch, inside)))
     letters = {_split(tag, form)[0] for tag in inside}
@@ -84,29 +81,25 @@ def find_scheme(
             f" {', '.join(_ENTITIES)}; correct them, or give the task the metric accuracy"
         )
     strays = {
-        scheme: sum(len(_strays(scheme, pattern)) * n for pattern, n in patterns.items())
+        scheme: [(*one, word) for one in sentences for word in _strays(scheme, one[1])]
         for scheme in possible
     }
-    scheme = min(possible, key=strays.get)
+    scheme = min(possible, key=lambda scheme: len(strays[scheme]))
     notes = [f"entities are tagged as {'types' if form == 'PER' else scheme.name} ({form})"]
-    if number := strays[scheme]:
-        total = sum(n for pattern, n in patterns.items() for tag in pattern if tag not in _OUTSIDE)
-        where, pattern, words = next(
-            (where, pattern, words)
-            for where, pattern in sentences
-            if (words := _strays(scheme, pattern))
-        )
+    if found := strays[scheme]:
+        total = sum(tag not in _OUTSIDE for _, sentence in sentences for tag in sentence)
+        where, sentence, word = found[0]
         notes.append(
-            f"{number:,} of {total:,} tags break {scheme.name}, the first '{pattern[words[0]]}' of"
-            f" word {words[0] + 1} of the sentence at {where}"
+            f"{len(found):,} of {total:,} tags break {scheme.name}, the first '{sentence[word]}' of"
+            f" word {word + 1} of the sentence at {where}"
         )
-        if number > _MOST_STRAY * total:
+        if len(found) > _MOST_STRAY * total:
             raise UserError(f"task '{task}': {notes[-1]}; write all tags in one scheme")
     return scheme, notes
 
 
 def _strays(scheme: Scheme, tags: Sequence[str]) -> list[int]:
     """The words that have a type but are in no entity."""
-    spans = [range(first, end) for _, first, end in scheme.entities(tags)]
-    inside = {word for span in spans for word in span}
-    return [i for i, tag in enumerate(tags) if tag not in _OUTSIDE and i not in inside]
+    words = {word for word, tag in enumerate(tags) if tag not in _OUTSIDE}
+    entities = scheme.entities(tags) if words else []
+    return sorted(words.difference(*(range(first, end) for _, first, end in entities)))
