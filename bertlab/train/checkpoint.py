@@ -1,6 +1,5 @@
 """Orbax checkpoints: the arrays of the training state, and the totals up to then."""
 
-import dataclasses
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,9 @@ from bertlab.train.run_directory import RunDirectory
 from bertlab.train.state import TrainState
 
 
-class Checkpoints:
+def open_checkpoints(
+    directory: Path, keep: int, steps: Collection[int] = ()
+) -> ocp.CheckpointManager:
     """The checkpoints of one run, written in the background.
 
     Args:
@@ -23,47 +24,35 @@ class Checkpoints:
         keep: How many of the latest to keep; 0: all.
         steps: To keep for ever.
     """
+    latest, chosen = preservation_policy.LatestN(keep or None), list(steps)
+    policies = [latest, preservation_policy.CustomSteps(chosen)]
+    options = ocp.CheckpointManagerOptions(
+        preservation_policy=preservation_policy.AnyPreservationPolicy(policies),
+        cleanup_tmp_directories=True,
+    )
+    return ocp.CheckpointManager(directory.absolute(), options=options)
 
-    def __init__(self, directory: Path, keep: int, steps: Collection[int] = ()):
-        latest, chosen = preservation_policy.LatestN(keep or None), list(steps)
-        policies = [latest, preservation_policy.CustomSteps(chosen)]
-        options = ocp.CheckpointManagerOptions(
-            preservation_policy=preservation_policy.AnyPreservationPolicy(policies),
-            cleanup_tmp_directories=True,
-        )
-        self._manager = ocp.CheckpointManager(directory.absolute(), options=options)
 
-    def latest(self) -> int | None:
-        """The step of the last complete checkpoint."""
-        return self._manager.latest_step()
-
-    def save(self, step: int, state: TrainState, totals: dict[str, Any]) -> None:
-        """Saves a step unless it exists; returns once the arrays are copied. All processes call
-        it."""
-        if step != self.latest():
-            args = ocp.args.Composite(
-                state=ocp.args.StandardSave(arrays(state)), totals=ocp.args.JsonSave(totals)
-            )
-            self._manager.save(step, args=args, force=True)
-
-    def restore(self, step: int, abstract: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        """The state, every array placed as `abstract` says, and the totals."""
+def save(checkpoints: ocp.CheckpointManager, state: TrainState, totals: dict[str, Any]) -> None:
+    """Saves the state's step unless it exists; returns once the arrays are copied. All processes
+    call it."""
+    step = int(state.step)
+    if step != checkpoints.latest_step():
         args = ocp.args.Composite(
-            state=ocp.args.StandardRestore(arrays(abstract)), totals=ocp.args.JsonRestore()
+            state=ocp.args.StandardSave(vars(state)), totals=ocp.args.JsonSave(totals)
         )
-        restored = self._manager.restore(step, args=args)
-        return TrainState(**restored.state), restored.totals
-
-    def wait(self) -> None:
-        self._manager.wait_until_finished()
-
-    def close(self) -> None:
-        self._manager.close()
+        checkpoints.save(step, args=args, force=True)
 
 
-def arrays(state: TrainState) -> dict[str, Any]:
-    """What a checkpoint holds of a state."""
-    return {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+def restore(
+    checkpoints: ocp.CheckpointManager, abstract: TrainState
+) -> tuple[TrainState, dict[str, Any]]:
+    """The last state, every array placed as `abstract` says, and its totals."""
+    args = ocp.args.Composite(
+        state=ocp.args.StandardRestore(vars(abstract)), totals=ocp.args.JsonRestore()
+    )
+    restored = checkpoints.restore(checkpoints.latest_step(), args=args)
+    return TrainState(**restored.state), restored.totals
 
 
 def save_params(run: RunDirectory, params) -> None:

@@ -17,6 +17,7 @@ from bertlab.errors import Diverged, UserError
 from bertlab.files import json_line
 from bertlab.objectives.flops import step_costs, supervised
 from bertlab.train.averaging import observe
+from bertlab.train.dashboards import open_writers
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.state import TrainState
 
@@ -80,20 +81,22 @@ class Log:
     """Adds up the steps' sums, and writes their means to metrics.jsonl and the terminal.
 
     Args:
+        experiment: Of the run.
         run: Its directory.
         totals: Of a resumed run, or fresh ones.
-        steps: Of the whole run.
-        every: Steps between lines.
         rate: Updates done -> the learning rate of the next one.
-        writers: More functions that get each line.
+        resumed: The step from which the run goes on, whose later lines are written again; None: it
+            begins.
     """
 
-    def __init__(self, run: RunDirectory, totals: Totals, steps: int, every: int, rate, writers=()):
-        self.totals = totals
-        self._steps, self._every, self._rate, self._writers = steps, every, rate, writers
-        is_first, path = jax.process_index() == 0, run.path / "metrics.jsonl"
-        self._file = path.open("a", encoding="utf-8") if is_first else None
-        self._phase = None
+    def __init__(self, experiment, run: RunDirectory, totals: Totals, rate, resumed: int | None):
+        config = experiment.config
+        self.totals, self._steps, self._every = totals, config.train.steps, config.train.log_every
+        self._rate, self._phase, self._file = rate, None, None
+        run.cut_metrics(-1 if resumed is None else resumed, self._steps)
+        self._writers = open_writers(config.writers, run, config.to_dict(), resumed)
+        if jax.process_index() == 0:
+            self._file = (run.path / "metrics.jsonl").open("a", encoding="utf-8")
         self._waiting: list[tuple[int, Mapping]] = []
         self._since: float | None = None
         self._timed_from = (totals.tokens, totals.seconds)
@@ -203,14 +206,14 @@ def evaluation_hook(
 
 
 def checkpoint_hook(
-    save: Callable[[int, TrainState], None], log: Log, every: int, steps: int, kept=()
+    save: Callable[[TrainState], None], log: Log, every: int, steps: int, kept=()
 ) -> Hook:
     """Saves every so many steps, and those of `kept`."""
 
     def hook(step: int, state: TrainState, sums: Mapping) -> None:
         if is_due(step, every, steps) or step in kept:
             with log.paused():
-                save(step, state)
+                save(state)
 
     return hook
 

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
+from orbax.checkpoint import CheckpointManager
 
 from bertlab.config.load import flatten
 from bertlab.data.prefetch import prefetch
@@ -22,10 +23,8 @@ from bertlab.data.tokenizers import Tokenizer
 from bertlab.errors import UserError
 from bertlab.files import json_line
 from bertlab.objectives.program import Program
-from bertlab.train import hooks
+from bertlab.train import checkpoint, hooks
 from bertlab.train.averaging import evaluation_params
-from bertlab.train.checkpoint import Checkpoints
-from bertlab.train.dashboards import open_writers
 from bertlab.train.environment import describe_environment
 from bertlab.train.layer_groups import layer_plan
 from bertlab.train.optimizers import build_optimizer
@@ -133,18 +132,20 @@ def run(
         mesh = build_mesh(config.mesh)
         optimizer = build_optimizer(config.optimizer, steps, experiment.program, experiment.example)
         kept = hooks.kept_steps(config.train.keep, steps)
-        checkpoints = Checkpoints(directory.checkpoints, config.train.keep_checkpoints, kept)
-        closing.callback(checkpoints.close)
-        latest = checkpoints.latest()
+        checkpoints = closing.enter_context(
+            checkpoint.open_checkpoints(directory.checkpoints, config.train.keep_checkpoints, kept)
+        )
+        latest = checkpoints.latest_step()
         state, totals = open_state(experiment, mesh, optimizer, checkpoints)
 
         # 3. Hooks.
-        log = open_log(experiment, directory, state, totals, latest)
+        rate = layer_plan(config.optimizer, steps, state.params).rate
+        log = hooks.Log(experiment, directory, totals, rate, latest)
         closing.callback(log.close)
         evaluate = build_evaluation(experiment, mesh, log)
 
-        def save(step, state):
-            checkpoints.save(step, state, dataclasses.asdict(totals))
+        def save(state):
+            checkpoint.save(checkpoints, state, dataclasses.asdict(totals))
 
         every = [
             log,
@@ -164,14 +165,14 @@ def run(
             state = train_phase(config, phase, optimizer, mesh, state, every, stop)
             if int(state.step) < phase.end:
                 with log.paused():
-                    save(int(state.step), state)
+                    save(state)
                 print(f"stopped at step {int(state.step)} and saved; the same command resumes")
                 raise SystemExit(stop.status)
 
         # 5. Evaluate every held-out split and save. The result, last, marks the run as finished.
         metrics = {split: evaluate(split, steps, state) for split in experiment.evaluations}
-        save(steps, state)
-        checkpoints.wait()
+        save(state)
+        checkpoints.wait_until_finished()
         parameters = sum(x.size for x in jax.tree.leaves(state.params))
         result = {"step": steps, "parameters": parameters, **totals.costs(), "metrics": metrics}
         result |= {"data_hash": experiment.data_hash, **experiment.result}
@@ -219,10 +220,10 @@ def describe_run(directory: RunDirectory, experiment: Experiment) -> None:
 
 
 def open_state(
-    experiment: Experiment, mesh, optimizer, checkpoints: Checkpoints
+    experiment: Experiment, mesh, optimizer, checkpoints: CheckpointManager
 ) -> tuple[TrainState, hooks.Totals]:
     """The state and the totals of the last checkpoint; fresh ones without any."""
-    program, latest = experiment.program, checkpoints.latest()
+    program, latest = experiment.program, checkpoints.latest_step()
     if latest is None:
         seed, start = experiment.config.seed, experiment.start
         state = init_state(program, optimizer, mesh, seed, experiment.example, start)
@@ -230,24 +231,9 @@ def open_state(
     phase = experiment.phase(latest - 1)
     carry = zero_carry(phase.program, mesh, phase.rows)
     abstract = abstract_state(program, optimizer, mesh, experiment.example, carry)
-    state, totals = checkpoints.restore(latest, abstract)
+    state, totals = checkpoint.restore(checkpoints, abstract)
     print(f"resuming from step {latest}", flush=True)
     return state, hooks.Totals(**totals)
-
-
-def open_log(
-    experiment: Experiment,
-    directory: RunDirectory,
-    state: TrainState,
-    totals: hooks.Totals,
-    latest: int | None,
-) -> hooks.Log:
-    """The log of a run that goes on from step `latest`, or begins."""
-    config, steps = experiment.config, experiment.config.train.steps
-    directory.cut_metrics(-1 if latest is None else latest, steps)
-    rate = layer_plan(config.optimizer, steps, state.params).rate
-    writers = open_writers(config.writers, directory, config.to_dict(), latest)
-    return hooks.Log(directory, totals, steps, config.train.log_every, rate, writers)
 
 
 def build_evaluation(experiment: Experiment, mesh, log: hooks.Log) -> Callable:

@@ -13,7 +13,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from bertlab.config.defaults import base_config
 from bertlab.errors import UserError
 from bertlab.train.averaging import evaluation_params, observe
-from bertlab.train.checkpoint import Checkpoints, load_params
+from bertlab.train.checkpoint import load_params, open_checkpoints, save
 from bertlab.train.layer_groups import layer_plan
 from bertlab.train.optimizers import build_optimizer, matrix_axes
 from bertlab.train.run_directory import RunDirectory
@@ -243,9 +243,8 @@ def test_a_saved_average_is_what_a_run_is_loaded_with(tmp_path):
         params = optax.apply_updates(params, updates)
         for loss in losses:
             state = observe(state, loss)
-    checkpoints = Checkpoints(run.checkpoints, keep=0)
-    checkpoints.save(3, TrainState(jnp.int32(3), params, state, {}), {})
-    checkpoints.close()
+    with open_checkpoints(run.checkpoints, keep=0) as checkpoints:
+        save(checkpoints, TrainState(jnp.int32(3), params, state, {}), {})
     saved = load_params(run)
     assert (saved["heads_nsp"]["kernel"] != params["heads_nsp"]["kernel"]).any()
     jax.tree.map(np.testing.assert_array_equal, saved, evaluation_params(state, params))
