@@ -48,12 +48,14 @@ def override(
         UserError: A key is unknown, or its value has another type.
     """
     command, flag_values = ["bertlab", *argv], flags.FlagValues()
-    config_flags.DEFINE_config_dict("config", config, flag_values=flag_values, sys_argv=command)
     try:
+        config_flags.DEFINE_config_dict("config", config, flag_values=flag_values, sys_argv=command)
         flag_values(command)
         for name, value in (values or {}).items():
             set_key(config, name, value)
-    except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError) as error:
+        raise UserError(f"the config has no such key: {error}") from error
+    except (flags.Error, TypeError, ValueError) as error:
         raise UserError(" ".join(str(error).split())) from error
     return config
 

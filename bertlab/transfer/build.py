@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from bertlab.errors import UserError
 from bertlab.models.base import sides_of
 from bertlab.models.flops import flops_per_prediction
 from bertlab.models.lora import Lora
-from bertlab.models.presets import body_shapes, build_body, family_of, model_direction, model_shape
+from bertlab.models.presets import build_body, family_of, model_direction, model_shape
 from bertlab.objectives import flops
 from bertlab.objectives.program import Program
-from bertlab.train.build import MAY_DIFFER, WarmStart, vocabulary_of
+from bertlab.train.build import WarmStart, require_same_model, vocabulary_of
 from bertlab.train.layer_groups import layer_groups
 from bertlab.train.loop import Experiment
 from bertlab.train.phases import Phase, weights_of
@@ -28,18 +28,19 @@ from bertlab.train.run_directory import RunDirectory
 from bertlab.train.state import parameter_name
 from bertlab.transfer.batches import Batches, joined
 from bertlab.transfer.features import WORD_VECTORS
-from bertlab.transfer.heads import AUXILIARY, AuxiliaryLanguageModel, TaskHead
+from bertlab.transfer.heads import LANGUAGE_MODEL, AuxiliaryLanguageModel, TaskHead
 from bertlab.transfer.inputs import LAYOUTS, NEW_TOKENS, Inputs, Layout
 from bertlab.transfer.kinds import find_kind
 from bertlab.transfer.load import (
     embedded_tokens,
     is_finetuning,
+    longest_text,
     merged_params,
     run_config,
 )
 from bertlab.transfer.scoring import Scores, Tasks, outcome
 from bertlab.transfer.stored import with_stored_states
-from bertlab.transfer.tasks import SPLITS, Task, TaskData
+from bertlab.transfer.tasks import SPLITS, TaskData
 from bertlab.transfer.word_vectors import WordVectors, word_vectors
 
 
@@ -49,41 +50,47 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experim
     tokenizer = load_tokenizer(run.tokenizer)
     shape = model_shape(config.model, embedded_tokens(config, tokenizer))
     check(config, shape, tasks, run)
-    vectors = {name: find_vectors(config, name, data) for name, (_, data) in tasks.items()}
-    rows, heads, texts = {split: {} for split in SPLITS}, {}, 1
+    rows, heads, tables, texts = {split: {} for split in SPLITS}, {}, {}, 1
     for number, (name, (task, data)) in enumerate(tasks.items()):
-        kind, layout = find_kind(task.kind), layout_of(config, name, data, vectors[name])
+        kind, vectors = find_kind(task.kind), find_vectors(config, name, data)
+        layout = layout_of(config, name, data, vectors)
         inputs = Inputs(tokenizer, layout)
         for split in SPLITS:
             rows[split][name] = kind.rows(inputs, data.examples[split], task.symmetric)
         own_texts = kind.texts(data.examples["train"], layout, task.symmetric)
-        heads[name] = build_head(config, task, data, number, own_texts, layout, vectors[name])
         texts = max(texts, own_texts)
-    for name in AUXILIARY.keys() & config.objectives.keys():
-        if any(weights_of(config.objectives[name])):
-            heads[name] = AUXILIARY[name](texts=texts)
+        tables[name] = np.zeros((0, 0), np.float32) if vectors is None else vectors.table
+        heads[name] = kind.build_head(
+            {key: config.objectives[name][key] for key in kind.settings()},
+            number=number,
+            classes=len(data.labels),
+            texts=own_texts,
+            word_types=1 + len(layout.word_ids or {}),
+            vector_rows=tables[name].shape[0],
+            vector_width=tables[name].shape[1],
+        )
+    if LANGUAGE_MODEL in config.objectives and any(weights_of(config.objectives[LANGUAGE_MODEL])):
+        heads[LANGUAGE_MODEL] = AuxiliaryLanguageModel(texts=texts)
+    every = {split: joined([made.rows for made in rows[split].values()]) for split in SPLITS}
+    cut = {split: {name: made.cut for name, made in rows[split].items()} for split in SPLITS}
 
-    # The body, or its states, and their batches.
     process = jax.process_index(), jax.process_count()
-    every, batches = {}, {}
-    for split in SPLITS:
-        parts = [made.rows for made in rows[split].values()]
-        every[split] = joined(parts) if len(parts) > 1 else parts[0]
-        batches[split] = Batches(every[split], config.data, tokenizer.pad_id, texts, *process)
-    evaluations = {split: batches[split].evaluation() for split in ("valid", "test")}
-    body, train = build_body(shape), batches["train"]
+    batches = {
+        split: Batches(every[split], config.data, tokenizer.pad_id, texts, *process)
+        for split in SPLITS
+    }
+    data_hash, train = "-".join(batches[split].hash for split in SPLITS), batches["train"]
     if config.transfer.features:
-        body, train, evaluations = with_stored_states(config, batches, every)
-    elif is_fixed(config, shape):
-        body = build_body(without_dropout(shape))
-
+        body, stored = with_stored_states(config, batches, every)
+        train, evaluations = stored["train"], {s: stored[s] for s in ("valid", "test")}
+    else:
+        body = build_body(without_dropout(shape) if is_fixed(config) else shape)
+        evaluations = {split: batches[split].evaluation() for split in ("valid", "test")}
     adapter = Lora(**config.lora) if config.lora.rank else None
     program = Program(body, heads, vocabulary_of(tokenizer), adapter=adapter)
     weights = {name: weights_of(config.objectives[name]) for name in heads}
     steps, size = config.train.steps, config.data.batch_size
     axes = functools.partial(program.logical_axes, evaluations["valid"][0])
-    data_hash = "-".join(batches[split].hash for split in SPLITS)
-    cut = {split: {name: made.cut for name, made in rows[split].items()} for split in SPLITS}
     return Experiment(
         config=config,
         program=program,
@@ -91,102 +98,53 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experim
         tokenizer=tokenizer,
         evaluations=evaluations,
         facts={},
-        start=functools.partial(start_params, config, tasks, vectors, axes),
+        start=functools.partial(start_params, config, tasks, tables, axes),
         score=Scores(config, program, tasks, rows, evaluations, workdir),
         result=outcome(tasks, cut),
     )
 
 
 def check(config: ConfigDict, shape, tasks: Tasks, run: RunDirectory) -> None:
-    """Refuses what would train something else than the config reads, or cannot run."""
-    transfer, data = config.transfer, config.data
-    for key in ("budget", "phases"):
-        if config.train[key]:
-            raise UserError(f"config.train.{key} is for pretraining; leave it empty")
+    """Refuses what would train something else than the config reads."""
+    transfer, model = config.transfer, config.model
     for key, choices in (("layout", LAYOUTS), ("word_piece", ("auto", "first", "last"))):
         if transfer[key] not in choices:
             raise UserError(
                 f"config.transfer.{key}={transfer[key]!r} is not one of {', '.join(choices)}"
             )
-    if getattr(shape, "position_encoding", "") == "learned" and data.seq_len > shape.max_positions:
+    if config.data.seq_len > longest_text(shape):
         raise UserError(
-            f"config.data.seq_len={data.seq_len} is more than the model's {shape.max_positions}"
-            " positions; lower it"
+            f"config.data.seq_len={config.data.seq_len} is more than the model's"
+            f" {longest_text(shape)} positions; lower it"
         )
-    layers = getattr(shape, "layers", 0)
-    if transfer.layers is not None and not 0 <= transfer.layers <= layers:
-        raise UserError(
-            f"config.transfer.layers={transfer.layers} must be 0 (the embeddings) to {layers}"
-        )
-    changed = transfer.random or transfer.layers is not None or config.lora.rank
-    if transfer.features and (changed or jax.process_count() > 1):
+    changed = transfer.random or transfer.layers is not None
+    if transfer.features and (changed or config.lora.rank or jax.process_count() > 1):
         raise UserError(
             "config.transfer.features=True stores the run's own states in one process; omit"
             " transfer.random, transfer.layers and lora"
         )
-    if not transfer.random:
-        check_same_model(config, shape, run)
-    if transfer.head:
-        check_head(config, tasks, run)
-    for name, (task, _) in tasks.items():
-        check_task(config, name, task)
-
-
-def check_same_model(config: ConfigDict, shape, run: RunDirectory) -> None:
-    """Refuses values of `config.model` with which the run's parameters mean something else."""
-    theirs = dataclasses.asdict(model_shape(run_config(run.path).model, shape.vocab_size))
-    ours = dataclasses.asdict(shape)
-    for key in sorted(ours.keys() | theirs.keys()):
-        if ours.get(key) != theirs.get(key) and not MAY_DIFFER.fullmatch(key):
-            raise UserError(
-                f"config.model.{key} is {ours.get(key)!r}, and {theirs.get(key)!r} in the model of"
-                f" {run}; leave it unset, or set config.transfer.random=True"
-            )
-
-
-def check_head(config: ConfigDict, tasks: Tasks, run: RunDirectory) -> None:
-    """That the run has the head of `config.transfer.head`, and that it can go on."""
-    transfer, heads = config.transfer, heads_of(run)
-    if len(tasks) > 1 or transfer.random or transfer.features or transfer.layers is not None:
+    if transfer.head and (len(tasks) > 1 or changed or transfer.features):
         raise UserError(
             f"config.transfer.head={transfer.head!r} continues one task's head on the run's whole"
             " body; omit other tasks, random, features and layers"
         )
-    if transfer.head not in heads:
+    if transfer.head and transfer.head not in heads_of(run):
         raise UserError(
             f"config.transfer.head={transfer.head!r}: {run} has the heads"
-            f" {', '.join(heads) or 'of no task'}; name another, or leave it empty"
+            f" {', '.join(heads_of(run)) or 'of no task'}; name another, or leave it empty"
         )
+    if not transfer.random:
+        require_same_model(model, run_config(run.path).model, run)
+    chunked = any(config.objectives[name].get("chunk") for name in tasks)
+    if chunked and not (family_of(model).recurrent and model_direction(model) != "bidirectional"):
+        raise UserError("config.head.chunk needs a recurrent model that reads one way; set it to 0")
 
 
-def check_task(config: ConfigDict, name: str, task: Task) -> None:
-    """That a task's settings fit it and the model."""
-    entry, model = config.objectives[name], config.model
-    if config.metrics.get(name) not in task.metrics:
-        raise UserError(
-            f"config.metrics.{name}={config.metrics.get(name)!r} is not one of"
-            f" {', '.join(task.metrics)}"
-        )
-    one_way = model_direction(model) != "bidirectional"
-    if entry.get("chunk") and not (family_of(model).recurrent and one_way):
-        raise UserError(
-            f"config.objectives.{name}.chunk={entry.chunk} needs a recurrent model that reads one"
-            " way; set it to 0"
-        )
-
-
-def is_fixed(config: ConfigDict, shape) -> bool:
-    """Whether nothing in the body is trained: its states are features, without dropout."""
-    if config.lora.rank:
-        return False
-    names = [
-        f"body/{parameter_name(path)}"
-        for path, _ in jax.tree.leaves_with_path(body_shapes(shape, predicts=False, pools=True))
-    ]
+def is_fixed(config: ConfigDict) -> bool:
+    """Whether the whole body is frozen: its states are features, without dropout."""
     frozen = config.optimizer.frozen
-    return config.optimizer.thaw == "head" or (
-        frozen != "" and all(re.search(frozen, name) for name in names)
-    )
+    fixed = config.optimizer.thaw == "head" or (frozen and re.search(frozen, "body/"))
+    return bool(fixed) and not config.lora.rank
 
 
 def without_dropout(shape):
@@ -201,12 +159,9 @@ def find_vectors(config: ConfigDict, name: str, data: TaskData) -> WordVectors |
         return None
     splits = data.examples.values()
     words = {word for examples in splits for example in examples for word in example.words}
-    try:
-        found = word_vectors(run, words)
-    except UserError as error:
-        raise UserError(f"config.objectives.{name}.{error}") from None
-    print(f"{found.found} of {name}'s {len(words)} words have a vector in {run}", flush=True)
-    return found
+    vectors = word_vectors(run, words)
+    print(f"{vectors.found} of {name}'s {len(words)} words have a vector in {run}", flush=True)
+    return vectors
 
 
 def layout_of(config: ConfigDict, name: str, data: TaskData, vectors: WordVectors | None) -> Layout:
@@ -231,49 +186,26 @@ def layout_of(config: ConfigDict, name: str, data: TaskData, vectors: WordVector
     )
 
 
-def build_head(
-    config: ConfigDict,
-    task: Task,
-    data: TaskData,
-    number: int,
-    texts: int,
-    layout: Layout,
-    vectors: WordVectors | None,
-) -> TaskHead:
-    """The head of a task."""
-    kind, table = find_kind(task.kind), None if vectors is None else vectors.table
-    settings = {key: config.objectives[task.name][key] for key in kind.settings()}
-    try:
-        return kind.build_head(
-            settings,
-            number=number,
-            classes=len(data.labels),
-            texts=texts,
-            word_types=1 + len(layout.word_ids or {}),
-            vector_rows=0 if table is None else table.shape[0],
-            vector_width=0 if table is None else table.shape[1],
-        )
-    except UserError as error:
-        raise UserError(f"config.objectives.{task.name}.{error}") from None
-
-
 def heads_of(run: RunDirectory) -> list[str]:
     """The tasks of which a run has a head."""
     config = run.config()
-    return [n for n in config["objectives"] if n not in AUXILIARY] if is_finetuning(config) else []
+    return [n for n in config["objectives"] if n != LANGUAGE_MODEL] if is_finetuning(config) else []
 
 
-def start_params(config: ConfigDict, tasks: Tasks, vectors, axes: Callable[[], Any], fresh):
+def start_params(config: ConfigDict, tasks: Tasks, tables, axes: Callable[[], Any], fresh):
     """The run's body, heads that go on, word vectors, and `fresh` parameters for the rest.
 
-    `axes`: () -> the names of the parameters' axes.
+    Args:
+        config: The fine-tuning's.
+        tasks: By name.
+        tables: Word vectors by task; an empty array: none.
+        axes: () -> the names of the parameters' axes.
+        fresh: All parameters.
     """
-    transfer, fresh = config.transfer, dict(fresh)
-    for name, found in vectors.items():
-        if found is not None:
-            head = fresh[f"heads_{name}"]
-            features = {**head["features"], WORD_VECTORS: found.table}
-            fresh[f"heads_{name}"] = {**head, "features": features}
+    transfer, fresh = config.transfer, jax.tree.map(np.asarray, fresh)
+    for name, table in tables.items():
+        if table.size:
+            fresh[f"heads_{name}"]["features"][WORD_VECTORS] = table
     if transfer.random or transfer.features:
         return fresh
     run = RunDirectory(config.init_from)
@@ -283,9 +215,7 @@ def start_params(config: ConfigDict, tasks: Tasks, vectors, axes: Callable[[], A
         key = f"heads_{name}"
         if name in matched:
             head, order = matched[name]
-            taken[key] = trained[f"heads_{head}"]
-            if order != sorted(order):
-                taken[key] = reordered(order, axes()[key], taken[key])
+            taken[key] = reordered(order, axes()[key], trained[f"heads_{head}"])
         elif key in trained:
             # With one seed the run's head began with the same draws, and the body would still know
             # its classes by number.
@@ -333,15 +263,14 @@ def reordered(order: Sequence[int], axes, head):
 def with_new_tokens(trained, fresh):
     """The run's tree with the fresh rows of the delimited layout's tokens in tables that lack
     them."""
+    new = {parameter_name(path): leaf for path, leaf in jax.tree.leaves_with_path(fresh)}
+    count = len(NEW_TOKENS)
 
     def extended(path, leaf):
-        node = fresh
-        for key in path:
-            node = node.get(key.key) if isinstance(node, Mapping) else None
-        if node is None or not leaf.ndim or node.shape[1:] != leaf.shape[1:]:
-            return leaf
-        missing = node.shape[0] - leaf.shape[0]
-        return np.concatenate([leaf, node[-missing:]]) if missing == len(NEW_TOKENS) else leaf
+        table = new.get(parameter_name(path), leaf)
+        if leaf.ndim and len(table) == len(leaf) + count:
+            return np.concatenate([leaf, table[-count:]])
+        return leaf
 
     return jax.tree.map_with_path(extended, trained)
 

@@ -29,34 +29,22 @@ WORD_VECTORS = "word_vectors"
 """Name of the parameter that holds pretrained word vectors."""
 
 
-def chosen_layers(mix: str, widths: Sequence[int]) -> list[int]:
-    """The numbers of the layers that a mix reads."""
-    count = len(widths)
-    match = re.fullmatch(r"(?:layer:|(?:sum|concat|weighted_sum)_last_)(-?\d+)", mix)
-    number = int(match[1]) if match else 0
+def chosen_layers(mix: str, count: int) -> list[int]:
+    """The numbers of the layers that a mix reads, of `count`."""
+    layers = list(range(count))
+    match = re.fullmatch(r"(layer:|(?:sum|concat|weighted_sum)_last_)(-?\d+)", mix)
     if mix in ("weighted_sum", "scalar_mix"):
-        layers = list(range(count))
-    elif mix == "last":
-        layers = [count - 1]
-    elif mix == "concat_first_last":
-        layers = [0, count - 1]
-    elif match and mix.startswith("layer:"):
-        if not -count <= number < count:
-            raise UserError(f"layers={mix}: layers are 0 (embeddings) to {count - 1}")
-        layers = [number % count]
-    elif match:
-        if not 1 <= number <= count:
-            raise UserError(f"layers={mix}: the model has {count} layers, embeddings included")
-        layers = list(range(count - number, count))
-    else:
-        raise UserError(f"layers={mix} is not one of {MIXES}")
-    if not mix.startswith("concat_") and len({widths[i] for i in layers}) > 1:
-        found = ", ".join(str(widths[i]) for i in layers)
-        raise UserError(
-            f"layers={mix}: layers {layers[0]} to {layers[-1]} are {found} wide and cannot be"
-            " summed; use concat_last_N, or layers of one width"
-        )
-    return layers
+        return layers
+    if mix == "last":
+        return layers[-1:]
+    if mix == "concat_first_last":
+        return [layers[0], layers[-1]]
+    if not match:
+        raise UserError(f"config.head.layers={mix} is not one of {MIXES}")
+    number, is_one = int(match[2]), match[1] == "layer:"
+    if not (-count if is_one else 1) <= number <= (count - 1 if is_one else count):
+        raise UserError(f"config.head.layers={mix}: the model has layers 0 to {count - 1}")
+    return [layers[number]] if is_one else layers[-number:]
 
 
 class LayerMix(nn.Module):
@@ -82,8 +70,7 @@ class LayerMix(nn.Module):
         self, layers: Sequence[Float[Array, "B L D"]]
     ) -> tuple[Float[Array, "B L D"], Float[Array, ""]]:
         """The mix in float32, and the penalty."""
-        chosen = chosen_layers(self.mix, [layer.shape[-1] for layer in layers])
-        layers = [layers[i].astype(jnp.float32) for i in chosen]
+        layers = [layers[i].astype(jnp.float32) for i in chosen_layers(self.mix, len(layers))]
         penalty = jnp.zeros((), jnp.float32)
         if self.mix.startswith("concat_"):
             mixed = jnp.concatenate(layers, -1)

@@ -13,19 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
+from bertlab.config import load
 from bertlab.config.defaults import base_config
-from bertlab.config.load import set_key
 from bertlab.errors import UserError
 from bertlab.train import loop
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer.build import Tasks, build_finetuning
 from bertlab.transfer.cut import cut_lines
 from bertlab.transfer.features import WORD_VECTORS
-from bertlab.transfer.heads import AUXILIARY
+from bertlab.transfer.heads import LANGUAGE_MODEL
 from bertlab.transfer.kinds import find_kind
 from bertlab.transfer.recipes import RECIPES
 from bertlab.transfer.tasks import TASK_DATA, find_task, load_tasks
@@ -41,7 +40,7 @@ DATA = dict(
 
 TRANSFER = dict(
     epochs=0.0,  # passes over the training examples, if train.steps is 0
-    warmup=0.0,  # share of the steps that warm up; 0: as optimizer.warmup_steps has it
+    warmup=0.0,  # share of the steps that warm up, where optimizer.warmup_steps is unset
     layout="pair",  # pair, delimited: special tokens around texts (bertlab/transfer/inputs.py)
     # auto, first, last: the piece at which a word is read; auto: the first if the model sees both
     # sides, else the last, which alone has seen the whole word
@@ -108,28 +107,17 @@ def configure(
     task: str,
     recipe: str = "small",
     overrides: Mapping[str, Any] | None = None,
-    pretrained: Mapping[str, Any] | None = None,
 ) -> tuple[ConfigDict, Tasks]:
-    """The config of a fine-tuning, and the tasks' examples.
-
-    `pretrained` is the run's config, if the run does not exist yet.
-    """
-    pretrained = RunDirectory(run).config() if pretrained is None else pretrained
-    config = recipe_config(str(run), task, recipe, pretrained)
-    overrides = overrides or {}
-    override(config, overrides)
-    if config.transfer.epochs and config.train.steps and "transfer.epochs" in overrides:
-        if "train.steps" not in overrides:
-            raise UserError(
-                f"config.transfer.epochs={config.transfer.epochs} has no effect with"
-                f" config.train.steps={config.train.steps}; set config.train.steps=0"
-            )
+    """The config of a fine-tuning, and the tasks' examples."""
+    config = recipe_config(str(run), task, recipe, RunDirectory(run).config())
+    override(config, overrides or {})
     tasks = load_tasks(config.task, config.task_data.to_dict())
     return sized(config, tasks), tasks
 
 
 def recipe_config(run: str, task: str, recipe: str, pretrained: Mapping[str, Any]) -> ConfigDict:
-    """The run's model, the defaults and a recipe's keys, before overrides."""
+    """The run's model, the defaults and a recipe's keys, before overrides; `pretrained`: the run's
+    config."""
     if recipe not in RECIPES:
         raise UserError(f"--recipe={recipe} is not one of {', '.join(RECIPES)}")
     tasks, config = [find_task(name) for name in task.split("+")], base_config()
@@ -143,18 +131,20 @@ def recipe_config(run: str, task: str, recipe: str, pretrained: Mapping[str, Any
     config.transfer = ConfigDict(copy.deepcopy(TRANSFER))
     config.transfer.layout = (pretrained.get("transfer") or {}).get("layout", "pair")
     config.metrics = ConfigDict({task.name: task.metrics[0] for task in tasks})
-    settings = {**RECIPES[recipe]}
-    settings |= find_kind(tasks[0].kind).recipe(recipe, tasks[0].may_lack_answer)
+    settings = RECIPES[recipe] | find_kind(tasks[0].kind).recipe(recipe, tasks[0].may_lack_answer)
+    weight = {"weight": 1.0, "final_weight": placeholder(float)}
     config.objectives = ConfigDict(
-        {task.name: objective_entry(1.0, find_kind(task.kind).settings()) for task in tasks}
+        {task.name: weight | find_kind(task.kind).settings() for task in tasks}
     )
-    for name in AUXILIARY.keys() & settings.keys():
-        config.objectives[name] = ConfigDict(objective_entry(settings.pop(name)))
+    if LANGUAGE_MODEL in settings:
+        weight["weight"] = settings.pop(LANGUAGE_MODEL)
+        config.objectives[LANGUAGE_MODEL] = ConfigDict(weight)
     config.train.update(steps=400, eval_every=0, eval_batches=0, checkpoint_every=0)
     config.train.keep_checkpoints = 1
+    del config.train.budget, config.train.phases  # pretraining's
     for name, value in settings.items():
         for key in keys_of(config, name):
-            set_key(config, key, value)
+            load.set_key(config, key, value)
     return config
 
 
@@ -162,11 +152,6 @@ def pretraining_data(pretrained: Mapping[str, Any]) -> dict[str, Any]:
     """What tasks that are made of the pretraining's documents need to know of its data."""
     data = (pretrained.get("task_data") or {}).get("pretraining") or pretrained["data"]
     return {"pretraining": {k: data.get(k, v) for k, v in TASK_DATA["pretraining"].items()}}
-
-
-def objective_entry(weight: float, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """An entry of `config.objectives`."""
-    return {"weight": weight, "final_weight": placeholder(float), **(settings or {})}
 
 
 def keys_of(config: ConfigDict, key: str) -> list[str]:
@@ -180,25 +165,21 @@ def keys_of(config: ConfigDict, key: str) -> list[str]:
 
 
 def override(config: ConfigDict, overrides: Mapping[str, Any]) -> None:
-    """Sets keys to values, or to what text means for the key's type, as --config.KEY=TEXT does."""
-    command, typed = ["bertlab"], {}
+    """Sets keys to values, or to what text means for the key's type, as --config.KEY=TEXT does.
+
+    `transfer.epochs` replaces the recipe's `train.steps`.
+    """
+    command, values = [], {}
     for name, value in overrides.items():
-        keys = keys_of(config, name)
-        if not keys:
+        if not (keys := keys_of(config, name)):
             raise UserError(f"config.{name} is no setting of any head of this run")
-        for key in keys:
-            if isinstance(value, str):
-                command.append(f"--config.{key}={value}")
-            else:
-                typed[key] = value
-    flag_values = flags.FlagValues()
-    try:
-        config_flags.DEFINE_config_dict("config", config, flag_values=flag_values, sys_argv=command)
-        flag_values(command)
-        for key, value in typed.items():
-            set_key(config, key, value)
-    except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(" ".join(str(error).split())) from None
+        if isinstance(value, str):
+            command += [f"--config.{key}={value}" for key in keys]
+        else:
+            values |= dict.fromkeys(keys, value)
+    if float(overrides.get("transfer.epochs", 0)) and "train.steps" not in overrides:
+        config.train.steps = 0
+    load.override(config, command, values)
 
 
 def sized(config: ConfigDict, tasks: Tasks) -> ConfigDict:
@@ -206,19 +187,14 @@ def sized(config: ConfigDict, tasks: Tasks) -> ConfigDict:
     config = config.copy_and_resolve_references()
     train, optimizer, transfer = config.train, config.optimizer, config.transfer
     if not any(find_kind(task.kind).is_trained for task, _ in tasks.values()):
-        train.steps, transfer.epochs, transfer.warmup = 0, 0.0, 0.0
+        train.steps, transfer.epochs = 0, 0.0
         optimizer.frozen, optimizer.thaw = "", "all"
     examples = sum(len(data.examples["train"]) for _, data in tasks.values())
     if config.data.seed is None:
         config.data.seed = config.seed
     if not train.steps and transfer.epochs:  # as run_classifier.py
         train.steps = max(1, int(examples / config.data.batch_size * transfer.epochs))
-    if transfer.warmup and optimizer.warmup_steps:
-        raise UserError(
-            f"config.optimizer.warmup_steps={optimizer.warmup_steps} and config.transfer.warmup="
-            f"{transfer.warmup} both set the warm-up; set config.transfer.warmup=0"
-        )
-    if transfer.warmup:
+    if transfer.warmup and optimizer.warmup_steps is None:
         optimizer.warmup_steps = int(train.steps * transfer.warmup)
     if config.lora.rank and not optimizer.frozen:
         optimizer.frozen = "^body/"

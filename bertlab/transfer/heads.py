@@ -23,25 +23,18 @@ from bertlab.models.layers import Dense, Dropout, Norm, param
 from bertlab.objectives.autoregressive import neighbours
 from bertlab.objectives.base import Metrics, Model, Objective, cross_entropy
 from bertlab.objectives.program import STATISTICS
-from bertlab.transfer import crf
-from bertlab.transfer.features import (
-    CELLS,
-    PLACES,
-    SPELLERS,
-    LayerMix,
-    RecurrentEncoder,
-    WordFeatures,
-)
+from bertlab.transfer.features import CELLS, PLACES, SPELLERS, LayerMix, RecurrentEncoder
 
 POOLINGS = ("mean", "pooler", "first", "last", "max", "concat")
-NORMS = ("layer_norm", "batch_norm")
 CHOICES = {
     "pooling": POOLINGS,
-    "norm": NORMS,
+    "norm": ("layer_norm", "batch_norm"),
     "cell": CELLS,
     "place": PLACES,
     "speller": SPELLERS,
 }
+LANGUAGE_MODEL = "language_model"
+"""The name of `AuxiliaryLanguageModel` among a fine-tuning's objectives; no task has it."""
 
 
 def derived(default: Any) -> Any:
@@ -50,15 +43,9 @@ def derived(default: Any) -> Any:
 
 
 class TaskModel(nn.Module):
-    """The modules of a head.
-
-    Attributes:
-        head: Its settings.
-        backward: The body reads right to left only.
-    """
+    """The modules of a head: mixes of layers, perhaps a biLSTM, and a dense layer."""
 
     head: "TaskHead"
-    backward: bool = False
 
     def setup(self):
         h = self.head
@@ -66,50 +53,24 @@ class TaskModel(nn.Module):
         self.mixes = [LayerMix(*mix) for _ in range(2 if h.place == "input_output" else 1)]
         if h.bilstm:
             self.encoder = RecurrentEncoder(h.bilstm, h.hidden, h.dropout, h.place, h.cell)
-        if h.reads_words:
-            vectors = (h.vector_rows, h.vector_width) if h.word_vectors else None
-            speller = h.speller if h.spelling else ""
-            self.features = WordFeatures(speller, h.word_types, h.word_width, vectors, h.dropout)
-        if h.crf:
-            self.crf = crf.Transitions(h.classes)
-        if h.blocks:
-            self.classifier = Blocks(h.classes, h.blocks, (h.dropout, 0.1), h.norm)
-        else:
-            self.dense = Dense(h.classes, ("embed", "classes"))
+        self.dense = Dense(h.classes, ("embed", "classes"))
         self.dropout = Dropout(h.dropout)
 
     def states(
-        self, layers: tuple[Float[Array, "B L D"], ...], documents: Int[Array, "B L"], view: View
+        self, layers: tuple[Float[Array, "B L D"], ...], documents: Int[Array, "B L"], words=None
     ) -> tuple[Float[Array, "B L D"], Float[Array, ""]]:
-        """Mixed layers, after the biLSTM if there is one, and the penalty on the mixes' weights."""
+        """Mixed layers, and the penalty on the mixes' weights.
+
+        If there is a biLSTM, its states over them and over features of `words` [B, L, E].
+        """
         mixed, penalties = zip(*(mix(layers) for mix in self.mixes))
         if not self.head.bilstm:
             return mixed[0], penalties[0]
-        words = self.features(view) if self.head.reads_words else None
         return self.encoder(words, mixed, documents), sum(penalties)
 
-    def scores(
-        self, x: Float[Array, "... D"], counted: Bool[Array, "..."] | None = None
-    ) -> Float[Array, "... C"]:
-        """Logits in float32; `counted`: the vectors whose statistics batch normalisation takes."""
-        if self.head.blocks:
-            return self.classifier(x, counted)
+    def scores(self, x: Float[Array, "... D"]) -> Float[Array, "... C"]:
+        """Logits in float32."""
         return self.dense(self.dropout(x)).astype(jnp.float32)
-
-    def chunk_starts(self, size: int) -> Bool[Array, "L"]:
-        """Which positions begin a chunk in the order of reading."""
-        length = self.head.chunk
-        starts = jnp.arange(size) % length == 0
-        if self.head.chunk_varies and self.has_rng("dropout"):
-            half_key, length_key = jax.random.split(self.make_rng("dropout"))
-            shortest = VARIED_LENGTHS["shortest"]
-            most = (-(-size // shortest),)
-            half = jax.random.bernoulli(half_key, VARIED_LENGTHS["half_probability"], most)
-            drawn = VARIED_LENGTHS["stddev"] * jax.random.normal(length_key, most)
-            lengths = (jnp.where(half, length / 2, length) + drawn).astype(jnp.int32)
-            ends = jnp.cumsum(jnp.maximum(lengths, shortest))
-            starts = jnp.zeros(size, bool).at[0].set(True).at[ends].set(True, mode="drop")
-        return starts[::-1] if self.backward else starts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +90,7 @@ class TaskHead(Objective):
     """
 
     reads: ClassVar[str] = "any"
+    classes: ClassVar[int] = 1
 
     layers: str = "last"
     mix_penalty: float = 0.0
@@ -140,50 +102,16 @@ class TaskHead(Objective):
     dropout: float = 0.1
     number: int = derived(0)
 
-    # What only some heads have as settings, or derive from the task.
-    pooling: ClassVar[str] = "mean"
-    blocks: ClassVar[int] = 0
-    norm: ClassVar[str] = "layer_norm"
-    chunk: ClassVar[int] = 0
-    crf: ClassVar[bool] = False
-    spelling: ClassVar[bool] = False
-    speller: ClassVar[str] = "convolution"
-    word_width: ClassVar[int] = 0
-    word_vectors: ClassVar[str] = ""
-    classes: ClassVar[int] = 1
-    word_types: ClassVar[int] = 0
-    vector_rows: ClassVar[int] = 0
-    vector_width: ClassVar[int] = 0
-
     def __post_init__(self):
-        for name, choices in CHOICES.items():
-            if (value := getattr(self, name)) not in choices:
-                raise UserError(f"{name}={value!r} is not one of {', '.join(choices)}")
-        if self.reads_words and not self.bilstm:
-            raise UserError(
-                "spelling, word_width and word_vectors are inputs of a biLSTM; set bilstm=2"
-            )
-        if self.place not in ("input", "input_output") and not self.reads_words:
-            raise UserError(
-                f"place={self.place!r} gives the biLSTM no input; set spelling=True (tagging), or"
-                " place='input'"
-            )
-        least = {"input": 0, "after_first": 2}.get(self.place, 1)
-        if self.bilstm < least:
-            raise UserError(f"place={self.place!r} needs a biLSTM of bilstm={least} layers or more")
-        if self.pooling == "pooler" and (self.layers != "last" or self.bilstm or self.chunk):
-            raise UserError(
-                "pooling='pooler' reads the body's last layer alone: choose another pooling for"
-                " layers, bilstm or chunk"
-            )
-
-    @property
-    def reads_words(self) -> bool:
-        """Whether the biLSTM reads features of the words themselves."""
-        return self.spelling or self.word_width > 0 or bool(self.word_vectors)
+        for name in CHOICES.keys() & vars(self).keys():
+            if (value := getattr(self, name)) not in CHOICES[name]:
+                choices = ", ".join(CHOICES[name])
+                raise UserError(f"config.head.{name}={value!r} is not one of {choices}")
+        if self.place != "input" and not self.bilstm:
+            raise UserError(f"config.head.place={self.place!r} is of a biLSTM: set head.bilstm=2")
 
     def head(self, body: nn.Module) -> nn.Module:
-        return TaskModel(self, body.shape.direction == "right-to-left")
+        return TaskModel(self)
 
     def outputs(self, model: Model, view: View) -> Mapping[str, Array]:
         """What `Kind.predict` reads, a leading axis of rows each."""
@@ -194,13 +122,42 @@ class TaskHead(Objective):
         filled = (view["documents"] > 0).any(axis=1)
         return filled if "task" not in view else filled & (view["task"] == self.number)
 
-    def encoded(self, model: Model, view: View) -> tuple[str, tuple[Float[Array, "B L D"], ...]]:
-        """The side that has seen most, and its layers, embeddings first."""
-        if not self.chunk:
-            return model.encode().widest()
-        tokens = view["tokens"]
-        cut = jnp.broadcast_to(model.head.chunk_starts(tokens.shape[1]), tokens.shape)
-        return model.encode({**view, "cut": cut}).widest()
+
+class TextModel(TaskModel):
+    """The modules of a head for whole texts.
+
+    Attributes:
+        backward: The body reads right to left only.
+    """
+
+    backward: bool = False
+
+    def setup(self):
+        super().setup()
+        h = self.head
+        if h.blocks:
+            self.classifier = Blocks(h.classes, h.blocks, (h.dropout, 0.1), h.norm)
+
+    def scores(
+        self, x: Float[Array, "... D"], counted: Bool[Array, "..."]
+    ) -> Float[Array, "... C"]:
+        """Logits in float32; `counted`: the vectors whose statistics batch normalisation takes."""
+        return self.classifier(x, counted) if self.head.blocks else super().scores(x)
+
+    def chunk_starts(self, size: int) -> Bool[Array, "L"]:
+        """Which positions begin a chunk in the order of reading."""
+        length = self.head.chunk
+        starts = jnp.arange(size) % length == 0
+        if self.head.chunk_varies and self.has_rng("dropout"):
+            half_key, length_key = jax.random.split(self.make_rng("dropout"))
+            shortest = VARIED_LENGTHS["shortest"]
+            most = (-(-size // shortest),)
+            half = jax.random.bernoulli(half_key, VARIED_LENGTHS["half_probability"], most)
+            drawn = VARIED_LENGTHS["stddev"] * jax.random.normal(length_key, most)
+            lengths = (jnp.where(half, length / 2, length) + drawn).astype(jnp.int32)
+            ends = jnp.cumsum(jnp.maximum(lengths, shortest))
+            starts = jnp.zeros(size, bool).at[0].set(True).at[ends].set(True, mode="drop")
+        return starts[::-1] if self.backward else starts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,12 +184,31 @@ class TextHead(TaskHead):
     chunk_varies: bool = False
     texts: int = derived(1)
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.pooling == "pooler" and (self.layers != "last" or self.bilstm or self.chunk):
+            raise UserError(
+                "config.head.pooling='pooler' reads the body's last layer alone: choose another for"
+                " layers, bilstm or chunk"
+            )
+
+    def head(self, body: nn.Module) -> nn.Module:
+        return TextModel(self, backward=body.shape.direction == "right-to-left")
+
+    def encoded(self, model: Model, view: View) -> tuple[str, tuple[Float[Array, "B L D"], ...]]:
+        """The side that has seen most, and its layers, embeddings first."""
+        if not self.chunk:
+            return model.encode().widest()
+        tokens = view["tokens"]
+        cut = jnp.broadcast_to(model.head.chunk_starts(tokens.shape[1]), tokens.shape)
+        return model.encode({**view, "cut": cut}).widest()
+
     def vectors(self, model: Model, view: View) -> tuple[Float[Array, "B n D"], Float[Array, ""]]:
         """A vector for each text of a row, and the penalty on the mix."""
         if self.pooling == "pooler":
             return model.pool(self.texts), jnp.zeros((), jnp.float32)
         side, layers = self.encoded(model, view)
-        x, penalty = model.head.states(layers, view["documents"], view)
+        x, penalty = model.head.states(layers, view["documents"])
         return pooled(x, view, self.pooling, self.texts, side == "backward"), penalty
 
 
@@ -321,7 +297,7 @@ class Blocks(nn.Module):
         classes: C.
         hidden: Width between the two blocks.
         dropouts: Of the two (the released script: 0.4 and 0.1).
-        norm: One of `NORMS`.
+        norm: "layer_norm" or "batch_norm".
     """
 
     classes: int
@@ -380,7 +356,3 @@ class AuxiliaryLanguageModel(Objective):
         count = weights.sum(axis=1)
         means = jnp.einsum("bl,bln->bn", loss, weights) / jnp.maximum(count, 1)
         return {"loss": (means.sum(), (count > 0).sum().astype(jnp.float32))}
-
-
-AUXILIARY: dict[str, type[Objective]] = {"language_model": AuxiliaryLanguageModel}
-"""Objectives that can be trained with tasks, by name; no task has such a name."""

@@ -46,35 +46,42 @@ class StoredBody(Body):
 
     shape: StoredShape
 
-    def setup(self):
-        pass
-
     def encode(self, view: View, carry: Carry | None = None) -> tuple[Encoded, Carry]:
         ends = np.cumsum(self.shape.widths)[:-1].tolist()
         layers = tuple(jnp.split(view["features"], ends, axis=-1))
         return Encoded(**{self.shape.side: layers}), {}
-
-    def predict_tokens(self, hidden, side: str, among=None):
-        raise UserError("config.transfer.features=True stores no output layer; set it to False")
 
     def pool(self, encoded: Encoded, view: View, documents: int | None = None):
         raise UserError("config.transfer.features=True stores no pooler: set pooling='mean'")
 
 
 @dataclasses.dataclass(frozen=True)
-class StoredStates:
-    """The states of the rows of a split.
+class StoredBatches(Sequence):
+    """Batches of a split with `features` [B, L, W], zeros at padding, which are read when a batch
+    is used: evaluation batches as a sequence, training batches by step as a function.
 
     Attributes:
+        batches: Those without features.
+        evaluation: Their evaluation batches.
         states: Of all positions of the rows, one row's after the other's.
         bounds: Where each row's begin, and the last one's end.
     """
 
+    batches: Batches
+    evaluation: Sequence[Batch]
     states: Float[np.ndarray, "T W"]
     bounds: Int[np.ndarray, "R+1"]
 
-    def add(self, batch: Batch) -> Batch:
-        """The batch with `features` [B, L, W], zeros at padding."""
+    def __len__(self) -> int:
+        return len(self.evaluation)
+
+    def __getitem__(self, index: int) -> Batch:
+        return self._with_features(self.evaluation[index])
+
+    def __call__(self, step: int) -> Batch:
+        return self._with_features(self.batches(step))
+
+    def _with_features(self, batch: Batch) -> Batch:
         shape = (*batch["tokens"].shape, self.states.shape[1])
         features = np.zeros(shape, np.float32)
         for index, number in enumerate(batch["row_number"]):
@@ -84,60 +91,35 @@ class StoredStates:
         return {**batch, "features": features}
 
 
-@dataclasses.dataclass(frozen=True)
-class Evaluation(Sequence):
-    """Evaluation batches whose states are read when they are used."""
-
-    batches: Sequence[Batch]
-    stored: StoredStates
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __getitem__(self, index: int) -> Batch:
-        return self.stored.add(self.batches[index])
-
-
-def with_stored_states(config: ConfigDict, batches: Mapping[str, Batches], rows):
-    """The body that reads stored states, and the batches that have them.
-
-    Returns:
-        The body, training batches by step, and evaluation batches by split.
-    """
+def with_stored_states(
+    config: ConfigDict, batches: Mapping[str, Batches], rows
+) -> tuple[StoredBody, dict[str, StoredBatches]]:
+    """The body that reads stored states, and each split's batches that have them."""
     model = load(config.init_from, config.init_step)
-    stored = {
-        split: stored_states(model, found, rows[split], config.task_data.pretraining.directory)
-        for split, found in batches.items()
-    }
-    side, layers = model.encode(batches["valid"].evaluation()[0]).widest()
+    directory = cache_directory(config.task_data.pretraining.directory) / "states"
+    found = {split: stored(model, batches[split], rows[split], directory) for split in batches}
+    side, layers = model.encode(found["valid"].evaluation[0]).widest()
     shape = StoredShape(
         width=layers[-1].shape[-1],
-        vocab_size=model.vocabulary.size,
+        vocab_size=model.program.vocabulary.size,
         direction=model_direction(model.config.model),
         dtype=jnp.dtype("float32"),
         widths=tuple(layer.shape[-1] for layer in layers),
         side=side,
     )
-
-    def train(step: int) -> Batch:
-        return stored["train"].add(batches["train"](step))
-
-    evaluations = {
-        split: Evaluation(batches[split].evaluation(), stored[split]) for split in ("valid", "test")
-    }
-    return StoredBody(shape), train, evaluations
+    return StoredBody(shape), found
 
 
-def stored_states(model: Pretrained, batches: Batches, rows, cache: str) -> StoredStates:
-    """The states of a split's rows, computed if no run has stored them."""
+def stored(model: Pretrained, batches: Batches, rows, directory: Path) -> StoredBatches:
+    """The batches with the states of their rows, which are computed if no run has stored them."""
     digest = hashlib.blake2b(batches.hash.encode(), digest_size=16)
     for leaf in jax.tree.leaves(model.params["body"]):
         digest.update(np.ascontiguousarray(leaf))
-    path = cache_directory(cache) / "states" / f"{digest.hexdigest()}.npy"
+    path, evaluation = directory / f"{digest.hexdigest()}.npy", batches.evaluation()
     bounds = np.concatenate([[0], np.cumsum([len(row["tokens"]) for row in rows])])
     if not path.exists():
-        store(model, batches.evaluation(), bounds, path)
-    return StoredStates(np.load(path, mmap_mode="r"), bounds)
+        store(model, evaluation, bounds, path)
+    return StoredBatches(batches, evaluation, np.load(path, mmap_mode="r"), bounds)
 
 
 def store(model: Pretrained, batches: Sequence[Batch], bounds, path: Path) -> None:

@@ -86,12 +86,12 @@ class SpanPairHead(TaskHead):
     classes: int = derived(2)
 
     def head(self, body: nn.Module) -> nn.Module:
-        return SpanPairModel(self, body.shape.direction == "right-to-left")
+        return SpanPairModel(self)
 
     def logits(self, model: Model, view: View) -> tuple[Float[Array, "B T C"], Float[Array, ""]]:
         """Logits, and the penalty on the mix."""
-        _, layers = self.encoded(model, view)
-        x, penalty = model.head.states(layers, view["documents"], view)
+        _, layers = model.encode().widest()
+        x, penalty = model.head.states(layers, view["documents"])
         return model.head.logits(x, view["target_spans"]), penalty
 
     def loss(self, model: Model, view: View) -> Metrics:

@@ -31,9 +31,9 @@ class SenseHead(TaskHead):
     def states(self, model: Model, view: View) -> tuple[Float[Array, "B D"], Float[Array, ""]]:
         """The state of each row's word, and the penalty on the mix."""
         at = view["sense_at"][:, None, None]
-        _, layers = self.encoded(model, view)
+        _, layers = model.encode().widest()
         layers = tuple(jnp.take_along_axis(layer, at, axis=1) for layer in layers)
-        x, penalty = model.head.states(layers, jnp.ones(at.shape[:2], jnp.int32), view)
+        x, penalty = model.head.states(layers, jnp.ones(at.shape[:2], jnp.int32))
         return x[:, 0], penalty
 
     def loss(self, model: Model, view: View) -> Metrics:

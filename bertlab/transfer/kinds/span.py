@@ -48,8 +48,8 @@ class SpanHead(TaskHead):
 
     def logits(self, model: Model, view: View):
         """Start and end logits [B, L], and the penalty on the mix."""
-        _, layers = self.encoded(model, view)
-        x, penalty = model.head.states(layers, view["documents"], view)
+        _, layers = model.encode().widest()
+        x, penalty = model.head.states(layers, view["documents"])
         filled = (view["documents"] > 0)[..., None]
         logits = jnp.where(filled, model.head.scores(x), jnp.finfo(jnp.float32).min)
         return logits[..., 0], logits[..., 1], penalty

@@ -6,18 +6,39 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from bertlab.data.characters import character_ids
+from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Metrics, Model, cross_entropy
 from bertlab.transfer import crf
 from bertlab.transfer.batches import NO_LABEL, Row
 from bertlab.transfer.cut import Cut
 from bertlab.transfer.examples import Example
-from bertlab.transfer.heads import TaskHead, derived, penalised
+from bertlab.transfer.features import WordFeatures
+from bertlab.transfer.heads import TaskHead, TaskModel, derived, penalised
 from bertlab.transfer.inputs import Inputs, Layout
 from bertlab.transfer.kinds.base import Kind, Line
+
+
+class TaggingModel(TaskModel):
+    """The modules of a tagger."""
+
+    def setup(self):
+        super().setup()
+        h = self.head
+        if h.reads_words:
+            vectors = (h.vector_rows, h.vector_width) if h.word_vectors else None
+            speller = h.speller if h.spelling else ""
+            self.features = WordFeatures(speller, h.word_types, h.word_width, vectors, h.dropout)
+        if h.crf:
+            self.crf = crf.Transitions(h.classes)
+
+    def words(self, view: View) -> Float[Array, "B W E"] | None:
+        """What the biLSTM reads beside the states."""
+        return self.features(view) if self.head.reads_words else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,14 +67,31 @@ class TaggingHead(TaskHead):
     vector_rows: int = derived(0)
     vector_width: int = derived(0)
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.reads_words and not self.bilstm:
+            raise UserError(
+                "config.head.spelling, word_width and word_vectors are inputs of a biLSTM; set"
+                " head.bilstm=2"
+            )
+
+    @property
+    def reads_words(self) -> bool:
+        """Whether the biLSTM reads features of the words themselves."""
+        return self.spelling or self.word_width > 0 or bool(self.word_vectors)
+
+    def head(self, body: nn.Module) -> nn.Module:
+        return TaggingModel(self)
+
     def scores(
         self, model: Model, view: View
     ) -> tuple[Float[Array, "B W C"], Bool[Array, "B W"], Float[Array, ""]]:
         """A score of each word's tags, which words there are, and the penalty on the mix."""
-        at, (_, layers) = view["word_at"], self.encoded(model, view)
+        at, (_, layers) = view["word_at"], model.encode().widest()
         positions = jnp.maximum(at, 0)[..., None]
         layers = tuple(jnp.take_along_axis(layer, positions, axis=1) for layer in layers)
-        x, penalty = model.head.states(layers, (at >= 0).astype(jnp.int32), view)
+        documents, words = (at >= 0).astype(jnp.int32), model.head.words(view)
+        x, penalty = model.head.states(layers, documents, words)
         return model.head.scores(x), at >= 0, penalty
 
     def loss(self, model: Model, view: View) -> Metrics:
@@ -80,7 +118,7 @@ class TaggingHead(TaskHead):
         if self.crf:
             between = model.head.crf()
             shares = crf.marginals(scores, there, between)
-            return {"tags": crf.viterbi(scores, there, between)[0], "probabilities": shares}
+            return {"tags": crf.best_tags(scores, there, between), "probabilities": shares}
         tags = jnp.where(there, jnp.argmax(scores, -1), NO_LABEL)
         return {"tags": tags, "probabilities": jax.nn.softmax(scores)}
 

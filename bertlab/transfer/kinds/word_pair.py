@@ -25,7 +25,7 @@ class WordPairHead(ClassificationHead):
 
     def logits(self, model: Model, view: View) -> tuple[Float[Array, "B C"], Float[Array, ""]]:
         side, layers = self.encoded(model, view)
-        x, penalty = model.head.states(layers, view["documents"], view)
+        x, penalty = model.head.states(layers, view["documents"])
         words = jnp.take_along_axis(x, view["pair_at"][..., None], axis=1).reshape(len(x), -1)
         if self.pooling == "pooler":
             text = model.pool(1)
