@@ -4,6 +4,7 @@ bertlab sweep --study=experiments/ablations/objectives.py --workdir=runs/objecti
 """
 
 import ast
+import re
 
 
 def add_arguments(parser):
@@ -43,9 +44,12 @@ def run(arguments, overrides):
 
 
 def parse_options(text: str) -> dict:
-    """ "timeout_min=60,slurm_partition=gpu" -> names to values; numbers and lists are read."""
+    """ "timeout_min=60,slurm_partition=gpu" -> names to values; numbers and lists are read.
+
+    A value extends to the next ",NAME=", so it may have commas.
+    """
     options = {}
-    for item in filter(None, text.split(",")):
+    for item in filter(None, re.split(r",(?=\w+=)", text)):
         name, _, value = item.partition("=")
         try:
             options[name] = ast.literal_eval(value)

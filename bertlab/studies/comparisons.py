@@ -15,7 +15,6 @@ import pandas as pd
 from bertlab.results import scores
 from bertlab.studies import statistics
 from bertlab.studies.results import Results
-from bertlab.studies.selection import select_labels
 from bertlab.studies.statistics import TTest
 from bertlab.transfer.tasks import find_task
 
@@ -182,3 +181,27 @@ def _kind(results: Results, measure: Measure) -> str:
         name = run["downstream"].get(measure.task, {}).get("task", measure.task)
         return "" if name.endswith(".py") else find_task(name.partition("+")[0]).kind
     return ""
+
+
+def select_labels(scores: pd.DataFrame, select: Sequence[str]) -> pd.DataFrame:
+    """The scores of each variant, task and metric at the labels with the best mean on `valid`.
+
+    Labels with fewer failed runs come first; of equal means the first label wins, of rates the
+    smaller one.
+
+    Args:
+        scores: A row a run, task and split, in the study's order: `variant`, `task`, `metric`,
+            `split`, `value`, and a column for each axis of `select`. NaN: the run failed.
+        select: The axes; without any, all rows are selected.
+    """
+    if not select:
+        return scores
+    group = ["variant", "task", "metric"]
+    valid = scores[scores["split"] == "valid"].groupby([*group, *select], sort=False)["value"]
+    means = valid.agg(mean="mean", runs="count", failed="size").dropna().reset_index()
+    means["failed"] -= means["runs"]
+    means["mean"] *= -1
+    rates = [f"{axis} as a number" for axis in select]
+    means[rates] = means[select].apply(pd.to_numeric, errors="coerce").fillna(0)
+    best = means.sort_values(["failed", "mean", *rates], kind="stable").drop_duplicates(group)
+    return scores.merge(best[[*group, *select]])

@@ -1,13 +1,10 @@
-"""What is selected on held-out data: each variant's pretraining rate, and labels of axes.
+"""The search for pretraining rates, and what a study trains with them.
 
-**A pretraining rate** (`Study.rates`). Each variant has a few multiples of its own rate as
-candidates. All are trained with the study's first seed, to the end, and the lowest validation loss
-of the variant's own objectives wins. (Half a run ranks rates by which leaves the plateau of word
-frequencies first.) The winner is the first seed's pretraining, so k candidates cost k - 1 more
-pretrainings. Nothing downstream is looked at.
-
-**Labels** (`Study.select`), such as a rate of fine-tuning. For each variant and task, the label
-with the best mean `valid` score over seeds is chosen; only its `test` score is reported.
+With `Study.rates` each variant has a few multiples of its own rate as candidates. All are trained
+with the study's first seed, to the end, and the lowest validation loss of the variant's own
+objectives wins. (Half a run ranks rates by which leaves the plateau of word frequencies first.) The
+winner is the first seed's pretraining, so k candidates cost k - 1 more pretrainings. Nothing
+downstream is looked at.
 """
 
 import json
@@ -15,15 +12,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-import pandas as pd
+from ml_collections import ConfigDict
 
 from bertlab.errors import UserError
-from bertlab.studies.study import RATE, RunSpec, Study, without_seeds
+from bertlab.studies.configs import compose
+from bertlab.studies.runs import RunSpec, Stage, sharing, without_seeds
+from bertlab.studies.study import RATE, Study
 from bertlab.train.run_directory import RunDirectory
-
-DIVERGED = "is not finite"  # in failed.txt of a run whose loss was
 
 
 @dataclass(frozen=True)
@@ -48,10 +45,9 @@ class Search:
         losses = {}
         for name in self.candidates:
             directory = RunDirectory(workdir / name)
-            result, failed = directory.read("result"), directory.path / "failed.txt"
-            if result is not None:
+            if (result := directory.read("result")) is not None:
                 losses[name] = result["metrics"]["valid"]["loss"]
-            elif failed.exists() and DIVERGED in failed.read_text(encoding="utf-8"):
+            elif directory.read("failed", {}).get("status") == "diverged":
                 losses[name] = math.inf
         return losses
 
@@ -68,15 +64,48 @@ class Search:
         return rate in (min(self.candidates.values()), max(self.candidates.values()))
 
 
+class Plan(NamedTuple):
+    """What a study trains.
+
+    Attributes:
+        searches: Of pretraining rates; none without `Study.rates`.
+        candidates: The runs of the searches.
+        runs: The study's, each at its selected rate, or at its own if none is selected yet.
+        configs: Run -> stage -> config, of both.
+    """
+
+    searches: Sequence[Search]
+    candidates: Sequence[RunSpec]
+    runs: Sequence[RunSpec]
+    configs: Mapping[str, Mapping[Stage, ConfigDict]]
+
+
+def make_plan(study: Study, workdir: Path) -> Plan:
+    """The plan of a study at the rates that the runs in `workdir` select."""
+    own = {run.name: run for run in study.runs()}
+    configs = compose(list(own.values()))
+    searches = find_searches(study, list(own.values()), configs)
+    candidates = []
+    for search in searches:
+        first = replace(own[search.runs[0]], downstream={}, adapt={}, shares={})
+        for name, rate in search.candidates.items():
+            candidates.append(replace(_at_rate(first, search, rate), name=name))
+        if (rate := search.selected(workdir)) is not None:
+            own |= {name: _at_rate(own[name], search, rate) for name in search.runs}
+    runs = sharing([*candidates, *own.values()])
+    candidates, runs = runs[: len(candidates)], runs[len(candidates) :]
+    return Plan(searches, candidates, runs, compose([*candidates, *runs]) if searches else configs)
+
+
 def find_searches(
-    study: Study, runs: Sequence[RunSpec], configs: Mapping[str, Any]
+    study: Study, runs: Sequence[RunSpec], configs: Mapping[str, Mapping[Stage, ConfigDict]]
 ) -> list[Search]:
     """One search for all runs whose pretrainings differ only in seeds; none without `Study.rates`.
 
     Args:
         study: The study.
         runs: At their own rates.
-        configs: Run -> its pretraining's config; without the runs that do not pretrain.
+        configs: Of the runs.
     """
     if not study.rates:
         return []
@@ -84,80 +113,21 @@ def find_searches(
         raise UserError(f"study {study.name}: rates={study.rates}: give two factors or more")
     groups: dict[str, list[RunSpec]] = {}
     for run in runs:
-        if run.name in configs and configs[run.name].train.steps:
+        config = configs[run.name].get(("pretrain", ""))
+        if config is not None and config.train.steps:
             key = json.dumps([run.config, without_seeds(run.overrides)], sort_keys=True)
             groups.setdefault(key, []).append(run)
     searches = []
     for group in groups.values():
-        first, own = group[0], float(configs[group[0].name].optimizer.learning_rate)
-        rates = sorted(
-            own if factor == 1 else float(f"{factor * own:.3g}") for factor in study.rates
-        )
-        candidates = {f"{first.name}-rate={rate:g}": rate for rate in rates}
+        own = float(configs[group[0].name]["pretrain", ""].optimizer.learning_rate)
+        rates = [own if factor == 1 else float(f"{factor * own:.3g}") for factor in study.rates]
+        candidates = {f"{group[0].name}-rate={rate:g}": rate for rate in sorted(rates)}
         variants = "; ".join(dict.fromkeys(run.variant for run in group))
         searches.append(Search(variants, own, candidates, [run.name for run in group]))
     return searches
-
-
-def candidate_runs(searches: Sequence[Search], runs: Sequence[RunSpec]) -> list[RunSpec]:
-    """The runs that the searches need: the first run of each, at every candidate, without tasks."""
-    by_name = {run.name: run for run in runs}
-    found = []
-    for search in searches:
-        first = replace(by_name[search.runs[0]], downstream={}, adapt={}, shares={})
-        for name, rate in search.candidates.items():
-            found.append(replace(_at_rate(first, search, rate), name=name))
-    return found
-
-
-def at_selected_rates(
-    runs: Sequence[RunSpec], searches: Sequence[Search], workdir: Path
-) -> list[RunSpec]:
-    """The runs, each at its selected rate, or at its own if none is selected yet."""
-    changed = {run.name: run for run in runs}
-    for search in searches:
-        rate = search.selected(workdir)
-        for name in search.runs if rate is not None else ():
-            changed[name] = _at_rate(changed[name], search, rate)
-    return list(changed.values())
 
 
 def _at_rate(run: RunSpec, search: Search, rate: float) -> RunSpec:
     if rate == search.own:
         return run
     return replace(run, overrides={**run.overrides, RATE: rate})
-
-
-def select_labels(scores: pd.DataFrame, select: Sequence[str], higher: bool = True) -> pd.DataFrame:
-    """The scores of each variant and task at the labels that its `valid` scores select.
-
-    Of equal means the first label wins, and of rates the smaller one.
-
-    Args:
-        scores: A row a run, task and split, in the study's order: `variant`, `task`, `split`,
-            `metric`, `value`, and a column for each axis of `select`. NaN: the run failed.
-        select: The axes.
-        higher: Whether more is better.
-
-    Returns:
-        The rows at the selected labels; without `select`, all.
-    """
-    if not select:
-        return scores
-    chosen = []
-    for _, group in scores.groupby(["variant", "task", "metric"], sort=False, dropna=False):
-        valid = group[group["split"] == "valid"]
-        best = None
-        for labels, rows in valid.groupby(list(select), sort=False):
-            mean = rows["value"].mean()
-            rank = (rows["value"].isna().sum(), -mean if higher else mean, _numbers(labels))
-            if not math.isnan(mean) and (best is None or rank < best[0]):
-                best = rank, labels
-        if best is not None:
-            chosen.append(group[(group[list(select)] == list(best[1])).all(axis=1)])
-    return pd.concat(chosen) if chosen else scores.iloc[:0]
-
-
-def _numbers(labels: Sequence[str]) -> list[float]:
-    """The labels as numbers, for ties; those that are none are equal."""
-    return [float(x) if x.replace(".", "").replace("e-", "").isdecimal() else 0.0 for x in labels]

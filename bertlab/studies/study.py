@@ -7,62 +7,27 @@ Runs with equal pretraining share it. A study's directory:
     RUN/adapt/TASK/           the run that continues it on the task's text
     RUN/finetune/TASK/        the fine-tuning
     RUN/run.json              the `RunSpec` that was executed
-    RUN/log.txt, failed.txt   output of the worker; why it failed
+    RUN/log.txt, failed.json  output of the worker; why it failed
 """
 
 import dataclasses
 import functools
 import importlib.util
 import itertools
-import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from bertlab.config.load import SHIPPED, find_file
 from bertlab.errors import UserError
 from bertlab.studies.axes import Point, axis, product, settings
+from bertlab.studies.runs import RunSpec, sharing
 
-STAGES = ("finetune", "adapt")  # prefixes of their keys; keys without one are pretraining's
+STAGES = ("finetune.", "adapt.")  # of overrides; those without one are pretraining's
 RATE = "optimizer.learning_rate"
 TASK_RATES = "finetune.rate"  # the axis of `Study.task_rates`
-
-
-@dataclass(frozen=True)
-class RunSpec:
-    """One run of a study: pretraining, perhaps an adaptation to each task's text, fine-tunings.
-
-    Attributes:
-        name: Of its directory, such as "mlm+nsp-seed=1".
-        variant: Its labels but the seeds' and the selected axes': "MLM, 1000".
-        labels: Axis -> label, in the study's order; "" for an axis that the run does not have.
-        config: Config file with its arguments; or "run:DIRECTORY", a run that is trained no
-            further.
-        overrides: Of pretraining.
-        downstream: Task directory -> settings of its fine-tuning, see `Study`.
-        adapt: Settings of the adaptation; empty for none.
-        shares: "pretrain" or "adapt" -> name of the run that trains this stage.
-        averages: Names of runs whose predictions this run averages; it trains nothing.
-    """
-
-    name: str
-    variant: str
-    labels: Mapping[str, str]
-    config: str
-    overrides: Mapping[str, Any]
-    downstream: Mapping[str, Mapping[str, Any]]
-    adapt: Mapping[str, Any] = field(default_factory=dict)
-    shares: Mapping[str, str] = field(default_factory=dict)
-    averages: Sequence[str] = ()
-
-    @property
-    def existing(self) -> Path | None:
-        """The directory in "run:DIRECTORY"; None for a config file."""
-        path = self.config.removeprefix("run:")
-        return Path(path).expanduser() if path != self.config else None
 
 
 @dataclass(frozen=True)
@@ -185,7 +150,7 @@ class Study:
         names = [run.name for run in runs]
         if taken := {name for name in names if names.count(name) > 1 or not name}:
             raise UserError(f'study {self.name}: two runs are named "{min(taken)}"; rename a label')
-        return sharing(keeping([self._averaging(run, runs) for run in runs]))
+        return sharing([self._averaging(run, runs) for run in runs])
 
     def describe(self, runs: Sequence[RunSpec], searches: Sequence[Any] = ()) -> dict[str, Any]:
         """The content of study.json.
@@ -217,12 +182,6 @@ class Study:
     def _check(self) -> None:
         if unknown := set(self.select) - set(self.axis_names):
             raise UserError(f'study {self.name}: select names "{min(unknown)}", which is no axis')
-        for name in self.tasks:
-            if not re.fullmatch(r"[\w+=.-]+", name, re.ASCII):
-                raise UserError(
-                    f"study {self.name}: task {name!r} names no directory; give it a name of yours"
-                    ' as in {"mine": {"task": "FILE.py"}}'
-                )
         variants = {self._variant(_labels(point, self.axis_names)) for point in self.grid}
         pairs = [(claim.higher, claim.lower) for claim in self.claims]
         for pair in [*pairs, *self.contrasts]:
@@ -262,7 +221,7 @@ class Study:
             variant=self._variant(labels),
             labels=labels,
             config=config,
-            overrides={k: v for k, v in everything.items() if k.partition(".")[0] not in STAGES},
+            overrides={k: v for k, v in everything.items() if not k.startswith(STAGES)},
             downstream={
                 task: stage_keys("finetune", common) | settings | stage_keys("finetune", own)
                 for task, settings in self.tasks.items()
@@ -276,7 +235,11 @@ class Study:
             return run
         averages = []
         for label in run.config.removeprefix("average:").split(","):
-            found = [other.name for other in runs if _differences(run, other) == [label]]
+            found = [
+                other.name
+                for other in runs
+                if [of for name, of in other.labels.items() if of != run.labels[name]] == [label]
+            ]
             if len(found) != 1:
                 raise UserError(
                     f'study {self.name}: run {run.name} averages "{label}", which is no other label'
@@ -295,79 +258,10 @@ def rate_axis(rates: Sequence[float]) -> list[Point]:
     return axis(TASK_RATES, {f"{rate:g}": {f"finetune.{RATE}": rate} for rate in rates})
 
 
-def sharing(runs: Sequence[RunSpec]) -> list[RunSpec]:
-    """The runs; the first of those with equal pretraining, or equal adaptations, trains it."""
-    owners: dict[str, str] = {}
-    shared = []
-    for run in runs:
-        stages = _stage_ids(run).items()
-        owner = {stage: owners.setdefault(identity, run.name) for stage, identity in stages}
-        others = {stage: name for stage, name in owner.items() if name != run.name}
-        shared.append(replace(run, shares=others))
-    return shared
-
-
-def keeping(runs: Sequence[RunSpec]) -> list[RunSpec]:
-    """The runs; a pretraining or adaptation keeps the steps with which a later stage begins."""
-    kept: dict[str, set[int]] = {}
-    for run in runs:
-        stages = _stage_ids(run)
-        for stage, step in _first_steps(run):
-            if stage in stages:
-                kept.setdefault(stages[stage], set()).add(step)
-
-    def with_steps(overrides: Mapping[str, Any], identity: str | None) -> Mapping[str, Any]:
-        if identity not in kept:
-            return overrides
-        steps = [overrides.get("train.keep", ""), *map(str, sorted(kept[identity]))]
-        return {**overrides, "train.keep": ",".join(filter(None, steps))}
-
-    found = []
-    for run in runs:
-        stages = _stage_ids(run)
-        overrides = with_steps(run.overrides, stages.get("pretrain"))
-        found.append(
-            replace(run, overrides=overrides, adapt=with_steps(run.adapt, stages.get("adapt")))
-        )
-    return found
-
-
-def _first_steps(run: RunSpec) -> Iterator[tuple[str, int]]:
-    """(stage, its step) of each checkpoint, not the last one, with which a later stage begins."""
-    if "init_step" in run.adapt:
-        yield "pretrain", int(run.adapt["init_step"])
-    for task in run.downstream.values():
-        if "init_step" in task:
-            yield "adapt" if run.adapt else "pretrain", int(task["init_step"])
-
-
-def _stage_ids(run: RunSpec) -> dict[str, str]:
-    """Stage -> text that is equal in two runs if one can use the other's."""
-    found = {}
-    pretraining = [run.config, dict(run.overrides)]
-    if not run.averages and not run.existing:
-        found["pretrain"] = json.dumps(["pretrain", *pretraining], sort_keys=True)
-    if run.adapt and not run.averages:
-        texts = {task: task_data(settings) for task, settings in run.downstream.items()}
-        adaptation = ["adapt", *pretraining, dict(run.adapt), texts]
-        found["adapt"] = json.dumps(adaptation, sort_keys=True)
-    return found
-
-
-def task_data(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a fine-tuning that its adaptation reads too: the task and its data."""
-    return {k: v for k, v in settings.items() if k == "task" or k.startswith("task_data.")}
-
-
 def stage_keys(stage: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The overrides of a stage, without its prefix."""
     prefix = f"{stage}."
     return {k.removeprefix(prefix): v for k, v in overrides.items() if k.startswith(prefix)}
-
-
-def without_seeds(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The overrides without those of a seed axis."""
-    return {key: value for key, value in overrides.items() if key not in ("seed", "data.seed")}
 
 
 def overlap(key: str, other: str) -> bool:
@@ -411,8 +305,3 @@ def _labels(point: Point, axes: Sequence[str]) -> dict[str, str]:
 def _before_seed(point: Point, rate: Point) -> Point:
     """The point with a rate, before the seed in the order of axes."""
     return {**{name: point[name] for name in point if name != "seed"}, **rate, **point}
-
-
-def _differences(run: RunSpec, other: RunSpec) -> list[str]:
-    """The labels of `other` that `run` does not have."""
-    return [label for name, label in other.labels.items() if run.labels[name] != label]

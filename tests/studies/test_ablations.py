@@ -1,12 +1,9 @@
 """Every study of experiments/ablations passes a dry run at every scale."""
 
-import functools
-import json
 from pathlib import Path
 
 import pytest
 
-import bertlab.transfer.tasks as tasks
 from bertlab.config.load import SHIPPED
 from bertlab.studies.dry_run import dry_run
 from bertlab.studies.study import load_study
@@ -15,20 +12,6 @@ FOLDER = SHIPPED / "experiments" / "ablations"
 SHARED = ("common", "systems", "ulmfit", "gpt")
 STUDIES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SHARED)
 SCALES = ("mini", "small", "base", "paper")
-
-
-@pytest.fixture(autouse=True)
-def _read_once(monkeypatch):
-    """Examples of a task made from the Python documentation take a second to read."""
-    monkeypatch.setattr(tasks, "load_tasks", lambda names, data: _load(names, json.dumps(data)))
-
-
-_original = tasks.load_tasks
-
-
-@functools.cache
-def _load(names, data):
-    return _original(names, json.loads(data))
 
 
 def plan(name, scale, tmp_path):

@@ -1,50 +1,45 @@
 """What held-out data select: pretraining rates and labels."""
 
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
-from ml_collections import ConfigDict
 
-from bertlab.errors import UserError
+from bertlab.errors import Diverged, UserError
 from bertlab.files import write_json
-from bertlab.studies.selection import (
-    Search,
-    at_selected_rates,
-    candidate_runs,
-    find_searches,
-    select_labels,
-)
-from bertlab.studies.study import RATE, Study, sharing
+from bertlab.studies.comparisons import select_labels
+from bertlab.studies.selection import Search, make_plan
+from bertlab.studies.study import RATE, Study
+from bertlab.studies.worker import execute_directory, write_run
 
-CONFIG = ConfigDict({"train": {"steps": 5}, "optimizer": {"learning_rate": 0.01}})
+CONFIG = str(Path(__file__).parent / "small_config.py")
 AXES = {"objective": {"MLM": {}, "none": {"train.steps": 0}}, "seed": [1, 2]}
 
 
-def search_of(tmp_path, losses, failed=""):
+def search_of(tmp_path, losses, status=""):
     for rate, loss in losses.items():
         directory = tmp_path / f"run-{rate}"
         if loss is not None:
             write_json(directory / "result.json", {"metrics": {"valid": {"loss": loss}}})
-        elif failed:
-            directory.mkdir()
-            (directory / "failed.txt").write_text(failed)
+        elif status:
+            write_json(directory / "failed.json", {"status": status, "reason": "not finite"})
     return Search("MLM", 0.02, {f"run-{rate}": rate for rate in losses}, ["run"])
 
 
 @pytest.mark.parametrize(
-    ("losses", "failed", "expected"),
+    ("losses", "status", "expected"),
     [
         ({0.01: 3.0, 0.02: 2.0, 0.04: 2.5}, "", 0.02),
         ({0.01: 2.0, 0.02: 2.0, 0.04: 2.5}, "", 0.01),
         ({0.01: 2.0, 0.02: None}, "", None),
-        ({0.01: 2.0, 0.02: None}, "mlm/loss is not finite at step 3; lower the rate", 0.01),
-        ({0.01: 2.0, 0.02: None}, "No space left on device", None),
-        ({0.01: None, 0.02: None}, "mlm/loss is not finite at step 3; lower the rate", None),
+        ({0.01: 2.0, 0.02: None}, "diverged", 0.01),
+        ({0.01: 2.0, 0.02: None}, "failed", None),
+        ({0.01: None, 0.02: None}, "diverged", None),
     ],
 )
-def test_the_lowest_loss_wins_of_equal_ones_the_smaller_rate(tmp_path, losses, failed, expected):
-    assert search_of(tmp_path, losses, failed).selected(tmp_path) == expected
+def test_the_lowest_loss_wins_of_equal_ones_the_smaller_rate(tmp_path, losses, status, expected):
+    assert search_of(tmp_path, losses, status).selected(tmp_path) == expected
 
 
 def test_a_rate_at_the_end_of_its_candidates_is_noticed(tmp_path):
@@ -52,23 +47,31 @@ def test_a_rate_at_the_end_of_its_candidates_is_noticed(tmp_path):
     assert [search.at_the_end(rate) for rate in (0.01, 0.02, 0.04)] == [True, False, True]
 
 
+def test_a_run_whose_loss_is_not_finite_has_diverged(tmp_path):
+    overrides = {"data.directory": str(tmp_path / "cache"), "optimizer.learning_rate": 1e38}
+    (run,) = Study("s", "T", "?", CONFIG, {"seed": [1]}, overrides=overrides).runs()
+    with pytest.raises(Diverged):
+        execute_directory(write_run(run, tmp_path))
+    search = Search("MLM", 1.0, {run.name: 1.0, "other": 2.0}, [run.name])
+    assert search.losses(tmp_path) == {run.name: math.inf}
+
+
 def test_seeds_share_a_search_and_the_first_one_takes_the_winner(tmp_path):
-    study = Study("s", "T", "?", "c.py", AXES, rates=(0.5, 1.0))
-    runs = study.runs()
-    none = ConfigDict({"train": {"steps": 0}, "optimizer": {"learning_rate": 0.01}})
-    configs = {run.name: CONFIG if run.variant == "MLM" else none for run in runs}
-    (search,) = searches = find_searches(study, runs, configs)
+    study = Study("s", "T", "?", CONFIG, AXES, rates=(0.5, 1.0))
+    plan = make_plan(study, tmp_path)
+    (search,) = plan.searches
     assert search.runs == ["mlm-seed=1", "mlm-seed=2"]
     assert search.candidates == {"mlm-seed=1-rate=0.005": 0.005, "mlm-seed=1-rate=0.01": 0.01}
     for name, loss in zip(search.candidates, (1.0, 2.0)):
         write_json(tmp_path / name / "result.json", {"metrics": {"valid": {"loss": loss}}})
-    candidates = candidate_runs(searches, runs)
-    chosen = sharing([*candidates, *at_selected_rates(runs, searches, tmp_path)])[2:]
-    assert chosen[0].shares == {"pretrain": "mlm-seed=1-rate=0.005"}
-    assert chosen[1].overrides[RATE] == 0.005 and not chosen[1].shares
-    assert RATE not in chosen[2].overrides
+    plan = make_plan(study, tmp_path)
+    assert [run.name for run in plan.candidates] == list(search.candidates)
+    assert plan.runs[0].shares == {"pretrain": "mlm-seed=1-rate=0.005"}
+    assert plan.runs[1].overrides[RATE] == 0.005 and not plan.runs[1].shares
+    assert plan.configs["mlm-seed=2"]["pretrain", ""].optimizer.learning_rate == 0.005
+    assert RATE not in plan.runs[2].overrides
     with pytest.raises(UserError, match="two factors"):
-        find_searches(Study("s", "T", "?", "c.py", AXES, rates=(1.0,)), runs, configs)
+        make_plan(Study("s", "T", "?", CONFIG, AXES, rates=(1.0,)), tmp_path)
 
 
 def scores(rows):
@@ -85,8 +88,6 @@ def test_valid_selects_a_label_for_each_variant_and_test_has_no_part_in_it():
     found = select_labels(scores(rows), ["rate"])
     chosen = found.groupby("variant")["rate"].unique().map(list).to_dict()
     assert chosen == {"A": ["0.001"], "B": ["0.01"]}
-    lower = select_labels(scores(rows), ["rate"], higher=False)
-    assert lower[lower["variant"] == "A"]["rate"].unique() == ["0.01"]
 
 
 def test_of_equal_labels_the_smaller_rate_and_failed_runs_count_first():

@@ -107,7 +107,6 @@ TWICE = {"a": {"x": {"train.steps": 1}}, "b": {"y": {"train": {}}}}
         ({"a": {"x": {}, "X": {}}}, {}, "two runs"),
         ({"a": {"all, λ=1": {}}}, {}, "ASCII"),
         ({"a": {"x": {}}}, {"select": ["b"]}, "no axis"),
-        ({"a": {"x": {}}}, {"downstream": ["mine/task.py"]}, "no directory"),
         ({"a": {"x": {}}}, {"claims": [Claim("x", "y", "", "")]}, '"y"'),
         ({"a": {"x": {}}}, {"contrasts": [("z", "x")]}, '"z"'),
         ({"a": {"x": {"config": "average:y,z"}}}, {}, "averages"),

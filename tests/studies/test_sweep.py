@@ -1,5 +1,6 @@
 """Sweeps end to end: rates, shares, resume; what a sweep refuses; the launchers."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from bertlab.errors import UserError
 from bertlab.studies import worker
-from bertlab.studies.launchers import build_launcher
+from bertlab.studies.launchers import Job, build_launcher
 from bertlab.studies.launchers.local import split
 from bertlab.studies.study import Study
 from bertlab.studies.sweep import sweep
@@ -38,17 +39,8 @@ class Here:
         try:
             worker.execute_directory(directory)
         except Exception:
-            assert (directory / "failed.txt").exists()
-        return self
-
-    def done(self):
-        return True
-
-    def stop(self):
-        pass
-
-    def close(self):
-        pass
+            assert (directory / "failed.json").exists()
+        return Job(lambda: True, lambda: None)
 
 
 def make(tmp_path, axes=None, **settings):
@@ -80,15 +72,15 @@ def test_a_sweep_resumes_with_what_is_missing(tmp_path):
 
 
 def test_what_a_config_file_gives_is_one_of_a_runs_settings(tmp_path):
-    path = tmp_path / "own.py"
+    path, study = tmp_path / "own.py", make(tmp_path, {"seed": [1]})
     path.write_text(Path(CONFIG).read_text())
-    (run,) = Study("s", "T", "?", str(path), {"seed": [1]}).runs()
-    before = worker.stage_settings(run)
-    assert worker.stage_settings(run) == before
+    study = dataclasses.replace(study, config=str(path))
+    assert swept(study, tmp_path / "study") == ["seed=1"]
     changed = "\n\nfirst = get_config\n\n\ndef get_config(arguments=None):\n"
     changed += "    config = first(arguments)\n    config.optimizer.b2 = 0.9\n    return config\n"
     path.write_text(path.read_text() + changed)
-    assert worker.stage_settings(run) != before
+    with pytest.raises(UserError, match=r"optimizer\.b2"):
+        swept(study, tmp_path / "study")
 
 
 @pytest.mark.slow
@@ -148,7 +140,7 @@ def test_fine_tunings_share_a_pretraining_and_average(tmp_path):
 
 
 def test_cores_are_shared_out():
-    assert split([0, 1, 2, 3, 4], 2) == [[0, 1], [2, 3, 4]]
+    assert split([0, 1, 2, 3, 4], 2) == [[0, 1, 2], [3, 4]]
     assert split(["0"], 2) == [[], []]
     with pytest.raises(UserError, match="choose local"):
         build_launcher("cloud", 1, {})

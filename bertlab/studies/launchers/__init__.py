@@ -1,24 +1,22 @@
-"""What starts the runs of a sweep: processes here, jobs of SLURM, tasks of Ray.
+"""What starts the runs of a sweep: processes here, jobs of SLURM, tasks of Ray."""
 
-A launcher has `jobs`, the runs at a time, and `start(directory)`, which executes a run
-(`bertlab.studies.worker`) and returns a `Job`.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from bertlab.errors import UserError
 
 
-class Job(Protocol):
-    """A run that was started."""
+class Job(NamedTuple):
+    """A run that was started.
 
-    def done(self) -> bool:
-        """Whether its process has ended, well or not."""
+    Attributes:
+        done: Returns whether its process has ended, well or not.
+        stop: Asks it to save and end.
+    """
 
-    def stop(self) -> None:
-        """Asks it to save and end."""
+    done: Callable[[], bool]
+    stop: Callable[[], Any]
 
 
 class Launcher(Protocol):
@@ -31,28 +29,21 @@ class Launcher(Protocol):
     jobs: int
 
     def start(self, directory: Path) -> Job:
-        """Starts the run of `directory`/run.json."""
-
-    def close(self) -> None:
-        """Releases what it holds, when no job is left."""
+        """Executes the run of `directory`/run.json (`bertlab.studies.worker`)."""
 
 
 def build_launcher(name: str, jobs: int, options: Mapping[str, Any]) -> Launcher:
     """A launcher by name: local, slurm or ray."""
-    if name == "local":
-        from bertlab.studies.launchers.local import Local
-
-        return Local(jobs, **options)
     try:
-        if name == "slurm":
-            from bertlab.studies.launchers.slurm import Slurm
-
-            return Slurm(jobs, **options)
-        if name == "ray":
-            from bertlab.studies.launchers.ray import Ray
-
-            return Ray(jobs, **options)
+        if name == "local":
+            from bertlab.studies.launchers.local import Local as Chosen
+        elif name == "slurm":
+            from bertlab.studies.launchers.slurm import Slurm as Chosen
+        elif name == "ray":
+            from bertlab.studies.launchers.ray import Ray as Chosen
+        else:
+            raise UserError(f"--launcher={name}: choose local, slurm or ray")
     except ImportError as error:
         message = f"--launcher={name}: pip install 'bertlab[{name}]' ({error})"
         raise UserError(message) from None
-    raise UserError(f"--launcher={name}: choose local, slurm or ray")
+    return Chosen(jobs, **options)

@@ -1,27 +1,15 @@
 """Runs as processes of this machine, each with its own share of the cores and of the GPUs."""
 
-import itertools
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from bertlab.errors import UserError
-
-
-class Process:
-    """A `Job`."""
-
-    def __init__(self, process: subprocess.Popen):
-        self._process = process
-
-    def done(self) -> bool:
-        return self._process.poll() is not None
-
-    def stop(self) -> None:
-        self._process.terminate()
+from bertlab.studies.launchers import Job
 
 
 class Local:
@@ -43,11 +31,11 @@ class Local:
             raise UserError(f"--jobs={jobs}: there are {len(gpus)} GPUs; give at most as many jobs")
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         self._cores, self._gpus = split(cores, jobs), split(gpus, jobs)
-        self._slots: list[Process | None] = [None] * jobs
+        self._slots: list[subprocess.Popen | None] = [None] * jobs
 
-    def start(self, directory: Path) -> Process:
+    def start(self, directory: Path) -> Job:
         slots = enumerate(self._slots)
-        slot = next(number for number, job in slots if job is None or job.done())
+        slot = next(number for number, old in slots if old is None or old.poll() is not None)
         environment, cores = dict(os.environ), self._cores[slot]
         if self._gpus[slot]:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus[slot])
@@ -63,19 +51,14 @@ class Local:
             )
         if cores and self.jobs > 1:  # at once, before XLA sizes its thread pool
             os.sched_setaffinity(process.pid, cores)
-        self._slots[slot] = Process(process)
-        return self._slots[slot]
-
-    def close(self) -> None:
-        pass
+        self._slots[slot] = process
+        return Job(lambda: process.poll() is not None, process.terminate)
 
 
-def split(items: Sequence, jobs: int) -> list[list]:
+def split(items: list, jobs: int) -> list[list]:
     """`jobs` disjoint shares; empty ones if there are fewer items than jobs."""
-    if len(items) < jobs:
-        return [[] for _ in range(jobs)]
-    bounds = [number * len(items) // jobs for number in range(jobs + 1)]
-    return [list(items[first:last]) for first, last in itertools.pairwise(bounds)]
+    shares = np.array_split(items if len(items) >= jobs else [], jobs)
+    return [share.tolist() for share in shares]
 
 
 def cuda_devices() -> list[str]:

@@ -5,27 +5,15 @@ from typing import Any
 
 import ray
 
+from bertlab.studies.launchers import Job
 from bertlab.studies.worker import execute_directory
-
-
-class RayJob:
-    """A `Job`."""
-
-    def __init__(self, task: ray.ObjectRef):
-        self._task = task
-
-    def done(self) -> bool:
-        return bool(ray.wait([self._task], timeout=0)[0])
-
-    def stop(self) -> None:
-        ray.cancel(self._task)
 
 
 class Ray:
     """Starts tasks on the cluster at an address; without one, on this machine's."""
 
     def __init__(self, jobs: int, address: str | None = None, **options: Any):
-        """Joins the cluster.
+        """Joins the cluster, until the process ends.
 
         Args:
             jobs: Tasks at a time, queued ones among them.
@@ -33,13 +21,10 @@ class Ray:
             options: Of `ray.remote`: num_cpus, num_gpus, memory, resources, ...
         """
         self.jobs = jobs
-        if not ray.is_initialized():
-            ray.init(address=address, log_to_driver=False)
+        ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)
         # A process a task: its devices are free when it ends.
         self._task = ray.remote(max_calls=1, **{"max_retries": 0, **options})(execute_directory)
 
-    def start(self, directory: Path) -> RayJob:
-        return RayJob(self._task.remote(str(directory.absolute())))
-
-    def close(self) -> None:
-        ray.shutdown()
+    def start(self, directory: Path) -> Job:
+        task = self._task.remote(str(directory.absolute()))
+        return Job(lambda: bool(ray.wait([task], timeout=0)[0]), lambda: ray.cancel(task))

@@ -10,6 +10,7 @@ from typing import Any
 import submitit
 
 from bertlab.errors import UserError
+from bertlab.studies.launchers import Job
 from bertlab.studies.worker import execute_directory
 
 
@@ -17,20 +18,7 @@ class Task(submitit.helpers.Checkpointable):
     """What a job executes."""
 
     def __call__(self, directory: str) -> None:
-        execute_directory(Path(directory))
-
-
-class SlurmJob:
-    """A `Job`."""
-
-    def __init__(self, job: submitit.Job):
-        self._job = job
-
-    def done(self) -> bool:
-        return self._job.done()
-
-    def stop(self) -> None:
-        self._job.cancel()
+        execute_directory(directory)
 
 
 class Slurm:
@@ -51,11 +39,9 @@ class Slurm:
             )
         self.jobs, self._cluster, self._parameters = jobs, cluster, parameters
 
-    def start(self, directory: Path) -> SlurmJob:
+    def start(self, directory: Path) -> Job:
         directory = directory.absolute()
         executor = submitit.AutoExecutor(directory / "slurm", cluster=self._cluster)
         executor.update_parameters(name=directory.name, **self._parameters)
-        return SlurmJob(executor.submit(Task(), str(directory)))
-
-    def close(self) -> None:
-        pass
+        job = executor.submit(Task(), str(directory))
+        return Job(job.done, job.cancel)

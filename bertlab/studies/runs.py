@@ -1,0 +1,191 @@
+"""A run of a study and its stages: pretraining, adaptations to tasks' texts, fine-tunings.
+
+A stage is ("pretrain", ""), ("adapt", TASK) or ("finetune", TASK). Runs with an equal pretraining,
+or equal adaptations, share them: the first one trains them.
+"""
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bertlab.errors import UserError
+
+Stage = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One run: pretraining, perhaps an adaptation to each task's text, fine-tunings.
+
+    Attributes:
+        name: Of its directory, such as "mlm+nsp-seed=1".
+        variant: Its labels but the seeds' and the selected axes': "MLM, 1000".
+        labels: Axis -> label, in the study's order; "" for an axis that the run does not have.
+        config: Config file with its arguments; or "run:DIRECTORY", a run that is trained no
+            further.
+        overrides: Of pretraining.
+        downstream: Task directory -> settings of its fine-tuning, as `Study.downstream`.
+        adapt: Settings of the adaptation; empty for none.
+        shares: "pretrain" or "adapt" -> name of the run that trains this stage.
+        averages: Names of runs whose predictions this run averages; it trains nothing.
+    """
+
+    name: str
+    variant: str
+    labels: Mapping[str, str]
+    config: str
+    overrides: Mapping[str, Any]
+    downstream: Mapping[str, Mapping[str, Any]]
+    adapt: Mapping[str, Any] = field(default_factory=dict)
+    shares: Mapping[str, str] = field(default_factory=dict)
+    averages: Sequence[str] = ()
+
+    @property
+    def existing(self) -> Path | None:
+        """The directory in "run:DIRECTORY"; None for a config file."""
+        path = self.config.removeprefix("run:")
+        return Path(path).expanduser() if path != self.config else None
+
+    def stages(self) -> list[Stage]:
+        """Its stages in order, own and shared ones; an average has fine-tunings only."""
+        before = [] if self.averages else [("pretrain", "")]
+        if self.adapt and not self.averages:
+            before += [("adapt", task) for task in self.downstream]
+        return before + [("finetune", task) for task in self.downstream]
+
+    def directory(self, workdir: Path, stage: str, task: str = "") -> Path:
+        """The files of a stage."""
+        if stage == "pretrain" and self.existing:
+            return self.existing
+        folder = workdir / self.shares.get(stage, self.name)
+        return folder / stage / task if task else folder
+
+    def beginning(self, stage: str, task: str) -> Stage:
+        """The stage whose model a later one begins with."""
+        return ("adapt", task) if self.adapt and stage == "finetune" else ("pretrain", "")
+
+    def unfinished(self, workdir: Path) -> list[Stage]:
+        """Its stages, own and shared ones, without a result."""
+        return [
+            stage
+            for stage in self.stages()
+            if not (self.existing and stage[0] == "pretrain")
+            and not is_finished(self.directory(workdir, *stage))
+        ]
+
+    def is_ready(self, workdir: Path) -> bool:
+        """Whether what it takes from other runs is finished."""
+        if any(stage in self.shares for stage, _ in self.unfinished(workdir)):
+            return False
+        averaged = itertools.product(self.averages, self.downstream)
+        return all(is_finished(workdir / name / "finetune" / task) for name, task in averaged)
+
+
+def is_finished(directory: Path) -> bool:
+    """Whether a stage has a result."""
+    return (directory / "result.json").exists()
+
+
+def sharing(runs: Sequence[RunSpec]) -> list[RunSpec]:
+    """The runs, with what each takes from another one.
+
+    A shared stage keeps the checkpoints with which a later stage of any of its runs begins.
+    """
+    owners: dict[str, str] = {}
+    kept: dict[str, set[int]] = {}
+    for run in runs:
+        for stage, identity in _identities(run).items():
+            owners.setdefault(identity, run.name)
+            kept.setdefault(identity, set()).update(_first_steps(run, stage))
+
+    def keeping(overrides: Mapping[str, Any], identity: str | None) -> Mapping[str, Any]:
+        if not kept.get(identity):
+            return overrides
+        steps = [*overrides.get("train.keep", "").split(","), *map(str, sorted(kept[identity]))]
+        return {**overrides, "train.keep": ",".join(filter(None, dict.fromkeys(steps)))}
+
+    found = []
+    for run in runs:
+        identities = _identities(run)
+        owner = {stage: owners[identity] for stage, identity in identities.items()}
+        found.append(
+            replace(
+                run,
+                shares={stage: name for stage, name in owner.items() if name != run.name},
+                overrides=keeping(run.overrides, identities.get("pretrain")),
+                adapt=keeping(run.adapt, identities.get("adapt")),
+            )
+        )
+    return found
+
+
+def _identities(run: RunSpec) -> dict[str, str]:
+    """Stage -> text that is equal in two runs if one can use the other's."""
+    if run.averages:
+        return {}
+    overrides, adapt = (
+        {key: value for key, value in settings.items() if key != "train.keep"}
+        for settings in (run.overrides, run.adapt)
+    )
+    data = {task: task_data(settings) for task, settings in run.downstream.items()}
+    pretraining = [run.config, overrides]
+    found = {"pretrain": pretraining, "adapt": [*pretraining, adapt, data]}
+    if run.existing:
+        del found["pretrain"]
+    if not run.adapt:
+        del found["adapt"]
+    return {stage: json.dumps([stage, of], sort_keys=True) for stage, of in found.items()}
+
+
+def _first_steps(run: RunSpec, stage: str) -> Iterator[int]:
+    """The steps of a stage, but for the last, with which later ones begin."""
+    if stage == "pretrain" and run.adapt:
+        later = [run.adapt]
+    else:
+        later = run.downstream.values()
+    for settings in later:
+        if "init_step" in settings:
+            yield int(settings["init_step"])
+
+
+def task_data(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a fine-tuning that its adaptation reads too: the task and its data."""
+    return {k: v for k, v in settings.items() if k == "task" or k.startswith("task_data.")}
+
+
+def without_seeds(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The overrides without those of a seed axis."""
+    return {key: value for key, value in overrides.items() if key not in ("seed", "data.seed")}
+
+
+def finetuning(run: RunSpec, task: str) -> dict[str, Any]:
+    """The arguments of `finetune` for a task: `task`, `recipe` and `overrides`."""
+    settings = dict(run.downstream[task])
+    name, recipe = settings.pop("task", task), settings.pop("recipe", "small")
+    fitting = {key: value for key, value in settings.items() if _fits(key, name)}
+    return {"task": name, "recipe": recipe, "overrides": fitting}
+
+
+def _fits(key: str, tasks: str) -> bool:
+    """Whether a setting applies to tasks: "head.NAME" does if one of their heads has it."""
+    from bertlab.transfer.kinds import KINDS, find_kind
+    from bertlab.transfer.tasks import find_task
+
+    if not key.startswith("head."):
+        return True
+    name = key.removeprefix("head.")
+    kinds = [find_kind(find_task(task).kind) for task in tasks.split("+")]
+    if not any(name in kind.settings() for kind in (*kinds, *KINDS.values())):
+        raise UserError(f"finetune.{key} is not a setting of any head (bertlab/transfer/kinds)")
+    return any(name in kind.settings() for kind in kinds)
+
+
+def adaptation(run: RunSpec, task: str) -> dict[str, Any]:
+    """The arguments of `adapt` for a task: `task`, `recipe`, `epochs` and `overrides`."""
+    settings = task_data(run.downstream[task]) | dict(run.adapt)
+    name, recipe = settings.pop("task", task), settings.pop("recipe", "same")
+    epochs = float(settings.pop("epochs", 1.0))
+    return {"task": name, "recipe": recipe, "epochs": epochs, "overrides": settings}
