@@ -28,7 +28,7 @@ from bertlab.errors import UserError
 from bertlab.evals import floors, similarity
 from bertlab.evals.code_length import Scorer, bits_per_byte
 from bertlab.evals.guessing import guessing
-from bertlab.evals.minimal_pairs import judge, read_pairs
+from bertlab.evals.minimal_pairs import Pair, judge, read_pairs
 from bertlab.evals.questions import Text, encode_all
 from bertlab.files import cache_directory
 from bertlab.objectives.program import group_by_view
@@ -52,28 +52,27 @@ def evaluate_run(
     """
     run, model = RunDirectory(directory), load(directory, step)
     settings = model.config.evaluate if settings is None else settings
-    found = {}
-    scorer = Scorer(model.program, model.tokenizer, model.trained)
+    scorer, found = Scorer(model.program, model.tokenizer, model.trained), {}
     kinds = [kind for kind in settings.kinds.split(",") if kind] or list(scorer.kinds)
     if settings.text or settings.minimal_pairs:
         scorer.check_kind()
     params = jax.device_put(model.params)
+    if path := settings.text:
+        texts = encode_all(model, [line for _, line in read_lines(Path(path)) if line.strip()])
+        found[path] = code_lengths(scorer, params, texts, kinds)
     fingerprint = run.read("data", {}).get("fingerprint")
-    if settings.text:
-        lines = [line for _, line in read_lines(Path(settings.text)) if line.strip()]
-        texts = encode_all(model, lines)
-        found[settings.text] = code_lengths(scorer, params, texts, kinds)
     if fingerprint and model.objectives and (settings.sentences or settings.floors):
-        found["test"] = held_out(fingerprint, model, scorer, params, kinds, settings)
-    if settings.minimal_pairs:
-        path = settings.minimal_pairs
+        prepared = find_prepared(model.config.data, fingerprint)
+        if "test" in prepared.statistics:
+            found["test"] = held_out(prepared, model, scorer, params, kinds, settings)
+    if path := settings.minimal_pairs:
         pairs = read_pairs(Path(path), settings.pairs)
-        found[path] = minimal_pairs(scorer, params, model, pairs, kinds)
+        texts = encode_all(model, [text for pair in pairs for text in (pair.good, pair.bad)])
+        found[path] = accuracies(scorer, params, pairs, texts, kinds)
     if settings.words or settings.analogies:
-        found |= word_scores(model, settings)
-    found = {text: metrics for text, metrics in found.items() if metrics}
+        found |= similarity.word_scores(model, settings)
     name = "evaluation" if step is None else f"evaluation-{step}"
-    if found:
+    if found := {text: metrics for text, metrics in found.items() if metrics}:
         before = run.read(name, {})
         run.write(name, before | {text: before.get(text, {}) | of for text, of in found.items()})
     return found
@@ -92,16 +91,13 @@ def code_lengths(scorer: Scorer, params, texts: Sequence[Text], kinds: Sequence[
     return found
 
 
-def minimal_pairs(scorer: Scorer, params, model, pairs, kinds) -> Metrics:
-    """Accuracy by kind of score, and by phenomenon; without bounds if there are exact scores."""
+def accuracies(scorer: Scorer, params, pairs: Sequence[Pair], texts, kinds) -> Metrics:
+    """On minimal pairs, by kind of score and by phenomenon; without bounds if there are exact
+    scores."""
     found = {"pairs": len(pairs)}
     for kind in [kind for kind in kinds if kind != "any-order"] or kinds:
-
-        def score(texts, kind=kind):
-            scores = scorer.score(params, encode_all(model, texts), kind)
-            return [score.log_probability for score in scores]
-
-        judged = judge(pairs, score)
+        scores = scorer.score(params, texts, kind)
+        judged = judge(pairs, [score.log_probability for score in scores])
         found[f"accuracy/{kind}"] = judged["accuracy"]
         found[f"standard_error/accuracy/{kind}"] = judged["standard_error"]
         for name, accuracy in judged["phenomena"].items():
@@ -109,19 +105,14 @@ def minimal_pairs(scorer: Scorer, params, model, pairs, kinds) -> Metrics:
     return found
 
 
-def held_out(fingerprint: str, model: Pretrained, scorer: Scorer, params, kinds, settings):
+def held_out(prepared: Prepared, model: Pretrained, scorer: Scorer, params, kinds, settings):
     """Of the test split of the run's own corpus: bits per byte, guessing and floors."""
-    config = model.config
-    prepared = find_prepared(config.data, fingerprint)
-    if "test" not in prepared.statistics:
-        return {}
-    found = {}
+    config, found = model.config, {}
     if settings.sentences and kinds:
         texts = held_out_sentences(prepared, settings.sentences, model)
         found |= code_lengths(scorer, params, texts, kinds)
     batches = Batches(prepared, config.data, "test").evaluation(config.train.eval_batches)
-    groups = group_by_view(model.objectives, model.program.stream)
-    for view, names in groups.items():
+    for view, names in group_by_view(model.objectives, model.program.stream).items():
         for name in names:
             viewed = model.objectives.get(view) if view != name else None
             nats = guessing(model.objectives[name], prepared.counts, batches, viewed)
@@ -195,39 +186,4 @@ def floor_metrics(model: Pretrained, prepared: Prepared, batches, params) -> Met
         found[f"{name}/floor" if of.exact else f"{name}/lower_bound"] = of.value
         found[f"{name}/above_floor"] = of.above
         found[f"standard_error/{name}/above_floor"] = of.above_standard_error
-    return found
-
-
-def word_scores(model: Pretrained, settings: ConfigDict) -> dict[str, Metrics]:
-    """Of each file of rated words and of analogies, on every layer and in every way."""
-    text = settings.word_text
-    lines = [line for _, line in read_lines(Path(text))] if text else []
-    ratings = {
-        path: similarity.read_ratings(Path(path)) for path in settings.words.split(",") if path
-    }
-    questions = similarity.read_questions(Path(settings.analogies)) if settings.analogies else []
-    answers = similarity.possible_answers(model, questions, lines) if questions else []
-    rated = [word for pairs in ratings.values() for pair in pairs for word in pair[:2]]
-    words = list(dict.fromkeys([*rated, *answers]))
-    has_vector, ways = similarity.word_vectors(model, words, lines)
-    row = {word: number for number, word in enumerate(words) if has_vector[number]}
-    found = {path: {"pairs": len(pairs)} for path, pairs in ratings.items()}
-    answers = [word for word in answers if word in row]
-    rows = [row[word] for word in answers]
-    if questions:
-        found[settings.analogies] = {"questions": len(questions), "answers": len(answers)}
-    for way, vectors in ways.items():
-        for path, pairs in ratings.items():
-            found[path]["scored"], layers = similarity.rate_words(pairs, row, vectors)
-            for layer, value in enumerate(layers):
-                found[path][f"similarity/{way}, layer {layer}"] = value
-        if questions:
-            metrics = found[settings.analogies]
-            metrics["answered"], layers = similarity.answer_questions(
-                questions, answers, vectors[:, rows]
-            )
-            for layer, shares in enumerate(layers):
-                for group, share in shares.items():
-                    name = "analogies" if group == "all" else f"analogies ({group})"
-                    metrics[f"{name}/{way}, layer {layer}"] = share
     return found

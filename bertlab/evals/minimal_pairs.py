@@ -4,11 +4,12 @@ Warstadt et al. 2020)."""
 import collections
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from bertlab.data.corpora.text import read_lines
 from bertlab.errors import UserError
@@ -51,44 +52,29 @@ def read_pairs(path: Path, limit: int = 0) -> list[Pair]:
     return pairs
 
 
-def judge(pairs: Sequence[Pair], score: Callable[[list[str]], Sequence[float]]) -> dict[str, Any]:
+def judge(pairs: Sequence[Pair], scores: Sequence[float]) -> dict[str, Any]:
     """How often the good sentence is the more likely one; a tie counts as half.
 
     Args:
         pairs: Of any number of paradigms.
-        score: Texts to their log-probabilities, not divided by length (section 4).
+        scores: log p of the good and the bad sentence of each pair in turn, not divided by length
+            (section 4).
 
     Returns:
         `accuracy` (the mean over paradigms), its `standard_error` over pairs, and the `accuracy` of
-        each of `phenomena` (the mean over its paradigms).
+        each of `phenomena` (the mean over its paradigms). No standard error (None) if a paradigm
+        has one pair, or no spread is found anywhere: not even ten right answers of ten make the
+        next one certain.
     """
-    scores = score([text for pair in pairs for text in (pair.good, pair.bad)])
     difference = np.subtract(*np.reshape(scores, (-1, 2)).T)
-    right = np.where(np.abs(difference) < ROUNDING, 0.5, difference > 0)
-    by_paradigm, phenomena = {}, {}
-    for pair, value in zip(pairs, right.tolist()):
-        by_paradigm.setdefault(pair.paradigm, []).append(value)
-        phenomena.setdefault(pair.phenomenon, {})[pair.paradigm] = by_paradigm[pair.paradigm]
-    phenomena.pop("", None)
+    table = pd.DataFrame(pairs, columns=Pair._fields)
+    table["right"] = np.where(np.abs(difference) < ROUNDING, 0.5, difference > 0)
+    paradigms = table.groupby(["phenomenon", "paradigm"], sort=False)["right"]
+    means, errors = paradigms.mean(), paradigms.sem()  # NaN of one pair
+    phenomena = means.groupby("phenomenon", sort=False).mean().drop("", errors="ignore")
+    error = math.hypot(*errors) / len(errors)
     return {
-        "accuracy": mean_accuracy(by_paradigm),
-        "standard_error": standard_error(by_paradigm),
-        "phenomena": {name: mean_accuracy(of) for name, of in phenomena.items()},
+        "accuracy": float(means.mean()),
+        "standard_error": error if error > 0 else None,
+        "phenomena": phenomena.to_dict(),
     }
-
-
-def mean_accuracy(paradigms: Mapping[str, Sequence[float]]) -> float:
-    """The mean over paradigms of the mean of their pairs."""
-    return float(np.mean([np.mean(values) for values in paradigms.values()]))
-
-
-def standard_error(paradigms: Mapping[str, Sequence[float]]) -> float | None:
-    """Of `mean_accuracy`, over pairs.
-
-    None if there is no estimate: a paradigm has one pair, or no spread is found anywhere (not even
-    ten right answers of ten make the next one certain).
-    """
-    if any(len(values) < 2 for values in paradigms.values()):
-        return None
-    errors = [np.std(values, ddof=1) / math.sqrt(len(values)) for values in paradigms.values()]
-    return math.hypot(*errors) / len(errors) or None

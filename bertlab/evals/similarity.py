@@ -12,14 +12,13 @@ Letters: N words, Q questions, V possible answers, n layers (0: the embeddings),
 """
 
 import collections
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from bertlab.data.corpora.text import read_lines
 from bertlab.errors import UserError
@@ -39,13 +38,8 @@ AT_A_TIME = 256  # texts whose states are in memory
 
 WORD = re.compile(r"\w+(?:[-'’]\w+)*")
 
-
-class Rated(NamedTuple):
-    """Two words with a human rating of their similarity."""
-
-    first: str
-    second: str
-    rating: float
+Vectors = Mapping[str, Float[np.ndarray, "n D"]]
+"""The vectors of words on each layer."""
 
 
 class Question(NamedTuple):
@@ -58,15 +52,14 @@ class Question(NamedTuple):
     answer: str
 
 
-def read_ratings(path: Path) -> list[Rated]:
+def read_ratings(path: Path) -> list[tuple[str, str, float]]:
     """Lines "word word rating", as in Faruqui and Dyer's collection (2014)."""
     pairs = []
     for number, line in read_lines(path):
-        fields = line.split()
         try:
-            if fields:
+            if fields := line.split():
                 first, second, rating = fields
-                pairs.append(Rated(first, second, float(rating)))
+                pairs.append((first, second, float(rating)))
         except ValueError:
             raise UserError(
                 f"{path}:{number}: expected two words and a number, such as 'old new 1.58'"
@@ -88,6 +81,32 @@ def read_questions(path: Path) -> list[Question]:
     return questions
 
 
+def word_scores(model: Pretrained, settings) -> dict[str, dict[str, float]]:
+    """`config.evaluate`'s files of rated words and of analogies, on every layer and in every way:
+    file -> metric -> number."""
+    text = settings.word_text
+    lines = [line for _, line in read_lines(Path(text))] if text else []
+    ratings = {path: read_ratings(Path(path)) for path in settings.words.split(",") if path}
+    questions = read_questions(Path(settings.analogies)) if settings.analogies else []
+    answers = possible_answers(model, questions, lines) if questions else []
+    rated = [word for pairs in ratings.values() for pair in pairs for word in pair[:2]]
+    found = {path: {"pairs": len(pairs)} for path, pairs in ratings.items()}
+    for way, vectors in word_vectors(model, list(dict.fromkeys([*rated, *answers])), lines).items():
+        for path, pairs in ratings.items():
+            found[path]["scored"], layers = rate_words(pairs, vectors)
+            for layer, value in enumerate(layers):
+                found[path][f"similarity/{way}, layer {layer}"] = value
+        if questions:
+            metrics = found.setdefault(settings.analogies, {"questions": len(questions)})
+            metrics["answers"] = sum(word in vectors for word in answers)
+            metrics["answered"], layers = answer_questions(questions, answers, vectors)
+            for layer, shares in enumerate(layers):
+                for group, share in shares.items():
+                    name = "analogies" if group == "all" else f"analogies ({group})"
+                    metrics[f"{name}/{way}, layer {layer}"] = share
+    return found
+
+
 def fold(model: Pretrained, word: str) -> str:
     """The word as the tokenizer distinguishes it from others."""
     return word.lower() if model.tokenizer.lowercase else word
@@ -95,8 +114,8 @@ def fold(model: Pretrained, word: str) -> str:
 
 def word_vectors(
     model: Pretrained, words: Sequence[str], lines: Sequence[str] = ()
-) -> tuple[Bool[np.ndarray, "N"], dict[str, Float[np.ndarray, "n N D"]]]:
-    """Which words have a vector in every way that the model allows, and the vectors by way.
+) -> dict[str, Vectors]:
+    """By every way that the model allows; all have the words that have a vector in each.
 
     Args:
         model: From `bertlab.load`.
@@ -104,70 +123,62 @@ def word_vectors(
         lines: Sentences, for "in context"; then only words that occur in them have a vector.
     """
     is_static = model.config.model.family == "static"
-    has_vector, vectors = alone(model, words)
-    ways = {"table" if is_static else "alone": vectors}
+    ways = {"table" if is_static else "alone": alone(model, words)}
+    common = set.intersection(*map(set, ways.values()))
     if lines and is_static:
         occurring = {fold(model, word) for line in lines for word in WORD.findall(line)}
-        has_vector &= np.array([fold(model, word) in occurring for word in words])
+        common = {word for word in common if fold(model, word) in occurring}
     elif lines:
-        counts, ways["in context"] = in_context(model, words, lines)
-        has_vector &= counts > 0
-    return has_vector, ways
+        ways["in context"] = in_context(model, words, lines)
+        common &= ways["in context"].keys()
+    return {
+        way: {word: vectors[word] for word in words if word in common}
+        for way, vectors in ways.items()
+    }
 
 
-def alone(
-    model: Pretrained, words: Sequence[str]
-) -> tuple[Bool[np.ndarray, "N"], Float[np.ndarray, "n N D"]]:
-    """Whether each word is made of pieces that the model has (with a vocabulary of words, is one of
-    them), and the mean of their states."""
+def alone(model: Pretrained, words: Sequence[str]) -> Vectors:
+    """The mean of the states of a word's pieces, for each word that is made of pieces that the
+    model has (with a vocabulary of words, is one of them)."""
     whole, unknown = model.tokenizer.has_whole_words, model.tokenizer.unk_id
     reads_characters = model.config.model.token_encoder == "characters"
-    has_vector, vectors = [], []
+    found = {}
     for word, states in zip(words, states_of(model, words)):
         ids = model.tokenizer.encode(word)
         in_vocabulary = unknown not in ids and (len(ids) == 1 or not whole)
-        has_vector.append(len(ids) > 0 and (reads_characters or in_vocabulary))
-        vectors.append(states.sum(axis=1) / max(states.shape[1], 1))
-    return np.array(has_vector), np.stack(vectors, axis=1)
+        if ids and (reads_characters or in_vocabulary):
+            found[word] = states.mean(axis=1)
+    return found
 
 
-def in_context(
-    model: Pretrained, words: Sequence[str], lines: Sequence[str], most: int = CONTEXTS
-) -> tuple[Int[np.ndarray, "N"], Float[np.ndarray, "n N D"]]:
-    """How many occurrences of each word were used, at most `most`, from the lines in a random
-    order; and their mean, zeros for a word that does not occur.
+def in_context(model: Pretrained, words: Sequence[str], lines: Sequence[str]) -> Vectors:
+    """The mean over at most CONTEXTS occurrences of each word, from the lines in a random order.
 
     Lines that the model cannot read as they are, because they are too long or their pieces do not
     follow the words, are left out.
     """
-    keys = list(dict.fromkeys(fold(model, word) for word in words))
-    numbers, left = {key: number for number, key in enumerate(keys)}, np.full(len(keys), most)
-    texts, occurrences = [], []
+    left = {fold(model, word): CONTEXTS for word in words}
+    texts, places, totals = [], [], {}
     for number in np.random.default_rng(0).permutation(len(lines)):
         line = " ".join(lines[number].split())
-        found = [(numbers.get(fold(model, word[0])), *word.span()) for word in WORD.finditer(line)]
-        found = [(key, *span) for key, *span in found if key is not None and left[key]]
-        ids, offsets = piece_offsets(line, model.tokenizer) if found else ((), None)
-        if not found or list(ids) != model.tokenizer.encode(line) or len(ids) + 2 > model.longest:
+        found = [(fold(model, word[0]), *word.span()) for word in WORD.finditer(line)]
+        if not any(left.get(key) for key, _, _ in found):
+            continue
+        ids, offsets = piece_offsets(line, model.tokenizer)
+        if list(ids) != model.tokenizer.encode(line) or len(ids) + 2 > model.longest:
             continue
         texts.append(line)
-        occurrences.append([])
+        places.append([])
         for key, begin, end in found:
             pieces = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > begin))
-            if left[key] and len(pieces):
+            if left.get(key) and len(pieces):
                 left[key] -= 1
-                occurrences[-1].append((key, pieces))
-    totals = None
-    for states, spots in zip(states_of(model, texts), occurrences):
-        if totals is None:
-            totals = np.zeros((len(states), len(keys), states.shape[-1]))
-        for key, pieces in spots:
-            totals[:, key] += states[:, pieces].mean(axis=1)
-    if totals is None:
-        raise UserError(f"none of the {len(keys)} words occurs in the text (case counts)")
-    order = [numbers[fold(model, word)] for word in words]
-    counts = (most - left)[order]
-    return counts, totals[:, order] / np.maximum(counts, 1)[:, None]
+                places[-1].append((key, pieces))
+    for states, occurrences in zip(states_of(model, texts), places):
+        for key, pieces in occurrences:
+            totals[key] = totals.get(key, 0.0) + states[:, pieces].mean(axis=1, dtype=np.float64)
+    keys = {word: fold(model, word) for word in words}
+    return {w: totals[key] / (CONTEXTS - left[key]) for w, key in keys.items() if key in totals}
 
 
 def states_of(model: Pretrained, texts: Sequence[str]) -> Iterator[Float[np.ndarray, "n T D"]]:
@@ -183,18 +194,16 @@ def states_of(model: Pretrained, texts: Sequence[str]) -> Iterator[Float[np.ndar
 
 
 def rate_words(
-    pairs: Sequence[Rated], row: Mapping[str, int], vectors: Float[np.ndarray, "n N D"]
+    pairs: Sequence[tuple[str, str, float]], vectors: Vectors
 ) -> tuple[int, list[float]]:
     """How many pairs have vectors, and Spearman's correlation of their cosines and ratings on each
-    layer (NaN for fewer than two).
-    """
-    scored = [pair for pair in pairs if pair.first in row and pair.second in row]
+    layer (none for fewer than two)."""
+    scored = [pair for pair in pairs if pair[0] in vectors and pair[1] in vectors]
     if len(scored) < 2:
-        return len(scored), [math.nan] * len(vectors)
-    first, second = ([row[pair[side]] for pair in scored] for side in (0, 1))
-    ratings, units = [pair.rating for pair in scored], unit(vectors)
-    cosines = (units[:, first] * units[:, second]).sum(axis=-1)
-    return len(scored), [spearman(ratings, of_layer) for of_layer in cosines]
+        return len(scored), []
+    *words, ratings = zip(*scored)
+    first, second = (unit(np.stack([vectors[word] for word in side], axis=1)) for side in words)
+    return len(scored), [spearman(ratings, layer) for layer in (first * second).sum(axis=-1)]
 
 
 def unit(vectors: Float[np.ndarray, "... D"]) -> Float[np.ndarray, "... D"]:
@@ -213,8 +222,7 @@ def possible_answers(
         counts = collections.Counter(fold(model, w) for line in lines for w in WORD.findall(line))
         words = sorted(counts, key=lambda word: (-counts[word], word))
     elif model.tokenizer.has_whole_words:
-        special = model.tokenizer.special_ids
-        pieces = enumerate(model.tokenizer.pieces())
+        special, pieces = model.tokenizer.special_ids, enumerate(model.tokenizer.pieces())
         words = [piece for index, piece in pieces if index not in special]
     else:
         words = dict.fromkeys(fold(model, word) for question in questions for word in question[1:])
@@ -222,24 +230,28 @@ def possible_answers(
 
 
 def answer_questions(
-    questions: Sequence[Question], words: Sequence[str], vectors: Float[np.ndarray, "n V D"]
+    questions: Sequence[Question], words: Sequence[str], vectors: Vectors
 ) -> tuple[int, list[dict[str, float]]]:
-    """How many questions have their four words among `words`, and on each layer the share of right
-    answers: `all`, `semantic`, `syntactic` (sections that begin with "gram").
+    """How many questions have their four words among the `words` with vectors, and on each layer
+    the share of right answers: `all`, `semantic`, `syntactic` (sections that begin with "gram").
 
     By the rules of word2vec's compute-accuracy.c: words are equal if they are in capitals; of
     several such words the first, so the most frequent, stands for a question's word, and the others
     may still be answers.
     """
+    words = [word for word in words if word in vectors]
     capitals = [word.upper() for word in words]
     row = {word: number for number, word in reversed([*enumerate(capitals)])}
     answered = [q for q in questions if all(word.upper() in row for word in q[1:])]
-    asked = np.array([[row[word.upper()] for word in q[1:4]] for q in answered], int).reshape(-1, 3)
-    syntactic = np.array([q.section.startswith("gram") for q in answered], bool)
+    if not answered:
+        return 0, []
+    asked = np.array([[row[word.upper()] for word in question[1:4]] for question in answered])
+    syntactic = np.array([question.section.startswith("gram") for question in answered])
     groups = {"all": syntactic | ~syntactic, "semantic": ~syntactic, "syntactic": syntactic}
     layers = []
-    for answers in (solve(of_layer, asked) for of_layer in vectors):
-        right = np.array([capitals[a] == q.answer.upper() for a, q in zip(answers, answered)], bool)
+    for layer in np.stack([vectors[word] for word in words], axis=1):
+        answers = [capitals[answer] for answer in solve(layer, asked)]
+        right = np.array([a == q.answer.upper() for a, q in zip(answers, answered)])
         layers.append({name: float(right[of].mean()) for name, of in groups.items() if of.any()})
     return len(answered), layers
 

@@ -31,14 +31,14 @@ def test_accuracy_is_the_mean_over_paradigms_of_a_phenomenon(tmp_path):
     good = np.array([1, 1, 1, 0, 1, 0, 0.5, 1.0])  # right, wrong or tied
     scores = np.stack([good, 1 - good], axis=1)
     scores[6] = [-3.0, -3.0 + 1e-7]
-    found = judge(pairs, lambda texts: scores.ravel())
+    found = judge(pairs, scores.ravel())
     paradigms = {"npi_a": [1, 0, 1, 1], "npi_b": [1, 0], "island": [1, 0.5]}
     means = [np.mean(values) for values in paradigms.values()]
     errors = {n: np.std(v, ddof=1) / math.sqrt(len(v)) for n, v in paradigms.items()}
     assert found["accuracy"] == pytest.approx(np.mean(means))
     assert found["standard_error"] == pytest.approx(math.hypot(*errors.values()) / 3)
     assert found["phenomena"] == {"npi": pytest.approx((0.75 + 0.5) / 2), "islands": 0.75}
-    all_right = judge(pairs, lambda texts: np.tile([0.0, -1.0], 8))
+    all_right = judge(pairs, np.tile([0.0, -1.0], 8))
     assert (all_right["accuracy"], all_right["standard_error"]) == (1.0, None)
 
 

@@ -10,7 +10,7 @@ from bertlab.data.tokenizers.words import WordsTokenizer
 from bertlab.errors import UserError
 from bertlab.evals import similarity
 from bertlab.evals.probes import probe_layers
-from bertlab.evals.similarity import Question, Rated, answer_questions, solve
+from bertlab.evals.similarity import Question, answer_questions, solve
 from bertlab.objectives import REGISTRY
 from tests.evals.tiny import PIECES, model_of
 
@@ -39,13 +39,12 @@ def static_model():
 def test_similarity_is_spearmans_correlation_of_the_pairs_with_vectors():
     model = static_model()
     pairs = [("king", "queen", 8.5), ("king", "man", 6), ("man", "boy", 8.5), ("king", "duke", 1)]
-    pairs = [Rated(*pair) for pair in [*pairs, ("woman", "Sweden", 0.5), ("King", "queen", 9)]]
+    pairs += [("woman", "Sweden", 0.5), ("King", "queen", 9)]
     words = list(dict.fromkeys(word for pair in pairs for word in pair[:2]))
-    has_vector, ways = similarity.word_vectors(model, words)
-    row = {word: n for n, word in enumerate(words) if has_vector[n]}
-    scored, (found,) = similarity.rate_words(pairs, row, ways["table"])
+    vectors = similarity.word_vectors(model, words)["table"]
+    scored, (found,) = similarity.rate_words(pairs, vectors)
     # Cosines: king-queen 0.9, king-man 0.886, man-boy 0.827 (ratings 8.5, 6, 8.5, 0.5).
-    assert scored == 4 and set(words) - set(row) == {"duke", "King"}
+    assert scored == 4 and set(words) - set(vectors) == {"duke", "King"}
     ranks = np.array([3.5, 2, 3.5, 1]), np.array([4.0, 3, 2, 1])
     assert found == pytest.approx(np.corrcoef(*ranks)[0, 1])
 
@@ -75,18 +74,18 @@ def test_questions_follow_the_rules_of_compute_accuracy(tmp_path):
     questions, model = similarity.read_questions(path), static_model()
     words = similarity.possible_answers(model, questions)
     assert words == [*TABLE], "the model's own, in its order"
-    answered, (found,) = answer_questions(questions, words, np.array([[*TABLE.values()]]))
+    planted = {word: np.array([vector]) for word, vector in TABLE.items()}
+    answered, (found,) = answer_questions(questions, words, planted)
     assert answered == 6
     assert found == {"all": pytest.approx(4 / 6), "semantic": 0.75, "syntactic": 0.5}
-    few = answer_questions(questions, words[:3], np.array([[*TABLE.values()][:3]]))
-    assert few == (0, [{}])
+    assert answer_questions(questions, words[:3], planted) == (0, [])
 
 
 def test_of_equally_good_answers_the_more_frequent_word_counts():
     vectors = {"a": [1.0, 0, 0], "b": [1.0, 1, 0], "c": [0.0, 0, 1], "d": [0.0, 1, 1]}
     vectors |= {"e": [0.0, 2, 2], "f": [1.0, 0, 0.1]}
     for order, share in (("abcdef", 1.0), ("abcedf", 0.0)):
-        planted = np.array([[vectors[word] for word in order]])
+        planted = {word: np.array([vector]) for word, vector in vectors.items()}
         _, (found,) = answer_questions([Question("s", *"abcd")], list(order), planted)
         assert found["all"] == share
 
@@ -94,30 +93,30 @@ def test_of_equally_good_answers_the_more_frequent_word_counts():
 def test_a_word_is_the_mean_of_its_pieces_and_in_context_of_its_occurrences():
     model = model_of("bert", {"mlm": REGISTRY["mlm"]()})
     lines = ["abc, d: a abc!", "d abc", "a " * 600 + "d", "e f"]
-    has_vector, ways = similarity.word_vectors(model, ["abc", "d", "g", "Ω"], lines)
-    assert has_vector.tolist() == [True, True, False, False], "g does not occur, Ω is unknown"
+    ways = similarity.word_vectors(model, ["abc", "d", "g", "Ω"], lines)
+    assert all([*of] == ["abc", "d"] for of in ways.values()), "g does not occur, Ω is unknown"
 
     def states(text):
         (embedding,) = model.embed([text])
         return list(embedding.tokens), embedding.states
 
-    np.testing.assert_allclose(ways["alone"][:, 0], states("abc")[1].mean(1), atol=1e-5)
+    np.testing.assert_allclose(ways["alone"]["abc"], states("abc")[1].mean(1), atol=1e-5)
     found = []
     for line in lines[:2]:
         tokens, of_line = states(line)
         starts = [at for at in range(len(tokens)) if tokens[at : at + 3] == ["a", "##b", "##c"]]
         found += [of_line[:, at : at + 3].mean(1) for at in starts]
     assert len(found) == 3
-    np.testing.assert_allclose(ways["in context"][:, 0], np.mean(found, 0), atol=1e-5)
+    np.testing.assert_allclose(ways["in context"]["abc"], np.mean(found, 0), atol=1e-5)
 
 
 def test_glove_has_the_sum_of_both_vectors():
     model = model_of("static", {"glove": REGISTRY["glove"]()}, 13, width=4)
     model = dataclasses.replace(model, tokenizer=WordsTokenizer([*SPECIALS, *TABLE], False))
-    _, ways = similarity.word_vectors(model, ["man"])
+    ways = similarity.word_vectors(model, ["man"])
     body = model.params["body"]
     expected = body["token_embedding"][6] + body["output"]["kernel"][6]
-    np.testing.assert_allclose(ways["table"][0, 0], expected, rtol=1e-6)
+    np.testing.assert_allclose(ways["table"]["man"][0], expected, rtol=1e-6)
 
 
 def test_a_wrong_line_is_named(tmp_path):
