@@ -128,11 +128,15 @@ class Inputs:
         return self.framed([self.text(text) for text in texts])
 
     def framed(self, texts: Sequence[Text], frame: Frame | None = None) -> Document:
-        """One or two texts between the special ids, cut to `seq_len`."""
-        before, between, after = frame or self.frame
+        """One or two texts between the special ids, cut to `seq_len`.
+
+        A pair in the delimited layout has half of it for each text, unless a frame is given.
+        """
         sizes = [len(text.ids) for text in texts]
         total, room = sum(sizes), self.layout.seq_len
-        if self.layout.name == "delimited" and len(texts) == 2:
+        halved = frame is None and self.layout.name == "delimited" and len(texts) == 2
+        before, between, after = frame or self.frame
+        if halved:
             sizes = [min(size, room // 2 - 2) for size in sizes]
         else:
             special = len(before) + len(after) + len(between) * (len(texts) - 1)

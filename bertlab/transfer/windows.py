@@ -12,10 +12,10 @@ Source: google-research/bert, run_squad.py; Devlin et al. 2019, sections 4.2 and
 """
 
 import dataclasses
+import itertools
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -23,18 +23,18 @@ from scipy.special import logsumexp
 
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
-from bertlab.transfer.inputs import Document, Inputs
+from bertlab.transfer.inputs import Document, Inputs, Text
 from bertlab.transfer.offsets import piece_offsets
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Window:
-    """A question and a piece of its context.
+    """A question and a part of its context.
 
     Attributes:
         id: Of the question.
         context: All of it.
-        document: The row's tokens, and what of the question is cut off.
+        document: The row's tokens.
         offsets: Characters of `context` that a position stands for, [first, end); (-1, -1): none.
         max_context: Whether no other window has more context around the piece.
         start, end: Positions of the first answer's first and last piece, or (0, 0).
@@ -49,43 +49,16 @@ class Window:
     end: int
 
 
-class Prediction(NamedTuple):
-    """A question's best answer.
-
-    Attributes:
-        text: A slice of the context; "" if none was allowed.
-        score: Its start plus end logit; minus infinity without an answer.
-        null_score: The lowest start plus end logit of position 0 among the windows.
-        answers: log p(start) + log p(end) of the n best answers by their texts, the best first, p
-            being softmaxes over all positions of all windows. The best of equal texts counts.
-        null: The same of `null_score`.
-    """
-
-    text: str
-    score: float
-    null_score: float
-    answers: Mapping[str, float]
-    null: float
-
-    @property
-    def null_odds(self) -> float:
-        """Logits of no answer minus those of this one; run_squad compares it with a threshold."""
-        return self.null_score - self.score
-
-
-def question_windows(example: Example, inputs: Inputs) -> list[Window]:
-    """The windows of a question, at least one.
+def question_windows(example: Example, inputs: Inputs) -> tuple[list[Window], tuple[int, int]]:
+    """The windows of a question, at least one, and how many of its pieces are in none, of how many.
 
     An answer that begins or ends inside a piece includes the whole piece. run_squad instead
     searches for the pieces in the words that the answer touches (`_improve_answer_span`).
     """
-    layout = inputs.layout
-    question, context = example.texts
-    prefix, separator, suffix = inputs.frame
+    layout, (question, context) = inputs.layout, example.texts
     question_ids = inputs.tokenizer.encode(question)
     asked = question_ids[: layout.max_query]
-    before = [*prefix, *asked, *separator]
-    room = layout.seq_len - len(before) - len(suffix)
+    room = layout.seq_len - len(asked) - sum(map(len, inputs.frame))
     if room < 1 or layout.doc_stride < 1:
         raise UserError(
             f"{example.where}: config.data.seq_len={layout.seq_len} with config.transfer.max_query="
@@ -100,29 +73,22 @@ def question_windows(example: Example, inputs: Inputs) -> list[Window]:
         answer = example.answers[0]
         inside = offsets[:, 0] < answer.start + len(answer.text)
         touched = np.flatnonzero(inside & (offsets[:, 1] > answer.start))
-    cut = len(question_ids) - len(asked), len(question_ids) + len(ids)
     windows = []
     for number, (first, end) in enumerate(bounds):
-        tokens = np.array([*before, *ids[first:end], *suffix], np.int32)
-        segments = (np.arange(len(tokens)) >= len(before)).astype(np.int32)
-        inside = slice(len(before), len(before) + end - first)
-        window_offsets = np.full((len(tokens), 2), -1, np.int32)
-        window_offsets[inside] = offsets[first:end]
-        max_context = np.zeros(len(tokens), bool)
-        max_context[inside] = best_window[first:end] == number
-        has_answer = len(touched) and first <= touched[0] and touched[-1] < end
-        shift = len(before) - first
-        window = Window(
-            id=example.id,
-            context=context,
-            document=Document(tokens, segments, None, (), (), cut),
-            offsets=window_offsets,
-            max_context=max_context,
-            start=int(touched[0]) + shift if has_answer else 0,
-            end=int(touched[-1]) + shift if has_answer else 0,
+        document = inputs.framed([Text(asked), Text(ids[first:end])], inputs.frame)
+        begin = document.begins[1]
+        positions = slice(begin, begin + end - first)
+        window_offsets = np.full((len(document.tokens), 2), -1, np.int32)
+        window_offsets[positions] = offsets[first:end]
+        max_context = np.zeros(len(document.tokens), bool)
+        max_context[positions] = best_window[first:end] == number
+        answer_at = 0, 0
+        if len(touched) and first <= touched[0] and touched[-1] < end:
+            answer_at = (int(touched[0]) + begin - first, int(touched[-1]) + begin - first)
+        windows.append(
+            Window(example.id, context, document, window_offsets, max_context, *answer_at)
         )
-        windows.append(window)
-    return windows
+    return windows, (len(question_ids) - len(asked), len(question_ids) + len(ids))
 
 
 def window_bounds(size: int, room: int, stride: int) -> list[tuple[int, int]]:
@@ -152,8 +118,14 @@ def best_answers(
     logits: Sequence[tuple[Float[np.ndarray, "L"], Float[np.ndarray, "L"]]],
     n_best: int = 20,
     max_answer_length: int = 30,
-) -> dict[str, Prediction]:
-    """The best answer of each question, by its id.
+) -> dict[str, dict[str, Any]]:
+    """By the id of each question:
+
+        predicted, best_answer: The best answer, a slice of the context; "" if none was allowed.
+        n_best: log p(start) + log p(end) of the n best answers by their texts, the best first, p
+            being softmaxes over all positions of all windows. The best of equal texts counts.
+        null: The same of position 0, in the window where its logits are lowest.
+        null_odds: Its logits there minus those of the best answer.
 
     An answer starts at one of a window's `n_best` highest start logits and ends at one of its
     highest end logits, in the context, at a start with `max_context`. Of equal sums the first wins.
@@ -161,24 +133,27 @@ def best_answers(
     The text is the slice of the context. run_squad instead projects the text of the pieces onto the
     words of the context (`get_final_text`), which yields the same up to white space.
     """
-    answers: dict[str, list] = defaultdict(list)
-    nulls: dict[str, float] = defaultdict(lambda: math.inf)
-    totals: dict[str, list] = defaultdict(list)
-    for window, both in zip(windows, logits, strict=True):
-        start, end = (np.asarray(x[: len(window.offsets)], np.float64) for x in both)
-        answers[window.id] += window_answers(window, start, end, n_best, max_answer_length)
-        nulls[window.id] = min(nulls[window.id], start[0] + end[0])
-        totals[window.id].append((logsumexp(start), logsumexp(end)))
-    predictions = {}
-    for number, found in answers.items():
-        total = logsumexp(totals[number], axis=0).sum()
-        found = sorted(found, key=lambda answer: -answer[0])[:n_best]
-        score, text = found[0] if found else (-math.inf, "")
+    pairs, predictions = zip(windows, logits, strict=True), {}
+    for number, of_question in itertools.groupby(pairs, key=lambda pair: pair[0].id):
+        answers, null, totals = [], math.inf, []
+        for window, both in of_question:
+            start, end = (np.asarray(x[: len(window.offsets)], np.float64) for x in both)
+            answers += window_answers(window, start, end, n_best, max_answer_length)
+            null = min(null, start[0] + end[0])
+            totals.append((logsumexp(start), logsumexp(end)))
+        total = logsumexp(totals, axis=0).sum()
+        answers = sorted(answers, key=lambda answer: -answer[0])[:n_best]
+        score, text = answers[0] if answers else (-math.inf, "")
         by_text: dict[str, float] = {}
-        for answer_score, answer in found:
+        for answer_score, answer in answers:
             by_text.setdefault(answer, answer_score - total)
-        null = nulls[number]
-        predictions[number] = Prediction(text, score, null, by_text, null - total)
+        predictions[number] = {
+            "predicted": text,
+            "best_answer": text,
+            "n_best": by_text,
+            "null_odds": null - score,
+            "null": null - total,
+        }
     return predictions
 
 

@@ -95,34 +95,25 @@ class Span(Kind):
             )
         rows, windows, cuts = [], [], []
         for number, example in enumerate(examples):
-            found = question_windows(example, inputs)
+            found, cut = question_windows(example, inputs)
             windows += found
             for index, window in enumerate(found):
                 labels = {"start": np.int32(window.start), "end": np.int32(window.end)}
                 labels["example_id"] = np.array([number, index], np.int32)
                 rows.append(inputs.row([window.document]) | labels)
             lost = bool(example.answers) and not any(window.start for window in found)
-            cuts.append({"pieces": found[0].document.cut, "answers": (lost, bool(example.answers))})
+            cuts.append({"pieces": cut, "answers": (lost, bool(example.answers))})
         return TaskRows(rows, total_cut(cuts), windows)
 
     def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
         """The best slice of each context, the log-probabilities of the n best, and of no answer."""
         logits = [(output["start"], output["end"]) for output in outputs]
         found = best_answers(about, logits, settings.n_best, settings.max_answer_length)
-        lines = []
-        for example in examples:
-            best = found[example.id]
-            line = {
-                "id": example.id,
-                "gold": [answer.text for answer in example.answers],
-                "predicted": best.text,
-                "best_answer": best.text,
-                "n_best": best.answers,
-                "null_odds": best.null_odds,
-                "null": best.null,
-            }
-            lines.append(line)
-        return lines
+        return [
+            {"id": example.id, "gold": [answer.text for answer in example.answers]}
+            | found[example.id]
+            for example in examples
+        ]
 
     def finish(self, lines, valid, settings) -> tuple[list[Line], dict[str, float]]:
         """No answer above the threshold of the best F1 on `valid`.
