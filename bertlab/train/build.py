@@ -1,8 +1,8 @@
 """Composes a pretraining from its config: corpus, model, objectives, phases."""
 
 import dataclasses
+import functools
 import re
-from typing import Any
 
 import jax
 from ml_collections import ConfigDict
@@ -61,7 +61,9 @@ def build_pretraining(config: ConfigDict) -> Experiment:
         config.train.steps = steps_within(config, phases)
         phases = build_phases(config, program, batches)
     facts = {"fingerprint": prepared.fingerprint, "statistics": prepared.statistics}
-    start = warm_start(config, prepared.tokenizer) if config.init_from else None
+    start = None
+    if config.init_from:
+        start = functools.partial(start_from, warm_start(config, prepared.tokenizer))
     return Experiment(config, program, phases, prepared.tokenizer, evaluations, facts, start)
 
 
@@ -102,43 +104,37 @@ MAY_DIFFER = re.compile(r"direction|dtype|remat|scan_layers|attention|sides|.*dr
 """Values of a shape with which the same parameters are as good."""
 
 
-@dataclasses.dataclass(frozen=True)
-class WarmStart:
-    """Fresh parameters -> those of `run` where it has them (`trained`); a new head stays fresh."""
-
-    trained: Any
-    run: str
-
-    def __call__(self, fresh):
-        found = {parameter_name(path): x for path, x in jax.tree.leaves_with_path(self.trained)}
-        new = []
-
-        def choose(path, leaf):
-            name = parameter_name(path)
-            if name not in found:
-                new.append(name)
-            elif found[name].shape != leaf.shape:
-                raise UserError(
-                    f"config.init_from={self.run}: {name} is {found[name].shape} there and"
-                    f" {leaf.shape} here; use the same config.model"
-                )
-            return found.get(name, leaf)
-
-        chosen = jax.tree.map_with_path(choose, fresh)
-        if new:
-            print(f"new in this run: {', '.join(new)}", flush=True)
-        return chosen
-
-
-def warm_start(config: ConfigDict, tokenizer) -> WarmStart:
-    """Parameters from the run in `config.init_from`, which must have the same vocabulary."""
+def warm_start(config: ConfigDict, tokenizer):
+    """Parameters of the run in `config.init_from`, which must have the same vocabulary."""
     run = RunDirectory(config.init_from)
     if load_tokenizer(run.tokenizer).pieces() != tokenizer.pieces():
         raise UserError(
             f"config.data.tokenizer.path has another vocabulary than config.init_from={run};"
             " leave it unset"
         )
-    return WarmStart(load_params(run, config.init_step), str(run))
+    return load_params(run, config.init_step)
+
+
+def start_from(trained, fresh):
+    """The trained parameters where there are any, else fresh ones: a new head's."""
+    found = {parameter_name(path): x for path, x in jax.tree.leaves_with_path(trained)}
+    new = []
+
+    def choose(path, leaf):
+        name = parameter_name(path)
+        if name not in found:
+            new.append(name)
+        elif found[name].shape != leaf.shape:
+            raise UserError(
+                f"{name} of config.init_from has the shape {found[name].shape}, and {leaf.shape}"
+                " here; use the same config.model"
+            )
+        return found.get(name, leaf)
+
+    chosen = jax.tree.map_with_path(choose, fresh)
+    if new:
+        print(f"new in this run: {', '.join(new)}", flush=True)
+    return chosen
 
 
 def vocabulary_of(tokenizer: Tokenizer, counts=None) -> objectives.Vocabulary:

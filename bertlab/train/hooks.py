@@ -99,7 +99,7 @@ class Log:
             self._file = (run.path / "metrics.jsonl").open("a", encoding="utf-8")
         self._waiting: list[tuple[int, Mapping]] = []
         self._since: float | None = None
-        self._timed_from = (totals.tokens, totals.seconds)
+        self._line = (totals.tokens, totals.seconds)  # at the last line
 
     def begin_phase(self, phase) -> None:
         """The steps from here on are those of a phase, whose first one compiles."""
@@ -111,15 +111,13 @@ class Log:
         if self._since is None:  # the clock starts behind the step that compiles
             self.fetch()
             self._since = time.perf_counter()
-            self._timed_from = (self.totals.tokens, self.totals.seconds)
         if is_due(step, self._every, self._steps):
             self.fetch()
-            means, (tokens, seconds) = self.means(step, self.totals.sums), self._timed_from
-            self._timed_from = (self.totals.tokens, self.totals.seconds)
-            if self.totals.seconds > seconds and self.totals.tokens > tokens:
-                speed = (self.totals.tokens - tokens) / (self.totals.seconds - seconds)
-                means["tokens_per_second"] = speed
-            self.totals.sums = {}
+            totals, (tokens, seconds) = self.totals, self._line
+            means, self._line = self.means(step, totals.sums), (totals.tokens, totals.seconds)
+            if totals.seconds > seconds:
+                means["tokens_per_second"] = (totals.tokens - tokens) / (totals.seconds - seconds)
+            totals.sums = {}
             self.write(step, "train", means)
 
     def means(self, step: int, sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
@@ -174,12 +172,9 @@ class Log:
         self._file.flush()
         for writer in self._writers:
             writer(line)
-        numbers = "  ".join(
-            f"{name} {value:.4g}" for name, value in means.items() if not name.endswith("_norm")
-        )
-        print(
-            f"step {step:>{len(str(self._steps))}}/{self._steps}  {split:5}  {numbers}", flush=True
-        )
+        shown = [f"{name} {x:.4g}" for name, x in means.items() if not name.endswith("_norm")]
+        number = f"{step:>{len(str(self._steps))}}/{self._steps}"
+        print("  ".join([f"step {number}", f"{split:5}", *shown]), flush=True)
 
     def close(self) -> None:
         if self._file is not None:

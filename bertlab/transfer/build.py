@@ -20,7 +20,7 @@ from bertlab.models.lora import Lora
 from bertlab.models.presets import build_body, family_of, model_direction, model_shape
 from bertlab.objectives import flops
 from bertlab.objectives.program import Program
-from bertlab.train.build import WarmStart, require_same_model, vocabulary_of
+from bertlab.train.build import require_same_model, start_from, vocabulary_of
 from bertlab.train.layer_groups import layer_groups
 from bertlab.train.loop import Experiment
 from bertlab.train.phases import Phase, weights_of
@@ -222,7 +222,7 @@ def start_params(config: ConfigDict, tasks: Tasks, tables, axes: Callable[[], An
             fresh[key] = jax.tree.map(lambda leaf: np.roll(leaf, 1), fresh[key])
     if transfer.layout == "delimited":
         taken = with_new_tokens(taken, fresh)
-    params = WarmStart(taken, str(run))(fresh)
+    params = start_from(taken, fresh)
     return params if transfer.layers is None else lower_layers(params, fresh, transfer.layers)
 
 
