@@ -30,7 +30,7 @@ def steps_within(config: ConfigDict, phases: Sequence[Phase]) -> int:
             f"config.train.budget={text}: give an amount of tokens, supervised or flops: tokens=2e6"
         )
     cost = sum(
-        (phase.end - phase.begin) / config.train.steps * mean_cost(config, phase, unit, mesh)
+        (phase.end - phase.begin) / config.train.steps * mean_costs(config, phase, mesh)[unit]
         for phase in phases
     )
     if not cost:
@@ -38,21 +38,18 @@ def steps_within(config: ConfigDict, phases: Sequence[Phase]) -> int:
     return max(1, round(float(amount) / cost))
 
 
-def mean_cost(config: ConfigDict, phase: Phase, unit: str, mesh) -> float:
-    """Mean cost of a phase's first batches, as if they were spread over all of it (masking rates
-    have schedules)."""
+def mean_costs(config: ConfigDict, phase: Phase, mesh) -> dict[str, float]:
+    """Mean costs by unit of a phase's first batches, as if they were spread over all of it (masking
+    rates have schedules)."""
     program = phase.program
 
     @jax.jit
     def count(batch, key, progress):
-        tokens = jnp.sum(batch["documents"] > 0)
-        if unit == "tokens":
-            return tokens, {}
         # A loss's weight depends on the view alone: the compiler drops the forward pass.
         shapes = jax.eval_shape(program.init, key, batch)
         params = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         metrics, *_ = program.metrics(params, program.views(batch, key, progress))
-        return tokens, only_weights(metrics)
+        return jnp.sum(batch["documents"] > 0), only_weights(metrics)
 
     costs = []
     for index in range(BATCHES):
@@ -60,10 +57,6 @@ def mean_cost(config: ConfigDict, phase: Phase, unit: str, mesh) -> float:
         key = jax.random.fold_in(jax.random.key(config.seed), index)
         batch = put_batch(mesh, phase.batches(phase.begin + index))
         tokens, sums = count(batch, key, np.float32(progress / config.train.steps))
-        if unit == "tokens":
-            costs.append(int(tokens))
-            continue
         length = batch["documents"].shape[1]
-        supervised, flops = step_costs(program, phase.weights, sums, phase.rows, length)
-        costs.append(supervised if unit == "supervised" else flops)
-    return float(np.mean(costs))
+        costs.append((tokens, *step_costs(program, phase.weights, sums, phase.rows, length)))
+    return dict(zip(("tokens", "supervised", "flops"), np.mean(costs, axis=0, dtype=float)))
