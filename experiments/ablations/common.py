@@ -180,7 +180,8 @@ FOLDERS = {
     "dprd": "dprd",
 }
 TASKS = {name: folder for folder, names in FOLDERS.items() for name in names.split()}
-# Tasks of `bertlab.contrib`, which a config names by module.
+# Tasks of `bertlab.contrib`, which a config names by module, and those of its `readers`.
+READERS = "copa dprd multirc race record sst5 sst5_phrases triviaqa wic wsc".split()
 CONTRIB = {
     "babylm": "bertlab.contrib.babylm.tasks",
     "edges": "bertlab.contrib.edges",
@@ -466,6 +467,8 @@ def claims(source: str, *findings: tuple) -> list[Claim]:
 
 def config_name(task: str) -> str:
     """What `config.task` has for a task's name."""
+    if task in READERS:
+        return f"bertlab.contrib.readers:{task.upper()}"
     family, _, own = task.partition("_")
     return f"{CONTRIB[family]}:{own.upper()}" if family in CONTRIB and task in TASKS else task
 

@@ -7,6 +7,7 @@ CoarseWSD-20 (Loureiro et al. 2021): a folder a word, with SPLIT.data.txt (the w
 a tab, the sentence), SPLIT.gold.txt (a class a line), classes_map.txt ({"0": "apple_inc", ...}).
 """
 
+import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,8 +15,7 @@ from pathlib import Path
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
 from bertlab.transfer.scorers import METRICS
-from bertlab.transfer.tasks.assemble import file_task
-from bertlab.transfer.tasks.files import parse_each, parse_json, read_lines, read_text
+from bertlab.transfer.tasks.files import file_task, parse_each, read_lines
 
 KIND = "bertlab.contrib.senses.kind:SENSE"
 _INDEX = ("index.sense", "dict/index.sense", "WordNet-3.0/dict/index.sense")
@@ -66,7 +66,8 @@ def _read_xml(path: Path, split: str) -> Iterator[Example]:
             )
 
     sentences = ElementTree.parse(path).iter("sentence")
-    return parse_each(((f"{path}, sentence {one.get('id')}", one) for one in sentences), parse)
+    rows = ((f"{path}, sentence {one.get('id')}", one) for one in sentences)
+    return parse_each(path, rows, parse)
 
 
 def _lemma_and_part(key: str) -> str:
@@ -76,7 +77,7 @@ def _lemma_and_part(key: str) -> str:
 
 def _read_folders(directory: Path, split: str) -> Iterator[Example]:
     for path in sorted(directory.glob("*/classes_map.txt")):
-        word, classes = path.parent.name, parse_json(read_text(path), path)
+        word, classes = path.parent.name, json.loads(path.read_bytes())
 
         def parse(row: tuple[str, str], where: str, word=word, classes=classes):
             at, _, sentence = row[0].partition("\t")
@@ -86,7 +87,7 @@ def _read_folders(directory: Path, split: str) -> Iterator[Example]:
             sense = (classes[row[1].strip()],)
             yield Example("", where, label=sense, words=words, targets=(target,), group=word)
 
-        yield from parse_each(_with_gold(path.parent / f"{split}.data.txt"), parse)
+        yield from parse_each(path, _with_gold(path.parent / f"{split}.data.txt"), parse)
 
 
 def _with_gold(path: Path) -> list[tuple[str, tuple[str, str]]]:

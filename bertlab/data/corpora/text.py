@@ -110,15 +110,16 @@ def digest_files(settings: str, names: list[str], paths: list[Path]) -> str:
     return digest.hexdigest()
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(Number from 1, line without its end) of a UTF-8 file, decompressed by its suffix."""
+def read_lines(path: Path, encoding: str = "UTF-8") -> Iterator[tuple[int, str]]:
+    """(Number from 1, line without its end) of a file of text, decompressed by its suffix."""
     number = 0
     try:
         with _OPENERS.get(path.suffix.lower(), open)(path, "rb") as file:
             for number, line in enumerate(file, 1):
-                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                text = line.decode(encoding)
+                yield number, (text.removeprefix("\ufeff") if number == 1 else text).rstrip("\r\n")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}:{number}: not UTF-8 text ({error}); convert the file") from error
+        raise UserError(f"{path}:{number}: not {encoding} text ({error}); convert it") from error
 
 
 def _open_zstandard(path: Path, _: str) -> io.BufferedReader:

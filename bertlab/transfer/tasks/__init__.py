@@ -19,7 +19,8 @@ from bertlab.transfer.tasks import catalogue, pydocs
 from bertlab.transfer.tasks.assemble import draw
 from bertlab.transfer.tasks.base import SPLITS, TASK_DATA, Task, TaskData
 from bertlab.transfer.tasks.columns import UPOS, XPOS, conll, conllu
-from bertlab.transfer.tasks.questions import json_task, squad
+from bertlab.transfer.tasks.files import json_task
+from bertlab.transfer.tasks.questions import squad
 from bertlab.transfer.tasks.tables import labelled_folders, labelled_lines, multiple_choice, table
 
 __all__ = [
@@ -80,9 +81,10 @@ def load_tasks(names: str, options: Mapping) -> dict[str, tuple[Task, TaskData]]
     `options` as for `load_task`; `directory` is one for all, or one each, joined by +.
     """
     tasks = [find_task(name) for name in names.split("+")]
-    directories = options.get("directory", "").split("+") if len(tasks) > 1 else []
-    if len(directories) <= 1:
-        directories = [options.get("directory", "")] * len(tasks)
+    directory = options.get("directory", "")
+    directories = directory.split("+") if len(tasks) > 1 else [directory]
+    if len(directories) == 1:
+        directories *= len(tasks)
     if len(directories) != len(tasks):
         raise UserError(
             f"config.task_data.directory names {len(directories)} folders for {len(tasks)} tasks"
@@ -99,11 +101,7 @@ def load_task(task: Task, options: Mapping) -> TaskData:
     options = {**TASK_DATA, **options, "pretraining": pretraining}
     if options["dev"] not in ("test", "valid"):
         raise UserError(f"config.task_data.dev={options['dev']} is neither test nor valid")
-    directory = None
-    if options["directory"]:
-        directory = Path(options["directory"]).expanduser()
-        if not directory.is_dir():
-            raise UserError(f"config.task_data.directory={directory} is not a folder")
+    directory = Path(options["directory"]).expanduser() if options["directory"] else None
     data = task.load(directory, options)
     if "f1" in task.metrics and len(data.labels) != 2:
         raise UserError(
@@ -116,11 +114,12 @@ def load_task(task: Task, options: Mapping) -> TaskData:
         for split in data.examples
         if (number := data.count_unseen(split))
     ]
+    scheme = None
     if "entity_f1" in task.metrics:
         scheme, scheme_notes = find_scheme(task.name, data.names, data.examples)
-        data, notes = dataclasses.replace(data, scheme=scheme), scheme_notes + notes
+        notes = scheme_notes + notes
     train = draw(data.examples["train"], options["limit"], options["seed"])
     # A kind that trains nothing has no valid of its own.
-    examples = {"train": train, "valid": data.examples.get("valid", train)}
-    examples["test"] = data.examples["test"]
-    return dataclasses.replace(data, examples=examples, notes=tuple(notes))
+    examples = {"valid": train, **data.examples, "train": train}
+    examples = {split: examples[split] for split in SPLITS}
+    return dataclasses.replace(data, examples=examples, scheme=scheme, notes=tuple(notes))

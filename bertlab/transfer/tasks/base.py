@@ -5,8 +5,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from bertlab.errors import UserError
 from bertlab.transfer.entities import Scheme
 from bertlab.transfer.examples import Example
+from bertlab.transfer.scorers import METRICS
 
 SPLITS = ("train", "valid", "test")
 
@@ -27,6 +29,17 @@ TASK_DATA = dict(
     pretraining=dict(directory="", valid_fraction=0.05, test_fraction=0.05),
 )
 """`config.task_data` with its defaults."""
+
+DEFAULT_METRICS = {
+    "classification": ("accuracy", "macro_f1"),
+    "regression": ("pearson", "spearman"),
+    "choice": ("accuracy",),
+    "word_pair": ("accuracy",),
+    "tagging": ("accuracy",),
+    "span": ("span_f1", "exact_match"),
+    "candidate": ("span_f1", "exact_match"),
+}
+"""By kind of task; the first selects."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +92,11 @@ class Task:
     """A task's description.
 
     Attributes:
-        name: of its folder in results and its entry in `config.objectives`.
+        name: of its folder in results and its entry in `config.objectives`: letters, digits, "_"
+            and "-".
         kind: a key of `bertlab.transfer.kinds.KINDS`, or "module:NAME" of a kind.
-        metrics: keys of `bertlab.transfer.scorers.METRICS`; the first selects and is reported.
+        metrics: keys of `bertlab.transfer.scorers.METRICS`, or one; the first selects and is
+            reported. () for those of the kind.
         load: (folder of the files or None, `config.task_data` with all keys) -> TaskData.
         symmetric: the order of a pair does not matter (similarity, paraphrase).
         may_lack_answer: span: questions may have no answer (SQuAD 2.0).
@@ -95,3 +110,13 @@ class Task:
     symmetric: bool = False
     may_lack_answer: bool = False
     is_in: Callable[[Path], bool] = lambda directory: True
+
+    def __post_init__(self):
+        metrics = (self.metrics,) if isinstance(self.metrics, str) else self.metrics
+        metrics = metrics or DEFAULT_METRICS[self.kind]
+        for metric in metrics:
+            if metric not in METRICS:
+                raise UserError(
+                    f"task '{self.name}': metric '{metric}' is not one of {', '.join(METRICS)}"
+                )
+        object.__setattr__(self, "metrics", metrics)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
-from bertlab.transfer.tasks.assemble import file_task
 from bertlab.transfer.tasks.base import Task
-from bertlab.transfer.tasks.files import read_lines
+from bertlab.transfer.tasks.files import file_task, read_blocks, rows_task
 
 UPOS, XPOS = 3, 4
 """Columns of CoNLL-U: universal tags, the treebank's own."""
@@ -18,10 +17,8 @@ UPOS, XPOS = 3, 4
 def conll(
     name: str,
     *,
-    word: int = 0,
     tag: int = -1,
     language_prefix: bool = False,
-    encoding: str = "utf-8",
     metrics: str | tuple[str, ...] = ("entity_f1", "accuracy"),
     **task,
 ) -> Task:
@@ -31,31 +28,38 @@ def conll(
     words go with each of its sentences.
 
     Args:
-        word, tag: numbers of columns from 0; -1 is the last.
+        name: of the task.
+        tag: number of the column from 0; -1 is the last. Words are in the first.
         language_prefix: words begin with a language, as WikiANN's "en:Sioux"; it is removed.
-        encoding: of the files.
         metrics: the first selects.
         task: of `file_task`.
     """
 
     def read(path: Path, split: str) -> Iterator[Example]:
-        sentences, document, columns = [], 0, 0
-        for block in _blocks(path, encoding):
+        documents, columns = [[]], 0  # first the sentences before any -DOCSTART-
+        for _, block in read_blocks(path):
             lines = [(where, line) for where, line in block if not line.startswith("-DOCSTART-")]
-            document += len(lines) < len(block)
+            if len(lines) < len(block):
+                documents.append([])
             rows = []
             for where, line in lines:
                 line = line.rstrip(" \t")
                 # Between tabs, a word may be any other space, such as U+00A0.
                 row = line.split("\t" if "\t" in line else None)
-                columns = columns or max(len(row), 2, word + 1, tag + 1)
+                columns = columns or max(len(row), 2, tag + 1)
                 if len(row) != columns:
                     raise UserError(f"{where}: {len(row)} columns in place of {columns}")
-                _, colon, rest = row[word].partition(":")
-                rows.append((where, rest if language_prefix and colon else row[word], row[tag]))
+                _, colon, rest = row[0].partition(":")
+                rows.append((where, rest if language_prefix and colon else row[0], row[tag]))
             if rows:
-                sentences.append((document, _sentence(rows)))
-        return _with_documents(sentences)
+                documents[-1].append(_sentence(rows))
+        yield from documents[0]
+        for sentences in documents[1:]:
+            words = tuple(itertools.chain.from_iterable(one.words for one in sentences))
+            start = 0
+            for one in sentences:
+                yield dataclasses.replace(one, document=words, document_at=start)
+                start += len(one.words)
 
     return file_task(name, "tagging", read, metrics=metrics, **task)
 
@@ -66,31 +70,22 @@ def conllu(name: str, *, tag: int = UPOS, **task) -> Task:
     Ranges of multiword tokens (1-2) and empty nodes (1.1) are left out. `tag` is a column.
     """
 
-    def read(path: Path, split: str) -> Iterator[Example]:
-        for block in _blocks(path, "utf-8"):
-            rows, sentence_id = [], ""
-            for where, line in block:
-                if line.startswith("#"):
-                    key, _, value = line[1:].partition("=")
-                    sentence_id = value.strip() if key.strip() == "sent_id" else sentence_id
-                    continue
-                row = line.split("\t")
-                if len(row) != 10:
-                    raise UserError(f"{where}: {len(row)} columns in place of CoNLL-U's 10")
-                if row[0].isdigit():
-                    rows.append((where, row[1], row[tag].removeprefix("_")))
-            if rows:
-                yield dataclasses.replace(_sentence(rows), id=sentence_id)
+    def parse(block: list[tuple[str, str]], _: str) -> Iterator[Example]:
+        rows, sentence_id = [], ""
+        for where, line in block:
+            if line.startswith("#"):
+                key, _, value = line[1:].partition("=")
+                sentence_id = value.strip() if key.strip() == "sent_id" else sentence_id
+                continue
+            row = line.split("\t")
+            if len(row) != 10:
+                raise UserError(f"{where}: {len(row)} columns in place of CoNLL-U's 10")
+            if row[0].isdigit():
+                rows.append((where, row[1], row[tag].removeprefix("_")))
+        if rows:
+            yield dataclasses.replace(_sentence(rows), id=sentence_id)
 
-    return file_task(name, "tagging", read, **task)
-
-
-def _blocks(path: Path, encoding: str) -> Iterator[list[tuple[str, str]]]:
-    """("FILE:LINE", line) of each run of filled lines; WNUT has empty ones that hold a tab."""
-    lines = read_lines(path, encoding)
-    for filled, block in itertools.groupby(lines, lambda row: bool(row[1].strip())):
-        if filled:
-            yield list(block)
+    return rows_task(name, "tagging", read_blocks, parse, **task)
 
 
 def _sentence(rows: list[tuple[str, str, str]]) -> Example:
@@ -100,17 +95,3 @@ def _sentence(rows: list[tuple[str, str, str]]) -> Example:
             raise UserError(f"{where}: the word '{word}' has the tag '{tag}'; give every word one")
     _, words, tags = zip(*rows)
     return Example("", rows[0][0], words=words, label=tuple(tag.strip() for tag in tags))
-
-
-def _with_documents(sentences: list[tuple[int, Example]]) -> Iterator[Example]:
-    """The examples with the words of their documents, which are numbered from 1; 0: in none."""
-    for number, group in itertools.groupby(sentences, lambda pair: pair[0]):
-        examples = [example for _, example in group]
-        if not number:
-            yield from examples
-            continue
-        words = tuple(itertools.chain.from_iterable(example.words for example in examples))
-        start = 0
-        for example in examples:
-            yield dataclasses.replace(example, document=words, document_at=start)
-            start += len(example.words)

@@ -1,84 +1,159 @@
-"""Finds a task's files, and reads them as text, lines and JSON."""
+"""Tasks that are read from files: a file or folder a split, in rows that a function parses."""
 
+import dataclasses
+import glob
+import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bertlab.data.corpora import text
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
+from bertlab.transfer.tasks.assemble import divide, number_labels
+from bertlab.transfer.tasks.base import SPLITS, Task, TaskData
+
+CLASSES = ("classification", "word_pair", "tagging", "candidate")
+"""Kinds whose labels are named classes, as those of all tasks with `label_names` are."""
+
+Rows = Iterable[tuple[str, Any]]
+"""("FILE:LINE", row)."""
+
+Parse = Callable[[Any, str], Iterable[Example]]
+"""(Row, "FILE:LINE") -> its examples, with labels as published.
+
+Labels may be None in test. An example without an id gets its number in the file.
+"""
+
+Patterns = str | tuple[str, ...]
+
+
+def rows_task(name: str, kind: str, rows: Callable[[Path], Rows], parse: Parse, **task) -> Task:
+    """A task whose files or folders have `rows`; `task`: of `file_task`."""
+    return file_task(name, kind, lambda path, split: parse_each(path, rows(path), parse), **task)
+
+
+def json_task(name: str, kind: str, parse: Parse, **task) -> Task:
+    """A task in JSON lines, in a form of its own; `task`: of `file_task`."""
+    return rows_task(name, kind, read_records, parse, **task)
+
+
+def file_task(
+    name: str,
+    kind: str,
+    read: Callable[[Path, str], Iterable[Example]],
+    *,
+    train: Patterns,
+    valid: Patterns = (),
+    test: Patterns = (),
+    metrics: Patterns = (),
+    folder: str = "",
+    label_names: tuple[str, ...] = (),
+    every_label: bool = False,
+    divided: bool = True,
+    **fields,
+) -> Task:
+    """A task with a file or folder a split.
+
+    Args:
+        name, kind, metrics: of `Task`; a kind of one's own needs metrics.
+        read: (file or folder, split) -> examples, as those of `Parse`.
+        train, valid, test: names or globs of files, or of folders ("train/"), the preferred first,
+            in the task's folder (of your own task: the one of its Python file). A split without
+            any is held out of train (`divide`).
+        folder: in the task's folder, where files may be too.
+        label_names: the classes in order; () for those of train, sorted.
+        every_label: () stands for those of all splits.
+        divided: False: no split is held out.
+        fields: others of `Task`.
+    """
+    splits = {"train": train, "valid": valid, "test": test}
+    patterns = {split: (of,) if isinstance(of, str) else of for split, of in splits.items() if of}
+
+    def load(directory: Path | None, options: Mapping) -> TaskData:
+        if directory is None:
+            raise UserError(
+                f"config.task_data.directory is empty; give the folder of task '{name}'"
+            )
+        own = {split: (file,) for split in SPLITS if (file := options[f"{split}_file"])}
+        published = {}
+        for split, names in (patterns | own).items():
+            found = matches(directory, names, folder)
+            if len(found) != 1:
+                listed = ", ".join(path.name for path in found) or "no file"
+                raise UserError(
+                    f"{directory}: task '{name}' looks for {' or '.join(names)} and finds {listed};"
+                    f" set config.task_data.{split}_file"
+                )
+            published[split] = _identify(read(found[0], split), found[0])
+            for example in published[split]:
+                if example.label is None and split != "test" and kind != "span":
+                    raise UserError(f"{example.where}: the label is missing")
+        labels, unseen = (), ()
+        if kind in CLASSES or label_names or every_label:
+            labels, unseen, published = number_labels(published, label_names, every_label)
+        if divided:
+            published = divide(published, options, fields.get("symmetric", False))
+        return TaskData(labels, published, unseen)
+
+    def is_in(directory: Path) -> bool:
+        return all(matches(directory, of, folder) for of in patterns.values())
+
+    return Task(name, kind, metrics, load, is_in=is_in, **fields)
 
 
 def matches(directory: Path, patterns: tuple[str, ...], folder: str = "") -> list[Path]:
-    """The files of the first pattern that any match, in the directory's `folder` or itself.
-
-    Patterns are names or globs, the preferred first; of folders if they end in "/".
-    """
+    """What the first pattern that matches anything names, in the directory's `folder` or itself."""
     for root in (directory / folder, directory):
         for pattern in patterns:
-            fits = Path.is_dir if pattern.endswith("/") else Path.is_file
-            exact = [root / pattern] if fits(root / pattern) else []
-            globbed = [] if exact or Path(pattern).is_absolute() else root.glob(pattern)
-            if found := exact or sorted(path for path in globbed if fits(path)):
-                return found
+            if names := sorted(glob.glob(pattern, root_dir=root)):
+                return [root / name for name in names]
     return []
 
 
-def find_file(
-    task: str, split: str, directory: Path, patterns: tuple[str, ...], folder: str = ""
-) -> Path:
-    """The file or folder of a split; arguments as for `matches`."""
-    found = matches(directory, patterns, folder)
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(path.name for path in found) or "no file"
-    raise UserError(
-        f"{directory}: task '{task}' looks for {' or '.join(patterns)} and finds {names};"
-        f" set config.task_data.{split}_file"
-    )
+def _identify(examples: Iterable[Example], path: Path) -> list[Example]:
+    """The examples, each with an id."""
+    found: dict[str, Example] = {}
+    for number, example in enumerate(examples):
+        own = example if example.id else dataclasses.replace(example, id=str(number))
+        if own.id in found:
+            raise UserError(f"{own.where}: {found[own.id].where} has the same id '{own.id}'")
+        found[own.id] = own
+    if not found:
+        raise UserError(f"{path}: there are no examples")
+    return list(found.values())
 
 
-def read_text(path: Path, encoding: str = "utf-8") -> str:
-    """A file's text, without a byte order mark."""
-    data = path.read_bytes()
-    try:
-        return data.decode(encoding).removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}:{line}: the line is not {encoding} text") from error
-
-
-def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[str, str]]:
-    """("FILE:LINE", line) of each line; U+0085 and U+2028 are part of a text and end no line."""
-    lines = read_text(path, encoding).removesuffix("\n").split("\n")
-    return ((f"{path}:{number}", line.removesuffix("\r")) for number, line in enumerate(lines, 1))
-
-
-def parse_json(text: str, path: Path, line: int = 1) -> Any:
-    """The value of a JSON text that begins at this line of a file."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        at = line + error.lineno - 1
-        raise UserError(f"{path}:{at}: the text is not JSON ({error.msg})") from error
-
-
-def read_records(path: Path, encoding: str = "utf-8") -> Iterator[tuple[str, Any]]:
-    """("FILE:LINE", value) of JSON lines."""
-    for number, (where, line) in enumerate(read_lines(path, encoding), 1):
-        if line.strip():
-            yield where, parse_json(line, path, number)
-
-
-def parse_each(
-    rows: Iterable[tuple[str, Any]], parse: Callable[[Any, str], Iterable[Example]]
-) -> Iterator[Example]:
+def parse_each(path: Path, rows: Rows, parse: Parse) -> Iterator[Example]:
     """The examples of each row; a row that is not as published is an error with its place."""
-    for where, row in rows:
-        try:
-            found = list(parse(row, where))
-        except KeyError as error:
-            raise UserError(f"{where}: the field {error} is missing") from error
-        except (AttributeError, IndexError, TypeError, ValueError) as error:
-            raise UserError(f"{where}: not in the published format: {error}") from error
-        yield from found
+    where = str(path)
+    try:
+        for where, row in rows:
+            yield from parse(row, where)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(f"{where}: not in the published format: {error!r}") from error
+
+
+def read_lines(path: Path, encoding: str = "UTF-8") -> Iterator[tuple[str, str]]:
+    """("FILE:LINE", line) of each line; U+0085 and U+2028 are part of a text and end no line."""
+    return ((f"{path}:{number}", line) for number, line in text.read_lines(path, encoding))
+
+
+def read_blocks(path: Path) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """("FILE:LINE", its lines as of `read_lines`) of each run of filled lines."""
+    # WNUT has empty lines that hold a tab.
+    for filled, block in itertools.groupby(read_lines(path), lambda row: bool(row[1].strip())):
+        if filled:
+            lines = list(block)
+            yield lines[0][0], lines
+
+
+def read_records(path: Path) -> Iterator[tuple[str, Any]]:
+    """("FILE:LINE", value) of JSON lines."""
+    for where, line in read_lines(path):
+        if line.strip():
+            try:
+                yield where, json.loads(line)
+            except json.JSONDecodeError as error:
+                raise UserError(f"{where}: the line is not JSON ({error})") from error

@@ -13,7 +13,6 @@ from bertlab.data.corpora.pydocs import PydocsCorpus, Section
 from bertlab.data.splits import find_bounds, position
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
-from bertlab.transfer.tasks.assemble import make_task
 from bertlab.transfer.tasks.base import SPLITS, Task, TaskData
 
 CHAPTERS = {
@@ -49,19 +48,15 @@ Collect = Callable[[list[Section], Mapping[str, str]], list[Labelled]]
 
 
 def pydocs_task(
-    name: str, kind: str, labels: tuple[str, ...], collect: Collect, metrics=""
+    name: str, kind: str, labels: tuple[str, ...], collect: Collect, metric: str
 ) -> Task:
     """A task whose examples are collected from the sections of the standard library."""
 
     def load(directory: Path | None, options: Mapping) -> TaskData:
-        if options["directory"]:
-            raise UserError(
-                f"config.task_data.directory: task '{name}' reads no files; leave it empty"
-            )
-        pretraining = options["pretraining"]
-        corpus = PydocsCorpus(pretraining["directory"])
+        corpus = PydocsCorpus(options["pretraining"]["directory"])
         documents = list(corpus.documents())
-        bounds = find_bounds(pretraining, [position(document.id) for document in documents])
+        positions = [position(document.id) for document in documents]
+        bounds = find_bounds(options["pretraining"], positions)
         split_of = {document.id: bounds.split(document) for document in documents}
         examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
         for section, texts, label in collect(corpus.sections, split_of):
@@ -75,7 +70,7 @@ def pydocs_task(
                 )
         return TaskData(labels, examples)
 
-    return make_task(name, kind, metrics or (), load)
+    return Task(name, kind, (metric,), load)
 
 
 def collect_packages(sections: list[Section], split_of: Mapping[str, str]) -> list[Labelled]:
@@ -93,16 +88,13 @@ def collect_packages(sections: list[Section], split_of: Mapping[str, str]) -> li
                 words = " ".join(paragraph).split()
                 if 6 <= len(words) <= 60 and shared.isdisjoint(map(unmarked, paragraph)):
                     texts[chapter].setdefault(" ".join(words), section.name)
-    return [
-        (section, (text,), label)
-        for label, found in enumerate(texts.values())
-        for text, section in _spread(list(found.items()), CHAPTER_EXAMPLES)
-    ]
-
-
-def _spread(items: list, most: int) -> list:
-    """At most so many of the items, evenly spaced."""
-    return [items[i * len(items) // most] for i in range(most)] if len(items) > most else items
+    examples = []
+    for label, found in enumerate(texts.values()):
+        items = list(found.items())
+        count = min(len(items), CHAPTER_EXAMPLES)
+        for text, section in (items[i * len(items) // count] for i in range(count)):
+            examples.append((section, (text,), label))
+    return examples
 
 
 def collect_code_spans(sections: list[Section], split_of: Mapping[str, str]) -> list[Labelled]:
@@ -151,14 +143,13 @@ def consecutive_sentences(sections: list[Section]) -> list[tuple[str, str, str]]
     Sentences of several sections are left out; none is first twice or second twice.
     """
     shared = shared_sentences(sections)
-    firsts, seconds, pairs = set(), set(), []
+    firsts, seconds, pairs = set(shared), set(shared), []
     for section in sections:
         for docstring in section.docstrings:
             for pair in itertools.pairwise(itertools.chain.from_iterable(docstring)):
                 first, second = map(unmarked, pair)
                 fits = all(4 <= len(sentence.split()) <= 20 for sentence in pair)
-                new = first not in shared | firsts and second not in shared | seconds
-                if fits and new:
+                if fits and first not in firsts and second not in seconds:
                     firsts.add(first)
                     seconds.add(second)
                     pairs.append((section.name, *(" ".join(one.split()) for one in pair)))
@@ -183,32 +174,22 @@ def unmarked(sentence: str) -> str:
 
 def split_marks(sentence: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Words without their code marks, and 1 for each that has a character inside marks."""
-    characters, inside, last = "", [], 0
-    for match in _CODE.finditer(sentence):
-        before, code = sentence[last : match.start()], match.group(2)
-        characters += before + code
-        inside += [0] * len(before) + [1] * len(code)
-        last = match.end()
-    characters += sentence[last:]
-    inside += [0] * (len(sentence) - last)
-    words = list(re.finditer(r"\S+", characters))
+    text, inside = "", []
+    for i, piece in enumerate(_CODE.split(sentence)):  # text, mark, code, text, mark, ...
+        if i % 3 != 1:
+            text += piece
+            inside += [int(i % 3 == 2)] * len(piece)
+    words = list(re.finditer(r"\S+", text))
     return (
         tuple(word.group() for word in words),
         tuple(max(inside[word.start() : word.end()]) for word in words),
     )
 
 
+_PAIRS, _ORDERS = ("random", "next"), ("swapped", "in order")
 TASKS = (
     pydocs_task("package", "classification", tuple(CHAPTERS), collect_packages, "accuracy"),
     pydocs_task("code_spans", "tagging", ("prose", "code"), collect_code_spans, "f1"),
-    pydocs_task(
-        "next_sentence", "classification", ("random", "next"), collect_next_sentences, "accuracy"
-    ),
-    pydocs_task(
-        "sentence_order",
-        "classification",
-        ("swapped", "in order"),
-        collect_sentence_orders,
-        "accuracy",
-    ),
+    pydocs_task("next_sentence", "classification", _PAIRS, collect_next_sentences, "accuracy"),
+    pydocs_task("sentence_order", "classification", _ORDERS, collect_sentence_orders, "accuracy"),
 )

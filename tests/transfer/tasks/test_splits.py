@@ -164,7 +164,7 @@ def test_ones_own_tables_and_folders(tmp_path):
     ("options", "message"),
     [
         ({"dev": "train"}, "config.task_data.dev=train"),
-        ({"directory": "/none/such"}, "config.task_data.directory=/none/such"),
+        ({"directory": "/none/such"}, "/none/such: task 'mr' looks for"),
         ({}, "config.task_data.directory is empty; give the folder of task 'mr'"),
     ],
 )
