@@ -12,9 +12,12 @@ from jaxtyping import Float
 from bertlab.errors import UserError
 from bertlab.transfer.load import Pretrained
 
-HELD_OUT = 0.2  # of a probe's training groups
+HELD_OUT = 0.2  # of a probe's training sentences
 CHOICES = (1e-3, 1e-2, 1e-1, 1.0)
 """Values of C, the inverse of the L2 penalty."""
+
+Tagged = Sequence[tuple[Sequence[str], Sequence[Any]]]
+"""Sentences as (words, tags); a word whose tag is None is only context."""
 
 
 def probe(
@@ -22,20 +25,14 @@ def probe(
     labels: Sequence,
     test_features: Float[np.ndarray, "M D"],
     test_labels: Sequence,
-    groups: Sequence[int] | None = None,
+    groups: Sequence[int],
     seed: int = 0,
 ) -> dict[str, float]:
     """Multinomial logistic regression on standardised features (Peters et al. 2018, section 5.3).
 
-    C is the one with the highest accuracy on a fifth of the training groups, the smallest of equal
-    ones; then all groups are fitted.
-
-    Args:
-        features, labels: Training data, of at least two classes and groups.
-        test_features, test_labels: Used only for scoring; a class that training lacks is an error.
-        groups: [N] Words of one group, such as a sentence, are held out together; None: each word
-            by itself.
-        seed: Chooses the held-out groups.
+    C is the one with the highest accuracy on a fifth of the training words, the smallest of equal
+    ones; then all are fitted. Words of one of the `groups` [N], such as a sentence, are held out
+    together, by `seed`.
 
     Returns:
         `accuracy` on the test words, its `standard_error` (words of one sentence are dependent, so
@@ -48,7 +45,6 @@ def probe(
     from sklearn.preprocessing import StandardScaler
 
     labels, test_labels = np.asarray(labels), np.asarray(test_labels)
-    groups = np.arange(len(labels)) if groups is None else np.asarray(groups)
     split = GroupShuffleSplit(1, test_size=HELD_OUT, random_state=seed)
     fitted, held_out = next(split.split(features, labels, groups))
 
@@ -58,7 +54,7 @@ def probe(
 
     scores = [fit(c, fitted).score(features[held_out], labels[held_out]) for c in CHOICES]
     best = CHOICES[int(np.argmax(scores))]
-    accuracy = float(fit(best, np.arange(len(labels))).score(test_features, test_labels))
+    accuracy = float(fit(best, slice(None)).score(test_features, test_labels))
     names, counts = np.unique(labels, return_counts=True)
     return {
         "accuracy": accuracy,
@@ -83,10 +79,6 @@ def control_labels(
     return [label[word] for word in words], [label[word] for word in test_words]
 
 
-Tagged = Sequence[tuple[Sequence[str], Sequence[Any]]]
-"""Sentences as (words, tags); a word whose tag is None is only context."""
-
-
 def probe_layers(
     model: Pretrained, train: Tagged, test: Tagged, max_words: int = 10_000, seed: int = 0
 ) -> list[dict[str, float]]:
@@ -98,16 +90,16 @@ def probe_layers(
         A dict a layer: those of `probe`, `train_words`, `test_words`, `control_accuracy` and
         `selectivity`, which is accuracy − control_accuracy.
     """
-    train_words, tags, groups, features = encoded(model, train, max_words, seed)
-    test_words, test_tags, _, test_features = encoded(model, test, max_words, seed)
-    control, test_control = control_labels(train_words, test_words, tags, seed)
+    words, tags, groups, states = encoded(model, train, max_words, seed)
+    test_words, test_tags, _, test_states = encoded(model, test, max_words, seed)
+    control, test_control = control_labels(words, test_words, tags, seed)
     rows = []
-    for ours, theirs in zip(features, test_features):
-        found = probe(ours, tags, theirs, test_tags, groups, seed)
-        by_heart = probe(ours, control, theirs, test_control, groups, seed)["accuracy"]
-        found |= {"train_words": len(tags), "test_words": len(test_tags)}
-        found |= {"control_accuracy": by_heart, "selectivity": found["accuracy"] - by_heart}
-        rows.append(found)
+    for features, test_features in zip(states, test_states):
+        row = probe(features, tags, test_features, test_tags, groups, seed)
+        by_heart = probe(features, control, test_features, test_control, groups, seed)["accuracy"]
+        row |= {"train_words": len(tags), "test_words": len(test_tags)}
+        row |= {"control_accuracy": by_heart, "selectivity": row["accuracy"] - by_heart}
+        rows.append(row)
     return rows
 
 
@@ -120,12 +112,11 @@ def encoded(model: Pretrained, sentences: Tagged, max_words: int, seed: int):
         raise UserError(f"max_words={max_words} leaves none of {len(sentences)} sentences")
     embeddings = model.embed([list(words) for words, _ in chosen], pretokenized=True)
     states = np.concatenate([embedding.states for embedding in embeddings], axis=1)
-    words, tags = ([item for sentence in chosen for item in sentence[i]] for i in (0, 1))
-    groups = np.repeat(np.arange(len(chosen)), [len(sentence[0]) for sentence in chosen])
-    tagged = np.flatnonzero([tag is not None for tag in tags])
-    return (
-        [words[at] for at in tagged],
-        [tags[at] for at in tagged],
-        groups[tagged],
-        states[:, tagged],
-    )
+    items = [
+        (word, tag, number)
+        for number, sentence in enumerate(chosen)
+        for word, tag in zip(*sentence, strict=True)
+    ]
+    tagged = [at for at, (_, tag, _) in enumerate(items) if tag is not None]
+    words, tags, groups = zip(*(items[at] for at in tagged))
+    return list(words), list(tags), np.array(groups), states[:, tagged]
