@@ -25,17 +25,18 @@ def open_writers(
     asked = [name for name in names.split(",") if name not in ("", "jsonl")]
     if not set(asked) <= set(openers):
         raise UserError(f"config.writers={names} may name jsonl, {', '.join(openers)}")
-    asked = asked if jax.process_index() == 0 else []
-    return [openers[name](run, config, resumed) for name in asked]
+    return [openers[name](run, config, resumed) for name in asked if jax.process_index() == 0]
 
 
 def tensorboard_writer(run: RunDirectory, config: Mapping, resumed: int | None):
     """Event files in RUN/tensorboard, without the steps that a resumed run writes again."""
     from tensorboardX import SummaryWriter
 
-    purge_step = None if resumed is None else resumed + 1
-    directory, suffix = str(run.path / "tensorboard"), f".{resumed or 0}"
-    client = SummaryWriter(directory, purge_step=purge_step, filename_suffix=suffix)
+    client = SummaryWriter(
+        str(run.path / "tensorboard"),
+        purge_step=None if resumed is None else resumed + 1,
+        filename_suffix=f".{resumed or 0}",
+    )
     atexit.register(client.close)
 
     def write(line):
@@ -53,7 +54,6 @@ def wandb_writer(run: RunDirectory, config: Mapping, resumed: int | None):
     client = wandb.init(dir=run.path, name=run.path.name, id=name, resume="allow", config=config)
     run.write("wandb", client.id)
     client.define_metric("*", step_metric="step")
-    atexit.register(client.finish)
     return lambda line: client.log({"step": line["step"]} | numbers(line))
 
 

@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,12 @@ PACKAGES = ("bertlab", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "nu
 
 def describe_environment() -> dict[str, Any]:
     """Versions, devices, commit and command of this process."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+    has_git = shutil.which("git") is not None
     return {
         "python": platform.python_version(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
@@ -23,16 +30,7 @@ def describe_environment() -> dict[str, Any]:
         "backend": jax.default_backend(),
         "devices": [device.device_kind for device in jax.devices()],
         "processes": jax.process_count(),
-        "git_commit": git("rev-parse", "HEAD"),
-        "git_changed_files": git("status", "--porcelain", "--untracked-files=no").splitlines(),
+        "git_commit": git("rev-parse", "HEAD") if has_git else "",
+        "git_changed_files": git("status", "--short", "-uno").splitlines() if has_git else [],
         "command": " ".join(sys.argv),
     }
-
-
-def git(*arguments: str) -> str:
-    """Git's answer on the source tree; "" without a checkout or without git."""
-    command = ["git", "-C", str(Path(__file__).parent), *arguments]
-    try:
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-    except FileNotFoundError:
-        return ""

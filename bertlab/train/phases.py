@@ -9,7 +9,6 @@ An objective with weight 0 costs nothing in a phase, unless another one reads it
 share the run's optimiser, schedule and held-out batches.
 """
 
-import ast
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertlab.config.load import set_key
+from bertlab.config.load import override
 from bertlab.errors import UserError
 from bertlab.objectives.program import Program
 
@@ -54,21 +53,17 @@ def phase_configs(config: ConfigDict) -> list[tuple[int, ConfigDict]]:
     if not text.strip():
         return [(steps, config)]
     phases, done = [], 0.0
-    for part in text.split(";"):
-        try:
-            share, *settings = part.split()
-            done += float(share)
-            phase = config.copy_and_resolve_references()
-            for setting in settings:
-                key, _, value = setting.partition("=")
-                if not KEYS.fullmatch(key):
-                    raise KeyError(f"{key} may not change")
-                set_key(phase, key, ast.literal_eval(value))
-        except (AttributeError, KeyError, SyntaxError, TypeError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise UserError(f"config.train.phases: {part.strip()!r}: {reason}") from None
+    for part in map(str.strip, text.split(";")):
+        share, *settings = part.split()
+        phase = override(config.copy_and_resolve_references(), [f"--config.{s}" for s in settings])
+        if other := [s for s in settings if not KEYS.fullmatch(s.partition("=")[0])]:
+            raise UserError(f"config.train.phases: {part!r}: {other[0]} may not change in a run")
         if not any(any(weights_of(entry)) for entry in phase.objectives.values()):
-            raise UserError(f"config.train.phases: {part.strip()!r} trains no objective")
+            raise UserError(f"config.train.phases: {part!r} trains no objective")
+        try:
+            done += float(share)
+        except ValueError as error:
+            raise UserError(f"config.train.phases: {part!r}: {error}") from None
         phases.append((round(done * steps), phase))
     ends = [0, *(end for end, _ in phases)]
     if abs(done - 1) > 1e-6 or (steps and ends != sorted(set(ends))):

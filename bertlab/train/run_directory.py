@@ -44,7 +44,7 @@ class RunDirectory:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def lock(self) -> contextlib.AbstractContextManager:
-        """Held by process 0 of the run that trains here; a context manager."""
+        """Held by process 0 of the run that trains here."""
         self.path.mkdir(parents=True, exist_ok=True)
         if jax.process_index() > 0:
             return contextlib.nullcontext()
@@ -52,9 +52,7 @@ class RunDirectory:
         try:
             return lock.acquire()
         except filelock.Timeout:
-            raise UserError(
-                f"another process trains in {self.path}; wait, or give another --workdir"
-            ) from None
+            raise UserError(f"another process trains in {self}: give another --workdir") from None
 
     def read(self, name: str, default: Any = None) -> Any:
         """The value of NAME.json; the default if there is no such file."""
@@ -66,34 +64,22 @@ class RunDirectory:
 
     def config(self) -> dict[str, Any]:
         """The config, nested."""
-        config = self.read("config")
-        if config is None:
-            raise UserError(
-                f"{self.path} has no config.json; give the --workdir of a `bertlab train`"
-            )
+        if (config := self.read("config")) is None:
+            raise UserError(f"{self} has no config.json; give the --workdir of a `bertlab train`")
         return config
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; one that a killed process left unfinished is not among
-        them."""
+        """The lines of metrics.jsonl, but for one that a killed process left unfinished."""
         path = self.path / "metrics.jsonl"
-        if not path.exists():
-            return []
-        return [
-            json.loads(line)
-            for line in path.read_text(encoding="utf-8").splitlines(keepends=True)
-            if line.endswith("\n")
-        ]
+        *lines, _ = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
+        return [json.loads(line) for line in lines]
 
     def cut_metrics(self, step: int, last: int) -> None:
         """Drops the lines that a run resumed from `step` writes again: later ones, and the
         evaluations at the last step."""
         if jax.process_index() > 0:
             return
-        kept = [
-            line
-            for line in self.metrics()
-            if line["step"] <= step and (line["step"] < last or line["split"] == "train")
-        ]
-        text = "".join(json_line(line) for line in kept)
+        kept = [line for line in self.metrics() if line["step"] <= step]
+        kept = [line for line in kept if line["step"] < last or line["split"] == "train"]
+        text = "".join(map(json_line, kept))
         (self.path / "metrics.jsonl").write_text(text, encoding="utf-8")

@@ -44,8 +44,7 @@ def init_state(program: Program, optimizer, mesh: Mesh, seed: int, batch, start=
 
     Args:
         program: Model and all objectives of the run.
-        optimizer: From `build_optimizer`.
-        mesh: From `build_mesh`.
+        optimizer, mesh: From `build_optimizer` and `build_mesh`.
         seed: Of the initial parameters.
         batch: An example, for its shapes.
         start: (fresh parameters as NumPy arrays) -> those to start from; None: the fresh ones.
@@ -66,10 +65,8 @@ def init_state(program: Program, optimizer, mesh: Mesh, seed: int, batch, start=
 
 
 def abstract_state(program: Program, optimizer, mesh: Mesh, batch, carry=None) -> TrainState:
-    """Shapes and shardings of a state: moments like their parameters, scalars on all devices.
-
-    Arguments as for `init_state`; `carry` is from `zero_carry`, or None.
-    """
+    """Shapes and shardings of a state: moments like their parameters, scalars on all devices; the
+    carry is from `zero_carry`, or None."""
 
     def place(shape, sharding):
         # The part of an optimiser that does not train a parameter has a node without arrays for it.

@@ -51,7 +51,7 @@ def test_phases_are_differences_of_configs():
     [
         ("0.5 data.seq_len=16", "must add up to 1"),
         ("data.seq_len=16; 1.0", "could not convert"),
-        ("0.5 data.corpus=x; 0.5", "data.corpus may not change"),
+        ("0.5 data.corpus=x; 0.5", "data.corpus=x may not change"),
         ("0.5 objectives.mlm.weight=0; 0.5", "trains no objective"),
         ("0.5 data.seq_len='x'; 0.5", "seq_len"),
         ("0.5; 0.001; 0.499", "at least one step of 20"),
