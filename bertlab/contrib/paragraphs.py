@@ -84,7 +84,7 @@ def build_inference(model: Pretrained, negatives: int, weights: np.ndarray, keep
         weights: Of each word among the negatives, 0 for those that are no words.
         keep: Probability of each word to be read in an epoch.
     """
-    body, width = model.body, model.body.shape.width
+    body, width = model.program.body, model.program.body.shape.width
 
     def infer(params, tokens, seed) -> Float[Array, "B D"]:
         is_word = jnp.asarray(weights > 0)[tokens]

@@ -177,7 +177,7 @@ def floor_metrics(model: Pretrained, prepared: Prepared, batches, params) -> Met
         print(f"no floors: {reason}")
         return {}
     counts = tuple(prepared.counts.tolist())
-    vocabulary = dataclasses.replace(model.vocabulary, counts=counts)
+    vocabulary = dataclasses.replace(model.program.vocabulary, counts=counts)
     program = dataclasses.replace(model.program, vocabulary=vocabulary)
     for name, of in floors.floors(program, batches, chain, relations, params).items():
         if isinstance(of, str):

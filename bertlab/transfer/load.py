@@ -6,29 +6,30 @@ width.
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from bertlab import objectives
 from bertlab.config.defaults import base_config
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
-from bertlab.models.base import Body, Encoded, View, sides_of
+from bertlab.models.base import Encoded, View, sides_of
 from bertlab.models.lora import Lora
 from bertlab.models.presets import build_body, model_direction, model_shape
-from bertlab.objectives.base import Objective, Vocabulary
+from bertlab.objectives.base import Objective
 from bertlab.objectives.program import Program
 from bertlab.train.build import vocabulary_of
 from bertlab.train.checkpoint import load_params
 from bertlab.train.phases import trained_objectives
 from bertlab.train.run_directory import RunDirectory
-from bertlab.transfer.batches import collate
+from bertlab.transfer.batches import Batches, by_row
+from bertlab.transfer.heads import pooled
 from bertlab.transfer.inputs import NEW_TOKENS, Inputs, Layout
 
 POOLINGS = ("mean", "max", "first", "last", "pooler")
@@ -62,23 +63,32 @@ class Pretrained:
     Attributes:
         config: Of its run; keys that an import lacks have their defaults.
         params: Tree of float32 NumPy arrays, with low-rank updates added to their kernels.
-        body: The encoder's Linen module.
         tokenizer: Text to ids and back.
-        vocabulary: What objectives know of the tokenizer, without counts.
-        objectives: Of a pretraining, by name; {} of a fine-tuning, whose heads are only in
-            `params`.
-        program: Body and objectives as pure functions of parameters.
+        program: Body and objectives as pure functions of parameters; no objectives of a
+            fine-tuning, whose heads are only in `params`.
         step: Of the checkpoint; None: the last.
     """
 
     config: ConfigDict
     params: Any
-    body: Body
     tokenizer: Tokenizer
-    vocabulary: Vocabulary
-    objectives: Mapping[str, Objective]
     program: Program
     step: int | None = None
+
+    @property
+    def objectives(self) -> Mapping[str, Objective]:
+        """Of a pretraining, by name."""
+        return self.program.objectives
+
+    @property
+    def trained(self) -> list[str]:
+        """The objectives with a weight before the checkpoint; others' parameters are untrained."""
+        return trained_objectives(self.config, self.step) if self.objectives else []
+
+    @property
+    def longest(self) -> int:
+        """The most positions of a text, special tokens included."""
+        return longest_text(self.program.body.shape)
 
     def encode(self, batch: View) -> Encoded:
         """Hidden states of every layer, on the device, without dropout.
@@ -112,22 +122,25 @@ class Pretrained:
         if pooling == "pooler" and "pooler" not in self.params["body"]:
             raise UserError("pooling='pooler': this model's pooler is untrained; choose another")
         rows, units = self._rows(texts, pretokenized)
-        found, widths = [None] * len(rows), ()
-        for indices, view in self._batches(rows):
-            encoded = self.encode(view)
+        longest = max((len(row["tokens"]) for row in rows), default=1)
+        buckets = [1 << n for n in range(3, (longest - 1).bit_length() + 1)] or [8]
+        data = {"seq_len": min(buckets[-1], self.longest), "batch_size": ROWS, "buckets": buckets}
+        batches = Batches(rows, ConfigDict(data | {"seed": 0}), self.tokenizer.pad_id).evaluation()
+        outputs, widths = [], ()
+        for batch in batches:
+            encoded = self.encode(batch)
             _, states = encoded.widest()
-            numbers = range(len(states)) if layers == "all" else [n % len(states) for n in layers]
-            states = [states[number] for number in numbers]
+            states = states if layers == "all" else [states[number] for number in layers]
             if pooling == "pooler":
-                states = [self._pool(self._device_params, encoded, view)]
+                states = [self._pool(self._device_params, encoded, batch)]
             elif pooling is not None:
-                states = [pooled(layer, view["documents"] > 0, pooling) for layer in states]
+                states = [pooled(x.astype(np.float32), batch, pooling, 1)[:, 0] for x in states]
             widths = tuple(layer.shape[-1] for layer in states)
-            joined = np.zeros((len(states), *states[0].shape[:-1], max(widths)), np.float32)
+            joined = np.zeros((ROWS, len(states), *states[0].shape[1:-1], max(widths)), np.float32)
             for number, layer in enumerate(states):
-                joined[number, ..., : widths[number]] = layer
-            for number, index in enumerate(indices):
-                found[index] = joined[:, number]
+                joined[:, number, ..., : widths[number]] = layer
+            outputs.append({"states": joined})
+        found = [output["states"] for output in by_row(batches, outputs)]
         if pooling is not None:
             return np.stack(found)
         return [
@@ -162,27 +175,6 @@ class Pretrained:
             units.append((names, positions))
         return rows, units
 
-    def _batches(self, rows) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
-        """(Numbers of rows, their view) of a few rows of similar length."""
-        lengths = [len(row["tokens"]) for row in rows]
-        order = sorted(range(len(rows)), key=lengths.__getitem__)
-        for first in range(0, len(order), ROWS):
-            indices = order[first : first + ROWS]
-            shapes = {name: (value.shape, value.dtype) for name, value in rows[indices[0]].items()}
-            width = min(max(8, 1 << (lengths[indices[-1]] - 1).bit_length()), self.longest)
-            chosen = [rows[index] for index in indices]
-            yield indices, collate(chosen, shapes, width, ROWS, self.tokenizer.pad_id)
-
-    @property
-    def longest(self) -> int:
-        """The most positions of a text, special tokens included."""
-        return longest_text(self.body.shape)
-
-    @property
-    def trained(self) -> list[str]:
-        """The objectives with a weight before the checkpoint; others' parameters are untrained."""
-        return trained_objectives(self.config, self.step) if self.objectives else []
-
     @functools.cached_property
     def _device_params(self):
         return jax.device_put(self.params)
@@ -194,7 +186,8 @@ class Pretrained:
     @functools.cached_property
     def _pool(self):
         def pool(params, encoded, view):
-            return self.body.apply({"params": params["body"]}, encoded, view, method="pool")
+            variables = {"params": params["body"]}
+            return self.program.body.apply(variables, encoded, view, method="pool")
 
         return jax.jit(pool)
 
@@ -203,20 +196,6 @@ def longest_text(shape) -> int:
     """The most positions of a text that a body of this shape reads."""
     learned = getattr(shape, "position_encoding", "") == "learned"
     return shape.max_positions if learned else NO_LIMIT
-
-
-def pooled(
-    states: Float[Array, "B L D"], inside: Bool[np.ndarray, "B L"], pooling: str
-) -> Float[np.ndarray, "B D"]:
-    """One vector a row, from its positions `inside`, which come first."""
-    states, inside = np.asarray(states, np.float32), np.asarray(inside)
-    if pooling == "first":
-        return states[:, 0]
-    if pooling == "last":
-        return states[np.arange(len(states)), inside.sum(1) - 1]
-    if pooling == "max":
-        return np.where(inside[..., None], states, -np.inf).max(1)
-    return np.where(inside[..., None], states, 0).sum(1) / inside.sum(1)[:, None].clip(1)
 
 
 def is_finetuning(config: Mapping[str, Any]) -> bool:
@@ -232,11 +211,7 @@ def run_config(run: str | Path) -> ConfigDict:
 def with_defaults(saved: Mapping[str, Any]) -> ConfigDict:
     """The content of a config.json, or a part of it, in a config of all keys."""
     config = base_config()
-    for name, value in saved.items():
-        if isinstance(value, Mapping) and name in config:
-            config[name].update(ConfigDict(value))
-        else:
-            config[name] = ConfigDict(value) if isinstance(value, Mapping) else value
+    config.update(ConfigDict(saved))
     return config
 
 
@@ -244,15 +219,15 @@ def load(path: str | Path, step: int | None = None) -> Pretrained:
     """Opens a run or an imported model."""
     run, config = RunDirectory(path), run_config(path)
     tokenizer = load_tokenizer(run.tokenizer)
-    vocabulary = vocabulary_of(tokenizer)
-    built = {}
-    if config.objectives and not is_finetuning(config):
-        built = objectives.build(config.objectives)
-    body = build_body(model_shape(config.model, embedded_tokens(config, tokenizer)))
-    params = merged_params(run, step)
-    stream = config.data.get("format") == "stream"
-    program = Program(body, built, vocabulary, stream=stream)
-    return Pretrained(config, params, body, tokenizer, vocabulary, built, program, step)
+    has_objectives = len(config.objectives) and not is_finetuning(config)
+    built = objectives.build(config.objectives) if has_objectives else {}
+    program = Program(
+        build_body(model_shape(config.model, embedded_tokens(config, tokenizer))),
+        built,
+        vocabulary_of(tokenizer),
+        stream=config.data.get("format") == "stream",
+    )
+    return Pretrained(config, merged_params(run, step), tokenizer, program, step)
 
 
 def merged_params(run: RunDirectory, step: int | None = None):

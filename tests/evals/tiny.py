@@ -68,7 +68,7 @@ def model_of(family: str, objectives: dict, size: int = len(PIECES), **model) ->
     vocabulary = Vocabulary(size, **IDS, counts=tuple(range(1, size + 1)))
     program = Program(body, objectives, vocabulary)
     params = random_params(program, EMPTY)
-    return Pretrained(config, params, body, TOKENIZER, vocabulary, objectives, program)
+    return Pretrained(config, params, TOKENIZER, program)
 
 
 @functools.cache
