@@ -11,19 +11,23 @@ Measured results are in README.md.
 
 from common import BODIES, read_setting
 
+from bertlab.config import load_config
+
 
 def get_study(arguments=None):
     setting = read_setting(arguments, seeds=1)
-    length, rows = setting.pretraining["data.seq_len"], setting.pretraining["data.batch_size"]
+    recipe = setting.recipe("bert", objectives="mlm")
+    data = load_config(recipe, setting.pretraining).data
     changes = {
         "scale=tiny": {},
         "15 % masked": {"objectives.mlm.rate": 0.15},
         "45 % masked": {"objectives.mlm.rate": 0.45},
         "b2 of 0.999": {"optimizer.b2": 0.999},
-        "rows half as long": {"data.seq_len": length // 2, "data.batch_size": 2 * rows},
-        "four times the pieces": {
-            "data.tokenizer.vocab_size": 4 * setting.pretraining["data.tokenizer.vocab_size"]
+        "rows half as long": {
+            "data.seq_len": data.seq_len // 2,
+            "data.batch_size": 2 * data.batch_size,
         },
+        "four times the pieces": {"data.tokenizer.vocab_size": 4 * data.tokenizer.vocab_size},
     }
     trials = {name: {**setting.transformer, **change} for name, change in changes.items()}
     trials["the papers' body"] = dict(BODIES["paper"])  # and the recipe's rate and β2
@@ -32,7 +36,7 @@ def get_study(arguments=None):
         name="trials",
         title="The trials behind scale=tiny",
         question="What does each setting of scale=tiny give, all else equal?",
-        config=setting.recipe("bert", objectives="mlm"),
+        config=recipe,
         axes={"trial": trials},
         overrides=setting.overrides,
     )
