@@ -12,12 +12,10 @@ import ast
 import functools
 import hashlib
 import itertools
-import os
 import re
 import sys
 import sysconfig
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,12 +29,15 @@ _VERSION = 5
 _LEFT_OUT = frozenset(
     "distutils ensurepip idlelib lib2to3 site sysconfig tkinter turtle turtledemo venv".split()
 )
-_TEST_FOLDERS = frozenset("test tests idle_test __pycache__".split())
+_TEST_FOLDERS = frozenset("test tests idle_test".split())
 _SECTION_WORDS = 200
 _TOPICS = "pydoc_data.topics"
 # The language reference sets code in straight quotes, and English words in curly ones.
 _QUOTED_CODE = re.compile(r'"([^"`]+)"')
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+Docstring = tuple[tuple[str, ...], ...]
+"""Paragraphs of sentences."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,11 @@ class Section:
 
     Attributes:
         name: `json.decoder`; `pydoc_data.topics:assert`; `ast#1`, `ast#2`, ...
-        docstrings: paragraphs (tuples of sentences) of each docstring, in the order of the file.
+        docstrings: in the order of the file.
     """
 
     name: str
-    docstrings: tuple[tuple[tuple[str, ...], ...], ...]
+    docstrings: tuple[Docstring, ...]
 
     @property
     def package(self) -> str:
@@ -98,44 +99,41 @@ class PydocsCorpus:
 
 def _sources() -> dict[str, Path]:
     """Dotted name to file of each module of the standard library, by name."""
-    root = sysconfig.get_paths()["stdlib"]
-    found = {}
-    for folder, subfolders, files in os.walk(root):
-        if folder == root:
-            subfolders[:] = [name for name in subfolders if _is_read(name)]
-            files = [name for name in files if _is_read(name.removesuffix(".py"))]
-        subfolders[:] = [name for name in subfolders if name not in _TEST_FOLDERS]
-        for file in files:
-            path = Path(folder, file)
+    root, found = Path(sysconfig.get_paths()["stdlib"]), {}
+    for package in sys.stdlib_module_names - _LEFT_OUT:
+        for path in (root / f"{package}.py", *(root / package).rglob("*.py")):
             parts = path.relative_to(root).with_suffix("").parts
-            if path.suffix == ".py":
-                found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+            if path.is_file() and _TEST_FOLDERS.isdisjoint(parts[:-1]):
+                found[".".join(parts).removesuffix(".__init__")] = path
     return dict(sorted(found.items()))
 
 
-def _is_read(package: str) -> bool:
-    return package in sys.stdlib_module_names and package not in _LEFT_OUT
-
-
-def _extract(sources: dict[str, Path]) -> Iterator[tuple[str, list]]:
-    """(Name, paragraphs of each docstring) of each section.
+def _extract(sources: dict[str, Path]) -> Iterator[tuple[str, list[list[tuple[str, ...]]]]]:
+    """(Name, docstrings) of each section.
 
     A docstring or paragraph is given to the first section that has it.
     """
     docstrings_before, paragraphs_before = set(), set()
     for name, docstrings in _documented(sources):
-        new = [text for text in docstrings if _is_new(text, docstrings_before)]
         prose = [
             [
                 sentences
                 for sentences in paragraphs(text)
                 if _is_new(" ".join(sentences), paragraphs_before)
             ]
-            for text in new
+            for text in docstrings
+            if _is_new(text, docstrings_before)
         ]
         stretches = [stretch for stretch in _cut(prose) if stretch]
         for number, stretch in enumerate(stretches, 1):
             yield name if len(stretches) == 1 else f"{name}#{number}", stretch
+
+
+def _is_new(text: str, before: set[str]) -> bool:
+    """Whether this text is new, except for white space; adds it to those before."""
+    size = len(before)
+    before.add(" ".join(text.split()))
+    return len(before) > size
 
 
 def _cut(docstrings: list[list[tuple[str, ...]]]) -> Iterator[list[list[tuple[str, ...]]]]:
@@ -154,48 +152,26 @@ def _cut(docstrings: list[list[tuple[str, ...]]]) -> Iterator[list[list[tuple[st
     yield stretch
 
 
-def _is_new(text: str, before: set[str]) -> bool:
-    """Whether this text is new, except for white space; adds it to those before."""
-    plain = " ".join(text.split())
-    if plain in before:
-        return False
-    before.add(plain)
-    return True
-
-
-def _documented(sources: dict[str, Path]) -> Iterator[tuple[str, list[str]]]:
+def _documented(sources: dict[str, Path]) -> Iterator[tuple[str, Iterable[str]]]:
     """(Name, docstrings) of each module and topic."""
     for name, path in sources.items():
-        source = path.read_bytes()
-        if name != _TOPICS and b'"""' not in source and b"'''" not in source:
-            continue
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                tree = ast.parse(source)
-        except (SyntaxError, ValueError):
-            continue
+        tree = ast.parse(path.read_bytes())
         if name != _TOPICS:
-            yield name, list(_docstrings(tree))
+            yield name, _docstrings(tree)
             continue
-        for topic, text in _topics(tree):
-            blocks = re.split(r"\n\s*\n", text.strip())
-            marked = "\n\n".join(_QUOTED_CODE.sub(r"``\1``", block) for block in blocks)
-            yield f"{name}:{topic}", [marked]
-
-
-def _topics(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    for statement in tree.body:
-        dictionary = getattr(statement, "value", None)
-        if isinstance(dictionary, ast.Dict):
-            yield from ast.literal_eval(dictionary).items()
+        for statement in tree.body:
+            dictionary = getattr(statement, "value", None)
+            if isinstance(dictionary, ast.Dict):
+                for topic, text in ast.literal_eval(dictionary).items():
+                    blocks = re.split(r"\n\s*\n", text.strip())
+                    marked = [_QUOTED_CODE.sub(r"``\1``", block) for block in blocks]
+                    yield f"{name}:{topic}", ["\n\n".join(marked)]
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
-    """Docstrings under `node` in the order of the file."""
+    """Docstrings under `node`; only statements are visited, since most nodes are expressions."""
     if isinstance(node, _DOCUMENTED) and (docstring := ast.get_docstring(node)):
         yield docstring
-    # Only statements are visited: most nodes of a tree are expressions.
     for block in ("body", "orelse", "finalbody", "handlers"):
         for child in getattr(node, block, ()):
             yield from _docstrings(child)

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertlab.data.documents import Document
-from bertlab.errors import UserError
 
 # Raise it with every change that changes the text.
 _VERSION = 1
@@ -62,13 +61,12 @@ class Language:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A document and the hidden variables it was made from.
+    """A document of N sentences and W words, and the hidden variables it was made from.
 
     Attributes:
-        topic: its topic.
-        sentence_lengths: int64 [sentences], words of each sentence.
-        states: int64 [words], hidden state of each word.
-        words: int64 [words], index of each word.
+        sentence_lengths: int64 [N].
+        states: int64 [W], hidden state of each word.
+        words: int64 [W], index of each word.
     """
 
     topic: int
@@ -92,15 +90,6 @@ def language(
     of `transition` are made in the same way. With equal `sentence_words` that divide seq_len - 3,
     rows of `segment_pair` are whole sentences, never cut.
     """
-    for key, (shortest, longest) in {
-        "sentence_words": sentence_words,
-        "document_sentences": document_sentences,
-    }.items():
-        if not 1 <= shortest <= longest:
-            raise UserError(
-                f"config.data.synthetic.{key}=({shortest}, {longest}) is not the shortest and the"
-                " longest, such as (4, 12)"
-            )
     sequence = np.random.SeedSequence(seed, spawn_key=(_LANGUAGE_STREAM,))
     rng = np.random.default_rng(sequence)
     emission = _peaked_rows(rng, (states, vocab_size))
@@ -180,9 +169,8 @@ def _stationary(transition: np.ndarray) -> np.ndarray:
 
 
 def _uniform_lengths(shortest: int, longest: int) -> np.ndarray:
-    lengths = np.zeros(longest)
-    lengths[shortest - 1 :] = 1 / (longest - shortest + 1)
-    return lengths
+    number = longest - shortest + 1
+    return np.concatenate([np.zeros(shortest - 1), np.full(number, 1 / number)])
 
 
 def _cumulative(probabilities: np.ndarray) -> np.ndarray:

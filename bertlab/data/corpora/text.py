@@ -7,6 +7,7 @@ import io
 import json
 import lzma
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from bertlab.errors import UserError
 
 # Characters. A longer stretch without a blank line is cut at a line end, to bound memory.
 _LARGEST_DOCUMENT = 1_000_000
-_PLAIN = (".txt", ".train", ".dev", ".test")
+_NAME = re.compile(r".+\.(txt|train|dev|test|jsonl)(\.(gz|xz|zst))?", re.IGNORECASE)
 
 
 class TextCorpus:
@@ -44,7 +45,7 @@ class TextCorpus:
         folder = os.path.commonpath([path.parent for path in self._files])
         self._names = [path.relative_to(folder).as_posix() for path in self._files]
         for path in self._files:
-            if _text_format(path) not in (*_PLAIN, ".jsonl"):
+            if not _NAME.fullmatch(path.name):
                 raise UserError(
                     f"config.data.corpus: {path} is neither .txt nor .jsonl (plain, .gz, .xz or"
                     " .zst); narrow the glob or rename the file"
@@ -56,7 +57,7 @@ class TextCorpus:
 
     def documents(self) -> Iterator[Document]:
         for name, path in zip(self._names, self._files, strict=True):
-            has_records = _text_format(path) == ".jsonl"
+            has_records = _NAME.fullmatch(path.name)[1].lower() == "jsonl"
             for number, text in _records(path) if has_records else self._texts(path):
                 yield from make_documents(f"{name}:{number}", text, joins_lines=not has_records)
 
@@ -84,20 +85,11 @@ def _records(path: Path) -> Iterator[tuple[int, str]]:
         if not line.strip():
             continue
         try:
-            text = json.loads(line)["text"]
-        except (ValueError, KeyError, TypeError) as error:
+            # JSON can spell half a surrogate pair, which no tokenizer can hold.
+            text = json.loads(line)["text"].encode("utf-16-le", "surrogatepass")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f'{path}:{number}: not a JSON object with a "text"') from error
-        if not isinstance(text, str):
-            raise UserError(f'{path}:{number}: the "text" is not a string')
-        # JSON can spell half a surrogate pair, which no tokenizer can hold.
-        yield number, text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-def _text_format(path: Path) -> str:
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in _OPENERS:
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
+        yield number, text.decode("utf-16-le", "replace")
 
 
 def digest_files(settings: str, names: list[str], paths: list[Path]) -> str:

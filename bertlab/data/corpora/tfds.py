@@ -1,9 +1,8 @@
 """TFDS datasets on disk, read without TensorFlow."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import tensorflow_datasets as tfds
 
@@ -23,10 +22,15 @@ class TfdsCorpus:
     """
 
     def __init__(self, name: str, split: str = "train", field: str = "text"):
-        builder, self._examples = open_dataset(name, split, "config.data.tfds.split")
+        folder = Path(name).expanduser().absolute()
+        if folder.is_dir():
+            builder = tfds.builder_from_directory(folder)
+        else:
+            builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
         if field not in builder.info.features:
             fields = ", ".join(builder.info.features)
             raise UserError(f'config.data.tfds.field="{field}" is not one of {fields}')
+        self._examples = builder.as_data_source(split=split)
         self._field, self._folder = field, Path(builder.data_dir)
         self._name = f"{builder.info.full_name}/{split}"
 
@@ -39,20 +43,3 @@ class TfdsCorpus:
         for number in range(len(self._examples)):
             text = self._examples[number][self._field].decode()
             yield from make_documents(f"{self._name}:{number}", text)
-
-
-def open_dataset(
-    name: str, split: str, key: str
-) -> tuple[tfds.core.DatasetBuilder, Sequence[dict[str, Any]]]:
-    """A dataset and random access to the examples of a split; `key` names the split in errors."""
-    folder = Path(name).expanduser().absolute()
-    try:
-        if folder.is_dir():
-            builder = tfds.builder_from_directory(folder)
-        else:
-            builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
-        return builder, builder.as_data_source(split=split)
-    # No such version is an assertion; other formats than array_record need TensorFlow.
-    except (tfds.core.DatasetNotFoundError, AssertionError, NotImplementedError, ValueError) as e:
-        reason = " ".join(str(e).split())
-        raise UserError(f'TFDS does not read "{name}" with {key}="{split}": {reason}') from e
