@@ -4,7 +4,8 @@ often each answer occurs and what stands at the predicted position."""
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
+from scipy.special import entr
 
 from bertlab.evals.by_class import by_class
 from bertlab.evals.scoring import scoring
@@ -28,11 +29,8 @@ def guessing(
     """Nats; None: unknown. By default the entropy of the tokens' frequencies, if the objective's
     models predict tokens (`scoring`).
 
-    Args:
-        objective: Any.
-        counts: How often each id occurs in the training text.
-        batches: Held-out batches, for labels.
-        viewed: The objective whose view it shares, if it does.
+    `counts` say how often each id occurs in the training text, held-out `batches` have labels, and
+    `viewed` is the objective whose view this one shares, if it does.
     """
     how = scoring(objective)
     return entropy(counts) if how.forward or how.backward or how.hidden else None
@@ -40,12 +38,7 @@ def guessing(
 
 def entropy(counts: Int[np.ndarray, "V"]) -> float:
     """−Σ p log p, p in proportion to the counts."""
-    return -float(x_log_x(counts / counts.sum()).sum())
-
-
-def x_log_x(x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    """x log x, 0 at 0."""
-    return x * np.log(np.where(x > 0, x, 1.0))
+    return float(entr(counts / counts.sum()).sum())
 
 
 @guessing.register
@@ -69,9 +62,9 @@ def in_place(counts: Int[np.ndarray, "V"], mask_share: float, random_share: floa
     other = random_share * frequency / size  # P(token, one other token in the input)
     same = kept * frequency + other
     marginal = kept * frequency + random_share / size  # P(token in the input)
-    joint = x_log_x(same).sum() + (size - 1) * x_log_x(other).sum()
+    joint = entr(same).sum() + (size - 1) * entr(other).sum()
     # [MASK] tells nothing; a random [MASK] counts as another token.
-    return mask_share * entropy(counts) + float(x_log_x(marginal).sum() - joint)
+    return mask_share * entropy(counts) + float(joint - entr(marginal).sum())
 
 
 @guessing.register
