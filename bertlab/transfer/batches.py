@@ -6,6 +6,7 @@ fields of its words [W], and labels. A batch pads them to one length, that of it
 Letters: B rows, L positions of a batch.
 """
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -51,28 +52,26 @@ class Batches:
         rows: Sequence[Row],
         data: ConfigDict,
         pad_id: int,
-        texts: int = 1,
         process_index: int = 0,
         process_count: int = 1,
     ):
-        """Batches of a split.
+        """Batches of the rows of one task, or of several (`joined`).
 
-        Args:
-            rows: Of one task, or of several (`joined`).
-            data: `config.data`: `seq_len`, `batch_size`, `buckets`, `seed`.
-            pad_id: Of the tokenizer.
-            texts: The most texts of a row; it has so many times `seq_len` positions.
-            process_index, process_count: Of this process, which gets its slice of each batch.
+        `data` is `config.data`; its `seq_len` and `buckets` are positions of a text. A process gets
+        its slice of each batch.
         """
         self._rows, self._pad_id = rows, pad_id
         self._size, self._seed = data.batch_size, data.seed
         self._share = data.batch_size // process_count
         self._offset = process_index * self._share
-        lengths = {length for length in data.buckets if length < data.seq_len}
+        lengths, texts = (
+            {length for length in data.buckets if length < data.seq_len},
+            most_texts(rows),
+        )
         self._widths = [texts * length for length in sorted({*lengths, data.seq_len})]
         self._lengths = np.array([len(row["tokens"]) for row in rows], np.int64)
         self._shapes = _shapes(rows)
-        self._latest: tuple = (None, None)
+        self._order = functools.lru_cache(1)(self._order_of)
         settings = [self._widths, self._size, self._seed]
         digest = hashlib.sha256(json.dumps(settings).encode())
         for row in rows:
@@ -104,17 +103,15 @@ class Batches:
             batches.append(self._batch(order[first : first + self._share], width))
         return batches
 
-    def _order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    def _order_of(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """The rows of an epoch in their order, and the length of each batch."""
-        if self._latest[0] != epoch:
-            rng = np.random.default_rng([self._seed, epoch])
-            if len(self._rows) < self._size:
-                raise UserError(
-                    f"config.data.batch_size={self._size} exceeds the {len(self._rows)} training"
-                    " rows; lower it"
-                )
-            self._latest = epoch, bucketed(self._lengths, self._widths, self._size, rng)
-        return self._latest[1]
+        if len(self._rows) < self._size:
+            raise UserError(
+                f"config.data.batch_size={self._size} exceeds the {len(self._rows)} training rows;"
+                " lower it"
+            )
+        rng = np.random.default_rng([self._seed, epoch])
+        return bucketed(self._lengths, self._widths, self._size, rng)
 
     def _batch(self, numbers: np.ndarray, width: int) -> Batch:
         rows = [self._rows[number] for number in numbers]
@@ -136,6 +133,11 @@ def collate(rows: Sequence[Row], shapes: Mapping, width: int, size: int, pad_id:
             if name in row:
                 batch[name][(number, *map(slice, row[name].shape))] = row[name]
     return batch
+
+
+def most_texts(rows: Sequence[Row]) -> int:
+    """The most texts of a row."""
+    return max((int(row["documents"].max(initial=1)) for row in rows), default=1)
 
 
 def joined(parts: Sequence[Sequence[Row]]) -> list[Row]:

@@ -57,7 +57,7 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experim
         inputs = Inputs(tokenizer, layout)
         for split in SPLITS:
             rows[split][name] = kind.rows(inputs, data.examples[split], task.symmetric)
-        own_texts = kind.texts(data.examples["train"], layout, task.symmetric)
+        own_texts = max(rows[split][name].texts for split in SPLITS)
         texts = max(texts, own_texts)
         tables[name] = np.zeros((0, 0), np.float32) if vectors is None else vectors.table
         heads[name] = kind.build_head(
@@ -76,8 +76,7 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experim
 
     process = jax.process_index(), jax.process_count()
     batches = {
-        split: Batches(every[split], config.data, tokenizer.pad_id, texts, *process)
-        for split in SPLITS
+        split: Batches(every[split], config.data, tokenizer.pad_id, *process) for split in SPLITS
     }
     data_hash, train = "-".join(batches[split].hash for split in SPLITS), batches["train"]
     if config.transfer.features:

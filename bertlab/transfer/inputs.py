@@ -18,7 +18,9 @@ from jaxtyping import Int
 
 from bertlab.data.characters import character_ids, character_table
 from bertlab.data.tokenizers import Tokenizer
+from bertlab.errors import UserError
 from bertlab.transfer.batches import Row
+from bertlab.transfer.offsets import piece_offsets
 
 LAYOUTS = ("pair", "delimited")
 NEW_TOKENS = ("start", "delimiter", "extract")
@@ -122,6 +124,15 @@ class Inputs:
         if self._table is None:
             return Text(ids)
         return Text(ids, character_ids(self.tokenizer.words(text)))
+
+    def located(self, text: str) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P 2"]]:
+        """The P pieces of a text, and the characters that each stands for (`piece_offsets`)."""
+        if self._table is not None:
+            raise UserError(
+                "places in a text need subword pieces, and config.data.characters=True reads"
+                " characters; choose another model"
+            )
+        return piece_offsets(text, self.tokenizer)
 
     def document(self, texts: Sequence[str]) -> Document:
         """A text or a pair, cut to `seq_len`."""

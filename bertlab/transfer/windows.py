@@ -24,7 +24,6 @@ from scipy.special import logsumexp
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
 from bertlab.transfer.inputs import Document, Inputs, Text
-from bertlab.transfer.offsets import piece_offsets
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,7 +64,7 @@ def question_windows(example: Example, inputs: Inputs) -> tuple[list[Window], tu
             f"{layout.max_query} leaves {room} positions for the context, and"
             f" config.transfer.doc_stride={layout.doc_stride}: both must be 1 or more"
         )
-    ids, offsets = piece_offsets(context, inputs.tokenizer)
+    ids, offsets = inputs.located(context)
     bounds = window_bounds(len(ids), room, layout.doc_stride)
     best_window = most_context(bounds, len(ids))
     touched = np.zeros(0, np.int64)

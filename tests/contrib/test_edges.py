@@ -85,7 +85,6 @@ def test_a_sentence_with_many_targets_has_several_rows_and_one_prediction():
     many = Example("m", "f:1", words=words, spans=spans, label=labels)
     few = Example("f", "f:2", words=words[:2], spans=spans[:2], label=((), (1,)))
     rows = made(few, many, seq_len=42).rows
-    assert [row["example_id"].tolist() for row in rows] == [[0, 0], [1, 0], [1, 1]]
     assert [int(row["target_weights"].sum()) for row in rows] == [2, 32, 8]
     outputs = []
     for row in rows:

@@ -64,7 +64,7 @@ def test_evaluation_has_every_row_once_and_outputs_come_back_by_row():
 
 def test_processes_share_each_batch():
     data = ConfigDict(DATA)
-    halves = [Batches(rows(), data, 0, 1, index, 2) for index in (0, 1)]
+    halves = [Batches(rows(), data, 0, index, 2) for index in (0, 1)]
     for step in range(9):
         both = [number for half in halves for number in numbers(half(step))]
         assert both == numbers(batches()(step))

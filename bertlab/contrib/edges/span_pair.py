@@ -129,15 +129,13 @@ class SpanPair(Kind):
         """Rows of at most `MOST_TARGETS` targets each."""
         spans = max((len(target) for example in examples for target in example.spans), default=1)
         rows, cuts = [], []
-        for number, example in enumerate(examples):
+        for example in examples:
             words, there = inputs.words(example.words), 0
             for first in range(0, len(example.spans), MOST_TARGETS):
                 chosen = slice(first, first + MOST_TARGETS)
                 fields = _target_fields(example, chosen, words, spans)
                 there += int((fields["target_spans"][:, 0, 0] >= 0).sum())
-                row = inputs.row([words.document]) | fields
-                row["example_id"] = np.array([number, first // MOST_TARGETS], np.int32)
-                rows.append(row)
+                rows.append(inputs.row([words.document]) | fields)
             size, targets = len(example.words), len(example.spans)
             lost_words = size - len(words.first)
             cuts.append({"words": (lost_words, size), "targets": (targets - there, targets)})

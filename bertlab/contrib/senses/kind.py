@@ -66,7 +66,7 @@ class Sense(Kind):
         """`label`: 0 if there is a sense; senses are compared outside the model."""
         return {"label": np.int32(NO_LABEL if example.label is None else 0)}
 
-    def row(self, inputs: Inputs, example: Example, texts: int) -> tuple[Row, Cut]:
+    def row(self, inputs: Inputs, example: Example, symmetric: bool) -> tuple[Row, Cut]:
         """The sentence, or as much of it around the word as fits, with `sense_at`."""
         sentence, (begin, end) = example.words, example.targets[0]
         words = inputs.words(sentence[begin:end], sentence[:begin], sentence[end:])

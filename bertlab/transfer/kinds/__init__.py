@@ -3,9 +3,8 @@
 import pkgutil
 
 from bertlab.transfer.kinds.base import Kind
-from bertlab.transfer.kinds.candidate import Candidate
 from bertlab.transfer.kinds.choice import Choice
-from bertlab.transfer.kinds.classification import Classification
+from bertlab.transfer.kinds.classification import Candidate, Classification
 from bertlab.transfer.kinds.regression import Regression
 from bertlab.transfer.kinds.span import Span
 from bertlab.transfer.kinds.tagging import Tagging

@@ -5,15 +5,16 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import numpy as np
 from scipy.special import softmax
 
 from bertlab.errors import UserError
-from bertlab.transfer.batches import NO_LABEL, Row
+from bertlab.transfer.batches import NO_LABEL, Row, most_texts
 from bertlab.transfer.cut import Cut, total_cut
 from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import TaskHead
-from bertlab.transfer.inputs import Inputs, Layout
+from bertlab.transfer.inputs import Inputs
 
 Line = dict[str, Any]
 """A prediction: `id`, `gold` (None: hidden), `predicted`, and the numbers that decided it."""
@@ -26,7 +27,7 @@ class TaskRows(NamedTuple):
     """The rows of a split.
 
     Attributes:
-        rows: In the order of the examples; a row has `example_id` [2], (example, row of it).
+        rows: In the order of the examples.
         cut: How much of the examples is in no row (`bertlab.transfer.cut`).
         about: What `predict` needs to know of them.
     """
@@ -34,6 +35,11 @@ class TaskRows(NamedTuple):
     rows: list[Row]
     cut: dict[str, int]
     about: Any = None
+
+    @property
+    def texts(self) -> int:
+        """The most texts of a row."""
+        return most_texts(self.rows)
 
 
 class Kind(abc.ABC):
@@ -60,37 +66,25 @@ class Kind(abc.ABC):
         return dict(self.recipes.get(name, {}))
 
     def build_head(self, settings: Mapping[str, Any], **derived: Any) -> TaskHead:
-        """The head with its settings, and what it has of the fields that follow from the task.
-
-        Args:
-            settings: `config.objectives.TASK` without weights.
-            derived: `number` of the task, `classes`, `texts` (`self.texts` of the training split),
-                `word_types`, `vector_rows`, `vector_width`.
-        """
+        """The head with its settings, and what it has of the fields that follow from the task:
+        `number` of the task, `classes`, `texts`, `word_types`, `vector_rows`, `vector_width`."""
         fields = {field.name for field in dataclasses.fields(self.head)}
         return self.head(**settings, **{k: v for k, v in derived.items() if k in fields})
-
-    def texts(self, examples: Sequence[Example], layout: Layout, symmetric: bool = False) -> int:
-        """Texts of a row: 2 for pairs whose order does not matter and that are read in both, else
-        1."""
-        both = symmetric and layout.name == "delimited" and examples and len(examples[0].texts) == 2
-        return 2 if both else 1
 
     def rows(
         self, inputs: Inputs, examples: Sequence[Example], symmetric: bool = False
     ) -> TaskRows:
-        """The rows of a split."""
-        texts = self.texts(examples, inputs.layout, symmetric)
-        made = [self.row(inputs, example, texts) for example in examples]
-        rows = [
-            {**row, "example_id": np.array([number, 0], np.int32)}
-            for number, (row, _) in enumerate(made)
-        ]
-        return TaskRows(rows, total_cut(cut for _, cut in made))
+        """The rows of a split; `symmetric`: the order of a pair does not matter."""
+        made = [self.row(inputs, example, symmetric) for example in examples]
+        return TaskRows([row for row, _ in made], total_cut(cut for _, cut in made))
 
-    def row(self, inputs: Inputs, example: Example, texts: int) -> tuple[Row, Cut]:
-        """An example's row, and what of the example is not in it."""
-        orders = (example.texts, example.texts[::-1])[:texts]
+    def row(self, inputs: Inputs, example: Example, symmetric: bool) -> tuple[Row, Cut]:
+        """An example's row, and what of the example is not in it.
+
+        A pair without an order has both as two texts of the row in the delimited layout.
+        """
+        both = symmetric and inputs.layout.name == "delimited" and len(example.texts) == 2
+        orders = (example.texts, example.texts[::-1]) if both else (example.texts,)
         documents = [inputs.document(order) for order in orders]
         row = inputs.row(documents) | self.label_fields(example)
         return row, {"pieces": documents[0].cut}
@@ -135,20 +129,24 @@ class OneClass(Kind):
         """The likeliest class by name, or choice by number, and all probabilities."""
         lines = []
         for example, output in zip(examples, outputs, strict=True):
-            logits = output["logits"].astype(np.float64)
             line = {
                 "id": example.id,
                 "gold": None if example.label is None else named(example.label, labels),
-                "predicted": named(np.argmax(logits), labels),
-                "probabilities": softmax(logits).tolist(),
+                "probabilities": softmax(output["logits"].astype(np.float64)).tolist(),
             }
-            lines.append(line | ({"group": example.group} if example.group else {}))
+            line |= {"group": example.group} if example.group else {}
+            lines.append(self.decided(line, labels))
         return lines
+
+    def decided(self, line: Line, labels: Sequence[str]) -> Line:
+        """The line with what is likeliest by its probabilities."""
+        return line | {"predicted": named(np.argmax(line["probabilities"]), labels)}
 
     def average(self, lines, labels) -> Line:
         """The class with the highest mean probability."""
-        mean = np.mean([line["probabilities"] for line in lines], axis=0)
-        return {**lines[0], "predicted": named(np.argmax(mean), labels)}
+        runs = [line["probabilities"] for line in lines]
+        means = jax.tree.map(lambda *shares: float(np.mean(shares)), *runs)
+        return self.decided(lines[0] | {"probabilities": means}, labels)
 
 
 def named(number: int, labels: Sequence[str]) -> str | int:

@@ -1,20 +1,18 @@
 """Multiple choice: the right one of several continuations."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bertlab.errors import UserError
 from bertlab.models.base import View, inside_documents
 from bertlab.objectives.base import Model
 from bertlab.transfer.batches import Row
 from bertlab.transfer.cut import Cut
 from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import LogitsHead, derived
-from bertlab.transfer.inputs import Inputs, Layout
+from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.kinds.base import OneClass
 
 # Devlin et al. 2018, section 4.4
@@ -42,18 +40,7 @@ class Choice(OneClass):
     head = ChoiceHead
     recipes: ClassVar = {"bert": SETTINGS, "bert_paper": SETTINGS}
 
-    def texts(self, examples: Sequence[Example], layout: Layout, symmetric: bool = False) -> int:
-        """The number of choices, the same in all examples."""
-        count = len(examples[0].choices) if examples else 1
-        for example in examples:
-            if len(example.choices) != count:
-                raise UserError(
-                    f"{example.where}: {len(example.choices)} choices, but {examples[0].where} has"
-                    f" {count}; all must have the same number"
-                )
-        return count
-
-    def row(self, inputs: Inputs, example: Example, texts: int) -> tuple[Row, Cut]:
+    def row(self, inputs: Inputs, example: Example, symmetric: bool) -> tuple[Row, Cut]:
         """The text with each choice, as the row's documents."""
         documents = [inputs.document((*example.texts, choice)) for choice in example.choices]
         lost, total = map(sum, zip(*(document.cut for document in documents)))

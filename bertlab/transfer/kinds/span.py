@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Metrics, Model, cross_entropy
 from bertlab.transfer.cut import total_cut
@@ -88,18 +87,12 @@ class Span(Kind):
         self, inputs: Inputs, examples: Sequence[Example], symmetric: bool = False
     ) -> TaskRows:
         """Rows with `start` and `end`, 0 where the window lacks the answer; about: the windows."""
-        if inputs.layout.characters:
-            raise UserError(
-                "span tasks need subword pieces, and config.data.characters=True reads characters;"
-                " choose another model"
-            )
         rows, windows, cuts = [], [], []
-        for number, example in enumerate(examples):
+        for example in examples:
             found, cut = question_windows(example, inputs)
             windows += found
-            for index, window in enumerate(found):
+            for window in found:
                 labels = {"start": np.int32(window.start), "end": np.int32(window.end)}
-                labels["example_id"] = np.array([number, index], np.int32)
                 rows.append(inputs.row([window.document]) | labels)
             lost = bool(example.answers) and not any(window.start for window in found)
             cuts.append({"pieces": cut, "answers": (lost, bool(example.answers))})

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from bertlab.data.characters import character_ids
 from bertlab.errors import UserError
@@ -19,7 +19,7 @@ from bertlab.transfer.cut import Cut
 from bertlab.transfer.examples import Example
 from bertlab.transfer.features import WordFeatures
 from bertlab.transfer.heads import TaskHead, TaskModel, derived, penalised
-from bertlab.transfer.inputs import Inputs, Layout
+from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.kinds.base import Kind, Line
 
 
@@ -129,17 +129,25 @@ class Tagging(Kind):
     name = "tagging"
     head = TaggingHead
 
-    def row(self, inputs: Inputs, example: Example, texts: int) -> tuple[Row, Cut]:
+    def row(self, inputs: Inputs, example: Example, symmetric: bool) -> tuple[Row, Cut]:
         """The words as one text; the words around them in the row have no label."""
-        before, after = (), ()
-        if inputs.layout.document_context:
-            room, at = inputs.layout.seq_len, example.document_at
+        layout, before, after = inputs.layout, (), ()
+        if layout.document_context:
+            room, at = layout.seq_len, example.document_at
             before = example.document[max(at - room, 0) : at]
             after = example.document[at + len(example.words) :][:room]
         words = inputs.words(example.words, before, after)
-        cut = {"words": (len(example.words) - len(words.read_at), len(example.words))}
-        fields = word_fields(example, words.read_at, inputs.layout)
-        return inputs.row([words.document]) | fields, cut
+        size, total = len(words.read_at), len(example.words)
+        own = example.words[:size]
+        labels = [NO_LABEL] * size if example.label is None else example.label[:size]
+        row = inputs.row([words.document])
+        row |= {"word_at": np.int32(words.read_at), "labels": np.array(labels, np.int32)}
+        if layout.spelling:
+            row["spelling"] = character_ids(own)
+        for name, numbers in (("word_ids", layout.word_ids), ("vector_ids", layout.vector_ids)):
+            if numbers is not None:
+                row[name] = np.array([numbers.get(word, 0) for word in own], np.int32)
+        return row, {"words": (total - size, total)}
 
     def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
         """Tags by name, and the probabilities of all tags in four digits.
@@ -172,16 +180,3 @@ class Tagging(Kind):
             if shares := [shares[word] for shares in runs if word < len(shares)]:
                 predicted[word] = labels[np.argmax(np.mean(shares, axis=0))]
         return {**lines[0], "predicted": predicted}
-
-
-def word_fields(example: Example, positions: Int[np.ndarray, "W"], layout: Layout) -> Row:
-    """Fields of a row whose first W words are at these positions."""
-    words = example.words[: len(positions)]
-    labels = [NO_LABEL] * len(words) if example.label is None else example.label[: len(words)]
-    row = {"word_at": np.asarray(positions, np.int32), "labels": np.array(labels, np.int32)}
-    if layout.spelling:
-        row["spelling"] = character_ids(words)
-    for name, numbers in (("word_ids", layout.word_ids), ("vector_ids", layout.vector_ids)):
-        if numbers is not None:
-            row[name] = np.array([numbers.get(word, 0) for word in words], np.int32)
-    return row

@@ -16,7 +16,6 @@ from bertlab.transfer.heads import pooled
 from bertlab.transfer.inputs import Inputs, Text
 from bertlab.transfer.kinds.base import OneClass
 from bertlab.transfer.kinds.classification import ClassificationHead
-from bertlab.transfer.offsets import piece_offsets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,16 +40,11 @@ class WordPair(OneClass):
     name = "word_pair"
     head = WordPairHead
 
-    def row(self, inputs: Inputs, example: Example, texts: int) -> tuple[Row, Cut]:
+    def row(self, inputs: Inputs, example: Example, symmetric: bool) -> tuple[Row, Cut]:
         """The pair, with `pair_at` [2]; a word that did not fit is read at the last piece."""
-        if inputs.layout.characters:
-            raise UserError(
-                "word_pair tasks need subword pieces, and config.data.characters=True reads"
-                " characters; choose another model"
-            )
         pair, pieces = [], []
         for text, (start, end) in zip(example.texts, example.targets):
-            ids, offsets = piece_offsets(text, inputs.tokenizer)
+            ids, offsets = inputs.located(text)
             inside = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > start))
             if not len(inside):
                 raise UserError(f"{example.where}: no piece covers the word {text[start:end]!r}")

@@ -72,11 +72,9 @@ def planted(kind, number, seed):
 
 def made(kind, examples):
     inputs = Inputs(LetterTokenizer(), Layout("pair", SEQ_LEN))
-    texts = KINDS[kind].texts(examples, inputs.layout)
-    head = KINDS[kind].build_head(
-        {**KINDS[kind].settings(), **HEADS.get(kind, {})}, classes=2, texts=texts
-    )
-    return KINDS[kind].rows(inputs, examples), head, texts
+    rows = KINDS[kind].rows(inputs, examples)
+    settings = {**KINDS[kind].settings(), **HEADS.get(kind, {})}
+    return rows, KINDS[kind].build_head(settings, classes=2, texts=rows.texts)
 
 
 HEADS = {"tagging": {"crf": True}}
@@ -95,9 +93,9 @@ def predicted(program, params, batches, examples, rows, kind):
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_a_kind_learns_a_planted_signal(kind):
     train, test = planted(kind, 128, 0), planted(kind, 64, 1)
-    rows, head, texts = made(kind, train)
+    rows, head = made(kind, train)
     program = Program(tiny_program("static", "", VOCABULARY).body, {"task": head}, VOCABULARY)
-    batches = Batches(rows.rows, data(), 0, texts)
+    batches = Batches(rows.rows, data(), 0)
     params = program.init(jax.random.key(0), batches(0))
     optimizer = optax.adam(0.1)
 
@@ -116,8 +114,8 @@ def test_a_kind_learns_a_planted_signal(kind):
         params, state = step(params, state, batches(number), jax.random.key(number))
 
     def lines_of(examples):
-        rows, _, _ = made(kind, examples)
-        evaluation = Batches(rows.rows, data(), 0, texts).evaluation()
+        rows, _ = made(kind, examples)
+        evaluation = Batches(rows.rows, data(), 0).evaluation()
         return predicted(program, params, evaluation, examples, rows, kind)[0]
 
     valid = lines_of(train)
@@ -139,10 +137,10 @@ def test_a_kind_learns_a_planted_signal(kind):
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_outputs_depend_neither_on_padding_nor_on_other_rows(kind):
     examples = planted(kind, 12, 2)
-    rows, head, texts = made(kind, examples)
+    rows, head = made(kind, examples)
     program = Program(tiny_program("bert", "", VOCABULARY).body, {"task": head}, VOCABULARY)
-    wide = Batches(rows.rows, data(batch_size=12), 0, texts).evaluation()
-    narrow = Batches(rows.rows, data(buckets=(8, 12), batch_size=5), 0, texts).evaluation()
+    wide = Batches(rows.rows, data(batch_size=12), 0).evaluation()
+    narrow = Batches(rows.rows, data(buckets=(8, 12), batch_size=5), 0).evaluation()
     assert len({batch["tokens"].shape for batch in wide + narrow}) > 1
     params = random_params(program, wide[0])
     found = [
@@ -164,14 +162,14 @@ def test_several_tasks_share_batches_and_each_trains_on_its_own_rows():
         kind: KINDS[kind].build_head(KINDS[kind].settings(), number=number, classes=2, texts=2)
         for number, kind in enumerate(kinds)
     }
-    rows = joined([rows.rows for rows, _, _ in parts.values()])
+    rows = joined([rows.rows for rows, _ in parts.values()])
     program = Program(tiny_program("static", "", VOCABULARY).body, heads, VOCABULARY)
-    (batch,) = Batches(rows, data(batch_size=12), 0, 2).evaluation()
+    (batch,) = Batches(rows, data(batch_size=12), 0).evaluation()
     assert batch["tokens"].shape == (12, 2 * SEQ_LEN)
     params = random_params(program, batch)
     metrics, _, _ = quick_jit(program.metrics)(params, {"batch": batch})
     for kind in kinds:
-        (own,) = Batches(parts[kind][0].rows, data(batch_size=4), 0, 2).evaluation()
+        (own,) = Batches(parts[kind][0].rows, data(batch_size=4), 0).evaluation()
         head = KINDS[kind].build_head(KINDS[kind].settings(), classes=2, texts=2)
         single = Program(program.body, {kind: head}, VOCABULARY)
         own_params = {"body": params["body"], f"heads_{kind}": params[f"heads_{kind}"]}
