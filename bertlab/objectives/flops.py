@@ -1,7 +1,7 @@
 """What objectives cost: model FLOPs, forward and backward, and supervised positions.
 
-The FLOPs of a step are those of one pass of the body a view, `extra_flops` a row, and
-`prediction_flops` a unit of each loss's weight. An objective from outside registers its own.
+The FLOPs of a step are those of one pass of the body a view, and `objective_flops`. An objective
+from outside registers its own.
 """
 
 import functools
@@ -21,9 +21,6 @@ from bertlab.objectives.span_boundary import SpanBoundary
 from bertlab.objectives.span_corruption import SpanCorruption
 from bertlab.objectives.word_vectors import Glove, NegativeSampling
 
-# Their losses' weights count coordinates, pairs or centres.
-UNSUPERVISED = (ActivationPenalty, NextSentence, NegativeSampling, Glove)
-
 
 def step_costs(
     program: Program,
@@ -32,15 +29,13 @@ def step_costs(
     rows: int,
     length: int,
 ) -> tuple[float, float]:
-    """(supervised positions, model FLOPs) of one training step.
+    """(supervised positions, model FLOPs) of one training step on rows of so many positions.
 
     Args:
         program: The model and the objectives of the step.
         weights: Objective name to weight in the loss at the first and the last step; what is only
             measured does not supervise.
         sums: The step's metrics, {"mlm/loss": (sum, weight), ...}.
-        rows: Of the batch.
-        length: Positions of its rows.
     """
     shape, objectives = program.body.shape, program.objectives
     flops = 0.0
@@ -52,8 +47,7 @@ def step_costs(
     supervised_positions = 0.0
     for name, objective in objectives.items():
         predictions = float(sums[f"{name}/loss"][1])
-        flops += rows * extra_flops(objective, shape, length)
-        flops += predictions * prediction_flops(objective, shape)
+        flops += objective_flops(objective, shape, rows, length, predictions)
         if supervised(objective) and any(weights[name]):
             supervised_positions += predictions
     return supervised_positions, flops
@@ -61,70 +55,67 @@ def step_costs(
 
 @functools.singledispatch
 def supervised(objective: Objective) -> bool:
-    """Whether the weight of its loss counts supervised token positions."""
-    return not isinstance(objective, UNSUPERVISED)
+    """Whether the weight of its loss counts supervised token positions, not coordinates, pairs or
+    centres."""
+    others = (ActivationPenalty, NextSentence, NegativeSampling, Glove)
+    return not isinstance(objective, others)
 
 
 @functools.singledispatch
-def prediction_flops(objective: Objective, shape) -> float:
-    """Per unit of the loss's weight, for a body's shape; by default a row of logits."""
-    return flops_per_prediction(shape)
+def objective_flops(
+    objective: Objective, shape, rows: int, length: int, predictions: float
+) -> float:
+    """Of a step on so many rows, beyond one pass of the body; `predictions` is the weight of the
+    loss. By default, a row of logits each."""
+    return predictions * flops_per_prediction(shape)
 
 
-@functools.singledispatch
-def extra_flops(objective: Objective, shape, length: int) -> float:
-    """Per row of so many positions, beyond one pass of the body and `prediction_flops`."""
-    return 0.0
+@objective_flops.register(ActivationPenalty)
+@objective_flops.register(NextSentence)
+def _(objective, shape, rows, length, predictions):
+    return 0.0  # next to nothing
 
 
-@prediction_flops.register(ActivationPenalty)
-@prediction_flops.register(NextSentence)
-@prediction_flops.register(PrefixLanguageModel)
-@prediction_flops.register(MaskedNextToken)
-@prediction_flops.register(MaskedDiffusion)
-@prediction_flops.register(SpanCorruption)
-@prediction_flops.register(ReplacedTokenDetection)
-def _(objective, shape):
-    return 0.0  # they have no logits, or `extra_flops` counts them by row
+@objective_flops.register(PrefixLanguageModel)
+@objective_flops.register(MaskedNextToken)
+@objective_flops.register(MaskedDiffusion)
+def _(objective, shape, rows, length, predictions):
+    return rows * length * flops_per_prediction(shape)
 
 
-@prediction_flops.register
-def _(objective: SpanBoundary, shape):
+@objective_flops.register
+def _(objective: SpanBoundary, shape, rows, length, predictions):
     # A biLSTM's states are those of both directions, side by side.
     width = shape.width * len(getattr(shape, "sides", ("both",)))
-    return flops_per_prediction(shape) + 6 * width * (3 * width + objective.place_width)
+    layers = 6 * width * (3 * width + objective.place_width)
+    return predictions * (flops_per_prediction(shape) + layers)
 
 
-@prediction_flops.register
-def _(objective: NegativeSampling, shape):
-    return 6 * (1 + objective.negatives) * shape.width
+@objective_flops.register
+def _(objective: NegativeSampling, shape, rows, length, predictions):
+    return predictions * 6 * (1 + objective.negatives) * shape.width
 
 
-@prediction_flops.register
-def _(objective: Glove, shape):
-    return 6 * shape.width
+@objective_flops.register
+def _(objective: Glove, shape, rows, length, predictions):
+    return predictions * 6 * shape.width
 
 
-@extra_flops.register(PrefixLanguageModel)
-@extra_flops.register(MaskedNextToken)
-@extra_flops.register(MaskedDiffusion)
-def _(objective, shape, length):
-    return length * flops_per_prediction(shape)
-
-
-@extra_flops.register
-def _(objective: SpanCorruption, shape, length):
+@objective_flops.register
+def _(objective: SpanCorruption, shape, rows, length, predictions):
     longer = length + 2 * objective.slots(length)
-    return longer * flops_per_prediction(shape) + lengthening_flops(shape, length, longer)
+    logits = longer * flops_per_prediction(shape)
+    return rows * (logits + lengthening_flops(shape, length, longer))
 
 
-@extra_flops.register
-def _(objective: PermutationLanguageModel, shape, length):
-    return lengthening_flops(shape, length, length + objective.slots(length))
+@objective_flops.register
+def _(objective: PermutationLanguageModel, shape, rows, length, predictions):
+    longer = lengthening_flops(shape, length, length + objective.slots(length))
+    return rows * longer + predictions * flops_per_prediction(shape)
 
 
-@extra_flops.register
-def _(objective: ReplacedTokenDetection, shape, length):
+@objective_flops.register
+def _(objective: ReplacedTokenDetection, shape, rows, length, predictions):
     chosen = objective.masking().slots(length)
     asked = length if objective.covers_all else chosen
     flops = 0.0
@@ -134,11 +125,11 @@ def _(objective: ReplacedTokenDetection, shape, length):
         flops += length * (flops_per_token(small, length) + projection)
         flops += chosen * (projection + 6 * shape.width * shape.vocab_size)
     if objective.discriminates:
-        return flops + asked * 6 * shape.width * (shape.width + 1)
+        return rows * (flops + asked * 6 * shape.width * (shape.width + 1))
     copying = 6 * shape.width if objective.task == "all_tokens" else 0
-    return flops + asked * (flops_per_prediction(shape) + copying)
+    return rows * (flops + asked * (flops_per_prediction(shape) + copying))
 
 
 def lengthening_flops(shape, length: int, longer: int) -> float:
-    """Of the body, for rows of `longer` positions in place of `length`."""
+    """Of the body, for a row of `longer` positions in place of `length`."""
     return longer * flops_per_token(shape, longer) - length * flops_per_token(shape, length)

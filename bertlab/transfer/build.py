@@ -288,12 +288,11 @@ def lower_layers(params, fresh, count: int):
     return jax.tree.map_with_path(choose, groups, params, fresh)
 
 
-@flops.prediction_flops.register(TaskHead)
-@flops.prediction_flops.register(AuxiliaryLanguageModel)
-def _(objective, shape) -> float:
+@flops.objective_flops.register
+def _(objective: TaskHead, shape, rows: int, length: int, predictions: float) -> float:
     return 0.0
 
 
-@flops.extra_flops.register
-def _(objective: AuxiliaryLanguageModel, shape, length: int) -> float:
-    return length * flops_per_prediction(shape)
+@flops.objective_flops.register
+def _(objective: AuxiliaryLanguageModel, shape, rows: int, length: int, predictions: float):
+    return rows * length * flops_per_prediction(shape)

@@ -12,7 +12,7 @@ from bertlab.models.flops import flops_per_token
 from bertlab.models.presets import FAMILIES
 from bertlab.objectives import electra
 from bertlab.objectives.electra import ReplacedTokenDetection
-from bertlab.objectives.flops import extra_flops
+from bertlab.objectives.flops import objective_flops
 from bertlab.objectives.masked import MaskedLanguageModel
 from tests.references import (
     ACTIVATIONS,
@@ -280,8 +280,8 @@ def test_flops_are_those_of_the_programs_products(task, generator):
     params = jax.eval_shape(program.init, jax.random.key(0), batch)
     forward = product_flops(jax.make_jaxpr(program.metrics)(params, views).jaxpr)
     shape, objective = program.body.shape, program.objectives["electra"]
-    row = 12 * flops_per_token(shape, 12) + extra_flops(objective, shape, 12)
-    assert 3 * forward == 4 * row
+    rows = 4 * 12 * flops_per_token(shape, 12)
+    assert 3 * forward == rows + objective_flops(objective, shape, 4, 12, 0)
 
 
 def test_size_of_the_generator():
