@@ -4,8 +4,6 @@ Every metric compares gold with predicted, which have one item an example. An it
 
     a class: a name or, if classes have none, a number; a number (pearson, spearman); for tagging a
     sentence's tags, predicted "" for a word that was not read;
-    a sentence's entities (entity_f1; `bertlab.transfer.entities`);
-    the classes of a group of examples (group_exact_match);
     gold: the texts that answer a question, () if it has no answer; predicted: a text, "" for none
     (exact_match, span_f1).
 """
@@ -17,6 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
+
+from bertlab.transfer.entities import Scheme
 
 
 def _flat(gold: Sequence, predicted: Sequence) -> tuple[list, list]:
@@ -60,12 +60,15 @@ def matthews(gold: Sequence, predicted: Sequence) -> float:
     return float(matthews_corrcoef(gold, predicted))
 
 
-def group_exact_match(gold: Sequence[Sequence], predicted: Sequence[Sequence]) -> float:
+def group_exact_match(gold: Sequence, predicted: Sequence, groups: Sequence) -> float:
     """Fraction of groups whose classes are all correct: MultiRC's EM, a group a question.
 
     Source: Wang et al. 2019 (SuperGLUE), section 3.
     """
-    return float(np.mean([one == other for one, other in zip(gold, predicted, strict=True)]))
+    right = dict.fromkeys(groups, True)
+    for one, other, group in zip(gold, predicted, groups, strict=True):
+        right[group] &= one == other
+    return float(np.mean(list(right.values())))
 
 
 def pearson(gold: Sequence[float], predicted: Sequence[float]) -> float:
@@ -86,10 +89,19 @@ def spearman(gold: Sequence[float], predicted: Sequence[float]) -> float:
     return pearson(*rankdata(sides, axis=1)) if np.isfinite(sides).all() else math.nan
 
 
-def entity_f1(gold: Sequence[Sequence], predicted: Sequence[Sequence]) -> float:
-    """F1 over all entities, whose types and words must agree (CoNLL's FB1); 0 without any."""
-    pairs = [(set(one), set(other)) for one, other in zip(gold, predicted, strict=True)]
-    return f1_of_counts(*(sum(map(len, x)) for x in zip(*((a & b, b, a) for a, b in pairs))))
+def f1_of_sets(gold: Sequence[set], predicted: Sequence[set]) -> float:
+    """F1 over the members of all sets together; 0 without any."""
+    right = sum(len(one & other) for one, other in zip(gold, predicted, strict=True))
+    return f1_of_counts(right, sum(map(len, predicted)), sum(map(len, gold)))
+
+
+def entity_f1(
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: Scheme
+) -> float:
+    """F1 over all entities, whose types and words must agree (CoNLL's FB1)."""
+    return f1_of_sets(
+        *([set(scheme.entities(tags)) for tags in side] for side in (gold, predicted))
+    )
 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -178,11 +190,15 @@ def best_threshold(
     return float(threshold), best / len(scores)
 
 
-METRICS: dict[str, Callable[[Sequence, Sequence], float]] = {
+METRICS: dict[str, Callable[..., float]] = {
     metric.__name__: metric
     for metric in (
         *(accuracy, f1, macro_f1, matthews, pearson, spearman, group_exact_match),
         *(entity_f1, exact_match, span_f1),
     )
 }
-"""Name -> (gold, predicted), at least one item each -> value; higher is better."""
+"""Name -> (gold, predicted), at least one item each -> value; higher is better.
+
+`f1` reads which class counts too, `entity_f1` the tags' scheme, `group_exact_match` the group of
+each item.
+"""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab.files import json_line
@@ -15,7 +16,7 @@ from bertlab.train.run_directory import RunDirectory
 from bertlab.train.sharding import build_mesh, put_batch, replicated
 from bertlab.transfer.batches import Batch, by_row
 from bertlab.transfer.kinds import find_kind
-from bertlab.transfer.kinds.base import Line, OneClass, Outputs, TaskRows, named
+from bertlab.transfer.kinds.base import Line, OneClass, Outputs, TaskRows
 from bertlab.transfer.scorers import METRICS
 from bertlab.transfer.tasks import Task, TaskData
 
@@ -67,35 +68,37 @@ class Scores:
 
 
 class PredictionWriter:
-    """(split, outputs by task) -> metrics; writes the predictions."""
+    """Scores and writes the predictions of a split; "valid" comes before "test", whose threshold it
+    chooses. Metrics are "TASK/METRIC"; a split without labels has none."""
 
     def __init__(self, settings: ConfigDict, tasks: Tasks, workdir: Path):
-        self._settings, self._tasks, self._workdir = settings, tasks, workdir
-        self._valid: dict[str, list[Line]] = {}
+        self._settings, self._tasks, self._run = settings, tasks, RunDirectory(workdir)
+        self._valid: Mapping[str, list[Line]] = {}
 
     def __call__(self, split: str, outputs: Mapping[str, tuple[Outputs, Any]]) -> dict[str, float]:
-        """Metrics as "TASK/METRIC"; a split without labels has none.
+        """Metrics of each task's outputs by row and `TaskRows.about`."""
+        lines = {}
+        for name, (task, data) in self._tasks.items():
+            arguments = data.examples[split], data.names, *outputs[name], self._settings
+            lines[name] = find_kind(task.kind).predict(*arguments)
+        return self.write(split, lines)
 
-        Args:
-            split: Its name; "valid" comes before "test", whose threshold it chooses.
-            outputs: Each task's outputs by row, and `TaskRows.about`.
-        """
+    def write(self, split: str, predictions: Mapping[str, list[Line]]) -> dict[str, float]:
+        """Metrics of each task's predictions."""
+        if split == "valid":
+            self._valid = predictions
         metrics, written = {}, []
         for name, (task, data) in self._tasks.items():
-            kind, (found, about) = find_kind(task.kind), outputs[name]
-            examples = data.examples[split]
-            lines = kind.predict(examples, data.names, found, about, self._settings)
-            if split == "valid":
-                self._valid[name] = lines
-            lines, chosen = kind.finish(lines, self._valid.get(name), self._settings)
+            finish = find_kind(task.kind).finish
+            lines, chosen = finish(predictions[name], self._valid.get(name), self._settings)
             scores = chosen | score_lines(task, data, lines)
             metrics |= {f"{name}/{metric}": value for metric, value in scores.items()}
             written += [{"task": name, **line} for line in lines]
         if jax.process_index() == 0:
             classes = {name: list(data.labels) for name, (_, data) in self._tasks.items()}
-            RunDirectory(self._workdir).write("classes", classes)
-            path = self._workdir / "predictions" / f"{split}.jsonl"
-            path.parent.mkdir(exist_ok=True)
+            self._run.write("classes", classes)
+            path = self._run.path / "predictions" / f"{split}.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("".join(map(json_line, written)), encoding="utf-8")
         return metrics
 
@@ -108,28 +111,14 @@ def score_lines(task: Task, data: TaskData, lines: Sequence[Line]) -> dict[str, 
     lines = [line for line in lines if line["gold"] is not None]
     if not lines:
         return {}
-    gold, predicted = ([line[side] for line in lines] for side in ("gold", "predicted"))
-    words_too = ["accuracy"] if task.kind == "tagging" else []
-    found = {}
-    for metric in dict.fromkeys([*task.metrics, *words_too]):
-        sides = gold, predicted
-        if metric == "f1":
-            sides = gold, predicted, data.names[1]
-        elif metric == "entity_f1":
-            sides = [[data.scheme.entities(tags) for tags in side] for side in sides]
-        elif metric == "group_exact_match":
-            groups = [line.get("group", number) for number, line in enumerate(lines)]
-            sides = [grouped(side, groups) for side in sides]
-        found[metric] = float(METRICS[metric](*sides))
-    return found
-
-
-def grouped(items: Sequence, groups: Sequence) -> list[list]:
-    """The items of each group together."""
-    found = {}
-    for item, group in zip(items, groups, strict=True):
-        found.setdefault(group, []).append(item)
-    return list(found.values())
+    sides = [[line[side] for line in lines] for side in ("gold", "predicted")]
+    more = {
+        "f1": data.names[1:2],
+        "entity_f1": [data.scheme],
+        "group_exact_match": [[line.get("group", number) for number, line in enumerate(lines)]],
+    }
+    metrics = [*task.metrics, *(["accuracy"] if task.kind == "tagging" else [])]
+    return {name: float(METRICS[name](*sides, *more.get(name, ()))) for name in metrics}
 
 
 def most_frequent(tasks: Tasks, split: str) -> dict[str, float]:
@@ -137,22 +126,21 @@ def most_frequent(tasks: Tasks, split: str) -> dict[str, float]:
     text or word."""
     found = {}
     for name, (task, data) in tasks.items():
-        tags = task.kind == "tagging"
-        one_class = isinstance(find_kind(task.kind), OneClass) and task.kind != "candidate"
-        if not (tags or one_class):
-            continue
+        kind, examples = find_kind(task.kind), data.examples[split]
         labels = [example.label for example in data.examples["train"]]
-        counts = Counter(itertools.chain.from_iterable(labels) if tags else labels)
-        answer = named(counts.most_common(1)[0][0], data.names)
-        lines = []
-        for example in data.examples[split]:
-            gold, predicted = example.label, answer
-            if gold is not None:
-                gold = [data.names[n] for n in gold] if tags else named(gold, data.names)
-            if tags:
-                predicted = [answer] * len(example.words)
-            lines.append({"gold": gold, "predicted": predicted})
-            lines[-1] |= {"group": example.group} if example.group else {}
+        if task.kind == "tagging":
+            number = Counter(itertools.chain.from_iterable(labels)).most_common(1)[0][0]
+            sizes = [len(example.words) for example in examples]
+            outputs = [
+                {"tags": np.full(size, number), "probabilities": np.ones((size, 1))}
+                for size in sizes
+            ]
+        elif isinstance(kind, OneClass) and task.kind != "candidate":
+            number = Counter(labels).most_common(1)[0][0]
+            outputs = [{"logits": np.eye(number + 1)[number]}] * len(examples)
+        else:
+            continue
+        lines = kind.predict(examples, data.names, outputs, None, None)
         scores = score_lines(task, data, lines)
         found |= {f"{name}/{metric}": value for metric, value in scores.items()}
     return found

@@ -3,16 +3,16 @@
 import re
 from collections.abc import Sequence
 
-from bertlab.transfer.scorers import entity_f1
+from bertlab.transfer.scorers import f1_of_sets
 
 
 def micro_f1(gold: Sequence, predicted: Sequence, counts=bool) -> float:
     """F1 over all labels that count, of all targets together (Tenney et al. 2019)."""
     sides = [
-        [filter(counts, target) for sentence in side for target in sentence]
+        [set(filter(counts, target)) for sentence in side for target in sentence]
         for side in (gold, predicted)
     ]
-    return entity_f1(*sides)
+    return f1_of_sets(*sides)
 
 
 def core_role_f1(gold: Sequence, predicted: Sequence) -> float:
