@@ -12,22 +12,18 @@ from bertlab.objectives.base import Objective
 MEMBERS = ("view", "loss", "token_logits")
 
 
-class by_class:
+def by_class(default: Callable) -> Callable:
     """`functools.singledispatch`, but a function that is registered for a class also holds for a
     subclass only if that overrides none of `view`, `loss` and `token_logits`; otherwise the default
     holds. What is true of an objective need not be true of one that trains differently."""
+    dispatched = functools.singledispatch(default)
 
-    def __init__(self, default: Callable):
-        self.dispatched = functools.singledispatch(default)
-        self.register = self.dispatched.register
-        functools.update_wrapper(self, default)
+    @functools.wraps(default)
+    def function(objective: Objective, *args, **settings):
+        kind, registry = type(objective), dispatched.registry
+        parent = next(parent for parent in kind.__mro__ if parent in registry)
+        same = all(getattr(kind, name) is getattr(parent, name, None) for name in MEMBERS)
+        return registry[parent if same else object](objective, *args, **settings)
 
-    def __call__(self, objective: Objective, *args, **settings):
-        """Calls the function that holds for the objective's class."""
-        kind = type(objective)
-        for parent in kind.__mro__:
-            if parent in self.dispatched.registry:
-                if all(getattr(kind, name) is getattr(parent, name, None) for name in MEMBERS):
-                    return self.dispatched.registry[parent](objective, *args, **settings)
-                break
-        return self.dispatched.registry[object](objective, *args, **settings)
+    function.register = dispatched.register
+    return function

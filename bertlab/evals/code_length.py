@@ -166,10 +166,10 @@ def bits_per_byte(texts: Sequence[Text], scores: Sequence[Score], unk_id: int) -
     adds no bytes.
 
     Returns:
-        `bits_per_byte`, its `standard_error` over texts (None for one), `perplexity` a scored
-        token, scored `tokens`, `bytes`, the texts' own `pieces` (if they are more than `tokens`,
-        one of each text is free), and the share of these that are `unknown`; above 0, do not
-        compare tokenizers.
+        `bits_per_byte`, `standard_error/bits_per_byte` over texts (None for one), `perplexity` a
+        scored token, scored `tokens`, `bytes`, the texts' own `pieces` (if they are more than
+        `tokens`, one of each text is free), and the share of these that are `unknown`; above 0, do
+        not compare tokenizers.
     """
     nats, tokens = -np.array(scores, float)[:, 0], sum(score.tokens for score in scores)
     if not tokens:
@@ -179,7 +179,7 @@ def bits_per_byte(texts: Sequence[Text], scores: Sequence[Score], unk_id: int) -
     pieces = np.concatenate([text.tokens[text.pieces] for text in texts])
     return {
         "bits_per_byte": value,
-        "standard_error": error,
+        "standard_error/bits_per_byte": error,
         "perplexity": math.exp(nats.sum() / tokens),
         "tokens": tokens,
         "bytes": round(sizes.sum()),

@@ -83,9 +83,7 @@ def code_lengths(scorer: Scorer, params, texts: Sequence[Text], kinds: Sequence[
     found = {}
     for kind in kinds:
         scores = scorer.score(params, texts, kind)
-        bits = bits_per_byte(texts, scores, scorer.tokenizer.unk_id)
-        found[f"standard_error/bits_per_byte/{kind}"] = bits.pop("standard_error")
-        for name, value in bits.items():
+        for name, value in bits_per_byte(texts, scores, scorer.tokenizer.unk_id).items():
             of_texts = name in ("bytes", "pieces", "unknown")
             found[name if of_texts else f"{name}/{kind}"] = value
     return found
@@ -98,10 +96,9 @@ def accuracies(scorer: Scorer, params, pairs: Sequence[Pair], texts, kinds) -> M
     for kind in [kind for kind in kinds if kind != "any-order"] or kinds:
         scores = scorer.score(params, texts, kind)
         judged = judge(pairs, [score.log_probability for score in scores])
-        found[f"accuracy/{kind}"] = judged["accuracy"]
-        found[f"standard_error/accuracy/{kind}"] = judged["standard_error"]
-        for name, accuracy in judged["phenomena"].items():
-            found[f"accuracy/{kind}/{name}"] = accuracy
+        phenomena = judged.pop("phenomena")
+        found |= {f"{name}/{kind}": value for name, value in judged.items()}
+        found |= {f"accuracy/{kind}/{name}": value for name, value in phenomena.items()}
     return found
 
 
@@ -139,25 +136,20 @@ def held_out_sentences(prepared: Prepared, number: int, model: Pretrained) -> li
     Only documents' bytes are known, so a sentence has those of its document in proportion to its
     tokens: the sum estimates the text's bytes without bias, and is one factor for all objectives.
     """
-    split, tokenizer, table = prepared.split("test"), prepared.tokenizer, None
-    before, after = (list(ids) for ids in (tokenizer.prefix_ids, tokenizer.suffix_ids))
-    if model.config.model.token_encoder == "characters":
-        table = prepared.characters
-    sizes, texts = np.diff(split.token_bounds()), []
-    for sentence in np.random.default_rng(0).permutation(len(split.sentences) - 1):
-        begin, end = split.sentences[sentence : sentence + 2].tolist()
-        document = np.searchsorted(split.documents, sentence, side="right") - 1
-        size = float(split.bytes[document]) * (end - begin) / sizes[document]
-        tokens = np.array([*before, *split.tokens[begin:end], *after], np.int32)
-        if size > LONGEST or len(tokens) > model.longest:
-            continue
-        characters = None
-        if table is not None:
-            characters = table[[*before, *split.words[begin:end], *after]]
-        pieces = len(before) + np.arange(end - begin)
-        texts.append(Text(tokens, pieces, size, characters))
-        if len(texts) == number:
-            break
+    split, tokenizer = prepared.split("test"), prepared.tokenizer
+    before, after = list(tokenizer.prefix_ids), list(tokenizer.suffix_ids)
+    table = prepared.characters if model.config.model.token_encoder == "characters" else None
+    begins, lengths = split.sentences[:-1], np.diff(split.sentences)
+    documents = np.searchsorted(split.documents, np.arange(len(lengths)), side="right") - 1
+    sizes = split.bytes[documents] * lengths / np.diff(split.token_bounds())[documents]
+    fit = (sizes <= LONGEST) & (len(before) + lengths + len(after) <= model.longest)
+    order, texts = np.random.default_rng(0).permutation(len(lengths)), []
+    for sentence in order[fit[order]][:number].tolist():
+        inside = slice(begins[sentence], begins[sentence] + lengths[sentence])
+        tokens = np.array([*before, *split.tokens[inside], *after], np.int32)
+        pieces = len(before) + np.arange(lengths[sentence])
+        characters = None if table is None else table[[*before, *split.words[inside], *after]]
+        texts.append(Text(tokens, pieces, float(sizes[sentence]), characters))
     return texts
 
 

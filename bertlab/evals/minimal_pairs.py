@@ -61,8 +61,8 @@ def judge(pairs: Sequence[Pair], scores: Sequence[float]) -> dict[str, Any]:
             (section 4).
 
     Returns:
-        `accuracy` (the mean over paradigms), its `standard_error` over pairs, and the `accuracy` of
-        each of `phenomena` (the mean over its paradigms). No standard error (None) if a paradigm
+        `accuracy` (the mean over paradigms), `standard_error/accuracy` over pairs, and the accuracy
+        of each of `phenomena` (the mean over its paradigms). No standard error (None) if a paradigm
         has one pair, or no spread is found anywhere: not even ten right answers of ten make the
         next one certain.
     """
@@ -75,6 +75,6 @@ def judge(pairs: Sequence[Pair], scores: Sequence[float]) -> dict[str, Any]:
     error = math.hypot(*errors) / len(errors)
     return {
         "accuracy": float(means.mean()),
-        "standard_error": error if error > 0 else None,
+        "standard_error/accuracy": error if error > 0 else None,
         "phenomena": phenomena.to_dict(),
     }

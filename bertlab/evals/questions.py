@@ -57,25 +57,24 @@ class Question(NamedTuple):
     weight: float = 1.0
 
 
-def encode(text: str, tokenizer) -> Text:
-    """The text as the tokenizer frames it."""
-    pieces, first = tokenizer.encode(text), len(tokenizer.prefix_ids)
-    tokens = np.array([*tokenizer.prefix_ids, *pieces, *tokenizer.suffix_ids], np.int32)
-    return Text(tokens, np.arange(first, first + len(pieces)), len(text.encode()))
+def encode(text: str, tokenizer, table: Int[np.ndarray, "V 50"] | None = None) -> Text:
+    """The text as the tokenizer frames it; with the characters of words and, by `table`, of special
+    tokens."""
+    prefix, suffix = list(tokenizer.prefix_ids), list(tokenizer.suffix_ids)
+    pieces = tokenizer.encode(text)
+    tokens = np.array([*prefix, *pieces, *suffix], np.int32)
+    characters = None
+    if table is not None:
+        own = character_ids(tokenizer.words(text))
+        characters = np.concatenate([table[prefix], own, table[suffix]])
+    return Text(tokens, len(prefix) + np.arange(len(pieces)), len(text.encode()), characters)
 
 
 def encode_all(model, texts: Sequence[str]) -> list[Text]:
     """Texts as the model (from `bertlab.load`) reads them, with characters if it reads those."""
-    tokenizer, encoded = model.tokenizer, [encode(text, model.tokenizer) for text in texts]
-    if model.config.model.token_encoder != "characters":
-        return encoded
-    table = character_table(tokenizer)
-    before, after = table[list(tokenizer.prefix_ids)], table[list(tokenizer.suffix_ids)]
-    characters = [character_ids(tokenizer.words(text)) for text in texts]
-    return [
-        one._replace(characters=np.concatenate([before, own, after]))
-        for one, own in zip(encoded, characters)
-    ]
+    reads_characters = model.config.model.token_encoder == "characters"
+    table = character_table(model.tokenizer) if reads_characters else None
+    return [encode(text, model.tokenizer, table) for text in texts]
 
 
 def by_chain_rule(number: int, text: Text, side: str, tokenizer) -> Iterator[Question]:

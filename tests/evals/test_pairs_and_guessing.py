@@ -36,10 +36,10 @@ def test_accuracy_is_the_mean_over_paradigms_of_a_phenomenon(tmp_path):
     means = [np.mean(values) for values in paradigms.values()]
     errors = {n: np.std(v, ddof=1) / math.sqrt(len(v)) for n, v in paradigms.items()}
     assert found["accuracy"] == pytest.approx(np.mean(means))
-    assert found["standard_error"] == pytest.approx(math.hypot(*errors.values()) / 3)
+    assert found["standard_error/accuracy"] == pytest.approx(math.hypot(*errors.values()) / 3)
     assert found["phenomena"] == {"npi": pytest.approx((0.75 + 0.5) / 2), "islands": 0.75}
     all_right = judge(pairs, np.tile([0.0, -1.0], 8))
-    assert (all_right["accuracy"], all_right["standard_error"]) == (1.0, None)
+    assert (all_right["accuracy"], all_right["standard_error/accuracy"]) == (1.0, None)
 
 
 def test_the_first_pairs_of_each_paradigm_and_a_wrong_line(tmp_path):
