@@ -84,12 +84,9 @@ def finetune(
     """
     config, tasks = configure(run, task, recipe, overrides)
     if jax.process_index() == 0:
-        for name, (of_task, data) in tasks.items():
+        for name, (_, data) in tasks.items():
             counts = ", ".join(f"{len(found):,} {split}" for split, found in data.examples.items())
             print(f"{name}: {counts} examples", *data.notes, sep=f"\n{name}: ", flush=True)
-            label = data.constant_label()
-            if find_kind(of_task.kind).is_trained and label is not None:
-                print(f"{name}'s label never varies: it is {label!r} in all training examples")
     if config.transfer.answers:
         module, _, name = config.transfer.answers.partition(":")
         answer = getattr(importlib.import_module(module), name)

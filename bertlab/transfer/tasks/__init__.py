@@ -8,13 +8,15 @@ One's own task is a Python file beside its data:
 """
 
 import dataclasses
-import importlib
-import importlib.util
-from collections.abc import Mapping
+import pkgutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from bertlab.config.load import find_file, import_file
 from bertlab.errors import UserError
 from bertlab.transfer.entities import find_scheme
+from bertlab.transfer.examples import Example
 from bertlab.transfer.tasks import catalogue, pydocs
 from bertlab.transfer.tasks.assemble import draw
 from bertlab.transfer.tasks.base import SPLITS, TASK_DATA, Task, TaskData
@@ -55,18 +57,14 @@ def find_task(name: str) -> Task:
     if name in TASKS:
         return TASKS[name]
     if ":" in name:
-        module, _, attribute = name.partition(":")
-        return getattr(importlib.import_module(module), attribute)
-    path = Path(name).expanduser()
-    if path.suffix != ".py" or not path.is_file():
+        return pkgutil.resolve_name(name)
+    if not name.endswith(".py"):
         raise UserError(
-            f"config.task: '{name}' is neither a .py file that defines TASK nor one of"
+            f"config.task: '{name}' is neither FILE.py, nor MODULE:NAME, nor one of"
             f" {', '.join(sorted(TASKS))}"
         )
-    specification = importlib.util.spec_from_file_location(f"own_task_{path.stem}", path)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    task = getattr(module, "TASK", None)
+    path = find_file(str(Path(name).expanduser()))
+    task = getattr(import_file(str(path)), "TASK", None)
     if not isinstance(task, Task):
         raise UserError(f"{path}: the file defines no TASK, such as TASK = table(...)")
     folder = path.resolve().parent
@@ -119,7 +117,19 @@ def load_task(task: Task, options: Mapping) -> TaskData:
         scheme, scheme_notes = find_scheme(task.name, data.names, data.examples)
         notes = scheme_notes + notes
     train = draw(data.examples["train"], options["limit"], options["seed"])
+    if (label := _constant_label(train, data.labels)) is not None:
+        notes.append(f"the label never varies: it is {label!r} in all training examples")
     # A kind that trains nothing has no valid of its own.
     examples = {"valid": train, **data.examples, "train": train}
     examples = {split: examples[split] for split in SPLITS}
     return dataclasses.replace(data, examples=examples, scheme=scheme, notes=tuple(notes))
+
+
+def _constant_label(train: Sequence[Example], names: Sequence[str]) -> Any:
+    """The label of every example, word or target; None if labels differ."""
+    labels = [one.label for one in train]
+    if labels[0] is None:  # a span: only whether there is an answer can be constant
+        labels = ["an answer" if one.answers else "no answer" for one in train]
+    found = {one for label in labels for one in (label if isinstance(label, tuple) else (label,))}
+    label = found.pop() if len(found) == 1 else None
+    return names[label] if names and isinstance(label, int) else label

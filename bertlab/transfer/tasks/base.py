@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from bertlab.errors import UserError
 from bertlab.transfer.entities import Scheme
@@ -72,19 +71,6 @@ class TaskData:
             return 0
         tags = (tag for example in self.examples[split] for tag in example.label or ())
         return sum(tag >= len(self.labels) for tag in tags)
-
-    def constant_label(self) -> Any:
-        """The label of every training example, word or target; None if labels differ."""
-        found: set[Any] = set()
-        for example in self.examples["train"]:
-            label = example.label
-            if label is None:  # a span: only whether there is an answer can be constant
-                label = "an answer" if example.answers else "no answer"
-            found.update(label if isinstance(label, tuple) else [label])
-            if len(found) > 1:
-                return None
-        label = next(iter(found), None)
-        return self.labels[label] if self.labels and isinstance(label, int) else label
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
@@ -81,12 +80,10 @@ def table(
 
     Args:
         name: of the task.
-        text: the column with the text, or several, joined by a space; tagging: with the words,
-            separated by spaces.
-        label: the column with the class; regression: a number; tagging: one tag a word, separated
-            by spaces. A test file may lack it.
+        text: the column with the text, or several, joined by a space.
+        label: the column with the class, or number. A test file may lack it.
         pair: the column with the second text, if the task has pairs.
-        kind: classification, regression or tagging.
+        kind: classification or regression.
         unlabelled: what stands for "no label", as SNLI's "-"; such rows are left out.
         columns: their names, if the file has no header.
         encoding: of the files.
@@ -103,8 +100,8 @@ def table(
         if unlabelled and value == unlabelled:
             return
         texts = tuple(" ".join(row[column] for column in group) for group in groups)
-        words = tuple(texts[0].split()) if kind == "tagging" else ()
-        yield Example("", where, () if words else texts, _parse_label(kind, value, words), words)
+        number = kind == "regression" and value
+        yield Example("", where, texts, _finite(value) if number else value or None)
 
     rows = functools.partial(
         read_rows,
@@ -120,19 +117,10 @@ def _names(columns: str | tuple[str, ...]) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else columns
 
 
-def _parse_label(kind: str, value: str | None, words: tuple[str, ...]) -> Any:
-    """The label of a field; None if it is empty."""
-    if not value or kind == "classification":
-        return value or None
-    if kind == "regression":
-        number = float(value)
-        if not math.isfinite(number):
-            raise ValueError(f"the label is {value}")
-        return number
-    tags = tuple(value.split())
-    if len(tags) != len(words):
-        raise ValueError(f"{len(words)} words and {len(tags)} tags")
-    return tags
+def _finite(value: str) -> float:
+    if not math.isfinite(float(value)):
+        raise ValueError(f"the label is {value}")
+    return float(value)
 
 
 def multiple_choice(
