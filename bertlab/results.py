@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from bertlab.studies.results import COSTS, Record, Results, read, stage_names, unpack
+from bertlab.studies.records import COSTS, Record, Results, read, unpack
+from bertlab.studies.runs import RunSpec
+
+NUMBERS = ("value", "parameters", "step", *COSTS, "transfer_flops", "transfer_seconds")
 
 
 def load(path: str | Path) -> pd.DataFrame:
@@ -30,49 +33,53 @@ def load(path: str | Path) -> pd.DataFrame:
 @functools.lru_cache(maxsize=2)
 def scores(results: Results) -> pd.DataFrame:
     """As `load`; nobody may change it."""
-    axes, rows = list(results.study["axes"]), []
-    for run in results.study["runs"]:
-        identity = [run["name"], run["variant"], *(run["labels"].get(axis, "") for axis in axes)]
-        costs = results.pretraining_costs(run)
-        pretraining = [costs.get(name) for name in ("parameters", "step", *COSTS)]
-        for place, record, metrics in _measured(results, run):
-            transfer = _transfer_costs(results, run, record)
-            end = [*pretraining, *transfer, record["data_hash"]]
-            rows += [[*identity, *place, metric, value, *end] for metric, value in metrics.items()]
-    numbers = ["value", "parameters", "step", *COSTS, "transfer_flops", "transfer_seconds"]
-    columns = ["run", "variant", *axes, "stage", "task", "split", "metric", *numbers, "data_hash"]
-    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(numbers, float))
+    rows = []
+    for run in results.runs.values():
+        labels, costs = run_labels(results, run), results.pretraining_costs(run)
+        for stage, task, split, record, metrics in _measured(results, run):
+            spent = costs | _transfer_costs(results, run, record)
+            place = {**labels, "stage": stage, "task": task, "split": split}
+            for metric, value in metrics.items():
+                end = {"metric": metric, "value": value, "data_hash": record["data_hash"]}
+                rows.append(place | spent | end)
+    columns = ["run", "variant", *results.study["axes"], "stage", "task", "split", "metric"]
+    frame = pd.DataFrame(rows, columns=[*columns, *NUMBERS, "data_hash"])
+    return frame.astype(dict.fromkeys(NUMBERS, float))
 
 
-def _measured(results: Results, run) -> Iterator[tuple[tuple[str, str, str], Record, dict]]:
-    """((stage, task, split), record, metrics) of a run's finished stages.
+def run_labels(results: Results, run: RunSpec) -> dict[str, str]:
+    """The columns that say which run it is."""
+    labels = {axis: run.labels.get(axis, "") for axis in results.study["axes"]}
+    return {"run": run.name, "variant": run.variant, **labels}
+
+
+def _measured(results: Results, run: RunSpec) -> Iterator[tuple[str, str, str, Record, dict]]:
+    """(stage, task, split, record, metrics) of a run's finished stages.
 
     Held-out losses of a pretraining are its last step's: a run that goes on from an earlier one, or
     from random values, has none.
     """
-    pretraining = results.stage(run, "pretrain")
-    whole = pretraining and results.first_step(run) in (None, pretraining["step"])
-    if whole and not results.is_random(run):
-        for split, metrics in pretraining["scores"].items():
-            yield ("pretrain", "", split), pretraining, metrics
-        for text, metrics in pretraining.get("evaluation", {}).items():
-            file = "" if text == "test" else text
-            yield ("evaluate", file, "test"), pretraining, metrics
-    for task in run["downstream"]:
+    record, step = results.stage(run, "pretrain"), results.first_step(run)
+    if record and (step is None or step == record["step"] != 0):
+        for split, metrics in record["scores"].items():
+            yield "pretrain", "", split, record, metrics
+        for text, metrics in record.get("evaluation", {}).items():
+            yield "evaluate", "" if text == "test" else text, "test", record, metrics
+    for task in run.downstream:
         if record := results.stage(run, "finetune", task):
-            for split, metrics in record["scores"].items():
-                yield ("finetune", task, split), record, metrics
-            for split, metrics in record.get("most_frequent", {}).items():
-                yield ("most_frequent", task, split), record, metrics
+            for stage, key in (("finetune", "scores"), ("most_frequent", "most_frequent")):
+                for split, metrics in record.get(key, {}).items():
+                    yield stage, task, split, record, metrics
 
 
-def _transfer_costs(results: Results, run, record: Record) -> list[float | None]:
+def _transfer_costs(results: Results, run: RunSpec, record: Record) -> dict[str, float]:
     """FLOPs and seconds of an adaptation and its fine-tuning; of an average, its members'."""
     if record["stage"] == "pretrain":
-        return [None, None]
-    members = [results.runs[name] for name in run.get("averages") or [run["name"]]]
-    stages = [results.stage(of, name, record["task"]) for of in members for name in _TRANSFER]
-    return [sum(of[key] or 0.0 for of in stages if of) for key in ("flops", "seconds")]
+        return {}
+    members = [results.runs[name] for name in run.averages or [run.name]]
+    stages = [results.stage(of, x, record["task"]) for of in members for x in ("adapt", "finetune")]
+    costs = {key: sum(of[key] or 0.0 for of in stages if of) for key in ("flops", "seconds")}
+    return {f"transfer_{key}": cost for key, cost in costs.items()}
 
 
 def curves(path: str | Path) -> pd.DataFrame:
@@ -87,15 +94,19 @@ def curves(path: str | Path) -> pd.DataFrame:
 
 def curve_points(results: Results) -> pd.DataFrame:
     """As `curves`."""
-    axes, rows, steps = list(results.study["axes"]), [], ["step", *COSTS]
-    for run in results.study["runs"]:
-        identity = [run["name"], run["variant"], *(run["labels"].get(axis, "") for axis in axes)]
-        for stage, task in stage_names(run):
-            owner = run.get("shares", {}).get(stage, run["name"])
+    rows, places = [], ("split", "step", *COSTS)
+    for run in results.runs.values():
+        for stage, task in run.stages():
+            owner = run.shares.get(stage, run.name)
+            labels = run_labels(results, run) | {"trained_in": owner, "stage": stage, "task": task}
             for line in results.by_stage.get((owner, stage, task), {}).get("curve", ()):
-                place = [*identity, owner, stage, task, line["split"], *(line[x] for x in steps)]
-                rows += [[*place, *of] for of in line.items() if of[0] not in ("split", *steps)]
-    columns = ["run", "variant", *axes, "trained_in", "stage", "task", "split", *steps]
+                place = labels | {name: line[name] for name in places}
+                rows += [
+                    {**place, "metric": name, "value": value}
+                    for name, value in line.items()
+                    if name not in places
+                ]
+    columns = ["run", "variant", *results.study["axes"], "trained_in", "stage", "task", *places]
     return pd.DataFrame(rows, columns=[*columns, "metric", "value"])
 
 
@@ -107,15 +118,12 @@ def examples(path: str | Path) -> pd.DataFrame:
     """
     columns = ["run", "variant", "task", "split", "items_hash"]
     results, frames = read(path), [pd.DataFrame(columns=[*columns, "item", "correct"])]
-    for run in results.study["runs"]:
-        for task in run["downstream"]:
+    for run in results.runs.values():
+        for task in run.downstream:
             record = results.stage(run, "finetune", task) or {}
             for split, packed in record.get("correct", {}).items():
                 correct = unpack(packed)
                 frame = pd.DataFrame({"item": range(len(correct)), "correct": correct})
-                labels = [run["name"], run["variant"], task, split, packed["hash"]]
+                labels = [run.name, run.variant, task, split, packed["hash"]]
                 frames.append(frame.assign(**dict(zip(columns, labels))))
     return pd.concat(frames[1:] or frames, ignore_index=True)[frames[0].columns]
-
-
-_TRANSFER = ("adapt", "finetune")

@@ -12,7 +12,7 @@ def add_arguments(parser):
 def run(arguments, overrides):
     """Prints a line a finding."""
     from bertlab.studies.doctor import examine
-    from bertlab.studies.results import read
+    from bertlab.studies.records import read
 
     findings = examine(read(arguments.directory))
     for finding in findings:

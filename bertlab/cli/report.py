@@ -16,8 +16,8 @@ def add_arguments(parser):
 
 def run(arguments, overrides):
     """Writes the files."""
+    from bertlab.studies.records import read
     from bertlab.studies.report import publish, write_report
-    from bertlab.studies.results import read
 
     results = read(arguments.directory)
     if arguments.publish:

@@ -37,7 +37,7 @@ from matplotlib.ticker import EngFormatter
 
 import bertlab.results
 from bertlab.errors import UserError
-from bertlab.studies.results import read
+from bertlab.studies.records import read
 from bertlab.train.run_directory import RunDirectory
 
 DELTA = 1e-3  # Huber's, of log L

@@ -6,13 +6,14 @@ well stay silent.
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import pandas as pd
 
 from bertlab.studies import comparisons
-from bertlab.studies.results import Results
+from bertlab.studies.records import Results
 from bertlab.transfer.cut import cut_lines
 
 NEAR_GUESSING = 0.97  # of what guessing by frequency costs
@@ -33,21 +34,24 @@ def examine(results: Results) -> list[Finding]:
 
 def unfinished(results: Results) -> Iterator[str]:
     """Runs without a result."""
-    names = [run["name"] for run in results.study["runs"] if not results.finished(run)]
-    if names:
-        total = len(results.study["runs"])
-        yield f"{len(names)} of {total} runs failed or have not finished: {_listing(names)}."
+    names = [run.name for run in results.runs.values() if not results.finished(run)]
+    failures = results.study.get("failures", {})
+    failed = [f"{name} ({failures[name]})" for name in names if name in failures]
+    others = [name for name in names if name not in failures]
+    for listed, text in ((failed, "failed"), (others, "have not finished")):
+        if listed:
+            yield f"{len(listed)} of {len(results.runs)} runs {text}: {_listing(listed)}."
 
 
 def plateau(results: Results) -> Iterator[str]:
     """Pretrainings whose held-out loss is that of guessing by frequency."""
-    stuck: dict[str, list[str]] = {}
+    stuck = defaultdict(list)
     for record in results.records:
         for metric, nats in record.get("evaluation", {}).get("test", {}).items():
             objective = metric.removesuffix("/guessing")
             loss = record["scores"].get("valid", {}).get(f"{objective}/loss")
             if objective != metric and record["step"] and loss and loss >= NEAR_GUESSING * nats:
-                stuck.setdefault(objective, []).append(record["run"])
+                stuck[objective].append(record["run"])
     for objective, names in stuck.items():
         yield (
             f"The held-out loss of {objective} is no better than guessing by frequency in"
@@ -68,8 +72,8 @@ def diverged(results: Results) -> Iterator[str]:
         yield f"The held-out loss ends above its lowest value in {_listing(names)}."
 
 
-def edge_of_grid(results: Results) -> Iterator[str]:
-    """Selected rates, and other selected numbers, with no candidate on one side."""
+def edge_of_rates(results: Results) -> Iterator[str]:
+    """Selected pretraining rates with no candidate on one side."""
     edges = []
     for search in results.study.get("searches", ()):
         losses = {}
@@ -81,13 +85,18 @@ def edge_of_grid(results: Results) -> Iterator[str]:
             edges.append(f"{search['variant']} ({rate:g})")
     if edges:
         yield f"The selected pretraining rate is the lowest or highest tried: {_listing(edges)}."
+
+
+def edge_of_labels(results: Results) -> Iterator[str]:
+    """Other selected numbers with no candidate on one side."""
     measures = comparisons.measures(results)
     frames = [comparisons.selected_scores(results, measure) for measure in measures]
     for axis in results.study["select"] if frames else ():
-        numbers = [label for label in results.study["axes"][axis] if _is_number(label)]
+        labels = pd.Series(results.study["axes"][axis])
+        numbers = labels[pd.to_numeric(labels, errors="coerce").sort_values().dropna().index]
         chosen = pd.concat(frames)[["variant", "task", axis]].drop_duplicates()[axis]
-        low, high = min(numbers, key=float, default=""), max(numbers, key=float, default="")
-        if low != high and chosen.isin([low, high]).any():
+        if len(numbers) > 1 and chosen.isin(ends := numbers.iloc[[0, -1]]).any():
+            low, high = ends
             yield (
                 f"Of {len(chosen)} selections of {axis}, {(chosen == low).sum()} are the lowest"
                 f" value tried ({low}) and {(chosen == high).sum()} the highest ({high}); better"
@@ -97,10 +106,10 @@ def edge_of_grid(results: Results) -> Iterator[str]:
 
 def cut(results: Results) -> Iterator[str]:
     """Texts and words that did not fit into rows."""
-    runs: dict[str, list[str]] = {}
+    runs = defaultdict(list)
     for record in results.records:
         for line in cut_lines(record.get("cut", {})):
-            runs.setdefault(line, []).append(record["run"])
+            runs[line].append(record["run"])
     yield from (f"In {_listing(names)}: {line}." for line, names in runs.items())
 
 
@@ -113,12 +122,12 @@ def other_items(results: Results) -> Iterator[str]:
 
 def other_data(results: Results) -> Iterator[str]:
     """Pretrainings with the same settings of data that read other batches."""
-    groups: dict[str, dict[str, list[str]]] = {}
+    groups = defaultdict(lambda: defaultdict(list))
     for record in results.records:
         if record["stage"] == "pretrain" and record["step"] and record["data_hash"]:
             settings = {k: v for k, v in record["config"].items() if k.startswith("data.")}
             key = json.dumps([settings, record["step"]], sort_keys=True)
-            groups.setdefault(key, {}).setdefault(record["data_hash"], []).append(record["run"])
+            groups[key][record["data_hash"]].append(record["run"])
     for hashes in groups.values():
         if len(hashes) > 1:
             names = " and ".join(_listing(names) for names in hashes.values())
@@ -131,20 +140,17 @@ def seeds_only(results: Results) -> Iterator[str]:
         yield "Intervals over seeds only: these results have no per-example correctness."
 
 
-CHECKS: dict[str, Callable[[Results], Iterator[str]]] = {
+CHECKS: dict[str, Callable[[Results], Iterable[str]]] = {
     "unfinished": unfinished,
     "plateau": plateau,
     "diverged": diverged,
-    "edge of the grid": edge_of_grid,
+    "edge of the rates": edge_of_rates,
+    "edge of the labels": edge_of_labels,
     "cut": cut,
     "other items": other_items,
     "data differ": other_data,
     "seeds only": seeds_only,
 }
-
-
-def _is_number(label: str) -> bool:
-    return label.replace(".", "").replace("e-", "").isdecimal()
 
 
 def _listing(names: list[str]) -> str:

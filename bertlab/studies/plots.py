@@ -52,9 +52,8 @@ def _draw_differences(panel, rows: pd.DataFrame) -> None:
                 panel.plot(end, y, marker, color=colour, markersize=6, clip_on=False)
         face = colour if row.decided else "white"
         panel.plot(row.mean, y, "o", color=colour, markerfacecolor=face, markersize=7)
-        text = f"{row.mean:+.{row.digits}f} ({row.low:.{row.digits}f} to {row.high:.{row.digits}f})"
         at = {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": 8.5}
-        panel.annotate(text.replace("-", "\N{MINUS SIGN}"), (1.02, y), **at)
+        panel.annotate(row.interval, (1.02, y), **at)
     panel.axvline(0, color="black", linewidth=0.8, zorder=0)
     panel.set_yticks(range(len(rows)), rows["name"])
     panel.set(xlim=(-1.04 * reach, 1.04 * reach), ylim=(len(rows) - 0.5, -0.5))

@@ -6,7 +6,7 @@ HTML and Markdown come from one template, templates/page.jinja.
 import base64
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,38 +15,35 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bertlab.studies import comparisons, doctor, plots, tables
-from bertlab.studies.results import SUFFIX, Results, write_published
+from bertlab.studies.records import SUFFIX, Results, write_published
 
 DOTS_CAPTION = (
     "Paired by seed where two variants share seeds. Bars: 95 % intervals over seeds (Student's)."
     " Filled: decided after Holm's correction over the differences of a task; an empty dot may be"
     " chance. An arrow marks an interval that goes on."
 )
+NONE = "–"
+FREQUENT = "always the most frequent answer"
 BITS_CAPTION = (
     "Left-to-right and right-to-left scores are code lengths, any-order ones upper bounds of them;"
     " pseudo ones see both sides of each token and compare only with each other."
 )
 
 
-class Table(NamedTuple):
-    """Strings to print.
+class Detail(NamedTuple):
+    """A folded part of the page.
 
     Attributes:
-        header: Of the columns.
-        rows: In the header's order.
-        numbers: Whether all columns but the first are numbers.
+        title: Of the fold.
+        table: Its cells are printed; None for no table.
+        numbers: Whether all columns of the table but the first are numbers.
+        figure: What to link.
+        text, code: Below.
     """
 
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    numbers: bool = True
-
-
-class Detail(NamedTuple):
-    """A folded part of the page."""
-
     title: str
-    table: Table | None = None
+    table: pd.DataFrame | None = None
+    numbers: bool = True
     figure: str = ""
     text: str = ""
     code: str = ""
@@ -129,34 +126,30 @@ def answer(differences: pd.DataFrame) -> str:
     largest = decided.loc[decided["mean"].abs().idxmax()]
     return (
         f"{len(decided)} of {len(differences)} differences are beyond chance; the largest is"
-        f" {largest['variant']} − {largest['other']} on {largest['task']}, {interval(largest)}."
+        f" {largest['variant']} − {largest['other']} on {largest['task']}, {largest['interval']}."
     )
 
 
-def score_table(results: Results) -> Table:
+def score_table(results: Results) -> pd.DataFrame:
     """A row a variant: its scores, with the published ones in further columns."""
     summary, published = tables.summary(results), results.study.get("published")
-    measures = comparisons.measures(results)
-    columns = {measure: _score_column(summary, measure) for measure in measures}
-    names = comparisons.variants(results)
-    if published:
-        names += [name for name in published["rows"] if name not in names]
-    seeds = summary.groupby("variant")["seeds"].max() if len(summary) else {}
-    header = ["Variant", "seeds", *(_heading(measure) for measure in measures)]
-    rows = [
-        [n, str(seeds.get(n, "–")), *(of.get(n, "–") for of in columns.values())] for n in names
-    ]
-    most_frequent = [tables.baselines(results, measure) for measure in measures]
-    if any(value is not None for value in most_frequent):
-        values = [_number(value, measure) for value, measure in zip(most_frequent, measures)]
-        rows.append(["always the most frequent answer", "–", *values])
-    if published:
-        header += [f"published: {name}" for name in published["columns"]]
-        empty = [None] * len(published["columns"])
-        for row in rows:
-            values = published["rows"].get(row[0], empty)
-            row += ["–" if value is None else str(value) for value in values]
-    return Table(header, rows)
+    rows = published["rows"] if published else {}
+    names = list(dict.fromkeys([*comparisons.variants(results), *rows, FREQUENT]))
+    columns = {"seeds": summary.groupby("variant")["seeds"].max().astype(str).to_dict()}
+    for measure in comparisons.measures(results):
+        own = summary[(summary["task"] == measure.task) & (summary["metric"] == measure.metric)]
+        frequent = comparisons.values_of(results, measure, "most_frequent").query("split == 'test'")
+        cells = {row.variant: _number(row.mean, measure, row.sd) for row in own.itertuples()}
+        cells[FREQUENT] = _number(frequent["value"].mean(), measure)
+        percent = " (%)" if measure.is_percent else ""
+        name = f"{measure.task} {measure.metric}{percent}".strip()
+        columns[name.replace("bits_per_byte/", "")] = cells
+    if all(cells.get(FREQUENT, NONE) == NONE for cells in columns.values()):
+        names.remove(FREQUENT)
+    for number, name in enumerate(published["columns"] if published else ()):
+        columns[f"published: {name}"] = {variant: of[number] for variant, of in rows.items()}
+    table = pd.DataFrame(columns, index=pd.Index(names, name="Variant"), dtype=object)
+    return table.fillna(NONE).reset_index()
 
 
 def scores_caption(results: Results) -> str:
@@ -172,91 +165,64 @@ def scores_caption(results: Results) -> str:
     return text.strip()
 
 
-def details(results: Results, differences: pd.DataFrame, curves: str):
+def details(results: Results, differences: pd.DataFrame, curves: str) -> Iterator[Detail]:
     """The folded parts."""
     if len(differences):
-        rows = [
-            [
-                f"{row['task']}: {row['variant']} − {row['other']}",
-                interval(row),
-                str(row["seeds"]),
-                f"{row['p']:.3f}" if row["p"] >= 0.001 else "< 0.001",
-                f"{row['published']} ({row['source']})" if row["published"] else "–",
-                row["verdict"] or ("decided" if row["decided"] else "undecided"),
-            ]
-            for _, row in differences.iterrows()
-        ]
-        header = ["Difference", "mean (95 % interval)", "pairs", "p (Holm)", "published", "verdict"]
-        yield Detail("Differences", Table(header, rows, numbers=False))
+        yield Detail("Differences", _differences(differences), numbers=False)
     if results.study["select"]:
-        yield Detail("Selected on validation", _selected(results))
+        summary = tables.summary(results)
+        chosen = summary.pivot_table("chosen", "variant", "task", aggfunc="first", sort=False)
+        yield Detail("Selected on validation", _table(chosen))
     if curves:
         yield Detail("Learning curves", figure=curves, text="Means and ranges over seeds.")
-    evaluations = _evaluations(results)
-    if evaluations.rows and results.study["tasks"]:
-        yield Detail("Bits per byte of held-out text", evaluations, text=BITS_CAPTION)
+    bits = tables.evaluations(results)
+    if len(bits) and results.study["tasks"]:
+        bits = bits.map("{:.3f}".format, na_action="ignore")
+        bits = bits.rename(columns=lambda metric: metric.removeprefix("bits_per_byte/"))
+        yield Detail("Bits per byte of held-out text", _table(bits), text=BITS_CAPTION)
     yield Detail("Costs", _costs(results), text="Means over runs; transfer: all tasks together.")
-    yield Detail("How it was made", _provenance(results), code=results.study.get("command", ""))
+    code = results.study.get("command", "")
+    yield Detail("How it was made", _provenance(results), numbers=False, code=code)
 
 
-def interval(row) -> str:
-    """A difference with its interval: "+1.2 (0.8 to 1.6)"."""
-    digits = row["digits"]
-    low, high = (f"{row[end]:.{digits}f}" for end in ("low", "high"))
-    return f"{row['mean']:+.{digits}f} ({low} to {high})".replace("-", "\N{MINUS SIGN}")
+def _table(frame: pd.DataFrame) -> pd.DataFrame:
+    """Cells to print, a row a variant."""
+    return frame.astype(object).fillna(NONE).rename_axis("Variant").reset_index()
 
 
-def _score_column(summary: pd.DataFrame, measure) -> dict[str, str]:
-    rows = summary[(summary["task"] == measure.task) & (summary["metric"] == measure.metric)]
-    return {row.variant: _number(row.mean, measure, row.sd) for row in rows.itertuples()}
+def _number(value: float, measure: comparisons.Measure, sd: float = math.nan) -> str:
+    if math.isnan(value):
+        return NONE
+    spread = "" if math.isnan(sd) else f" ± {measure.factor * sd:.{measure.digits}f}"
+    return f"{measure.factor * value:.{measure.digits}f}{spread}"
 
 
-def _number(value: float | None, measure, sd: float = math.nan) -> str:
-    factor, digits, _ = tables.scale(measure)
-    if value is None or math.isnan(value):
-        return "–"
-    spread = "" if math.isnan(sd) else f" ± {factor * sd:.{digits}f}"
-    return f"{factor * value:.{digits}f}{spread}"
+def _differences(frame: pd.DataFrame) -> pd.DataFrame:
+    decided = frame["decided"].map({True: "decided", False: "undecided"})
+    published = frame["published"] + " (" + frame["source"] + ")"
+    return pd.DataFrame(
+        {
+            "Difference": frame["task"] + ": " + frame["variant"] + " − " + frame["other"],
+            "mean (95 % interval)": frame["interval"],
+            "pairs": frame["seeds"],
+            "p (Holm)": [f"{p:.3f}" if p >= 0.001 else "< 0.001" for p in frame["p"]],
+            "published": published.where(frame["published"] != "", NONE),
+            "verdict": frame["verdict"].where(frame["verdict"] != "", decided),
+        }
+    )
 
 
-def _heading(measure) -> str:
-    percent = " (%)" if tables.scale(measure)[0] == 100 else ""
-    return f"{measure.task} {measure.metric}{percent}".strip().replace("bits_per_byte/", "")
-
-
-def _selected(results: Results) -> Table:
-    summary = tables.summary(results)
-    table = summary.pivot_table("chosen", "variant", "task", aggfunc="first", sort=False)
-    rows = [[name, *("–" if pd.isna(x) else x for x in row)] for name, *row in table.itertuples()]
-    return Table(["Variant", *table.columns], rows)
-
-
-def _evaluations(results: Results) -> Table:
-    means = tables.evaluations(results)
-    rows = [[n, *(f"{x:.3f}" if x == x else "–" for x in row)] for n, *row in means.itertuples()]
-    kinds = [metric.removeprefix("bits_per_byte/") for metric in means.columns]
-    return Table(["Variant", *kinds], rows)
-
-
-def _costs(results: Results) -> Table:
+def _costs(results: Results) -> pd.DataFrame:
     costs = tables.costs(results)
-    losses = tables.held_out(results, tables.loss_metrics(results))
-    header = ["Variant", *losses.columns, "parameters", "steps", "tokens", "predicted positions"]
-    header += ["FLOPs", "time", "transfer FLOPs", "transfer time"]
-    rows = []
-    for variant, cost in costs.iterrows():
-        values = (
-            losses.loc[variant] if variant in losses.index else [math.nan] * len(losses.columns)
-        )
-        counts = [short(cost[name]) for name in ("parameters", "step", "tokens", "supervised")]
-        times = [duration(cost[name]) for name in ("seconds", "transfer_seconds")]
-        row = [variant, *(f"{x:.3f}" if x == x else "–" for x in values), *counts]
-        rows.append([*row, short(cost["flops"]), times[0], short(cost["transfer_flops"]), times[1]])
-    filled = [i for i in range(len(header)) if any(row[i] != "–" for row in rows)]
-    return Table([header[i] for i in filled], [[row[i] for i in filled] for row in rows])
+    table = tables.held_out(results, tables.loss_metrics(results)).map("{:.3f}".format)
+    table = table.replace("nan", NONE).reindex(costs.index)
+    for name, (column, text) in COST_COLUMNS.items():
+        table[name] = costs[column].map(text)
+    table = _table(table)
+    return table.loc[:, (table != NONE).any()]
 
 
-def _provenance(results: Results) -> Table:
+def _provenance(results: Results) -> pd.DataFrame:
     """Versions, commits and machines of all runs."""
     found: dict[str, dict[str, None]] = {}
     for record in results.records:
@@ -277,13 +243,13 @@ def _provenance(results: Results) -> Table:
         rows.append(
             ["status", "read-only: today's version reads other batches, so no sweep goes on"]
         )
-    return Table(["What", "Value"], rows, numbers=False)
+    return pd.DataFrame(rows, columns=["What", "Value"])
 
 
 def short(value: float) -> str:
     """Three digits and a suffix: "23.7M"."""
     if math.isnan(value):
-        return "–"
+        return NONE
     for suffix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e4)):
         if value >= size:
             return f"{value / min(size, 1e3 if suffix == 'k' else size):.3g}{suffix}"
@@ -293,11 +259,24 @@ def short(value: float) -> str:
 def duration(seconds: float) -> str:
     """Hours, minutes or seconds."""
     if math.isnan(seconds):
-        return "–"
+        return NONE
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.0f} s"
+
+
+COST_COLUMNS = {
+    "parameters": ("parameters", short),
+    "steps": ("step", short),
+    "tokens": ("tokens", short),
+    "predicted positions": ("supervised", short),
+    "FLOPs": ("flops", short),
+    "time": ("seconds", duration),
+    "transfer FLOPs": ("transfer_flops", short),
+    "transfer time": ("transfer_seconds", duration),
+}
+"""Heading -> column of `bertlab.studies.tables.costs`, and how its numbers are printed."""
 
 
 def _base64(figure: Figure) -> str:

@@ -75,6 +75,7 @@ def write_pretraining(folder: Path, variant: str, seed: str) -> None:
 
 def write_finetuning(folder: Path, rate: str, valid: float, test: float) -> None:
     config = {"metrics": {"colours": "accuracy"}, "optimizer": {"learning_rate": float(rate)}}
+    config["init_from"] = "nowhere"
     write_json(folder / "config.json", config)
     (folder / "metrics.jsonl").write_text("")
     metrics = {"valid": {"colours/accuracy": valid}, "test": {"colours/accuracy": test, "loss": 1}}

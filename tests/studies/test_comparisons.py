@@ -1,10 +1,12 @@
 """Comparisons of made-up results: scores by hand, refused variants, claims."""
 
+import numpy as np
 import pytest
+import scipy.stats
 
 from bertlab.studies import comparisons
 from bertlab.studies.comparisons import Measure
-from bertlab.studies.results import Results, pack
+from bertlab.studies.records import Results, pack
 from bertlab.studies.study import Claim, Study
 
 ACCURACY = Measure("finetune", "package", "accuracy")
@@ -57,27 +59,37 @@ def results(select=False, items=lambda variant: 2):
     return Results(study.describe(runs), records)
 
 
-def test_every_pair_is_compared_seed_by_seed():
+def test_pairs_are_compared_seed_by_seed():
     found = results()
     assert comparisons.measures(found) == [ACCURACY]
     assert comparisons.variants(found) == ["A", "B", "C"]
     table = comparisons.score_table(found, ACCURACY)
     assert table.to_dict("list") == {name: list(of) for name, of in SCORES.items()}
-    pairs = [("A", "B"), ("A", "C"), ("B", "C")]
-    first, second, third = comparisons.differences(table, ACCURACY, pairs)
-    assert (first.variant, first.other, first.pairs) == ("A", "B", 3)
-    assert first.mean == pytest.approx(0.1) and second.mean == pytest.approx(7 / 15)
-    by_p = sorted((first, second, third), key=lambda of: of.p)
-    assert by_p[0].corrected == pytest.approx(3 * by_p[0].p)
-    (contrast,) = comparisons.contrasts(found, ACCURACY)
-    assert (contrast.mean, contrast.corrected) == (pytest.approx(-0.1), contrast.p)
+    frame = comparisons.differences(found, ACCURACY).set_index(["variant", "other"])
+    assert list(frame.index) == [("A", "C"), ("C", "A"), ("B", "A")] and set(frame["seeds"]) == {3}
+    np.testing.assert_allclose(frame["mean"], [7 / 15, -7 / 15, -0.1])
+
+
+def test_holms_correction_is_over_the_claims_and_over_the_contrasts():
+    frame = comparisons.differences(results(), ACCURACY).set_index(["variant", "other"])
+    tests = {pair: scipy.stats.ttest_rel(SCORES[pair[0]], SCORES[pair[1]]) for pair in frame.index}
+    assert frame["p"]["A", "C"] == pytest.approx(2 * tests["A", "C"].pvalue)
+    assert frame["p"]["B", "A"] == pytest.approx(tests["B", "A"].pvalue)
+
+
+def test_without_claims_and_contrasts_variants_are_compared_with_the_first():
+    found = results()
+    found = Results({**found.study, "claims": [], "contrasts": []}, found.records)
+    frame = comparisons.differences(found, ACCURACY)
+    assert list(zip(frame["variant"], frame["other"])) == [("B", "A"), ("C", "A")]
 
 
 def test_claims_of_this_kind_of_task_get_a_verdict():
-    found = comparisons.claims(results(), ACCURACY)
-    assert [(claim["higher"], comparisons.verdict(of)) for claim, of in found] == [
+    frame = comparisons.differences(results(), ACCURACY)
+    assert list(zip(frame["variant"], frame["verdict"])) == [
         ("A", "agrees"),
         ("C", "contradicts"),
+        ("B", ""),
     ]
 
 

@@ -1,8 +1,8 @@
 import pytest
 
-from bertlab.files import json_line
+from bertlab.files import json_line, write_json
 from bertlab.studies.doctor import examine
-from bertlab.studies.results import read
+from bertlab.studies.records import read
 from tests.studies.made_study import costs, edit, write_study
 
 RUN = "mlm-0.001-seed=1"
@@ -75,14 +75,25 @@ def drop_predictions(folder):
         path.unlink()
 
 
+def test_runs_that_failed_and_those_to_come_are_named(study):
+    for seed in (1, 2):
+        (study / f"mlm-0.001-seed={seed}" / "result.json").unlink()
+    failed = {"status": "diverged", "reason": "mlm/loss is not finite"}
+    write_json(study / RUN / "failed.json", failed)
+    first, second = (finding.text for finding in examine(read(study)))
+    # Their fine-tunings at two rates share a pretraining.
+    assert first == f"1 of 12 runs failed: {RUN} (mlm/loss is not finite)."
+    assert second.startswith("3 of 12 runs have not finished: mlm-0.001-seed=2; ")
+
+
 @pytest.mark.parametrize(
     ("plant", "check"),
     [
         (remove_result, "unfinished"),
         (stay_on_the_plateau, "plateau"),
         (rise, "diverged"),
-        (narrow_grid, "edge of the grid"),
-        (search_rates, "edge of the grid"),
+        (narrow_grid, "edge of the labels"),
+        (search_rates, "edge of the rates"),
         (cut_words, "cut"),
         (read_other_data, "data differ"),
         (drop_an_example, "other items"),

@@ -8,8 +8,8 @@ from bertlab import results
 from bertlab.errors import UserError
 from bertlab.files import json_line
 from bertlab.studies import report, tables
-from bertlab.studies.results import correctness, pack, read, read_stage, unpack
-from bertlab.train.run_directory import RunDirectory
+from bertlab.studies.doctor import examine
+from bertlab.studies.records import correctness, pack, read, read_stage, unpack
 from tests.studies.made_study import edit, write_study
 
 # Mean test scores in %, as the earlier version's pages printed them.
@@ -127,7 +127,7 @@ def test_each_kind_of_prediction_is_marked(tmp_path):
         '{"id": "hidden", "gold": null, "predicted": "A"}',
     ]
     (tmp_path / "predictions" / "test.jsonl").write_text("\n".join(lines) + "\n")
-    record = read_stage(RunDirectory(tmp_path), "run", "finetune", "task")
+    record = read_stage(tmp_path, "run", "finetune", "task")
     assert unpack(record["correct"]["test"]).tolist() == [True, False, True, True]
 
 
@@ -146,6 +146,16 @@ def test_the_report_prints_what_the_table_holds(study, tmp_path):
         assert "3.200" in text  # MLM's held-out loss
 
 
+def test_equal_differences_have_no_interval(tmp_path):
+    folder = write_study(tmp_path)
+    for run in ("mlm-0.001-seed=1", "mlm-0.001-seed=2", "mlm-0.001-seed=3"):
+        path = folder / run / "finetune" / "colours" / "result.json"
+        edit(path, lambda of: of["metrics"]["test"].update({"colours/accuracy": 0.58}))
+    assert tables.differences(read(folder))["interval"].tolist() == [
+        "+0.0 (no spread between seeds)"
+    ]
+
+
 def test_a_single_run_is_a_study_of_one(study):
     frame = results.load(study / "mlm-0.001-seed=1")
     assert set(frame["variant"]) == {"mlm-0.001-seed=1"}
@@ -153,6 +163,8 @@ def test_a_single_run_is_a_study_of_one(study):
         frame.set_index(["stage", "split", "metric"])["value"]["finetune", "test", "accuracy"]
         == 0.6
     )
+    tuned = read(study / "mlm-0.001-seed=1" / "finetune" / "colours")
+    assert results.scores(tuned)["task"].unique() == ["colours"] and not examine(tuned)
     with pytest.raises(UserError):
         results.load(study / "nowhere")
 

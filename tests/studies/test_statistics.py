@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from bertlab.studies.statistics import compare, holm, seeds_needed
+from bertlab.studies.statistics import compare, holm
 
 ONE, TWO = pd.Series([0.5, 0.6, 0.8], [1, 2, 3]), pd.Series([0.4, 0.6, 0.6], [1, 2, 3])
 
@@ -47,8 +47,3 @@ def test_holm_by_hand():
     # Sorted 0.01, 0.02, 0.04 times 3, 2, 1, and never falling.
     assert holm([0.04, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
     assert holm([]) == []
-
-
-def test_seeds_needed_are_those_of_cohens_table():
-    # Paired t test, alpha 0.05, power 0.8: d = 0.5 and 0.8 take 34 and 15 pairs (G*Power).
-    assert (seeds_needed(0.5, 1.0), seeds_needed(0.8, 1.0)) == (34, 15)

@@ -7,10 +7,9 @@ one line a stage. Tables (`bertlab.results`) and reports are functions of record
 import base64
 import functools
 import hashlib
-import io
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,8 @@ import zstandard
 from bertlab.config.load import flatten
 from bertlab.errors import UserError
 from bertlab.files import json_line
+from bertlab.studies.runs import RunSpec
+from bertlab.studies.study import Study
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer.scorers import normalize_answer
 
@@ -40,7 +41,7 @@ class Results:
     """What was measured.
 
     Attributes:
-        study: The content of study.json; of a single run the same keys, without axes.
+        study: The content of study.json, with `failures`: run -> why it failed.
         records: One a stage.
     """
 
@@ -48,147 +49,95 @@ class Results:
     records: Sequence[Record]
 
     @functools.cached_property
+    def runs(self) -> dict[str, RunSpec]:
+        """By name, in the study's order."""
+        return {run["name"]: RunSpec(**run) for run in self.study["runs"]}
+
+    @functools.cached_property
     def by_stage(self) -> dict[tuple[str, str, str], Record]:
         """(run, stage, task) -> record."""
         return {(of["run"], of["stage"], of["task"]): of for of in self.records}
 
-    @functools.cached_property
-    def runs(self) -> dict[str, Mapping[str, Any]]:
-        """Name -> the run's entry in study.json."""
-        return {run["name"]: run for run in self.study["runs"]}
-
-    def stage(self, run: Mapping[str, Any], stage: str, task: str = "") -> Record | None:
-        """A stage of a run of study.json, its own or the one that it shares; None without a
-        result."""
-        name = run.get("shares", {}).get(stage, run["name"])
-        record = self.by_stage.get((name, stage, task))
+    def stage(self, run: RunSpec, stage: str, task: str = "") -> Record | None:
+        """The record of a stage, a run's own or one that it shares; None without a result."""
+        record = self.by_stage.get((run.shares.get(stage, run.name), stage, task))
         return record if record and record["finished"] else None
 
-    def finished(self, run: Mapping[str, Any]) -> bool:
+    def finished(self, run: RunSpec) -> bool:
         """Whether all stages of a run have a result."""
-        untrained = run.get("averages") or run["config"].startswith("run:")
-        pretrained = untrained or self.stage(run, "pretrain")
-        return bool(pretrained) and all(self.stage(run, "finetune", t) for t in run["downstream"])
+        outside = [("pretrain", "")] if run.existing else []
+        return all(self.stage(run, *stage) for stage in run.stages() if stage not in outside)
 
-    def pretraining_costs(self, run: Mapping[str, Any]) -> dict[str, float]:
+    def pretraining_costs(self, run: RunSpec) -> dict[str, float]:
         """`parameters`, `step` and the `COSTS` of what a run's fine-tunings begin with.
 
         An earlier step than the last has the costs of that step, interpolated between the lines of
         metrics.jsonl; random values cost nothing; an average costs what its members do.
         """
-        if run.get("averages"):
-            members = [self.pretraining_costs(self.runs[name]) for name in run["averages"]]
-            return (
-                {key: sum(of[key] for of in members) for key in members[0]} if all(members) else {}
-            )
+        if run.averages:
+            members = [self.pretraining_costs(self.runs[name]) for name in run.averages]
+            keys = members[0] if all(members) else ()
+            return {key: sum(of[key] for of in members) for key in keys}
         if not (record := self.stage(run, "pretrain")):
             return {}
         found = {key: record.get(key) for key in ("parameters", "step", *COSTS)}
-        step = 0 if self.is_random(run) else self.first_step(run)
-        if step is None or step == record["step"]:
+        step = self.first_step(run)
+        if step in (None, record["step"]):
             return found
         lines = sorted(record["curve"], key=lambda line: line["step"])
         steps = [line["step"] for line in lines]
         costs = {key: np.interp(step, steps, [line[key] for line in lines]) for key in COSTS}
         return found | {"step": step} | (dict.fromkeys(COSTS, 0.0) if step == 0 else costs)
 
-    def first_step(self, run: Mapping[str, Any]) -> int | None:
-        """The step of its pretraining with which a run goes on; None: the last."""
-        settings = [run.get("adapt")] if run.get("adapt") else run["downstream"].values()
-        steps = {of.get("init_step") for of in settings}
+    def first_step(self, run: RunSpec) -> int | None:
+        """The step of its pretraining with which a run goes on: None for the last, 0 for random
+        values."""
+        settings = list(run.downstream.values())
+        if settings and all(str(of.get("transfer.random")).lower() == "true" for of in settings):
+            return 0
+        steps = {of.get("init_step") for of in ([run.adapt] if run.adapt else settings)}
         return int(steps.pop()) if len(steps) == 1 and None not in steps else None
-
-    def is_random(self, run: Mapping[str, Any]) -> bool:
-        """Whether all fine-tunings of a run begin with random values instead of its pretraining."""
-        flags = [str(of.get("transfer.random")).lower() for of in run["downstream"].values()]
-        return bool(flags) and set(flags) == {"true"}
 
 
 def read(path: str | Path) -> Results:
     """The records of a study's directory, of a single run's, or of a published study (its file, or
     the folder with it)."""
     path = Path(path).expanduser()
-    published = [path] if path.name.endswith(SUFFIX) else sorted(path.glob(f"*{SUFFIX}"))
-    if published and published[0].exists():
-        study, *records = _read_lines(published[0])
-        base, environments = study.pop("configs"), study.pop("environments")
-        for record in records:
-            config = base[_config_group(record)] | record["config"]
-            without = record.pop("without")
-            record["config"] = {k: v for k, v in config.items() if k not in without}
-            record["environment"] = environments[record["environment"]]
+    for published in [path] if path.name.endswith(SUFFIX) else path.glob(f"*{SUFFIX}"):
+        text = zstandard.ZstdDecompressor().decompress(published.read_bytes()).decode()
+        study, *records = map(json.loads, text.rstrip("\n").split("\n"))
         return Results(study, records)
-    directory = RunDirectory(path)
-    study = directory.read("study")
+    study = RunDirectory(path).read("study")
     if study is None:
-        return _single_run(directory)
-    records = [record for run in study["runs"] for record in _stages(path, run)]
+        return _single_run(RunDirectory(path))
+    records, failures = [], {}
+    for run in Results(study, ()).runs.values():
+        if failed := RunDirectory(path / run.name).read("failed"):
+            failures[run.name] = failed["reason"]
+        for stage in run.stages():
+            directory = run.directory(path, *stage)
+            if stage[0] not in run.shares and directory.exists():
+                records.append(read_stage(directory, run.name, *stage))
     names = {name for search in study.get("searches", ()) for name in search["candidates"]}
     for name in sorted(names - {record["run"] for record in records}):
         if (path / name / "config.json").exists():
-            records.append(read_stage(RunDirectory(path / name), name, "pretrain"))
-    return Results(study, records)
-
-
-def pack(correct: Sequence[bool], items_hash: str) -> dict[str, Any]:
-    """Bits as text, eight to a byte."""
-    bits = np.packbits(np.asarray(correct, bool)).tobytes()
-    return {"items": len(correct), "hash": items_hash, "bits": base64.b64encode(bits).decode()}
-
-
-def unpack(packed: Mapping[str, Any]) -> np.ndarray:
-    """bool [items]."""
-    data = np.frombuffer(base64.b64decode(packed["bits"]), np.uint8)
-    return np.unpackbits(data, count=packed["items"]).astype(bool)
+            records.append(read_stage(path / name, name, "pretrain"))
+    return Results(study | {"failures": failures}, records)
 
 
 def write_published(path: Path, results: Results) -> None:
-    """Writes STUDY.jsonl.zst: of each record's config what differs from the first of its group."""
-    base, environments, lines = {}, [], []
-    for record in results.records:
-        common = base.setdefault(_config_group(record), record["config"])
-        config = {k: v for k, v in record["config"].items() if k not in common or common[k] != v}
-        without = [key for key in common if key not in record["config"]]
-        if record["environment"] not in environments:
-            environments.append(record["environment"])
-        number = environments.index(record["environment"])
-        differences = {"config": config, "without": without, "environment": number}
-        differences["curve"] = thinned(record["curve"])
-        lines.append(json_line(record | differences))
-    study = {**results.study, "environments": environments, "configs": base}
-    text = "".join([json_line(study), *lines])
+    """Writes STUDY.jsonl.zst."""
+    records = [record | {"curve": thinned(record["curve"])} for record in results.records]
+    text = "".join(map(json_line, [results.study, *records]))
     path.write_bytes(zstandard.compress(text.encode(), level=19))
 
 
-def stage_names(run: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(stage, task) of a run's stages."""
-    adapted = [("adapt", task) for task in run["downstream"] if run.get("adapt")]
-    return [("pretrain", ""), *adapted, *(("finetune", task) for task in run["downstream"])]
-
-
-def _stages(workdir: Path, run: Mapping[str, Any]) -> Iterator[Record]:
-    """The records of a run's own stages."""
-    existing = run["config"].removeprefix("run:")
-    outside = existing != run["config"]
-    for stage, task in stage_names(run):
-        if stage in run.get("shares", {}):
-            continue
-        directory = workdir / run["name"]
-        if task:
-            directory = directory / stage / task
-        elif outside:
-            directory = Path(existing).expanduser()
-        if directory.exists():
-            yield read_stage(RunDirectory(directory), run["name"], stage, task)
-
-
-def read_stage(directory: RunDirectory, run: str, stage: str, task: str = "") -> Record:
+def read_stage(path: Path, run: str, stage: str, task: str = "") -> Record:
     """The record of one directory."""
-    result = directory.read("result", {})
-    hashes = result.get("data_hash", "")
-    config = directory.read("config", {})
+    directory = RunDirectory(path)
+    result, config = directory.read("result", {}), directory.read("config", {})
+    hashes, curve = result.get("data_hash", ""), directory.metrics()
     tables = {name: result.get(name, {}) for name in ("metrics", "most_frequent")}
-    curve = directory.metrics()
     if stage == "finetune":
         for table in tables.values():
             table.update({split: own_names(config, of) for split, of in table.items()})
@@ -250,6 +199,18 @@ def _marks(line: Mapping[str, Any]) -> list[bool]:
     return [normalize_answer(predicted) in answers]
 
 
+def pack(correct: Sequence[bool], items_hash: str) -> dict[str, Any]:
+    """Bits as text, eight to a byte."""
+    bits = np.packbits(np.asarray(correct, bool)).tobytes()
+    return {"items": len(correct), "hash": items_hash, "bits": base64.b64encode(bits).decode()}
+
+
+def unpack(packed: Mapping[str, Any]) -> np.ndarray:
+    """bool [items]."""
+    data = np.frombuffer(base64.b64decode(packed["bits"]), np.uint8)
+    return np.unpackbits(data, count=packed["items"]).astype(bool)
+
+
 def thinned(curve: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """At most `LINES` lines of each split and the last one, evenly."""
     kept = []
@@ -260,34 +221,20 @@ def thinned(curve: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return sorted(kept, key=lambda line: line["step"])
 
 
-def _config_group(record: Record) -> str:
-    return f"{record['stage']} {record['task']}".strip()
-
-
-def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as file:
-        text = io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader(file), "utf-8")
-        yield from map(json.loads, text)
-
-
 def _single_run(directory: RunDirectory) -> Results:
-    """A run, with the fine-tunings below it."""
+    """A run, with the fine-tunings below it, as a study of one."""
     if not (directory.path / "config.json").exists():
         raise UserError(
             f"{directory} holds neither a study (study.json, *{SUFFIX}) nor a run (config.json);"
             " give the --workdir of a sweep or of a training"
         )
-    name = directory.path.resolve().name
-    tuned = [path.name for path in sorted(directory.path.glob("finetune/*"))]
-    if "metrics" in directory.config() and not tuned:  # itself a fine-tuning
-        record = read_stage(directory, name, "finetune", "+".join(directory.config()["metrics"]))
-        records, tuned = [record, {**record, "stage": "pretrain", "scores": {}}], [record["task"]]
+    name, config = directory.path.resolve().name, directory.config()
+    tuned = {path.name: path for path in sorted(directory.path.glob("finetune/*"))}
+    first, records = "", []
+    if "metrics" in config and not tuned:  # itself a fine-tuning
+        first, tuned = f"run:{config['init_from']}", {"+".join(config["metrics"]): directory.path}
     else:
-        records = [read_stage(directory, name, "pretrain")]
-        places = [RunDirectory(directory.path / "finetune" / task) for task in tuned]
-        records += [read_stage(of, name, "finetune", of.path.name) for of in places]
-    run = {"name": name, "variant": name, "labels": {}, "config": "", "adapt": {}}
-    run |= {"downstream": {task: {} for task in tuned}, "shares": {}, "averages": []}
-    study = {"name": name, "title": name, "question": "", "axes": {}, "seed_axes": [], "select": []}
-    study |= {"tasks": tuned, "searches": [], "published": None, "claims": [], "contrasts": []}
-    return Results(study | {"runs": [run]}, records)
+        records.append(read_stage(directory.path, name, "pretrain"))
+    records += [read_stage(path, name, "finetune", task) for task, path in tuned.items()]
+    study = Study(name, name, "", first, {}, downstream=list(tuned))
+    return Results(study.describe([RunSpec(name, name, {}, first, {}, study.tasks)]), records)
