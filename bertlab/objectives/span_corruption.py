@@ -6,19 +6,11 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Metrics, Model, Objective, Vocabulary, cross_entropy
-from bertlab.objectives.choosing import (
-    Draws,
-    Ids,
-    Mask,
-    at_positions,
-    choose_tokens,
-    in_slots,
-)
+from bertlab.objectives.choosing import Draws, Ids, Mask, at_positions, choose_tokens, in_slots
 from bertlab.objectives.prefix import position_in_document
 
 UL2 = {
@@ -55,31 +47,25 @@ class SpanCorruption(Objective):
     sentinels of the first half, and those of the second; `order` controls who sees whom. With more
     spans than S in a row, S of them are masked, any with the same probability.
 
-    UL2's mode token takes the position of the text's [CLS]: [CLS] stays for R, [SEP] stands for S
-    and [MASK] for X. Each row draws one of the allowed denoisers, all with the same probability
-    (UL2's weights are not published).
-
     Attributes:
         denoisers: "one": all rows have `rate` and `mean_span`. R, S, X, or several ("R+S+X"): each
-            row has one of UL2's.
+            row draws one of UL2's, all with the same probability (its weights are not published).
         rate: Share of the words that are masked.
         mean_span: Mean length of a span.
-        mode_tokens: Whether a text's [CLS] names its row's denoiser, of UL2's.
         max_spans: S, the most spans in a row; 0: as many as one stretch of L words needs.
     """
 
     denoisers: str = "one"
     rate: float = 0.15
     mean_span: float = 3.0
-    mode_tokens: bool = False
     max_spans: int = 0
 
     @property
-    def mixture(self) -> list[tuple[float, float, str]]:
-        """(rate, mean span, mode) of each denoiser that a row may have."""
+    def mixture(self) -> list[tuple[float, float]]:
+        """(rate, mean span) of each denoiser that a row may have."""
         if self.denoisers == "one":
-            return [(self.rate, self.mean_span, "R")]
-        return [(*denoiser, mode) for mode in self.denoisers.split("+") for denoiser in UL2[mode]]
+            return [(self.rate, self.mean_span)]
+        return [denoiser for mode in self.denoisers.split("+") for denoiser in UL2[mode]]
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
         """The longer row.
@@ -94,7 +80,7 @@ class SpanCorruption(Objective):
         index = jnp.arange(length)
         row_key, cut_key, drop_key = jax.random.split(key, 3)
         denoiser = jax.random.randint(row_key, (rows,), 0, len(self.mixture))
-        rates, means, _ = zip(*self.mixture)
+        rates, means = zip(*self.mixture)
         masked = alternating_spans(
             (documents > 0) & ~vocabulary.is_special(tokens),
             documents,
@@ -116,9 +102,6 @@ class SpanCorruption(Objective):
 
         at, used = in_slots(begins, slots)
         content = {**batch, "positions": positions, "order": jnp.where(masked, 2 * index + 2, 0)}
-        if self.mode_tokens:
-            modes = self._mode_ids(vocabulary)[denoiser]
-            content["tokens"] = jnp.where(tokens == vocabulary.cls_id, modes[:, None], tokens)
         sentinel = {
             "tokens": jnp.where(used, mask_id, vocabulary.pad_id),
             "segments": at_positions(batch["segments"], at),
@@ -143,16 +126,9 @@ class SpanCorruption(Objective):
         ]
         return {**batch, **longer, "span_targets": jnp.concatenate(targets, axis=1)}
 
-    def _mode_ids(self, vocabulary: Vocabulary) -> Int[Array, "n"]:
-        """The mode token of each denoiser of the mixture."""
-        ids = {"R": vocabulary.cls_id, "S": vocabulary.sep_id, "X": vocabulary.mask_id}
-        if len(set(ids.values())) < 3:
-            raise UserError("mode_tokens=True needs a tokenizer with [CLS], [SEP] and [MASK]")
-        return jnp.array([ids[mode] for _, _, mode in self.mixture])
-
     def slots(self, length: int) -> int:
         """S, the most spans in a row of L positions."""
-        needed = [math.ceil(math.ceil(rate * length) / mean) for rate, mean, _ in self.mixture]
+        needed = [math.ceil(math.ceil(rate * length) / mean) for rate, mean in self.mixture]
         return min(self.max_spans or max(1, *needed), length)
 
     def loss(self, model: Model, view: View) -> Metrics:

@@ -151,23 +151,6 @@ def test_each_row_has_one_of_the_denoisers():
 
 
 @pytest.mark.slow
-def test_a_mode_token_names_the_rows_denoiser():
-    batch = texts(200, 40, 24, cls=True)
-    plain = view_of(SpanCorruption(denoisers="R+S+X"), batch)
-    view = view_of(SpanCorruption(denoisers="R+S+X", mode_tokens=True), batch)
-    # Of 39 words R masks 6 in two spans, S 10, X 20; 6 in one span may be R's or X's.
-    expected = {(6, 2): VOCABULARY.cls_id, (10, 1): VOCABULARY.sep_id}
-    expected |= {(20, 7): MASK, (20, 2): MASK, (20, 1): MASK}
-    found = [(int(row.sum()), len(spans_of(row))) for row in masked_of(view, 64)[:, :40]]
-    assert set(found) == {*expected, (6, 1)}
-    for row, kind in enumerate(found):
-        assert view["tokens"][row, 0] == expected.get(kind, view["tokens"][row, 0])
-    np.testing.assert_array_equal(view["tokens"][:, 40], view["tokens"][:, 0])
-    assert {name for name in view if not np.array_equal(view[name], plain[name])} == {"tokens"}
-    assert set(np.argwhere(view["tokens"] != plain["tokens"])[:, 1]) == {0, 40}
-
-
-@pytest.mark.slow
 def test_if_there_are_too_many_spans_any_is_left_out():
     view = view_of(SpanCorruption(max_spans=1), texts(3000, 6, 6))
     masked = masked_of(view, 12)
