@@ -5,21 +5,14 @@ then one gather. Letters: S sentences, D documents, R rows, N spans, B rows of a
 of a row.
 """
 
+import functools
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
 # A span that starts here is padding, however long it is: all its indices are negative.
 _PADDING = -(1 << 40)
-
-
-class Specials(NamedTuple):
-    """The ids of a tokenizer that formats put into rows."""
-
-    pad: int
-    cls: int
-    sep: int
 
 
 def special(token: int) -> int:
@@ -32,6 +25,11 @@ def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     return np.repeat(starts - (ends - counts), counts) + np.arange(total)
+
+
+def bounds_of(counts: np.ndarray) -> np.ndarray:
+    """[n + 1]: where things of these sizes begin if they lie end to end, and the end."""
+    return np.concatenate([[0], np.cumsum(counts)])
 
 
 def chain(following: np.ndarray) -> np.ndarray:
@@ -61,28 +59,29 @@ class Text:
         starts: int64 [S], where each sentence begins in the split's tokens.
         bounds: int64 [S + 1], where it begins if these documents are laid end to end, and the end.
         documents: int64 [D + 1], the first sentence of each document, and the end.
-        document: int64 [S], the document of each sentence.
     """
 
     starts: np.ndarray
     bounds: np.ndarray
     documents: np.ndarray
-    document: np.ndarray
 
     @classmethod
-    def from_split(cls, split, chosen: np.ndarray) -> "Text":
-        """The chosen documents of a `Split`, by their numbers, in this order."""
-        first = split.documents[chosen]
-        counts = split.documents[chosen + 1] - first
+    def from_split(cls, split) -> "Text":
+        """All documents of a `Split`."""
+        return cls(split.sentences[:-1], split.sentences, split.documents)
+
+    @functools.cached_property
+    def document(self) -> np.ndarray:
+        """int64 [S]: the document of each sentence."""
+        return np.repeat(np.arange(len(self.documents) - 1), np.diff(self.documents))
+
+    def take(self, chosen: np.ndarray) -> "Text":
+        """The chosen documents, by their numbers, in this order."""
+        first = self.documents[chosen]
+        counts = self.documents[chosen + 1] - first
         sentences = ranges(first, counts)
-        starts = split.sentences[sentences]
-        return cls.from_lengths(starts, split.sentences[sentences + 1] - starts, counts)
-
-    @classmethod
-    def from_lengths(cls, starts: np.ndarray, lengths: np.ndarray, counts: np.ndarray) -> "Text":
-        """From starts and lengths [S] of sentences, and their number [D] in each document."""
-        document = np.repeat(np.arange(len(counts)), counts)
-        return cls(starts, bounds_of(lengths), bounds_of(counts), document)
+        lengths = self.bounds[sentences + 1] - self.bounds[sentences]
+        return Text(self.starts[sentences], bounds_of(lengths), bounds_of(counts))
 
     def cut(self, room: int) -> "Text":
         """The same text, with longer sentences cut into pieces of `room` tokens and the rest."""
@@ -92,12 +91,7 @@ class Text:
         counts = np.add.reduceat(pieces, self.documents[:-1])
         remaining = np.repeat(lengths, pieces) - offsets
         starts = np.repeat(self.starts, pieces) + offsets
-        return Text.from_lengths(starts, np.minimum(remaining, room), counts)
-
-
-def bounds_of(counts: np.ndarray) -> np.ndarray:
-    """[n + 1]: where things of these sizes begin if they lie end to end, and the end."""
-    return np.concatenate([[0], np.cumsum(counts)])
+        return Text(starts, bounds_of(np.minimum(remaining, room)), bounds_of(counts))
 
 
 class Plan(Protocol):
@@ -181,46 +175,45 @@ class RowPlan:
         return RowPlan(*(field[spans] for field in fields), bounds_of(counts), labels)
 
     def gather(self, arrays, rows: np.ndarray, width: int, pad_id: int) -> dict[str, np.ndarray]:
+        """See `Plan`."""
         chosen = self.take(rows)
-        spans = (chosen.starts, chosen.lengths, chosen.segments, chosen.documents)
-        return gather(arrays, *spans, np.diff(chosen.bounds), width, pad_id) | chosen.labels
+        return chosen.read(arrays, width, pad_id) | chosen.labels
 
+    def read(self, arrays, width: int, pad_id: int) -> dict[str, np.ndarray]:
+        """All rows, each padded to `width` positions.
 
-def gather(arrays, starts, lengths, segments, documents, counts, width, pad_id):
-    """Rows of `width` positions: row r is the next counts[r] spans, and padding.
+        Returns:
+            int32 [R, width]: a field for each of `arrays`, `segments`, `documents` (0: padding) and
+            `positions` (from 0 in each document of a row).
+        """
+        # Padding is one more span at the end of each row.
+        padding = self.bounds[1:] + np.arange(len(self))
+        row_start = self.bounds[:-1] + np.arange(len(self))
+        is_text = np.ones(len(self.starts) + len(self), bool)
+        is_text[padding] = False
+        spans = np.zeros((4, len(is_text)), np.int64)
+        spans[:, is_text] = self.starts, self.lengths, self.segments, self.documents
+        starts, lengths, segments, documents = spans
+        starts[padding] = _PADDING
+        lengths[padding] = width - np.add.reduceat(lengths, row_start)
 
-    Returns:
-        int32 [B, width]: a field for each of `arrays`, `segments`, `documents` (0: padding) and
-        `positions` (from 0 in each document of a row).
-    """
-    # Padding is one more span at the end of each row.
-    padding = np.cumsum(counts + 1) - 1
-    row_start = padding - counts
-    is_text = np.ones(len(starts) + len(counts), bool)
-    is_text[padding] = False
-    spans = np.zeros((4, len(is_text)), np.int64)
-    spans[:, is_text] = starts, lengths, segments, documents
-    starts, lengths, segments, documents = spans
-    starts[padding] = _PADDING
-    lengths[padding] = width - np.add.reduceat(lengths, row_start)
-
-    begins = np.cumsum(lengths) - lengths  # of each span, if all rows lie end to end
-    is_new = np.diff(documents, prepend=0) != 0
-    is_new[row_start] = True
-    origin = np.maximum.accumulate(np.where(is_new, begins, 0))  # of the span's document in its row
-    at = np.arange(len(counts) * width)
-    index = np.repeat(starts - begins, lengths) + at
-    fields = {
-        "segments": np.repeat(segments.astype(np.int32), lengths),
-        "documents": np.repeat(documents.astype(np.int32), lengths),
-        "positions": at.astype(np.int32) - np.repeat(origin.astype(np.int32), lengths),
-    }
-    is_padding = fields["documents"] == 0
-    fields["positions"][is_padding] = 0
-    is_special = (starts < 0) & (lengths > 0) & (documents > 0)
-    for name, array in arrays.items():
-        values = array.take(index, mode="clip").astype(np.int32)
-        values[begins[is_special]] = -1 - starts[is_special]
-        values[is_padding] = pad_id
-        fields[name] = values
-    return {name: values.reshape(len(counts), width) for name, values in fields.items()}
+        begins = np.cumsum(lengths) - lengths  # of each span, if all rows lie end to end
+        is_new = np.diff(documents, prepend=0) != 0
+        is_new[row_start] = True
+        origin = np.maximum.accumulate(np.where(is_new, begins, 0))  # of the span's document
+        at = np.arange(len(self) * width)
+        index = np.repeat(starts - begins, lengths) + at
+        fields = {
+            "segments": np.repeat(segments.astype(np.int32), lengths),
+            "documents": np.repeat(documents.astype(np.int32), lengths),
+            "positions": at.astype(np.int32) - np.repeat(origin.astype(np.int32), lengths),
+        }
+        is_padding = fields["documents"] == 0
+        fields["positions"][is_padding] = 0
+        is_special = (starts < 0) & (lengths > 0) & (documents > 0)
+        for name, array in arrays.items():
+            values = array.take(index, mode="clip").astype(np.int32)
+            values[begins[is_special]] = -1 - starts[is_special]
+            values[is_padding] = pad_id
+            fields[name] = values
+        return {name: values.reshape(len(self), width) for name, values in fields.items()}

@@ -19,7 +19,7 @@ from bertlab.data.buckets import bucketed
 from bertlab.data.formats import FORMATS, row_length
 from bertlab.data.formats.cooccurrence import EntryPlan, entries, save
 from bertlab.data.packing import pack
-from bertlab.data.plans import Plan, Specials, Text, bounds_of
+from bertlab.data.plans import Plan, Text, bounds_of
 from bertlab.errors import UserError
 
 BLOCK_TOKENS = 1 << 22
@@ -58,8 +58,7 @@ class Rows:
 
     def __init__(self, prepared, data, split: str, epochs: int = 0, counts_file: str = ""):
         self._prepared, self._data, self._epochs = prepared, data, epochs
-        self._split, tokenizer = prepared.split(split), prepared.tokenizer
-        self._specials = Specials(tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id)
+        self._split, self._tokenizer = prepared.split(split), prepared.tokenizer
         self._width = row_length(data)
         self._arrays = {"tokens": self._split.tokens}
         if data.characters:
@@ -112,7 +111,7 @@ class Rows:
             row = end
         if row < last:
             example = pieces[0] if pieces else self.read(0, 1)
-            pieces.append(_padding(example, last - row, self._specials.pad))
+            pieces.append(_padding(example, last - row, self._tokenizer.pad_id))
         if len(pieces) == 1:
             return pieces[0]
         return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
@@ -122,7 +121,7 @@ class Rows:
         width = self._width
         if group.widths is not None:
             width = int(group.widths[first // self._data.batch_size])
-        pad_id = self._specials.pad
+        pad_id = self._tokenizer.pad_id
         fields = group.plan.gather(self._arrays, group.order[first:last], width, pad_id)
         number = fields.pop("number")
         is_example = number >= 0
@@ -165,11 +164,11 @@ class Rows:
         order = self._generator(_BLOCKS, visit, 0).permutation(blocks)
         chosen = np.sort(np.array_split(order, self._groups)[group])
         documents = [self._documents[self._blocks[b] : self._blocks[b + 1]] for b in chosen]
-        text = Text.from_split(self._split, rng.permutation(np.concatenate(documents)))
+        text = Text.from_split(self._split).take(rng.permutation(np.concatenate(documents)))
         make = FORMATS[data.format].plan
         if data.format == "stream":
             make = functools.partial(make, whole_documents=self._epochs == 1)
-        plan = make(text, data, self._specials, rng)
+        plan = make(text, data, self._tokenizer, rng)
         return pack(plan, data.pack_length, data.pack_examples, rng) if data.pack_length else plan
 
     def _generator(self, use: int, epoch: int, group: int) -> np.random.Generator:

@@ -6,11 +6,12 @@ import pytest
 from bertlab.data import plans
 from bertlab.data.batches import Batches
 from bertlab.data.formats import FORMATS
-from bertlab.data.plans import Specials, Text
+from bertlab.data.plans import Text
 from tests.data.made_corpus import (
     CLS,
     PAD,
     SEP,
+    TOKENIZER,
     config,
     epoch_rows,
     make,
@@ -71,8 +72,8 @@ def test_rows_are_those_of_a_greedy_reader(tmp_path, name, across, separator):
         full_sentences__document_separator=separator,
     )
     split = make(tmp_path / "corpus", DOCUMENTS).split("train")
-    text = Text.from_split(split, np.arange(len(DOCUMENTS)))
-    plan = FORMATS[name].plan(text, data, Specials(PAD, CLS, SEP), np.random.default_rng(0))
+    text = Text.from_split(split)
+    plan = FORMATS[name].plan(text, data, TOKENIZER, np.random.default_rng(0))
     rows = plan.gather({"tokens": split.tokens}, np.arange(len(plan)), 32, PAD)
     expected = read_greedily(DOCUMENTS, 30, name == "doc_sentences", across, separator)
     assert len(plan) == len(expected)

@@ -5,10 +5,9 @@ import pytest
 
 from bertlab.data.batches import Batches
 from bertlab.data.formats.stream import Sequence, StreamPlan
-from bertlab.data.plans import Specials, Text, bounds_of
-from tests.data.made_corpus import CLS, PAD, SEP, config, make, random_documents
+from bertlab.data.plans import Text, bounds_of
+from tests.data.made_corpus import CLS, PAD, SEP, TOKENIZER, config, make, random_documents
 
-SPECIALS = Specials(PAD, CLS, SEP)
 WRAPS = ("document", "sentence", "none")
 
 
@@ -53,12 +52,12 @@ def test_one_lane_reads_all_documents_on_end(corpus, documents, wrap, across, ba
     data = config(format="stream", batch_size=1, stream__wrap=wrap, stream__backward=True)
     data.stream.attend_across_documents = across
     numbers = np.arange(len(documents))[:: -1 if backward else 1]  # read from the last one on
-    text = Text.from_split(corpus.split("train"), np.arange(len(documents)))
-    sides = [Sequence.from_text(text, wrap, side, SPECIALS, 1, False) for side in (False, True)]
+    text = Text.from_split(corpus.split("train"))
+    sides = [Sequence.from_text(text, wrap, side, TOKENIZER, 1, False) for side in (False, True)]
     sequences = dict(zip(("forward", "backward"), sides, strict=True))
     rows = -(-int(sequences["forward"].lanes[-1]) // data.seq_len)
     steps = bounds_of(np.full(rows, data.seq_len))
-    plan = StreamPlan(sequences, steps, data.stream, data.seq_len, SPECIALS)
+    plan = StreamPlan(sequences, steps, data, TOKENIZER)
     arrays = {"tokens": corpus.split("train").tokens}
     fields = plan.gather(arrays, np.arange(rows), data.seq_len, PAD)
     side = "backward_" if backward else ""

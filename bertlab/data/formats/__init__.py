@@ -13,16 +13,14 @@ class Format:
     """A value of `config.data.format`.
 
     Attributes:
-        plan: (text, `config.data`, specials, generator) -> the rows; None for pairs of words.
+        plan: (text, `config.data`, tokenizer, generator) -> the rows; None for pairs of words.
         makes: fields that an objective may need and not all formats make.
         has_padding: rows may end in padding, so they can be packed or sorted into buckets.
-        crosses_documents: a row continues with the next document at the end of one.
     """
 
     plan: Callable[..., Plan] | None
     makes: tuple[str, ...] = ()
     has_padding: bool = True
-    crosses_documents: bool = False
 
 
 _LABELS = tuple(pairs.NEGATIVES.values())
@@ -30,7 +28,7 @@ _LABELS = tuple(pairs.NEGATIVES.values())
 FORMATS: dict[str, Format] = {
     "segment_pair": Format(pairs.segment_pair, makes=_LABELS),
     "sentence_pair": Format(pairs.sentence_pair, makes=_LABELS),
-    "full_sentences": Format(sentences.full_sentences, crosses_documents=True),
+    "full_sentences": Format(sentences.full_sentences),
     "doc_sentences": Format(sentences.doc_sentences),
     "sentences": Format(sentences.sentences),
     "stream": Format(stream, ("next_tokens", "continues", "rate_scale"), has_padding=False),

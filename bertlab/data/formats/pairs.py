@@ -7,13 +7,13 @@ its first (`chain`): after a random B, what would have followed A is read again.
 
 import numpy as np
 
-from bertlab.data.plans import RowPlan, Specials, Text, chain, special
+from bertlab.data.plans import RowPlan, Text, chain, special
 
 # Kinds of negative pairs, and the field that labels them.
 NEGATIVES = {"random": "pair_label", "swapped": "order_label"}
 
 
-def segment_pair(text: Text, data, specials: Specials, rng: np.random.Generator) -> RowPlan:
+def segment_pair(text: Text, data, tokenizer, rng: np.random.Generator) -> RowPlan:
     """BERT's pairs, as create_pretraining_data.py makes them (Devlin et al. 2018, appendix A.2).
 
     Sentences are gathered until a target length is reached (the row's, or with `short_probability`
@@ -27,10 +27,10 @@ def segment_pair(text: Text, data, specials: Specials, rng: np.random.Generator)
     end = np.searchsorted(text.bounds, text.bounds[:-1] + target[text.document])
     end = np.minimum(end, text.documents[text.document + 1])
     split = first + 1 + (rng.random(len(first)) * (end - first - 1)).astype(np.int64)
-    return _pairs(text, split, end, target, data, specials, rng)
+    return _pairs(text, split, end, target, data, tokenizer, rng)
 
 
-def sentence_pair(text: Text, data, specials: Specials, rng: np.random.Generator) -> RowPlan:
+def sentence_pair(text: Text, data, tokenizer, rng: np.random.Generator) -> RowPlan:
     """Pairs of single sentences (RoBERTa's SENTENCE-PAIR: Liu et al. 2019, section 4.2).
 
     Most of such a row is padding. RoBERTa enlarged the batches to make up for it; this format does
@@ -39,10 +39,10 @@ def sentence_pair(text: Text, data, specials: Specials, rng: np.random.Generator
     first = np.arange(len(text.starts))
     end = np.minimum(first + 2, text.documents[text.document + 1])
     target = np.zeros(len(text.documents) - 1, np.int64)  # one sentence reaches it
-    return _pairs(text, first + 1, end, target, data, specials, rng)
+    return _pairs(text, first + 1, end, target, data, tokenizer, rng)
 
 
-def _pairs(text: Text, split, end, target, data, specials: Specials, rng) -> RowPlan:
+def _pairs(text: Text, split, end, target, data, tokenizer, rng) -> RowPlan:
     """Rows of pairs; the settings are in `config/defaults.py`.
 
     Swapped negatives are ALBERT's sentence order (Lan et al. 2020, section 3.1). If nothing follows
@@ -79,7 +79,7 @@ def _pairs(text: Text, split, end, target, data, specials: Specials, rng) -> Row
 
     label = np.where(is_single & ~has_random, -1, has_random | (swaps & is_negative))
     one, has_b = np.ones_like(first), (b_length > 0).astype(np.int64)
-    cls, sep = special(specials.cls) * one, special(specials.sep) * one
+    cls, sep = special(tokenizer.cls_id) * one, special(tokenizer.sep_id) * one
     return RowPlan.from_groups(
         starts=np.stack([cls, a, sep, b, sep], axis=1),
         lengths=np.stack([one, a_length, one, b_length, has_b], axis=1),

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from bertlab.data.plans import RowPlan, Specials, Text, bounds_of, chain, special
+from bertlab.data.plans import RowPlan, Text, bounds_of, chain, special
 
 
-def full_sentences(text: Text, data, specials: Specials, rng: np.random.Generator) -> RowPlan:
+def full_sentences(text: Text, data, tokenizer, rng: np.random.Generator) -> RowPlan:
     """As many sentences as a row holds, across document borders (Liu et al. 2019, section 4.2).
 
     A [SEP] stands where a document ends in a row (`document_separator`) and at the row's end. By
@@ -17,10 +17,10 @@ def full_sentences(text: Text, data, specials: Specials, rng: np.random.Generato
     text = text.cut(data.seq_len - 2)
     following = _full(text, data.seq_len - 2, settings.document_separator)
     across = settings.attend_across_documents
-    return _rows(text, following, specials, settings.document_separator, across)
+    return _rows(text, following, tokenizer, settings.document_separator, across)
 
 
-def doc_sentences(text: Text, data, specials: Specials, rng: np.random.Generator) -> RowPlan:
+def doc_sentences(text: Text, data, tokenizer, rng: np.random.Generator) -> RowPlan:
     """`full_sentences` whose rows end where a document ends (RoBERTa's DOC-SENTENCES).
 
     RoBERTa enlarged the batches to make up for the padding; this format does not.
@@ -28,14 +28,14 @@ def doc_sentences(text: Text, data, specials: Specials, rng: np.random.Generator
     del rng
     text = text.cut(data.seq_len - 2)
     end = text.documents[text.document + 1]
-    return _rows(text, np.minimum(_full(text, data.seq_len - 2, 0), end), specials)
+    return _rows(text, np.minimum(_full(text, data.seq_len - 2, 0), end), tokenizer)
 
 
-def sentences(text: Text, data, specials: Specials, rng: np.random.Generator) -> RowPlan:
+def sentences(text: Text, data, tokenizer, rng: np.random.Generator) -> RowPlan:
     """One sentence a row."""
     del rng
     text = text.cut(data.seq_len - 2)
-    return _rows(text, np.arange(1, len(text.starts) + 1), specials)
+    return _rows(text, np.arange(1, len(text.starts) + 1), tokenizer)
 
 
 def _full(text: Text, room: int, separator: int) -> np.ndarray:
@@ -49,7 +49,7 @@ def _full(text: Text, room: int, separator: int) -> np.ndarray:
     return np.searchsorted(used, limit, side="right") - 1
 
 
-def _rows(text, following, specials, separator=True, across=False) -> RowPlan:
+def _rows(text, following, tokenizer, separator=True, across=False) -> RowPlan:
     """The rows.
 
     Args:
@@ -66,7 +66,7 @@ def _rows(text, following, specials, separator=True, across=False) -> RowPlan:
     first = np.flatnonzero(is_first)
     one = np.ones(len(is_first), np.int64)
     number = np.arange(len(one)) - np.repeat(first, np.diff(first, append=len(one)))
-    cls, sep = special(specials.cls) * one, special(specials.sep) * one
+    cls, sep = special(tokenizer.cls_id) * one, special(tokenizer.sep_id) * one
     return RowPlan.from_groups(
         starts=np.stack([cls, text.starts[run[:-1]], sep], axis=1),
         lengths=np.stack([is_first, np.diff(text.bounds[run]), is_last | separator], axis=1),

@@ -18,10 +18,11 @@ How documents are joined (`config.data.stream.wrap`):
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from bertlab.data.plans import Specials, Text, bounds_of, gather, ranges, special
+from bertlab.data.plans import RowPlan, Text, bounds_of, ranges, special
 
 MARGIN = 20  # by which a row of varying length may be longer than `seq_len`
 
@@ -46,7 +47,7 @@ class Sequence:
     lanes: np.ndarray
 
     @classmethod
-    def from_text(cls, text, wrap, backward, specials, lanes, whole_documents) -> "Sequence":
+    def from_text(cls, text, wrap, backward, tokenizer, lanes, whole_documents) -> "Sequence":
         """So many lanes; each begins with a document if `whole_documents` is set."""
         if wrap == "sentence":
             starts, lengths, documents = text.starts, np.diff(text.bounds), text.document + 1
@@ -54,20 +55,18 @@ class Sequence:
             starts, lengths = text.starts[text.documents[:-1]], np.diff(text.bounds[text.documents])
             documents = np.arange(1, len(starts) + 1)
         if wrap != "none":
-            before = wrap == "sentence" and not backward
-            token = special(specials.cls if before else specials.sep)
-            extra = (np.full_like(starts, token), np.ones_like(lengths))
-            columns = ((e, own) if before else (own, e) for e, own in zip(extra, (starts, lengths)))
-            starts, lengths = (np.stack(column, axis=1).ravel() for column in columns)
+            is_before = wrap == "sentence" and not backward
+            token = special(tokenizer.cls_id if is_before else tokenizer.sep_id)
+            order = slice(None, None, 1 if is_before else -1)
+            starts = np.stack([np.full_like(starts, token), starts][order], axis=1).ravel()
+            lengths = np.stack([np.ones_like(lengths), lengths][order], axis=1).ravel()
             documents = np.repeat(documents, 2)
-        padding = [special(specials.pad)]
         bounds = bounds_of(np.concatenate([[1], lengths, [1]])) - 1
         cuts = np.arange(lanes + 1) * bounds[-2] // lanes
         if whole_documents:
             begins = bounds[1:-1][np.diff(documents, prepend=0, append=0) != 0]
             cuts = begins[np.searchsorted(begins, cuts)]
-        documents = np.concatenate([[0], documents, [0]])
-        return cls(np.concatenate([padding, starts, padding]), bounds, documents, cuts)
+        return cls(np.pad(starts, 1, constant_values=-1), bounds, np.pad(documents, 1), cuts)
 
     def document_at(self, positions: np.ndarray) -> np.ndarray:
         return self.documents[np.searchsorted(self.bounds, positions, side="right") - 1]
@@ -82,8 +81,8 @@ class Sequence:
         starts = self.starts[spans] + begin - self.bounds[spans]
         documents = self.documents[spans]
         numbers = np.where(documents > 0, documents - self.documents[i][row] + 1, 0)
-        segments = np.zeros_like(numbers)
-        return gather(arrays, starts, lengths, segments, numbers, counts, width, pad_id)
+        rows = RowPlan(starts, lengths, np.zeros_like(numbers), numbers, bounds_of(counts), {})
+        return rows.read(arrays, width, pad_id)
 
 
 @dataclass(frozen=True)
@@ -93,31 +92,33 @@ class StreamPlan:
     Attributes:
         sequences: by direction, "forward" and perhaps "backward".
         steps: int64 [n + 1], how far each lane has come before each batch.
-        settings: `config.data.stream`.
+        data: `config.data`.
+        tokenizer: has the ids of the special tokens.
     """
 
     sequences: dict[str, Sequence]
     steps: np.ndarray
-    settings: object
-    seq_len: int
-    specials: Specials
+    data: Any
+    tokenizer: Any
     is_ordered = True
 
     def __len__(self) -> int:
         return (len(self.steps) - 1) * (len(self.sequences["forward"].lanes) - 1)
 
     def gather(self, arrays, rows: np.ndarray, width: int, pad_id: int) -> dict[str, np.ndarray]:
+        """See `Plan`."""
         step, lane = np.divmod(rows, len(self.sequences["forward"].lanes) - 1)
-        fields = self._side(arrays, "forward", step, lane, width)
-        if "backward" in self.sequences:
-            backward = self._side(arrays, "backward", step, lane, width)
-            fields |= {f"backward_{name}": values for name, values in backward.items()}
-        lengths = self.steps[step + 1] - self.steps[step]
         none = np.full(len(rows), -1, np.int32)
-        labels = {"pair_label": none, "order_label": none, "number": rows}
-        return fields | labels | {"rate_scale": (lengths / self.seq_len).astype(np.float32)}
+        fields = {"pair_label": none, "order_label": none, "number": rows}
+        lengths = self.steps[step + 1] - self.steps[step]
+        fields["rate_scale"] = (lengths / self.data.seq_len).astype(np.float32)
+        for side in self.sequences:
+            prefix = "" if side == "forward" else "backward_"
+            found = self._side(arrays, side, step, lane, width, pad_id)
+            fields |= {f"{prefix}{name}": values for name, values in found.items()}
+        return fields
 
-    def _side(self, arrays, side, step, lane, width) -> dict[str, np.ndarray]:
+    def _side(self, arrays, side, step, lane, width, pad_id) -> dict[str, np.ndarray]:
         sequence, backward = self.sequences[side], int(side == "backward")
         low, high = sequence.lanes[lane], sequence.lanes[lane + 1]
         if backward:
@@ -127,17 +128,16 @@ class StreamPlan:
             first = np.minimum(low + self.steps[step], high)
             last = np.minimum(low + self.steps[step + 1], high)
         # One position more than the row: the token that is predicted last.
-        pad_id = self.specials.pad
         window = sequence.window(arrays, first - backward, last + 1 - backward, width + 1, pad_id)
         own = slice(backward, width + backward)
         predicted = slice(1 - backward, width + 1 - backward)
         fields = {name: np.ascontiguousarray(values[:, own]) for name, values in window.items()}
         is_text = np.arange(width) < (last - first)[:, None]
         documents, positions = fields["documents"], fields["positions"]
-        across = self.settings.attend_across_documents
+        across = self.data.stream.attend_across_documents
         follows, document = window["tokens"][:, predicted], window["documents"][:, predicted]
-        if self.settings.wrap == "sentence":  # its end follows, not the next one's start
-            start, end = self.specials.cls, self.specials.sep
+        if self.data.stream.wrap == "sentence":  # its end follows, not the next one's start
+            start, end = self.tokenizer.cls_id, self.tokenizer.sep_id
             start, end = (end, start) if backward else (start, end)
             follows = np.where((follows == start) | (document == 0), end, follows)
             has_next = is_text
@@ -160,19 +160,14 @@ class StreamPlan:
 
 
 def stream(
-    text: Text, data, specials: Specials, rng: np.random.Generator, whole_documents: bool = False
+    text: Text, data, tokenizer, rng: np.random.Generator, whole_documents: bool = False
 ) -> StreamPlan:
     """See the module. With `whole_documents` each lane begins with a document, so lanes are of
     different lengths."""
-    settings = data.stream
-    options = (specials, data.batch_size, whole_documents)
+    settings, options = data.stream, (tokenizer, data.batch_size, whole_documents)
     sequences = {"forward": Sequence.from_text(text, settings.wrap, False, *options)}
     if settings.backward:
-        counts = np.diff(text.documents)
-        order = rng.permutation(len(counts))
-        sentences = ranges(text.documents[order], counts[order])
-        lengths = np.diff(text.bounds)[sentences]
-        other = Text.from_lengths(text.starts[sentences], lengths, counts[order])
+        other = text.take(rng.permutation(len(text.documents) - 1))
         sequences["backward"] = Sequence.from_text(other, settings.wrap, True, *options)
     longest = max(int(np.diff(sequence.lanes).max()) for sequence in sequences.values())
     if settings.vary_length:
@@ -184,4 +179,4 @@ def stream(
         lengths = np.full(-(-longest // data.seq_len), data.seq_len)
     steps = bounds_of(lengths)
     steps = steps[: np.searchsorted(steps, longest) + 1]
-    return StreamPlan(sequences, steps, settings, data.seq_len, specials)
+    return StreamPlan(sequences, steps, data, tokenizer)
