@@ -106,7 +106,7 @@ WSD = file_task(
     KIND,
     _read_xml,  # WordNet's `index.sense` is in a folder above the files
     metrics="sense_f1",
-    divided=False,
+    trained=False,
     train=("Training_Corpora/SemCor/semcor.data.xml", "semcor.data.xml"),
     test=("Evaluation_Datasets/ALL/ALL.data.xml", "ALL.data.xml"),
 )
@@ -115,7 +115,7 @@ COARSE = file_task(
     KIND,
     _read_folders,  # every word's senses are in its training data
     metrics="sense_f1",
-    divided=False,
+    trained=False,
     train="./",
     test="./",
 )

@@ -17,9 +17,9 @@ MOST_VALID = 2000
 def number_labels(
     published: Mapping[str, list[Example]], names: tuple[str, ...] = (), every: bool = False
 ) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, list[Example]]]:
-    """(The classes, the tags that train lacks, the examples with numbers as labels).
+    """(The classes, the tags that train lacks, the examples with numbers in place of texts).
 
-    Classes are `names`, or those of train (or of `every` split), sorted.
+    Classes are `names`, or the labels of train (or of `every` split) that are texts, sorted.
     """
     used = {
         split: {label for example in examples for label in _flatten(example.label)}
@@ -36,7 +36,7 @@ def number_labels(
     numbers = {label: number for number, label in enumerate(labels + unseen)}
 
     def number(label: Any) -> Any:
-        return tuple(map(number, label)) if isinstance(label, tuple) else numbers.get(label)
+        return tuple(map(number, label)) if isinstance(label, tuple) else numbers.get(label, label)
 
     numbered = {
         split: [dataclasses.replace(example, label=number(example.label)) for example in examples]
@@ -46,9 +46,10 @@ def number_labels(
 
 
 def _flatten(label: Any) -> list[str]:
+    """The texts in a label."""
     if isinstance(label, tuple):
         return [name for one in label for name in _flatten(one)]
-    return [] if label is None else [label]
+    return [label] if isinstance(label, str) else []
 
 
 def divide(

@@ -28,7 +28,6 @@ def conll(
     words go with each of its sentences.
 
     Args:
-        name: of the task.
         tag: number of the column from 0; -1 is the last. Words are in the first.
         language_prefix: words begin with a language, as WikiANN's "en:Sioux"; it is removed.
         metrics: the first selects.

@@ -14,9 +14,6 @@ from bertlab.transfer.examples import Example
 from bertlab.transfer.tasks.assemble import divide, number_labels
 from bertlab.transfer.tasks.base import SPLITS, Task, TaskData
 
-CLASSES = ("classification", "word_pair", "tagging", "candidate")
-"""Kinds whose labels are named classes, as those of all tasks with `label_names` are."""
-
 Rows = Iterable[tuple[str, Any]]
 """("FILE:LINE", row)."""
 
@@ -51,7 +48,7 @@ def file_task(
     folder: str = "",
     label_names: tuple[str, ...] = (),
     every_label: bool = False,
-    divided: bool = True,
+    trained: bool = True,
     **fields,
 ) -> Task:
     """A task with a file or folder a split.
@@ -63,9 +60,9 @@ def file_task(
             in the task's folder (of your own task: the one of its Python file). A split without
             any is held out of train (`divide`).
         folder: in the task's folder, where files may be too.
-        label_names: the classes in order; () for those of train, sorted.
+        label_names: the classes in order, if labels are texts; () for those of train, sorted.
         every_label: () stands for those of all splits.
-        divided: False: no split is held out.
+        trained: False: labels stay as published, and no split is held out.
         fields: others of `Task`.
     """
     splits = {"train": train, "valid": valid, "test": test}
@@ -90,11 +87,10 @@ def file_task(
             for example in published[split]:
                 if example.label is None and split != "test" and kind != "span":
                     raise UserError(f"{example.where}: the label is missing")
-        labels, unseen = (), ()
-        if kind in CLASSES or label_names or every_label:
-            labels, unseen, published = number_labels(published, label_names, every_label)
-        if divided:
-            published = divide(published, options, fields.get("symmetric", False))
+        if not trained:
+            return TaskData((), published)
+        labels, unseen, published = number_labels(published, label_names, every_label)
+        published = divide(published, options, fields.get("symmetric", False))
         return TaskData(labels, published, unseen)
 
     def is_in(directory: Path) -> bool:

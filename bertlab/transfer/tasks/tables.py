@@ -79,7 +79,6 @@ def table(
     r"""A task whose files are tables.
 
     Args:
-        name: of the task.
         text: the column with the text, or several, joined by a space.
         label: the column with the class, or number. A test file may lack it.
         pair: the column with the second text, if the task has pairs.
@@ -137,7 +136,6 @@ def multiple_choice(
     """A task that asks for the correct one of a row's choices.
 
     Args:
-        name: of the task.
         text: the column with the text before each choice, or several, joined by a space.
         choices: the columns of the choices.
         label: the column with the number of the correct choice. A test file may lack it.
@@ -179,7 +177,6 @@ def labelled_folders(name: str, label_names: tuple[str, ...], **task) -> Task:
     """A classification task with a folder a split, in it a folder a class, in that a .txt a text.
 
     Args:
-        name: of the task.
         label_names: the classes in order, by their folders; others are not read.
         task: of `file_task`; train, valid and test end in "/".
     """
