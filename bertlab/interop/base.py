@@ -57,13 +57,8 @@ class Model:
 
 
 def import_weights(kind: str, source: str | Path, workdir: str | Path) -> None:
-    """Makes a run directory of a published model, with its weights as the checkpoint of step 0.
-
-    Args:
-        kind: a key of `IMPORTERS`, or module:function.
-        source: the model's directory or file.
-        workdir: a new directory.
-    """
+    """Makes a new run directory of a published model (a directory or a file), with its weights as
+    the checkpoint of step 0. `kind` is a key of `IMPORTERS`, or module:function."""
     convert, source, workdir = find(kind, IMPORTERS), Path(source).expanduser(), Path(workdir)
     if not source.exists():
         raise UserError(f"{source} does not exist; give the file or directory of the model")
@@ -82,14 +77,8 @@ def save_model(model: Model, workdir: Path, description: Mapping[str, str]) -> N
 
 
 def export_weights(kind: str, run: str | Path, target: str | Path, step: int | None = None) -> None:
-    """Writes a run's model for another library.
-
-    Args:
-        kind: a key of `EXPORTERS`, or module:function.
-        run: a run or an imported directory.
-        target: a new directory; for word vectors, a new file.
-        step: of the run's checkpoint; None: the last.
-    """
+    """Writes a run's model, at a step or the last, to a new directory; word vectors to a new file.
+    `kind` is a key of `EXPORTERS`, or module:function."""
     convert, target = find(kind, EXPORTERS), Path(target)
     refuse_occupied(target)
     model = load(run, step)

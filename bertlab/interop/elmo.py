@@ -19,11 +19,10 @@ from bertlab.errors import UserError
 from bertlab.files import read_json
 from bertlab.interop.base import Model
 from bertlab.interop.tensors import Entry, mapped, read, same
-from bertlab.models.characters import ALPHABET, WORD_LENGTH
+from bertlab.models.characters import WORD_LENGTH
 from bertlab.models.presets import body_shapes, model_shape
 
 DIRECTIONS = {"forward": "RNN_0", "backward": "RNN_1"}
-VOCABULARY = "vocabulary.txt"
 
 
 def load(source: Path) -> Model:
@@ -32,16 +31,13 @@ def load(source: Path) -> Model:
         only_file(source, f"*{ending}") for ending in ("options.json", "weights.hdf5")
     )
     config = read_options(read_json(options_path), options_path)
-    words = []
-    if (source / VOCABULARY).is_file():
-        words = (source / VOCABULARY).read_text(encoding="utf-8").splitlines()
-    theirs = (*SPECIALS, "<S>", "</S>", "<UNK>")
-    words = [word for word in dict.fromkeys(words) if word not in theirs]
-    tokenizer = WordsTokenizer([*SPECIALS, *words], lowercase=False)
+    vocabulary = source / "vocabulary.txt"
+    words = vocabulary.read_text(encoding="utf-8").splitlines() if vocabulary.is_file() else []
+    pieces = dict.fromkeys(SPECIALS) | dict.fromkeys(words)
+    pieces = [piece for piece in pieces if piece not in ("<S>", "</S>", "<UNK>")]
+    tokenizer = WordsTokenizer(pieces, lowercase=False)
     shape = model_shape(config.model, tokenizer.vocab_size)
     tensors = read_hdf5(weights_path)
-    if "char_embed" not in tensors:
-        raise UserError(f"{weights_path} has no char_embed: only models of characters are read")
     if sum(count for _, count in shape.filters) == shape.width:
         # Such a model has no projection; bertlab's changes nothing.
         tensors["CNN_proj/W_proj"] = np.eye(shape.width, dtype=np.float32)
@@ -61,36 +57,21 @@ def only_file(source: Path, pattern: str) -> Path:
 
 def read_hdf5(path: Path) -> dict[str, np.ndarray]:
     """All datasets by path."""
-    try:
-        import h5py
-    except ImportError as error:
-        raise UserError("ELMo's weights need h5py: pip install 'bertlab[elmo]'") from error
+    import h5py
 
-    tensors = {}
-
-    def keep(name, item):
-        if isinstance(item, h5py.Dataset):
-            tensors[name] = item[()]
-
+    names = []
     with h5py.File(path) as file:
-        file.visititems(keep)
-    return tensors
+        file.visit(names.append)
+        return {name: file[name][()] for name in names if isinstance(file[name], h5py.Dataset)}
 
 
 def read_options(options: Mapping[str, Any], path: Path) -> ConfigDict:
-    """The config of options.json."""
-    if "lstm" not in options or "char_cnn" not in options:
-        raise UserError(f"{path} must have lstm and char_cnn")
+    """The config of options.json; what bertlab would compute otherwise is refused."""
     lstm, characters = options["lstm"], options["char_cnn"]
     if lstm["cell_clip"] != lstm["proj_clip"]:
         raise UserError(f"{path}: lstm.cell_clip and proj_clip differ; bertlab has one bound")
-    if lstm["projection_dim"] >= lstm["dim"]:
-        raise UserError(f"{path}: lstm.projection_dim must be below lstm.dim, the cells' width")
     if characters["max_characters_per_token"] != WORD_LENGTH:
         raise UserError(f"{path}: char_cnn.max_characters_per_token must be {WORD_LENGTH}")
-    # 261 in training; readers add one for padding, which the weights do not include.
-    if characters["n_characters"] not in (ALPHABET, ALPHABET + 1):
-        raise UserError(f"{path}: char_cnn.n_characters must be {ALPHABET} or {ALPHABET + 1}")
     if characters["activation"] not in ("relu", "tanh"):
         raise UserError(f"{path}: char_cnn.activation must be relu or tanh")
     config = base_config()
@@ -134,20 +115,20 @@ def table(shape) -> list[Entry]:
         entries += [
             # One matrix for inputs and states; gates in the order input, candidate, forget, output.
             Entry((f"{cell}/W_0",), kernels, split_kernels, join_kernels),
-            mapped(
-                f"{cell}/B",
-                f"{ours}/bias",
-                lambda array: array.reshape(4, -1),
-                lambda array: array.reshape(-1),
-            ),
+            mapped(f"{cell}/B", f"{ours}/bias", split_gates, np.ravel),
             same(f"{cell}/W_P_0", f"{ours}/projection"),
         ]
     return entries
 
 
+def split_gates(array):
+    """[..., 4F] -> [..., 4, F]."""
+    return array.reshape(*array.shape[:-1], 4, -1)
+
+
 def split_kernels(arrays):
     """[2D, 4F] -> twice [D, 4, F]."""
-    return [half.reshape(len(half), 4, -1) for half in np.split(arrays[0], 2)]
+    return np.split(split_gates(arrays[0]), 2)
 
 
 def join_kernels(arrays):

@@ -36,13 +36,22 @@ def save_fast_tokenizer(
     if tokenizer.kind == "words":
         print("not exported: tokenizer.json, which has no such rules as a vocabulary of words")
         return
+    pieces = tokenizer.pieces()
     if tokenizer.kind == "json":
         backend = Backend.from_str(tokenizer.backend)
     else:
-        backend = BACKENDS[tokenizer.kind](tokenizer)
-        add_specials(backend, tokenizer)
+        backend = wordpiece(tokenizer) if tokenizer.kind == "wordpiece" else subwords(tokenizer)
+        specials = [pieces[index] for index in sorted(tokenizer.special_ids)]
+        backend.add_special_tokens([AddedToken(name, normalized=False) for name in specials])
+        prefix = [pieces[index] for index in tokenizer.prefix_ids]
+        suffix = [pieces[index] for index in tokenizer.suffix_ids]
+        single = [*prefix, "$A", *suffix]
+        backend.post_processor = processors.TemplateProcessing(
+            single=single,
+            pair=[*single, "$B:1", *(f"{piece}:1" for piece in suffix)],
+            special_tokens=[(name, pieces.index(name)) for name in {*prefix, *suffix}],
+        )
     backend.save(str(directory / "tokenizer.json"))
-    pieces = tokenizer.pieces()
     ids = {role: getattr(tokenizer, f"{ours}_id") for role, ours in ROLES.items()}
     # Without special ids around them, texts of a pair have types that no model was trained on.
     framed = bool(tokenizer.prefix_ids or tokenizer.suffix_ids)
@@ -56,21 +65,6 @@ def save_fast_tokenizer(
         **{f"{role}_token": pieces[index] for role, index in ids.items() if index is not None},
     }
     write_json(directory / "tokenizer_config.json", settings)
-
-
-def add_specials(backend: Backend, tokenizer: Tokenizer) -> None:
-    """Declares the special pieces, and those around a text or a pair."""
-    pieces = tokenizer.pieces()
-    names = [pieces[index] for index in sorted(tokenizer.special_ids)]
-    backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
-    prefix = [pieces[index] for index in tokenizer.prefix_ids]
-    suffix = [pieces[index] for index in tokenizer.suffix_ids]
-    single = [*prefix, "$A", *suffix]
-    backend.post_processor = processors.TemplateProcessing(
-        single=single,
-        pair=[*single, "$B:1", *(f"{piece}:1" for piece in suffix)],
-        special_tokens=[(name, pieces.index(name)) for name in {*prefix, *suffix}],
-    )
 
 
 def wordpiece(tokenizer: Tokenizer) -> Backend:
@@ -111,14 +105,8 @@ def subwords(tokenizer: Tokenizer) -> Backend:
     steps += [normalizers.Lowercase()] if tokenizer.lowercase else []
     backend.normalizer = normalizers.Sequence(steps)
     backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE_MARK, prepend_scheme="always")
-    backend.decoder = decoders.Sequence(
-        [
-            decoders.Replace(SPACE_MARK, " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
+    steps = [decoders.Replace(SPACE_MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
     return backend
 
 
@@ -130,6 +118,3 @@ def merges(scores: dict[str, float]) -> list[tuple[str, str]]:
         for cut in range(1, len(piece))
     ]
     return [(a, b) for _, _, a, b in sorted(cuts) if a in scores and b in scores]
-
-
-BACKENDS = {"unigram": subwords, "bpe": subwords, "wordpiece": wordpiece}

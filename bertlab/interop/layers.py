@@ -27,35 +27,28 @@ def norm(theirs: str, ours: str) -> list[Entry]:
 
 
 def attention(qkv: Sequence[str], out: str, heads: int, linear: bool = True) -> list[Entry]:
-    """Query, key and value, here [D, 3, H, K], and the dense layer after them, here [H, K, D].
+    """Query, key and value, here [D, 3, H, K], and the dense layer `out` after them, here
+    [H, K, D].
 
-    Args:
-        qkv: the dense layers of query, key and value, or the one that has them side by side.
-        out: the dense layer after attention.
-        heads: H.
-        linear: see `dense`.
+    `qkv` are the dense layers of query, key and value, or the one that has them side by side;
+    `linear` is as for `dense`.
     """
 
     def turned(array):
         return array.T if linear else array
 
     def join(arrays):
-        matrix = np.concatenate([turned(array) for array in arrays], axis=1)
-        return [matrix.reshape(len(matrix), 3, heads, -1)]
+        joined = np.concatenate([turned(array) for array in arrays], axis=-1)
+        return [joined.reshape(*joined.shape[:-1], 3, heads, -1)]
 
     def split(arrays):
-        matrix = arrays[0].reshape(len(arrays[0]), -1)
-        return [turned(piece) for piece in np.split(matrix, len(qkv), axis=1)]
+        joined = arrays[0].reshape(*arrays[0].shape[:-3], -1)
+        return [turned(piece) for piece in np.split(joined, len(qkv), axis=-1)]
 
     ours = f"{BLOCKS}/attention"
     return [
         Entry(tuple(f"{name}.weight" for name in qkv), (f"{ours}/qkv_kernel",), join, split),
-        Entry(
-            tuple(f"{name}.bias" for name in qkv),
-            (f"{ours}/qkv_bias",),
-            lambda arrays: [np.concatenate(arrays).reshape(3, heads, -1)],
-            lambda arrays: np.split(arrays[0].reshape(-1), len(qkv)),
-        ),
+        Entry(tuple(f"{name}.bias" for name in qkv), (f"{ours}/qkv_bias",), join, split),
         mapped(
             f"{out}.weight",
             f"{ours}/out_kernel",

@@ -2,21 +2,20 @@
 
     AutoModelForMaskedLM.from_pretrained(directory, trust_remote_code=True)
 
-It needs torch and transformers, from 4.51 on, and nothing of bertlab. Config keys have the names of
-bertlab's `config.model`. Letters: B batch, L length, D model width, H heads, K head width.
+It needs torch and transformers 5, and nothing of bertlab. Config keys have the names of bertlab's
+`config.model`. Letters: B batch, L length, D model width, H heads, K head width.
 """
-
-import math
 
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import (
     BaseModelOutputWithPooling,
     MaskedLMOutput,
     TokenClassifierOutput,
 )
+from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.utils.generic import can_return_tuple
 
 BUCKETS, FARTHEST = 32, 128  # of relative positions
@@ -28,7 +27,7 @@ ACTIVATIONS = {
 }
 
 
-class BertlabConfig(PretrainedConfig):
+class BertlabConfig(PreTrainedConfig):
     """Keys of `config.model`, all of which config.json has; `tie_word_embeddings` is its `tied`,
     and `pooler` says whether the weights have a pooler."""
 
@@ -142,6 +141,7 @@ class BertlabPreTrainedModel(PreTrainedModel):
 
     config_class = BertlabConfig
     base_model_prefix = "model"
+    _input_embed_layer = "token_embedding"
     _supports_sdpa = True
     _no_split_modules = ["Block"]  # noqa: RUF012
 
@@ -164,14 +164,6 @@ class BertlabModel(BertlabPreTrainedModel):
         self.pooler = nn.Linear(c.width, c.width, bias=c.use_bias) if c.pooler else None
         self.dropout = nn.Dropout(c.dropout)
         self.post_init()
-
-    def get_input_embeddings(self):
-        """The token embeddings."""
-        return self.token_embedding
-
-    def set_input_embeddings(self, value):
-        """Replaces the token embeddings."""
-        self.token_embedding = value
 
     @can_return_tuple
     def forward(
@@ -253,13 +245,11 @@ class BertlabModel(BertlabPreTrainedModel):
 
     def distance_bias(self, index):
         """The bias [1, H, L, L] of each head's scores, by the bucket of the distance (T5's)."""
-        ahead = index[None, :] - index[:, None]
-        both_sides, distance = self.config.direction == "bidirectional", ahead.abs()
-        buckets = BUCKETS // 2 if both_sides else BUCKETS
-        exact = buckets // 2
-        share = (distance.clamp(min=1).double() / exact).log() / math.log(FARTHEST / exact)
-        far = (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1)
-        bucket = torch.where(distance < exact, distance, far) + buckets * (both_sides & (ahead > 0))
+        ahead, both_sides = (
+            index[None, :] - index[:, None],
+            self.config.direction == "bidirectional",
+        )
+        bucket = T5Attention._relative_position_bucket(ahead, both_sides, BUCKETS, FARTHEST)
         return self.relative_bias(bucket).permute(2, 0, 1)[None]
 
     def summary(self, x, mask):

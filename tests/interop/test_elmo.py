@@ -148,9 +148,7 @@ def test_words_and_use(tmp_path):
     ("lstm", "char_cnn", "message"),
     [
         ({"proj_clip": 5}, {}, "proj_clip"),
-        ({"projection_dim": CELL}, {}, "projection_dim"),
         ({}, {"activation": "gelu"}, "activation"),
-        ({}, {"n_characters": 60}, "n_characters"),
         ({}, {"max_characters_per_token": 40}, "max_characters_per_token"),
     ],
 )
