@@ -83,8 +83,7 @@ def find(name: str) -> type[Objective]:
             f"objective '{name}' is unknown; choose from {choices}, or your own as module:Class"
         )
     found = getattr(importlib.import_module(module), attribute)
-    # Without a decorator of its own a subclass would lose its settings: it inherits its base's
-    # fields.
+    # Without a decorator of its own a subclass has its base's settings.
     if not issubclass(found, Objective) or "__dataclass_fields__" not in vars(found):
         raise UserError(
             f"objective '{name}' must be a subclass of Objective with its own"
@@ -109,13 +108,8 @@ def build(config) -> dict[str, Objective]:
     for key, entry in config.items():
         kind = find(entry.get("implementation", key))
         settings = {name: value for name, value in entry.items() if name not in CONFIG_FIELDS}
-        unknown = settings.keys() - {field.name for field in dataclasses.fields(kind)}
-        if unknown:
-            raise UserError(
-                f"config.objectives.{key}.{min(unknown)} is not a setting of {kind.__name__}"
-            )
         try:
             built[key] = kind(**settings)
-        except UserError as error:
+        except (TypeError, UserError) as error:
             raise UserError(f"config.objectives.{key}: {error}") from None
     return built

@@ -133,6 +133,13 @@ class Objective:
         return model.predict_tokens(hidden, side)
 
 
+def restrict(objective: Objective, **choices: str) -> None:
+    """Refuses a value of a setting that is none of its names, which are separated by spaces."""
+    for setting, names in choices.items():
+        if (value := getattr(objective, setting)) not in names.split():
+            raise UserError(f"{setting}={value!r} must be one of {', '.join(names.split())}")
+
+
 def cross_entropy(
     logits: Float[Array, "... V"], labels: Int[Array, "..."], weights: Float[Array, "..."]
 ) -> Metrics:

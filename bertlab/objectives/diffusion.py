@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bertlab.errors import UserError
 from bertlab.models.base import View
-from bertlab.objectives.base import Metrics, Model, Objective, Vocabulary, cross_entropy
+from bertlab.objectives.base import Metrics, Model, Objective, Vocabulary, cross_entropy, restrict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +40,7 @@ class MaskedDiffusion(Objective):
     least_share: float = 0.001
 
     def __post_init__(self):
-        if self.schedule not in ("linear", "cosine"):
-            raise UserError(f"schedule={self.schedule!r} must be linear or cosine")
+        restrict(self, schedule="linear cosine")
 
     def share_and_weight(self, uniform: Float[Array, "B"]) -> tuple[Array, Array]:
         """m(t) and w(t) for t uniform between the time of `least_share` and 1."""

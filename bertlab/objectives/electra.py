@@ -19,12 +19,12 @@ from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.models.layers import ACTIVATIONS, Dense, OutputLayer
 from bertlab.models.transformer import Transformer, TransformerShape
-from bertlab.objectives.base import Metrics, Model, Objective, Vocabulary, cross_entropy
+from bertlab.objectives.base import Metrics, Model, Objective, Vocabulary, cross_entropy, restrict
 from bertlab.objectives.choosing import Ids, Slots, at_positions, put_at
 from bertlab.objectives.masked import MaskedLanguageModel
 from bertlab.objectives.word_vectors import draw_words
 
-TASKS = ("discriminate", "discriminate_masked", "replace_mlm", "all_tokens")
+TASKS = "discriminate discriminate_masked replace_mlm all_tokens"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,10 +69,7 @@ class ReplacedTokenDetection(Objective):
     discriminator_weight: float = 50.0
 
     def __post_init__(self):
-        if self.task not in TASKS:
-            raise UserError(f"task={self.task!r} must be one of {', '.join(TASKS)}")
-        if self.generator not in ("small", "unigram"):
-            raise UserError(f"generator={self.generator!r} must be small or unigram")
+        restrict(self, task=TASKS, generator="small unigram")
 
     @property
     def trains_generator(self) -> bool:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives import choosing
-from bertlab.objectives.base import Metrics, Model, Objective, Vocabulary, cross_entropy
+from bertlab.objectives.base import Metrics, Model, Objective, Vocabulary, cross_entropy, restrict
 from bertlab.objectives.choosing import at_positions, put_at
 
 OVERFLOW = 1e-6
@@ -65,14 +65,10 @@ class MaskedLanguageModel(Objective):
     predict: str = "chosen"
 
     def __post_init__(self):
-        if self.unit not in ("token", "whole_word", "span"):
-            raise UserError(f"unit={self.unit!r} must be token, whole_word or span")
-        if self.predict not in ("chosen", "all"):
-            raise UserError(f"predict={self.predict!r} must be chosen or all")
+        restrict(self, unit="token whole_word span", predict="chosen all")
         if not 0 < max(self.rate, self.final_rate) <= 1:
             raise UserError(f"rate={self.rate} must be above 0 and at most 1")
-        if self.mask_share + self.random_share > 1:
-            share = self.mask_share + self.random_share
+        if (share := self.mask_share + self.random_share) > 1:
             raise UserError(f"mask_share + random_share={share} must be at most 1")
         if not self.exact and self.unit != "token":
             raise UserError(f"exact=False chooses single tokens: unit={self.unit} needs exact=True")

@@ -272,7 +272,7 @@ def product_flops(jaxpr) -> float:
     return flops
 
 
-@pytest.mark.parametrize("task", electra.TASKS)
+@pytest.mark.parametrize("task", electra.TASKS.split())
 @pytest.mark.parametrize("generator", ["small", "unigram"])
 def test_flops_are_those_of_the_programs_products(task, generator):
     program, batch = program_of(layers=2, task=task, generator=generator), batch_of()
