@@ -41,8 +41,7 @@ class Layout:
         document_context: A tagged sentence has as much of its document around it as fits (Devlin et
             al. 2019, section 5.3, which does not describe the layout).
         spelling: Tagging rows have the characters of words.
-        word_ids: Tagging rows have the numbers of these words, from 1; 0 for others.
-        vector_ids: Tagging rows have the rows of words in a table of vectors; 0 for none.
+        word_ids, vector_ids: Tagging rows have these numbers of words, 0 for others.
     """
 
     name: str
@@ -58,14 +57,10 @@ class Layout:
     vector_ids: Mapping[str, int] | None = None
 
 
-class Text(NamedTuple):
-    """Ids of a text's pieces, and the characters of each if the model reads them."""
+Pieces = Int[np.ndarray, "T n"]
+"""The id of each piece, and its 50 characters if the model reads them: n is 1 or 51."""
 
-    ids: Sequence[int]
-    characters: Int[np.ndarray, "T 50"] | None = None
-
-
-Frame = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+Frame = tuple[Sequence[int], Sequence[int], Sequence[int]]
 """Ids before, between and after the texts of a document."""
 
 
@@ -77,12 +72,15 @@ class Document(NamedTuple):
         cut: How many pieces did not fit, and how many there are.
     """
 
-    tokens: Int[np.ndarray, "T"]
+    pieces: Pieces
     segments: Int[np.ndarray, "T"]
-    characters: Int[np.ndarray, "T 50"] | None
-    begins: tuple[int, ...]
-    ends: tuple[int, ...]
+    begins: list[int]
+    ends: list[int]
     cut: tuple[int, int]
+
+    @property
+    def tokens(self) -> Int[np.ndarray, "T"]:
+        return self.pieces[:, 0]
 
 
 class Words(NamedTuple):
@@ -118,74 +116,70 @@ class Inputs:
         separators = 2 if self.layout.double_separator else 1
         return tokenizer.prefix_ids, (tokenizer.sep_id,) * separators, tokenizer.suffix_ids
 
-    def text(self, text: str) -> Text:
-        """The pieces of a text."""
-        ids = self.tokenizer.encode(text)
+    def pieces(self, ids: Sequence[int], words: Sequence[str] | None = None) -> Pieces:
+        """Pieces by their ids; `words`: what each spells, if it is not in the vocabulary."""
+        found = np.array(ids, np.int32).reshape(-1, 1)
         if self._table is None:
-            return Text(ids)
-        return Text(ids, character_ids(self.tokenizer.words(text)))
+            return found
+        characters = self._table[found[:, 0]] if words is None else character_ids(words)
+        return np.concatenate([found, characters], axis=1, dtype=np.int32)
 
-    def located(self, text: str) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P 2"]]:
-        """The P pieces of a text, and the characters that each stands for (`piece_offsets`)."""
+    def located(self, text: str) -> tuple[Pieces, Int[np.ndarray, "T 2"]]:
+        """The pieces of a text, and the characters that each stands for (`piece_offsets`)."""
         if self._table is not None:
             raise UserError(
                 "places in a text need subword pieces, and config.data.characters=True reads"
                 " characters; choose another model"
             )
-        return piece_offsets(text, self.tokenizer)
+        ids, offsets = piece_offsets(text, self.tokenizer)
+        return self.pieces(ids), offsets
 
     def document(self, texts: Sequence[str]) -> Document:
         """A text or a pair, cut to `seq_len`."""
-        return self.framed([self.text(text) for text in texts])
+        tokenizer = self.tokenizer
+        words = [None if self._table is None else tokenizer.words(text) for text in texts]
+        return self.framed(
+            [self.pieces(tokenizer.encode(text), own) for text, own in zip(texts, words)]
+        )
 
-    def framed(self, texts: Sequence[Text], frame: Frame | None = None) -> Document:
+    def framed(self, texts: Sequence[Pieces], frame: Frame | None = None) -> Document:
         """One or two texts between the special ids, cut to `seq_len`.
 
         A pair in the delimited layout has half of it for each text, unless a frame is given.
         """
-        sizes = [len(text.ids) for text in texts]
-        total, room = sum(sizes), self.layout.seq_len
-        halved = frame is None and self.layout.name == "delimited" and len(texts) == 2
-        before, between, after = frame or self.frame
-        if halved:
+        before, between, after = map(self.pieces, frame or self.frame)
+        sizes, room = [*map(len, texts)], self.layout.seq_len
+        total = sum(sizes)
+        if frame is None and self.layout.name == "delimited" and len(texts) == 2:
             sizes = [min(size, room // 2 - 2) for size in sizes]
         else:
-            special = len(before) + len(after) + len(between) * (len(texts) - 1)
-            sizes = shortened(sizes, room - special)
-        ids, segments, begins = list(before), [0] * len(before), []
-        characters = [self._characters(before)]
-        for segment, (text, size) in enumerate(zip(texts, sizes)):
-            end = after if segment == len(texts) - 1 else between
-            begins.append(len(ids))
-            ids += [*text.ids[:size], *end]
-            number = segment if self.layout.name == "pair" else 0
-            segments += [number] * (size + len(end))
-            if self._table is not None:
-                characters += [text.characters[:size], self._characters(end)]
-        return Document(
-            tokens=np.array(ids, np.int32),
-            segments=np.array(segments, np.int32),
-            characters=None if self._table is None else np.concatenate(characters),
-            begins=tuple(begins),
-            ends=tuple(begin + size - 1 for begin, size in zip(begins, sizes)),
-            cut=(total - sum(sizes), total),
-        )
+            room -= len(before) + len(after) + len(between) * (len(texts) - 1)
+            sizes = shortened(sizes, room)
+        begins = [len(before), len(before) + sizes[0] + len(between)][: len(texts)]
+        parts = [before, texts[0][: sizes[0]], after]
+        if len(texts) == 2:
+            parts[2:] = [between, texts[1][: sizes[1]], after]
+        pieces = np.concatenate(parts)
+        segments = np.zeros(len(pieces), np.int32)
+        if self.layout.name == "pair":
+            segments[begins[-1] :] = len(texts) - 1
+        ends = [begin + size - 1 for begin, size in zip(begins, sizes)]
+        return Document(pieces, segments, begins, ends, (total - sum(sizes), total))
 
     def words(
         self, words: Sequence[str], before: Sequence[str] = (), after: Sequence[str] = ()
     ) -> Words:
         """Words, cut to `seq_len`, and as many of those before and after them as fit: each side has
         half of the room that the words leave, and what the other does not need."""
-        text, starts = self._word_pieces([*before, *words, *after])
+        pieces, starts = self._word_pieces([*before, *words, *after])
         prefix, suffix = self.tokenizer.prefix_ids, self.tokenizer.suffix_ids
         room = self.layout.seq_len - len(prefix) - len(suffix)
         own = starts[len(before) : len(before) + len(words) + 1]
-        spare, behind = max(room - (own[-1] - own[0]), 0), len(text.ids) - own[-1]
+        spare, behind = max(room - (own[-1] - own[0]), 0), len(pieces) - own[-1]
         begin = own[0] - min(own[0], max(spare // 2, spare - behind))
-        kept = slice(begin, begin + room)
-        characters = None if text.characters is None else text.characters[kept]
-        document = self.framed([Text(text.ids[kept], characters)], (prefix, (), suffix))
-        size, own, starts = len(text.ids[kept]), own - begin, starts - begin
+        pieces = pieces[begin : begin + room]
+        document = self.framed([pieces], (prefix, (), suffix))
+        size, own, starts = len(pieces), own - begin, starts - begin
         first = own[:-1][own[:-1] < size] + len(prefix)
         last = own[1:][own[1:] <= size] - 1 + len(prefix)
         whole = int(((starts[:-1] >= 0) & (starts[1:] <= size)).sum())
@@ -193,31 +187,29 @@ class Inputs:
 
     def row(self, documents: Sequence[Document]) -> Row:
         """A row of documents, not padded."""
-        lengths = [len(document.tokens) for document in documents]
+        pieces = np.concatenate([document.pieces for document in documents])
+        lengths = [len(document.pieces) for document in documents]
         row = {
-            "tokens": np.concatenate([document.tokens for document in documents]),
+            "tokens": pieces[:, 0],
             "segments": np.concatenate([document.segments for document in documents]),
             "documents": np.repeat(np.arange(1, len(documents) + 1, dtype=np.int32), lengths),
             "positions": np.concatenate([np.arange(n, dtype=np.int32) for n in lengths]),
         }
         if self._table is not None:
-            row["characters"] = np.concatenate([document.characters for document in documents])
+            row["characters"] = pieces[:, 1:].astype(np.uint16)
         return row
 
-    def _word_pieces(self, words: Sequence[str]) -> tuple[Text, Int[np.ndarray, "W+1"]]:
+    def _word_pieces(self, words: Sequence[str]) -> tuple[Pieces, Int[np.ndarray, "W+1"]]:
         """Pieces of words, and where each word begins in them and the last ends."""
         tokenizer = self.tokenizer
         if self._table is None:
             ids, starts = tokenizer.encode_words(words)
-            return Text(ids), np.append(np.asarray(starts, np.int64), len(ids))
+            return self.pieces(ids), np.append(np.asarray(starts, np.int64), len(ids))
         if tokenizer.lowercase:
             words = [word.lower() for word in words]
         encoded = [tokenizer.encode_words([word])[0] for word in words]
         ids = [pieces[0] if len(pieces) == 1 else tokenizer.unk_id for pieces in encoded]
-        return Text(ids, character_ids(words)), np.arange(len(ids) + 1)
-
-    def _characters(self, ids: Sequence[int]) -> Int[np.ndarray, "T 50"] | None:
-        return None if self._table is None else self._table[list(ids)]
+        return self.pieces(ids, words), np.arange(len(ids) + 1)
 
 
 def shortened(sizes: Sequence[int], room: int) -> list[int]:
@@ -228,9 +220,5 @@ def shortened(sizes: Sequence[int], room: int) -> list[int]:
     if len(sizes) == 1:
         return [min(sizes[0], room)]
     first, second = sizes
-    while first + second > room:
-        if first > second:
-            first -= 1
-        else:
-            second -= 1
-    return [first, second]
+    second = min(second, max(room - first, room // 2))
+    return [min(first, room - second), second]

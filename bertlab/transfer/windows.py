@@ -23,7 +23,7 @@ from scipy.special import logsumexp
 
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
-from bertlab.transfer.inputs import Document, Inputs, Text
+from bertlab.transfer.inputs import Document, Inputs
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -64,9 +64,9 @@ def question_windows(example: Example, inputs: Inputs) -> tuple[list[Window], tu
             f"{layout.max_query} leaves {room} positions for the context, and"
             f" config.transfer.doc_stride={layout.doc_stride}: both must be 1 or more"
         )
-    ids, offsets = inputs.located(context)
-    bounds = window_bounds(len(ids), room, layout.doc_stride)
-    best_window = most_context(bounds, len(ids))
+    pieces, offsets = inputs.located(context)
+    bounds = window_bounds(len(pieces), room, layout.doc_stride)
+    best_window = most_context(bounds, len(pieces))
     touched = np.zeros(0, np.int64)
     if example.answers:
         answer = example.answers[0]
@@ -74,7 +74,7 @@ def question_windows(example: Example, inputs: Inputs) -> tuple[list[Window], tu
         touched = np.flatnonzero(inside & (offsets[:, 1] > answer.start))
     windows = []
     for number, (first, end) in enumerate(bounds):
-        document = inputs.framed([Text(asked), Text(ids[first:end])], inputs.frame)
+        document = inputs.framed([inputs.pieces(asked), pieces[first:end]], inputs.frame)
         begin = document.begins[1]
         positions = slice(begin, begin + end - first)
         window_offsets = np.full((len(document.tokens), 2), -1, np.int32)
@@ -87,7 +87,7 @@ def question_windows(example: Example, inputs: Inputs) -> tuple[list[Window], tu
         windows.append(
             Window(example.id, context, document, window_offsets, max_context, *answer_at)
         )
-    return windows, (len(question_ids) - len(asked), len(question_ids) + len(ids))
+    return windows, (len(question_ids) - len(asked), len(question_ids) + len(pieces))
 
 
 def window_bounds(size: int, room: int, stride: int) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ from bertlab.transfer.batches import Row
 from bertlab.transfer.cut import Cut
 from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import pooled
-from bertlab.transfer.inputs import Inputs, Text
+from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.kinds.base import OneClass
 from bertlab.transfer.kinds.classification import ClassificationHead
 
@@ -42,16 +42,16 @@ class WordPair(OneClass):
 
     def row(self, inputs: Inputs, example: Example, symmetric: bool) -> tuple[Row, Cut]:
         """The pair, with `pair_at` [2]; a word that did not fit is read at the last piece."""
-        pair, pieces = [], []
+        pair, asked = [], []
         for text, (start, end) in zip(example.texts, example.targets):
-            ids, offsets = inputs.located(text)
+            pieces, offsets = inputs.located(text)
             inside = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > start))
             if not len(inside):
                 raise UserError(f"{example.where}: no piece covers the word {text[start:end]!r}")
-            pieces.append(int(inside[0 if inputs.layout.first_piece else -1]))
-            pair.append(Text(ids))
+            asked.append(int(inside[0 if inputs.layout.first_piece else -1]))
+            pair.append(pieces)
         document = inputs.framed(pair)
-        asked = [begin + piece for begin, piece in zip(document.begins, pieces)]
+        asked = np.add(document.begins, asked)
         at = np.minimum(asked, document.ends).astype(np.int32)
         cut = {"pieces": document.cut, "targets": (int((at != asked).sum()), 2)}
         return inputs.row([document]) | {"pair_at": at} | self.label_fields(example), cut
