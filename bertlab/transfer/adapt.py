@@ -4,7 +4,7 @@ This is ULMFiT's second stage (Howard and Ruder 2018, section 3.2), ELMo's fine-
 et al. 2018, section 3.4), and task-adaptive pretraining.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,16 +66,11 @@ def adapt(
         The content of result.json.
     """
     pretrained = RunDirectory(run).config()
-    config, examples = adaptation_config(run, task, workdir, overrides, recipe, epochs, pretrained)
-    path = text_file(workdir)
-    texts = [
-        json_line({"id": example.id, "text": text})
-        for example in examples
-        for text in example_texts(example)
-    ]
+    config, lines = adaptation_config(run, task, workdir, overrides, recipe, epochs, pretrained)
+    path = Path(config.data.corpus.removeprefix("text:"))
     if jax.process_index() == 0 and not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(texts), encoding="utf-8")
+        path.write_text("".join(map(json_line, lines)), encoding="utf-8")
     return loop.run(build_pretraining(config), workdir)
 
 
@@ -87,50 +82,39 @@ def adaptation_config(
     recipe: str,
     epochs: float,
     pretrained: Mapping[str, Any],
-) -> tuple[ConfigDict, list[Example]]:
-    """The config of an adaptation, and the examples whose texts it reads."""
+) -> tuple[ConfigDict, list[dict[str, str]]]:
+    """The config of an adaptation of a run with the config `pretrained`, and the texts that it
+    reads; further arguments as for `adapt`."""
     if recipe not in RECIPES:
         raise UserError(f"--recipe={recipe} is not one of {', '.join(RECIPES)}")
     if is_finetuning(pretrained):
         raise UserError(f"{run} is a fine-tuning, without a pretraining objective; give another")
-    if "+" in task:
-        raise UserError(f"--task={task}: a language model is adapted to one task; give one")
     keys = ("model", "data", "objectives", "optimizer", "seed")
     config = with_defaults({key: pretrained[key] for key in keys if key in pretrained})
     config.init_from, config.task_data = str(run), ConfigDict(TASK_DATA)
     config.task_data.update(pretraining_data(pretrained))
-    config.data.corpus = f"text:{text_file(workdir)}"
+    config.data.corpus = f"text:{Path(workdir).absolute() / 'task_text.jsonl'}"
     config.data.tokenizer.path = str(RunDirectory(run).tokenizer)
     config.data.unique_tokens = 0
     settings = {**RECIPES[recipe], **(overrides or {})}
     override(config, settings)
+    data, optimizer, train = config.data, config.optimizer, config.train
     examples = load_task(find_task(task), config.task_data.to_dict()).examples["train"]
+    lines = [{"id": one.id, "text": text} for one in examples for text in texts_of(one)]
     if "train.steps" not in settings:
-        config.train.steps = steps_within(config, examples, epochs)
+        pieces = PIECES_PER_WORD * sum(len(line["text"].split()) for line in lines)
+        row = data.pack_length or data.seq_len
+        train.steps = max(20, int(pieces * epochs / (data.batch_size * row)))
     # Warm-up takes the same share of the steps as in the run, at most a tenth.
-    warmup, steps = config.optimizer.warmup_steps, pretrained.get("train", {}).get("steps")
-    if warmup and steps and "optimizer.warmup_steps" not in settings:
-        config.optimizer.warmup_steps = int(min(warmup / steps, 0.1) * config.train.steps)
-    if config.optimizer.thaw == "gradual" and not config.optimizer.thaw_steps:
-        config.optimizer.thaw_steps = max(1, config.train.steps // (config.model.layers or 4) // 2)
-    return config, examples
+    steps = pretrained.get("train", {}).get("steps")
+    if optimizer.warmup_steps and steps and "optimizer.warmup_steps" not in settings:
+        optimizer.warmup_steps = int(min(optimizer.warmup_steps / steps, 0.1) * train.steps)
+    if optimizer.thaw == "gradual" and not optimizer.thaw_steps:
+        optimizer.thaw_steps = max(1, train.steps // (config.model.layers or 4) // 2)
+    return config, lines
 
 
-def text_file(workdir: str | Path) -> Path:
-    """Where an adaptation keeps the texts that it reads."""
-    return Path(workdir).absolute() / "task_text.jsonl"
-
-
-def example_texts(example: Example) -> Iterator[str]:
+def texts_of(example: Example) -> tuple[str, ...]:
     """The texts of an example; a list of words is one."""
-    yield from example.texts
-    yield from example.choices
-    if example.words:
-        yield " ".join(example.words)
-
-
-def steps_within(config: ConfigDict, examples: Sequence[Example], epochs: float) -> int:
-    """Steps of about so many passes over the texts."""
-    words = sum(len(text.split()) for example in examples for text in example_texts(example))
-    row = config.data.pack_length or config.data.seq_len
-    return max(20, int(PIECES_PER_WORD * words * epochs / (config.data.batch_size * row)))
+    words = (" ".join(example.words),) if example.words else ()
+    return (*example.texts, *example.choices, *words)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab.errors import UserError
@@ -28,19 +29,19 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
         The content of result.json.
     """
     runs, directory = [RunDirectory(run) for run in runs], RunDirectory(workdir)
-    if len({run.path.resolve() for run in runs}) < max(2, len(runs)):
-        raise UserError(f"{workdir}: an average needs two runs or more, each once")
-    config, classes = runs[0].config(), [run.read("classes") for run in runs]
-    if any(theirs != classes[0] for theirs in classes) or len(classes[0] or ()) != 1:
+    config = runs[0].config()
+    task = find_task(config["task"])
+    data, kind = load_task(task, config["task_data"]), find_kind(task.kind)
+    classes = [run.read("classes", {}).get(task.name) for run in runs]
+    if any(theirs is None or sorted(theirs) != sorted(data.labels) for theirs in classes):
         raise UserError(
             f"{workdir}: an average needs finished fine-tunings on one task with the same classes"
         )
-    task = find_task(config["task"])
-    data, kind = load_task(task, config["task_data"]), find_kind(task.kind)
     metrics, valid = {}, None
     for split in ("valid", "test"):
+        by_run = [predictions(*each, data.labels, split) for each in zip(runs, classes)]
         lines = []
-        for same_example in zip(*(predictions(run, split) for run in runs)):
+        for same_example in zip(*by_run, strict=True):
             if any(line["id"] != same_example[0]["id"] for line in same_example):
                 raise UserError(f"{runs[0]} and others predict different examples of {split}")
             lines.append(kind.average(same_example, data.labels))
@@ -66,7 +67,14 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
     return result
 
 
-def predictions(run: RunDirectory, split: str) -> list[Line]:
-    """A run's predictions."""
-    path = run.path / "predictions" / f"{split}.jsonl"
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+def predictions(
+    run: RunDirectory, classes: Sequence[str], labels: Sequence[str], split: str
+) -> list[Line]:
+    """A run's predictions; probabilities of its `classes` in the order of `labels`."""
+    path, order = run.path / "predictions" / f"{split}.jsonl", [*map(classes.index, labels)]
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    if order != sorted(order):
+        for line in lines:
+            shares = np.asarray(line["probabilities"])
+            line["probabilities"] = shares[..., order].tolist()
+    return lines

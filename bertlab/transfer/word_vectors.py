@@ -40,17 +40,15 @@ def word_vectors(path: str, words: Iterable[str]) -> WordVectors:
     config = run.config()
     if config["model"]["family"] != "static":
         raise UserError(
-            f"word_vectors={path} is of family {config['model']['family']!r}; only a static run"
-            " has vectors of words, trained or imported (bertlab import --from=glove)"
+            f"config.head.word_vectors={path} is of family {config['model']['family']!r}; only a"
+            " static run has vectors of words (bertlab import --from=glove)"
         )
-    if run.read("result") is None:
-        raise UserError(f"word_vectors={path} is not finished, so its vectors still change")
     body = load_params(run)["body"]
     vectors = np.asarray(body["token_embedding"], np.float32)
     if "glove" in config["objectives"]:  # w + w̃ (Pennington et al. 2014, section 4.2)
         vectors = vectors + np.asarray(body["output"]["kernel"], np.float32)
     words, tokenizer = sorted({*words}), load_tokenizer(run.tokenizer)
-    pieces = _pieces(words, tokenizer)
+    pieces = known_pieces(words, tokenizer)
     numbers = {ids: number for number, ids in enumerate(dict.fromkeys(pieces), 1)}
     means = [vectors[list(ids)].mean(axis=0) for ids in numbers]
     table = np.stack([np.zeros(vectors.shape[1], np.float32), *means])
@@ -58,7 +56,7 @@ def word_vectors(path: str, words: Iterable[str]) -> WordVectors:
     return WordVectors({word: numbers[ids] for word, ids in zip(words, pieces)}, table, found)
 
 
-def _pieces(words: list[str], tokenizer: Tokenizer) -> list[tuple[int, ...]]:
+def known_pieces(words: list[str], tokenizer: Tokenizer) -> list[tuple[int, ...]]:
     """The known pieces of each word, or of it in lower case; (unk_id,) if there are none."""
 
     def encode(words: list[str]) -> list[tuple[int, ...]]:
