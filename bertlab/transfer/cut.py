@@ -29,17 +29,13 @@ def total_cut(examples: Iterable[Cut]) -> dict[str, int]:
 
 
 def cut_lines(cut: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Iterator[str]:
-    """A sentence for each task some of whose examples were cut."""
-    for task in next(iter(cut.values()), {}):
-        splits = []
-        for split, tasks in cut.items():
+    """A sentence for each split of a task some of whose examples were cut."""
+    for split, tasks in cut.items():
+        for task, counts in tasks.items():
             shares = [
-                f"{count:,} of {tasks[task][f'of_{unit}']:,} {unit}"
-                f" ({count / tasks[task][f'of_{unit}']:.0%})"
-                for unit, count in tasks[task].items()
+                f"{count:,} of {counts[f'of_{unit}']:,} {unit} ({count / counts[f'of_{unit}']:.0%})"
+                for unit, count in counts.items()
                 if count and not unit.startswith("of_")
             ]
             if shares:
-                splits.append(f"{split}: {', '.join(shares)}")
-        if splits:
-            yield f"{task}, what did not fit into rows: {'; '.join(splits)}"
+                yield f"{task}, what did not fit into rows of {split}: {', '.join(shares)}"

@@ -117,55 +117,43 @@ def _overlap(gold: str, predicted: str, empty_agree: bool) -> float:
     gold, predicted = gold.split(), predicted.split()
     if not gold or not predicted:
         return float(empty_agree and gold == predicted)
-    return f1_of_counts(
-        sum((Counter(gold) & Counter(predicted)).values()), len(predicted), len(gold)
-    )
+    shared = (Counter(gold) & Counter(predicted)).total()
+    return f1_of_counts(shared, len(predicted), len(gold))
 
 
-def _equal(gold: str, predicted: str, empty_agree: bool) -> float:
-    return float(gold == predicted)
-
-
-def _answer_scores(compare: Callable, gold: Sequence, predicted: Sequence[str]) -> list[float]:
-    """Each question's best agreement with one of its answers.
+def answer_scores(
+    gold: Sequence[Sequence[str]], predicted: Sequence[str], exact: bool = False
+) -> list[float]:
+    """By question, the largest F1 of the words shared with an answer after `normalize_answer`;
+    `exact`: 1 if the prediction equals an answer, else 0.
 
     SQuAD 1.1's script if every question has an answer, otherwise 2.0's. They differ for answers
-    that `normalize_answer` makes empty: 2.0 drops them, and "" is the answer if none remains.
+    that `normalize_answer` makes empty: 2.0 drops them, and "" is the answer if none remains. If
+    answer or prediction has no words, 1.1's F1 is 0; 2.0's is 1 if both have none.
 
     Source: SQuAD's evaluate-v1.1.py and evaluate-v2.0.py (Rajpurkar et al. 2016, 2018).
     """
     lacking = not all(gold)
     scores = []
     for answers, text in zip(gold, predicted, strict=True):
-        answers = [normalize_answer(answer) for answer in answers]
+        answers, text = [normalize_answer(answer) for answer in answers], normalize_answer(text)
         if lacking:
             answers = [answer for answer in answers if answer] or [""]
-        text = normalize_answer(text)
-        scores.append(max(compare(answer, text, lacking) for answer in answers))
+        if exact:
+            scores.append(float(text in answers))
+        else:
+            scores.append(max(_overlap(answer, text, lacking) for answer in answers))
     return scores
 
 
-def exact_match_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> list[float]:
-    """By question, 1 if the prediction equals an answer after `normalize_answer`, else 0."""
-    return _answer_scores(_equal, gold, predicted)
-
-
-def span_f1_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> list[float]:
-    """By question, the largest F1 of the words shared with an answer after `normalize_answer`.
-
-    If answer or prediction has no words, 1.1's script gives 0; 2.0's gives 1 if both have none.
-    """
-    return _answer_scores(_overlap, gold, predicted)
-
-
 def exact_match(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> float:
-    """Mean of `exact_match_scores`."""
-    return sum(exact_match_scores(gold, predicted)) / len(gold)
+    """Fraction of the questions whose prediction equals an answer."""
+    return sum(answer_scores(gold, predicted, exact=True)) / len(gold)
 
 
 def span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> float:
-    """Mean of `span_f1_scores`."""
-    return sum(span_f1_scores(gold, predicted)) / len(gold)
+    """Mean of `answer_scores`."""
+    return sum(answer_scores(gold, predicted)) / len(gold)
 
 
 def best_threshold(

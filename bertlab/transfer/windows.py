@@ -92,24 +92,18 @@ def question_windows(example: Example, inputs: Inputs) -> tuple[list[Window], tu
 
 def window_bounds(size: int, room: int, stride: int) -> list[tuple[int, int]]:
     """[first, end) of the windows on a context of `size` pieces; one, even if there are none."""
-    bounds, first = [], 0
-    while True:
-        end = min(first + room, size)
-        bounds.append((first, end))
-        if end == size:
-            return bounds
-        first += min(end - first, stride)
+    step = min(room, stride)
+    count = 1 + math.ceil(max(size - room, 0) / step)
+    return [(i * step, min(i * step + room, size)) for i in range(count)]
 
 
 def most_context(bounds: Sequence[tuple[int, int]], size: int) -> Int[np.ndarray, "P"]:
     """Number of the first window with the most context around each piece."""
-    best, score = np.zeros(size, np.int64), np.full(size, -np.inf)
-    for number, (first, end) in enumerate(bounds):
-        left = np.arange(end - first)
-        context = np.minimum(left, left[::-1]) + 0.01 * (end - first)
-        better = context > score[first:end]
-        best[first:end][better], score[first:end][better] = number, context[better]
-    return best
+    piece, scores = np.arange(size), []
+    for first, end in bounds:
+        context = np.minimum(piece - first, end - 1 - piece)
+        scores.append(np.where(context >= 0, context + 0.01 * (end - first), -1))
+    return np.argmax(scores, axis=0)
 
 
 def best_answers(

@@ -14,7 +14,7 @@ from scipy import stats
 from bertlab.errors import UserError
 from bertlab.transfer.entities import find_scheme
 from bertlab.transfer.examples import Example
-from bertlab.transfer.scorers import METRICS, best_threshold, exact_match_scores, span_f1_scores
+from bertlab.transfer.scorers import METRICS, answer_scores, best_threshold
 
 _WORDS = (
     *"the The a an AN theory cat Cats U.S. 1,000 1000 o'clock o’clock — the-a café".split(),
@@ -59,8 +59,8 @@ def test_answers_score_as_in_squads_scripts(lacking, exact, overlap):
     if lacking:
         has_answer = [bool(answers) for answers in gold]
         for scores, best, threshold in (
-            (exact_match_scores(gold, predicted), 56.7, -2.0),
-            (span_f1_scores(gold, predicted), 65.20583333333343, 1.5),
+            (answer_scores(gold, predicted, exact=True), 56.7, -2.0),
+            (answer_scores(gold, predicted), 65.20583333333343, 1.5),
         ):
             found = best_threshold(scores, predicted, odds, has_answer)
             assert found == (threshold, pytest.approx(best / 100, rel=1e-13))
@@ -81,14 +81,14 @@ def test_answers_score_as_in_squads_scripts(lacking, exact, overlap):
 )
 def test_answers_recorded_from_squads_scripts(answer, text, exact, overlap):
     for gold in ((answer,), ("far off", answer)):
-        assert exact_match_scores([gold], [text]) == [exact]
-        assert span_f1_scores([gold], [text]) == [pytest.approx(overlap)]
+        assert answer_scores([gold], [text], exact=True) == [exact]
+        assert answer_scores([gold], [text]) == [pytest.approx(overlap)]
 
 
 def test_questions_without_answers():
     gold = [(), (), ("the", "a"), ("the", "cat")]
-    assert exact_match_scores(gold, ["", "cat", "the", ""]) == [1, 0, 1, 0]
-    assert span_f1_scores(gold, ["", "cat", "", ""]) == [1, 0, 1, 0]
+    assert answer_scores(gold, ["", "cat", "the", ""], exact=True) == [1, 0, 1, 0]
+    assert answer_scores(gold, ["", "cat", "", ""]) == [1, 0, 1, 0]
     # What is only as good as no answers does not move the threshold.
     assert best_threshold([0.0, 1.0], "xy", [-2.0, -1.0], [True, False]) == (0.0, 0.5)
 

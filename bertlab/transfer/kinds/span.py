@@ -17,7 +17,7 @@ from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import TaskHead, penalised
 from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.kinds.base import Kind, Line, TaskRows
-from bertlab.transfer.scorers import best_threshold, span_f1_scores
+from bertlab.transfer.scorers import answer_scores, best_threshold
 from bertlab.transfer.windows import best_answers, question_windows
 
 # run_squad.py
@@ -117,7 +117,7 @@ class Span(Kind):
             return lines, {}
         texts, gold = ([line[key] for line in valid] for key in ("best_answer", "gold"))
         odds = [line["null_odds"] for line in valid]
-        scores = span_f1_scores(gold, texts)
+        scores = answer_scores(gold, texts)
         threshold, _ = best_threshold(scores, texts, odds, [bool(x) for x in gold])
         decided = [
             line | {"predicted": ""} if line["null_odds"] > threshold else line for line in lines
