@@ -19,7 +19,7 @@ SOP is ahead on pairs; single texts hardly differ.
 from common import ONE_LENGTH, claims, read_setting
 
 from bertlab.config import papers
-from bertlab.studies.study import Published
+from bertlab.studies.study import Published, stage_keys
 
 PAPER = {
     **papers.BERT,
@@ -68,16 +68,11 @@ CLAIMS = claims(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER, tasks=("package", *QUESTIONS))
+    setting = read_setting(arguments, paper=PAPER, tasks="package+next_sentence+sentence_order")
     tasks = setting.downstream()
-    probe = {
-        key.removeprefix("finetune."): value for key, value in setting.finetuning("probe").items()
-    }
-    asked = {
-        f"{name}_frozen": {**probe, **tasks[name], "task": name}
-        for name in QUESTIONS
-        if name in tasks
-    }
+    probe = stage_keys("finetune", setting.finetuning("probe"))
+    asked = [name for name in QUESTIONS if name in tasks]
+    tasks |= {f"{name}_frozen": {**probe, **tasks[name], "task": name} for name in asked}
     return setting.study(
         name="albert_sop",
         title="Next sentence and sentence order",
@@ -94,7 +89,7 @@ def get_study(arguments=None):
             }
         },
         overrides={**setting.on_transformer, "data.format": "segment_pair"},
-        downstream={**tasks, **asked},
+        downstream=tasks,
         published=PUBLISHED,
         claims=CLAIMS,
     )

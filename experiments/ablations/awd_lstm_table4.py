@@ -27,7 +27,6 @@ small model cannot overfit the text, every kind of dropout at first costs more t
 from common import read_setting
 
 from bertlab.config import papers
-from bertlab.errors import UserError
 from bertlab.studies.study import Published
 
 PUBLISHED = Published(
@@ -50,10 +49,9 @@ TEXTS = {"wikitext_2": papers.AWD_LSTM, "penn_treebank": papers.AWD_LSTM_PENN_TR
 
 
 def get_study(arguments=None):
-    text = read_setting(arguments, tasks=(), text="wikitext_2").others["text"]
-    if text not in TEXTS:
-        raise UserError(f"text={text}: choose one of {', '.join(TEXTS)}")
-    setting = read_setting(arguments, paper=TEXTS[text], tasks=(), text=text)
+    own = {"tasks": "", "text": tuple(TEXTS)}
+    text = read_setting(arguments, **own).arguments["text"]
+    setting = read_setting(arguments, paper=TEXTS[text], **own)
     once = setting.steps(setting.recipe("awd_lstm"))
     every = setting.pretraining["train.eval_every"]
     looks = {"train.eval_every": min(100, every)} if setting.scale in ("tiny", "mini") else {}
@@ -78,7 +76,8 @@ def get_study(arguments=None):
             }
         },
         overrides={
-            **setting.own_optimizer,
+            **setting.pretraining,
+            **setting.finetune,
             **looks,
             "train.steps": 2 * once,
             "optimizer.average_again": once,

@@ -48,9 +48,7 @@ CLAIMS = [
 
 
 def get_study(arguments=None):
-    setting = read_setting(
-        arguments, paper=papers.BERT, tasks=("package", "code_spans", "next_sentence")
-    )
+    setting = read_setting(arguments, paper=papers.BERT, tasks="package+code_spans+next_sentence")
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     bilstm = {"finetune.head.bilstm": 2}
     if setting.scale in ("base", "paper"):  # their recipe's pooler reads the body, below a biLSTM

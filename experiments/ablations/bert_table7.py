@@ -50,7 +50,7 @@ CLAIMS = (
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.BERT_CASED, tasks=("code_spans",))
+    setting = read_setting(arguments, paper=papers.BERT_CASED, tasks="code_spans")
     layers = setting.numbers("bert")["layers"]
     last = min(4, layers)
     all_layers, mix = f"all {layers}", f"weighted_sum_last_{layers}"

@@ -101,7 +101,7 @@ def get_study(arguments=None):
     recipe = setting.recipe("modern", objectives="mlm+prefix")
     steps, whole = (
         setting.steps(recipe),
-        setting.others["whole"] or ("on" if setting.scale == "paper" else "off"),
+        setting.arguments["whole"] or ("on" if setting.scale == "paper" else "off"),
     )
     if whole not in ("on", "off"):
         raise UserError(f"whole={whole}: give on or off, or omit it to use the scale's own")
@@ -120,7 +120,7 @@ def get_study(arguments=None):
             **LAST_PIECE,
             "model.local_window": 0,
             "objectives.prefix.max_share": 0.0,
-            "objectives.mlm.rate": setting.others["rate"],
+            "objectives.mlm.rate": setting.arguments["rate"],
             "optimizer.decay": "constant",
             "optimizer.cooldown_steps": steps // 21,  # the paper's 2,000 of 42,000
         },

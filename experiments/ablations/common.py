@@ -15,7 +15,7 @@ from bertlab.config import add_objectives, base_config, load_config, parse_argum
 from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
 from bertlab.studies.axes import Point, axis, product
-from bertlab.studies.study import Claim, Study, rate_axis
+from bertlab.studies.study import Claim, Study, rate_axis, stage_keys
 from bertlab.transfer.recipes import RECIPES
 from bertlab.transfer.tasks import find_task
 
@@ -84,15 +84,11 @@ MASK_RATE = 0.3
 RATES = (1 / 3, 1.0, 3.0)
 SELECTING = ("tiny", "mini", "small")
 FINETUNING: Mapping[str, Mapping[str, Any]] = {
-    "tiny": {"finetune.recipe": "small"},
-    "mini": {"finetune.recipe": "small", "finetune.train.steps": 1000},
-    "small": {
-        "finetune.recipe": "small",
-        "finetune.train.steps": 0,
-        "finetune.transfer.epochs": 3.0,
-    },
-    "base": {"finetune.recipe": "bert"},
-    "paper": {"finetune.recipe": "bert_paper"},
+    "tiny": {"recipe": "small"},
+    "mini": {"recipe": "small", "train.steps": 1000},
+    "small": {"recipe": "small", "train.steps": 0, "transfer.epochs": 3.0},
+    "base": {"recipe": "bert"},
+    "paper": {"recipe": "bert_paper"},
 }
 # Models after BERT have rows of one length from the first step, and new masks in each epoch.
 ONE_LENGTH: Mapping[str, Any] = {"train.phases": "", "data.dupe_factor": 0}
@@ -145,15 +141,12 @@ PROBE_RESETS: Mapping[str, Any] = {
 }
 # Tasks from the Python documentation; they need no files.
 OWN_TASKS = ("package", "code_spans", "next_sentence", "sentence_order")
-_EDGES = ("pos", "constituents", "dependencies", "entities", "srl", "coref")
-_EDGES += ("spr1", "spr2", "dpr", "relations")
 # Published tasks by their folder below the argument `data`.
 FOLDERS = {
     "glue": "sst2 cola mrpc qqp stsb mnli mnli_mismatched qnli rte wnli",
     "superglue": "boolq cb copa multirc record wic wsc",
-    "glue_filtered": " ".join(
-        f"babylm_{name}" for name in ("boolq", "mnli", "mrpc", "multirc", "qqp", "rte", "wsc")
-    ),
+    "glue_filtered": "babylm_boolq babylm_mnli babylm_mrpc babylm_multirc babylm_qqp babylm_rte"
+    " babylm_wsc",
     "snli_1.0": "snli",
     "SciTailV1.1": "scitail",
     "aclImdb": "imdb",
@@ -172,7 +165,8 @@ FOLDERS = {
     "wikiann_en": "wikiann",
     "squad": "squad1 squad2",
     "triviaqa": "triviaqa",
-    "edges": " ".join(f"edges_{name}" for name in _EDGES),
+    "edges": "edges_pos edges_constituents edges_dependencies edges_entities edges_srl edges_coref"
+    " edges_spr1 edges_spr2 edges_dpr edges_relations",
     "codah": "codah",
     "swag": "swag",
     "RACE": "race",
@@ -200,41 +194,31 @@ class Setting:
     """What the arguments of a study ask for.
 
     Attributes:
+        arguments: By name, the study's own among them.
         scale: One of SCALES.
-        preset: The study's own preset that was named as the scale; "" for one of SCALES.
-        corpus: As `config.data.corpus`.
         seeds: Of pretraining: 1, 2, ...
         tasks: Their names.
-        data: Directory with a folder per task.
         pretraining: Overrides for all models: rows, batches, steps; published ones at scale paper.
         adam: Further overrides of models trained with Adam: rate, warm-up, dropout.
         transformer: Further overrides of transformers: their body, rate and moments.
-        mask_rate: Share of tokens that masked objectives mask; 0: the recipe's.
         finetune: Overrides of fine-tuning, with the prefix "finetune.".
         task_steps: Steps of fine-tuning from the arguments; 0: the scale's.
         rates, task_rates: As `Study`'s.
         labels: Numbers of labelled examples, 0 for all; empty: all, without a number in the name.
-        uses: "study" (as the study says), "probe" (a linear layer on frozen states).
-        others: The study's own arguments.
     """
 
+    arguments: Mapping[str, Any]
     scale: str
-    preset: str
-    corpus: str
     seeds: Sequence[int]
     tasks: Sequence[str]
-    data: str
     pretraining: Mapping[str, Any]
     adam: Mapping[str, Any]
     transformer: Mapping[str, Any]
-    mask_rate: float
     finetune: Mapping[str, Any]
     task_steps: int
     rates: Sequence[float]
     task_rates: Sequence[float]
     labels: Sequence[int]
-    uses: Sequence[str]
-    others: Mapping[str, Any]
 
     @property
     def is_large(self) -> bool:
@@ -251,11 +235,6 @@ class Setting:
         return {**self.overrides, **self.transformer}
 
     @property
-    def own_optimizer(self) -> dict[str, Any]:
-        """`overrides` for recipes with an optimiser and dropouts of their own."""
-        return {**self.pretraining, **self.finetune}
-
-    @property
     def elmo_tokens(self) -> str:
         """What ELMo reads: characters, as published, at scale=paper."""
         return "characters" if self.scale == "paper" else "subwords"
@@ -268,12 +247,11 @@ class Setting:
     ) -> Study:
         """A study at these rates and on these tasks, if `fields` has no others; its last axis is
         the seed's."""
-        grid = (
-            product(*itertools.starmap(axis, axes.items())) if isinstance(axes, Mapping) else axes
-        )
+        if isinstance(axes, Mapping):
+            axes = product(*itertools.starmap(axis, axes.items()))
         own = {"rates": self.rates, "task_rates": self.task_rates}
         own |= {} if "downstream" in fields else {"downstream": self.downstream()}
-        return Study(axes=product(grid, seeds or axis("seed", self.seeds)), **own | fields)
+        return Study(axes=product(axes, seeds or axis("seed", self.seeds)), **own | fields)
 
     def steps(self, recipe: str) -> int:
         """Steps of pretraining: the arguments', the scale's or the study's, else the recipe's."""
@@ -281,12 +259,12 @@ class Setting:
 
     def recipe(self, family: str, **arguments: Any) -> str:
         """A family's recipe at the scale's size: "experiments/pretrain/bert.py:size=tiny,..."."""
-        values = {"size": self.size(family), "corpus": self.corpus}
-        if self.mask_rate and family in ("bert", "modern"):
+        values = {"size": self.size(family), "corpus": self.arguments["corpus"]}
+        if self.transformer == BODIES["today"] and family in ("bert", "modern"):
             config = base_config()
             add_objectives(config, arguments.get("objectives", "mlm"))
             masks = any("rate" in entry for entry in config.objectives.values())
-            values |= {"mask_rate": self.mask_rate} if masks else {}
+            values |= {"mask_rate": MASK_RATE} if masks else {}
         values |= arguments
         listed = ",".join(f"{key}={value}" for key, value in values.items())
         return f"experiments/pretrain/{family}.py:{listed}"
@@ -311,9 +289,7 @@ class Setting:
 
     def restarts(self) -> list[Point]:
         """The seeds; at scale=paper of fine-tuning alone, on one pretraining."""
-        if self.scale != "paper":
-            return axis("seed", self.seeds)
-        return axis("finetune.seed", self.seeds)
+        return axis("finetune.seed" if self.scale == "paper" else "seed", self.seeds)
 
     def features(self, layers: str) -> dict[str, Any]:
         """A frozen BERT's layers (named as in `LayerMix`) below a biLSTM of its width.
@@ -323,12 +299,9 @@ class Setting:
         """
         rows = _LARGE_FEATURES | {"train.steps": self.task_steps} if self.is_large else {}
         rows |= _DOCUMENTS if self.scale == "paper" else {}
-        return {
-            "finetune.recipe": "bert_features",
-            "finetune.head.layers": layers,
-            "finetune.head.hidden": self.numbers("bert")["width"] // 2,
-            **_finetune(rows),
-        }
+        width = self.numbers("bert")["width"] // 2
+        own = {"recipe": "bert_features", "head.layers": layers, "head.hidden": width}
+        return of_stage("finetune", own | rows)
 
     def finetuning(self, recipe: str) -> dict[str, Any]:
         """Overrides for a recipe of fine-tuning, in the scale's rows, batches and steps.
@@ -340,34 +313,51 @@ class Setting:
             rows = {name: RECIPES["small"][name] for name in names} | SMALL_ROWS
         else:
             rows = {} if "transfer.epochs" in RECIPES[recipe] else _LARGE_ROWS
-        return {**_finetune(rows), **self.finetune, "finetune.recipe": recipe}
+        return {**of_stage("finetune", rows), **self.finetune, "finetune.recipe": recipe}
 
     def downstream(
-        self, kinds: Sequence[str] = (), long_rows: int = LONG_ROWS
+        self,
+        kinds: Sequence[str] = (),
+        long_rows: int = LONG_ROWS,
+        labels: Sequence[int] | None = None,
     ) -> dict[str, dict[str, Any]]:
-        """`Study.downstream`: each task once for each number of `labels` and each of `uses`, such
-        as "package_100_probe".
+        """`Study.downstream`: each task once for each number of `labels` and each of `use`, such as
+        "package_100_probe".
 
         Args:
             kinds: Of the tasks that the study can use; empty: all.
             long_rows: Pieces of a row of the tasks in LONG from scale=base on; 0: the recipe's.
+            labels: In the place of the setting's.
         """
-        names = self.tasks
-        if kinds:
-            names = [name for name in names if find_task(config_name(name)).kind in kinds]
-            if not names:
-                listed = " or ".join(kinds)
-                raise UserError(f"tasks={'+'.join(self.tasks)}: this study needs one of {listed}")
-        found = {}
-        for name, count, use in itertools.product(names, self.labels or [0], self.uses):
-            parts = [Path(name).stem]
-            parts += [str(count or "all")] if self.labels else []
-            parts += ["probe"] if use == "probe" else []
-            settings = self._probe() if use == "probe" else {}
-            settings |= self._data(name, long_rows) | self._few(count)
+        labels, found = self.labels if labels is None else labels, {}
+        names = [n for n in self.tasks if not kinds or find_task(config_name(n)).kind in kinds]
+        if self.tasks and not names:
+            listed = " or ".join(kinds)
+            raise UserError(f"tasks={self.arguments['tasks']}: this study needs one of {listed}")
+        uses = self.arguments["use"].split("+")
+        for name, count, use in itertools.product(names, labels or [0], uses):
+            parts, settings = [Path(name).stem], {}
+            parts += [str(count or "all")] if labels else []
+            if use == "probe":
+                parts.append("probe")
+                settings |= PROBE_RESETS | stage_keys("finetune", self.finetuning("probe"))
+            settings |= self._rows(name, long_rows)
+            if count:
+                settings["task_data.limit"] = count
+                if self.scale not in ("tiny", "mini") and not self.task_steps:
+                    settings["train.steps"] = FEW_STEPS
             task = config_name(name)
             found["_".join(parts)] = settings | ({} if parts == [task] else {"task": task})
         return found
+
+    def _rows(self, name: str, long_rows: int) -> dict[str, Any]:
+        """A task's files and rows."""
+        folder = TASKS.get(name)
+        data = {"task_data.directory": f"{self.arguments['data']}/{folder}"} if folder else {}
+        if not self.is_large:
+            windows = SMALL_WINDOWS if folder in ("squad", "triviaqa") else {}
+            return {**data, **SMALL_ROWS, **windows}
+        return data | ({"data.seq_len": long_rows} if name in LONG and long_rows else {})
 
     def in_documents(self) -> dict[str, dict[str, Any]]:
         """`downstream`; at scale=paper `ner` reads sentences in their documents (Devlin et al.
@@ -378,91 +368,78 @@ class Setting:
                 settings |= {"transfer.document_context": True, **_DOCUMENTS}
         return found
 
-    def _few(self, count: int) -> dict[str, Any]:
-        """A task's settings with so many labelled examples; passes over them would be too few
-        steps."""
-        if not count:
-            return {}
-        counts_passes = self.scale not in ("tiny", "mini") and not self.task_steps
-        return {"task_data.limit": count} | ({"train.steps": FEW_STEPS} if counts_passes else {})
 
-    def _probe(self) -> dict[str, Any]:
-        """A task's settings for recipe `probe`, whatever layers and rates the study's has."""
-        settings = self.finetuning("probe").items()
-        return PROBE_RESETS | {key.removeprefix("finetune."): value for key, value in settings}
-
-    def _data(self, name: str, long_rows: int) -> dict[str, Any]:
-        data = {"task_data.directory": f"{self.data}/{TASKS[name]}"} if name in TASKS else {}
-        if not self.is_large:
-            windows = SMALL_WINDOWS if TASKS.get(name) in ("squad", "triviaqa") else {}
-            return {**data, **SMALL_ROWS, **windows}
-        return data | ({"data.seq_len": long_rows} if name in LONG and long_rows else {})
+# Arguments of every study, with their defaults; of a tuple the first, and no others are allowed.
+ARGUMENTS: Mapping[str, Any] = {
+    "scale": SCALES,
+    "corpus": "pydocs",
+    "seeds": 5,
+    "steps": 0,
+    "tasks": "package+code_spans",
+    "data": "",
+    "task_steps": 0,
+    "task_rates": "",
+    "select": "",
+    "labels": "",
+    "use": ("study", "probe", "study+probe"),
+    "body": ("today", "paper"),
+    "dtype": "float32",
+}
 
 
 def read_setting(
-    arguments: str | None,
-    paper: Mapping[str, Any] | None = None,
-    tasks: Sequence[str] = ("package", "code_spans"),
-    seeds: int = 5,
-    presets: Mapping[str, Mapping[str, Any]] | None = None,
-    body: str = "today",
-    **others: Any,
+    arguments: str | None, paper: Mapping[str, Any] | None = None, **defaults: Any
 ) -> Setting:
-    """Reads a study's arguments: those below, and its own.
+    """Reads a study's arguments: those of `ARGUMENTS`, and its own.
 
     `scale`, `corpus`, `seeds`, `steps`, `tasks`, `data` and `task_steps` set how much is trained on
-    what. `body=paper` gives transformers the papers' body, `dtype=bfloat16` computes in it.
-    `select=on` selects each variant's pretraining rate, and is the default below scale base;
-    `select=1/3+1` selects it from these multiples. `task_rates=3e-4+1e-3` fine-tunes at each rate,
-    and `valid` selects one. `labels=100+1000+all` trains each task on so many examples.
-    `use=study+probe` adds a linear probe to each task.
+    what. `body=paper` gives transformers the papers' body at tiny and mini (larger scales have it),
+    `dtype=bfloat16` computes in it. `select=on` selects each variant's pretraining rate, and is the
+    default below scale base; `select=1/3+1` selects it from these multiples. `task_rates=3e-4+1e-3`
+    fine-tunes at each rate, and `valid` selects one. `labels=100+1000+all` trains each task on so
+    many examples. `use=study+probe` adds a linear probe to each task.
 
     Args:
         arguments: Text after the colon.
         paper: Overrides at scale=paper: published hyper-parameters that the recipe lacks.
-        tasks, seeds, body: Defaults. `body` counts at tiny and mini; larger scales have the
-            papers'.
-        presets: Further scales: name -> the arguments that it stands for, `scale` among them.
-        **others: The study's own arguments with their defaults.
+        **defaults: As `ARGUMENTS`: the study's own defaults, and arguments of its own.
     """
-    defaults = {"scale": "tiny", "corpus": "pydocs", "seeds": seeds, "steps": 0}
-    defaults |= {"tasks": "+".join(tasks), "data": "", "task_steps": 0, "task_rates": ""}
-    defaults |= {"select": "", "labels": "", "use": "study", "body": body, "dtype": "float32"}
-    defaults |= others
-    presets, values = presets or {}, parse_arguments(arguments, **defaults)
-    preset = values["scale"] if values["scale"] in presets else ""
-    if preset:  # the arguments take precedence
-        values = parse_arguments(arguments, **defaults | presets[preset])
-        values["scale"] = presets[preset]["scale"]
+    choices = {**ARGUMENTS, **defaults}
+    first = {name: of[0] if isinstance(of, tuple) else of for name, of in choices.items()}
+    values = parse_arguments(arguments, **first)
+    for name, allowed in choices.items():
+        if isinstance(allowed, tuple) and values[name] not in allowed:
+            raise UserError(f"{name}={values[name]}: choose one of {', '.join(allowed)}")
+    tasks = [name for name in values["tasks"].split("+") if name]
+    if not values["data"] and (published := [name for name in tasks if name in TASKS]):
+        raise UserError(f"tasks={values['tasks']}: {published[0]} has files; add data=DIRECTORY")
     scale = values["scale"]
-    _check(values, presets)
-    pretraining, adam, finetune = _at_scale(values, paper or {})
-    small = scale in ("tiny", "mini")
     select = values["select"] or ("on" if scale in SELECTING else "off")
+    pretraining, adam, finetune = _at_scale(values, paper or {})
     return Setting(
+        arguments=values,
         scale=scale,
-        preset=preset,
-        corpus=values["corpus"],
         seeds=list(range(1, values["seeds"] + 1)),
-        tasks=[name for name in values["tasks"].split("+") if name],
-        data=values["data"],
+        tasks=tasks,
         pretraining=pretraining,
         adam=adam,
-        transformer=BODIES[values["body"]] if small else {},
-        mask_rate=MASK_RATE if small and values["body"] == "today" else 0.0,
-        finetune=finetune,
+        transformer=BODIES[values["body"]] if scale in ("tiny", "mini") else {},
+        finetune=of_stage("finetune", finetune),
         task_steps=values["task_steps"],
         rates=RATES if select == "on" else _numbers("select", "" if select == "off" else select),
         task_rates=_numbers("task_rates", values["task_rates"]),
         labels=[int(x) for x in _numbers("labels", values["labels"].replace("all", "0"))],
-        uses=values["use"].split("+"),
-        others={key: values[key] for key in others},
     )
 
 
 def claims(source: str, *findings: tuple) -> list[Claim]:
     """Published findings of one source: (higher, lower, numbers), perhaps with kinds of task."""
     return [Claim(*finding[:3], source, *finding[3:]) for finding in findings]
+
+
+def of_stage(stage: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of "finetune" or "adapt" as overrides of a study."""
+    return {f"{stage}.{key}": value for key, value in settings.items()}
 
 
 def config_name(task: str) -> str:
@@ -477,22 +454,6 @@ def tasks_in(data: str, names: Iterable[str] = tuple(TASKS)) -> list[str]:
     """Those of these published tasks whose files are in the folder `data`."""
     folder = Path(data).expanduser()
     return [name for name in names if find_task(config_name(name)).is_in(folder / TASKS[name])]
-
-
-def _finetune(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"finetune.{key}": value for key, value in settings.items()}
-
-
-def _check(values: Mapping[str, Any], presets: Iterable[str]) -> None:
-    """Refuses values that no study can have."""
-    choices = {"scale": (*presets, *SCALES), "body": tuple(BODIES)}
-    choices |= {"use": ("study", "probe", "study+probe")}
-    for name, allowed in choices.items():
-        if values[name] not in allowed:
-            raise UserError(f"{name}={values[name]}: choose one of {', '.join(allowed)}")
-    for name in values["tasks"].split("+"):
-        if name in TASKS and not values["data"]:
-            raise UserError(f"tasks={values['tasks']}: {name} has files; add data=DIRECTORY")
 
 
 def _at_scale(values: Mapping[str, Any], paper: Mapping[str, Any]) -> tuple[dict, dict, dict]:
@@ -514,7 +475,7 @@ def _at_scale(values: Mapping[str, Any], paper: Mapping[str, Any]) -> tuple[dict
         if steps < 100:  # too short for phases
             pretraining.pop("train.phases", None)
     if values["task_steps"]:
-        finetune["finetune.train.steps"] = values["task_steps"]
+        finetune["train.steps"] = values["task_steps"]
     return pretraining, adam, finetune
 
 

@@ -30,6 +30,7 @@ from bertlab.contrib.edges import KIND
 from bertlab.studies.axes import axis, chain, product
 from bertlab.studies.study import Published
 
+STATIC = ("glove", "skip_gram", "cbow")
 LAYERS = {"lexical": "layer:0", "top": "last", "mix": "scalar_mix", "cat": "concat_first_last"}
 PUBLISHED = Published(
     source="Tenney et al. 2019, development sets, from their notebook (nyu-mll/jiant,"
@@ -84,8 +85,8 @@ FEWER = {"train.steps": 10_000, "train.eval_every": 100}
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=SAME_ROWS, tasks=("code_spans",), static="glove")
-    used = systems.as_used(setting, setting.others["static"])
+    setting = read_setting(arguments, paper=SAME_ROWS, tasks="code_spans", static=STATIC)
+    used = systems.as_used(setting, setting.arguments["static"])
     read = systems.pretrainings(used, dict.fromkeys(used, setting.pretraining))
     models = {name: {"config": used[name][0], **read[name]} for name in used}
 

@@ -44,11 +44,11 @@ CLAIMS = claims(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.ELMO, elmo="")
-    tokens = setting.others["elmo"] or setting.elmo_tokens
+    setting = read_setting(arguments, paper=papers.ELMO, elmo=("", "subwords", "characters"))
+    tokens = setting.arguments["elmo"] or setting.elmo_tokens
     systems.check_elmo(setting, tokens)
     if setting.scale == "paper" and tokens == "subwords":
-        setting = read_setting(arguments, paper=SAME_ROWS, elmo="")
+        setting = read_setting(arguments, paper=SAME_ROWS, elmo=tokens)
 
     def all_layers(penalty):
         mix = {"finetune.head.layers": "scalar_mix"}

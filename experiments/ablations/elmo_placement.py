@@ -44,7 +44,7 @@ CLAIMS = claims(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.ELMO, tasks=("code_spans",))
+    setting = read_setting(arguments, paper=papers.ELMO, tasks="code_spans")
     return setting.study(
         name="elmo_placement",
         title="ELMo at a task model's input and output",

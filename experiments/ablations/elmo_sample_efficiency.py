@@ -12,8 +12,6 @@ compares ELMo with as many examples without, and with ten times as many.
 Expect: the fewer examples, the more ELMo gives.
 """
 
-import dataclasses
-
 from common import FRESH_EMBEDDINGS, read_setting
 
 from bertlab.config import papers
@@ -52,7 +50,7 @@ def get_study(arguments=None):
         config=setting.recipe("elmo", tokens=setting.elmo_tokens),
         axes={"examples": examples, "model": {"without ELMo": FRESH_EMBEDDINGS, "with ELMo": {}}},
         overrides=overrides,
-        downstream=dataclasses.replace(setting, labels=()).downstream(),
+        downstream=setting.downstream(labels=()),
         claims=[Claim("all, with ELMo", "all, without ELMo", *CLAIM)] if "all" in examples else [],
         contrasts=[
             (f"{few}, with ELMo", f"{many}, without ELMo") for few, many in compared(list(examples))

@@ -47,7 +47,7 @@ CLAIMS = claims(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.ELMO, tasks=("code_spans",))
+    setting = read_setting(arguments, paper=papers.ELMO, tasks="code_spans")
     return setting.study(
         name="elmo_senses",
         title="Word senses and parts of speech by layer",

@@ -35,17 +35,12 @@ pretrained. `labels=100` makes the order clearer.
 import systems
 from common import LAST_PIECE, SAME_ROWS, read_setting
 
-from bertlab.errors import UserError
 from bertlab.studies.equal import flops, parameters, sized, tokens
 from bertlab.studies.study import Published
 
 EQUAL = ("tokens", "steps", "parameters", "flops")
-WIDENED = {
-    "GPT": "gpt",
-    "ELMo": "elmo",
-    "ULMFiT": "awd_lstm",
-    "static": "static",
-}  # BERT keeps its size
+# BERT keeps its size.
+WIDENED = {"GPT": "gpt", "ELMo": "elmo", "ULMFiT": "awd_lstm", "static": "static"}
 PUBLISHED = Published(
     source=systems.SOURCE,
     columns=("MNLI-m", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE", "Average", "NER F1"),
@@ -63,7 +58,7 @@ def pretrainings(setting, used):
     """System -> overrides of its pretraining, matched to BERT's by `equal`."""
     read = systems.pretrainings(used, dict.fromkeys(used, setting.pretraining))
     found = {name: (recipe, read[name]) for name, (recipe, _, _) in used.items()}
-    equal, reference = setting.others["equal"], found["BERT"]
+    equal, reference = setting.arguments["equal"], found["BERT"]
     if equal == "steps":
         return read
     if equal == "parameters":
@@ -74,28 +69,23 @@ def pretrainings(setting, used):
     for name, (recipe, overrides) in found.items():
         if name == "BERT":  # what the others are matched to
             continue
-        unit, count = (
-            ("flops", flops) if equal == "flops" and name != "static" else ("tokens", tokens)
-        )
+        in_flops = equal == "flops" and name != "static"
+        unit, count = ("flops", flops) if in_flops else ("tokens", tokens)
         amount = count(*reference)
         steps = max(1, round(overrides["train.steps"] * amount / count(recipe, overrides)))
-        found[name] = (
-            recipe,
-            {**overrides, "train.steps": steps, "train.budget": f"{unit}={amount:.6g}"},
-        )
+        budget = {"train.steps": steps, "train.budget": f"{unit}={amount:.6g}"}
+        found[name] = recipe, {**overrides, **budget}
     return {name: overrides for name, (_, overrides) in found.items()}
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=SAME_ROWS, equal="tokens", static="skip_gram")
-    if setting.others["equal"] not in EQUAL:
-        raise UserError(f"equal={setting.others['equal']}: choose one of {', '.join(EQUAL)}")
-    used = systems.as_used(setting, setting.others["static"])
+    setting = read_setting(arguments, paper=SAME_ROWS, equal=EQUAL, static=systems.STATIC)
+    used = systems.as_used(setting, setting.arguments["static"])
     return setting.study(
         name="four_systems",
         title="BERT, GPT, ELMo, ULMFiT and static vectors",
-        question=f"What does each system give, used as its paper uses it, at equal"
-        f" {setting.others['equal']}?",
+        question="What does each system give, used as its paper uses it, at equal"
+        f" {setting.arguments['equal']}?",
         config=setting.recipe("bert"),
         axes={"system": systems.variants(used, pretrainings(setting, used))},
         overrides=LAST_PIECE,

@@ -26,7 +26,7 @@ SOURCE = "Radford et al. 2018, figure 2 (right)"
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.GPT, tasks=("next_sentence", "sentence_order"))
+    setting = read_setting(arguments, paper=papers.GPT, tasks="next_sentence+sentence_order")
     config = setting.recipe("gpt")
     points = kept_steps("log", setting.steps(config))[-6:]
     zero_shot = {

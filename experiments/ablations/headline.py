@@ -77,12 +77,12 @@ def tables_tasks(arguments):
 
 def get_study(arguments=None):
     def read(paper):
-        own = {"static": "skip_gram", "elmo": ""}
-        return read_setting(arguments, paper=paper, tasks=tables_tasks(arguments), **own)
+        own = {"static": systems.STATIC, "elmo": ("", "subwords", "characters")}
+        return read_setting(arguments, paper=paper, tasks="+".join(tables_tasks(arguments)), **own)
 
     setting = read({})
-    reads = setting.others["elmo"] or setting.elmo_tokens
-    used = systems.as_used(setting, setting.others["static"], reads)
+    reads = setting.arguments["elmo"] or setting.elmo_tokens
+    used = systems.as_used(setting, setting.arguments["static"], reads)
     elmo = papers.ELMO if reads == "characters" else SAME_ROWS
     bert = papers.BERT_CASED if "ner" in setting.tasks else papers.BERT
     published = {

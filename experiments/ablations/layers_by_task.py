@@ -22,7 +22,7 @@ FEATURES = "NER 94.9 and 91.0, under a biLSTM", "Devlin et al. 2019, table 7"
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.BERT, tasks=tuple(OWN_TASKS))
+    setting = read_setting(arguments, paper=papers.BERT, tasks="+".join(OWN_TASKS))
     layers = range(1, setting.numbers("bert")["layers"] + 1)
     return setting.study(
         name="layers_by_task",

@@ -47,7 +47,7 @@ def get_study(arguments=None):
     bert, seq_len = setting.numbers("bert"), setting.overrides["data.seq_len"]
     steps, so_far = {}, {}
     for label, keys in switches(bert["width"], seq_len).items():
-        so_far = keys if setting.others["alone"] else {**so_far, **keys}
+        so_far = keys if setting.arguments["alone"] else {**so_far, **keys}
         steps[f"+ {label}"] = so_far
     modern = {
         "config": setting.recipe("modern"),

@@ -13,7 +13,7 @@ from common import LAST_PIECE, read_setting
 from bertlab.config import papers
 from bertlab.studies.study import Claim
 
-DEMO = {"scale": "tiny", "steps": 250, "seeds": 4, "select": "off", "use": "probe"}
+DEMO = {"steps": 250, "seeds": 4, "select": "off", "use": ("probe", "study", "study+probe")}
 # Tiny's rate of 6e-3 is for 6,000 steps. After 250, MLM is at 5.55 nats and LTR at 4.27; at this
 # rate, at 5.14 and 4.38.
 DEMO_RATE = {"optimizer.learning_rate": 2e-3}
@@ -27,33 +27,26 @@ CLAIMS = (
 )
 
 
-def demo_logging(steps):
-    """How often a demo of so many steps logs and evaluates."""
-    return {
-        "train.eval_every": min(125, steps),
-        "train.log_every": min(25, steps),
-        "train.checkpoint_every": steps,
-    }
-
-
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.BERT, presets={"demo": DEMO})
-    mlm, ltr = setting.recipe("bert", objectives="mlm"), setting.recipe("bert", objectives="ltr")
-    transformer = {**setting.transformer, **(DEMO_RATE if setting.preset == "demo" else {})}
+    is_demo = "scale=demo" in (arguments or "")
+    arguments = (arguments or "").replace("scale=demo", "scale=tiny")
+    setting = read_setting(arguments, paper=papers.BERT, **(DEMO if is_demo else {}))
+    mlm = setting.recipe("bert", objectives="mlm")
+    ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
+    nsp = {"config": setting.recipe("bert", objectives="mlm+nsp")}
+    transformer, demo = {**setting.transformer}, {}
+    if is_demo:
+        transformer, steps = transformer | DEMO_RATE, setting.steps(mlm)
+        demo = {"train.eval_every": min(125, steps), "train.log_every": min(25, steps)}
+        demo["train.checkpoint_every"] = steps
     objectives = {
-        "LTR": {**transformer, "config": ltr, "model.direction": "left-to-right"},
+        "LTR": {**transformer, **ltr},
         "MLM": transformer,
         "no pretraining": {**transformer, "train.steps": 0},
     }
-    demo = {}
-    if setting.preset == "demo":
-        demo = demo_logging(setting.steps(mlm))
-    else:
+    if not is_demo:
         objectives["biLM"] = {"config": setting.recipe("elmo", objectives="bilm")}
-        objectives["MLM+NSP"] = {
-            **transformer,
-            "config": setting.recipe("bert", objectives="mlm+nsp"),
-        }
+        objectives["MLM+NSP"] = {**transformer, **nsp}
     return setting.study(
         name="objectives",
         title="Pretraining objectives on the same text",

@@ -60,8 +60,10 @@ def variants(setting):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=SAME_ROWS, tasks=(), pairs="")
-    pairs = {"evaluate.minimal_pairs": setting.others["pairs"]} if setting.others["pairs"] else {}
+    setting = read_setting(arguments, paper=SAME_ROWS, tasks="", pairs="")
+    pairs = (
+        {"evaluate.minimal_pairs": setting.arguments["pairs"]} if setting.arguments["pairs"] else {}
+    )
     return setting.study(
         name="one_scale",
         title="All objectives by code length",

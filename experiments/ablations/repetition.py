@@ -27,7 +27,7 @@ OBJECTIVES = {"LTR": "ltr", "MLM": "mlm", "diffusion": "diffusion"}
 
 def get_study(arguments=None):
     setting = read_setting(arguments, readings="1+4+16+64")
-    given = setting.others["readings"]
+    given = setting.arguments["readings"]
     readings = [int(part) if part.isdigit() else 0 for part in given.split("+")]
     if min(readings) < 1 or len(set(readings)) < len(readings):
         raise UserError(

@@ -35,7 +35,7 @@ CLAIMS = claims(
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=PAPER, copies=0)
-    copies = setting.others["copies"] or (10 if setting.scale == "paper" else 1)
+    copies = setting.arguments["copies"] or (10 if setting.scale == "paper" else 1)
     return setting.study(
         name="roberta_masking",
         title="Static and dynamic masks",

@@ -26,11 +26,11 @@ SHARES = (0.25, 0.5, 1.0)
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, tasks=(), seeds=1, objectives="mlm+ltr")
-    names = [name for name in setting.others["objectives"].split("+") if name]
+    setting = read_setting(arguments, tasks="", seeds=1, objectives="mlm+ltr")
+    names = [name for name in setting.arguments["objectives"].split("+") if name]
     if not names or len(set(names)) < len(names):
         raise UserError(
-            f"objectives={setting.others['objectives']}: name one or more, each once, as in"
+            f"objectives={setting.arguments['objectives']}: name one or more, each once, as in"
             f" objectives=mlm+ltr"
         )
     recipes = {name: setting.recipe("bert", objectives=name) for name in names}

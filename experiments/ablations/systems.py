@@ -1,41 +1,31 @@
 """BERT, GPT, ELMo, ULMFiT and static vectors, each used as its paper uses it: for studies that
 compare whole systems.
 
-used = as_used(setting) read = pretrainings(used, dict.fromkeys(used, setting.pretraining))
+used = as_used(setting)
+read = pretrainings(used, dict.fromkeys(used, setting.pretraining))
 Study(axes={"system": variants(used, read), "seed": setting.seeds}, claims=CLAIMS, ...)
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ulmfit
-from common import Setting
+from common import Setting, of_stage
 
 from bertlab.errors import UserError
 from bertlab.studies.study import Claim
 from bertlab.transfer.recipes import RECIPES
 
 STATIC = ("skip_gram", "cbow", "glove")
-ELMO = ("subwords", "characters")
 SOURCE = "Devlin et al. 2019, tables 1 (GLUE, test) and 7 (CoNLL-2003, test)"
+BESIDE = "SRL 84.6 and 81.4, with ELMo beside the task's word vectors and without"
+PRETRAINING = "74.7 and 59.9, on average", "Radford et al. 2018, table 5"
 CLAIMS = (
     Claim("BERT", "GPT", "GLUE 79.6 and 75.1, on average", SOURCE),
     Claim("BERT", "ELMo", "NER 92.4 and 92.2", SOURCE),
-    Claim(
-        "ELMo",
-        "static",
-        "SRL 84.6 and 81.4, with ELMo beside the task's word vectors and without",
-        "Peters et al. 2018, table 1",
-    ),
-    Claim(
-        "GPT", "no pretraining (GPT)", "74.7 and 59.9, on average", "Radford et al. 2018, table 5"
-    ),
-    Claim(
-        "BERT",
-        "no pretraining",
-        "74.7 and 59.9, on average",
-        "Radford et al. 2018, table 5, for GPT",
-    ),
+    Claim("ELMo", "static", BESIDE, "Peters et al. 2018, table 1"),
+    Claim("GPT", "no pretraining (GPT)", *PRETRAINING),
+    Claim("BERT", "no pretraining", PRETRAINING[0], f"{PRETRAINING[1]}, for GPT"),
 )
 
 Used = Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]]
@@ -50,40 +40,24 @@ def as_used(setting: Setting, static: str = "skip_gram", elmo_reads: str = "subw
         static: The objective of the static vectors.
         elmo_reads: "subwords", as the others, or "characters", as published.
     """
-    _check("static", static, STATIC)
     check_elmo(setting, elmo_reads)
     transformer = {**setting.adam, **setting.transformer}
     own = setting.task_rates or setting.is_large
     rate = {} if own else {"finetune.optimizer.learning_rate": 5e-4}
     features = setting.finetuning("elmo")
-    stages = {
-        key: value
-        for key, value in ulmfit.stages(setting).items()
-        if key.startswith(("adapt.", "finetune."))
-    }
-    published = {
-        key: value
-        for key, value in ulmfit.PAPER.items()
-        if key.startswith(("model.", "optimizer."))
-    }
-    lstm = ulmfit.prose(setting) | (published if setting.scale == "paper" else {})
+    stages, lstm = ulmfit.later_stages(setting), ulmfit.prose(setting)
+    if setting.scale == "paper":
+        groups = ("model.", "optimizer.")
+        lstm |= {key: of for key, of in ulmfit.PAPER.items() if key.startswith(groups)}
     elmo = {"tokens": elmo_reads} if elmo_reads != "subwords" else {}
-    bert = (
-        setting.recipe("bert", objectives="mlm+nsp"),
-        {**transformer, "data.format": "segment_pair"},
-    )
+    bert = {**setting.finetuning("bert_paper" if setting.scale == "paper" else "bert"), **rate}
     # Long texts and documents have rows for BERT; the others keep their own.
     own_rows = _recipe_rows if setting.is_large else dict
+    gpt = own_rows({**setting.finetuning("gpt"), **rate})
+    pairs = {**transformer, "data.format": "segment_pair"}
     return {
-        "BERT": (
-            *bert,
-            {**setting.finetuning("bert_paper" if setting.scale == "paper" else "bert"), **rate},
-        ),
-        "GPT": (
-            setting.recipe("gpt"),
-            transformer,
-            own_rows({**setting.finetuning("gpt"), **rate}),
-        ),
+        "BERT": (setting.recipe("bert", objectives="mlm+nsp"), pairs, bert),
+        "GPT": (setting.recipe("gpt"), transformer, gpt),
         "ELMo": (setting.recipe("elmo", **elmo), setting.adam, own_rows(features)),
         "ULMFiT": (setting.recipe("awd_lstm"), lstm, own_rows(stages)),
         "static": (setting.recipe("static", objectives=static), {}, own_rows(features)),
@@ -96,14 +70,13 @@ def _recipe_rows(use: Mapping[str, Any]) -> dict[str, Any]:
     rows = {
         "data.seq_len": recipe["data.seq_len"],
         "data.buckets": list(recipe.get("data.buckets", ())),
+        "transfer.document_context": False,
     }
-    rows["transfer.document_context"] = False
-    return {**{f"finetune.{key}": value for key, value in rows.items()}, **use}
+    return {**of_stage("finetune", rows), **use}
 
 
 def check_elmo(setting: Setting, reads: str) -> None:
     """Refuses what ELMo cannot read at the scale."""
-    _check("elmo", reads, ELMO)
     if reads == "characters" and setting.scale != "paper":
         raise UserError(
             "elmo=characters needs scale=paper: at smaller scales all systems read the same pieces"
@@ -124,11 +97,6 @@ def widths(family: str, setting: Setting) -> tuple[Callable[[int], Mapping[str, 
     return lambda width: {"model.width": width, "model.hidden": round(ratio * width)}, 32
 
 
-def _check(argument: str, value: str, choices: Collection[str]) -> None:
-    if value not in choices:
-        raise UserError(f"{argument}={value}: choose one of {', '.join(choices)}")
-
-
 def static_and_contextual(
     setting: Setting,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
@@ -138,10 +106,7 @@ def static_and_contextual(
     static = {"skip-gram": "skip_gram", "CBOW": "cbow", "GloVe": "glove"}
     bert = setting.recipe("bert", objectives="mlm")
     return (
-        {
-            name: {"config": setting.recipe("static", objectives=objective)}
-            for name, objective in static.items()
-        },
+        {name: {"config": setting.recipe("static", objectives=of)} for name, of in static.items()},
         {
             "ELMo": {"config": setting.recipe("elmo"), **setting.adam},
             "GPT": {"config": setting.recipe("gpt"), **transformer},
@@ -170,7 +135,6 @@ def variants(used: Used, pretraining: Mapping[str, Mapping[str, Any]]) -> dict[s
         for name, (recipe, _, use) in used.items()
     }
     for name, of in (("no pretraining", "BERT"), ("no pretraining (GPT)", "GPT")):
-        found[name] = {key: value for key, value in found[of].items() if key != "train.budget"} | {
-            "train.steps": 0
-        }
+        found[name] = {key: value for key, value in found[of].items() if key != "train.budget"}
+        found[name]["train.steps"] = 0
     return found

@@ -44,7 +44,7 @@ CLAIMS = [
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER, tasks=("code_spans",))
+    setting = read_setting(arguments, paper=PAPER, tasks="code_spans")
     recipe = "taglm_paper" if setting.scale == "paper" else "taglm"
     forward = {
         "config": setting.recipe("elmo", tokens=setting.elmo_tokens, objectives="ltr"),

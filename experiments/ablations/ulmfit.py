@@ -10,7 +10,7 @@ have fewer rows, batches and steps.
 from collections.abc import Mapping
 from typing import Any
 
-from common import SMALL_ROWS, Setting, read_setting
+from common import SMALL_ROWS, Setting, of_stage, read_setting
 
 from bertlab.studies.study import Study
 from bertlab.transfer.recipes import SLANTED_ADAM
@@ -48,7 +48,7 @@ READINGS = {"tiny": 2.0, "mini": 5.0, "small": 10.0, "base": 10.0, "paper": 25.0
 
 def read(arguments: str | None) -> Setting:
     """A study's arguments, with the paper's values and texts to classify."""
-    return read_setting(arguments, paper=PAPER, tasks=("package",))
+    return read_setting(arguments, paper=PAPER, tasks="package")
 
 
 def study(setting: Setting, **fields: Any) -> Study:
@@ -60,18 +60,13 @@ def study(setting: Setting, **fields: Any) -> Study:
 
 def stages(setting: Setting, steps: int = 0) -> dict[str, Any]:
     """Overrides of the three stages for recipe awd_lstm; `setting.task_steps` applies to both later
-    stages.
+    stages, and `steps` to the classifier at scales that count epochs."""
+    return {**setting.pretraining, **prose(setting), **later_stages(setting, steps)}
 
-    Args:
-        setting: The study's.
-        steps: Steps of the classifier, at scales that count epochs.
-    """
-    return {
-        **setting.pretraining,
-        **prose(setting),
-        **adaptation(setting),
-        **classifier(setting, steps),
-    }
+
+def later_stages(setting: Setting, steps: int = 0) -> dict[str, Any]:
+    """Overrides of the second and third stage."""
+    return {**adaptation(setting), **classifier(setting, steps)}
 
 
 def prose(setting: Setting) -> dict[str, str]:
@@ -83,57 +78,38 @@ def prose(setting: Setting) -> dict[str, str]:
 
 def adaptation(setting: Setting) -> dict[str, Any]:
     """Overrides of the second stage."""
-    settings = {
-        "recipe": "ulmfit",
-        "epochs": READINGS[setting.scale],
-        "optimizer.cut_fraction": _cut(setting.task_steps),
-    }
-    settings |= {"train.steps": setting.task_steps} if setting.task_steps else {}
-    return {f"adapt.{key}": value for key, value in settings.items()}
+    steps = setting.task_steps
+    settings = {"recipe": "ulmfit", "epochs": READINGS[setting.scale]}
+    settings["optimizer.cut_fraction"] = _cut(steps)
+    return of_stage("adapt", settings | ({"train.steps": steps} if steps else {}))
 
 
 def classifier(setting: Setting, steps: int = 0) -> dict[str, Any]:
     """Overrides of the third stage; `steps` as for `stages`."""
     own_steps = _classifier_steps(setting, steps)
-    settings = {
-        "recipe": "ulmfit",
-        **CLASSIFIER[setting.scale],
-        "train.steps": own_steps,
-        "optimizer.warmup_steps": 0,
-    }
-    settings |= {"optimizer.cut_fraction": _cut(own_steps)}
-    return {f"finetune.{key}": value for key, value in settings.items()} | thawing(
-        setting, "gradual", steps=steps
-    )
+    settings = {"recipe": "ulmfit", **CLASSIFIER[setting.scale], "train.steps": own_steps}
+    settings |= {"optimizer.warmup_steps": 0, "optimizer.cut_fraction": _cut(own_steps)}
+    return of_stage("finetune", settings) | thawing(setting, "gradual", steps=steps)
 
 
 def thawing(setting: Setting, kind: str, stage: str = "finetune", steps: int = 0) -> dict[str, Any]:
-    """Overrides of `optimizer.thaw` for the classifier ("finetune") or the language model
-    ("adapt").
+    """Overrides of `optimizer.thaw`, of this kind, for the classifier (stage "finetune"; `steps` as
+    for `stages`) or the language model ("adapt").
 
     Each thawing stage lasts a tenth of the steps, or one epoch if the scale counts epochs (adapt:
     as in recipe fitlam).
-
-    Args:
-        setting: The study's.
-        kind: As `config.optimizer.thaw`.
-        stage: "finetune" or "adapt".
-        steps: As for `stages`."""
+    """
     steps = _classifier_steps(setting, steps) if stage == "finetune" else setting.task_steps
     found = {"thaw": kind, "thaw_steps": 0, "thaw_stages": 0, "thaw_restarts": False}
     if kind in ("gradual", "chain"):
-        length, most = (
-            max(1, steps // 10),
-            setting.numbers("awd_lstm")["layers"] + {"gradual": 1, "chain": 2}[kind],
-        )
-        found |= (
-            {"thaw_steps": length, "thaw_stages": min(most, (steps - 1) // length)} if steps else {}
-        )
+        length = max(1, steps // 10)
+        most = setting.numbers("awd_lstm")["layers"] + {"gradual": 1, "chain": 2}[kind]
+        if steps:
+            found |= {"thaw_steps": length, "thaw_stages": min(most, (steps - 1) // length)}
         # A slanted triangle needs at least ten steps.
-        found["thaw_restarts"] = (
-            stage == "finetune" and kind == "gradual" and (not steps or length >= 10)
-        )
-    return {f"{stage}.optimizer.{key}": value for key, value in found.items()}
+        restarts = stage == "finetune" and kind == "gradual" and (not steps or length >= 10)
+        found["thaw_restarts"] = restarts
+    return of_stage(stage, {f"optimizer.{key}": value for key, value in found.items()})
 
 
 def _classifier_steps(setting: Setting, steps: int) -> int:

@@ -15,7 +15,6 @@ all labels the last two are the same. The report compares BERT with the supervis
 with a classifier from scratch that has the next larger number of labels.
 """
 
-import dataclasses
 import itertools
 
 import ulmfit
@@ -45,7 +44,7 @@ CLAIMS = (
 
 def get_study(arguments=None):
     setting, of_bert = (
-        read_setting(arguments, paper=paper, tasks=("package",))
+        read_setting(arguments, paper=paper, tasks="package")
         for paper in (ulmfit.PAPER, papers.BERT)
     )
     stages = ulmfit.stages(setting, steps=STEPS)
@@ -75,9 +74,7 @@ def get_study(arguments=None):
                 "BERT": {"config": of_bert.recipe("bert", objectives="mlm+nsp"), **bert},
             },
         },
-        downstream=dataclasses.replace(setting, labels=()).downstream(
-            ("classification",), long_rows=0
-        ),
+        downstream=setting.downstream(("classification",), long_rows=0, labels=()),
         claims=[
             Claim(f"{few}, {a}", f"{int(few) * times}, {b}", of, "Howard and Ruder 2018, section 5")
             for a, b, times, of in CLAIMS

@@ -30,8 +30,10 @@ FILES = {"words": "evaluate.words", "analogies": "evaluate.analogies", "text": "
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=SAME_ROWS, tasks=(), **dict.fromkeys(FILES, ""))
-    if setting.others["text"] and not (setting.others["words"] or setting.others["analogies"]):
+    setting = read_setting(arguments, paper=SAME_ROWS, tasks="", **dict.fromkeys(FILES, ""))
+    if setting.arguments["text"] and not (
+        setting.arguments["words"] or setting.arguments["analogies"]
+    ):
         raise UserError("text= has no effect without words= or analogies=; name one of them")
     static, models = systems.static_and_contextual(setting)
     return setting.study(
@@ -46,6 +48,10 @@ def get_study(arguments=None):
             **setting.pretraining,
             **setting.finetuning("elmo"),
             **LAST_PIECE,
-            **{key: setting.others[name] for name, key in FILES.items() if setting.others[name]},
+            **{
+                key: setting.arguments[name]
+                for name, key in FILES.items()
+                if setting.arguments[name]
+            },
         },
     )
