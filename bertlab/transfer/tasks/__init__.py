@@ -95,8 +95,7 @@ def load_tasks(names: str, options: Mapping) -> dict[str, tuple[Task, TaskData]]
 
 def load_task(task: Task, options: Mapping) -> TaskData:
     """A task's examples, train's after `limit`; options: keys of `config.task_data`."""
-    pretraining = {**TASK_DATA["pretraining"], **options.get("pretraining", {})}
-    options = {**TASK_DATA, **options, "pretraining": pretraining}
+    options = {**TASK_DATA, **options}
     if options["dev"] not in ("test", "valid"):
         raise UserError(f"config.task_data.dev={options['dev']} is neither test nor valid")
     directory = Path(options["directory"]).expanduser() if options["directory"] else None

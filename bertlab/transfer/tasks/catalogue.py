@@ -9,11 +9,11 @@ _BINARY = ("0", "1")
 _ENTAILED = ("entailment", "not_entailment")
 _THREE_WAY = ("contradiction", "entailment", "neutral")
 _SENTENCES = {"text": "sentence1", "pair": "sentence2"}
+_GOLD = {**_SENTENCES, "label": "gold_label"}
 _STRINGS = {"text": "#1 String", "pair": "#2 String", "label": "Quality"}
 _QUESTIONS = {"text": "question1", "pair": "question2", "label": "is_duplicate"}
 _PARAPHRASE = {"metrics": ("accuracy", "f1"), "symmetric": True}
 _SIMILARITY = {"kind": "regression", "label": "score", "metrics": (), "symmetric": True}
-_JSON_LINES = {"train": "train.jsonl", "valid": "val.jsonl"}
 _COLA = ("source", "label", "star", "sentence")
 _ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 _CODAH = ("category", "prompt", "choice0", "choice1", "choice2", "choice3", "label")
@@ -32,21 +32,16 @@ def _glue(name: str, folder: str, classes: tuple[str, ...] = _BINARY, **options)
     return table(name, label_names=classes, folder=folder, train="train.tsv", **options)
 
 
-def _mnli(name: str, dev: str) -> Task:
-    options = _SENTENCES | {"label": "gold_label", "valid": f"dev_{dev}.tsv"}
-    return _glue(name, "MNLI", _THREE_WAY, **options)
-
-
-def _squad(name: str, version: str, **options) -> Task:
-    train, dev = f"train-v{version}", f"dev-v{version}"
-    files = {"train": (f"{train}.json", f"{train}*.json"), "valid": (f"{dev}.json", f"{dev}*.json")}
-    return squad(name, **files, **options)
+def _superglue(name: str, folder: str, text: str, pair: str, classes: tuple[str, ...], **options):
+    """One of SuperGLUE's (Wang et al. 2019) that are tables."""
+    options |= {"label_names": classes, "train": "train.jsonl", "valid": "val.jsonl"}
+    return table(name, text, "label", pair=pair, folder=folder, **options)
 
 
 def _inference(name: str, file: str, **options) -> Task:
     for split, short in (("train", "train"), ("valid", "dev"), ("test", "test")):
         options[split] = (file.format(short), f"snli_format/{file.format(short)}")
-    return table(name, label="gold_label", metrics="accuracy", **_SENTENCES, **options)
+    return table(name, metrics="accuracy", **_GOLD, **options)
 
 
 def _zhang(name: str, columns: tuple[str, ...], classes: int, replace=("\\n", "\n")) -> Task:
@@ -63,33 +58,16 @@ TASKS = (
     # The published train file has a few truncated rows; other readers skip them too.
     _glue("qqp", "QQP", skip_short_rows=True, **_QUESTIONS, **_PARAPHRASE),
     _glue("stsb", "STS-B", (), **_SENTENCES, **_SIMILARITY),
-    _mnli("mnli", "matched"),
-    _mnli("mnli_mismatched", "mismatched"),
+    _glue("mnli", "MNLI", _THREE_WAY, valid="dev_matched.tsv", **_GOLD),
+    _glue("mnli_mismatched", "MNLI", _THREE_WAY, valid="dev_mismatched.tsv", **_GOLD),
     _glue("qnli", "QNLI", _ENTAILED, text="question", pair="sentence"),
     _glue("rte", "RTE", _ENTAILED, **_SENTENCES),
     _glue("wnli", "WNLI", **_SENTENCES),
-    # Of SuperGLUE (Wang et al. 2019); RTE is GLUE's, others are in bertlab.contrib.readers.
-    table(
-        "boolq",
-        "question",
-        "label",
-        pair="passage",
-        label_names=("false", "true"),
-        metrics="accuracy",
-        folder="BoolQ",
-        **_JSON_LINES,
-    ),
-    table(
-        "cb",
-        "premise",
-        "label",
-        pair="hypothesis",
-        label_names=_THREE_WAY,
-        folder="CB",
-        **_JSON_LINES,
-    ),
-    _squad("squad1", "1.1"),
-    _squad("squad2", "2.0", may_lack_answer=True),
+    # RTE is GLUE's; others are in bertlab.contrib.readers.
+    _superglue("boolq", "BoolQ", "question", "passage", ("false", "true"), metrics="accuracy"),
+    _superglue("cb", "CB", "premise", "hypothesis", _THREE_WAY),
+    squad("squad1", train="train-v1.1.json", valid="dev-v1.1.json"),
+    squad("squad2", train="train-v2.0.json", valid="dev-v2.0.json", may_lack_answer=True),
     # The continuation begins with the subject of the second sentence (Devlin et al., section 4.4).
     multiple_choice(
         "swag", "sent1", _ENDINGS, "label", stem="sent2", train="train.csv", valid="val.csv"
@@ -123,12 +101,12 @@ TASKS = (
     # Curly quotes and dashes are in a Windows encoding.
     labelled_lines("mr", encoding="cp1252", metrics="accuracy", train="rt-polarity.all"),
     labelled_lines("subj", encoding="cp1252", metrics="accuracy", train="subj.all"),
-    # CoNLL-2003's files under their own names and common ones, and WNUT-17's.
+    # CoNLL-2003's files under their own names and common ones.
     conll(
         "ner",
-        train=("eng.train", "train.txt", "wnut17train.conll"),
-        valid=("eng.testa", "valid.txt", "dev.txt", "emerging.dev.conll"),
-        test=("eng.testb", "test.txt", "emerging.test.annotated"),
+        train=("eng.train", "train.txt"),
+        valid=("eng.testa", "valid.txt", "dev.txt"),
+        test=("eng.testb", "test.txt"),
     ),
     conll(
         "wnut17",

@@ -65,8 +65,11 @@ def file_task(
         trained: False: labels stay as published, and no split is held out.
         fields: others of `Task`.
     """
-    splits = {"train": train, "valid": valid, "test": test}
-    patterns = {split: (of,) if isinstance(of, str) else of for split, of in splits.items() if of}
+    patterns = {}
+    for split, names in (("train", train), ("valid", valid), ("test", test)):
+        names = (names,) if isinstance(names, str) else tuple(names)
+        if names:
+            patterns[split] = tuple(f"{folder}/{one}" for one in names if folder) + names
 
     def load(directory: Path | None, options: Mapping) -> TaskData:
         if directory is None:
@@ -76,14 +79,14 @@ def file_task(
         own = {split: (file,) for split in SPLITS if (file := options[f"{split}_file"])}
         published = {}
         for split, names in (patterns | own).items():
-            found = matches(directory, names, folder)
+            found = matches(directory, names)
             if len(found) != 1:
-                listed = ", ".join(path.name for path in found) or "no file"
                 raise UserError(
-                    f"{directory}: task '{name}' looks for {' or '.join(names)} and finds {listed};"
-                    f" set config.task_data.{split}_file"
+                    f"{directory}: task '{name}' looks for {' or '.join(names)} and finds"
+                    f" {', '.join(found) or 'no file'}; set config.task_data.{split}_file"
                 )
-            published[split] = _identify(read(found[0], split), found[0])
+            path = directory / found[0]
+            published[split] = _identify(read(path, split), path)
             for example in published[split]:
                 if example.label is None and split != "test" and kind != "span":
                     raise UserError(f"{example.where}: the label is missing")
@@ -94,18 +97,15 @@ def file_task(
         return TaskData(labels, published, unseen)
 
     def is_in(directory: Path) -> bool:
-        return all(matches(directory, of, folder) for of in patterns.values())
+        return all(matches(directory, names) for names in patterns.values())
 
     return Task(name, kind, metrics, load, is_in=is_in, **fields)
 
 
-def matches(directory: Path, patterns: tuple[str, ...], folder: str = "") -> list[Path]:
-    """What the first pattern that matches anything names, in the directory's `folder` or itself."""
-    for root in (directory / folder, directory):
-        for pattern in patterns:
-            if names := sorted(glob.glob(pattern, root_dir=root)):
-                return [root / name for name in names]
-    return []
+def matches(directory: Path, patterns: tuple[str, ...]) -> list[str]:
+    """What the first pattern that matches anything names in a folder."""
+    found = (sorted(glob.glob(pattern, root_dir=directory)) for pattern in patterns)
+    return next(filter(None, found), [])
 
 
 def _identify(examples: Iterable[Example], path: Path) -> list[Example]:

@@ -6,7 +6,7 @@ pretraining, so a model is tested on text that it never read.
 
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from bertlab.data.corpora.pydocs import PydocsCorpus, Section
@@ -40,10 +40,10 @@ CHAPTER_EXAMPLES = 1000
 """Examples of a chapter at most."""
 _CODE = re.compile(r"(``?)(.+?)\1")
 
-Labelled = tuple[str, tuple[str, ...], int | tuple[int, ...]]
+Labelled = Iterator[tuple[str, tuple[str, ...], int | tuple[int, ...]]]
 """Section, its text or texts and a label; tagging: its words and a label for each."""
 
-Collect = Callable[[list[Section], Mapping[str, str]], list[Labelled]]
+Collect = Callable[[list[Section], Mapping[str, str]], Labelled]
 """(Sections, split by section) -> examples; texts of other sections are of the same split."""
 
 
@@ -73,7 +73,7 @@ def pydocs_task(
     return Task(name, kind, (metric,), load)
 
 
-def collect_packages(sections: list[Section], split_of: Mapping[str, str]) -> list[Labelled]:
+def collect_packages(sections: list[Section], split_of: Mapping[str, str]) -> Labelled:
     """Paragraphs of 6 to 60 words, each with the chapter of its package.
 
     Not with its package: most have one or two modules, too few for a class in each split. A
@@ -88,29 +88,27 @@ def collect_packages(sections: list[Section], split_of: Mapping[str, str]) -> li
                 words = " ".join(paragraph).split()
                 if 6 <= len(words) <= 60 and shared.isdisjoint(map(unmarked, paragraph)):
                     texts[chapter].setdefault(" ".join(words), section.name)
-    examples = []
     for label, found in enumerate(texts.values()):
         items = list(found.items())
         count = min(len(items), CHAPTER_EXAMPLES)
         for text, section in (items[i * len(items) // count] for i in range(count)):
-            examples.append((section, (text,), label))
-    return examples
+            yield section, (text,), label
 
 
-def collect_code_spans(sections: list[Section], split_of: Mapping[str, str]) -> list[Labelled]:
+def collect_code_spans(sections: list[Section], split_of: Mapping[str, str]) -> Labelled:
     """Sentences with some but not all words marked as code (`x` or ``x``), without the marks."""
     shared = shared_sentences(sections)
-    examples: dict[tuple[str, ...], Labelled] = {}
+    before = set()
     for section in sections:
         for sentence in section.sentences:
             words, labels = split_marks(sentence)
             mixed = {0, 1} <= set(labels) and 5 <= len(words) <= 60
-            if mixed and unmarked(sentence) not in shared:
-                examples.setdefault(words, (section.name, words, labels))
-    return list(examples.values())
+            if mixed and words not in before and unmarked(sentence) not in shared:
+                before.add(words)
+                yield section.name, words, labels
 
 
-def collect_next_sentences(sections: list[Section], split_of: Mapping[str, str]) -> list[Labelled]:
+def collect_next_sentences(sections: list[Section], split_of: Mapping[str, str]) -> Labelled:
     """Pairs: the second sentence follows the first or, every second time, is of another section.
 
     The question of next-sentence prediction (Devlin et al. 2019, section 3.1) about held-out text.
@@ -118,23 +116,19 @@ def collect_next_sentences(sections: list[Section], split_of: Mapping[str, str])
     by_split: dict[str, list[tuple[str, str, str]]] = {}
     for pair in consecutive_sentences(sections):
         by_split.setdefault(split_of[pair[0]], []).append(pair)
-    examples = []
     for pairs in by_split.values():
         for i, (section, first, second) in enumerate(pairs):
             other, _, elsewhere = pairs[(i + len(pairs) // 2) % len(pairs)]
             if i % 2 == 0:
-                examples.append((section, (first, second), 1))
+                yield section, (first, second), 1
             elif other != section:
-                examples.append((section, (first, elsewhere), 0))
-    return examples
+                yield section, (first, elsewhere), 0
 
 
-def collect_sentence_orders(sections: list[Section], split_of: Mapping[str, str]) -> list[Labelled]:
+def collect_sentence_orders(sections: list[Section], split_of: Mapping[str, str]) -> Labelled:
     """Two sentences that follow each other, every second pair swapped (Lan et al. 2020)."""
-    return [
-        (section, (second, first), 0) if i % 2 else (section, (first, second), 1)
-        for i, (section, first, second) in enumerate(consecutive_sentences(sections))
-    ]
+    for i, (section, first, second) in enumerate(consecutive_sentences(sections)):
+        yield (section, (second, first), 0) if i % 2 else (section, (first, second), 1)
 
 
 def consecutive_sentences(sections: list[Section]) -> list[tuple[str, str, str]]:

@@ -102,13 +102,9 @@ def table(
         number = kind == "regression" and value
         yield Example("", where, texts, _finite(value) if number else value or None)
 
-    rows = functools.partial(
-        read_rows,
-        columns=columns,
-        encoding=encoding,
-        skip_short_rows=skip_short_rows,
-        replace=replace,
-    )
+    def rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+        return read_rows(path, columns, encoding, skip_short_rows, replace)
+
     return rows_task(name, kind, rows, parse, **task)
 
 

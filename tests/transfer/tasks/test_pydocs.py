@@ -62,20 +62,20 @@ def follows(section, texts):
 def test_next_sentences_are_next_or_of_another_section_of_the_split(sections):
     splits, by_name = split_of(sections), {one.name: one for one in sections}
     source = {text: one.name for one in sections for text in one.sentences}
-    found = pydocs.collect_next_sentences(sections, splits)
+    found = list(pydocs.collect_next_sentences(sections, splits))
     # Three docstrings of two pairs each; the shared sentence leaves none of the fourth.
     assert len(found) == 12 * 6 and sum(label for _, _, label in found) == 12 * 3
     for name, (first, second), label in found:
         assert source[first] == name and splits[source[second]] == splits[name]
         assert follows(by_name[name], (first, second)) == (source[second] == name) == bool(label)
-    orders = pydocs.collect_sentence_orders(sections, splits)
+    orders = list(pydocs.collect_sentence_orders(sections, splits))
     assert len(orders) == 12 * 6 and sum(label for _, _, label in orders) == 12 * 3
     assert all(follows(by_name[name], ts if label else ts[::-1]) for name, ts, label in orders)
 
 
 def test_examples_have_no_sentence_of_another_section(sections):
     for collect in (pydocs.collect_packages, pydocs.collect_code_spans):
-        found = collect(sections, split_of(sections))
+        found = list(collect(sections, split_of(sections)))
         texts = [" ".join(texts) for _, texts, _ in found]
         assert len(texts) == len(set(texts)) and not any("every" in text for text in texts)
         assert {name for name, _, _ in found} == {one.name for one in sections}
@@ -93,7 +93,7 @@ def test_packages_have_a_chapter(sections, monkeypatch):
     chapters = {name.split(".")[0]: tuple(pydocs.CHAPTERS)[label] for name, _, label in found}
     assert chapters == {"json": "files", "email": "internet", "ast": "development"}
     monkeypatch.setattr(pydocs, "CHAPTER_EXAMPLES", 2)
-    assert len(pydocs.collect_packages(sections, {})) == 3 * 2
+    assert len(list(pydocs.collect_packages(sections, {}))) == 3 * 2
 
 
 def test_examples_are_in_the_splits_of_their_documents(sections, monkeypatch, tmp_path):
