@@ -196,11 +196,13 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
 
 def claims_about(results: Results, measure: Measure) -> dict[tuple[str, str], Mapping[str, Any]]:
     """(higher, lower) -> the published finding, of those about this kind of task."""
-    runs = (run.downstream for run in results.runs.values() if measure.task in run.downstream)
-    task = next(runs, {}).get(measure.task, {}).get("task", measure.task)
-    kind = find_task(task.partition("+")[0]).kind if task and not task.endswith(".py") else ""
+    claims, kind = results.study["claims"], ""
+    if measure.task and any(claim["kinds"] for claim in claims):
+        runs = (run.downstream for run in results.runs.values() if measure.task in run.downstream)
+        name = next(runs)[measure.task].get("task", measure.task)
+        kind = "" if name.endswith(".py") else find_task(name.partition("+")[0]).kind
     return {
         (claim["higher"], claim["lower"]): claim
-        for claim in results.study["claims"]
+        for claim in claims
         if not claim["kinds"] or kind in claim["kinds"]
     }

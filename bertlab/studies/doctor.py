@@ -136,7 +136,8 @@ def other_data(results: Results) -> Iterator[str]:
 
 def seeds_only(results: Results) -> Iterator[str]:
     """Scores without the correctness of each example."""
-    if results.study["tasks"] and not any(record["correct"] for record in results.records):
+    tuned = [of for of in results.records if of["stage"] == "finetune" and of["finished"]]
+    if tuned and not any(record["correct"] for record in tuned):
         yield "Intervals over seeds only: these results have no per-example correctness."
 
 
