@@ -22,6 +22,7 @@ Padding counts as tokens.
 import argparse
 import contextlib
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -37,6 +38,8 @@ from workloads import RIVAL, SUITES
 HERE = Path(__file__).parent
 REPORT_EVERY = 10
 """Seconds."""
+AUTOTUNING_OFF = "--xla_gpu_autotune_level=0"
+"""For the workloads after one that was stopped while it compiled."""
 
 
 def main():
@@ -68,6 +71,10 @@ def supervise(commands: Mapping[str, Sequence], file: Path, seconds: float, limi
         left = end - time.monotonic()
         # Twice an equal share: most need less, and the first ones are the most wanted.
         record = follow(name, command, min(limit, left, 2 * left / (len(commands) - number)))
+        if AUTOTUNING_OFF in os.environ.get("XLA_FLAGS", ""):
+            record["autotuning"] = False
+        elif record.get("failure", "").endswith("stage: compiles"):
+            os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {AUTOTUNING_OFF}"
         step_tokens[name] = record.get("step_tokens")
         ours = step_tokens.get(name.removesuffix(RIVAL))
         if name.endswith(RIVAL) and ours and step_tokens[name]:

@@ -24,6 +24,7 @@ def load(name, monkeypatch):
 def test_a_workload_that_hangs_costs_no_other_its_number(tmp_path, monkeypatch, capsys):
     bench = load("bench", monkeypatch)
     monkeypatch.setattr(bench, "REPORT_EVERY", 0.5)
+    monkeypatch.setenv("XLA_FLAGS", "")
     hangs = """if True:
         import time
         print('{"stage": "compiles", "rows": 32}', flush=True)
@@ -37,6 +38,7 @@ def test_a_workload_that_hangs_costs_no_other_its_number(tmp_path, monkeypatch, 
     }
     bench.supervise(commands, tmp_path / "found.jsonl", seconds=60, limit=3)
     found = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
+    assert [line.pop("autotuning", True) for line in found] == [True, False, False, False]
     assert found == [
         {"workload": "hangs", "rows": 32, "failure": "stopped after 3 s, in stage: compiles"},
         {"workload": "fails", "failure": "exit status 3"},
