@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import re
 import signal
@@ -31,14 +30,7 @@ from bertlab.train.optimizers import build_optimizer
 from bertlab.train.phases import Phase
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.sharding import build_mesh, put_batch
-from bertlab.train.state import (
-    TrainState,
-    abstract_state,
-    build_eval_step,
-    build_step,
-    init_state,
-    zero_carry,
-)
+from bertlab.train.state import TrainState, abstract_state, build_step, init_state, zero_carry
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,15 +84,10 @@ def fit(
     hooks: Sequence[hooks.Hook],
     stop: "StopSignal",
 ) -> TrainState:
-    """Runs `train_step` from `state.step` to `steps`; sums stay on the device until a hook asks.
+    """Runs `train_step`, (state, batch) -> (state, sums), from `state.step` to `steps`.
 
-    Args:
-        state: Where to begin.
-        train_step: (state, batch) -> (state, sums).
-        batches: Those of the steps from `state.step` on, on the device.
-        steps: When to end.
-        hooks: Called after each step.
-        stop: A signal ends the loop after the step that runs.
+    `batches` begin with that of `state.step`. The sums stay on the device until a hook asks. A
+    signal ends the loop after the step that runs.
     """
     for step, batch in zip(range(int(state.step), steps), batches):
         state, sums = train_step(state, batch)
@@ -195,10 +182,10 @@ def require_same_run(directory: RunDirectory, experiment: Experiment) -> None:
     """Refuses to go on with another config or on other data."""
     if not directory.steps() and directory.read("result") is None:
         return  # it has trained nothing
-    as_saved = json.loads(json_line(experiment.config.to_dict()))
-    before, now = flatten(directory.config()), flatten(as_saved)
+    before, now = flatten(directory.config()), flatten(experiment.config.to_dict())
     for key in sorted(before.keys() | now.keys()):
-        if before.get(key) != now.get(key) and not MAY_CHANGE.fullmatch(key):
+        is_same = json_line(before.get(key)) == json_line(now.get(key))
+        if not is_same and not MAY_CHANGE.fullmatch(key):
             raise UserError(
                 f"{directory} has another run: config.{key} is {before.get(key)!r} there and"
                 f" {now.get(key)!r} here; give another --workdir"
@@ -239,13 +226,20 @@ def open_state(
 def build_evaluation(experiment: Experiment, mesh, log: hooks.Log) -> Callable:
     """(split, step, state) -> mean metrics over a held-out split, which it logs; with averaged
     parameters if there are."""
-    eval_step = jax.jit(build_eval_step(experiment.program))
+    program = experiment.program
+
+    @jax.jit
+    def eval_step(params, batch, index, carry):
+        """Corruption depends on the batch's index alone."""
+        views = program.views(batch, jax.random.fold_in(jax.random.key(0), index))
+        sums, carry, _ = program.metrics(params, views, carry)
+        return sums, carry
 
     def evaluate(split: str, step: int, state: TrainState) -> dict[str, float]:
         params = evaluation_params(state.opt_state, state.params)
         batches, results = experiment.evaluations[split], []
         rows = len(batches[0]["tokens"]) * jax.process_count()
-        carry = zero_carry(experiment.program, mesh, rows)
+        carry = zero_carry(program, mesh, rows)
         with jax.set_mesh(mesh):
             for index, batch in enumerate(batches):
                 sums, carry = eval_step(params, put_batch(mesh, batch), np.int32(index), carry)

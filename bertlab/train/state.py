@@ -1,4 +1,4 @@
-"""Training state, and the two pure functions over it: a training step and an evaluation step."""
+"""Training state, and the pure function over it: a training step."""
 
 import functools
 import re
@@ -193,18 +193,6 @@ def build_step(config: ConfigDict, phase: Phase, optimizer, mesh: Mesh, state: T
     shardings = jax.tree.map(lambda x: x.sharding, state)
     compiled = jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, replicated(mesh)))
     return functools.partial(compiled, seed=np.int32(config.seed))
-
-
-def build_eval_step(program: Program) -> Callable:
-    """The pure function (params, batch, index, carry) -> (sums, carry); corruption depends on the
-    batch's index alone."""
-
-    def eval_step(params, batch, index, carry):
-        views = program.views(batch, jax.random.fold_in(jax.random.key(0), index))
-        sums, carry, _ = program.metrics(params, views, carry)
-        return sums, carry
-
-    return eval_step
 
 
 def split_rows(x: Array, parts: int) -> Array:

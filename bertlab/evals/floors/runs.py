@@ -53,7 +53,7 @@ def floors(
     row_losses, make_views = jax.jit(losses_by_row(program)), jax.jit(program.views)
     reasons, rows, bounds = {}, {name: [] for name in program.objectives}, set()
     for index, batch in enumerate(batches):
-        # As in `build_eval_step`.
+        # As in `bertlab.train.loop.build_evaluation`.
         views = make_views(batch, jax.random.fold_in(jax.random.key(0), index))
         losses = {} if params is None else jax.device_get(row_losses(params, views))
         views = jax.device_get(views)
@@ -133,15 +133,12 @@ def relations_of(data) -> dict[str, float]:
     if name not in ("segment_pair", "sentence_pair"):
         return {"follows": 1.0}
     most, other = data.seq_len - 3, "swapped" if settings.negatives == "swapped" else "random"
-    if name == "segment_pair" and other == "random":
+    cut = shortest != longest or most % longest
+    if name == "segment_pair" and (other == "random" or cut):
         raise NoFloor(
-            "lengths tell segments that follow from random ones; use sentence_pair, or"
-            " doc_sentences where no objective asks about pairs"
-        )
-    if name == "segment_pair" and (shortest != longest or most % longest):
-        raise NoFloor(
-            "segments are cut, and their lengths tell which was first; set"
-            " config.data.synthetic.sentence_words=(n, n) with n dividing seq_len − 3"
+            "lengths tell how segments are related; use sentence_pair, or doc_sentences where no"
+            " objective asks about pairs, or set segment_pair.negatives=swapped and"
+            " synthetic.sentence_words=(n, n) with n dividing seq_len − 3"
         )
     if name == "sentence_pair" and 2 * longest > most:
         raise NoFloor(f"pairs are cut; set config.data.seq_len to {2 * longest + 3} or more")
