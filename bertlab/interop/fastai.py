@@ -13,7 +13,6 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, processors
 
 from bertlab.config.defaults import base_config
-from bertlab.config.recipes import add_objectives
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.data.tokenizers.base import SPECIALS, find_specials
 from bertlab.data.tokenizers.fast import JsonTokenizer
@@ -24,6 +23,7 @@ from bertlab.interop.base import TOKENIZER, Model
 from bertlab.interop.tensors import Entry, mapped, read, same, write
 from bertlab.models.awd_lstm import AwdLstmShape
 from bertlab.models.presets import body_shapes, model_shape
+from bertlab.train.recipes import add_objectives
 
 EMBEDDING = "0.encoder.weight"
 COPIES = ("0.encoder_dp.emb.weight", "1.decoder.weight")

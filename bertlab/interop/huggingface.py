@@ -17,7 +17,6 @@ import safetensors.numpy
 import tokenizers
 
 from bertlab.config.defaults import base_config
-from bertlab.config.recipes import add_objectives
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.data.tokenizers.fast import JsonTokenizer
 from bertlab.data.tokenizers.wordpiece import WordPieceTokenizer
@@ -31,6 +30,7 @@ from bertlab.interop.tensors import Entry, read, write
 from bertlab.models.presets import FAMILIES, body_shapes, model_shape
 from bertlab.models.transformer import TransformerShape
 from bertlab.objectives.diffusion import MaskedDiffusion
+from bertlab.train.recipes import add_objectives
 
 MODELING = "modeling_bertlab.py"
 CLASSES = {"AutoConfig": "BertlabConfig", "AutoModel": "BertlabModel"}

@@ -11,11 +11,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from bertlab.config import add_objectives, base_config, load_config, parse_arguments
+from bertlab.config import base_config, load_config, parse_arguments
 from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
 from bertlab.studies.axes import Point, axis, product
-from bertlab.studies.study import Claim, Study, rate_axis, stage_keys
+from bertlab.studies.study import Claim, Published, Study, rate_axis, stage_keys
+from bertlab.train.recipes import add_objectives
 from bertlab.transfer.recipes import RECIPES
 from bertlab.transfer.tasks import find_task
 
@@ -435,6 +436,19 @@ def read_setting(
 def claims(source: str, *findings: tuple) -> list[Claim]:
     """Published findings of one source: (higher, lower, numbers), perhaps with kinds of task."""
     return [Claim(*finding[:3], source, *finding[3:]) for finding in findings]
+
+
+def table_claims(published: Published, *findings: tuple) -> list[Claim]:
+    """Findings of a published table: (higher, lower, columns with the numbers), perhaps with kinds
+    of task."""
+    found = []
+    for higher, lower, columns, *kinds in findings:
+        rows = (dict(zip(published.columns, published.rows[row])) for row in (higher, lower))
+        above, below = rows
+        names = [columns] if isinstance(columns, str) else columns
+        numbers = ", ".join(f"{name} {above[name]} and {below[name]}" for name in names)
+        found.append(Claim(higher, lower, numbers, published.source, *kinds))
+    return found
 
 
 def of_stage(stage: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 Any key follows as --config.KEY=VALUE; `bertlab keys` lists them.
 """
 
-from bertlab.config import base_config, parse_arguments, train_on
+from bertlab.config import base_config, parse_arguments
+from bertlab.train.recipes import train_on
 
 
 def get_config(arguments=None):

@@ -17,8 +17,9 @@ here for tiny and mini. The rate is the published 30 at all sizes. At tiny it ha
 10, 30, 60 and 120 on Wikipedia after 1.6 M tokens (5.80, 5.40, 6.22 and 12.02 nats; one seed).
 """
 
-from bertlab.config import base_config, parse_arguments, take_published, train_on
+from bertlab.config import base_config, parse_arguments
 from bertlab.errors import UserError
+from bertlab.train.recipes import take_published, train_on
 
 
 def get_config(arguments=None):

@@ -9,7 +9,8 @@ The paper's left-to-right ablation (section 5.1) is the same body with left-to-r
 the smaller ones have our own text, batch, steps and rate.
 """
 
-from bertlab.config import base_config, parse_arguments, take_published, train_on
+from bertlab.config import base_config, parse_arguments
+from bertlab.train.recipes import take_published, train_on
 
 
 def get_config(arguments=None):

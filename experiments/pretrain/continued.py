@@ -21,8 +21,9 @@ low-rank
 updates).
 """
 
-from bertlab.config import base_config, parse_arguments, train_on
+from bertlab.config import base_config, parse_arguments
 from bertlab.errors import UserError
+from bertlab.train.recipes import train_on
 from bertlab.train.run_directory import RunDirectory
 
 

@@ -14,7 +14,8 @@ and as words what spaces separate (`bertlab.config.papers`): give them text in t
 `--config.data.tokenizer.split=punctuation`.
 """
 
-from bertlab.config import base_config, parse_arguments, take_published, train_on
+from bertlab.config import base_config, parse_arguments
+from bertlab.train.recipes import take_published, train_on
 
 _LARGE = ("small", "medium", "original")  # the published sizes
 

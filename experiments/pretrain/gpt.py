@@ -11,7 +11,8 @@ trained as in the paper, gpt2 and larger as far as theirs tells (Radford et al. 
 and vocabulary); `bertlab.config.papers` has both.
 """
 
-from bertlab.config import base_config, parse_arguments, take_published, train_on
+from bertlab.config import base_config, parse_arguments
+from bertlab.train.recipes import take_published, train_on
 
 
 def get_config(arguments=None):

@@ -10,7 +10,8 @@ of them for an ablation: `--config.model.position_encoding=learned`,
 of experiments/pretrain/bert.py; batch, steps, rate and tokenizer are ours in every size.
 """
 
-from bertlab.config import base_config, parse_arguments, train_on
+from bertlab.config import base_config, parse_arguments
+from bertlab.train.recipes import train_on
 
 
 def get_config(arguments=None):

@@ -12,7 +12,8 @@ optimiser, accumulators from 1) makes one update per batch; the originals make o
 words, so size original has only their width.
 """
 
-from bertlab.config import base_config, parse_arguments, train_on
+from bertlab.config import base_config, parse_arguments
+from bertlab.train.recipes import train_on
 
 
 def get_config(arguments=None):

@@ -4,11 +4,12 @@ import jax
 import numpy as np
 import pytest
 
-from bertlab.config import base_config, train_on
+from bertlab.config import base_config
 from bertlab.data.batches import Batches
 from bertlab.data.formats import FORMATS
 from bertlab.data.prepare import prepare
 from bertlab.objectives import REGISTRY
+from bertlab.train.recipes import train_on
 from bertlab.train.sharding import build_mesh, put_batch
 from tests.train.runs import SETTINGS, write_text
 

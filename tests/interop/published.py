@@ -11,12 +11,12 @@ import tokenizers
 from safetensors.numpy import save_file
 
 from bertlab.config.defaults import base_config
-from bertlab.config.recipes import add_objectives
 from bertlab.contrib import roberta_gpt1
 from bertlab.data.tokenizers import SPECIALS, load_tokenizer
 from bertlab.interop import huggingface
 from bertlab.interop.base import Model
 from bertlab.models.presets import body_shapes, build_body, model_direction, model_shape
+from bertlab.train.recipes import add_objectives
 
 LAYERS, WIDTH, HEADS, HIDDEN, POSITIONS, VOCAB = 2, 16, 2, 64, 20, 40
 CORE, RARE = ("bert", "gpt2", "modernbert"), ("roberta", "openai-gpt")

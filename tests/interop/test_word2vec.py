@@ -8,11 +8,11 @@ import pytest
 from ml_collections import ConfigDict
 
 import bertlab
-from bertlab.config.recipes import add_objectives
 from bertlab.data.tokenizers import SPECIALS
 from bertlab.errors import UserError
 from bertlab.interop import word2vec
 from bertlab.interop.base import import_weights
+from bertlab.train.recipes import add_objectives
 
 WORDS = ["the", "naïve", "東京", ",", "New_York"]
 VECTORS = np.random.default_rng(0).normal(size=(5, 7)) * 10.0 ** np.arange(-4, 3)

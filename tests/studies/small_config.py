@@ -1,7 +1,8 @@
 """A pretraining of seconds, for sweeps."""
 
-from bertlab.config import base_config, parse_arguments, train_on
+from bertlab.config import base_config, parse_arguments
 from bertlab.config.load import set_key
+from bertlab.train.recipes import train_on
 
 SETTINGS = {
     "data.synthetic.documents": 100,

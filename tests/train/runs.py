@@ -2,9 +2,10 @@
 
 from pydoc_data.topics import topics
 
-from bertlab.config import base_config, train_on
+from bertlab.config import base_config
 from bertlab.config.load import set_key
 from bertlab.train.build import build_pretraining
+from bertlab.train.recipes import train_on
 
 SETTINGS = {
     "data.tokenizer.vocab_size": 400,

@@ -5,10 +5,11 @@ import json
 import numpy as np
 
 from bertlab.cli.main import main
-from bertlab.config import add_objectives, base_config
+from bertlab.config import base_config
 from bertlab.config.load import set_key
 from bertlab.train import loop
 from bertlab.train.build import build_pretraining
+from bertlab.train.recipes import add_objectives
 
 WORDS = [f"{a}{b}{c}" for a in "bdfg" for b in "aeiou" for c in "nr"]
 HALVES = WORDS[::2], WORDS[1::2]  # end in n, end in r

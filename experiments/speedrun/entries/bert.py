@@ -4,7 +4,8 @@ Devlin et al. 2018, sections 3.1 and A.2, at the smallest size of Turc et al. 20
 initial deviation of 0.02. Batch, rate and warm-up are ours, and no other rate was tried.
 """
 
-from bertlab.config import base_config, train_on
+from bertlab.config import base_config
+from bertlab.train.recipes import train_on
 
 
 def get_config(arguments=None):

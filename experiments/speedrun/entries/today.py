@@ -4,7 +4,8 @@ Rotary positions, pre-norm with RMSNorm, no biases, an initial deviation of 0.05
 (experiments/README.md).
 """
 
-from bertlab.config import base_config, train_on
+from bertlab.config import base_config
+from bertlab.train.recipes import train_on
 
 
 def get_config(arguments=None):
