@@ -182,15 +182,25 @@ def require_same_run(directory: RunDirectory, experiment: Experiment) -> None:
     """Refuses to go on with another config or on other data."""
     if not directory.steps() and directory.read("result") is None:
         return  # it has trained nothing
-    before, now = flatten(directory.config()), flatten(experiment.config.to_dict())
-    for key in sorted(before.keys() | now.keys()):
+    require_same_config(directory, experiment.config)
+    require_same_data(directory, experiment.data_hash)
+
+
+def require_same_config(directory: RunDirectory, config: ConfigDict, but: Iterable[str] = ()):
+    """Refuses a config that another key than `but` makes differ from a run's."""
+    before, now = flatten(directory.config()), flatten(config.to_dict())
+    for key in sorted((before.keys() | now.keys()).difference(but)):
         is_same = json_line(before.get(key)) == json_line(now.get(key))
         if not is_same and not MAY_CHANGE.fullmatch(key):
             raise UserError(
                 f"{directory} has another run: config.{key} is {before.get(key)!r} there and"
                 f" {now.get(key)!r} here; give another --workdir"
             )
-    if directory.read("data")["data_hash"] != experiment.data_hash:
+
+
+def require_same_data(directory: RunDirectory, data_hash: Sequence[str]) -> None:
+    """Refuses batches that differ from a run's."""
+    if directory.read("data")["data_hash"] != data_hash:
         raise UserError(
             f"{directory} has a run on other data: the text or the code that makes rows has"
             " changed; give another --workdir"
