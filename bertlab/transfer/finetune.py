@@ -128,7 +128,9 @@ def recipe_config(run: str, task: str, recipe: str, pretrained: Mapping[str, Any
     config.transfer = ConfigDict(copy.deepcopy(TRANSFER))
     config.transfer.layout = (pretrained.get("transfer") or {}).get("layout", "pair")
     config.metrics = ConfigDict({task.name: task.metrics[0] for task in tasks})
-    settings = RECIPES[recipe] | find_kind(tasks[0].kind).recipe(recipe, tasks[0].may_lack_answer)
+    settings = dict(RECIPES[recipe])
+    for differing in (find_kind(tasks[0].kind).recipes, tasks[0].recipes):
+        settings |= differing.get(recipe, {})
     weight = {"weight": 1.0, "final_weight": placeholder(float)}
     config.objectives = ConfigDict(
         {task.name: weight | find_kind(task.kind).settings() for task in tasks}

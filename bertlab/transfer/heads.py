@@ -77,6 +77,8 @@ class TaskModel(nn.Module):
 class TaskHead(Objective):
     """The settings of all heads.
 
+    Heads have `outputs` too: (model, view) -> arrays [B, ...] by name, which `Kind.predict` reads.
+
     Attributes:
         layers: The layers that are read, and how (`LayerMix`).
         mix_penalty: λ of the penalty λ‖w‖² on the mix's weights w.
@@ -112,10 +114,6 @@ class TaskHead(Objective):
 
     def head(self, body: nn.Module) -> nn.Module:
         return TaskModel(self)
-
-    def outputs(self, model: Model, view: View) -> Mapping[str, Array]:
-        """What `Kind.predict` reads, a leading axis of rows each."""
-        raise NotImplementedError
 
     def is_own(self, view: View) -> Bool[Array, "B"]:
         """Which rows belong to this task; those that pad a batch belong to none."""
@@ -162,7 +160,7 @@ class TextModel(TaskModel):
 
 @dataclasses.dataclass(frozen=True)
 class TextHead(TaskHead):
-    """One vector a text, chosen by `pooling`.
+    """−log p of the right class, for rows with `label` [B] ≥ 0, from one vector a text.
 
     Attributes:
         pooling: "mean", "max", "first", "last" of the states; "pooler", the state that has seen
@@ -211,6 +209,19 @@ class TextHead(TaskHead):
         x, penalty = model.head.states(layers, view["documents"])
         return pooled(x, view, self.pooling, self.texts, side == "backward"), penalty
 
+    def logits(self, model: Model, view: View) -> tuple[Float[Array, "B C"], Float[Array, ""]]:
+        """Logits of the sum of a row's texts (GPT's two orders), and the penalty on the mix."""
+        vectors, penalty = self.vectors(model, view)
+        return model.head.scores(vectors.sum(axis=1), self.is_own(view)), penalty
+
+    def loss(self, model: Model, view: View) -> Metrics:
+        logits, penalty = self.logits(model, view)
+        weights = (view["label"] >= 0) & self.is_own(view)
+        return penalised(cross_entropy(logits, jnp.maximum(view["label"], 0), weights), penalty)
+
+    def outputs(self, model: Model, view: View) -> Mapping[str, Array]:
+        return {"logits": self.logits(model, view)[0]}
+
 
 def pooled(
     x: Float[Array, "B L D"], view: View, pooling: str, texts: int, backward: bool = False
@@ -230,24 +241,7 @@ def pooled(
     # A text at a time: together they would take n times the memory of the states.
     each = [jnp.where(inside[..., i, None], x, lowest).max(axis=1) for i in range(texts)]
     highest = jnp.where(inside.any(axis=1)[..., None], jnp.stack(each, axis=1), 0)
-    return highest if pooling == "max" else jnp.concatenate([last, highest, mean], axis=-1)
-
-
-class LogitsHead(TextHead):
-    """−log p of the right class or choice, for rows with `label` [B] ≥ 0."""
-
-    def logits(self, model: Model, view: View) -> tuple[Float[Array, "B C"], Float[Array, ""]]:
-        """Logits, and the penalty on the mix."""
-        raise NotImplementedError
-
-    def loss(self, model: Model, view: View) -> Metrics:
-        logits, penalty = self.logits(model, view)
-        weights = (view["label"] >= 0) & self.is_own(view)
-        return penalised(cross_entropy(logits, jnp.maximum(view["label"], 0), weights), penalty)
-
-    def outputs(self, model: Model, view: View) -> Mapping[str, Array]:
-        """`logits` [B, C]."""
-        return {"logits": self.logits(model, view)[0]}
+    return {"max": highest, "concat": jnp.concatenate([last, highest, mean], axis=-1)}[pooling]
 
 
 def penalised(metrics: Metrics, penalty: Float[Array, ""]) -> Metrics:

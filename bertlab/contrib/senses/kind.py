@@ -3,6 +3,7 @@
 import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,7 @@ from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import TaskHead, penalised
 from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.kinds.base import Kind, Line
+from bertlab.transfer.recipes import RECIPES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,10 +59,8 @@ class Sense(Kind):
     name = "bertlab.contrib.senses.kind:SENSE"
     head = SenseHead
     is_trained = False
-
-    def recipe(self, name: str, may_lack_answer: bool = False):
-        """No recipe's biLSTM."""
-        return super().recipe(name) | {"head.bilstm": 0, "head.place": "input"}
+    # No recipe's biLSTM.
+    recipes: ClassVar = {name: {"head.bilstm": 0, "head.place": "input"} for name in RECIPES}
 
     def label_fields(self, example: Example) -> Row:
         """`label`: 0 if there is a sense; senses are compared outside the model."""

@@ -61,10 +61,6 @@ class Kind(abc.ABC):
         """The head's settings with their defaults: `config.objectives.TASK`."""
         return {f.name: f.default for f in dataclasses.fields(self.head) if not f.metadata}
 
-    def recipe(self, name: str, may_lack_answer: bool = False) -> dict[str, Any]:
-        """The settings of a recipe that differ for this kind (`Task.may_lack_answer`)."""
-        return dict(self.recipes.get(name, {}))
-
     def build_head(self, settings: Mapping[str, Any], **derived: Any) -> TaskHead:
         """The head with its settings, and what it has of the fields that follow from the task:
         `number` of the task, `classes`, `texts`, `word_types`, `vector_rows`, `vector_width`."""

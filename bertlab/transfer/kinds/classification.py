@@ -4,24 +4,17 @@ import dataclasses
 from collections import defaultdict
 
 import numpy as np
-from jaxtyping import Array, Float
 from scipy.special import softmax
 
-from bertlab.models.base import View
-from bertlab.objectives.base import Model
-from bertlab.transfer.heads import LogitsHead, derived
+from bertlab.transfer.heads import TextHead, derived
 from bertlab.transfer.kinds.base import Line, OneClass
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassificationHead(LogitsHead):
-    """−log p(class | text or pair); the vectors of a row's texts (GPT's two orders) are added."""
+class ClassificationHead(TextHead):
+    """−log p(class | text or pair)."""
 
     classes: int = derived(2)
-
-    def logits(self, model: Model, view: View) -> tuple[Float[Array, "B C"], Float[Array, ""]]:
-        vectors, penalty = self.vectors(model, view)
-        return model.head.scores(vectors.sum(axis=1), self.is_own(view)), penalty
 
 
 class Classification(OneClass):

@@ -1,12 +1,9 @@
 """Regression: a number for a text or a pair."""
 
-import dataclasses
-from collections.abc import Mapping
 from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from bertlab.models.base import View
 from bertlab.objectives.base import Metrics, Model
@@ -16,25 +13,15 @@ from bertlab.transfer.heads import TextHead, penalised
 from bertlab.transfer.kinds.base import Kind, Line
 
 
-@dataclasses.dataclass(frozen=True)
 class RegressionHead(TextHead):
-    """(value − target)², for rows with a finite `target` [B]."""
-
-    def value(self, model: Model, view: View) -> tuple[Float[Array, "B"], Float[Array, ""]]:
-        """The number of each row, and the penalty on the mix."""
-        vectors, penalty = self.vectors(model, view)
-        return model.head.scores(vectors.sum(axis=1), self.is_own(view))[:, 0], penalty
+    """(value − target)², for rows with a finite `target` [B]; `logits` [B, 1] are the values."""
 
     def loss(self, model: Model, view: View) -> Metrics:
-        value, penalty = self.value(model, view)
+        logits, penalty = self.logits(model, view)
         weights = jnp.isfinite(view["target"]) & self.is_own(view)
-        error = jnp.where(weights, value - jnp.where(weights, view["target"], 0), 0)
+        error = jnp.where(weights, logits[:, 0] - jnp.where(weights, view["target"], 0), 0)
         loss = (error**2).sum(), weights.sum().astype(jnp.float32)
         return penalised({"loss": loss}, penalty)
-
-    def outputs(self, model: Model, view: View) -> Mapping[str, Array]:
-        """`value` [B]."""
-        return {"value": self.value(model, view)[0]}
 
 
 class Regression(Kind):
@@ -50,7 +37,7 @@ class Regression(Kind):
 
     def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
         return [
-            {"id": example.id, "gold": example.label, "predicted": float(output["value"])}
+            {"id": example.id, "gold": example.label, "predicted": float(output["logits"][0])}
             for example, output in zip(examples, outputs, strict=True)
         ]
 

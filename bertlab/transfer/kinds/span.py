@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,9 +27,8 @@ SCRIPT = {
     "optimizer.learning_rate": 3e-5,
     "transfer.epochs": 2.0,
 }
-# Devlin et al. 2018, sections 4.2 (SQuAD 1.1) and 4.3 (2.0); the rows are the script's.
+# Devlin et al. 2018, section 4.2 (SQuAD 1.1); the rows are the script's.
 PAPER = {"data.batch_size": 32, "optimizer.learning_rate": 5e-5, "transfer.epochs": 3.0}
-PAPER_2 = {"data.batch_size": 48, "transfer.epochs": 2.0}
 # google-research/electra, configure_finetuning.py
 ELECTRA = {"data.seq_len": 512, "transfer.epochs": 2.0}
 
@@ -78,10 +77,6 @@ class Span(Kind):
     name = "span"
     head = SpanHead
     recipes: ClassVar = {"bert": SCRIPT, "bert_paper": SCRIPT | PAPER, "electra_paper": ELECTRA}
-
-    def recipe(self, name: str, may_lack_answer: bool = False) -> dict[str, Any]:
-        own = PAPER_2 if name == "bert_paper" and may_lack_answer else {}
-        return super().recipe(name) | own
 
     def rows(
         self, inputs: Inputs, examples: Sequence[Example], symmetric: bool = False

@@ -85,7 +85,7 @@ class Task:
             reported. () for those of the kind.
         load: (folder of the files or None, `config.task_data` with all keys) -> TaskData.
         symmetric: the order of a pair does not matter (similarity, paraphrase).
-        may_lack_answer: span: questions may have no answer (SQuAD 2.0).
+        recipes: Recipe to the settings of it that differ for this task, as a kind's.
         is_in: whether a folder has the files of all splits.
     """
 
@@ -94,11 +94,11 @@ class Task:
     metrics: tuple[str, ...]
     load: Callable[[Path | None, Mapping], TaskData]
     symmetric: bool = False
-    may_lack_answer: bool = False
+    recipes: Mapping[str, Mapping] = dataclasses.field(default_factory=dict)
     is_in: Callable[[Path], bool] = lambda directory: True
 
     def __post_init__(self):
-        metrics = (self.metrics,) if isinstance(self.metrics, str) else self.metrics
+        metrics = (self.metrics,) if isinstance(self.metrics, str) else tuple(self.metrics)
         metrics = metrics or DEFAULT_METRICS[self.kind]
         for metric in metrics:
             if metric not in METRICS:

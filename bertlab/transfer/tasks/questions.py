@@ -9,11 +9,15 @@ from bertlab.transfer.examples import Answer, Example
 from bertlab.transfer.tasks.base import Task
 from bertlab.transfer.tasks.files import rows_task
 
+# Devlin et al. 2019, section 4.3
+PAPER_2 = {"bert_paper": {"data.batch_size": 48, "transfer.epochs": 2.0}}
+
 
 def squad(name: str, *, may_lack_answer: bool = False, **task) -> Task:
     """A span task in SQuAD's JSON; `may_lack_answer` as in 2.0, `task` of `file_task`."""
     parse = functools.partial(parse_article, may_lack_answer=may_lack_answer)
-    return rows_task(name, "span", read_articles, parse, may_lack_answer=may_lack_answer, **task)
+    recipes = PAPER_2 if may_lack_answer else {}
+    return rows_task(name, "span", read_articles, parse, recipes=recipes, **task)
 
 
 def read_articles(path: Path) -> Iterator[tuple[str, dict]]:

@@ -246,7 +246,7 @@ def test_squad2_questions_may_lack_an_answer(tmp_path):
     text = squad(CONTEXT, question("a", is_impossible=True), question("b", ("Snake", 11)))
     options = publish(tmp_path, every_split(["train-v2.0.json", "dev-v2.0.json"], text))
     task = find_task("squad2")
-    assert task.may_lack_answer and not find_task("squad1").may_lack_answer
+    assert task.recipes and not find_task("squad1").recipes
     answers = [one.answers for one in load_task(task, options).examples["train"]]
     assert answers == [(), (Answer("Snake", 11),)]
 
