@@ -1,6 +1,7 @@
 """A prepared corpus on disk: flat arrays of token ids, mapped into memory."""
 
 import functools
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,14 @@ class Prepared:
 def read_array(path: Path) -> np.ndarray:
     """A read-only array whose pages are read from disk when they are used."""
     return np.asarray(np.load(path, mmap_mode="r"))
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Writes an array to a temporary name and renames it: several processes may make the same."""
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        np.save(file, array)
+    temporary.replace(path)
 
 
 def load_prepared(directory: str | Path) -> Prepared:

@@ -16,17 +16,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertlab.data.buckets import bucketed
+from bertlab.data.characters import PADDING
 from bertlab.data.formats import FORMATS, row_length
-from bertlab.data.formats.cooccurrence import EntryPlan, entries, save
+from bertlab.data.formats.cooccurrence import EntryPlan, entries
 from bertlab.data.packing import pack
 from bertlab.data.plans import Plan, Text, bounds_of
+from bertlab.data.prepared import write_array
 from bertlab.errors import UserError
 
 BLOCK_TOKENS = 1 << 22
 GROUP_BLOCKS = 8
-
-# The id of ELMo's characters after a word's end.
-PADDING = 260
 
 # What a generator is for; with the seed, the epoch and the group it makes the generator's seed.
 _BLOCKS, _PLAN, _ORDER = range(3)
@@ -63,18 +62,17 @@ class Rows:
         self._arrays = {"tokens": self._split.tokens}
         if data.characters:
             self._arrays["words"] = self._split.words
-        self._documents = unique_documents(self._split, data.unique_tokens)
-        if data.format == "cooccurrence":
-            window = data.cooccurrence.window
-            self._entries = entries(prepared, split, self._documents, window)
-            self._group_entries = data.seq_len * (BLOCK_TOKENS * GROUP_BLOCKS // data.seq_len)
-            self._groups = -(-len(self._entries) // self._group_entries)
-        else:
+        documents = unique_documents(self._split, data.unique_tokens)
+        if data.format == "cooccurrence":  # a group is a part of the entries
+            found = entries(prepared, split, documents, data.cooccurrence.window)
+            size = data.seq_len * (BLOCK_TOKENS * GROUP_BLOCKS // data.seq_len)
+            self._parts = [found[start : start + size] for start in range(0, len(found), size)]
+            self._groups = len(self._parts)
+        else:  # a group is `GROUP_BLOCKS` blocks of documents
             bounds = self._split.token_bounds()
-            lengths = bounds[self._documents + 1] - bounds[self._documents]
-            block = bounds_of(lengths)[:-1] // BLOCK_TOKENS
-            self._blocks = np.append(np.flatnonzero(np.diff(block, prepend=-1)), len(lengths))
-            self._groups = -(-(len(self._blocks) - 1) // GROUP_BLOCKS)
+            block = bounds_of(bounds[documents + 1] - bounds[documents])[:-1] // BLOCK_TOKENS
+            self._parts = np.split(documents, np.flatnonzero(np.diff(block)) + 1)
+            self._groups = -(-len(self._parts) // GROUP_BLOCKS)
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="plans")
         self._planned: dict[int, Future] = {}
         # Rows up to the end of each group of the first epochs.
@@ -97,7 +95,7 @@ class Rows:
             self._ends.append(self._ends[-1] + len(self._group(number).order))
             if self._counts_file is not None and len(self._ends) % 16 == 0:
                 with contextlib.suppress(OSError):  # a corpus that others own
-                    save(self._counts_file, np.asarray(self._ends))
+                    write_array(self._counts_file, np.asarray(self._ends))
         return True
 
     def read(self, first: int, last: int) -> Batch:
@@ -158,13 +156,12 @@ class Rows:
     def _plan(self, visit: int, group: int) -> Plan:
         data = self._data
         if data.format == "cooccurrence":
-            first = group * self._group_entries
-            return EntryPlan(self._entries[first : first + self._group_entries], data.seq_len)
-        blocks, rng = len(self._blocks) - 1, self._generator(_PLAN, visit, group)
-        order = self._generator(_BLOCKS, visit, 0).permutation(blocks)
+            return EntryPlan(self._parts[group], data.seq_len)
+        order = self._generator(_BLOCKS, visit, 0).permutation(len(self._parts))
         chosen = np.sort(np.array_split(order, self._groups)[group])
-        documents = [self._documents[self._blocks[b] : self._blocks[b + 1]] for b in chosen]
-        text = Text.from_split(self._split).take(rng.permutation(np.concatenate(documents)))
+        documents = np.concatenate([self._parts[block] for block in chosen])
+        rng = self._generator(_PLAN, visit, group)
+        text = Text.from_split(self._split).take(rng.permutation(documents))
         make = FORMATS[data.format].plan
         if data.format == "stream":
             make = functools.partial(make, whole_documents=self._epochs == 1)

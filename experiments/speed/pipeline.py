@@ -56,7 +56,8 @@ def make_corpus(folder: Path, tokens: int) -> Prepared:
     np.save(folder / "train/documents.npy", np.append(0, documents))
     np.save(folder / "train/bytes.npy", np.zeros(len(documents), np.int64))
     ids = {"pad_id": 0, "unk_id": 1, "cls_id": 2, "sep_id": 3, "mask_id": 4, "vocab_size": 8192}
-    return Prepared(folder, SimpleNamespace(**ids, kind="unigram"), "made", {})
+    tokenizer = SimpleNamespace(**ids, special_ids=frozenset(range(5)), kind="unigram")
+    return Prepared(folder, tokenizer, "made", {})
 
 
 def measure(prepared: Prepared, data) -> dict[str, float]:

@@ -5,6 +5,7 @@ import pytest
 
 from bertlab.data.batches import Batches
 from bertlab.data.formats import cooccurrence
+from bertlab.data.rows import unique_documents
 from tests.data.made_corpus import PAD, config, epoch_rows, make
 
 WINDOW = 3
@@ -61,6 +62,6 @@ def test_only_the_chosen_documents_count(tmp_path, documents):
     corpus = make(tmp_path / "corpus", documents)
     data = config(format="cooccurrence", cooccurrence__window=WINDOW, unique_tokens=200)
     batches = Batches(corpus, data)
-    chosen = [documents[number] for number in batches._rows._documents]
+    chosen = [documents[number] for number in unique_documents(corpus.split("train"), 200)]
     assert 0 < len(chosen) < len(documents)
     assert entries_of(epoch_rows(batches)) == pytest.approx(expected_sums(chosen))

@@ -1,5 +1,9 @@
 """The corpora that `config.data.corpus` can name."""
 
+from bertlab.data.corpora.published_splits import PublishedSplits
+from bertlab.data.corpora.pydocs import PydocsCorpus
+from bertlab.data.corpora.synthetic import SyntheticCorpus
+from bertlab.data.corpora.text import TextCorpus
 from bertlab.data.documents import Corpus
 from bertlab.errors import UserError
 
@@ -8,24 +12,16 @@ def open_corpus(data) -> Corpus:
     """Opens the corpus of `config.data`; each module documents its own."""
     kind, _, name = data.corpus.partition(":")
     if kind in ("text", "files") and name:
-        from bertlab.data.corpora.text import TextCorpus
-
         return TextCorpus(name, one_document_a_file=kind == "files")
     if kind == "splits" and name:
-        from bertlab.data.corpora.published_splits import PublishedSplits
-
         return PublishedSplits(name)
     if kind == "tfds" and name:
         from bertlab.data.corpora.tfds import TfdsCorpus  # slow to import
 
         return TfdsCorpus(name, data.tfds.split, data.tfds.field)
     if data.corpus == "pydocs":
-        from bertlab.data.corpora.pydocs import PydocsCorpus
-
         return PydocsCorpus(data.directory)
     if data.corpus == "synthetic":
-        from bertlab.data.corpora.synthetic import SyntheticCorpus
-
         return SyntheticCorpus(**data.synthetic)
     raise UserError(
         f'config.data.corpus="{data.corpus}" is not a corpus; use pydocs, text:GLOB, files:GLOB,'

@@ -7,15 +7,13 @@ count the words that are left. As by its shuffle.c, entries are shuffled once; a
 shuffles rows of them.
 """
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import scipy.sparse
 
 from bertlab.data.plans import ranges
-from bertlab.data.prepared import Prepared, read_array
+from bertlab.data.prepared import Prepared, read_array, write_array
 
 ENTRY = np.dtype([("token", "<i4"), ("context", "<i4"), ("count", "<f4")])
 
@@ -67,7 +65,7 @@ def entries(prepared: Prepared, name: str, documents: np.ndarray, window: int) -
     path = prepared.directory / f"cooccurrence-{name}-{len(documents)}-{window}.npy"
     if not path.exists():
         counted = _count(prepared, name, documents, window)
-        save(path, np.random.default_rng(0).permutation(counted))
+        write_array(path, np.random.default_rng(0).permutation(counted))
     return read_array(path)
 
 
@@ -103,11 +101,3 @@ def _pairs(words, document, window: int, size: int) -> scipy.sparse.csr_matrix:
         weights.append(np.full(len(at), 1 / distance))
     pairs = np.concatenate(weights), (np.concatenate(first), np.concatenate(second))
     return scipy.sparse.coo_matrix(pairs, shape=(size, size)).tocsr()
-
-
-def save(path: Path, array: np.ndarray) -> None:
-    """Writes an array to a temporary name and renames it: several processes may make the same."""
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        np.save(file, array)
-    temporary.replace(path)
