@@ -11,7 +11,7 @@ from bertlab.objectives.base import Model
 from bertlab.transfer.batches import Row
 from bertlab.transfer.cut import Cut
 from bertlab.transfer.examples import Example
-from bertlab.transfer.heads import LogitsHead, derived
+from bertlab.transfer.heads import TextHead, derived
 from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.kinds.base import OneClass
 
@@ -20,7 +20,7 @@ SETTINGS = {"data.batch_size": 16, "optimizer.learning_rate": 2e-5}
 
 
 @dataclasses.dataclass(frozen=True)
-class ChoiceHead(LogitsHead):
+class ChoiceHead(TextHead):
     """−log p(right choice): a softmax of a score a text (Devlin et al. 2018, section 4.4)."""
 
     texts: int = derived(4)
