@@ -188,12 +188,10 @@ def likelihoods(
         texts += [text for text, _ in found]
         lost = sum(cut for _, cut in found)
         cuts.append({"pieces": (lost, lost + sum(len(text.tokens) for text, _ in found))})
-    scores = scorer.score(model.params, texts, "left-to-right")
-    values = []
-    for text, score in zip(texts, scores):
-        scored = int((text.pieces > 0).sum())  # a text's first piece has no prediction
-        total = score.log_probability - score.closing
-        values.append(total / max(scored, 1) if heuristic.mean else total)
+    scores = scorer.score(model.params, texts, "left-to-right", special=False)
+    values = [
+        score.log_probability / (max(score.tokens, 1) if heuristic.mean else 1) for score in scores
+    ]
     return np.array(values).reshape(len(examples), -1), total_cut(cuts)
 
 

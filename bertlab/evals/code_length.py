@@ -59,12 +59,11 @@ BLOCK = 1000
 
 
 class Score(NamedTuple):
-    """How likely a model finds a text: nats summed over the scored tokens, how many these are, and
-    the part of the nats for where the text ends, its special tokens."""
+    """How likely a model finds a text: nats summed over the scored tokens, and how many these
+    are."""
 
     log_probability: float
     tokens: int
-    closing: float = 0.0
 
 
 class Scorer:
@@ -110,10 +109,22 @@ class Scorer:
         )
 
     def score(
-        self, params: Any, texts: Sequence[Text], kind: str | None = None, orders: int = ORDERS
+        self,
+        params: Any,
+        texts: Sequence[Text],
+        kind: str | None = None,
+        orders: int = ORDERS,
+        special: bool = True,
     ) -> list[Score]:
-        """The score of each text, of one of `kinds` (None: the first); "any-order" draws so many
-        random orders a text."""
+        """The score of each text.
+
+        Args:
+            params: Of the program.
+            texts: From `questions.encode`.
+            kind: One of `kinds`; None: the first.
+            orders: Random orders a text, for "any-order".
+            special: Whether special tokens, or the number of pieces, are scored too.
+        """
         kind = self.check_kind(kind)
         longest = longest_text(self.program.body.shape)
         for number, text in enumerate(texts, 1):
@@ -125,37 +136,34 @@ class Scorer:
         scores = []
         for start in range(0, len(texts), BLOCK):
             block = texts[start : start + BLOCK]
-            sums = [self._sums(params, block, kind, ability, orders) for ability in KINDS[kind]]
-            for nats, tokens, closing in np.mean(sums, axis=0).tolist():
-                scores.append(Score(nats, round(tokens), closing))
+            sums = [self._sums(params, block, kind, a, orders, special) for a in KINDS[kind]]
+            scores += [Score(nats, round(tokens)) for nats, tokens in np.mean(sums, 0).tolist()]
         return scores
 
     def _sums(
-        self, params, texts, kind: str, ability: str, orders: int
-    ) -> Float[np.ndarray, "N 3"]:
+        self, params, texts, kind: str, ability: str, orders: int, special: bool
+    ) -> Float[np.ndarray, "N 2"]:
         """What a `Score` has, of each text, by one ability."""
-        answerer, questions = self.answerers[ability], []
+        answerer, tokenizer, questions = self.answerers[ability], self.tokenizer, []
         how = answerer.how
-        first, continues = int(how.from_before), None
-        if kind == "pseudo-within-word":
-            continues = self.tokenizer.continues()
+        first, within_word = int(how.from_before), kind == "pseudo-within-word"
+        continues = tokenizer.continues() if within_word else None
+        frame = (len(tokenizer.prefix_ids), len(tokenizer.suffix_ids)) if special else (0, 0)
         for number, text in enumerate(texts):
             if kind == "any-order":
                 questions += in_random_orders(number, text, first, orders, how.in_order)
             elif ability == "hidden":
                 questions += one_by_one(number, text, first, continues)
             else:
-                questions += by_chain_rule(number, text, ability, self.tokenizer)
-        sums, asked = np.zeros((len(texts), 3)), [set() for _ in texts]
+                questions.append(by_chain_rule(number, text, ability, frame))
+        nats, asked = np.zeros(len(texts)), [set() for _ in texts]
         for question, answer in zip(questions, answerer(params, texts, questions)):
-            special = ~np.isin(question.asked, texts[question.text].pieces)
-            sums[question.text, 0] += question.weight * answer.sum()
-            sums[question.text, 2] += answer[special].sum()
+            nats[question.text] += question.weight * answer.sum()
             asked[question.text].update(question.asked.tolist())
-        sums[:, 1] = [len(positions) for positions in asked]
-        if kind == "any-order" and self.tokenizer.suffix_ids:
-            sums[:, 0] -= np.log(np.maximum(1, sums[:, 1] * (sums[:, 1] + 1)))
-        return sums
+        tokens = np.array([len(positions) for positions in asked])
+        if kind == "any-order" and frame[1]:
+            nats -= np.log(np.maximum(1, tokens * (tokens + 1)))
+        return np.stack([nats, tokens], axis=1)
 
 
 def bits_per_byte(texts: Sequence[Text], scores: Sequence[Score], unk_id: int) -> dict[str, Any]:

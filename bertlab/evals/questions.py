@@ -77,12 +77,12 @@ def encode_all(model, texts: Sequence[str]) -> list[Text]:
     return [encode(text, model.tokenizer, table) for text in texts]
 
 
-def by_chain_rule(number: int, text: Text, side: str, tokenizer) -> Iterator[Question]:
-    """One question: for all pieces and special tokens but the one without a neighbour before it
-    (backward: after it)."""
-    length, end = len(text.tokens), len(text.tokens) - len(tokenizer.suffix_ids)
-    asked = np.union1d(text.pieces, [*range(len(tokenizer.prefix_ids)), *range(end, length)])
-    yield Question(number, asked[asked != (0 if side == "forward" else length - 1)].astype(int))
+def by_chain_rule(number: int, text: Text, side: str, frame: tuple[int, int]) -> Question:
+    """For all pieces, and the special tokens of a frame of so many before and after them; but not
+    for the one without a neighbour before it (backward: after it)."""
+    length, (before, after) = len(text.tokens), frame
+    asked = np.union1d(text.pieces, [*range(before), *range(length - after, length)]).astype(int)
+    return Question(number, asked[asked != (0 if side == "forward" else length - 1)])
 
 
 def one_by_one(

@@ -31,8 +31,9 @@ def score_one(name, text, start, kind):
 def test_completions_of_a_text_add_up_to_it():
     """By the chain rule: log p(a b | ·) and log p(c d | a b) without the closing token."""
     tiny, (whole, _) = shared_model("ltr"), score_one("ltr", "a bc d e", 0, "left-to-right")
-    (score,) = tiny.scorer.score(tiny.params, zero_shot.encode_all(tiny.model, ["a bc d e"]))
-    assert whole == pytest.approx(score.log_probability - score.closing, rel=1e-5)
+    text = zero_shot.encode_all(tiny.model, ["a bc d e"])
+    (score,) = tiny.scorer.score(tiny.params, text, special=False)
+    assert whole == pytest.approx(score.log_probability, rel=1e-5)
     last, _ = score_one("ltr", "a bc d e", 4, "left-to-right")
     first, _ = score_one("ltr", "a bc", 0, "left-to-right")
     assert first + last == pytest.approx(whole, rel=1e-5)

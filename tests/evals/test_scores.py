@@ -79,13 +79,16 @@ def log_p_by_hand(name, ids, side):
 def test_directions_are_sums_of_log_probabilities_of_neighbours():
     for name, side in (("ltr", "forward"), ("rtl", "backward")):
         model, texts = shared_model(name), [encode(text, TOKENIZER) for text in TEXTS]
-        scores = model.scorer.score(model.params, texts)
-        for text, score in list(zip(texts, scores))[1:2]:
-            log_p, ids = log_p_by_hand(name, text.tokens, side), text.tokens
-            at = np.arange(len(ids) - 1)
-            by_hand = log_p[at, ids[1:]] if side == "forward" else log_p[at + 1, ids[:-1]]
-            assert score.log_probability == pytest.approx(by_hand.sum(), rel=2e-5), name
-            assert score.tokens == len(ids) - 1
+        score, pieces = (
+            model.scorer.score(model.params, texts, special=special)[1] for special in (True, False)
+        )
+        ids = texts[1].tokens
+        log_p, at = log_p_by_hand(name, ids, side), np.arange(len(ids) - 1)
+        by_hand = log_p[at, ids[1:]] if side == "forward" else log_p[at + 1, ids[:-1]]
+        assert score.log_probability == pytest.approx(by_hand.sum(), rel=2e-5), name
+        own = by_hand[:-1] if side == "forward" else by_hand[1:]
+        assert pieces.log_probability == pytest.approx(own.sum(), rel=2e-5), name
+        assert (score.tokens, pieces.tokens) == (len(ids) - 1, len(ids) - 2)
 
 
 @pytest.mark.parametrize("kind", ["pseudo", "pseudo-within-word"])

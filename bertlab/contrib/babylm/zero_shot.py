@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertlab.contrib.zero_shot import pieces_before
 from bertlab.data.corpora.text import read_lines
-from bertlab.data.tokenizers import Tokenizer
 from bertlab.errors import UserError
 from bertlab.evals.code_length import Scorer
 from bertlab.evals.minimal_pairs import ROUNDING
@@ -189,26 +189,8 @@ def answer_scores(
 
 def log_probabilities(scorer: Scorer, params, texts: Sequence[Text], kind: str) -> np.ndarray:
     """log p of the texts' scored pieces alone, without special tokens and their number."""
-    values = []
-    for score in scorer.score(params, texts, kind):
-        value = score.log_probability - score.closing
-        if kind == "any-order" and scorer.tokenizer.suffix_ids:
-            value += math.log(max(1, score.tokens * (score.tokens + 1)))
-        values.append(value)
-    return np.array(values)
-
-
-def pieces_before(text: str, start: int, tokenizer: Tokenizer) -> int:
-    """How many pieces of a text end before the character `start`, which begins a word or the space
-    before one."""
-    if not start:
-        return 0
-    own, context = tokenizer.encode(text), tokenizer.encode(text[:start])
-    shorter = min(len(own), len(context))
-    same = next((i for i in range(shorter) if own[i] != context[i]), shorter)
-    # SentencePiece may give a space a piece of its own, and drops it at the end of a context.
-    added = tokenizer.decode(own[: same + 1])[len(tokenizer.decode(own[:same])) :]
-    return same + (added.isspace() and text[start - 1].isspace())
+    scores = scorer.score(params, texts, kind, special=False)
+    return np.array([score.log_probability for score in scores])
 
 
 def fitted(text: Text, model: Pretrained) -> Text:
