@@ -12,6 +12,8 @@ from pathlib import Path
 
 from bertlab.errors import UserError
 
+POOLINGS = ("mean", "max", "first", "last")
+
 
 def add_arguments(parser):
     """The command's own arguments."""
@@ -20,7 +22,7 @@ def add_arguments(parser):
     parser.add_argument("--text", required=True, type=Path, help="UTF-8 file, a text a line")
     parser.add_argument("--out", required=True, type=Path, help="FILE.npz or FILE.csv")
     parser.add_argument("--layers", default="all", help="all, or numbers such as 0,-1")
-    parser.add_argument("--pooling", help="mean, max, first, last or pooler: a vector a text")
+    parser.add_argument("--pooling", choices=POOLINGS, help="a vector a text")
     parser.add_argument("--pretokenized", action="store_true", help="a state a word between spaces")
 
 

@@ -18,10 +18,6 @@ from bertlab.models.characters import Convolution
 from bertlab.models.layers import Dropout, lookup, normal, param, shard_batch, uniform
 from bertlab.models.recurrent import Cell, borders, gru, lstm
 
-MIXES = (
-    "last, layer:K, sum_last_N, concat_last_N, concat_first_last, weighted_sum,"
-    " weighted_sum_last_N, scalar_mix"
-)
 PLACES = ("input", "after_first", "output", "input_output")
 CELLS = ("lstm", "gru")
 SPELLERS = ("convolution", *CELLS)
@@ -32,30 +28,28 @@ WORD_VECTORS = "word_vectors"
 def chosen_layers(mix: str, count: int) -> list[int]:
     """The numbers of the layers that a mix reads, of `count`."""
     layers = list(range(count))
-    match = re.fullmatch(r"(layer:|(?:sum|concat|weighted_sum)_last_)(-?\d+)", mix)
+    numbered = re.fullmatch(r"(layer:|concat_last_|weighted_sum_last_)(-?\d+)", mix)
     if mix in ("weighted_sum", "scalar_mix"):
         return layers
-    if mix == "last":
-        return layers[-1:]
     if mix == "concat_first_last":
         return [layers[0], layers[-1]]
-    if not match:
-        raise UserError(f"config.head.layers={mix} is not one of {MIXES}")
-    number, is_one = int(match[2]), match[1] == "layer:"
-    if not (-count if is_one else 1) <= number <= (count - 1 if is_one else count):
-        raise UserError(f"config.head.layers={mix}: the model has layers 0 to {count - 1}")
-    return [layers[number]] if is_one else layers[-number:]
+    if mix == "last":
+        return layers[-1:]
+    if numbered:
+        number, is_one = int(numbered[2]), numbered[1] == "layer:"
+        if (-count if is_one else 1) <= number <= (count - 1 if is_one else count):
+            return [layers[number]] if is_one else layers[-number:]
+    raise UserError(f"config.head.layers={mix} is no mix (LayerMix) of layers 0 to {count - 1}")
 
 
 class LayerMix(nn.Module):
     """One vector a position from a body's layers.
 
     Attributes:
-        mix: "last"; "layer:K" (0: embeddings, -2: last but one); "sum_last_N" and "concat_last_N"
-            (Devlin et al. 2018, section 5.3: N = 4); "concat_first_last" (Tenney et al. 2019's
-            "cat"); "weighted_sum", Σ s_j h_j with s = softmax(w) and w from 0, and
-            "weighted_sum_last_N"; "scalar_mix", γ Σ s_j h_j with γ from 1 (Peters et al. 2018,
-            equation 1).
+        mix: "last"; "layer:K" (0: embeddings, -2: last but one); "concat_last_N" (Devlin et al.
+            2018, section 5.3: N = 4); "concat_first_last" (Tenney et al. 2019's "cat");
+            "weighted_sum", Σ s_j h_j with s = softmax(w) and w from 0, and "weighted_sum_last_N";
+            "scalar_mix", γ Σ s_j h_j with γ from 1 (Peters et al. 2018, equation 1).
         penalty: λ of λ‖w‖²: 1 keeps the weights near their mean, 0.001 lets them differ. The first
             version of ELMo's paper has λ‖w − 1/n‖², the same, because softmax ignores a constant.
         dropout: Of the result (AllenNLP's ELMo: 0.5).
@@ -72,30 +66,23 @@ class LayerMix(nn.Module):
         """The mix in float32, and the penalty."""
         layers = [layers[i].astype(jnp.float32) for i in chosen_layers(self.mix, len(layers))]
         penalty = jnp.zeros((), jnp.float32)
-        if self.mix.startswith("concat_"):
-            mixed = jnp.concatenate(layers, -1)
-        elif self.mix.startswith(("weighted_sum", "scalar_mix")):
+        if self.mix.startswith(("weighted_sum", "scalar_mix")):
             weights = self.param("weights", param(nn.initializers.zeros, None), (len(layers),))
             penalty = self.penalty * jnp.sum(weights**2)
             mixed = sum(share * layer for share, layer in zip(jax.nn.softmax(weights), layers))
             if self.mix == "scalar_mix":
                 mixed = self.param("gamma", param(nn.initializers.ones), ()) * mixed
         else:
-            mixed = sum(layers)
+            mixed = jnp.concatenate(layers, -1)
         return Dropout(self.dropout)(mixed), penalty
 
 
 class Recurrent(nn.Module):
-    """One direction of an LSTM or GRU; parameters from U(±1/√F), as in torch.
+    """One direction of an LSTM or GRU of width F; parameters from U(±1/√F), as in torch.
 
     An LSTM's gates are input, forget, candidate, output, with 1 added to the forget gate's first
     bias. A GRU's are reset, update, candidate; `bias` is the sum of the biases of inputs and, for
     reset and update, of states, and `recurrent_bias` is the candidate's that the reset multiplies.
-
-    Attributes:
-        cell: One of `CELLS`.
-        hidden: F.
-        reverse: Read from the last position to the first.
     """
 
     cell: str
@@ -197,7 +184,7 @@ class WordFeatures(nn.Module):
             the last states of both directions (TagLM's tagger of names has "gru": Peters et al.
             2017, section 4.1); "": nothing.
         types, width: Of the table of trained vectors; width 0: none.
-        vectors: Rows and width of the table of pretrained vectors, from zeros; None: none.
+        vectors: Rows and width of the table of pretrained vectors, from zeros; width 0: none.
         dropout: On the cells' inputs (TagLM: 0.25).
         hidden: Cells in each direction (TagLM: 80; whether of each direction is not verified).
     """
@@ -205,7 +192,7 @@ class WordFeatures(nn.Module):
     spelling: str = ""
     types: int = 0
     width: int = 0
-    vectors: tuple[int, int] | None = None
+    vectors: tuple[int, int] = (0, 0)
     dropout: float = 0.0
     hidden: int = 80
 
@@ -219,7 +206,7 @@ class WordFeatures(nn.Module):
             init = param(normal(self.width**-0.5), "vocab", "embed")
             table = self.param("word_embedding", init, (self.types, self.width))
             found.append(lookup(table, view["word_ids"]))
-        if self.vectors:
+        if self.vectors[1]:
             init = param(nn.initializers.zeros, "vocab", "embed")
             found.append(lookup(self.param(WORD_VECTORS, init, self.vectors), view["vector_ids"]))
         return jnp.concatenate(found, -1)
@@ -233,8 +220,7 @@ class WordFeatures(nn.Module):
         if self.spelling == "convolution":
             x = Convolution(shape, 3, 30, name="filters")(x)
         else:
-            there = (words != PADDING).astype(jnp.int32)
-            x = Dropout(self.dropout)(x)
+            there, x = (words != PADDING).astype(jnp.int32), Dropout(self.dropout)(x)
             forward = Recurrent(self.spelling, self.hidden, False, name="forward")(x, there)
             backward = Recurrent(self.spelling, self.hidden, True, name="backward")(x, there)
             last = jnp.maximum(there.sum(axis=1) - 1, 0)[:, None, None]

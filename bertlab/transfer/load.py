@@ -32,8 +32,6 @@ from bertlab.transfer.batches import Batches, by_row
 from bertlab.transfer.heads import pooled
 from bertlab.transfer.inputs import NEW_TOKENS, Inputs, Layout
 
-POOLINGS = ("mean", "max", "first", "last", "pooler")
-
 NO_LIMIT = 1 << 20
 """Positions of a model without a table of them."""
 
@@ -110,17 +108,12 @@ class Pretrained:
         Args:
             texts: Strings; with `pretokenized`, lists of words.
             layers: "all", or numbers: 0 is the embeddings, -1 the last layer.
-            pooling: None: the states of each token. Otherwise one vector a text and layer, over all
-                its positions, special tokens included (as Sentence-BERT, Reimers and Gurevych 2019,
-                section 3): "mean", "max", "first", "last", or "pooler", the input of next-sentence
-                prediction, for layers=[-1].
+            pooling: None: the states of each token. "mean", "max", "first" or "last": one vector a
+                text and layer, over all its positions, special tokens included (as Sentence-BERT,
+                Reimers and Gurevych 2019, section 3).
             pretokenized: One state a word: of its first piece, or of its last one where the model
                 reads one way.
         """
-        if pooling not in (None, *POOLINGS):
-            raise UserError(f"pooling={pooling!r} is not one of {', '.join(POOLINGS)}")
-        if pooling == "pooler" and "pooler" not in self.params["body"]:
-            raise UserError("pooling='pooler': this model's pooler is untrained; choose another")
         rows, units = self._rows(texts, pretokenized)
         longest = max((len(row["tokens"]) for row in rows), default=1)
         buckets = [1 << n for n in range(3, (longest - 1).bit_length() + 1)] or [8]
@@ -128,12 +121,9 @@ class Pretrained:
         batches = Batches(rows, ConfigDict(data | {"seed": 0}), self.tokenizer.pad_id).evaluation()
         outputs, widths = [], ()
         for batch in batches:
-            encoded = self.encode(batch)
-            _, states = encoded.widest()
+            _, states = self.encode(batch).widest()
             states = states if layers == "all" else [states[number] for number in layers]
-            if pooling == "pooler":
-                states = [self._pool(self._device_params, encoded, batch)]
-            elif pooling is not None:
+            if pooling is not None:
                 states = [pooled(x.astype(np.float32), batch, pooling, 1)[:, 0] for x in states]
             widths = tuple(layer.shape[-1] for layer in states)
             joined = np.zeros((ROWS, len(states), *states[0].shape[1:-1], max(widths)), np.float32)
@@ -182,14 +172,6 @@ class Pretrained:
     @functools.cached_property
     def _encode(self):
         return jax.jit(self.program.encode)
-
-    @functools.cached_property
-    def _pool(self):
-        def pool(params, encoded, view):
-            variables = {"params": params["body"]}
-            return self.program.body.apply(variables, encoded, view, method="pool")
-
-        return jax.jit(pool)
 
 
 def longest_text(shape) -> int:

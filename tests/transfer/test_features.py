@@ -58,7 +58,6 @@ def test_a_mix_is_what_its_name_says():
         "last": lambda w, g: h[-1],
         "layer:0": lambda w, g: h[0],
         "layer:-2": lambda w, g: h[-2],
-        "sum_last_4": lambda w, g: h[1:].sum(0),
         "concat_last_2": lambda w, g: np.concatenate(h[3:], -1),
         "weighted_sum": lambda w, g: np.einsum("n,nbld->bld", softmax(w), h),
         "weighted_sum_last_3": lambda w, g: np.einsum("n,nbld->bld", softmax(w), h[2:]),
@@ -91,8 +90,8 @@ def test_a_fresh_scalar_mix_is_the_mean_and_its_dropout_is_of_the_result():
     [
         ("layer:4", "layers 0 to 3"),
         ("concat_last_5", "layers 0 to 3"),
-        ("sum_last_0", "layers 0 to 3"),
-        ("mean", "layers=mean is not one of last"),
+        ("concat_last_0", "layers 0 to 3"),
+        ("mean", "layers=mean is no mix"),
     ],
 )
 def test_mixes_that_do_not_exist_are_refused(mix, message):

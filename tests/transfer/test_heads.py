@@ -372,7 +372,7 @@ def test_dropout_is_on_exactly_with_a_key():
     ("kind", "settings", "message"),
     [
         ("classification", {"pooling": "most"}, "pooling='most' is not one of mean, pooler"),
-        ("choice", {"pooling": "pooler", "layers": "sum_last_2"}, "pooling='pooler' reads"),
+        ("choice", {"pooling": "pooler", "layers": "concat_last_2"}, "pooling='pooler' reads"),
         ("regression", {"pooling": "pooler", "chunk": 4}, "pooling='pooler' reads"),
         ("tagging", {"place": "top"}, "place='top' is not one of"),
         ("tagging", {"place": "input_output"}, "is of a biLSTM"),

@@ -30,8 +30,7 @@ class TaggingModel(TaskModel):
         super().setup()
         h = self.head
         if h.reads_words:
-            vectors = (h.vector_rows, h.vector_width) if h.word_vectors else None
-            speller = h.speller if h.spelling else ""
+            speller, vectors = h.speller if h.spelling else "", (h.vector_rows, h.vector_width)
             self.features = WordFeatures(speller, h.word_types, h.word_width, vectors, h.dropout)
         if h.crf:
             self.crf = crf.Transitions(h.classes)
