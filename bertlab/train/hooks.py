@@ -14,7 +14,6 @@ import jax
 import numpy as np
 
 from bertlab.errors import Diverged, UserError
-from bertlab.files import json_line
 from bertlab.objectives.flops import step_costs, supervised
 from bertlab.train.averaging import observe
 from bertlab.train.dashboards import open_writers
@@ -91,14 +90,11 @@ class Log:
 
     def __init__(self, experiment, run: RunDirectory, totals: Totals, rate, resumed: int | None):
         config = experiment.config
-        self.totals, self._steps, self._every = totals, config.train.steps, config.train.log_every
-        self._rate, self._phase, self._file = rate, None, None
-        run.cut_metrics(-1 if resumed is None else resumed, self._steps)
+        self.totals, self._train, self._run, self._rate = totals, config.train, run, rate
+        run.cut_metrics(-1 if resumed is None else resumed, config.train.steps)
         self._writers = open_writers(config.writers, run, config.to_dict(), resumed)
-        if jax.process_index() == 0:
-            self._file = (run.path / "metrics.jsonl").open("a", encoding="utf-8")
         self._waiting: list[tuple[int, Mapping]] = []
-        self._since: float | None = None
+        self._phase, self._since = None, None
         self._line = (totals.tokens, totals.seconds)  # at the last line
 
     def begin_phase(self, phase) -> None:
@@ -111,7 +107,7 @@ class Log:
         if self._since is None:  # the clock starts behind the step that compiles
             self.fetch()
             self._since = time.perf_counter()
-        if is_due(step, self._every, self._steps):
+        if is_due(step, self._train.log_every, self._train.steps):
             self.fetch()
             totals, (tokens, seconds) = self.totals, self._line
             means, self._line = self.means(step, totals.sums), (totals.tokens, totals.seconds)
@@ -124,7 +120,7 @@ class Log:
         """Each metric's mean (none without weight), and `loss`: their total by the objectives'
         weights at this step."""
         means = {name: total / weight for name, (total, weight) in sums.items() if weight}
-        progress, loss = step / max(1, self._steps), 0
+        progress, loss = step / max(1, self._train.steps), 0
         for name, (first, last) in self._phase.weights.items():
             loss += (first + (last - first) * progress) * means.get(f"{name}/loss", 0.0)
         return {"loss": loss, **means}
@@ -159,26 +155,17 @@ class Log:
         self._since = time.perf_counter()
 
     def write(self, step: int, split: str, means: Mapping[str, float]) -> None:
-        if self._file is None:
+        """Writes a line, with the costs up to now and the rate of the last update."""
+        if jax.process_index() > 0:
             return
-        line = {
-            "step": step,
-            "split": split,
-            **means,
-            **self.totals.costs(),
-            "learning_rate": float(self._rate(max(step - 1, 0))),
-        }
-        self._file.write(json_line(line))
-        self._file.flush()
+        line = {"step": step, "split": split, **means, **self.totals.costs()}
+        line["learning_rate"] = float(self._rate(max(step - 1, 0)))
+        self._run.add_metrics(line)
         for writer in self._writers:
             writer(line)
         shown = [f"{name} {x:.4g}" for name, x in means.items() if not name.endswith("_norm")]
-        number = f"{step:>{len(str(self._steps))}}/{self._steps}"
+        number = f"{step:>{len(str(self._train.steps))}}/{self._train.steps}"
         print("  ".join([f"step {number}", f"{split:5}", *shown]), flush=True)
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
 
 
 def evaluation_hook(

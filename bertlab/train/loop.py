@@ -128,7 +128,6 @@ def run(
         # 3. Hooks.
         rate = layer_plan(config.optimizer, steps, state.params).rate
         log = hooks.Log(experiment, directory, totals, rate, latest)
-        closing.callback(log.close)
         evaluate = build_evaluation(experiment, mesh, log)
 
         def save(state):

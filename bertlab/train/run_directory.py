@@ -74,6 +74,10 @@ class RunDirectory:
         *lines, _ = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
         return [json.loads(line) for line in lines]
 
+    def add_metrics(self, line: dict[str, Any]) -> None:
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json_line(line))
+
     def cut_metrics(self, step: int, last: int) -> None:
         """Drops the lines that a run resumed from `step` writes again: later ones, and the
         evaluations at the last step."""
