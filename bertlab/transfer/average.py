@@ -14,11 +14,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab.errors import UserError
-from bertlab.files import json_line
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer.kinds import find_kind
 from bertlab.transfer.kinds.base import Line
-from bertlab.transfer.scoring import outcome, score_lines
+from bertlab.transfer.scoring import PredictionWriter, outcome
 from bertlab.transfer.tasks import find_task, load_task
 
 
@@ -37,7 +36,8 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
         raise UserError(
             f"{workdir}: an average needs finished fine-tunings on one task with the same classes"
         )
-    metrics, valid = {}, None
+    tasks, metrics = {task.name: (task, data)}, {}
+    write = PredictionWriter(ConfigDict(config["transfer"]), tasks, directory.path).write
     for split in ("valid", "test"):
         by_run = [predictions(*each, data.labels, split) for each in zip(runs, classes)]
         lines = []
@@ -45,13 +45,7 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
             if any(line["id"] != same_example[0]["id"] for line in same_example):
                 raise UserError(f"{runs[0]} and others predict different examples of {split}")
             lines.append(kind.average(same_example, data.labels))
-        valid = valid or lines
-        lines, chosen = kind.finish(lines, valid, ConfigDict(config["transfer"]))
-        scores = chosen | score_lines(task, data, lines)
-        metrics[split] = {f"{task.name}/{name}": value for name, value in scores.items()}
-        path = directory.path / "predictions" / f"{split}.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(map(json_line, lines)), encoding="utf-8")
+        metrics[split] = write(split, {task.name: lines})
     results = [run.read("result") for run in runs]
     costs = ("tokens", "supervised", "flops", "seconds", "parameters")
     result = {
@@ -59,10 +53,9 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
         **{name: sum(result.get(name, 0) for result in results) for name in costs},
         "metrics": metrics,
         "data_hash": results[0]["data_hash"],
-        **outcome({task.name: (task, data)}, results[0]["cut"]),
+        **outcome(tasks, results[0]["cut"]),
     }
     directory.write("config", config | {"init_from": "", "averages": [str(run) for run in runs]})
-    directory.write("classes", {task.name: list(data.labels)})
     directory.write("result", result)
     return result
 
