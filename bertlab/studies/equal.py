@@ -13,11 +13,10 @@ from bertlab import objectives
 from bertlab.config.load import load_config
 from bertlab.data.formats import row_length
 from bertlab.models.characters import WORD_LENGTH
-from bertlab.models.lora import Lora
-from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.flops import step_costs
 from bertlab.objectives.next_sentence import NextSentence
 from bertlab.objectives.program import Program
+from bertlab.train.build import build_program
 from bertlab.train.phases import phase_configs, weights_of
 
 
@@ -91,14 +90,7 @@ def made_up_program(config: ConfigDict) -> Program:
     vocabulary = objectives.Vocabulary(
         size, *range(5), counts=(1,) * size, continues=(False,) * size
     )
-    return Program(
-        build_body(model_shape(config.model, size)),
-        objectives.build(config.objectives),
-        vocabulary,
-        stream=config.data.format == "stream",
-        stateful=config.model.stateful,
-        adapter=Lora(**config.lora) if config.lora.rank else None,
-    )
+    return build_program(config, vocabulary)
 
 
 def made_up_batch(config: ConfigDict, rows: int = 2) -> dict[str, jax.Array]:

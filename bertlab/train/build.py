@@ -30,22 +30,13 @@ from bertlab.train.state import parameter_name
 def build_pretraining(config: ConfigDict) -> Experiment:
     """Prepares the corpus of a config if it is not prepared, and composes the run."""
     config = started_from(config)
-    built = objectives.build(config.objectives)
-    check_config(config, built)
+    check_config(config)
     prepared = prepare(config.data)
-    vocabulary = vocabulary_of(prepared.tokenizer, prepared.counts)
-    shape = model_shape(config.model, vocabulary.size)
+    program = build_program(config, vocabulary_of(prepared.tokenizer, prepared.counts))
+    shape = program.body.shape
     if getattr(shape, "attention", "") == "auto":
         rule = attention_rule(shape, row_length(config.data), jax.default_backend())
         print("attention: {}, because {}".format(*rule), flush=True)
-    program = Program(
-        build_body(shape),
-        built,
-        vocabulary,
-        stream=config.data.format == "stream",
-        stateful=config.model.stateful,
-        adapter=Lora(**config.lora) if config.lora.rank else None,
-    )
     process = (jax.process_index(), jax.process_count())
     evaluations = {
         split: Batches(prepared, config.data, split, *process).evaluation(config.train.eval_batches)
@@ -65,6 +56,18 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     if config.init_from:
         start = functools.partial(start_from, warm_start(config, prepared.tokenizer))
     return Experiment(config, program, phases, prepared.tokenizer, evaluations, facts, start)
+
+
+def build_program(config: ConfigDict, vocabulary: objectives.Vocabulary) -> Program:
+    """Model and objectives of a config."""
+    return Program(
+        build_body(model_shape(config.model, vocabulary.size)),
+        objectives.build(config.objectives),
+        vocabulary,
+        stream=config.data.format == "stream",
+        stateful=config.model.stateful,
+        adapter=Lora(**config.lora) if config.lora.rank else None,
+    )
 
 
 def started_from(config: ConfigDict) -> ConfigDict:

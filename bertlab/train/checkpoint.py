@@ -72,10 +72,7 @@ def load_params(run: RunDirectory, step: int | None = None):
     """
     steps = run.steps()
     if not steps or step not in (None, *steps):
-        found = ", ".join(map(str, steps)) or "none"
-        raise UserError(
-            f"{run} has no checkpoint of step {'any' if step is None else step}; it has {found}"
-        )
+        raise UserError(f"config.init_step={step} is not one of the checkpoints of {run}: {steps}")
     path = run.checkpoints.absolute() / str(steps[-1] if step is None else step) / "state"
     handler = ocp.PyTreeCheckpointHandler()
     saved = handler.metadata(path).tree

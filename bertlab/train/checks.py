@@ -3,11 +3,10 @@
 Each check names the key. What a room reads by itself, such as a family's name, it checks there.
 """
 
-from collections.abc import Mapping
-
 import jax
 from ml_collections import ConfigDict
 
+from bertlab import objectives
 from bertlab.data.formats import FORMATS, label_field, row_length
 from bertlab.data.formats.pairs import NEGATIVES
 from bertlab.errors import UserError
@@ -18,10 +17,10 @@ from bertlab.train.phases import weights_of
 from bertlab.train.sharding import build_mesh
 
 
-def check_config(config: ConfigDict, built: Mapping[str, Objective]) -> None:
-    """All checks of a pretraining with these objectives."""
+def check_config(config: ConfigDict) -> None:
+    """All checks of a pretraining."""
     check_rows(config)
-    for name, objective in built.items():
+    for name, objective in objectives.build(config.objectives).items():
         check_objective(config, name, objective)
     weights = [weight for entry in config.objectives.values() for weight in weights_of(entry)]
     trains = any(weights) or config.train.phases or not config.train.steps

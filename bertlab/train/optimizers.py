@@ -42,13 +42,9 @@ CHOICES = {
 def build_optimizer(
     optimizer, steps: int, program: Program, example
 ) -> optax.GradientTransformationExtraArgs:
-    """The optimiser of a run; `update` takes `rate_scale` (default 1), a factor of the rate.
+    """The optimiser of a run by `config.optimizer`; the example is a batch, for its shapes.
 
-    Args:
-        optimizer: `config.optimizer`.
-        steps: Of the whole run.
-        program: Model and all objectives of the run.
-        example: A batch, for its shapes.
+    Its `update` takes `rate_scale` (default 1), a factor of the rate.
     """
     for key, choices in CHOICES.items():
         if optimizer[key] not in choices.split():

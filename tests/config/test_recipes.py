@@ -3,7 +3,6 @@
 import pytest
 from ml_collections import ConfigDict
 
-from bertlab import objectives
 from bertlab.config import base_config, load_config, parse_arguments
 from bertlab.config.load import set_key
 from bertlab.errors import UserError
@@ -40,7 +39,7 @@ def test_recipes_can_be_trained_and_have_the_papers_values(spec):
     name, colon, arguments = spec.partition(":")
     config = load_config(f"experiments/pretrain/{name}.py{colon}{arguments}")
     phase_configs(config)
-    check_config(config, objectives.build(config.objectives))
+    check_config(config)
     for key, value in RECIPES[spec].items():
         node = config
         for part in key.split("."):
@@ -102,11 +101,11 @@ def test_configs_that_would_train_something_else(message):
     for key, value in REFUSED[message].items():
         set_key(config, key, value)
     with pytest.raises(UserError, match=message):
-        check_config(config, objectives.build(config.objectives))
+        check_config(config)
 
 
 def test_nothing_is_trained_without_weights():
     config = base_config()
     config.objectives = ConfigDict({"mlm": {"weight": 0.0}})
     with pytest.raises(UserError, match="above 0 for one NAME"):
-        check_config(config, objectives.build(config.objectives))
+        check_config(config)
