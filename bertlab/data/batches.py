@@ -58,8 +58,7 @@ class Batches:
         prepared, data, split = self._arguments
         data = ConfigDict(data.to_dict())
         data.update(seed=0, dupe_factor=0, unique_tokens=0, buckets=())
-        if data.format == "stream":
-            data.stream.vary_length = False
+        data.stream.update(vary_length=False, whole_documents=True)
         rows = Rows(prepared, data, split, epochs=1)
         batches = []
         for step in itertools.count():

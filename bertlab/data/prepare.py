@@ -86,10 +86,7 @@ def _build(corpus: Corpus, data, fingerprint: str, directory: Path) -> None:
         tokenizer.save(temporary / "tokenizer")
         meta = {
             "fingerprint": fingerprint,
-            "corpus": data.corpus,
-            "tokenizer": settings.to_dict(),
-            "valid_fraction": data.valid_fraction,
-            "test_fraction": data.test_fraction,
+            "data": data.to_dict(),
             "statistics": _write(temporary, corpus, data, bounds, tokenizer),
         }
         write_json(temporary / "meta.json", meta)
@@ -139,9 +136,10 @@ def _write(
     found = encode_all(chunks(corpus.documents(), bounds), folder / "tokenizer", data.workers)
     for encoded in found:
         writers[encoded.split].add(encoded)
-    statistics = {split: writer.close() for split, writer in writers.items()}
+    for writer in writers.values():
+        writer.close()
     np.save(folder / "counts.npy", writers["train"].counts)
     if types is not None:
         table = np.concatenate([character_table(tokenizer), character_ids(list(types))])
         np.save(folder / "characters.npy", table)
-    return statistics
+    return {split: writer.statistics for split, writer in writers.items()}

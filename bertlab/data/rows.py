@@ -9,7 +9,6 @@ small file beside the corpus, which is made again if it is missing.
 
 import bisect
 import contextlib
-import functools
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -162,10 +161,7 @@ class Rows:
         documents = np.concatenate([self._parts[block] for block in chosen])
         rng = self._generator(_PLAN, visit, group)
         text = Text.from_split(self._split).take(rng.permutation(documents))
-        make = FORMATS[data.format].plan
-        if data.format == "stream":
-            make = functools.partial(make, whole_documents=self._epochs == 1)
-        plan = make(text, data, self._tokenizer, rng)
+        plan = FORMATS[data.format].plan(text, data, self._tokenizer, rng)
         return pack(plan, data.pack_length, data.pack_examples, rng) if data.pack_length else plan
 
     def _generator(self, use: int, epoch: int, group: int) -> np.random.Generator:

@@ -159,12 +159,11 @@ class StreamPlan:
         return fields
 
 
-def stream(
-    text: Text, data, tokenizer, rng: np.random.Generator, whole_documents: bool = False
-) -> StreamPlan:
-    """See the module. With `whole_documents` each lane begins with a document, so lanes are of
-    different lengths."""
-    settings, options = data.stream, (tokenizer, data.batch_size, whole_documents)
+def stream(text: Text, data, tokenizer, rng: np.random.Generator) -> StreamPlan:
+    """See the module. In evaluation (`whole_documents`) each lane begins with a document, so lanes
+    are of different lengths."""
+    settings = data.stream
+    options = (tokenizer, data.batch_size, settings.get("whole_documents", False))
     sequences = {"forward": Sequence.from_text(text, settings.wrap, False, *options)}
     if settings.backward:
         other = text.take(rng.permutation(len(text.documents) - 1))

@@ -91,7 +91,7 @@ class Tokenizer:
 
     def encode_spaced(self, words: Sequence[str]) -> list[list[int]]:
         """Ids of each word of a text in which spaces separate them."""
-        return self.encode_batch(words)
+        return self.encode_parts([with_spaces(words)])[0]
 
     def spans(self, words: Sequence[str]) -> list[list[tuple[int, int]]]:
         """Of each word of `encode_spaced`, the characters [first, end) of `changed(word)` that its

@@ -66,9 +66,6 @@ class SentencePieceTokenizer(Tokenizer):
         others = iter(self._inside.encode(others, num_threads=1))
         return [[next(others if i else first) for i in range(len(parts))] for parts in texts]
 
-    def encode_spaced(self, words):
-        return self.encode_parts([with_spaces(words)])[0]
-
     def spans(self, words):
         words = with_spaces([self.changed(word) for word in words])
         settings = {"return_type": "offset_mapping", "num_threads": 1}
