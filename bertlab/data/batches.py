@@ -20,8 +20,7 @@ class Batches:
     """Training batches by step, and a split's evaluation batches.
 
     Attributes:
-        hash: hexadecimal digest of the corpus's fingerprint, the split and the settings that rows
-            depend on, seed included: equal hashes, equal batches.
+        hash: digest of all that rows depend on, seed included: equal hashes, equal batches.
         row_length: positions of a row.
     """
 

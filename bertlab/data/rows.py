@@ -10,7 +10,7 @@ small file beside the corpus, which is made again if it is missing.
 import bisect
 import contextlib
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,17 +26,13 @@ from bertlab.errors import UserError
 BLOCK_TOKENS = 1 << 22
 GROUP_BLOCKS = 8
 
-# What a generator is for; with the seed, the epoch and the group it makes the generator's seed.
-_BLOCKS, _PLAN, _ORDER = range(3)
-
-# Example numbers of a group are below this.
-_GROUP_NUMBERS = 1 << 24
+_GROUP_NUMBERS = 1 << 24  # example numbers of a group are below this
+_BLOCKS, _PLAN, _ORDER = range(3)  # what a generator is for, a part of its seed
 
 Batch = dict[str, np.ndarray]
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """The rows of a group in their order; `widths`: of each batch of them, with buckets."""
 
     plan: Plan
@@ -57,7 +53,6 @@ class Rows:
     def __init__(self, prepared, data, split: str, epochs: int = 0, counts_file: str = ""):
         self._prepared, self._data, self._epochs = prepared, data, epochs
         self._split, self._tokenizer = prepared.split(split), prepared.tokenizer
-        self._width = row_length(data)
         self._arrays = {"tokens": self._split.tokens}
         if data.characters:
             self._arrays["words"] = self._split.words
@@ -115,11 +110,11 @@ class Rows:
 
     def fields(self, group: Group, first: int, last: int) -> Batch:
         """The fields of rows first .. last of a group, in its order."""
-        width = self._width
+        width = row_length(self._data)
         if group.widths is not None:
             width = int(group.widths[first // self._data.batch_size])
-        pad_id = self._tokenizer.pad_id
-        fields = group.plan.gather(self._arrays, group.order[first:last], width, pad_id)
+        chosen, pad_id = group.order[first:last], self._tokenizer.pad_id
+        fields = group.plan.gather(self._arrays, chosen, width, pad_id)
         number = fields.pop("number")
         is_example = number >= 0
         number = np.where(is_example, group.first_number + number.astype(np.int64), 0)

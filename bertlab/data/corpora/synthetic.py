@@ -9,9 +9,9 @@ A document is made in five draws:
 4. every further state, from the row `transition[t, state before]`, across sentence ends;
 5. every word, from `emission[its state]`.
 
-Lengths depend on nothing, and words do not depend on them. `initial[t]` is the stationary
-distribution of `transition[t]`, so every stretch of a document has the distribution of its first
-words. Exact inference is the forward and backward recursions over S states, once per topic.
+Lengths depend on nothing, and words do not depend on them. Every stretch of a document has the
+distribution of its first words. Exact inference is the forward and backward recursions over S
+states, once per topic.
 
 Words are `w0`, `w1`, ... For one token per word use `tokenizer.kind=words` and a
 `tokenizer.vocab_size` of 5 more than `synthetic.vocab_size`. Ids follow the words' frequency, so
@@ -19,6 +19,7 @@ map them with `tokenizer.encode_words(language.words)`.
 """
 
 import hashlib
+import itertools
 import json
 from bisect import bisect
 from collections.abc import Iterator
@@ -39,7 +40,7 @@ class Language:
 
     Attributes:
         topic_prior: [T], P(topic), once a document.
-        initial: [T, S], P(first state | topic).
+        initial: [T, S], P(first state | topic), the stationary distribution of `transition`.
         transition: [T, S, S], P(next state | topic, state).
         emission: [S, V], P(word | state), the same for all topics.
         sentence_lengths: [N], P(a sentence has n words) at n - 1.
@@ -94,9 +95,12 @@ def language(
     rng = np.random.default_rng(sequence)
     emission = _peaked_rows(rng, (states, vocab_size))
     transition = _peaked_rows(rng, (topics, states, states))
+    # p · (I - transition) = 0 has one equation too many; adding p · 1 = 1 to each of them leaves
+    # one solution.
+    equations = np.eye(states) - np.swapaxes(transition, -1, -2) + 1
     return Language(
         topic_prior=np.full(topics, 1 / topics),
-        initial=_stationary(transition),
+        initial=np.linalg.solve(equations, np.ones((topics, states, 1)))[..., 0],
         transition=transition,
         emission=emission,
         sentence_lengths=_uniform_lengths(*sentence_words),
@@ -146,26 +150,18 @@ class SyntheticCorpus:
         vocabulary = self.language.words
         for index in range(self._documents):
             sample = self.sample(index)
-            words = iter([vocabulary[word] for word in sample.words])
+            words = iter(sample.words)
             parts = [
-                " ".join(next(words) for _ in range(length)) for length in sample.sentence_lengths
+                "".join(f" {vocabulary[word]}" for word in itertools.islice(words, length))
+                for length in sample.sentence_lengths
             ]
-            yield Document(f"synthetic:{index}", (parts[0], *(f" {part}" for part in parts[1:])))
+            yield Document(f"synthetic:{index}", (parts[0][1:], *parts[1:]))
 
 
 def _peaked_rows(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     # Only `random` is used: NumPy promises no stable stream for its other distributions.
     weights = rng.random(shape) ** 24
     return 0.95 * weights / weights.sum(axis=-1, keepdims=True) + 0.05 / shape[-1]
-
-
-def _stationary(transition: np.ndarray) -> np.ndarray:
-    """[T, S] p with p = p · transition and sum 1, by one linear system a topic."""
-    states = transition.shape[-1]
-    # p · (I - transition) = 0 has one equation too many; adding p · 1 = 1 to each of them leaves
-    # one solution.
-    equations = np.eye(states) - np.swapaxes(transition, -1, -2) + 1
-    return np.linalg.solve(equations, np.ones((*transition.shape[:-1], 1)))[..., 0]
 
 
 def _uniform_lengths(shortest: int, longest: int) -> np.ndarray:

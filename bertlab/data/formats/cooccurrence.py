@@ -23,12 +23,7 @@ _CHUNK_PAIRS = 1 << 24
 
 @dataclass(frozen=True)
 class EntryPlan:
-    """Rows of L entries, the last one padded.
-
-    Attributes:
-        entries: `ENTRY` [N].
-        length: L.
-    """
+    """Rows of `length` entries (`ENTRY` [N]), the last one padded."""
 
     entries: np.ndarray
     length: int
