@@ -24,7 +24,7 @@ constituents.
 """
 
 import systems
-from common import LAST_PIECE, SAME_ROWS, claims, config_name, read_setting
+from common import LAST_PIECE, SAME_ROWS, config_name, read_setting, table_claims
 
 from bertlab.contrib.edges import KIND
 from bertlab.studies.axes import axis, chain, product
@@ -35,17 +35,8 @@ LAYERS = {"lexical": "layer:0", "top": "last", "mix": "scalar_mix", "cat": "conc
 PUBLISHED = Published(
     source="Tenney et al. 2019, development sets, from their notebook (nyu-mll/jiant,"
     " probing/analysis_edgeprobe_ICLR_camera_ready.ipynb)",
-    columns=(
-        "POS",
-        "constituents",
-        "dependencies",
-        "entities",
-        "SRL",
-        "coref",
-        "SPR1",
-        "SPR2",
-        "Winograd",
-        "relations",
+    columns="POS|constituents|dependencies|entities|SRL|coref|SPR1|SPR2|Winograd|relations".split(
+        "|"
     ),
     rows={
         "static, lexical": (85.9, 55.2, 76.9, 89.3, 57.2, 73.5, 76.3, 80.7, 53.2, 56.4),
@@ -61,15 +52,15 @@ PUBLISHED = Published(
     note="F1; BERT-Base uncased; static: GloVe, of words. ELMo's lexical layer reads characters."
     " Table 2 has the test sets.",
 )
-FINDINGS = (
-    ("ELMo, mix", "ELMo, lexical", "SRL 89.9 and 72.9, relations 77.4 and 53.3"),
-    ("GPT, mix", "GPT, lexical", "SRL 89.3 and 66.3, relations 82.2 and 58.8"),
-    ("BERT, mix", "BERT, lexical", "SRL 90.9 and 74.0, relations 83.2 and 57.5"),
-    ("BERT, mix", "ELMo, mix", "coreference 90.5 and 84.8, relations 83.2 and 77.4"),
-    ("BERT, mix", "GPT, mix", "constituents 86.6 and 84.1, coreference 90.5 and 86.2"),
-    ("BERT, mix", "BERT, cat", "constituents 86.6 and 83.5, relations 83.2 and 79.5"),
+CLAIMS = table_claims(
+    PUBLISHED,
+    ("ELMo, mix", "ELMo, lexical", ("SRL", "relations"), (KIND,)),
+    ("GPT, mix", "GPT, lexical", ("SRL", "relations"), (KIND,)),
+    ("BERT, mix", "BERT, lexical", ("SRL", "relations"), (KIND,)),
+    ("BERT, mix", "ELMo, mix", ("coref", "relations"), (KIND,)),
+    ("BERT, mix", "GPT, mix", ("constituents", "coref"), (KIND,)),
+    ("BERT, mix", "BERT, cat", ("constituents", "relations"), (KIND,)),
 )
-CLAIMS = claims(PUBLISHED.source, *((*finding, (KIND,)) for finding in FINDINGS))
 # jiant's config/defaults.conf, edges-tmpl; the tasks with a validation each 100 steps, and a
 # hundred of them.
 JIANT = {

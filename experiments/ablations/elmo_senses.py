@@ -20,7 +20,7 @@ and the embeddings last in both. On senses the first sense is a strong answer, a
 hard to beat.
 """
 
-from common import LAST_PIECE, claims, read_setting
+from common import LAST_PIECE, read_setting, table_claims
 
 from bertlab.config import papers
 from bertlab.contrib.senses import KIND
@@ -39,10 +39,10 @@ PUBLISHED = Published(
     },
     note="No variants here: WordNet 1st sense; CoVe, first layer; CoVe, second layer.",
 )
-CLAIMS = claims(
-    PUBLISHED.source,
-    ("biLM, second layer", "biLM, first layer", "WSD F1 69.0 and 67.4", (KIND,)),
-    ("biLM, first layer", "biLM, second layer", "POS 97.3 and 96.8", ("tagging",)),
+CLAIMS = table_claims(
+    PUBLISHED,
+    ("biLM, second layer", "biLM, first layer", "WSD F1", (KIND,)),
+    ("biLM, first layer", "biLM, second layer", "PTB POS", ("tagging",)),
 )
 
 

@@ -18,7 +18,7 @@ it may not be.
 """
 
 import gpt
-from common import claims, read_setting
+from common import read_setting, table_claims
 
 from bertlab.config import papers
 from bertlab.studies.study import Published
@@ -34,15 +34,11 @@ PUBLISHED = Published(
     },
     note="12 layers, 768 wide, BooksCorpus.",
 )
-CLAIMS = claims(
-    PUBLISHED.source,
-    ("full", "no pre-training", "74.7 and 59.9, on average"),
-    ("full", "LSTM with auxiliary LM", "74.7 and 69.1, on average; MRPC 82.3 and 83.2"),
-    (
-        "full",
-        "no auxiliary LM",
-        "MNLI 81.8 and 81.1, QQP 70.3 and 69.8, but 74.7 and 75.0 on average",
-    ),
+CLAIMS = table_claims(
+    PUBLISHED,
+    ("full", "no pre-training", "Average"),
+    ("full", "LSTM with auxiliary LM", ("Average", "MRPC F1")),
+    ("full", "no auxiliary LM", ("MNLI", "QQP F1", "Average")),
 )
 
 

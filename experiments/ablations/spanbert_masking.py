@@ -16,7 +16,7 @@ a text, less elsewhere; one document per row above pairs with NSP. SBO helps mos
 compares spans (coreference).
 """
 
-from common import ONE_LENGTH, claims, read_setting
+from common import ONE_LENGTH, read_setting, table_claims
 
 from bertlab.config import papers
 from bertlab.studies.study import Published
@@ -48,20 +48,12 @@ PUBLISHED = Published(
     },
     note="Named entities and Noun phrases have no variant here: such masks need a parser.",
 )
-CLAIMS = claims(
-    PUBLISHED.source,
-    (
-        "Geometric spans",
-        "Subword tokens",
-        "SQuAD 2.0 85.4 and 83.8, QNLI 93.3 and 92.5, but coreference 76.4 and 77.7",
-    ),
-    ("Geometric spans", "Whole words", "SQuAD 2.0 85.4 and 84.3, QNLI 93.3 and 92.8"),
-    ("Geometric spans (1seq)", "Geometric spans", "SQuAD 2.0 86.7 and 85.4, QNLI 93.8 and 93.3"),
-    (
-        "Geometric spans (1seq) + SBO",
-        "Geometric spans (1seq)",
-        "coreference 79.0 and 76.3, SQuAD 2.0 86.8 and 86.7",
-    ),
+CLAIMS = table_claims(
+    PUBLISHED,
+    ("Geometric spans", "Subword tokens", ("SQuAD 2.0 F1", "QNLI", "Coreference")),
+    ("Geometric spans", "Whole words", ("SQuAD 2.0 F1", "QNLI")),
+    ("Geometric spans (1seq)", "Geometric spans", ("SQuAD 2.0 F1", "QNLI")),
+    ("Geometric spans (1seq) + SBO", "Geometric spans (1seq)", ("Coreference", "SQuAD 2.0 F1")),
 )
 
 

@@ -9,7 +9,7 @@ Expect: the mean above both.
 """
 
 import ulmfit
-from common import claims
+from common import table_claims
 
 from bertlab.studies.study import Published
 
@@ -19,7 +19,7 @@ PUBLISHED = Published(
     rows={"forward": (5.30,), "average": (4.58,)},
     note="Errors: lower is better.",
 )
-CLAIMS = claims(PUBLISHED.source, ("average", "forward", "errors of 4.58 and 5.30 % on IMDb"))
+CLAIMS = table_claims(PUBLISHED, ("average", "forward", "IMDb"))
 
 
 def get_study(arguments=None):

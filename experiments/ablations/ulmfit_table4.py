@@ -16,7 +16,7 @@ Expect: the less text the task has, the more pretraining helps (TREC-6 has least
 """
 
 import ulmfit
-from common import claims
+from common import table_claims
 
 from bertlab.studies.study import Published
 
@@ -26,14 +26,7 @@ PUBLISHED = Published(
     rows={"without pretraining": (5.63, 10.67, 5.52), "with pretraining": (5.00, 5.69, 5.38)},
     note="Errors: lower is better.",
 )
-CLAIMS = claims(
-    PUBLISHED.source,
-    (
-        "with pretraining",
-        "without pretraining",
-        "errors of 5.69 and 10.67 % on TREC-6, 5.00 and 5.63 % on IMDb",
-    ),
-)
+CLAIMS = table_claims(PUBLISHED, ("with pretraining", "without pretraining", ("TREC-6", "IMDb")))
 
 
 def get_study(arguments=None):

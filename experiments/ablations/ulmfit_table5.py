@@ -8,7 +8,7 @@ Expect: the vanilla model is not far behind on larger tasks, and further behind 
 """
 
 import ulmfit
-from common import claims
+from common import table_claims
 
 from bertlab.studies.study import Published
 
@@ -19,10 +19,7 @@ PUBLISHED = Published(
     rows={"vanilla": (5.98, 7.41, 5.76), "AWD-LSTM": (5.00, 5.69, 5.38)},
     note="Errors: lower is better.",
 )
-CLAIMS = claims(
-    PUBLISHED.source,
-    ("AWD-LSTM", "vanilla", "errors of 5.69 and 7.41 % on TREC-6, 5.00 and 5.98 % on IMDb"),
-)
+CLAIMS = table_claims(PUBLISHED, ("AWD-LSTM", "vanilla", ("TREC-6", "IMDb")))
 
 
 def get_study(arguments=None):

@@ -12,7 +12,7 @@ hurts unless it has both discr and stlr.
 """
 
 import ulmfit
-from common import claims
+from common import table_claims
 
 from bertlab.studies.study import Published
 
@@ -27,15 +27,11 @@ PUBLISHED = Published(
     },
     note="Errors: lower is better.",
 )
-CLAIMS = claims(
-    PUBLISHED.source,
-    (
-        "full + discr + stlr",
-        "no LM fine-tuning",
-        "errors of 5.69 and 6.38 % on TREC-6, 5.00 and 6.99 % on IMDb",
-    ),
-    ("full + discr + stlr", "full", "errors of 5.69 and 6.54 % on TREC-6, 5.00 and 5.86 % on IMDb"),
-    ("full + discr", "full", "errors of 6.36 and 6.54 % on TREC-6, 5.55 and 5.86 % on IMDb"),
+CLAIMS = table_claims(
+    PUBLISHED,
+    ("full + discr + stlr", "no LM fine-tuning", ("TREC-6", "IMDb")),
+    ("full + discr + stlr", "full", ("TREC-6", "IMDb")),
+    ("full + discr", "full", ("TREC-6", "IMDb")),
 )
 
 

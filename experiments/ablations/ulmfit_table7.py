@@ -13,7 +13,7 @@ is best on all three tasks, or within noise of the best. No single part is best 
 """
 
 import ulmfit
-from common import claims
+from common import table_claims
 
 from bertlab.studies.study import Published
 
@@ -34,29 +34,13 @@ PUBLISHED = Published(
     },
     note="Errors: lower is better.",
 )
-CLAIMS = claims(
-    PUBLISHED.source,
-    (
-        "freez + discr + stlr",
-        "from scratch",
-        "errors of 5.69 and 13.36 % on TREC-6, 5.00 and 9.93 % on IMDb",
-    ),
-    (
-        "freez + discr + stlr",
-        "full",
-        "errors of 5.69 and 6.86 % on TREC-6, 5.00 and 6.87 % on IMDb",
-    ),
-    (
-        "freez + discr + stlr",
-        "last",
-        "errors of 5.69 and 16.09 % on TREC-6, 5.00 and 6.49 % on IMDb",
-    ),
-    (
-        "freez + discr + stlr",
-        "chain-thaw",
-        "errors of 5.69 and 6.71 % on TREC-6, 5.00 and 5.39 % on IMDb",
-    ),
-    ("full + discr", "full", "errors of 6.21 and 6.86 % on TREC-6, 5.57 and 6.87 % on IMDb"),
+CLAIMS = table_claims(
+    PUBLISHED,
+    ("freez + discr + stlr", "from scratch", ("TREC-6", "IMDb")),
+    ("freez + discr + stlr", "full", ("TREC-6", "IMDb")),
+    ("freez + discr + stlr", "last", ("TREC-6", "IMDb")),
+    ("freez + discr + stlr", "chain-thaw", ("TREC-6", "IMDb")),
+    ("full + discr", "full", ("TREC-6", "IMDb")),
 )
 
 
