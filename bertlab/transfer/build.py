@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import PartitionSpec
+from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from bertlab.data.tokenizers import load_tokenizer
@@ -50,35 +51,31 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experim
     tokenizer = load_tokenizer(run.tokenizer)
     shape = model_shape(config.model, embedded_tokens(config, tokenizer))
     check(config, shape, tasks, run)
-    rows, heads, tables, texts = {split: {} for split in SPLITS}, {}, {}, 1
+    rows, heads, tables = {split: {} for split in SPLITS}, {}, {}
     for number, (name, (task, data)) in enumerate(tasks.items()):
-        kind, vectors = find_kind(task.kind), find_vectors(config, name, data)
-        layout = layout_of(config, name, data, vectors)
+        kind, (layout, tables[name]) = find_kind(task.kind), layout_of(config, name, data)
         inputs = Inputs(tokenizer, layout)
         for split in SPLITS:
             rows[split][name] = kind.rows(inputs, data.examples[split], task.symmetric)
-        own_texts = max(rows[split][name].texts for split in SPLITS)
-        texts = max(texts, own_texts)
-        tables[name] = np.zeros((0, 0), np.float32) if vectors is None else vectors.table
         heads[name] = kind.build_head(
             {key: config.objectives[name][key] for key in kind.settings()},
             number=number,
             classes=len(data.labels),
-            texts=own_texts,
+            texts=max(rows[split][name].texts for split in SPLITS),
             word_types=1 + len(layout.word_ids or {}),
             vector_rows=tables[name].shape[0],
             vector_width=tables[name].shape[1],
         )
     if LANGUAGE_MODEL in config.objectives and any(weights_of(config.objectives[LANGUAGE_MODEL])):
+        texts = max(made.texts for split in SPLITS for made in rows[split].values())
         heads[LANGUAGE_MODEL] = AuxiliaryLanguageModel(texts=texts)
-    every = {split: joined([made.rows for made in rows[split].values()]) for split in SPLITS}
-    cut = {split: {name: made.cut for name, made in rows[split].items()} for split in SPLITS}
 
-    process = jax.process_index(), jax.process_count()
-    batches = {
-        split: Batches(every[split], config.data, tokenizer.pad_id, *process) for split in SPLITS
-    }
-    data_hash, train = "-".join(batches[split].hash for split in SPLITS), batches["train"]
+    every, batches = {}, {}
+    for split in SPLITS:
+        every[split] = joined([made.rows for made in rows[split].values()])
+        process = jax.process_index(), jax.process_count()
+        batches[split] = Batches(every[split], config.data, tokenizer.pad_id, *process)
+    data_hash, train = "-".join(made.hash for made in batches.values()), batches["train"]
     if config.transfer.features:
         body, stored = with_stored_states(config, batches, every)
         train, evaluations = stored["train"], {s: stored[s] for s in ("valid", "test")}
@@ -90,6 +87,7 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experim
     weights = {name: weights_of(config.objectives[name]) for name in heads}
     steps, size = config.train.steps, config.data.batch_size
     axes = functools.partial(program.logical_axes, evaluations["valid"][0])
+    cut = {split: {name: made.cut for name, made in rows[split].items()} for split in SPLITS}
     return Experiment(
         config=config,
         program=program,
@@ -106,31 +104,24 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experim
 def check(config: ConfigDict, shape, tasks: Tasks, run: RunDirectory) -> None:
     """Refuses what would train something else than the config reads."""
     transfer, model = config.transfer, config.model
-    for key, choices in (("layout", LAYOUTS), ("word_piece", ("auto", "first", "last"))):
-        if transfer[key] not in choices:
-            raise UserError(
-                f"config.transfer.{key}={transfer[key]!r} is not one of {', '.join(choices)}"
-            )
-    if config.data.seq_len > longest_text(shape):
+    if transfer.layout not in LAYOUTS:
+        raise UserError(f"config.transfer.layout={transfer.layout!r} is not one of {LAYOUTS}")
+    if config.data.seq_len > (longest := longest_text(shape)):
         raise UserError(
-            f"config.data.seq_len={config.data.seq_len} is more than the model's"
-            f" {longest_text(shape)} positions; lower it"
+            f"config.data.seq_len={config.data.seq_len} is more than the model's {longest}"
+            " positions; lower it"
         )
-    changed = transfer.random or transfer.layers is not None
-    if transfer.features and (changed or config.lora.rank or jax.process_count() > 1):
+    is_whole = not transfer.random and transfer.layers is None
+    if transfer.features and not (is_whole and not config.lora.rank and jax.process_count() == 1):
         raise UserError(
             "config.transfer.features=True stores the run's own states in one process; omit"
             " transfer.random, transfer.layers and lora"
         )
-    if transfer.head and (len(tasks) > 1 or changed or transfer.features):
+    is_alone = is_whole and len(tasks) == 1 and not transfer.features
+    if transfer.head and not (is_alone and transfer.head in heads_of(run)):
         raise UserError(
-            f"config.transfer.head={transfer.head!r} continues one task's head on the run's whole"
-            " body; omit other tasks, random, features and layers"
-        )
-    if transfer.head and transfer.head not in heads_of(run):
-        raise UserError(
-            f"config.transfer.head={transfer.head!r}: {run} has the heads"
-            f" {', '.join(heads_of(run)) or 'of no task'}; name another, or leave it empty"
+            f"config.transfer.head={transfer.head!r} is the head of one of {heads_of(run)} in {run}"
+            " for one task on the whole body; omit other tasks, random, features and layers"
         )
     if not transfer.random:
         require_same_model(model, run_config(run.path).model, run)
@@ -152,28 +143,28 @@ def without_dropout(shape):
     return dataclasses.replace(shape, **{name: 0.0 for name in names if name.endswith("dropout")})
 
 
-def find_vectors(config: ConfigDict, name: str, data: TaskData) -> WordVectors | None:
-    """The pretrained vectors of the words of a task, if its head reads them."""
-    if not (run := config.objectives[name].get(WORD_VECTORS)):
-        return None
-    splits = data.examples.values()
-    words = {word for examples in splits for example in examples for word in example.words}
-    vectors = word_vectors(run, words)
-    print(f"{vectors.found} of {name}'s {len(words)} words have a vector in {run}", flush=True)
-    return vectors
-
-
-def layout_of(config: ConfigDict, name: str, data: TaskData, vectors: WordVectors | None) -> Layout:
-    """How the config's model reads the examples of a task."""
+def layout_of(
+    config: ConfigDict, name: str, data: TaskData
+) -> tuple[Layout, Float[np.ndarray, "R E"]]:
+    """How the config's model reads the examples of a task, and the table of its pretrained word
+    vectors, an empty one if its head reads none."""
     entry, transfer, word_ids = config.objectives[name], config.transfer, None
+    words = {
+        split: {word for example in examples for word in example.words}
+        for split, examples in data.examples.items()
+    }
     if entry.get("word_width"):
-        seen = {word for example in data.examples["train"] for word in example.words}
-        word_ids = {word: number for number, word in enumerate(sorted(seen), 1)}
+        word_ids = {word: number for number, word in enumerate(sorted(words["train"]), 1)}
+    vectors = WordVectors(None, np.zeros((0, 0), np.float32), 0)
+    if run := entry.get(WORD_VECTORS):
+        words = set().union(*words.values())
+        vectors = word_vectors(run, words)
+        print(f"{vectors.found} of {name}'s {len(words)} words have a vector in {run}", flush=True)
     sees_both = "both" in sides_of(config.model.family, model_direction(config.model))
-    return Layout(
+    layout = Layout(
         name=transfer.layout,
         seq_len=config.data.seq_len,
-        first_piece=sees_both if transfer.word_piece == "auto" else transfer.word_piece == "first",
+        first_piece={"auto": sees_both, "first": True, "last": False}[transfer.word_piece],
         characters=config.data.characters,
         double_separator=bool(config.model.position_offset),
         doc_stride=transfer.doc_stride,
@@ -181,8 +172,9 @@ def layout_of(config: ConfigDict, name: str, data: TaskData, vectors: WordVector
         document_context=transfer.document_context,
         spelling=entry.get("spelling", False),
         word_ids=word_ids,
-        vector_ids=vectors and vectors.ids,
+        vector_ids=vectors.ids,
     )
+    return layout, vectors.table
 
 
 def heads_of(run: RunDirectory) -> list[str]:
@@ -230,18 +222,16 @@ def matched_heads(
 ) -> dict[str, tuple[str, list[int]]]:
     """Of each task that goes on with a head of the run: its name there, and its number of each of
     the task's classes."""
-    heads, theirs, matched = heads_of(run), run.read("classes", {}), {}
+    heads = heads_of(run) if transfer.layers is None else []
+    classes, matched = run.read("classes", {}), {}
     for name, (_, data) in tasks.items():
-        head = transfer.head or name
-        if head not in heads or transfer.layers is not None:
+        if (head := transfer.head or name) not in heads:
             continue
-        if sorted(theirs[head]) == sorted(data.labels):
-            matched[name] = head, [theirs[head].index(label) for label in data.labels]
+        theirs = classes[head]
+        if sorted(theirs) == sorted(data.labels):
+            matched[name] = head, [theirs.index(label) for label in data.labels]
             continue
-        differ = (
-            f"the classes of the head '{head}' of {run} are {', '.join(theirs[head])}, and those of"
-            f" task '{name}' are {', '.join(data.labels)}"
-        )
+        differ = f"the head '{head}' of {run} has the classes {theirs}, and '{name}' {data.labels}"
         if transfer.head:
             raise UserError(f"config.transfer.head={head!r}: {differ}; leave it empty")
         print(f"{differ}; the task begins with a new head", flush=True)
@@ -263,12 +253,11 @@ def with_new_tokens(trained, fresh):
     """The run's tree with the fresh rows of the delimited layout's tokens in tables that lack
     them."""
     new = {parameter_name(path): leaf for path, leaf in jax.tree.leaves_with_path(fresh)}
-    count = len(NEW_TOKENS)
 
     def extended(path, leaf):
         table = new.get(parameter_name(path), leaf)
-        if leaf.ndim and len(table) == len(leaf) + count:
-            return np.concatenate([leaf, table[-count:]])
+        if leaf.ndim and len(table) == len(leaf) + len(NEW_TOKENS):
+            return np.concatenate([leaf, table[len(leaf) :]])
         return leaf
 
     return jax.tree.map_with_path(extended, trained)
