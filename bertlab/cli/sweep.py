@@ -12,7 +12,7 @@ def add_arguments(parser):
     parser.add_argument("--study", required=True, help="FILE.py or FILE.py:key=value,key=value")
     parser.add_argument("--workdir", required=True, help="the study's directory")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--launcher", default="local", help="local, slurm or ray")
+    parser.add_argument("--launcher", default="local", choices=("local", "slurm", "ray"))
     parser.add_argument(
         "--launcher_options",
         default="",

@@ -14,6 +14,7 @@ import pandas as pd
 
 from bertlab.studies import comparisons
 from bertlab.studies.records import Results
+from bertlab.studies.selection import Search
 from bertlab.transfer.cut import cut_lines
 
 NEAR_GUESSING = 0.97  # of what guessing by frequency costs
@@ -75,14 +76,13 @@ def diverged(results: Results) -> Iterator[str]:
 def edge_of_rates(results: Results) -> Iterator[str]:
     """Selected pretraining rates with no candidate on one side."""
     edges = []
-    for search in results.study.get("searches", ()):
-        losses = {}
-        for name, rate in search["candidates"].items():
-            record = results.by_stage.get((name, "pretrain", ""), {})
-            losses[rate] = record.get("scores", {}).get("valid", {}).get("loss", math.inf)
-        rate = min(losses, key=lambda rate: (losses[rate], rate))
-        if rate in (min(losses), max(losses)):
-            edges.append(f"{search['variant']} ({rate:g})")
+    for search in [Search(**search) for search in results.study.get("searches", ())]:
+        losses, rates = {}, list(search.candidates.values())
+        for name in search.candidates:
+            scores = results.by_stage.get((name, "pretrain", ""), {}).get("scores", {})
+            losses[name] = scores.get("valid", {}).get("loss", math.inf)
+        if (rate := search.selected(losses)) in (rates[0], rates[-1]):
+            edges.append(f"{search.variant} ({rate:g})")
     if edges:
         yield f"The selected pretraining rate is the lowest or highest tried: {_listing(edges)}."
 

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from bertlab.models.flops import flops_per_token
 from bertlab.models.presets import model_shape
 from bertlab.studies.equal import pretraining_cost
-from bertlab.studies.selection import make_plan
+from bertlab.studies.plan import make_plan
 from bertlab.studies.study import Study
 
 

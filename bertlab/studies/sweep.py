@@ -4,27 +4,21 @@ A study with `rates` first selects each variant's pretraining rate. A run that t
 another one waits for it. All state is in the runs' directories, so the same command resumes.
 """
 
-import json
 import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from ml_collections import ConfigDict
-
-from bertlab.config.load import flatten
 from bertlab.data.batches import Batches
 from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
 from bertlab.files import json_line, write_json
 from bertlab.studies.launchers import Launcher
 from bertlab.studies.launchers.local import Local
-from bertlab.studies.runs import RunSpec, Stage, is_finished
-from bertlab.studies.selection import Plan, Search, make_plan
+from bertlab.studies.plan import Plan, make_plan
+from bertlab.studies.runs import RunSpec, is_finished
 from bertlab.studies.study import Study
 from bertlab.studies.worker import write_run
-from bertlab.train.loop import MAY_CHANGE
 from bertlab.train.phases import phase_configs
 from bertlab.train.run_directory import RunDirectory
 
@@ -48,26 +42,24 @@ def sweep(study: Study, workdir: str | Path, launcher: Launcher | None = None) -
     workdir, launcher, failures = Path(workdir), launcher or Local(1), {}
     plan = make_plan(study, workdir)
     if plan.searches:
-        write_json(workdir / "study.json", study.describe(plan.runs, plan.searches))
-        ended = {name for search in plan.searches for name in search.losses(workdir)}
         check_trained(plan, plan.candidates, workdir)
+        write_json(workdir / "study.json", study.describe(plan.runs, plan.searches))
         # One that diverged is not tried again.
+        ended = {name for search in plan.searches for name in search.losses(workdir)}
         candidates = [run for run in plan.candidates if run.name not in ended]
         failures |= run_all(candidates, workdir, launcher)
-        for search in plan.searches:
-            print_selected(search, workdir)
         plan = make_plan(study, workdir)
-    undecided = {
-        name for search in plan.searches if not search.selected(workdir) for name in search.runs
-    }
-    decided = [run for run in plan.runs if run.name not in undecided]
-    check_trained(plan, decided, workdir)
+        for search in plan.searches:
+            losses = search.losses(workdir)
+            print(f"pretraining rate of {search.variant}: {search.selected(losses)}; {losses}")
+        failures |= dict.fromkeys(plan.undecided, "no pretraining rate could be selected")
+    runs = [run for run in plan.runs if run.name not in plan.undecided]
+    check_trained(plan, runs, workdir)
     write_json(workdir / "study.json", study.describe(plan.runs, plan.searches))
-    failures |= run_all(decided, workdir, launcher)
-    failures |= dict.fromkeys(undecided, "no pretraining rate could be selected")
+    failures |= run_all(runs, workdir, launcher)
     for name, reason in failures.items():
         print(f"{name} failed: {reason} (log: {workdir / name / 'log.txt'})")
-    done = sum(not run.unfinished(workdir) for run in decided)
+    done = sum(not run.unfinished(workdir) for run in runs)
     print(f"{study.name}: {done} of {len(plan.runs)} runs are finished; bertlab report {workdir}")
     return done == len(plan.runs)
 
@@ -116,51 +108,26 @@ def check_trained(plan: Plan, runs: Sequence[RunSpec], workdir: Path) -> None:
     """Prepares the runs' texts; refuses stages that were trained with other settings or data."""
     texts = {}
     for run in runs:
-        for stage, config in plan.configs[run.name].items():
-            directory = RunDirectory(run.directory(workdir, *stage))
-            reads_text = stage[0] == "pretrain" and config.train.steps
+        for (stage, task), config in plan.configs[run.name].items():
+            directory = RunDirectory(run.directory(workdir, stage, task))
+            reads_text = stage == "pretrain" and config.train.steps
             key = json_line(config.data.to_dict() | {"seed": 0})
             if reads_text and key not in texts:
                 texts[key] = prepare(config.data)
             if not directory.steps() and not is_finished(directory.path):
                 continue  # it has trained nothing
-            check_config(directory, config, stage)
-            first = run.directory(workdir, *run.beginning(*stage))
-            if stage[0] != "pretrain" and not run.existing and not is_finished(first):
-                raise UserError(f"{directory} began with {first}, which is gone; delete it as well")
+            # A budget sets the steps; a later stage is known by its run's name, wherever it lies.
+            but = ["train.steps"] if config.train.get("budget") else []
+            if stage != "pretrain":
+                but += ["seed", "data.seed", "init_from"]
+            directory.require_config(config, but)
             if reads_text:
-                today = [Batches(texts[key], of.data).hash for _, of in phase_configs(config)]
-                check_equal(directory, "other data", directory.read("data")["data_hash"], today)
+                hashes = [Batches(texts[key], of.data).hash for _, of in phase_configs(config)]
+                directory.require_data(hashes)
+            first = run.directory(workdir, *run.beginning(stage, task))
+            if stage != "pretrain" and not run.existing and not is_finished(first):
+                raise UserError(f"{directory} began with {first}, which is gone; delete it as well")
         if run.averages and len(run.unfinished(workdir)) < len(run.downstream):
             before = RunDirectory(workdir / run.name).read("run")["averages"]
-            check_equal(workdir / run.name, "averages", before, list(run.averages))
-
-
-def check_config(directory: RunDirectory, config: ConfigDict, stage: Stage) -> None:
-    """Refuses a stage that was trained with another config."""
-    before, now = flatten(directory.config()), flatten(json.loads(json_line(config.to_dict())))
-    ignored = {"train.steps"} if now.get("train.budget") else set()  # which sets them
-    if stage[0] != "pretrain":
-        ignored |= {"seed", "data.seed", "init_from"}  # a run's name and place
-    for key in sorted((before.keys() | now.keys()) - ignored):
-        if not MAY_CHANGE.fullmatch(key):
-            check_equal(directory, key, before.get(key), now.get(key))
-
-
-def check_equal(directory: RunDirectory, key: str, before: Any, now: Any) -> None:
-    """Refuses a stage in which something was different."""
-    if before != now:
-        raise UserError(
-            f"{directory} was trained with {key}={before!r}, not {now!r}; give another --workdir,"
-            " or delete it to train it again"
-        )
-
-
-def print_selected(search: Search, workdir: Path) -> None:
-    """Prints the losses of a search and the selected rate."""
-    losses, rate = search.losses(workdir), search.selected(workdir)
-    texts = [f"{of:g}: {losses.get(name, 'unfinished')}" for name, of in search.candidates.items()]
-    end = ", at the end of its candidates" if rate and search.at_the_end(rate) else ""
-    print(
-        f"pretraining rate of {search.variant}: {rate}{end} (validation loss: {'; '.join(texts)})"
-    )
+            if before != list(run.averages):
+                raise UserError(f"{workdir / run.name} averages {', '.join(before)}; delete it")

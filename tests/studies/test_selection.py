@@ -9,7 +9,8 @@ import pytest
 from bertlab.errors import Diverged, UserError
 from bertlab.files import write_json
 from bertlab.studies.comparisons import select_labels
-from bertlab.studies.selection import Search, make_plan
+from bertlab.studies.plan import make_plan
+from bertlab.studies.selection import Search
 from bertlab.studies.study import RATE, Study
 from bertlab.studies.worker import execute_directory, write_run
 
@@ -39,12 +40,8 @@ def search_of(tmp_path, losses, status=""):
     ],
 )
 def test_the_lowest_loss_wins_of_equal_ones_the_smaller_rate(tmp_path, losses, status, expected):
-    assert search_of(tmp_path, losses, status).selected(tmp_path) == expected
-
-
-def test_a_rate_at_the_end_of_its_candidates_is_noticed(tmp_path):
-    search = search_of(tmp_path, {0.01: 1.0, 0.02: 1.0, 0.04: 1.0})
-    assert [search.at_the_end(rate) for rate in (0.01, 0.02, 0.04)] == [True, False, True]
+    search = search_of(tmp_path, losses, status)
+    assert search.selected(search.losses(tmp_path)) == expected
 
 
 def test_a_run_whose_loss_is_not_finite_has_diverged(tmp_path):

@@ -1,10 +1,13 @@
 """What starts the runs of a sweep: processes here, jobs of SLURM, tasks of Ray."""
 
+import pkgutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from bertlab.errors import UserError
+
+LAUNCHERS = {"local": "local:Local", "slurm": "slurm:Slurm", "ray": "ray:Ray"}
 
 
 class Job(NamedTuple):
@@ -20,11 +23,7 @@ class Job(NamedTuple):
 
 
 class Launcher(Protocol):
-    """Starts runs.
-
-    Attributes:
-        jobs: At most so many at a time.
-    """
+    """Starts runs, at most `jobs` at a time."""
 
     jobs: int
 
@@ -33,17 +32,9 @@ class Launcher(Protocol):
 
 
 def build_launcher(name: str, jobs: int, options: Mapping[str, Any]) -> Launcher:
-    """A launcher by name: local, slurm or ray."""
+    """A launcher of `LAUNCHERS`."""
     try:
-        if name == "local":
-            from bertlab.studies.launchers.local import Local as Chosen
-        elif name == "slurm":
-            from bertlab.studies.launchers.slurm import Slurm as Chosen
-        elif name == "ray":
-            from bertlab.studies.launchers.ray import Ray as Chosen
-        else:
-            raise UserError(f"--launcher={name}: choose local, slurm or ray")
+        return pkgutil.resolve_name(f"{__name__}.{LAUNCHERS[name]}")(jobs, **options)
     except ImportError as error:
         message = f"--launcher={name}: pip install 'bertlab[{name}]' ({error})"
         raise UserError(message) from None
-    return Chosen(jobs, **options)
