@@ -19,6 +19,8 @@ _ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 _CODAH = ("category", "prompt", "choice0", "choice1", "choice2", "choice3", "label")
 _STORY = ("InputSentence1", "InputSentence2", "InputSentence3", "InputSentence4")
 _QUIZ = ("RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2")
+# Devlin et al. 2019, section 4.3.
+_SQUAD_2 = {"bert_paper": {"data.batch_size": 48, "transfer.epochs": 2.0}}
 _TREEBANK = {
     "train": "*-ud-train*.conllu",
     "valid": "*-ud-dev*.conllu",
@@ -67,7 +69,7 @@ TASKS = (
     _superglue("boolq", "BoolQ", "question", "passage", ("false", "true"), metrics="accuracy"),
     _superglue("cb", "CB", "premise", "hypothesis", _THREE_WAY),
     squad("squad1", train="train-v1.1.json", valid="dev-v1.1.json"),
-    squad("squad2", train="train-v2.0.json", valid="dev-v2.0.json", may_lack_answer=True),
+    squad("squad2", train="train-v2.0.json", valid="dev-v2.0.json", recipes=_SQUAD_2),
     # The continuation begins with the subject of the second sentence (Devlin et al., section 4.4).
     multiple_choice(
         "swag", "sent1", _ENDINGS, "label", stem="sent2", train="train.csv", valid="val.csv"

@@ -278,7 +278,7 @@ REFUSALS = [
             (question("a", ("Snake", 12)), "question a has an answer that is not at"),
             (question("a", ("🐍", -1)), "question a has an answer that is not at"),
             (question("a"), "question a has 0 answers"),
-            (question("a", is_impossible=True), "question a has 0 answers"),
+            (question("a", ("Snake", 11), is_impossible=True), "question a has 1 answers"),
             (GOOD, "has the same id 'b'"),
             ({"question": "?", "answers": []}, "'id'"),
         ]
