@@ -1,16 +1,11 @@
 """Sentence order instead of the next sentence: Lan et al. 2020 (ALBERT), table 5.
 
 MLM on pairs of segments, by itself (on NSP's pairs), with NSP (is B from another text?) and with
-SOP (have A and B changed places?). The paper tests every model on both questions but does not say
-how it tests one that it was not trained on; here a linear layer on the mean of the frozen states
-answers (`next_sentence_frozen`, `sentence_order_frozen`), and the tasks `next_sentence` and
-`sentence_order` fine-tune.
-
-In the paper SOP gains on pairs of texts: `tasks=squad1+squad2+mnli+sst2+race,data=DIR`. The model
-is BERT's: ALBERT shares parameters between layers and factorises the embeddings. At scale=paper the
-rest is ALBERT's (section 4.1 and google-research/albert), and whole words are masked once for each
-of 40 copies of the text (create_pretraining_data.py). This study masks single words; the paper
-masks up to three together.
+SOP (have A and B changed places?). Every model answers both questions: a linear layer on the mean
+of the frozen states (`next_sentence_frozen`, `sentence_order_frozen`; how the paper asks is not
+said), and fine-tuned. The paper's tasks: `tasks=squad1+squad2+mnli+sst2+race,data=DIR`. The model
+is BERT's; at scale=paper the rest is ALBERT's (section 4.1 and google-research/albert), with single
+words masked where the paper masks up to three together.
 
 Expect: NSP's accuracy is soon high, because the topic gives the answer; SOP is harder. Downstream,
 SOP is ahead on pairs; single texts hardly differ.

@@ -1,24 +1,17 @@
 """What each part of AWD-LSTM gives as a language model: Merity et al. 2017, section 7, table 4.
 
-The full model, and eight that each lack one part: fine-tuning, averaging (SGD at a constant rate;
-the paper halves the rate there), backpropagation of varying length, embedding dropout, weight
-decay, activation penalties, embeddings narrower than the hidden states (we read the removal of
-"full-sized embedding" as equal widths), and the weight-dropped recurrence. The score is the
-held-out loss in nats per token; the paper prints its exponential.
+The full model, and eight that each lack one part ("full-sized embedding": equal widths, as we read
+it). The score is the held-out loss in nats per token; the paper prints its exponential.
 
-Fine-tuning (section 5) is a second run of averaged SGD that begins with the first run's average:
-here the second half of the steps (`optimizer.average_again`). The paper ends either stage once the
-held-out loss stops falling and keeps the best checkpoint; here both run to their end, and the last
-average counts. Averaging begins once the held-out loss is worse than the best of all measurements
-but the last five, at the latest with the fine-tuning; tiny and mini measure it every 100 steps.
-"Without NT-ASGD" has no fine-tuning either.
+Fine-tuning (section 5) is a second run of averaged SGD from the first run's average: here the
+second half of the steps (`optimizer.average_again`), where the paper ends either stage once the
+held-out loss stops falling. Averaging begins once that loss is worse than the best of all
+measurements but the last five. "Without NT-ASGD" has no fine-tuning either.
 
-scale=paper is for WikiText-2 (`corpus=splits:DIR`, where DIR holds wiki.train.tokens and so on) or,
-with `text=penn_treebank`, the Penn Treebank (ptb.train.txt and so on). Each line ends with the word
-<eos>; words are what spaces separate, <unk> and N included, so losses are per word of the published
-files. Values are those of salesforce/awd-lstm-lm's README (`bertlab.config.papers`). There a lane
-reads the text in order; here it reads stretches of about 50,000 characters in random order, and
-carries its state across them.
+scale=paper is salesforce/awd-lstm-lm's README on WikiText-2 (`corpus=splits:DIR`, where DIR holds
+wiki.train.tokens and so on) or, with `text=penn_treebank`, the Penn Treebank (ptb.train.txt and so
+on), whose words are what spaces separate. Lanes read stretches of about 50,000 characters in random
+order, not the text in order.
 
 Expect: the weight-dropped recurrence matters most, then averaging and the embeddings' width. If a
 small model cannot overfit the text, every kind of dropout at first costs more than it gains.

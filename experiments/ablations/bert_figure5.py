@@ -1,11 +1,10 @@
 """How scores grow with pretraining, masked and left to right: Devlin et al. 2019, appendix C.1,
 figure 5.
 
-The pretrainings without NSP and the fine-tuning are those of `bert_table5.py`; the paper's masked
-model has NSP. The study fine-tunes checkpoints at the last points of a logarithmic grid (200 to
-6,000 at scale=tiny). The rate has not yet fallen at the early ones, so a point shows what the run
-has learned so far, not what a full schedule of that length would give. The paper's task is MNLI:
-`tasks=mnli,data=DIR`. At scale=paper `valid` selects each point's rate among the paper's four.
+The pretrainings without NSP and the fine-tuning are those of `bert_table5.py`. The study fine-tunes
+checkpoints at the last points of a logarithmic grid. The rate has not yet fallen at the early ones,
+so a point shows what the run has learned so far, not what a full schedule of that length would
+give. The paper's task is MNLI: `tasks=mnli,data=DIR`.
 
 Expect: both rise with steps (in the paper by about a point on MNLI from 500,000 to 1,000,000). In
 the paper MLM is above LTR almost at once, though it learns more slowly; Gisserot-Boukhlef et al.

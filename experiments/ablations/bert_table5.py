@@ -5,11 +5,10 @@ BiLSTM on top in fine-tuning. MLM and LTR share one body. The paper has no rows 
 ours are BERT's body from random values, and the left-to-right one below the BiLSTM.
 
 At base and paper the pooler reads the token that has seen the whole text, [CLS] or a left-to-right
-model's last token, where "+ BiLSTM" reads the BiLSTM's state; at smaller scales the head reads the
-mean of the states. The task `next_sentence` stands in for the paper's pairs. It asks NSP's own
-question about held-out sentences; at base and paper BERT's pooler was trained on it. The paper's
-tasks: `tasks=mnli+qnli+mrpc+sst2+squad1,data=DIR`. At scale=paper `valid` selects each task's rate
-among the paper's four (section 4.1); the paper fixes it at 5e-5 for SQuAD.
+model's last token; at smaller scales the head reads the mean of the states. The task
+`next_sentence` asks NSP's own question about held-out sentences, in place of the paper's pairs. The
+paper's tasks: `tasks=mnli+qnli+mrpc+sst2+squad1,data=DIR`. At scale=paper `valid` selects each
+task's rate among the paper's four.
 
 Expect: MLM above LTR at equal data, most on tokens and spans, where the BiLSTM closes part of the
 gap. In the paper NSP matters for pairs of sentences; later work found that it does not. With few

@@ -2,16 +2,13 @@
 
 One BERT (MLM + NSP) per seed, fine-tuned, or frozen under a new BiLSTM of two layers (recipe
 bert_features) that reads the embeddings, the second-to-last layer, the last, or a mix of the last
-four or of all. At scale=tiny the last two stand in for the last four. There, and at mini and small
-with four layers, the sum over all layers would equal that over the last ones, so it includes the
-embeddings.
+four or of all. With four layers or fewer the sum over all layers includes the embeddings, for it
+would equal that over the last ones.
 
-The paper's task is named entities with document context: `tasks=ner,data=DIR`. At scale=paper a row
-holds up to 512 pieces of the document on both sides of the sentence; the paper does not say how it
-lays them out. The paper's BiLSTM is 768 wide, per direction or in total; here both directions
-together are as wide as the model. At scale=paper the seeds are restarts on one pretraining, as in
-the paper (five), and `valid` selects fine-tuning's rate among the paper's four. The rate under the
-BiLSTM is ours.
+The paper's task is named entities with document context: `tasks=ner,data=DIR`; at scale=paper a row
+holds up to 512 pieces of the document on both sides of the sentence. There the seeds are restarts
+on one pretraining, as in the paper (five), and `valid` selects fine-tuning's rate among the paper's
+four. The rate under the BiLSTM is ours.
 
 Expect: fine-tuning best (in the paper 0.3 F1 above the concatenation of the last four), then mixes,
 then the second-to-last layer, then the last, and the embeddings far behind.

@@ -1,13 +1,11 @@
 """What a chosen token becomes, [MASK], itself or another one: Devlin et al. 2019, appendix C.2,
 table 8.
 
-Six ways to corrupt the chosen 15 %, as percentages [MASK]/same/random. Each is used fine-tuned and
-as features (a BiLSTM on the frozen body reads the last four layers side by side, or all layers if
-the model has fewer). Both uses share their pretraining. The paper's tasks are MNLI and, in both
-uses, named entities: `tasks=mnli+ner,data=DIR`. A model that never saw [MASK] has no bits per byte,
-because a pseudo-likelihood needs [MASK]. Each row measures mlm/loss under its own corruption, so do
-not compare rows by it. At scale=paper `valid` selects fine-tuning's rate among the paper's four,
-BERT keeps the case of letters, and a name is read in its document, as in table 7.
+Six ways to corrupt the chosen 15 %, as percentages [MASK]/same/random, fine-tuned and as features
+(a BiLSTM on the frozen body reads the last four layers side by side), with one pretraining. The
+paper's tasks: `tasks=mnli+ner,data=DIR`. A model that never saw [MASK] has no bits per byte, and
+each row measures mlm/loss under its own corruption, so do not compare rows by it. At scale=paper
+rates and documents are as in table 7.
 
 Expect: fine-tuning hardly depends on the corruption, even at 100 % [MASK]. As features, 100 %
 [MASK] is clearly worst (94.0 against 94.9 F1), because downstream text contains no [MASK]. Random

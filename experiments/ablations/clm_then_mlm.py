@@ -5,13 +5,10 @@ or three quarters of the steps and then on MLM. CLM is the objective `prefix` wi
 to right on a body that otherwise sees both sides. The CLM model is fine-tuned twice: seeing both
 sides, and only the left. `rate=` sets MLM's mask rate; the paper has 20 to 50 %.
 
-The learning rate is constant between a warm-up and a cooldown (in the paper 2,000 of 42,000 steps
-each). scale=paper has the smallest of the paper's sizes, 210 million parameters with EuroBERT's
-shape (rotary base 10,000), rows of 2,048, and 42,000 steps at 5e-4 in batches of 2.4 million
-tokens. It adds the budgets of 12,000 and 22,000 steps and continued pretraining (`whole=on` at
-other scales): MLM for 22,000 further steps, from MLM or from CLM before its cooldown. Not verified:
-these 22,000 steps, that they begin before the cooldown, and initial values. The vocabulary of
-128,256 pieces is trained on the corpus; the paper has EuroBERT's.
+The rate is constant between a warm-up and a cooldown. scale=paper has the smallest of the paper's
+sizes, 210 million parameters in EuroBERT's shape. It adds the budgets of 12,000 and 22,000 steps
+and continued pretraining (`whole=on` at other scales): MLM for 22,000 further steps, from MLM or
+from CLM before its cooldown. Not verified: these 22,000 steps, where they begin, initial values.
 
 Expect: CLM ahead early and on tokens; MLM ahead of CLM on sentences, most on questions and answers;
 CLM and then MLM above MLM, reliably with a quarter of CLM.
@@ -19,7 +16,6 @@ CLM and then MLM above MLM, reliably with a quarter of CLM.
 
 from common import LAST_PIECE, claims, read_setting
 
-from bertlab.errors import UserError
 from bertlab.studies.axes import axis, chain, product
 
 # Steps, rate and rows: the paper. Shape and vocabulary: Nicolas-BZRD/EuroBERT
@@ -42,16 +38,12 @@ SHARES = (0.25, 0.5, 0.75)
 CLM, MLM = {"objectives.mlm.weight": 0.0}, {"objectives.prefix.weight": 0.0}
 FULL, SHORTER, BEFORE_COOLDOWN, CONTINUED = 42, (12, 22), 40, 22  # thousands of steps
 SOURCE = "Gisserot-Boukhlef et al. 2025 (figures, without numbers)"
+FIRST = "CLM and then MLM best at a fixed budget, reliably with a quarter of CLM"
 CLAIMS = claims(
     SOURCE,
     ("MLM", "CLM", "MLM above CLM on sentences, most on questions and answers; not on tokens"),
-    (
-        "25% CLM then MLM",
-        "MLM",
-        "CLM and then MLM best at a fixed budget, reliably with a quarter of CLM",
-    ),
+    ("25% CLM then MLM", "MLM", FIRST),
 )
-
 CONTINUED_CLAIMS = claims(
     SOURCE, ("CLM, continued as MLM", "MLM, continued", "MLM from CLM above MLM from MLM")
 )
@@ -68,53 +60,36 @@ def clm_first(share, steps):
 
 def fixed(steps):
     """The rows of a budget."""
-    return {
-        "MLM": MLM,
-        **{f"{share:.0%} CLM then MLM": clm_first(share, steps) for share in SHARES},
-        "CLM": CLM,
-        "CLM from the left": {**CLM, "finetune.model.direction": "left-to-right"},
-    }
+    shares = {f"{share:.0%} CLM then MLM": clm_first(share, steps) for share in SHARES}
+    from_the_left = {**CLM, "finetune.model.direction": "left-to-right"}
+    return {"MLM": MLM, **shares, "CLM": CLM, "CLM from the left": from_the_left}
 
 
 def shorter_and_continued(steps):
     """The rows of the smaller budgets, and of continued pretraining."""
-    budgets = [max(2, round(steps * thousands / FULL)) for thousands in SHORTER]
-    total = round(steps * (BEFORE_COOLDOWN + CONTINUED) / FULL)
-    from_clm = clm_first(BEFORE_COOLDOWN / (BEFORE_COOLDOWN + CONTINUED), total)
-    continued = {"MLM, continued": MLM, "CLM, continued as MLM": from_clm}
-    return chain(
-        *(
-            product(
-                axis("pretraining", fixed(budget)),
-                axis("budget", {f"{budget:,} steps": {"train.steps": budget}}),
-            )
-            for budget in budgets
-        ),
-        axis(
-            "pretraining", {label: {**of, "train.steps": total} for label, of in continued.items()}
-        ),
-    )
+    grids = []
+    for budget in (max(2, round(steps * thousands / FULL)) for thousands in SHORTER):
+        label = {f"{budget:,} steps": {"train.steps": budget}}
+        grids.append(product(axis("pretraining", fixed(budget)), axis("budget", label)))
+    total = {"train.steps": round(steps * (BEFORE_COOLDOWN + CONTINUED) / FULL)}
+    share = BEFORE_COOLDOWN / (BEFORE_COOLDOWN + CONTINUED)
+    from_clm = clm_first(share, total["train.steps"])
+    continued = {"MLM, continued": MLM | total, "CLM, continued as MLM": from_clm | total}
+    return chain(*grids, axis("pretraining", continued))
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER, rate=0.3, whole="")
+    setting = read_setting(arguments, paper=PAPER, rate=0.3, whole=("", "on", "off"))
     recipe = setting.recipe("modern", objectives="mlm+prefix")
-    steps, whole = (
-        setting.steps(recipe),
-        setting.arguments["whole"] or ("on" if setting.scale == "paper" else "off"),
-    )
-    if whole not in ("on", "off"):
-        raise UserError(f"whole={whole}: give on or off, or omit it to use the scale's own")
-    rows = [
-        axis("pretraining", fixed(steps)),
-        *([shorter_and_continued(steps)] if whole == "on" else []),
-    ]
+    steps, whole = setting.steps(recipe), setting.arguments["whole"]
+    is_whole = whole == "on" or (not whole and setting.scale == "paper")
+    grid = axis("pretraining", fixed(steps))
     return setting.study(
         name="clm_then_mlm",
         title="Causal and then masked language modelling",
         question="Does an encoder profit from being pretrained left to right first?",
         config=recipe,
-        axes=chain(*rows),
+        axes=chain(grid, shorter_and_continued(steps)) if is_whole else grid,
         overrides={
             **setting.on_transformer,
             **LAST_PIECE,
@@ -124,5 +99,5 @@ def get_study(arguments=None):
             "optimizer.decay": "constant",
             "optimizer.cooldown_steps": steps // 21,  # the paper's 2,000 of 42,000
         },
-        claims=[*CLAIMS, *(CONTINUED_CLAIMS if whole == "on" else ())],
+        claims=CLAIMS + CONTINUED_CLAIMS if is_whole else CLAIMS,
     )

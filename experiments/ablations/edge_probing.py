@@ -1,22 +1,15 @@
 """What contextual vectors know beyond the words themselves: edge probing, Tenney et al. 2019, table
 2.
 
-A probe labels spans of a sentence, or pairs of spans, from frozen vectors of:
+A probe labels spans of a sentence, or pairs of spans, from frozen vectors: the embeddings
+(lexical), the last layer (top), both side by side (cat), or all layers with weights that the probe
+learns (mix; ULMFiT has none, because its layers differ in width). Static vectors are lexical only;
+`static=` names their objective. Tasks are the ten `edges_*` (`tasks=edges_relations,data=DIR`);
+without files the study tags code spans.
 
-- lexical: the embeddings, without context;
-- top: the last layer;
-- cat: the last layer beside the embeddings;
-- mix: all layers, with weights that the probe learns. ULMFiT's layers differ in width, so it has
-  none.
-
-Static vectors are lexical only; `static=` names their objective. Tasks are the ten `edges_*`, which
-need files (`tasks=edges_relations,data=DIR`); without them the study tags code spans.
-
-At scale=paper the probes have jiant's settings (config/defaults.conf and config/edgeprobe), and the
-most steps that a probe can have, 250,000, or 10,000 on small tasks. There the rate is halved after
-five validations without a better score, and training ends after twenty; here it falls linearly to
-0. jiant's lexical BERT vectors have no positions; here they have those that the body adds to its
-embeddings.
+At scale=paper the probes have jiant's settings (config/defaults.conf and config/edgeprobe) and the
+most steps that a probe can have there, 250,000, or 10,000 on small tasks; the rate falls linearly,
+where jiant halves it and ends early. jiant's lexical BERT vectors have no positions; here they do.
 
 Expect: contextual far above lexical on parts of speech, constituents, dependencies and roles, and
 little above on the semantic tasks (SPR, Winograd). mix above cat, above all for BERT on
@@ -65,12 +58,11 @@ CLAIMS = table_claims(
 # hundred of them.
 JIANT = {
     "finetune.data.batch_size": 32,
-    "finetune.optimizer.learning_rate": 1e-4,
     "finetune.optimizer.clip_norm": 5.0,
     "finetune.head.dropout": 0.3,
-    "finetune.train.steps": 250_000,
     "finetune.train.eval_every": 1000,
 }
+JIANT_RATE = {"finetune.optimizer.learning_rate": 1e-4}
 SMALL_TASKS = [config_name(f"edges_{name}") for name in ("spr1", "spr2", "dpr", "relations")]
 FEWER = {"train.steps": 10_000, "train.eval_every": 100}
 
@@ -87,15 +79,10 @@ def get_study(arguments=None):
     def with_models(*names):
         return axis("model", {name: models[name] for name in names})
 
-    downstream = setting.downstream()
-    probes = setting.finetuning("probe")
+    downstream, probes = setting.downstream(), setting.finetuning("probe")
     if setting.scale == "paper":
-        probes |= {
-            key: JIANT[key]
-            for key in JIANT
-            if key != "finetune.optimizer.learning_rate" or not setting.task_rates
-        }
-        probes |= {"finetune.train.steps": setting.task_steps} if setting.task_steps else {}
+        rate = {} if setting.task_rates else JIANT_RATE
+        probes |= JIANT | rate | {"finetune.train.steps": setting.task_steps or 250_000}
         for name, settings in downstream.items():
             if settings.get("task", name) in SMALL_TASKS and not setting.task_steps:
                 downstream[name] = FEWER | settings

@@ -2,16 +2,14 @@
 
 Five objectives on one body: BERT (MLM without NSP); Replace MLM (a generator's tokens in place of
 [MASK]); ELECTRA 15 % (which of the chosen tokens are replaced?); All-Tokens MLM (predicts every
-token, and can copy); ELECTRA (is this token replaced? for every token). At tiny, mini and small the
-generator has a quarter of the body's width and heads, like ELECTRA-Small's; at base and paper a
-third, like ELECTRA-Base's. All train for the same number of steps, as in the paper; the generator
-makes a step more expensive.
+token, and can copy); ELECTRA (is this token replaced? for every token). The generator has a quarter
+of the body's width and heads, like ELECTRA-Small's; at base and paper a third, like ELECTRA-Base's.
+All train for the same number of steps, as in the paper.
 
 The paper's scores are means over GLUE (`tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`).
-scale=paper is ELECTRA-Base (appendix A) with 766,000 steps, the number at BERT-Base's compute. The
-paper gives two numbers of steps and does not say which one table 5 uses. base and paper are
-fine-tuned as ELECTRA (recipe electra_paper). The released code also trains on both orders of MRPC's
-and STS-B's pairs and gives the top layer 0.8² of the head's rate; ours does neither.
+scale=paper is ELECTRA-Base (appendix A) with 766,000 steps, the number at BERT-Base's compute (the
+paper does not say which of its two numbers table 5 uses). base and paper are fine-tuned by recipe
+electra_paper.
 
 Expect: ELECTRA best and All-Tokens MLM close behind, the others near BERT. Most of the gain comes
 from supervision at every token, little from removing the mismatch of [MASK].
@@ -55,28 +53,18 @@ def get_study(arguments=None):
     size = 1 / 3 if large else 1 / 4
     tuned = setting.finetuning("electra_paper") if large else {}
     if large and "rte" in tasks:
-        tasks["rte"]["transfer.epochs"] = (
-            10.0  # as STS-B's: google-research/electra configure_finetuning.py
-        )
-    electra = {
-        "config": setting.recipe("bert", objectives="electra"),
-        "objectives.electra.generator_size": size,
-    }
+        # As STS-B's: google-research/electra configure_finetuning.py.
+        tasks["rte"]["transfer.epochs"] = 10.0
+    electra = {"config": setting.recipe("bert", objectives="electra")}
+    electra["objectives.electra.generator_size"] = size
+    variants = {name: {**electra, "objectives.electra.task": of} for name, of in TASKS.items()}
     return setting.study(
         name="electra_small",
         title="ELECTRA and what lies between",
         question="Does ELECTRA learn from being asked everywhere, or from never being shown"
         " [MASK]?",
         config=setting.recipe("bert", objectives="mlm"),
-        axes={
-            "objective": {
-                "BERT": {},
-                **{
-                    label: {**electra, "objectives.electra.task": task}
-                    for label, task in TASKS.items()
-                },
-            }
-        },
+        axes={"objective": {"BERT": {}, **variants}},
         overrides={**setting.on_transformer, **tuned},
         downstream=tasks,
         published=PUBLISHED,

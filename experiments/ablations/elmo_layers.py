@@ -6,12 +6,9 @@ weights that the task learns. The penalty `head.mix_penalty` (λ) keeps these we
 (1) or lets them differ (0.001). Without ELMo the same biLSTM reads embeddings that start at random
 and are trained with it.
 
-The paper's tasks are SQuAD, SNLI and SRL, each with a model of its own, which joins ELMo to its own
-word vectors. This study has neither: one model serves texts and words.
-`tasks=squad1+snli+ner,data=DIR` come closest. The paper's biLM reads characters, as at scale=paper;
-smaller scales read the transformers' subwords. A model of characters cannot mark spans of pieces:
-for `squad1` name `elmo=subwords`, which gives it the pieces, rows and steps of
-`static_contextual.py`. No scale trains the tasks as the paper does.
+The paper's tasks are SQuAD, SNLI and SRL, each with a model and word vectors of its own;
+`tasks=squad1+snli+ner,data=DIR` come closest. The biLM reads characters at scale=paper, subwords
+below it. A model of characters cannot mark spans of pieces: for `squad1` name `elmo=subwords`.
 
 Expect: any layer far above none; all layers above the last, and lambda=0.001 a little above
 lambda=1. After little text, a biLM's top layer may know less than its embeddings.

@@ -4,20 +4,17 @@ section 5.3, tables 5 and 6.
 Each layer is asked twice, and its body stays as it is:
 
 - senses (`senses_wsd`): a word gets the sense whose mean state in SemCor is nearest, of the senses
-  of its lemma and part of speech, and WordNet's first sense if SemCor lacks the word. The files are
-  those of Raganato et al. 2017 and WordNet's index.sense; the score is F1 on all five test sets
-  together. `senses_coarse` has twenty words with few, clearly different senses (Loureiro et al.
+  of its lemma and part of speech, and WordNet's first sense if SemCor lacks the word (Raganato et
+  al. 2017, all five test sets). `senses_coarse` has twenty words with few senses (Loureiro et al.
   2021).
-- parts of speech: a linear layer on each word's state. The paper reads the Penn Treebank; `ud_xpos`
-  has the same tags on English EWT (`tasks=senses_wsd+ud_xpos,data=DIR`).
+- parts of speech: a linear layer on each word's state; `ud_xpos` has the Penn Treebank's tags on
+  English EWT (`tasks=senses_wsd+ud_xpos,data=DIR`).
 
-The paper's rows of CoVe have no counterpart. Its biLM reads characters, as at scale=paper; smaller
-scales read the transformers' subwords. The paper's training of the probe is not verified. The body
-with random values shows what a layer of this form gives without pretraining.
+The biLM reads characters at scale=paper, as the paper's. The body with random values shows what a
+layer of this form gives without pretraining.
 
 Expect: the first layer above the second on parts of speech, the second above the first on senses,
-and the embeddings last in both. On senses the first sense is a strong answer, and after little text
-hard to beat.
+and the embeddings last in both. After little text the first sense is hard to beat.
 """
 
 from common import LAST_PIECE, read_setting, table_claims
@@ -26,7 +23,7 @@ from bertlab.config import papers
 from bertlab.contrib.senses import KIND
 from bertlab.studies.study import Published
 
-LAYERS = {"embeddings": 0, "first layer": 1, "second layer": 2}
+LAYERS = {"embeddings": "layer:0", "first layer": "layer:1", "second layer": "layer:2"}
 PUBLISHED = Published(
     source="Peters et al. 2018, tables 5 and 6",
     columns=("WSD F1", "PTB POS"),
@@ -55,9 +52,7 @@ def get_study(arguments=None):
         config=setting.recipe("elmo", tokens=setting.elmo_tokens),
         axes={
             "model": {"biLM": {}, "random values": {"finetune.transfer.random": True}},
-            "layer": {
-                name: {"finetune.head.layers": f"layer:{number}"} for name, number in LAYERS.items()
-            },
+            "layer": {name: {"finetune.head.layers": layer} for name, layer in LAYERS.items()},
         },
         overrides={**setting.overrides, **setting.finetuning("probe"), **LAST_PIECE},
         downstream=setting.downstream(("tagging", KIND)),

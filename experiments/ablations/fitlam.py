@@ -8,10 +8,8 @@ The last version, with each of the first version's choices one at a time and wit
   first warms up along the reversed cosine for a tenth of the steps ("warm-up reverse annealing");
 - gradual unfreezing of the language model, not of the classifier.
 
-Sources: reviews of the first version place its one epoch, cosine, reverse annealing and unfreezing
-in the language model. Not verified: the formula of the reverse warm-up, its length, and the
-classifier's schedule (here the cosine alone). `task_steps=` replaces the epochs. No published
-result compares the two versions. Stages, tasks and corpus are as in `ulmfit_table4.py`.
+This follows reviews of the first version. Not verified: formula and length of the reverse warm-up,
+and the classifier's schedule (here the cosine alone). Otherwise as `ulmfit_table4.py`.
 
 Expect: little difference between 0.3 and 1/2.6. What to unfreeze matters if the task has little
 text.

@@ -39,10 +39,10 @@ PAIRS = {
     "optimizer.learning_rate": 2e-3,
     "model.layers": 3,
 }
-WORDS = {
-    "objectives.span_corruption.rate": 0.3,
-    "objectives.span_corruption.mean_span": 1.0,
-}  # else it has no floor
+# With longer spans it has no floor.
+WORDS = {"objectives.span_corruption.rate": 0.3, "objectives.span_corruption.mean_span": 1.0}
+ANY_ORDER = {"objectives.permutation.context_in_order": False}
+UNIGRAM = {"objectives.electra.generator": "unigram", "model.layers": 3}
 SPANS = {"objectives.mlm.mask_share": 1.0, "objectives.mlm.random_share": 0.0}
 
 
@@ -63,12 +63,8 @@ OBJECTIVES = {
     "prefix": on_transformer("prefix", 1000),
     "masked_next_token": on_transformer("masked_next_token", 1500),
     "span_corruption, single words": on_transformer("span_corruption", 1500, **WORDS),
-    "permutation": on_transformer(
-        "permutation", 1500, **{"objectives.permutation.context_in_order": False}
-    ),
-    "electra": on_transformer(
-        "electra", 3000, **{"objectives.electra.generator": "unigram", "model.layers": 3}
-    ),
+    "permutation": on_transformer("permutation", 1500, **ANY_ORDER),
+    "electra": on_transformer("electra", 3000, **UNIGRAM),
 }
 SCALES = {"tiny": 1.0, "demo": 0.2}  # of the steps; use demo to try the study
 
@@ -77,6 +73,7 @@ def get_study(arguments=None):
     values = parse_arguments(arguments, scale="tiny", seeds=1)
     if values["scale"] not in SCALES:
         raise UserError(f"scale={values['scale']}: choose one of {', '.join(SCALES)}")
+    share = SCALES[values["scale"]]
     return Study(
         name="floors",
         title="Small models and the exact floors",
@@ -85,8 +82,7 @@ def get_study(arguments=None):
         config=f"{BERT}mlm",
         axes={
             "objective": {
-                name: changes
-                | {"train.steps": round(changes["train.steps"] * SCALES[values["scale"]])}
+                name: changes | {"train.steps": round(changes["train.steps"] * share)}
                 for name, changes in OBJECTIVES.items()
             },
             "seed": list(range(1, values["seeds"] + 1)),

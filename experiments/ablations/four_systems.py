@@ -13,19 +13,13 @@
 All share pieces, rows and budget of text; format, optimiser and schedule are each recipe's. BERT
 and GPT are fine-tuned at 5e-4 below scale base. `equal=` sets what else is equal:
 
-- `tokens` (the default): each model has its own size and reads as many tokens, without padding, as
-  BERT has positions. BERT's own padding counts, so that its pretraining is that of
-  `bert_table5.py`.
-- `steps`: as many steps of as many positions, padding included. On Wikipedia 20 % of GPT's and
-  ELMo's positions are padding, 10 to 15 % of ULMFiT's and 4 % of BERT's.
+- `tokens`: each model has its own size and reads as many tokens, without padding, as BERT has
+  positions.
+- `steps`: as many steps of as many positions, padding included.
 - `parameters`: as many tokens, and each model is widened or narrowed to BERT's number of parameters
-  (within 2 %): in GPT the feed-forward layers, in the LSTMs the states, in the static model the
-  vectors.
+  (within 2 %).
 - `flops`: as many pretraining FLOPs as BERT. Static vectors keep the number of tokens: with equal
   FLOPs they would read the text more than a hundred times.
-
-The published numbers come from different corpora and sizes (GPT, BERT and ELMo: 117, 110 and 94 M
-parameters).
 
 Expect: no system wins only by its objective. With few tokens ELMo, GPT and ULMFiT, which are
 supervised at every position, are ahead of BERT on tokens; frozen static vectors are last among the

@@ -4,17 +4,11 @@ rate of fine-tuning."""
 from collections.abc import Mapping
 from typing import Any
 
+import ulmfit
 from common import Setting
 
 # V·W + 8·W² weights equal GPT's at the scale: V·D + 512·D + 12·D² per layer.
 _WIDTHS: Mapping[str, int] = {"tiny": 200, "mini": 456, "small": 900, "base": 2246, "paper": 2048}
-_REGULARISERS = (
-    "dropout",
-    "embedding_dropout",
-    "input_dropout",
-    "hidden_dropout",
-    "weight_dropout",
-)
 
 
 def lstm(setting: Setting) -> dict[str, Any]:
@@ -25,7 +19,7 @@ def lstm(setting: Setting) -> dict[str, Any]:
         "model.size": "tiny",  # the next keys replace its layers and width
         "model.layers": 1,
         "model.width": _WIDTHS[setting.scale],
-        **{f"model.{name}": 0.0 for name in _REGULARISERS},
+        **ulmfit.NO_DROPOUT,
     }
 
 

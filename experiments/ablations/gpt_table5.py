@@ -3,14 +3,11 @@ table 5.
 
 The transformer is fine-tuned as published (language modelling of the task's text with half the
 weight, special tokens around texts, a classifier on the last), from random values, and without the
-auxiliary objective. The LSTM of one layer is AWD-LSTM without its regularisers, with GPT's data;
-below scale=base it has the rate and β2 of LSTMs (`ADAM` in common.py). Its width gives it about as
-many weights as the transformer; at the paper's scale these are the paper's 2,048 units. Small
-models are fine-tuned at a rate of 5e-4, the paper's at 6.25e-5.
+auxiliary objective. The LSTM of one layer is AWD-LSTM without its regularisers, with GPT's data and
+about as many weights; at the paper's scale it has the paper's 2,048 units.
 
 The paper's tasks are GLUE's: `tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`, scored by the
-test server. scale=paper makes about 100 passes over BooksCorpus, as in the paper: 2,441,406 steps,
-counted in its words (papers.py).
+test server. scale=paper makes about 100 passes over BooksCorpus, counted in its words (papers.py).
 
 Expect: pretraining matters most. The auxiliary objective helps if the task has much labelled text
 and hurts if it has little. The LSTM is below the transformer on all tasks but MRPC; on little text

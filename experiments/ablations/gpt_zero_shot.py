@@ -1,15 +1,14 @@
 """What a language model can do without fine-tuning, along its pretraining: Radford et al. 2018,
 section 5, figure 2 (right).
 
-The transformer and the LSTM of `gpt_table5.py` read the same text; each seed pretrains each of them
-once. The study keeps checkpoints at the last points of a logarithmic grid and answers each task at
-each of them by the model's own likelihood (`bertlab/contrib/zero_shot.py` has the heuristics, and
-what they lack). "GPT fine-tuned" is the last transformer after fine-tuning: what there is to be
-reached. Nothing else is trained on a task, so `task_rates` changes only that row.
+The transformer and the LSTM of `gpt_table5.py` keep checkpoints at the last points of a logarithmic
+grid, and answer each task at each of them by the model's own likelihood
+(`bertlab/contrib/zero_shot.py` has the heuristics, and what they lack). "GPT fine-tuned" is the
+last transformer after fine-tuning: what there is to be reached.
 
-The paper's tasks: `tasks=sst2+cola+race+dprd,data=DIR` (`wsc` has other schemas). Its curves are
-normalised between random guesses and the best single model; result.json has this as the metric
-`relative`. All tasks of two classes or of choices work.
+The paper's tasks: `tasks=sst2+cola+race+dprd,data=DIR` (`wsc` has other schemas); all tasks of two
+classes or of choices work. Its curves are normalised between random guesses and the best single
+model; result.json has this as the metric `relative`.
 
 Expect: scores rise steadily with the transformer's updates, and those of the LSTM vary more. At a
 small scale and with little text, most are near chance.

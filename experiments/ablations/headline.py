@@ -4,20 +4,16 @@ and 3.
 
 Every system is used as its paper uses it (`four_systems.py`), on those of the tables' tasks whose
 files are in the folder `data=`; `tasks=` names some of them. Without `data` the study has two tasks
-of its own. ELMo's semantic roles and coreference are missing.
+of its own.
 
 Below scale=paper the pretrainings are those of `four_systems.py` with equal=steps. At scale=paper
-each system is pretrained as its paper prints (`bertlab.config.papers`, ULMFiT's in `ulmfit.py`), on
-your text. ELMo reads characters there, and cannot mark spans of pieces: with `squad1` or `squad2`
-name `elmo=subwords`, which gives it the pieces, rows and steps of `static_contextual.py`. The
-static vectors have those rows and steps, and 400,000 words, as GloVe's 6B vectors.
+each system is pretrained as its paper prints, on your text. ELMo reads characters there, and cannot
+mark spans of pieces: with `squad1` or `squad2` name `elmo=subwords`. The static vectors have as
+many words as GloVe's 6B vectors.
 
 All systems read a word at its last piece, BERT's paper at its first. At scale=paper `valid` selects
-BERT's rate among the paper's four on every task; the paper does so on GLUE, and has one rate for
-SQuAD (5e-5) and for SWAG (2e-5). With `ner` among the tasks BERT keeps the case of letters for all
-of them, and reads a name in its document; the paper's other tables are of the model in lower case,
-so train `ner` in a study of its own. Scores of GLUE are from the development sets, where papers
-print the server's.
+BERT's rate on every task, where the paper has one for SQuAD and one for SWAG. With `ner` among the
+tasks BERT keeps the case of letters for all of them, so train `ner` in a study of its own.
 
 Expect: BERT first on pairs and spans once it has read enough; with few tokens GPT and ELMo first.
 ULMFiT is closest to the others on whole texts.
@@ -85,13 +81,8 @@ def get_study(arguments=None):
     used = systems.as_used(setting, setting.arguments["static"], reads)
     elmo = papers.ELMO if reads == "characters" else SAME_ROWS
     bert = papers.BERT_CASED if "ner" in setting.tasks else papers.BERT
-    published = {
-        "BERT": bert,
-        "GPT": papers.GPT,
-        "ELMo": elmo,
-        "ULMFiT": ulmfit.PAPER,
-        "static": WORDS,
-    }
+    published = {"BERT": bert, "GPT": papers.GPT, "ELMo": elmo}
+    published |= {"ULMFiT": ulmfit.PAPER, "static": WORDS}
     scales = {name: read(paper).pretraining for name, paper in published.items()}
     compared = systems.variants(used, systems.pretrainings(used, scales))
     grids = [

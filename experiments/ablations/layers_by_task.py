@@ -23,7 +23,9 @@ FEATURES = "NER 94.9 and 91.0, under a biLSTM", "Devlin et al. 2019, table 7"
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=papers.BERT, tasks="+".join(OWN_TASKS))
+    ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     layers = range(1, setting.numbers("bert")["layers"] + 1)
+    numbered = {f"layer {n}": {"finetune.head.layers": f"layer:{n}"} for n in layers}
     return setting.study(
         name="layers_by_task",
         title="Layer by task",
@@ -32,18 +34,10 @@ def get_study(arguments=None):
         axes={
             "model": {
                 "MLM + NSP": {},
-                "LTR": {
-                    "config": setting.recipe("bert", objectives="ltr"),
-                    "model.direction": "left-to-right",
-                },
+                "LTR": ltr,
                 "not pretrained": {"finetune.transfer.random": True},
             },
-            "layer": {
-                "embeddings": {"finetune.head.layers": "layer:0"},
-                **{
-                    f"layer {layer}": {"finetune.head.layers": f"layer:{layer}"} for layer in layers
-                },
-            },
+            "layer": {"embeddings": {"finetune.head.layers": "layer:0"}, **numbered},
         },
         overrides={
             **setting.on_transformer,

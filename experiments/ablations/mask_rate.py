@@ -2,13 +2,11 @@
 modeling?", arXiv 2202.08005.
 
 MLM without NSP at five rates from 15 to 80 %, each with BERT's 80/10/10 and with [MASK] in every
-chosen place. A higher rate supervises more positions of the same text (see supervised positions in
-the report) and shows less of it. Losses at different rates answer different questions. Compare bits
-per byte, for which one token at a time is masked, and downstream scores. The paper's tasks are
-GLUE's and SQuAD: `tasks=mnli+qnli+squad1,data=DIR`. scale=paper is its "efficient recipe"
-(princeton-nlp/DinkyTrain): BERT-Large's size with norms before the sublayers, 23,000 steps on 4,096
-rows of 128, a rate of 2e-3 after 1,380 steps, Adam with β₂ of 0.98, no clipping, rows that continue
-across documents. The vocabulary of 50,265 pieces is trained on the corpus; the paper uses GPT-2's.
+chosen place. Losses at different rates answer different questions: compare bits per byte, for which
+one token at a time is masked, and downstream scores. The paper's tasks are GLUE's and SQuAD:
+`tasks=mnli+qnli+squad1,data=DIR`. scale=paper is its "efficient recipe" (princeton-nlp/DinkyTrain):
+BERT-Large's size with norms before the sublayers. The vocabulary of 50,265 pieces is trained on the
+corpus; the paper uses GPT-2's.
 
 Expect: for large models 40 % is as good as 15 % or better, and 80 % not far below (95 % of the
 fine-tuned performance). Smaller models prefer lower rates. With few steps supervision matters more

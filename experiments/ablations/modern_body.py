@@ -2,13 +2,10 @@
 al. 2024 (ModernBERT).
 
 Each row adds one switch and keeps those of the rows above it; with `alone=true` it sets only its
-own. Some bring what they need: pre-norm adds a norm at the end, and gated layers are narrower, with
-as many weights as before. The last row adds the rest of experiments/pretrain/modern.py: rotary
-positions of base 160,000 in the global layers, the exact GELU, the norm's ε of 1e-5, and no segment
-embeddings. Depth, width, weights per layer, dropout, optimiser and text stay BERT's
-(ModernBERT-base has 22 layers). Every third layer is global, starting with the first; the others
-see a quarter of the row's positions (128 of 512, as in ModernBERT). We know of no published table
-for these steps at equal data.
+own. Pre-norm brings a norm at the end, and gated layers are narrower, with as many weights as
+before. The last row adds the rest of experiments/pretrain/modern.py. Depth, width, dropout,
+optimiser and text stay BERT's. Every third layer is global, starting with the first; the others see
+a quarter of the row's positions. We know of no published table for these steps at equal data.
 
 Expect: pre-norm and rotary positions learn faster in short runs; gates help a little; norm, biases,
 initial values and the rest change next to nothing. Local attention costs little or no quality,

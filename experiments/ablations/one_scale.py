@@ -1,16 +1,14 @@
 """Every objective on the same text, compared by code length: a mean over orders bounds a masked
 model's (Uria et al. 2014).
 
-Bits per byte of held-out sentences rank objectives that ask for different things: left-to-right
-models give a code length, and every model that predicts hidden tokens an upper bound of one
-(`bertlab.transfer.likelihood`). All transformers share body, rows and steps. ELMo and AWD-LSTM are
-widened to the transformer's number of parameters, and keep their own optimiser. ELECTRA is scored
-by its generator, which is smaller. `pairs=BLIMP.jsonl.xz` adds minimal pairs, by phenomenon: the
-first 20 of each paradigm. No paper has this table. scale=paper has BERT-Base's body and recipe.
+Left-to-right models give a code length, and every model that predicts hidden tokens an upper bound
+of one, so bits per byte of held-out sentences rank objectives that ask for different things. All
+transformers share body, rows and steps. ELMo and AWD-LSTM are widened to the transformer's number
+of parameters, and keep their own optimiser. ELECTRA is scored by its generator, which is smaller.
+`pairs=BLIMP.jsonl.xz` adds minimal pairs, by phenomenon. No paper has this table.
 
 Expect: left to right has the shortest code. How much of what the others lose to it is their bound's
-slack is not known: a masked model at 15 % has met few of the contexts that the bound asks for, in
-which nearly everything is hidden; diffusion has trained on all of them.
+slack is not known: a masked model at 15 % has met few of the contexts that the bound asks for.
 
 Select the rates (`select=1/3+1` is cheap): at the transformers' own, 6e-3, diffusion still predicts
 words by their frequencies after 2,000 steps on Wikipedia (`results/one_scale_tiny_wikipedia`), and
@@ -50,10 +48,8 @@ def variants(setting):
     recipe, own = found["left to right"]
     target = parameters(recipe, {**pieces, **own})
     for name, family in LSTMS.items():
-        recipe, own = (
-            setting.recipe(family),
-            setting.adam if family == "elmo" else ulmfit.prose(setting),
-        )
+        recipe = setting.recipe(family)
+        own = setting.adam if family == "elmo" else ulmfit.prose(setting)
         size, start = systems.widths(family, setting)
         found[name] = recipe, own | sized(recipe, {**pieces, **own}, size, target, start)
     return {name: {"config": recipe, **pieces, **own} for name, (recipe, own) in found.items()}

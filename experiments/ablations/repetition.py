@@ -4,13 +4,10 @@ Prabhudesai et al. 2025, 2507.15857.
     bertlab sweep --study=experiments/ablations/repetition.py:readings=128+512 --workdir=runs/repeat
 
 LTR, MLM and masked diffusion with one number of steps, on parts of the text that are read once and
-more often (`config.data.unique_tokens`). `readings=1+4+16+64` (the default) says how often. One
-reading needs as much text as the steps read, at scale=tiny 24.6 M tokens. Pydocs has 1 % of that,
-so the command above starts at 128 readings and has no baseline of new text; give a larger
-`corpus=`. A smaller part is in every larger one. Parts and held-out text are the same for all seeds
-and objectives. The tokenizer and the tasks' examples still come from all of the text. Compare bits
-per byte, exact for LTR and upper bounds for the others, and each objective's loss with its own on
-more text.
+more often (`readings=`, by `config.data.unique_tokens`). One reading needs as much text as the
+steps read, at scale=tiny 24.6 M tokens: pydocs has 1 % of that, so the command above has no
+baseline of new text; give a larger `corpus=`. A smaller part is in every larger one. Compare bits
+per byte, and each objective's loss with its own on more text.
 
 Expect: in Muennighoff et al. up to four readings are nearly as good as new text for a left-to-right
 model, and with many more the return falls to nothing. In Prabhudesai et al. diffusion goes on
@@ -30,11 +27,10 @@ def get_study(arguments=None):
     given = setting.arguments["readings"]
     readings = [int(part) if part.isdigit() else 0 for part in given.split("+")]
     if min(readings) < 1 or len(set(readings)) < len(readings):
-        raise UserError(
-            f"readings={given}: give whole numbers, each once, as in readings=1+4+16+64"
-        )
-    data = load_config(setting.recipe("bert", objectives="mlm"), setting.pretraining)
-    tokens = data.train.steps * data.data.batch_size * data.data.seq_len
+        raise UserError(f"readings={given}: give whole numbers, each once, as in 1+4+16+64")
+    recipes = {label: setting.recipe("bert", objectives=of) for label, of in OBJECTIVES.items()}
+    config = load_config(recipes["MLM"], setting.pretraining)
+    tokens = config.train.steps * config.data.batch_size * config.data.seq_len
     parts = {
         f"{count} readings": {"data.unique_tokens": max(1, tokens // count)}
         for count in sorted(readings)
@@ -43,17 +39,10 @@ def get_study(arguments=None):
         name="repetition",
         title="Little text read often",
         question="What does it cost each objective to read less text more often?",
-        config=setting.recipe("bert", objectives="mlm"),
+        config=recipes["MLM"],
         axes={
-            "objective": {
-                label: {"config": setting.recipe("bert", objectives=name)}
-                for label, name in OBJECTIVES.items()
-            },
+            "objective": {label: {"config": recipe} for label, recipe in recipes.items()},
             "text": parts,
         },
-        overrides={
-            **setting.on_transformer,
-            **LAST_PIECE,
-            "data.format": "full_sentences",
-        },
+        overrides={**setting.on_transformer, **LAST_PIECE, "data.format": "full_sentences"},
     )

@@ -18,6 +18,8 @@ from bertlab.studies.study import Claim, Published
 
 PAPER = {**papers.BERT, **ONE_LENGTH}
 RATIOS = (1, 8, 32)
+COUNTED = ("train.eval_every", "train.log_every", "train.checkpoint_every")
+COUNTED += ("optimizer.warmup_steps",)
 RATES = (1e-4, 7e-4, 1e-3)  # scale=paper
 PUBLISHED = Published(
     source="Liu et al. 2019, table 3 (BERT-Base, development sets)",
@@ -37,18 +39,9 @@ def batches(setting):
     own, steps = setting.overrides, setting.steps(setting.recipe("bert", objectives="mlm"))
     found = {}
     for ratio, rate in zip(RATIOS, RATES, strict=True):
-        changes = {
-            "data.batch_size": ratio * own["data.batch_size"],
-            "train.steps": max(1, steps // ratio),
-        }
-        for key in (
-            "train.eval_every",
-            "train.log_every",
-            "train.checkpoint_every",
-            "optimizer.warmup_steps",
-        ):
-            if own.get(key):
-                changes[key] = max(1, own[key] // ratio)
+        changes = {"data.batch_size": ratio * own["data.batch_size"]}
+        changes["train.steps"] = max(1, steps // ratio)
+        changes |= {key: max(1, own[key] // ratio) for key in COUNTED if own.get(key)}
         if setting.scale == "paper":
             changes["optimizer.learning_rate"] = rate
         found[f"{changes['data.batch_size']} rows"] = changes

@@ -2,15 +2,11 @@
 2.
 
 MLM with NSP on pairs of segments or of sentences, and MLM without NSP on packed sentences, across
-documents or within one. One row is not in the paper's table: pairs of segments without NSP. It
-drops the loss and keeps the format, as BERT's own "No NSP" may have done. Some formats fill rows
-less than others, pairs of sentences least. The paper gave those larger batches. Here every run
-reads the same number of tokens (config.train.budget) in batches with the same number of rows, so a
-format that fills rows less takes more steps. Pairs of sentences fill two thirds of rows of 64
-(pydocs), and a tenth of rows of 512.
-
-`tasks=squad1+squad2+mnli+sst2+race,data=DIR` are the paper's tasks. At scale=paper all rows have
-512 positions, and the tokenizer is BERT's.
+documents or within one. One row is not in the paper's table: pairs of segments without NSP, which
+BERT's own "No NSP" may have been. Some formats fill rows less than others, pairs of sentences
+least. The paper gave those larger batches; here every run reads the same number of tokens
+(config.train.budget), so a format that fills rows less takes more steps. The paper's tasks:
+`tasks=squad1+squad2+mnli+sst2+race,data=DIR`.
 
 Expect: pairs of sentences below the rest (too little context); NSP does not help, or hurts, at
 equal format; rows of one document slightly above rows across documents.
@@ -48,11 +44,8 @@ def get_study(arguments=None):
     setting = read_setting(arguments, paper=PAPER)
     mlm = setting.recipe("bert", objectives="mlm")
     with_nsp = {"config": setting.recipe("bert", objectives="mlm+nsp")}
-    tokens = (
-        setting.steps(mlm)
-        * setting.overrides["data.batch_size"]
-        * setting.overrides["data.seq_len"]
-    )
+    rows = setting.overrides["data.batch_size"] * setting.overrides["data.seq_len"]
+    tokens = setting.steps(mlm) * rows
     return setting.study(
         name="roberta_formats",
         title="Formats of pretraining text",

@@ -6,15 +6,12 @@ section 3.3.
 
 One body in four widths (half to twice the scale's, with heads of the same width), each trained to
 the end with a quarter, a half and all of the scale's steps. The second command fits E + A / N^α + B
-/ D^β for each objective and draws loss against size at equal FLOPs. `objectives=mlm+ltr` names the
-objectives; each is trained by itself. One seed by default: the fit is over sizes and budgets. The
-paper's models are causal and have 70 million parameters or more.
+/ D^β for each objective of `objectives=`. One seed by default: the fit is over sizes and budgets.
 
-Compare exponents, not losses. Twelve runs an objective give wide intervals: expect to tell two
-exponents apart only with more sizes, or with a fourth of the budgets or less between them. The law
-is one of new text, and pydocs is read about a hundred times; give a larger `corpus=`. Parameters
-count embeddings, most of a small model. Without the search for rates (`select=off`) the scale's
-rate is carried over to the other widths by μP (`model.base_width`).
+Compare exponents, not losses. Twelve runs an objective give wide intervals. The law is one of new
+text, and pydocs is read about a hundred times; give a larger `corpus=`. Parameters count
+embeddings, most of a small model. Without the search for rates (`select=off`) the scale's rate is
+carried over to the other widths by μP (`model.base_width`).
 """
 
 from common import read_setting
@@ -29,27 +26,17 @@ def get_study(arguments=None):
     setting = read_setting(arguments, tasks="", seeds=1, objectives="mlm+ltr")
     names = [name for name in setting.arguments["objectives"].split("+") if name]
     if not names or len(set(names)) < len(names):
-        raise UserError(
-            f"objectives={setting.arguments['objectives']}: name one or more, each once, as in"
-            f" objectives=mlm+ltr"
-        )
+        raise UserError(f"objectives={'+'.join(names)}: name one or more, each once, as in mlm+ltr")
     recipes = {name: setting.recipe("bert", objectives=name) for name in names}
     bert, steps = setting.numbers("bert"), setting.steps(recipes[names[0]])
     per_head = bert["width"] // bert["heads"]
     heads = [max(1, round(factor * bert["heads"])) for factor in WIDTHS]
-    sizes = {
-        per_head * n: {
-            "model.width": per_head * n,
-            "model.heads": n,
-            "model.hidden": 4 * per_head * n,
-        }
-        for n in heads
-    }
-    budgets = {}
+    sizes = {}
+    for width, count in ((per_head * count, count) for count in heads):
+        shape = {"model.width": width, "model.heads": count, "model.hidden": 4 * width}
+        sizes[f"width {width}"] = shape
+    budgets, warmup = {}, setting.adam.get("optimizer.warmup_steps")
     for count in (max(1, round(share * steps)) for share in SHARES):
-        warmup = setting.adam.get(
-            "optimizer.warmup_steps"
-        )  # a number of steps at the larger scales
         shorter = {"optimizer.warmup_steps": round(warmup * count / steps)} if warmup else {}
         budgets[f"{count:,} steps"] = {"train.steps": count, **shorter}
     carried = {} if setting.rates else {"model.base_width": bert["width"]}
@@ -60,7 +47,7 @@ def get_study(arguments=None):
         config=recipes[names[0]],
         axes={
             "objective": {name.upper(): {"config": recipe} for name, recipe in recipes.items()},
-            "size": {f"width {width}": of for width, of in sizes.items()},
+            "size": sizes,
             "budget": budgets,
         },
         overrides={**setting.on_transformer, **carried},

@@ -34,6 +34,8 @@ PAPER: Mapping[str, Any] = {
     "optimizer.learning_rate": 0.004,
     "optimizer.average_after": 0,
 }
+DROPOUTS = ("dropout", "embedding_dropout", "input_dropout", "hidden_dropout", "weight_dropout")
+NO_DROPOUT = {f"model.{name}": 0.0 for name in DROPOUTS}
 # The classifier's settings; 280 positions or more and 64 texts are too many for a CPU.
 CLASSIFIER: Mapping[str, Mapping[str, Any]] = {
     "tiny": {**SMALL_ROWS, "data.batch_size": 16, "head.chunk": 32, "train.steps": 400},

@@ -3,16 +3,15 @@
 A growing number of labelled examples, used in four ways: a classifier from random values; ULMFiT
 with a language model adapted only to the text of these examples (supervised); with one adapted to
 all of the task's training text (semi-supervised); and, which the paper does not have, the BERT of
-`bert_table5.py`. All counts train for the same number of steps (3,000 from scale=small on), so
-small sets are read more often. Otherwise stages, tasks and corpus are as in `ulmfit_table4.py`.
+`bert_table5.py`. All counts train for the same number of steps (3,000 from scale=small on).
+Otherwise as `ulmfit_table4.py`.
 
-Published: the figure has no table. According to the text, with 100 labels supervised ULMFiT is as
-good as a classifier from scratch with 10 times (IMDb) or 20 times (AG News) as many labels, and
+The figure has no table. According to the text, with 100 labels supervised ULMFiT is as good as a
+classifier from scratch with 10 times (IMDb) or 20 times (AG News) as many labels, and
 semi-supervised ULMFiT with 50 times (AG News) or 100 times (IMDb) as many.
 
 Expect: from scratch lowest, then supervised and semi-supervised, by more with fewer labels; with
-all labels the last two are the same. The report compares BERT with the supervised one, and that
-with a classifier from scratch that has the next larger number of labels.
+all labels the last two are the same.
 """
 
 import itertools

@@ -1,13 +1,11 @@
 """The effect of ULMFiT's pretraining: Howard and Ruder 2018, section 5, table 4.
 
 One AWD-LSTM has read the corpus and one has not. Both go through the same two stages: language
-modelling of the task's text, and ULMFiT's classifier. (That the second stage is also for the model
-without pretraining is our reading: in table 7 a classifier from scratch is much worse.) Rates,
-schedules and the order of thawing are the paper's at every scale. Tiny and mini have fewer steps
-and shorter rows, and thaw a group every tenth of the steps. At scale=paper the classifier makes 50
-passes, as in the paper's ablations, and pretraining has the paper's dropouts, batch, and Adam with
-its β; rate and slanted triangle are those printed for the second stage, and the ten passes and
-60,000 words are not verified. The smaller scales pretrain as AWD-LSTM does, by averaged SGD.
+modelling of the task's text (for the model without pretraining too, as we read the paper), and
+ULMFiT's classifier. Rates, schedules and the order of thawing are the paper's at every scale; tiny
+and mini have fewer steps and shorter rows. At scale=paper the classifier makes 50 passes, and
+pretraining has the paper's dropouts, batch, and Adam with its β; its rate, ten passes and 60,000
+words are ours. The smaller scales pretrain as AWD-LSTM does, by averaged SGD.
 
 The paper's tasks are IMDb, TREC-6 and AG News: `tasks=imdb+trec+ag_news,data=DIR`. Its corpus is
 WikiText-103: `corpus='text:wikitext-103/*.txt'`. Its scores are errors, ours accuracies.

@@ -12,7 +12,6 @@ from common import table_claims
 
 from bertlab.studies.study import Published
 
-DROPOUTS = ("dropout", "embedding_dropout", "input_dropout", "hidden_dropout", "weight_dropout")
 PUBLISHED = Published(
     source="Howard and Ruder 2018, table 5 (validation error, %)",
     columns=("IMDb", "TREC-6", "AG"),
@@ -29,12 +28,7 @@ def get_study(arguments=None):
         name="ulmfit_table5",
         title="ULMFiT with a vanilla and with a regularised language model",
         question="Does a better regularised language model make a better classifier?",
-        axes={
-            "language model": {
-                "vanilla": {f"model.{name}": 0.0 for name in DROPOUTS},
-                "AWD-LSTM": {},
-            }
-        },
+        axes={"language model": {"vanilla": ulmfit.NO_DROPOUT, "AWD-LSTM": {}}},
         published=PUBLISHED,
         claims=CLAIMS,
     )

@@ -46,21 +46,15 @@ CLAIMS = table_claims(
 
 def get_study(arguments=None):
     setting = ulmfit.read(arguments)
-    one_rate, constant = (
-        {"finetune.optimizer.layer_decay": 1.0},
-        {"finetune.optimizer.decay": "constant"},
-    )
+    one_rate = {"finetune.optimizer.layer_decay": 1.0}
+    constant = {"finetune.optimizer.decay": "constant"}
     cosine = {"finetune.optimizer.decay": "cosine"}
     full = {**ulmfit.thawing(setting, "all"), **constant, **one_rate}
-    chain = {
-        **ulmfit.thawing(setting, "chain"),
-        **constant,
-        **one_rate,
-        **({} if setting.task_rates else {"finetune.optimizer.learning_rate": 1e-3}),
-        "finetune.optimizer.group_rates": ",".join(
-            ["0.1"] * (1 + setting.numbers("awd_lstm")["layers"]) + ["1"]
-        ),
-    }
+    chain = {**ulmfit.thawing(setting, "chain"), **constant, **one_rate}
+    if not setting.task_rates:
+        chain["finetune.optimizer.learning_rate"] = 1e-3
+    groups = ["0.1"] * (1 + setting.numbers("awd_lstm")["layers"]) + ["1"]
+    chain["finetune.optimizer.group_rates"] = ",".join(groups)
     return ulmfit.study(
         setting,
         name="ulmfit_table7",

@@ -11,10 +11,7 @@ correlation of cosines and human ratings, and the share of analogies that 3CosAd
 - `analogies=`: word2vec's questions-words.txt
 - `text=`: sentences, one a line; only words of this text count then
 
-Without `words=` and `analogies=` the study only trains. The paper reads 10,000 and more contexts of
-Wikipedia with published models, and tries other ways to join pieces and contexts. Its numbers are
-not verified, so none are shown. A word that the models have not seen is known by its pieces, and
-syntactic questions are answered by spelling too.
+Without `words=` and `analogies=` the study only trains.
 
 Expect: in context above alone, and lower layers above the last. After as little text as at
 scale=tiny, static vectors above contextual ones on analogies; only with far more text is it the

@@ -1,15 +1,11 @@
 """Permutation against masked language modelling on one body: Yang et al. 2019 (XLNet), section 3.4,
 table 6.
 
-The paper asks whether predicting in permuted orders is better than denoising on the same
-architecture. Its bodies are Transformer-XL's: recurrence over segments, relative positions. Ours is
-BERT's in all rows, and it masks words by themselves, not spans. So two rows of the table have a
-counterpart, XLNet with K = 7 and 6 (one token in K is predicted), with MLM in the place of "DAE +
-Transformer-XL", whose objective is BERT's: only masked tokens are predicted. The rows without
-memory, spans or bidirectional data and that with NSP have none. Two further rows ask what makes the
-difference: permutation that predicts every token, and MLM at the mask rate of K = 6.
-
-scale=paper has BERT-Base's recipe with packed rows of 512. The paper's tasks:
+Is predicting in permuted orders better than denoising on the same architecture? The paper's bodies
+are Transformer-XL's; ours is BERT's in all rows, and it masks words by themselves, not spans. So
+two rows of the table have a counterpart, XLNet with K = 7 and 6 (one token in K is predicted), with
+MLM in the place of "DAE + Transformer-XL". Two further rows ask what makes the difference:
+permutation that predicts every token, and MLM at the mask rate of K = 6. The paper's tasks:
 `tasks=race+squad2+mnli+sst2,data=DIR`.
 
 Expect: in the paper permutation is above MLM, by about a point on MNLI. At small scales it learns
