@@ -16,7 +16,8 @@ from bertlab.train.run_directory import RunDirectory
 from bertlab.train.sharding import build_mesh, put_batch, replicated
 from bertlab.transfer.batches import Batch, by_row
 from bertlab.transfer.kinds import find_kind
-from bertlab.transfer.kinds.base import Line, OneClass, Outputs, TaskRows
+from bertlab.transfer.kinds.base import Line, Outputs, TaskRows
+from bertlab.transfer.kinds.texts import OneClass
 from bertlab.transfer.scorers import METRICS
 from bertlab.transfer.tasks import Task, TaskData
 

@@ -1,14 +1,11 @@
-"""The kinds of downstream tasks, a file each; one's own is named by "module:NAME"."""
+"""The kinds of downstream tasks; one's own is named by "module:NAME"."""
 
 import pkgutil
 
 from bertlab.transfer.kinds.base import Kind
-from bertlab.transfer.kinds.choice import Choice
-from bertlab.transfer.kinds.classification import Candidate, Classification
-from bertlab.transfer.kinds.regression import Regression
 from bertlab.transfer.kinds.span import Span
 from bertlab.transfer.kinds.tagging import Tagging
-from bertlab.transfer.kinds.word_pair import WordPair
+from bertlab.transfer.kinds.texts import Candidate, Choice, Classification, Regression, WordPair
 
 _ALL = Classification, Regression, Tagging, Choice, Span, WordPair, Candidate
 KINDS: dict[str, Kind] = {kind.name: kind() for kind in _ALL}

@@ -5,12 +5,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-import jax
 import numpy as np
-from scipy.special import softmax
 
 from bertlab.errors import UserError
-from bertlab.transfer.batches import NO_LABEL, Row, most_texts
+from bertlab.transfer.batches import Row, most_texts
 from bertlab.transfer.cut import Cut, total_cut
 from bertlab.transfer.examples import Example
 from bertlab.transfer.heads import TaskHead
@@ -43,7 +41,7 @@ class TaskRows(NamedTuple):
 
 
 class Kind(abc.ABC):
-    """By default an example is a text or a pair with one label, and has one row.
+    """By default an example has one row.
 
     Attributes:
         name: In task files and results.
@@ -75,18 +73,7 @@ class Kind(abc.ABC):
         return TaskRows([row for row, _ in made], total_cut(cut for _, cut in made))
 
     def row(self, inputs: Inputs, example: Example, symmetric: bool) -> tuple[Row, Cut]:
-        """An example's row, and what of the example is not in it.
-
-        A pair without an order has both as two texts of the row in the delimited layout.
-        """
-        both = symmetric and inputs.layout.name == "delimited" and len(example.texts) == 2
-        orders = (example.texts, example.texts[::-1]) if both else (example.texts,)
-        documents = [inputs.document(order) for order in orders]
-        row = inputs.row(documents) | self.label_fields(example)
-        return row, {"pieces": documents[0].cut}
-
-    def label_fields(self, example: Example) -> Row:
-        """The fields of a row that hold its label."""
+        """An example's row, and what of the example is not in it."""
         raise NotImplementedError
 
     @abc.abstractmethod
@@ -113,38 +100,3 @@ class Kind(abc.ABC):
             f"predictions of a {self.name} task have no probabilities to average; choose a task of"
             " classes or numbers"
         )
-
-
-class OneClass(Kind):
-    """A kind whose label is one class or choice, predicted from the head's `logits` [C]."""
-
-    def label_fields(self, example: Example) -> Row:
-        return {"label": np.int32(NO_LABEL if example.label is None else example.label)}
-
-    def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
-        """The likeliest class by name, or choice by number, and all probabilities."""
-        lines = []
-        for example, output in zip(examples, outputs, strict=True):
-            line = {
-                "id": example.id,
-                "gold": None if example.label is None else named(example.label, labels),
-                "probabilities": softmax(output["logits"].astype(np.float64)).tolist(),
-            }
-            line |= {"group": example.group} if example.group else {}
-            lines.append(self.decided(line, labels))
-        return lines
-
-    def decided(self, line: Line, labels: Sequence[str]) -> Line:
-        """The line with what is likeliest by its probabilities."""
-        return line | {"predicted": named(np.argmax(line["probabilities"]), labels)}
-
-    def average(self, lines, labels) -> Line:
-        """The class with the highest mean probability."""
-        runs = [line["probabilities"] for line in lines]
-        means = jax.tree.map(lambda *shares: float(np.mean(shares)), *runs)
-        return self.decided(lines[0] | {"probabilities": means}, labels)
-
-
-def named(number: int, labels: Sequence[str]) -> str | int:
-    """A class by its name, or by its number if classes have no names."""
-    return labels[number] if labels else int(number)

@@ -1,0 +1,220 @@
+"""Kinds of texts and pairs: a class, a candidate, a choice, a class of a word in both, a number."""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy.special import softmax
+
+from bertlab.errors import UserError
+from bertlab.models.base import View, inside_documents
+from bertlab.objectives.base import Metrics, Model
+from bertlab.transfer.batches import NO_LABEL, Row
+from bertlab.transfer.cut import Cut
+from bertlab.transfer.examples import Example
+from bertlab.transfer.heads import TextHead, derived, penalised, pooled
+from bertlab.transfer.inputs import Inputs
+from bertlab.transfer.kinds.base import Kind, Line
+
+# Devlin et al. 2018, section 4.4
+CHOICE_SETTINGS = {"data.batch_size": 16, "optimizer.learning_rate": 2e-5}
+
+
+class OneLabel(Kind):
+    """A kind whose examples are a text or a pair with one label."""
+
+    def row(self, inputs: Inputs, example: Example, symmetric: bool) -> tuple[Row, Cut]:
+        """The text or pair; in the delimited layout a pair without an order is there in both."""
+        both = symmetric and inputs.layout.name == "delimited" and len(example.texts) == 2
+        orders = (example.texts, example.texts[::-1]) if both else (example.texts,)
+        documents = [inputs.document(order) for order in orders]
+        row = inputs.row(documents) | self.label_fields(example)
+        return row, {"pieces": documents[0].cut}
+
+    def label_fields(self, example: Example) -> Row:
+        """The fields of a row that hold its label."""
+        raise NotImplementedError
+
+
+class OneClass(OneLabel):
+    """A kind whose label is one class or choice, predicted from the head's `logits` [C]."""
+
+    def label_fields(self, example: Example) -> Row:
+        return {"label": np.int32(NO_LABEL if example.label is None else example.label)}
+
+    def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
+        """The likeliest class by name, or choice by number, and all probabilities."""
+        lines = []
+        for example, output in zip(examples, outputs, strict=True):
+            line = {
+                "id": example.id,
+                "gold": None if example.label is None else named(example.label, labels),
+                "probabilities": softmax(output["logits"].astype(np.float64)).tolist(),
+            }
+            line |= {"group": example.group} if example.group else {}
+            lines.append(self.decided(line, labels))
+        return lines
+
+    def decided(self, line: Line, labels: Sequence[str]) -> Line:
+        """The line with what is likeliest by its probabilities."""
+        return line | {"predicted": named(np.argmax(line["probabilities"]), labels)}
+
+    def average(self, lines, labels) -> Line:
+        """The class with the highest mean probability."""
+        runs = [line["probabilities"] for line in lines]
+        means = jax.tree.map(lambda *shares: float(np.mean(shares)), *runs)
+        return self.decided(lines[0] | {"probabilities": means}, labels)
+
+
+def named(number: int, labels: Sequence[str]) -> str | int:
+    """A class by its name, or by its number if classes have no names."""
+    return labels[number] if labels else int(number)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationHead(TextHead):
+    """−log p(class | text or pair)."""
+
+    classes: int = derived(2)
+
+
+class Classification(OneClass):
+    """A class for a text or a pair."""
+
+    name = "classification"
+    head = ClassificationHead
+
+
+class Candidate(OneClass):
+    """Whether a candidate answers a question, class 1 of two; a `group` is a question's candidates.
+
+    The answer is the candidate of highest p(class 1): SuperGLUE's baseline for ReCoRD judges each
+    independently of the others (Wang et al. 2019, section 4).
+    """
+
+    name = "candidate"
+    head = ClassificationHead
+
+    def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
+        """One line a question: its likeliest candidate, and each candidate's p(class 1)."""
+        questions = defaultdict(list)
+        for example, output in zip(examples, outputs, strict=True):
+            share = float(softmax(output["logits"].astype(np.float64))[1])
+            questions[example.group or example.id].append((example, share))
+        lines = []
+        for question, candidates in questions.items():
+            first, shares = candidates[0][0], {e.choices[0]: share for e, share in candidates}
+            gold = None if first.label is None else [answer.text for answer in first.answers]
+            line = {"id": question, "gold": gold, "probabilities": shares}
+            lines.append(self.decided(line, labels))
+        return lines
+
+    def decided(self, line, labels) -> Line:
+        """The line with its likeliest candidate."""
+        shares = line["probabilities"]
+        return line | {"predicted": max(shares, key=shares.get)}
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoiceHead(TextHead):
+    """−log p(right choice): a softmax of a score a text (Devlin et al. 2018, section 4.4)."""
+
+    texts: int = derived(4)
+
+    def logits(self, model: Model, view: View) -> tuple[Float[Array, "B n"], Float[Array, ""]]:
+        """One for each text; the lowest float where a row lacks it."""
+        vectors, penalty = self.vectors(model, view)
+        there = inside_documents(view, self.texts).any(axis=1)
+        scores = model.head.scores(vectors, there & self.is_own(view)[:, None])[..., 0]
+        return jnp.where(there, scores, jnp.finfo(jnp.float32).min), penalty
+
+
+class Choice(OneClass):
+    """The right one of several continuations of a text."""
+
+    name = "choice"
+    head = ChoiceHead
+    recipes: ClassVar = {"bert": CHOICE_SETTINGS, "bert_paper": CHOICE_SETTINGS}
+
+    def row(self, inputs: Inputs, example: Example, symmetric: bool) -> tuple[Row, Cut]:
+        """The text with each choice, as the row's documents."""
+        documents = [inputs.document((*example.texts, choice)) for choice in example.choices]
+        lost, total = map(sum, zip(*(document.cut for document in documents)))
+        return inputs.row(documents) | self.label_fields(example), {"pieces": (lost, total)}
+
+
+@dataclasses.dataclass(frozen=True)
+class WordPairHead(ClassificationHead):
+    """Classifies [text vector; states of the two words], which are at `pair_at` [B, 2]."""
+
+    def logits(self, model: Model, view: View) -> tuple[Float[Array, "B C"], Float[Array, ""]]:
+        side, layers = self.encoded(model, view)
+        x, penalty = model.head.states(layers, view["documents"])
+        words = jnp.take_along_axis(x, view["pair_at"][..., None], axis=1).reshape(len(x), -1)
+        if self.pooling == "pooler":
+            text = model.pool(1)
+        else:
+            text = pooled(x, view, self.pooling, 1, side == "backward")
+        x = jnp.concatenate([text[:, 0], words], -1)
+        return model.head.scores(x, self.is_own(view)), penalty
+
+
+class WordPair(OneClass):
+    """A class for a word in two sentences."""
+
+    name = "word_pair"
+    head = WordPairHead
+
+    def row(self, inputs: Inputs, example: Example, symmetric: bool) -> tuple[Row, Cut]:
+        """The pair, with `pair_at` [2]; a word that did not fit is read at the last piece."""
+        pair, asked = [], []
+        for text, (start, end) in zip(example.texts, example.targets):
+            pieces, offsets = inputs.located(text)
+            inside = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > start))
+            if not len(inside):
+                raise UserError(f"{example.where}: no piece covers the word {text[start:end]!r}")
+            asked.append(int(inside[0 if inputs.layout.first_piece else -1]))
+            pair.append(pieces)
+        document = inputs.framed(pair)
+        asked = np.add(document.begins, asked)
+        at = np.minimum(asked, document.ends).astype(np.int32)
+        cut = {"pieces": document.cut, "targets": (int((at != asked).sum()), 2)}
+        return inputs.row([document]) | {"pair_at": at} | self.label_fields(example), cut
+
+
+class RegressionHead(TextHead):
+    """(value − target)², for rows with a finite `target` [B]; `logits` [B, 1] are the values."""
+
+    def loss(self, model: Model, view: View) -> Metrics:
+        logits, penalty = self.logits(model, view)
+        weights = jnp.isfinite(view["target"]) & self.is_own(view)
+        error = jnp.where(weights, logits[:, 0] - jnp.where(weights, view["target"], 0), 0)
+        loss = (error**2).sum(), weights.sum().astype(jnp.float32)
+        return penalised({"loss": loss}, penalty)
+
+
+class Regression(OneLabel):
+    """A number for a text or a pair."""
+
+    name = "regression"
+    head = RegressionHead
+    # google-research/electra, configure_finetuning.py, of STS-B
+    recipes: ClassVar = {"electra_paper": {"transfer.epochs": 10.0}}
+
+    def label_fields(self, example: Example) -> Row:
+        return {"target": np.float32(np.nan if example.label is None else example.label)}
+
+    def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
+        return [
+            {"id": example.id, "gold": example.label, "predicted": float(output["logits"][0])}
+            for example, output in zip(examples, outputs, strict=True)
+        ]
+
+    def average(self, lines, labels) -> Line:
+        """The mean."""
+        return {**lines[0], "predicted": float(np.mean([line["predicted"] for line in lines]))}
