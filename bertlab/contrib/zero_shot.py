@@ -178,7 +178,6 @@ def likelihoods(
     model: Pretrained, heuristic: Heuristic, examples: Sequence[Example]
 ) -> tuple[Float[np.ndarray, "N k"], dict[str, int]]:
     """The value of each reading of each example, 0 if nothing of it is scored; what was cut."""
-    scorer = Scorer(model.program, model.tokenizer, model.trained)
     texts, cuts, count = [], [], None
     for example in examples:
         found = [ending(text, start, model) for text, start in heuristic.readings(example)]
@@ -188,24 +187,30 @@ def likelihoods(
         texts += [text for text, _ in found]
         lost = sum(cut for _, cut in found)
         cuts.append({"pieces": (lost, lost + sum(len(text.tokens) for text, _ in found))})
-    scores = scorer.score(model.params, texts, "left-to-right", special=False)
-    values = [
-        score.log_probability / (max(score.tokens, 1) if heuristic.mean else 1) for score in scores
-    ]
-    return np.array(values).reshape(len(examples), -1), total_cut(cuts)
+    values, tokens = Scorer(model).score(texts, "left-to-right", special=False)
+    if heuristic.mean:
+        values = values / np.maximum(tokens, 1)
+    return values.reshape(len(examples), -1), total_cut(cuts)
 
 
 def ending(text: str, start: int, model: Pretrained) -> tuple[Text, int]:
     """A text whose pieces from the character `start` on are scored, and how many are cut."""
     (whole,) = encode_all(model, [text])
-    cut = max(0, len(whole.tokens) - model.longest)
-    kept = np.delete(np.arange(len(whole.tokens)), whole.pieces[:cut])
-    first = max(pieces_before(text, start, model.tokenizer), cut)
-    return whole._replace(
-        tokens=whole.tokens[kept],
-        pieces=whole.pieces[first:] - cut,
-        characters=None if whole.characters is None else whole.characters[kept],
-    ), cut
+    first = pieces_before(text, start, model.tokenizer)
+    kept = fitted(whole._replace(pieces=whole.pieces[first:]), model)
+    return kept, len(whole.tokens) - len(kept.tokens)
+
+
+def fitted(text: Text, model: Pretrained) -> Text:
+    """The text without its first pieces, if it has more than the model has positions; special
+    tokens stay."""
+    excess, begin = max(0, len(text.tokens) - model.longest), len(model.tokenizer.prefix_ids)
+    kept = np.delete(np.arange(len(text.tokens)), slice(begin, begin + excess))
+    return text._replace(
+        tokens=text.tokens[kept],
+        pieces=text.pieces[text.pieces >= begin + excess] - excess,
+        characters=None if text.characters is None else text.characters[kept],
+    )
 
 
 def pieces_before(text: str, start: int, tokenizer) -> int:

@@ -28,18 +28,18 @@ Compare left-to-right with right-to-left and with the bound, and pseudo only wit
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from bertlab.errors import UserError
 from bertlab.evals.questions import Answerer, Text, by_chain_rule, in_random_orders, one_by_one
 from bertlab.evals.ratio import ratio
 from bertlab.evals.scoring import scoring
-from bertlab.objectives.program import Program
-from bertlab.transfer.load import longest_text
+from bertlab.transfer.load import Pretrained
 
 KINDS = {
     "both directions": ("forward", "backward"),
@@ -58,33 +58,29 @@ BLOCK = 1000
 """Texts whose questions are in memory at a time."""
 
 
-class Score(NamedTuple):
-    """How likely a model finds a text: nats summed over the scored tokens, and how many these
+class Scores(NamedTuple):
+    """How likely a model finds N texts: nats summed over the scored tokens, and how many these
     are."""
 
-    log_probability: float
-    tokens: int
+    log_probability: Float[np.ndarray, "N"]
+    tokens: Int[np.ndarray, "N"]
 
 
 class Scorer:
-    """Scores texts by a program's model."""
+    """Scores texts by a model."""
 
-    def __init__(self, program: Program, tokenizer, trained: Collection[str] | None = None):
-        """Finds how the model predicts tokens, by the objectives with a weight in training (None:
-        all); by the first in the config, if several can."""
-        self.program, self.tokenizer = program, tokenizer
-        self.scorings = {
-            name: scoring(objective)
-            for name, objective in program.objectives.items()
-            if trained is None or name in trained
-        }
+    def __init__(self, model: Pretrained):
+        """Finds how the model predicts tokens, by the objectives with a weight in training; by the
+        first in the config, if several can."""
+        self.model, self.params = model, jax.device_put(model.params)
+        self.has_mask = model.program.vocabulary.mask_id is not None
+        self.scorings = {name: scoring(model.objectives[name]) for name in model.trained}
         self.answerers = {}
         for name, how in self.scorings.items():
             for ability in ("forward", "backward", "hidden"):
-                if ability == "hidden" and program.vocabulary.mask_id is None:
-                    continue
-                if getattr(how, ability) is not None and ability not in self.answerers:
-                    self.answerers[ability] = Answerer(program, name, how, ability)
+                possible = getattr(how, ability) and (self.has_mask or ability != "hidden")
+                if possible and ability not in self.answerers:
+                    self.answerers[ability] = Answerer(model.program, name, how, ability)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -101,7 +97,7 @@ class Scorer:
         if self.kinds and kind in (None, *self.kinds):
             return kind or self.kinds[0]
         reasons = [f"{name}: {how.reason}" for name, how in self.scorings.items() if how.reason]
-        if self.program.vocabulary.mask_id is None:
+        if not self.has_mask:
             reasons.append("the tokenizer has no [MASK]")
         raise UserError(
             f"this model has no score of the kind {kind or 'that any objective gives'}"
@@ -110,41 +106,37 @@ class Scorer:
 
     def score(
         self,
-        params: Any,
         texts: Sequence[Text],
         kind: str | None = None,
         orders: int = ORDERS,
         special: bool = True,
-    ) -> list[Score]:
-        """The score of each text.
+    ) -> Scores:
+        """The score of each text (from `questions.encode`).
 
         Args:
-            params: Of the program.
-            texts: From `questions.encode`.
+            texts: To score.
             kind: One of `kinds`; None: the first.
             orders: Random orders a text, for "any-order".
             special: Whether special tokens, or the number of pieces, are scored too.
         """
-        kind = self.check_kind(kind)
-        longest = longest_text(self.program.body.shape)
+        kind, longest = self.check_kind(kind), self.model.longest
         for number, text in enumerate(texts, 1):
             if len(text.tokens) > longest:
                 raise UserError(
                     f"text {number} has {len(text.tokens)} tokens with special ones, but the model"
                     f" has {longest} positions; split it into several"
                 )
-        scores = []
+        blocks = [np.zeros((2, 0))]
         for start in range(0, len(texts), BLOCK):
             block = texts[start : start + BLOCK]
-            sums = [self._sums(params, block, kind, a, orders, special) for a in KINDS[kind]]
-            scores += [Score(nats, round(tokens)) for nats, tokens in np.mean(sums, 0).tolist()]
-        return scores
+            sums = [self._sums(block, kind, ability, orders, special) for ability in KINDS[kind]]
+            blocks.append(np.mean(sums, axis=0))
+        log_probability, tokens = np.hstack(blocks)
+        return Scores(log_probability, np.round(tokens).astype(int))
 
-    def _sums(
-        self, params, texts, kind: str, ability: str, orders: int, special: bool
-    ) -> Float[np.ndarray, "N 2"]:
-        """What a `Score` has, of each text, by one ability."""
-        answerer, tokenizer, questions = self.answerers[ability], self.tokenizer, []
+    def _sums(self, texts, kind: str, ability: str, orders: int, special: bool) -> Scores:
+        """By one ability."""
+        answerer, tokenizer, questions = self.answerers[ability], self.model.tokenizer, []
         how = answerer.how
         first, within_word = int(how.from_before), kind == "pseudo-within-word"
         continues = tokenizer.continues() if within_word else None
@@ -157,16 +149,16 @@ class Scorer:
             else:
                 questions.append(by_chain_rule(number, text, ability, frame))
         nats, asked = np.zeros(len(texts)), [set() for _ in texts]
-        for question, answer in zip(questions, answerer(params, texts, questions)):
+        for question, answer in zip(questions, answerer(self.params, texts, questions)):
             nats[question.text] += question.weight * answer.sum()
             asked[question.text].update(question.asked.tolist())
         tokens = np.array([len(positions) for positions in asked])
         if kind == "any-order" and frame[1]:
             nats -= np.log(np.maximum(1, tokens * (tokens + 1)))
-        return np.stack([nats, tokens], axis=1)
+        return Scores(nats, tokens)
 
 
-def bits_per_byte(texts: Sequence[Text], scores: Sequence[Score], unk_id: int) -> dict[str, Any]:
+def bits_per_byte(texts: Sequence[Text], scores: Scores, unk_id: int) -> dict[str, Any]:
     """The scores of texts as numbers.
 
     Bytes that the model does not predict count too and make the value too low: capitals and accents
@@ -179,7 +171,7 @@ def bits_per_byte(texts: Sequence[Text], scores: Sequence[Score], unk_id: int) -
         `tokens`, one of each text is free), and the share of these that are `unknown`; above 0, do
         not compare tokenizers.
     """
-    nats, tokens = -np.array(scores, float)[:, 0], sum(score.tokens for score in scores)
+    nats, tokens = -scores.log_probability, int(scores.tokens.sum())
     if not tokens:
         raise UserError("the texts have no token to score; give longer ones")
     sizes = np.array([text.bytes for text in texts], float)

@@ -16,8 +16,8 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
 import numpy as np
+import pandas as pd
 from ml_collections import ConfigDict
 
 from bertlab.data.batches import Batches
@@ -28,7 +28,7 @@ from bertlab.errors import UserError
 from bertlab.evals import floors, similarity
 from bertlab.evals.code_length import Scorer, bits_per_byte
 from bertlab.evals.guessing import guessing
-from bertlab.evals.minimal_pairs import Pair, judge, read_pairs
+from bertlab.evals.minimal_pairs import judge, read_pairs
 from bertlab.evals.questions import Text, encode_all
 from bertlab.files import cache_directory
 from bertlab.objectives.program import group_by_view
@@ -52,23 +52,20 @@ def evaluate_run(
     """
     run, model = RunDirectory(directory), load(directory, step)
     settings = model.config.evaluate if settings is None else settings
-    scorer, found = Scorer(model.program, model.tokenizer, model.trained), {}
+    scorer, found = Scorer(model), {}
     kinds = [kind for kind in settings.kinds.split(",") if kind] or list(scorer.kinds)
     if settings.text or settings.minimal_pairs:
         scorer.check_kind()
-    params = jax.device_put(model.params)
     if path := settings.text:
         texts = encode_all(model, [line for _, line in read_lines(Path(path)) if line.strip()])
-        found[path] = code_lengths(scorer, params, texts, kinds)
+        found[path] = code_lengths(scorer, texts, kinds)
     fingerprint = run.read("data", {}).get("fingerprint")
     if fingerprint and model.objectives and (settings.sentences or settings.floors):
         prepared = find_prepared(model.config.data, fingerprint)
         if "test" in prepared.statistics:
-            found["test"] = held_out(prepared, model, scorer, params, kinds, settings)
+            found["test"] = held_out(prepared, scorer, kinds, settings)
     if path := settings.minimal_pairs:
-        pairs = read_pairs(Path(path), settings.pairs)
-        texts = encode_all(model, [text for pair in pairs for text in (pair.good, pair.bad)])
-        found[path] = accuracies(scorer, params, pairs, texts, kinds)
+        found[path] = accuracies(scorer, read_pairs(Path(path), settings.pairs), kinds)
     if settings.words or settings.analogies:
         found |= similarity.word_scores(model, settings)
     name = "evaluation" if step is None else f"evaluation-{step}"
@@ -78,44 +75,45 @@ def evaluate_run(
     return found
 
 
-def code_lengths(scorer: Scorer, params, texts: Sequence[Text], kinds: Sequence[str]) -> Metrics:
+def code_lengths(scorer: Scorer, texts: Sequence[Text], kinds: Sequence[str]) -> Metrics:
     """Bits per byte and perplexity by kind of score."""
     found = {}
     for kind in kinds:
-        scores = scorer.score(params, texts, kind)
-        for name, value in bits_per_byte(texts, scores, scorer.tokenizer.unk_id).items():
+        bits = bits_per_byte(texts, scorer.score(texts, kind), scorer.model.tokenizer.unk_id)
+        for name, value in bits.items():
             of_texts = name in ("bytes", "pieces", "unknown")
             found[name if of_texts else f"{name}/{kind}"] = value
     return found
 
 
-def accuracies(scorer: Scorer, params, pairs: Sequence[Pair], texts, kinds) -> Metrics:
+def accuracies(scorer: Scorer, pairs: pd.DataFrame, kinds: Sequence[str]) -> Metrics:
     """On minimal pairs, by kind of score and by phenomenon; without bounds if there are exact
     scores."""
+    texts = encode_all(scorer.model, pairs[["good", "bad"]].to_numpy().ravel().tolist())
     found = {"pairs": len(pairs)}
     for kind in [kind for kind in kinds if kind != "any-order"] or kinds:
-        scores = scorer.score(params, texts, kind)
-        judged = judge(pairs, [score.log_probability for score in scores])
+        judged = judge(pairs, scorer.score(texts, kind).log_probability)
         phenomena = judged.pop("phenomena")
         found |= {f"{name}/{kind}": value for name, value in judged.items()}
         found |= {f"accuracy/{kind}/{name}": value for name, value in phenomena.items()}
     return found
 
 
-def held_out(prepared: Prepared, model: Pretrained, scorer: Scorer, params, kinds, settings):
+def held_out(prepared: Prepared, scorer: Scorer, kinds: Sequence[str], settings) -> Metrics:
     """Of the test split of the run's own corpus: bits per byte, guessing and floors."""
-    config, found = model.config, {}
+    model, found = scorer.model, {}
     if settings.sentences and kinds:
         texts = held_out_sentences(prepared, settings.sentences, model)
-        found |= code_lengths(scorer, params, texts, kinds)
-    batches = Batches(prepared, config.data, "test").evaluation(config.train.eval_batches)
+        found |= code_lengths(scorer, texts, kinds)
+    batches = Batches(prepared, model.config.data, "test")
+    batches = batches.evaluation(model.config.train.eval_batches)
     for view, names in group_by_view(model.objectives, model.program.stream).items():
         for name in names:
             viewed = model.objectives.get(view) if view != name else None
             nats = guessing(model.objectives[name], prepared.counts, batches, viewed)
             found |= {} if nats is None else {f"{name}/guessing": nats}
     if settings.floors:
-        found |= floor_metrics(model, prepared, batches, params)
+        found |= floor_metrics(model, prepared, batches, scorer.params)
     return found
 
 

@@ -1,15 +1,14 @@
 """Minimal pairs: how often a model finds the good sentence more likely than the bad one (BLiMP,
 Warstadt et al. 2020)."""
 
-import collections
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from bertlab.data.corpora.text import read_lines
 from bertlab.errors import UserError
@@ -18,45 +17,39 @@ ROUNDING = 1e-5
 """Nats, of a sum of float32 log-probabilities; scores that differ less are tied."""
 
 
-class Pair(NamedTuple):
-    """`good` should be more likely than `bad`; several paradigms (BLiMP's UID) share a phenomenon
-    (its linguistics_term, or "")."""
-
-    good: str
-    bad: str
-    paradigm: str
-    phenomenon: str = ""
+FIELDS = ("sentence_good", "sentence_bad", "UID")
+"""Of BLiMP's records, beside `linguistics_term`; UID is a paradigm."""
 
 
-def read_pairs(path: Path, limit: int = 0) -> list[Pair]:
-    """Pairs in BLiMP's format: JSON lines with `sentence_good`, `sentence_bad`, `UID` and perhaps
-    `linguistics_term`; of each paradigm the first `limit`, 0: all.
+def read_pairs(path: Path, limit: int = 0) -> pd.DataFrame:
+    """Pairs in BLiMP's format: JSON lines with `FIELDS`, and perhaps `linguistics_term`; of each
+    paradigm the first `limit`, 0: all.
+
+    The columns are `good`, `bad`, `paradigm`, `phenomenon` ("" if it has none).
     """
-    pairs, taken = [], collections.Counter()
+    pairs = []
     for number, line in read_lines(path):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
-            good, bad, paradigm = (record[key] for key in ("sentence_good", "sentence_bad", "UID"))
+            values = [record[field] for field in FIELDS]
         except (ValueError, KeyError, TypeError):
             raise UserError(
-                f'{path}:{number}: expected a JSON object with "sentence_good", "sentence_bad" and'
-                ' "UID", as in BLiMP'
+                f"{path}:{number}: expected a JSON object with {', '.join(FIELDS)}, as in BLiMP"
             ) from None
-        taken[paradigm] += 1
-        if not limit or taken[paradigm] <= limit:
-            pairs.append(Pair(good, bad, paradigm, record.get("linguistics_term") or ""))
+        pairs.append((*values, record.get("linguistics_term") or ""))
     if not pairs:
         raise UserError(f"{path} has no pairs; give JSON lines like BLiMP's")
-    return pairs
+    table = pd.DataFrame(pairs, columns=["good", "bad", "paradigm", "phenomenon"])
+    return table.groupby("paradigm").head(limit) if limit else table
 
 
-def judge(pairs: Sequence[Pair], scores: Sequence[float]) -> dict[str, Any]:
+def judge(pairs: pd.DataFrame, scores: Float[np.ndarray, "2N"]) -> dict[str, Any]:
     """How often the good sentence is the more likely one; a tie counts as half.
 
     Args:
-        pairs: Of any number of paradigms.
+        pairs: From `read_pairs`.
         scores: log p of the good and the bad sentence of each pair in turn, not divided by length
             (section 4).
 
@@ -67,9 +60,8 @@ def judge(pairs: Sequence[Pair], scores: Sequence[float]) -> dict[str, Any]:
         next one certain.
     """
     difference = np.subtract(*np.reshape(scores, (-1, 2)).T)
-    table = pd.DataFrame(pairs, columns=Pair._fields)
-    table["right"] = np.where(np.abs(difference) < ROUNDING, 0.5, difference > 0)
-    paradigms = table.groupby(["phenomenon", "paradigm"], sort=False)["right"]
+    right = np.where(np.abs(difference) < ROUNDING, 0.5, difference > 0)
+    paradigms = pairs.assign(right=right).groupby(["phenomenon", "paradigm"], sort=False)["right"]
     means, errors = paradigms.mean(), paradigms.sem()  # NaN of one pair
     phenomena = means.groupby("phenomenon", sort=False).mean().drop("", errors="ignore")
     error = math.hypot(*errors) / len(errors)

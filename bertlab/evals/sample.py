@@ -6,7 +6,6 @@ Letters: N texts, L length of a row, k pieces drawn at a time, V vocabulary.
 import functools
 import itertools
 
-import jax
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -47,7 +46,7 @@ def sample(
         top_p: Draws among the likeliest pieces of this probability (Holtzman et al. 2020).
         seed: Of the draws.
     """
-    tokenizer, scorer = model.tokenizer, Scorer(model.program, model.tokenizer, model.trained)
+    tokenizer, scorer = model.tokenizer, Scorer(model)
     kinds = [kind for kind, ability in ABILITIES.items() if ability in scorer.answerers]
     if not kinds or kind not in (None, *kinds):
         raise UserError(f"this model has no kind={kind}; it allows {', '.join(kinds) or 'none'}")
@@ -74,7 +73,7 @@ def sample(
         order, stop = np.argsort(rng.random((number, hidden)), axis=1), None
     tokens = np.full((number, end + len(suffix)), tokenizer.pad_id, np.int32)
     tokens[:, :first], tokens[:, end:] = given, suffix
-    logits = functools.partial(answerer.logits, jax.device_put(model.params))
+    logits = functools.partial(answerer.logits, scorer.params)
 
     def draw(found):
         return draw_pieces(found, tokenizer.special_ids - {stop}, temperature, top_p, rng)

@@ -14,6 +14,7 @@ from bertlab.contrib.babylm.reading import (
 from bertlab.contrib.babylm.zero_shot import SUITES, Item, accuracy, pieces_before, read_items
 from bertlab.data.tokenizers import train_tokenizer
 from bertlab.errors import UserError
+from bertlab.evals.questions import encode_all
 from bertlab.transfer.tasks import find_task, load_task
 from tests.evals.tiny import shared_model
 from tests.transfer.tasks.test_published import lines, publish
@@ -24,16 +25,15 @@ pytestmark = pytest.mark.nightly
 def score_one(name, text, start, kind):
     tiny = shared_model(name)
     item = Item((text,), (start,), "")
-    (values,), cut = zero_shot.answer_scores(tiny.model, tiny.scorer, tiny.params, [item], kind)
+    (values,), cut = zero_shot.answer_scores(tiny.scorer, [item], kind)
     return float(values[0]), cut
 
 
 def test_completions_of_a_text_add_up_to_it():
     """By the chain rule: log p(a b | ·) and log p(c d | a b) without the closing token."""
     tiny, (whole, _) = shared_model("ltr"), score_one("ltr", "a bc d e", 0, "left-to-right")
-    text = zero_shot.encode_all(tiny.model, ["a bc d e"])
-    (score,) = tiny.scorer.score(tiny.params, text, special=False)
-    assert whole == pytest.approx(score.log_probability, rel=1e-5)
+    score = tiny.scorer.score(encode_all(tiny.model, ["a bc d e"]), special=False)
+    assert whole == pytest.approx(score.log_probability[0], rel=1e-5)
     last, _ = score_one("ltr", "a bc d e", 4, "left-to-right")
     first, _ = score_one("ltr", "a bc", 0, "left-to-right")
     assert first + last == pytest.approx(whole, rel=1e-5)
@@ -42,7 +42,7 @@ def test_completions_of_a_text_add_up_to_it():
 def test_a_long_text_loses_the_beginning_of_its_context(monkeypatch):
     model = shared_model("ltr").model
     whole, _ = score_one("ltr", "c d e f", 3, "left-to-right")
-    room = len(zero_shot.encode_all(model, ["c d e f"])[0].tokens)
+    room = len(encode_all(model, ["c d e f"])[0].tokens)
     monkeypatch.setattr(type(model), "longest", room)
     found, cut = score_one("ltr", "a b c d e f", 7, "left-to-right")
     assert found == pytest.approx(whole, rel=1e-5) and cut == 1

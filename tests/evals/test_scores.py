@@ -11,10 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
+from bertlab.config.defaults import base_config
 from bertlab.errors import UserError
 from bertlab.evals import questions
-from bertlab.evals.code_length import Score, Scorer, bits_per_byte
+from bertlab.evals.code_length import Scorer, bits_per_byte
 from bertlab.evals.questions import Question, Text, encode
 from bertlab.evals.scoring import HIDDEN
 from bertlab.objectives import REGISTRY
@@ -28,6 +30,7 @@ from bertlab.objectives.permutation import PermutationLanguageModel
 from bertlab.objectives.prefix import PrefixLanguageModel
 from bertlab.objectives.program import Program
 from bertlab.objectives.span_boundary import SpanBoundary
+from bertlab.transfer.load import Pretrained
 from tests.evals.tiny import IDS, MODELS, PIECES, TOKENIZER, model_of, shared_model, without_mask
 from tests.objectives.own_diffusion import OwnDiffusion
 from tests.references import quick_jit
@@ -73,28 +76,27 @@ def log_p_by_hand(name, ids, side):
     tokens = np.array([ids], np.int32)
     view = {"tokens": tokens, "segments": tokens * 0, "documents": tokens * 0 + 1}
     view["positions"] = np.arange(len(ids), dtype=np.int32)[None]
-    return np.asarray(compiled_by_hand(name, side)(shared_model(name).params, view))[0]
+    return np.asarray(compiled_by_hand(name, side)(shared_model(name).model.params, view))[0]
 
 
 def test_directions_are_sums_of_log_probabilities_of_neighbours():
     for name, side in (("ltr", "forward"), ("rtl", "backward")):
         model, texts = shared_model(name), [encode(text, TOKENIZER) for text in TEXTS]
-        score, pieces = (
-            model.scorer.score(model.params, texts, special=special)[1] for special in (True, False)
-        )
+        nats, tokens = model.scorer.score(texts)
+        own_nats, own_tokens = model.scorer.score(texts, special=False)
         ids = texts[1].tokens
         log_p, at = log_p_by_hand(name, ids, side), np.arange(len(ids) - 1)
         by_hand = log_p[at, ids[1:]] if side == "forward" else log_p[at + 1, ids[:-1]]
-        assert score.log_probability == pytest.approx(by_hand.sum(), rel=2e-5), name
+        assert nats[1] == pytest.approx(by_hand.sum(), rel=2e-5), name
         own = by_hand[:-1] if side == "forward" else by_hand[1:]
-        assert pieces.log_probability == pytest.approx(own.sum(), rel=2e-5), name
-        assert (score.tokens, pieces.tokens) == (len(ids) - 1, len(ids) - 2)
+        assert own_nats[1] == pytest.approx(own.sum(), rel=2e-5), name
+        assert (tokens[1], own_tokens[1]) == (len(ids) - 1, len(ids) - 2)
 
 
 @pytest.mark.parametrize("kind", ["pseudo", "pseudo-within-word"])
 def test_pseudo_masks_each_piece_and_the_later_pieces_of_its_word(kind):
     model, text = shared_model("mlm"), encode("abc d", TOKENIZER)
-    (score,) = model.scorer.score(model.params, [text], kind)
+    nats, tokens = model.scorer.score([text], kind)
     expected = 0.0
     for piece in range(1, len(text.tokens) - 1):
         ids = text.tokens.copy()
@@ -102,12 +104,12 @@ def test_pseudo_masks_each_piece_and_the_later_pieces_of_its_word(kind):
         ids[[piece, *later]] = TOKENIZER.mask_id
         expected += log_p_by_hand("mlm", ids, "both")[piece, text.tokens[piece]]
     assert [PIECES[i] for i in text.tokens] == ["[CLS]", "a", "##b", "##c", "d", "[SEP]"]
-    assert score.log_probability == pytest.approx(expected, rel=2e-5) and score.tokens == 4
+    assert nats[0] == pytest.approx(expected, rel=2e-5) and tokens[0] == 4
 
 
 def test_any_order_is_the_mean_over_orders_and_pays_for_the_length():
     model, text = shared_model("mlm"), encode("a b c", TOKENIZER)
-    (score,) = model.scorer.score(model.params, [text], "any-order")
+    (score,), _ = model.scorer.score([text], "any-order")
     nats = []
     for order in itertools.permutations(range(1, 4)):
         ids, total = text.tokens.copy(), 0.0
@@ -116,10 +118,10 @@ def test_any_order_is_the_mean_over_orders_and_pays_for_the_length():
             total += log_p_by_hand("mlm", ids, "both")[piece, text.tokens[piece]]
             ids[piece] = text.tokens[piece]
         nats.append(total)
-    assert score.log_probability == pytest.approx(np.mean(nats) - math.log(3 * 4), rel=2e-5)
+    assert score == pytest.approx(np.mean(nats) - math.log(3 * 4), rel=2e-5)
     long = [encode(TEXTS[4], TOKENIZER)]  # drawn orders: near the mean over many more
-    few, many = (model.scorer.score(model.params, long, "any-order", n)[0] for n in (16, 100))
-    assert few.log_probability == pytest.approx(many.log_probability, rel=0.05)
+    few, many = (model.scorer.score(long, "any-order", n).log_probability for n in (16, 100))
+    assert few == pytest.approx(many, rel=0.05)
 
 
 UNIGRAM = np.arange(1, len(PIECES) + 1) / np.arange(1, len(PIECES) + 1).sum()
@@ -135,8 +137,7 @@ class Unigram(LeftToRight):
 def test_bits_per_byte_of_a_known_distribution():
     model = model_of("gpt", {"ltr": Unigram()}, direction="left-to-right")
     texts = [encode(text, TOKENIZER) for text in ("a b c", "d", "é x")]
-    scores = Scorer(model.program, TOKENIZER).score(model.params, texts)
-    found = bits_per_byte(texts, scores, TOKENIZER.unk_id)
+    found = bits_per_byte(texts, Scorer(model).score(texts), TOKENIZER.unk_id)
     bits = [-np.log2(UNIGRAM[text.tokens[1:]]).sum() for text in texts]
     assert found["bits_per_byte"] == pytest.approx(sum(bits) / 10, rel=1e-6), "5, 1 and 4 bytes"
     assert found["perplexity"] == pytest.approx(2 ** (sum(bits) / 9), rel=1e-6), "with [SEP]"
@@ -164,26 +165,27 @@ def every_text(side: str) -> tuple[list[Text], SimpleNamespace]:
 def test_the_probabilities_of_all_texts_sum_to_one(name):
     model = shared_model(name)
     assert model.scorer.kinds == KINDS[name]
-    scorer = copy.copy(model.scorer)
+    scorer, tiny = copy.copy(model.scorer), model.model
     for kind, side in (("left-to-right", "forward"), ("right-to-left", "backward")):
         if kind in KINDS[name]:
-            texts, scorer.tokenizer = every_text(side)
-            scores = scorer.score(model.params, texts, kind)
-            probabilities = np.exp([score.log_probability for score in scores])
+            texts, frame = every_text(side)
+            scorer.model = dataclasses.replace(tiny, tokenizer=frame)
+            probabilities = np.exp(scorer.score(texts, kind).log_probability)
             assert probabilities.sum() == pytest.approx(1, rel=1e-5)
             assert probabilities.max() > 4 / len(EVERY), "not uniform"
     if "any-order" not in KINDS[name]:
         return
     # The bound is exact here: all orders are computed.
-    texts, scorer.tokenizer = every_text("forward")
-    scores = scorer.score(model.params, texts, "any-order")
-    assert 0.2 < np.exp([score.log_probability for score in scores]).sum() <= 1 + 1e-6
+    texts, frame = every_text("forward")
+    scorer.model = dataclasses.replace(tiny, tokenizer=frame)
+    scores = scorer.score(texts, "any-order")
+    assert 0.2 < np.exp(scores.log_probability).sum() <= 1 + 1e-6
     # One order gives a probability, if nothing hidden can be seen.
     total, asked = np.zeros(len(texts)), []
     for number in range(len(texts)):
         asked.append(Question(number, np.array([2]), np.array([0, HIDDEN, HIDDEN])))
         asked.append(Question(number, np.array([1]), np.array([0, HIDDEN, 1])))
-    answers = scorer.answerers["hidden"](model.params, texts, asked)
+    answers = scorer.answerers["hidden"](scorer.params, texts, asked)
     for question, answer in zip(asked, answers):
         total[question.text] += answer[0]
     assert np.exp(total).sum() == pytest.approx(1, rel=1e-5)
@@ -192,10 +194,10 @@ def test_the_probabilities_of_all_texts_sum_to_one(name):
 def test_an_outside_masked_objective_is_scored_as_mlm_with_the_same_parameters():
     texts = [encode(text, TOKENIZER) for text in TEXTS]
     outside, mlm = model_of("bert", {"own": OwnDiffusion()}), shared_model("mlm")
-    scorer = Scorer(outside.program, TOKENIZER)
+    scorer = Scorer(dataclasses.replace(outside, params={"body": mlm.model.params["body"]}))
     assert scorer.kinds == MASKED
-    ours = scorer.score({"body": mlm.params["body"]}, texts, "any-order")
-    theirs = mlm.scorer.score(mlm.params, texts, "any-order")
+    ours = scorer.score(texts, "any-order")
+    theirs = mlm.scorer.score(texts, "any-order")
     np.testing.assert_allclose(np.array(ours), np.array(theirs), rtol=1e-6)
 
 
@@ -233,7 +235,10 @@ class OwnHead(Objective):
 
 def test_what_is_registered_holds_for_the_class_and_what_trains_like_it():
     def kinds(objective):
-        return Scorer(Program(None, {"own": objective}, Vocabulary(7, **IDS)), TOKENIZER).kinds
+        program = Program(None, {"own": objective}, Vocabulary(7, **IDS))
+        config = base_config()
+        config.objectives = ConfigDict({"own": {"weight": 1.0}})
+        return Scorer(Pretrained(config, {}, TOKENIZER, program)).kinds
 
     assert kinds(NewView()) == MASKED, "the default, not the parent's order"
     assert kinds(SameTraining()) == ("any-order",)
@@ -253,15 +258,19 @@ def test_what_is_registered_holds_for_the_class_and_what_trains_like_it():
 
 
 def test_refusals_name_the_reason():
-    model = shared_model("mlm")
-    program = model.model.program
+    model, scorer = shared_model("mlm").model, shared_model("mlm").scorer
+    untrained = copy.deepcopy(model.config)
+    untrained.objectives.mlm.weight = 0.0
     long = Text(np.zeros(600, np.int32), np.arange(1, 599), 600)
     for call, reason in (
-        (lambda: Scorer(program, TOKENIZER, ["nsp"]).check_kind(), "nsp: its head makes"),
-        (lambda: model.scorer.check_kind("left-to-right"), r"left-to-right.*pseudo"),
-        (lambda: model.scorer.score(model.params, [long]), "text 1 has 600 tokens .* 512"),
-        (lambda: Scorer(without_mask(program), TOKENIZER).check_kind(), r"no \[MASK\]"),
-        (lambda: bits_per_byte([encode("", TOKENIZER)], [Score(0.0, 0)], 1), "no token"),
+        (
+            lambda: Scorer(dataclasses.replace(model, config=untrained)).check_kind(),
+            "nsp: its head makes",
+        ),
+        (lambda: scorer.check_kind("left-to-right"), r"left-to-right.*pseudo"),
+        (lambda: scorer.score([long]), "text 1 has 600 tokens .* 512"),
+        (lambda: Scorer(without_mask(model)).check_kind(), r"no \[MASK\]"),
+        (lambda: bits_per_byte([], scorer.score([]), 1), "no token"),
     ):
         with pytest.raises(UserError, match=reason):
             call()
@@ -271,5 +280,5 @@ def test_any_number_of_texts_of_any_length_is_answered_by_one_compiled_program()
     model = shared_model("ltr")
     for number in (1, 40):
         texts = [encode("a b c d " * (1 + index % 7), TOKENIZER) for index in range(number)]
-        model.scorer.score(model.params, texts)
+        model.scorer.score(texts)
     assert model.scorer.answerers["forward"].log_probabilities._cache_size() == 1

@@ -77,13 +77,11 @@ def shared_model(name: str) -> SimpleNamespace:
     family, objectives = MODELS[name]
     direction = {"direction": DIRECTIONS[name]} if name in DIRECTIONS else {}
     model = model_of(family, objectives, **direction)
-    return SimpleNamespace(
-        model=model, params=model.params, scorer=Scorer(model.program, TOKENIZER)
-    )
+    return SimpleNamespace(model=model, scorer=Scorer(model))
 
 
-def without_mask(program: Program) -> Program:
-    """The program with a tokenizer that has no [MASK]."""
-    return dataclasses.replace(
-        program, vocabulary=dataclasses.replace(program.vocabulary, mask_id=None)
-    )
+def without_mask(model: Pretrained) -> Pretrained:
+    """The model with a tokenizer that has no [MASK]."""
+    vocabulary = dataclasses.replace(model.program.vocabulary, mask_id=None)
+    program = dataclasses.replace(model.program, vocabulary=vocabulary)
+    return dataclasses.replace(model, program=program)

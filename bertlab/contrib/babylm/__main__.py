@@ -7,8 +7,6 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
-
 from bertlab.contrib.babylm import reading, zero_shot
 from bertlab.errors import UserError
 from bertlab.evals.code_length import Scorer
@@ -42,8 +40,7 @@ def evaluate(
         folders = ", ".join(name for suite in zero_shot.SUITES.values() for name in suite.folders)
         raise UserError(f"--data={data} has none of {folders}, {reading.READING}")
     model = load(run, step)
-    scorer, params = Scorer(model.program, model.tokenizer, model.trained), model.params
-    params = jax.device_put(params)
+    scorer = Scorer(model)
     scorer.check_kind()
     allowed = [kind for kind in scorer.kinds if kind in KINDS]
     kinds = kinds or [kind for kind in allowed if kind != "any-order"] or allowed or [None]
@@ -52,14 +49,14 @@ def evaluate(
         if scorer.check_kind(kind) not in KINDS:
             raise UserError(f"this model cannot score a text's end; that needs {', '.join(KINDS)}")
         for name, asked in items.items():
-            values, cut = zero_shot.answer_scores(model, scorer, params, asked, kind)
+            values, cut = zero_shot.answer_scores(scorer, asked, kind)
             judged = zero_shot.SUITES[name].judge(asked, values)
             found[f"{name}/{kind}"] = judged.pop("score")
             judged |= {"items": len(asked), "cut": cut}
             found |= {f"{key}/{name}/{kind}": value for key, value in judged.items()}
         # Of several hidden pieces only the next is asked for, so the pseudo kinds are one.
         if table is not None and kind in reading.KINDS and not reads_characters(model):
-            scored = reading.with_surprisals(model, scorer, params, table, kind)
+            scored = reading.with_surprisals(scorer, table, kind)
             found[f"reading_eye_tracking/{kind}"] = reading.eye_tracking(scored)
             found[f"reading_self_paced/{kind}"] = reading.self_paced(scored)
     directory, name = RunDirectory(run), "evaluation" if step is None else f"evaluation-{step}"

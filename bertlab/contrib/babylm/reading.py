@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from bertlab.contrib.babylm.zero_shot import fitted, log_probabilities
+from bertlab.contrib.zero_shot import fitted
 from bertlab.errors import UserError
 from bertlab.evals.code_length import Scorer
 from bertlab.evals.questions import Text
@@ -54,9 +54,7 @@ def read_reading(path: Path) -> pd.DataFrame:
     return table.assign(item=table["item"].fillna("None"))
 
 
-def with_surprisals(
-    model: Pretrained, scorer: Scorer, params, table: pd.DataFrame, kind: str
-) -> pd.DataFrame:
+def with_surprisals(scorer: Scorer, table: pd.DataFrame, kind: str) -> pd.DataFrame:
     """The table with `pred` and `prev_pred`: −log p of the word and of the one before it, each
     given its context, in nats."""
     has_previous = table["prev_item"].notna() & table["prev_word"].notna()
@@ -65,11 +63,12 @@ def with_surprisals(
     distinct = list(dict.fromkeys([*pairs, *previous]))
     texts, owners = [], []
     for number, (context, word) in enumerate(distinct):
-        for text in word_questions(model, context, word, kind):
+        for text in word_questions(scorer.model, context, word, kind):
             texts.append(text)
             owners.append(number)
     surprisals = np.zeros(len(distinct))
-    np.subtract.at(surprisals, owners, log_probabilities(scorer, params, texts, kind))
+    scores = scorer.score(texts, kind, special=False)
+    np.subtract.at(surprisals, owners, scores.log_probability)
     found = dict(zip(distinct, surprisals))
     table = table.assign(pred=[found[pair] for pair in pairs], prev_pred=np.nan)
     table.loc[has_previous, "prev_pred"] = [found[pair] for pair in previous]

@@ -30,13 +30,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertlab.contrib.zero_shot import pieces_before
+from bertlab.contrib.zero_shot import ending
 from bertlab.data.corpora.text import read_lines
 from bertlab.errors import UserError
 from bertlab.evals.code_length import Scorer
 from bertlab.evals.minimal_pairs import ROUNDING
-from bertlab.evals.questions import Text, encode_all
-from bertlab.transfer.load import Pretrained
 from bertlab.transfer.scorers import spearman
 
 
@@ -172,36 +170,13 @@ def read_items(data: Path, suite: Suite, limit: int = 0) -> list[Item]:
     return items
 
 
-def answer_scores(
-    model: Pretrained, scorer: Scorer, params, items: Sequence[Item], kind: str
-) -> tuple[list[np.ndarray], int]:
+def answer_scores(scorer: Scorer, items: Sequence[Item], kind: str) -> tuple[list[np.ndarray], int]:
     """(log p of each answer of each item given its context, number of texts that were cut)."""
-    asked = [pair for item in items for pair in zip(item.texts, item.starts)]
-    texts, cut = [], 0
-    for whole, (text, start) in zip(encode_all(model, [text for text, _ in asked]), asked):
-        before = pieces_before(text, start, model.tokenizer)
-        fitting = fitted(whole._replace(pieces=whole.pieces[before:]), model)
-        cut += len(fitting.tokens) < len(whole.tokens)
-        texts.append(fitting)
-    values = log_probabilities(scorer, params, texts, kind)
+    asked = [
+        ending(text, start, scorer.model)
+        for item in items
+        for text, start in zip(item.texts, item.starts)
+    ]
+    texts, cut = [text for text, _ in asked], sum(lost > 0 for _, lost in asked)
+    values = scorer.score(texts, kind, special=False).log_probability
     return np.split(values, np.cumsum([len(item.texts) for item in items])[:-1]), cut
-
-
-def log_probabilities(scorer: Scorer, params, texts: Sequence[Text], kind: str) -> np.ndarray:
-    """log p of the texts' scored pieces alone, without special tokens and their number."""
-    scores = scorer.score(params, texts, kind, special=False)
-    return np.array([score.log_probability for score in scores])
-
-
-def fitted(text: Text, model: Pretrained) -> Text:
-    """The text without its first pieces, if it has more than the model has positions; special
-    tokens stay."""
-    excess, begin = max(0, len(text.tokens) - model.longest), len(model.tokenizer.prefix_ids)
-    if not excess:
-        return text
-    pieces = text.pieces[text.pieces >= begin + excess] - excess
-    dropped = slice(begin, begin + excess)
-    characters = text.characters
-    if characters is not None:
-        characters = np.delete(characters, dropped, axis=0)
-    return Text(np.delete(text.tokens, dropped), pieces, text.bytes, characters)
