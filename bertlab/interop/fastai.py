@@ -14,9 +14,8 @@ from tokenizers import models, pre_tokenizers, processors
 
 from bertlab.config.defaults import base_config
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
-from bertlab.data.tokenizers.base import SPECIALS, find_specials
+from bertlab.data.tokenizers.base import find_specials
 from bertlab.data.tokenizers.fast import JsonTokenizer
-from bertlab.data.tokenizers.words import WordsTokenizer
 from bertlab.errors import UserError
 from bertlab.files import read_json, write_json
 from bertlab.interop.base import TOKENIZER, Model
@@ -143,24 +142,17 @@ def read_words(directory: Path) -> Tokenizer:
 
 
 def word_tokenizer(pieces: Sequence[str], source: Path) -> Tokenizer:
-    """A tokenizer of words that are rows of an embedding.
-
-    A vocabulary made elsewhere is of text with spaces between tokens, and is split there.
-    """
+    """A tokenizer of words that are rows of an embedding: texts are split at spaces, and xxbos
+    precedes them, as in fastai."""
     ids = {piece: index for index, piece in enumerate(pieces)}
     if len(ids) < len(pieces):
         raise UserError(f"{source} has a word twice")
-    if all(special in ids for special in SPECIALS):
-        return WordsTokenizer(pieces, lowercase=False)
     special_ids = find_specials(ids, ROLES, source)
-    unknown = pieces[special_ids["unk"]]
-    backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=unknown))
+    backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=pieces[special_ids["unk"]]))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.add_special_tokens([pieces[i] for i in {*special_ids.values()} - {None}])
-    begin = [name for name in ("xxbos", "<s>") if name in ids]
-    end = [name for name in ("xxeos", "<eos>", "</s>") if name in ids]
-    backend.post_processor = processors.TemplateProcessing(
-        single=[*begin[:1], "$A", *end[:1]],
-        special_tokens=[(name, ids[name]) for name in begin[:1] + end[:1]],
-    )
+    if "xxbos" in ids:
+        backend.post_processor = processors.TemplateProcessing(
+            single="xxbos $A", special_tokens=[("xxbos", ids["xxbos"])]
+        )
     return JsonTokenizer(backend.to_str(), special_ids)

@@ -110,10 +110,6 @@ def test_words_keep_their_rows_and_specials_their_roles(tmp_path):
     assert tokenizer.sep_id == 2, "the start stands in for an end that the vocabulary lacks"
     assert tokenizer.mask_id is None
     assert (tokenizer.prefix_ids, tokenizer.suffix_ids) == ((2,), ())
-    salesforce_words = fastai.word_tokenizer(["<unk>", "<eos>", "the"], tmp_path)
-    assert (salesforce_words.unk_id, salesforce_words.suffix_ids) == (0, (1,))
-    ours = fastai.word_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the"], tmp_path)
-    assert ours.kind == "words"
     with pytest.raises(UserError, match="a word twice"):
         fastai.word_tokenizer(["<unk>", "the", "the"], tmp_path)
 
