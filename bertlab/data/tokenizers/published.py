@@ -47,17 +47,13 @@ def load_published(path: Path, lowercase: bool | None) -> Tokenizer:
     if path.is_dir():
         names = ("tokenizer.json", "vocab.txt")
         path = next((path / name for name in names if (path / name).is_file()), path)
-    settings = _read_settings(path.parent)
-    if path.is_file() and path.suffix == ".txt":
-        return _load_vocabulary(path, settings, lowercase)
-    if path.is_file() and path.suffix == ".json":
-        return _load_json(path, settings)
-    if path.is_file() and path.suffix == ".model":
-        return _load_sentencepiece(path, bool(lowercase))
-    raise UserError(
-        f"config.data.tokenizer.path={path} is no tokenizer: give a folder that bertlab wrote, or a"
-        " vocab.txt, a tokenizer.json, a SentencePiece .model, or the folder of one"
-    )
+    readers = {".txt": _load_vocabulary, ".json": _load_json, ".model": _load_sentencepiece}
+    if not path.is_file() or path.suffix not in readers:
+        raise UserError(
+            f"config.data.tokenizer.path={path} is no tokenizer: give a folder that bertlab wrote,"
+            " or a vocab.txt, a tokenizer.json, a SentencePiece .model, or the folder of one"
+        )
+    return readers[path.suffix](path, _read_settings(path.parent), lowercase)
 
 
 def _read_settings(directory: Path) -> dict[str, Any]:
@@ -92,7 +88,7 @@ def _load_vocabulary(path: Path, settings: Mapping[str, Any], lowercase: bool | 
     return WordPieceTokenizer(pieces, lowercase)
 
 
-def _load_json(path: Path, settings: Mapping[str, Any]) -> Tokenizer:
+def _load_json(path: Path, settings: Mapping[str, Any], lowercase: bool | None) -> Tokenizer:
     if "auto_map" in settings:
         raise UserError(f"{path}: the published tokenizer has rules in Python, in auto_map's file")
     description = read_json(path)
@@ -115,7 +111,7 @@ def _load_json(path: Path, settings: Mapping[str, Any]) -> Tokenizer:
     return JsonTokenizer(backend, find_specials(vocabulary, names, path))
 
 
-def _load_sentencepiece(path: Path, lowercase: bool) -> Tokenizer:
+def _load_sentencepiece(path: Path, settings: Mapping[str, Any], lowercase: bool | None):
     from sentencepiece import sentencepiece_model_pb2  # protobuf, which may be too old for it
 
     model = path.read_bytes()
@@ -123,4 +119,4 @@ def _load_sentencepiece(path: Path, lowercase: bool) -> Tokenizer:
     kinds = {trained.UNIGRAM: "unigram", trained.BPE: "bpe"}
     if trained.model_type not in kinds:
         raise UserError(f"{path} is a model of words or characters; only unigram and bpe are read")
-    return SentencePieceTokenizer(model, kinds[trained.model_type], lowercase)
+    return SentencePieceTokenizer(model, kinds[trained.model_type], bool(lowercase))
