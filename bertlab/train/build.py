@@ -21,8 +21,8 @@ from bertlab.objectives.program import Program
 from bertlab.train.budget import steps_within
 from bertlab.train.checkpoint import load_params
 from bertlab.train.checks import check_config
-from bertlab.train.loop import Experiment, Phase
-from bertlab.train.phases import phase_configs, weights_of
+from bertlab.train.loop import Experiment
+from bertlab.train.phases import Phase, phase_configs, weights_of
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.state import parameter_name
 

@@ -3,24 +3,17 @@
 import contextlib
 import dataclasses
 import functools
-import os
-import re
-import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 from orbax.checkpoint import CheckpointManager
 
-from bertlab.config.load import flatten
 from bertlab.data.prefetch import prefetch
 from bertlab.data.tokenizers import Tokenizer
-from bertlab.errors import UserError
-from bertlab.files import json_line
 from bertlab.objectives.program import Program
 from bertlab.train import checkpoint, hooks
 from bertlab.train.averaging import evaluation_params
@@ -28,6 +21,7 @@ from bertlab.train.environment import describe_environment
 from bertlab.train.layer_groups import layer_plan
 from bertlab.train.optimizers import build_optimizer
 from bertlab.train.phases import Phase
+from bertlab.train.processes import StopSignal
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.sharding import build_mesh, put_batch
 from bertlab.train.state import TrainState, abstract_state, build_step, init_state, zero_carry
@@ -82,7 +76,7 @@ def fit(
     batches: Iterable,
     steps: int,
     hooks: Sequence[hooks.Hook],
-    stop: "StopSignal",
+    stop: StopSignal,
 ) -> TrainState:
     """Runs `train_step`, (state, batch) -> (state, sums), from `state.step` to `steps`.
 
@@ -110,7 +104,9 @@ def run(
     steps = config.train.steps
     with directory.lock(), StopSignal() as stop, contextlib.ExitStack() as closing:
         # 1. The directory describes the run before anything is compiled.
-        require_same_run(directory, experiment)
+        if directory.steps() or directory.read("result"):  # else it has trained nothing
+            directory.require_config(config)
+            directory.require_data(experiment.data_hash)
         if (result := directory.read("result")) is not None:
             return result
         describe_run(directory, experiment)
@@ -167,43 +163,6 @@ def run(
                 at_end(directory.path)
             directory.write("result", result)
     return result
-
-
-MAY_CHANGE = re.compile(
-    r"mesh\..*|evaluate\..*|profile|writers|data\.(directory|workers|corpus|tokenizer\.path)"
-    r"|train\.(log_every|checkpoint_every|keep|keep_checkpoints)|model\.(remat|scan_layers|attention)"
-)
-"""Keys that a resumed run may change: they change no result but by rounding, or the hash of the
-data tells."""
-
-
-def require_same_run(directory: RunDirectory, experiment: Experiment) -> None:
-    """Refuses to go on with another config or on other data."""
-    if not directory.steps() and directory.read("result") is None:
-        return  # it has trained nothing
-    require_same_config(directory, experiment.config)
-    require_same_data(directory, experiment.data_hash)
-
-
-def require_same_config(directory: RunDirectory, config: ConfigDict, but: Iterable[str] = ()):
-    """Refuses a config that another key than `but` makes differ from a run's."""
-    before, now = flatten(directory.config()), flatten(config.to_dict())
-    for key in sorted((before.keys() | now.keys()).difference(but)):
-        is_same = json_line(before.get(key)) == json_line(now.get(key))
-        if not is_same and not MAY_CHANGE.fullmatch(key):
-            raise UserError(
-                f"{directory} has another run: config.{key} is {before.get(key)!r} there and"
-                f" {now.get(key)!r} here; give another --workdir"
-            )
-
-
-def require_same_data(directory: RunDirectory, data_hash: Sequence[str]) -> None:
-    """Refuses batches that differ from a run's."""
-    if directory.read("data")["data_hash"] != data_hash:
-        raise UserError(
-            f"{directory} has a run on other data: the text or the code that makes rows has"
-            " changed; give another --workdir"
-        )
 
 
 def describe_run(directory: RunDirectory, experiment: Experiment) -> None:
@@ -274,39 +233,3 @@ def train_phase(config: ConfigDict, phase: Phase, optimizer, mesh, state, every,
     batches = prefetch(phase.batches, step, functools.partial(put_batch, mesh))
     with jax.set_mesh(mesh), contextlib.closing(batches):
         return fit(state, train_step, batches, phase.end, every, stop)
-
-
-class StopSignal:
-    """SIGTERM or Ctrl-C as a flag that the loop reads between steps; a second one ends the process
-    at once.
-
-    Several processes agree on the step at which they stop through JAX, which receives SIGTERM.
-    """
-
-    def __enter__(self):
-        self.received = None
-        signals = (signal.SIGINT,) if jax.process_count() > 1 else (signal.SIGINT, signal.SIGTERM)
-        self._before = {number: signal.signal(number, self._receive) for number in signals}
-        return self
-
-    def _receive(self, number, frame):
-        self.received = number
-        signal.signal(number, self._before[number])
-        if jax.process_count() > 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    def requested(self, step: int) -> bool:
-        """Whether to stop after this many steps."""
-        if jax.process_count() > 1:
-            return multihost_utils.reached_preemption_sync_point(step)
-        return self.received is not None
-
-    @property
-    def status(self) -> int:
-        """The exit status: 130 after Ctrl-C; 0 after SIGTERM, for schedulers that send it and
-        resume."""
-        return 130 if self.received == signal.SIGINT else 0
-
-    def __exit__(self, *error):
-        for number, handler in self._before.items():
-            signal.signal(number, handler)

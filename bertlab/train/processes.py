@@ -1,8 +1,10 @@
-"""Several processes that run the same command and train one model together."""
+"""The processes of a run: they train one model together, and stop together."""
 
 import os
+import signal
 
 import jax
+from jax.experimental import multihost_utils
 
 
 def join_processes() -> None:
@@ -25,3 +27,39 @@ def join_processes() -> None:
     else:
         os.environ.pop("JAX_COORDINATOR_ADDRESS", None)
         jax.distributed.initialize()
+
+
+class StopSignal:
+    """SIGTERM or Ctrl-C as a flag that the loop reads between steps; a second one ends the process
+    at once.
+
+    Several processes agree on the step at which they stop through JAX, which receives SIGTERM.
+    """
+
+    def __enter__(self):
+        self.received = None
+        signals = (signal.SIGINT,) if jax.process_count() > 1 else (signal.SIGINT, signal.SIGTERM)
+        self._before = {number: signal.signal(number, self._receive) for number in signals}
+        return self
+
+    def _receive(self, number, frame):
+        self.received = number
+        signal.signal(number, self._before[number])
+        if jax.process_count() > 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def requested(self, step: int) -> bool:
+        """Whether to stop after this many steps."""
+        if jax.process_count() > 1:
+            return multihost_utils.reached_preemption_sync_point(step)
+        return self.received is not None
+
+    @property
+    def status(self) -> int:
+        """The exit status: 130 after Ctrl-C; 0 after SIGTERM, for schedulers that send it and
+        resume."""
+        return 130 if self.received == signal.SIGINT else 0
+
+    def __exit__(self, *error):
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

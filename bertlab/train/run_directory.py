@@ -2,14 +2,25 @@
 
 import contextlib
 import json
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import filelock
 import jax
+from ml_collections import ConfigDict
 
+from bertlab.config.load import flatten
 from bertlab.errors import UserError
 from bertlab.files import json_line, read_json, write_json
+
+MAY_CHANGE = re.compile(
+    r"mesh\..*|evaluate\..*|profile|writers|data\.(directory|workers|corpus|tokenizer\.path)"
+    r"|train\.(log_every|checkpoint_every|keep|keep_checkpoints)|model\.(remat|scan_layers|attention)"
+)
+"""Keys that a resumed run may change: they change no result but by rounding, or the hash of the
+data tells."""
 
 
 class RunDirectory:
@@ -67,6 +78,25 @@ class RunDirectory:
         if (config := self.read("config")) is None:
             raise UserError(f"{self} has no config.json; give the --workdir of a `bertlab train`")
         return config
+
+    def require_config(self, config: ConfigDict, but: Iterable[str] = ()) -> None:
+        """Refuses a config that another key than `but` makes differ from the run's."""
+        before, now = flatten(self.config()), flatten(config.to_dict())
+        for key in sorted((before.keys() | now.keys()).difference(but)):
+            is_same = json_line(before.get(key)) == json_line(now.get(key))
+            if not is_same and not MAY_CHANGE.fullmatch(key):
+                raise UserError(
+                    f"{self} has another run: config.{key} is {before.get(key)!r} there and"
+                    f" {now.get(key)!r} here; give another --workdir"
+                )
+
+    def require_data(self, data_hash: Sequence[str]) -> None:
+        """Refuses batches that differ from the run's."""
+        if self.read("data")["data_hash"] != data_hash:
+            raise UserError(
+                f"{self} has a run on other data: the text or the code that makes rows has changed;"
+                " give another --workdir"
+            )
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, but for one that a killed process left unfinished."""

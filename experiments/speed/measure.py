@@ -39,8 +39,9 @@ def main(name: str, folder: Path, seconds: float, rows: int) -> None:
     from bertlab.train import loop
     from bertlab.train.build import build_pretraining
     from bertlab.train.optimizers import build_optimizer
+    from bertlab.train.processes import StopSignal
     from bertlab.train.sharding import build_mesh, put_batch
-    from bertlab.train.state import init_state, zero_carry
+    from bertlab.train.state import build_step, init_state, zero_carry
 
     recipe, overrides = WORKLOADS[name]
     text = {"data.corpus": f"text:{made_up_text(folder)}"}
@@ -59,7 +60,7 @@ def main(name: str, folder: Path, seconds: float, rows: int) -> None:
     with jax.set_mesh(mesh):
         state = init_state(experiment.program, optimizer, mesh, config.seed, experiment.example)
         state = state.replace(carry=zero_carry(phase.program, mesh, phase.rows))
-        train_step = loop.build_step(config, phase, optimizer, mesh, state)
+        train_step = build_step(config, phase, optimizer, mesh, state)
         if (count := replicas(name)) > 1:
             state, train_step = in_one_program(state, train_step, count)
         batch = put(phase.batches(0))
@@ -96,7 +97,7 @@ def main(name: str, folder: Path, seconds: float, rows: int) -> None:
         state = step_turn(state, 2)
         steps = max(2, round(seconds * 2 / (time.perf_counter() - begin)))
         best = {}
-        with loop.StopSignal() as stop:
+        with StopSignal() as stop:
             for _ in range(3):
                 for key, turn in {"step_tokens": step_turn, "loop_tokens": loop_turn}.items():
                     if key == "loop_tokens" and count > 1:

@@ -7,6 +7,7 @@ import jax
 
 from bertlab.data.prefetch import prefetch
 from bertlab.train import loop
+from bertlab.train.processes import StopSignal
 from tests.train.runs import make
 
 
@@ -28,7 +29,7 @@ def test_the_next_batches_are_on_the_device_before_a_step_ends():
 
     with (
         contextlib.closing(prefetch(lambda step: step, 3, put)) as batches,
-        loop.StopSignal() as stop,
+        StopSignal() as stop,
     ):
         loop.fit(State, train_step, batches, 13, [], stop)
     assert ahead == [2] * 10 and made[:10] == list(range(3, 13))
