@@ -52,8 +52,6 @@ KINDS = {
 """Each kind of score with the fields of `Scoring` that it needs; the first that a model allows is
 its default."""
 
-ORDERS = 4
-
 BLOCK = 1000
 """Texts whose questions are in memory at a time."""
 
@@ -74,8 +72,10 @@ class Scorer:
         first in the config, if several can."""
         self.model, self.params = model, jax.device_put(model.params)
         self.has_mask = model.program.vocabulary.mask_id is not None
-        self.scorings = {name: scoring(model.objectives[name]) for name in model.trained}
-        self.answerers = {}
+        trained, self.answerers = model.trained, {}
+        self.scorings = {
+            name: scoring(item) for name, item in model.objectives.items() if name in trained
+        }
         for name, how in self.scorings.items():
             for ability in ("forward", "backward", "hidden"):
                 possible = getattr(how, ability) and (self.has_mask or ability != "hidden")
@@ -104,21 +104,9 @@ class Scorer:
             f" ({'; '.join(reasons)}); it has {', '.join(self.kinds) or 'none'}"
         )
 
-    def score(
-        self,
-        texts: Sequence[Text],
-        kind: str | None = None,
-        orders: int = ORDERS,
-        special: bool = True,
-    ) -> Scores:
-        """The score of each text (from `questions.encode`).
-
-        Args:
-            texts: To score.
-            kind: One of `kinds`; None: the first.
-            orders: Random orders a text, for "any-order".
-            special: Whether special tokens, or the number of pieces, are scored too.
-        """
+    def score(self, texts: Sequence[Text], kind: str | None = None, special: bool = True) -> Scores:
+        """The score of each text (from `questions.encode`) of one of `kinds` (None: the first);
+        special tokens, or the number of pieces, are scored too or not."""
         kind, longest = self.check_kind(kind), self.model.longest
         for number, text in enumerate(texts, 1):
             if len(text.tokens) > longest:
@@ -129,12 +117,12 @@ class Scorer:
         blocks = [np.zeros((2, 0))]
         for start in range(0, len(texts), BLOCK):
             block = texts[start : start + BLOCK]
-            sums = [self._sums(block, kind, ability, orders, special) for ability in KINDS[kind]]
+            sums = [self._sums(block, kind, ability, special) for ability in KINDS[kind]]
             blocks.append(np.mean(sums, axis=0))
         log_probability, tokens = np.hstack(blocks)
         return Scores(log_probability, np.round(tokens).astype(int))
 
-    def _sums(self, texts, kind: str, ability: str, orders: int, special: bool) -> Scores:
+    def _sums(self, texts, kind: str, ability: str, special: bool) -> Scores:
         """By one ability."""
         answerer, tokenizer, questions = self.answerers[ability], self.model.tokenizer, []
         how = answerer.how
@@ -143,7 +131,7 @@ class Scorer:
         frame = (len(tokenizer.prefix_ids), len(tokenizer.suffix_ids)) if special else (0, 0)
         for number, text in enumerate(texts):
             if kind == "any-order":
-                questions += in_random_orders(number, text, first, orders, how.in_order)
+                questions += in_random_orders(number, text, first, how.in_order)
             elif ability == "hidden":
                 questions += one_by_one(number, text, first, continues)
             else:

@@ -24,8 +24,8 @@ from bertlab.objectives.program import Program
 LENGTH, ROWS = 128, 16
 """Shape of a batch; if a text is longer, rows are longer and fewer."""
 
-STEPS = 8
-"""Steps that are computed of a random order."""
+ORDERS, STEPS = 4, 8
+"""Random orders of a text, and how many steps of one are computed."""
 
 
 class Text(NamedTuple):
@@ -101,9 +101,7 @@ def one_by_one(
             yield Question(number, np.array([position]), ranks)
 
 
-def in_random_orders(
-    number: int, text: Text, first: int, orders: int, in_order: bool
-) -> Iterator[Question]:
+def in_random_orders(number: int, text: Text, first: int, in_order: bool) -> Iterator[Question]:
     """For all hidden pieces, at steps of random orders of those from position `first` on; the
     weighted sum of the answers is the bound.
 
@@ -115,15 +113,15 @@ def in_random_orders(
     count = math.perm if in_order else math.comb
     choose = itertools.permutations if in_order else itertools.combinations
     drawn = []  # (indices of the visible pieces in their order, weight)
-    if total <= orders * steps >= sum(count(total, size) for size in range(total)):
+    if total <= ORDERS * steps >= sum(count(total, size) for size in range(total)):
         for size in range(total):
             drawn += [(list(v), 1 / count(total, size)) for v in choose(range(total), size)]
     else:
         rng = np.random.default_rng(text.tokens.tolist())
-        for _ in range(orders):
+        for _ in range(ORDERS):
             order, start = rng.permutation(total), rng.random()
             ends = [int((start + step) * total / steps) for step in range(steps)]
-            drawn += [(order[:end], total / steps / orders) for end in ends]
+            drawn += [(order[:end], total / steps / ORDERS) for end in ends]
     for visible, weight in drawn:
         ranks = np.zeros(len(text.tokens), np.int32)
         ranks[pieces] = HIDDEN

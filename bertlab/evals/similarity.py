@@ -12,6 +12,7 @@ Letters: N words, Q questions, V possible answers, n layers (0: the embeddings),
 """
 
 import collections
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -84,26 +85,24 @@ def read_questions(path: Path) -> list[Question]:
 def word_scores(model: Pretrained, settings) -> dict[str, dict[str, float]]:
     """`config.evaluate`'s files of rated words and of analogies, on every layer and in every way:
     file -> metric -> number."""
-    text = settings.word_text
+    text, tests, words = settings.word_text, {}, []
     lines = [line for _, line in read_lines(Path(text))] if text else []
-    ratings = {path: read_ratings(Path(path)) for path in settings.words.split(",") if path}
-    questions = read_questions(Path(settings.analogies)) if settings.analogies else []
-    answers = possible_answers(model, questions, lines) if questions else []
-    rated = [word for pairs in ratings.values() for pair in pairs for word in pair[:2]]
-    found = {path: {"pairs": len(pairs)} for path, pairs in ratings.items()}
-    for way, vectors in word_vectors(model, list(dict.fromkeys([*rated, *answers])), lines).items():
-        for path, pairs in ratings.items():
-            found[path]["scored"], layers = rate_words(pairs, vectors)
-            for layer, value in enumerate(layers):
-                found[path][f"similarity/{way}, layer {layer}"] = value
-        if questions:
-            metrics = found.setdefault(settings.analogies, {"questions": len(questions)})
-            metrics["answers"] = sum(word in vectors for word in answers)
-            metrics["answered"], layers = answer_questions(questions, answers, vectors)
-            for layer, shares in enumerate(layers):
-                for group, share in shares.items():
-                    name = "analogies" if group == "all" else f"analogies ({group})"
-                    metrics[f"{name}/{way}, layer {layer}"] = share
+    for path in filter(None, settings.words.split(",")):
+        pairs = read_ratings(Path(path))
+        tests[path] = functools.partial(rate_words, pairs)
+        words += [word for pair in pairs for word in pair[:2]]
+    if path := settings.analogies:
+        questions = read_questions(Path(path))
+        answers = possible_answers(model, questions, lines)
+        tests[path] = functools.partial(answer_questions, questions, answers)
+        words += answers
+    found = {path: {} for path in tests}
+    for way, vectors in word_vectors(model, list(dict.fromkeys(words)), lines).items():
+        for path, test in tests.items():
+            counts, scores = test(vectors)
+            found[path] |= counts
+            for name, layers in scores.items():
+                found[path] |= {f"{name}/{way}, layer {n}": x for n, x in enumerate(layers)}
     return found
 
 
@@ -193,17 +192,21 @@ def states_of(model: Pretrained, texts: Sequence[str]) -> Iterator[Float[np.ndar
             yield embedding.states
 
 
-def rate_words(
-    pairs: Sequence[tuple[str, str, float]], vectors: Vectors
-) -> tuple[int, list[float]]:
-    """How many pairs have vectors, and Spearman's correlation of their cosines and ratings on each
-    layer (none for fewer than two)."""
+Results = tuple[dict[str, int], dict[str, list[float]]]
+"""Counts by name, and scores of each layer by name."""
+
+
+def rate_words(pairs: Sequence[tuple[str, str, float]], vectors: Vectors) -> Results:
+    """How many `pairs` there are, and with vectors (`scored`); Spearman's correlation of these'
+    cosines and ratings (none for fewer than two)."""
     scored = [pair for pair in pairs if pair[0] in vectors and pair[1] in vectors]
+    counts = {"pairs": len(pairs), "scored": len(scored)}
     if len(scored) < 2:
-        return len(scored), []
+        return counts, {}
     *words, ratings = zip(*scored)
     first, second = (unit(np.stack([vectors[word] for word in side], axis=1)) for side in words)
-    return len(scored), [spearman(ratings, layer) for layer in (first * second).sum(axis=-1)]
+    cosines = (first * second).sum(axis=-1)
+    return counts, {"similarity": [spearman(ratings, layer) for layer in cosines]}
 
 
 def unit(vectors: Float[np.ndarray, "... D"]) -> Float[np.ndarray, "... D"]:
@@ -231,9 +234,10 @@ def possible_answers(
 
 def answer_questions(
     questions: Sequence[Question], words: Sequence[str], vectors: Vectors
-) -> tuple[int, list[dict[str, float]]]:
-    """How many questions have their four words among the `words` with vectors, and on each layer
-    the share of right answers: `all`, `semantic`, `syntactic` (sections that begin with "gram").
+) -> Results:
+    """How many `questions` there are, `answers` among the words (those with vectors), and questions
+    whose four words are among them (`answered`); the shares of right answers, also of semantic and
+    of syntactic questions (sections that begin with "gram").
 
     By the rules of word2vec's compute-accuracy.c: words are equal if they are in capitals; of
     several such words the first, so the most frequent, stands for a question's word, and the others
@@ -243,17 +247,19 @@ def answer_questions(
     capitals = [word.upper() for word in words]
     row = {word: number for number, word in reversed([*enumerate(capitals)])}
     answered = [q for q in questions if all(word.upper() in row for word in q[1:])]
+    counts = {"questions": len(questions), "answers": len(words), "answered": len(answered)}
     if not answered:
-        return 0, []
+        return counts, {}
     asked = np.array([[row[word.upper()] for word in question[1:4]] for question in answered])
+    layers = np.stack([vectors[word] for word in words], axis=1)
+    solved = [[capitals[answer] for answer in solve(layer, asked)] for layer in layers]
+    right = np.array(solved) == [question.answer.upper() for question in answered]  # [n, Q]
     syntactic = np.array([question.section.startswith("gram") for question in answered])
-    groups = {"all": syntactic | ~syntactic, "semantic": ~syntactic, "syntactic": syntactic}
-    layers = []
-    for layer in np.stack([vectors[word] for word in words], axis=1):
-        answers = [capitals[answer] for answer in solve(layer, asked)]
-        right = np.array([a == q.answer.upper() for a, q in zip(answers, answered)])
-        layers.append({name: float(right[of].mean()) for name, of in groups.items() if of.any()})
-    return len(answered), layers
+    scores = {"analogies": right.mean(axis=1).tolist()}
+    for name, group in (("semantic", ~syntactic), ("syntactic", syntactic)):
+        if group.any():
+            scores[f"analogies ({name})"] = right[:, group].mean(axis=1).tolist()
+    return counts, scores
 
 
 def solve(vectors: Float[np.ndarray, "V D"], asked: Int[np.ndarray, "Q 3"]) -> list[int]:

@@ -42,11 +42,11 @@ def test_similarity_is_spearmans_correlation_of_the_pairs_with_vectors():
     pairs += [("woman", "Sweden", 0.5), ("King", "queen", 9)]
     words = list(dict.fromkeys(word for pair in pairs for word in pair[:2]))
     vectors = similarity.word_vectors(model, words)["table"]
-    scored, (found,) = similarity.rate_words(pairs, vectors)
+    counts, found = similarity.rate_words(pairs, vectors)
     # Cosines: king-queen 0.9, king-man 0.886, man-boy 0.827 (ratings 8.5, 6, 8.5, 0.5).
-    assert scored == 4 and set(words) - set(vectors) == {"duke", "King"}
+    assert counts == {"pairs": 6, "scored": 4} and set(words) - set(vectors) == {"duke", "King"}
     ranks = np.array([3.5, 2, 3.5, 1]), np.array([4.0, 3, 2, 1])
-    assert found == pytest.approx(np.corrcoef(*ranks)[0, 1])
+    assert found["similarity"] == [pytest.approx(np.corrcoef(*ranks)[0, 1])]
 
 
 def test_analogies_word_by_word():
@@ -75,10 +75,11 @@ def test_questions_follow_the_rules_of_compute_accuracy(tmp_path):
     words = similarity.possible_answers(model, questions)
     assert words == [*TABLE], "the model's own, in its order"
     planted = {word: np.array([vector]) for word, vector in TABLE.items()}
-    answered, (found,) = answer_questions(questions, words, planted)
-    assert answered == 6
-    assert found == {"all": pytest.approx(4 / 6), "semantic": 0.75, "syntactic": 0.5}
-    assert answer_questions(questions, words[:3], planted) == (0, [])
+    counts, found = answer_questions(questions, words, planted)
+    assert counts == {"questions": 7, "answers": 8, "answered": 6}
+    shares = {name.removeprefix("analogies"): layers for name, layers in found.items()}
+    assert shares == {"": [pytest.approx(4 / 6)], " (semantic)": [0.75], " (syntactic)": [0.5]}
+    assert answer_questions(questions, words[:3], planted)[1] == {}
 
 
 def test_of_equally_good_answers_the_more_frequent_word_counts():
@@ -86,8 +87,8 @@ def test_of_equally_good_answers_the_more_frequent_word_counts():
     vectors |= {"e": [0.0, 2, 2], "f": [1.0, 0, 0.1]}
     for order, share in (("abcdef", 1.0), ("abcedf", 0.0)):
         planted = {word: np.array([vector]) for word, vector in vectors.items()}
-        _, (found,) = answer_questions([Question("s", *"abcd")], list(order), planted)
-        assert found["all"] == share
+        _, found = answer_questions([Question("s", *"abcd")], list(order), planted)
+        assert found["analogies"] == [share]
 
 
 def test_a_word_is_the_mean_of_its_pieces_and_in_context_of_its_occurrences():
