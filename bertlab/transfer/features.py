@@ -124,7 +124,7 @@ class RecurrentEncoder(nn.Module):
 
     Attributes:
         layers: 2 in BERT's feature-based tagger (Devlin et al. 2018, section 5.3) and in TagLM.
-        hidden: F of each direction; the result is 2F wide.
+        hidden: F of each direction.
         dropout: On each layer's input, element by element (TagLM: 0.25).
         place: Where the states s join: "input" [x; s]; "after_first", to the first layer's output
             (TagLM: Peters et al. 2017); "output" [h; s] (ELMo); "input_output", each with a mix.

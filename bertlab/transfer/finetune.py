@@ -6,7 +6,7 @@ keys. A recipe has the settings of a paper.
 """
 
 import copy
-import importlib
+import pkgutil
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -88,8 +88,7 @@ def finetune(
             counts = ", ".join(f"{len(found):,} {split}" for split, found in data.examples.items())
             print(f"{name}: {counts} examples", *data.notes, sep=f"\n{name}: ", flush=True)
     if config.transfer.answers:
-        module, _, name = config.transfer.answers.partition(":")
-        answer = getattr(importlib.import_module(module), name)
+        answer = pkgutil.resolve_name(config.transfer.answers)
         result = answer(config, tasks, Path(workdir))
     else:
         result = loop.run(build_finetuning(config, tasks, Path(workdir)), workdir)

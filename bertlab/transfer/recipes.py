@@ -1,10 +1,8 @@
 """How the papers use a pretrained model: named sets of overrides of a fine-tuning's config.
 
-`small` suits small models on a laptop. `bert`, `bert_paper`, `electra_paper`, `gpt` and
-`ulmfit_paper` have published numbers, and so have `ulmfit` and `fitlam` but for their epochs and
-heads. `probe`, `stored`, `elmo`, `taglm`, `taglm_paper` and `bert_features` have a published model,
-and the rows, batches, steps and rates of small ones: set data.seq_len, data.batch_size and
-transfer.epochs for larger ones.
+`small` suits small models on a laptop. Of the others all numbers are published, but the epochs and
+heads of `ulmfit` and `fitlam`, and the rows, batches, steps and rates of those that build on
+`SMALL`: set data.seq_len, data.batch_size and transfer.epochs for larger models.
 
 A `head.` key sets `objectives.TASK` of every task whose head has the setting.
 """

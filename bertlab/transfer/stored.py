@@ -30,12 +30,7 @@ from bertlab.transfer.load import Pretrained, load
 
 @dataclasses.dataclass(frozen=True)
 class StoredShape(StaticShape):
-    """Shape of a body that reads its states: like a lookup, it costs no FLOPs.
-
-    Attributes:
-        widths: Of the layers, embeddings first.
-        side: What the states have seen.
-    """
+    """Layers of these widths, which have seen this side; like a lookup, they cost no FLOPs."""
 
     widths: tuple[int, ...] = ()
     side: str = "both"
@@ -57,14 +52,10 @@ class StoredBody(Body):
 
 @dataclasses.dataclass(frozen=True)
 class StoredBatches(Sequence):
-    """Batches of a split with `features` [B, L, W], zeros at padding, which are read when a batch
-    is used: evaluation batches as a sequence, training batches by step as a function.
+    """Batches with `features` [B, L, W], which are read when a batch is used: evaluation batches as
+    a sequence, training batches by step as a function.
 
-    Attributes:
-        batches: Those without features.
-        evaluation: Their evaluation batches.
-        states: Of all positions of the rows, one row's after the other's.
-        bounds: Where each row's begin, and the last one's end.
+    `states` are those of all positions of the rows, and `bounds` where each row's begin and end.
     """
 
     batches: Batches
@@ -95,9 +86,18 @@ def with_stored_states(
     config: ConfigDict, batches: Mapping[str, Batches], rows
 ) -> tuple[StoredBody, dict[str, StoredBatches]]:
     """The body that reads stored states, and each split's batches that have them."""
-    model = load(config.init_from, config.init_step)
+    model, found = load(config.init_from, config.init_step), {}
+    digest = hashlib.blake2b(digest_size=16)
+    for leaf in jax.tree.leaves(model.params["body"]):
+        digest.update(np.ascontiguousarray(leaf))
     directory = cache_directory(config.task_data.pretraining.directory) / "states"
-    found = {split: stored(model, batches[split], rows[split], directory) for split in batches}
+    for split, made in batches.items():
+        path = directory / f"{digest.hexdigest()}-{made.hash}.npy"
+        bounds = np.cumsum([0, *(len(row["tokens"]) for row in rows[split])])
+        evaluation = made.evaluation()
+        if not path.exists():
+            store(model, evaluation, bounds, path)
+        found[split] = StoredBatches(made, evaluation, np.load(path, mmap_mode="r"), bounds)
     side, layers = model.encode(found["valid"].evaluation[0]).widest()
     shape = StoredShape(
         width=layers[-1].shape[-1],
@@ -108,18 +108,6 @@ def with_stored_states(
         side=side,
     )
     return StoredBody(shape), found
-
-
-def stored(model: Pretrained, batches: Batches, rows, directory: Path) -> StoredBatches:
-    """The batches with the states of their rows, which are computed if no run has stored them."""
-    digest = hashlib.blake2b(batches.hash.encode(), digest_size=16)
-    for leaf in jax.tree.leaves(model.params["body"]):
-        digest.update(np.ascontiguousarray(leaf))
-    path, evaluation = directory / f"{digest.hexdigest()}.npy", batches.evaluation()
-    bounds = np.concatenate([[0], np.cumsum([len(row["tokens"]) for row in rows])])
-    if not path.exists():
-        store(model, evaluation, bounds, path)
-    return StoredBatches(batches, evaluation, np.load(path, mmap_mode="r"), bounds)
 
 
 def store(model: Pretrained, batches: Sequence[Batch], bounds, path: Path) -> None:
