@@ -82,32 +82,24 @@ def _transfer_costs(results: Results, run: RunSpec, record: Record) -> dict[str,
     return {f"transfer_{key}": cost for key, cost in costs.items()}
 
 
-def curves(path: str | Path) -> pd.DataFrame:
+def curves(path: str | Path | Results) -> pd.DataFrame:
     """The curves: one row a number of metrics.jsonl.
 
     Columns: `run`, `variant`, the axes, `trained_in` (the run whose stage it is: a shared one is
     listed under each run that uses it), `stage`, `task`, `split`, `step`, `tokens`, `supervised`,
     `flops`, `seconds`, `metric`, `value`.
     """
-    return curve_points(read(path))
-
-
-def curve_points(results: Results) -> pd.DataFrame:
-    """As `curves`."""
-    rows, places = [], ("split", "step", *COSTS)
+    results, rows = read(path), []
     for run in results.runs.values():
         for stage, task in run.stages():
             owner = run.shares.get(stage, run.name)
             labels = run_labels(results, run) | {"trained_in": owner, "stage": stage, "task": task}
-            for line in results.by_stage.get((owner, stage, task), {}).get("curve", ()):
-                place = labels | {name: line[name] for name in places}
-                rows += [
-                    {**place, "metric": name, "value": value}
-                    for name, value in line.items()
-                    if name not in places
-                ]
-    columns = ["run", "variant", *results.study["axes"], "trained_in", "stage", "task", *places]
-    return pd.DataFrame(rows, columns=[*columns, "metric", "value"])
+            record = results.by_stage.get((owner, stage, task), {"curve": ()})
+            rows += [labels | line for line in record["curve"]]
+    columns = ["run", "variant", *results.study["axes"], "trained_in", "stage", "task", "split"]
+    columns += ["step", *COSTS]
+    frame = pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
+    return frame.melt(columns, var_name="metric").dropna(subset="value")
 
 
 def examples(path: str | Path) -> pd.DataFrame:

@@ -16,7 +16,7 @@ def add_arguments(parser):
     parser.add_argument(
         "--launcher_options",
         default="",
-        help="NAME=VALUE,NAME=VALUE: local has devices; slurm those of submitit; ray of ray.remote",
+        help="NAME=VALUE,NAME=VALUE: of submitit's jobs (slurm), or of ray.remote",
     )
     parser.add_argument("--dry_run", action="store_true", help="check it, and print runs and cost")
 

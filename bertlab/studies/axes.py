@@ -53,8 +53,3 @@ def product(*grids: Sequence[Point]) -> list[Point]:
 def chain(*grids: Sequence[Point]) -> list[Point]:
     """The points of the grids one after another; the axes may differ."""
     return list(itertools.chain(*grids))
-
-
-def settings(point: Point) -> dict[str, Any]:
-    """Dotted config name -> value, of all axes of a point."""
-    return {name: value for choice in point.values() for name, value in choice.overrides.items()}

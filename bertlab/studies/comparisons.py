@@ -42,25 +42,11 @@ class Measure(NamedTuple):
         return self.stage == "finetune"
 
     @property
-    def is_percent(self) -> bool:
-        return self.metric.endswith(PERCENT)
-
-    @property
-    def unit(self) -> str:
-        """Of printed differences."""
-        if self.is_percent:
-            return "points"
-        return "bits per byte" if self.stage == "evaluate" else ""
-
-    @property
-    def digits(self) -> int:
-        """Of printed numbers, after the point."""
-        return 1 if self.is_percent else 3
-
-    @property
-    def factor(self) -> float:
-        """Of printed numbers."""
-        return 100.0 if self.is_percent else 1.0
+    def scale(self) -> tuple[float, int, str]:
+        """(factor, digits, unit) of printed numbers."""
+        if self.metric.endswith(PERCENT):
+            return 100.0, 1, "points"
+        return 1.0, 3, "bits per byte" if self.stage == "evaluate" else ""
 
 
 def measures(results: Results) -> list[Measure]:

@@ -27,7 +27,6 @@ from bertlab.transfer.scorers import normalize_answer
 
 COSTS = ("tokens", "supervised", "flops", "seconds")  # cumulative, in every line of metrics.jsonl
 SUFFIX = ".jsonl.zst"
-LINES = 200  # of a published curve, for each split
 
 Record = dict[str, Any]
 """A stage: `run`, `stage` ("pretrain", "adapt", "finetune"), `task` ("" for a pretraining),
@@ -99,9 +98,11 @@ class Results:
         return int(steps.pop()) if len(steps) == 1 and None not in steps else None
 
 
-def read(path: str | Path) -> Results:
+def read(path: str | Path | Results) -> Results:
     """The records of a study's directory, of a single run's, or of a published study (its file, or
-    the folder with it)."""
+    the folder with it); records that were read are returned."""
+    if isinstance(path, Results):
+        return path
     path = Path(path).expanduser()
     for published in [path] if path.name.endswith(SUFFIX) else path.glob(f"*{SUFFIX}"):
         text = zstandard.ZstdDecompressor().decompress(published.read_bytes()).decode()
@@ -127,8 +128,7 @@ def read(path: str | Path) -> Results:
 
 def write_published(path: Path, results: Results) -> None:
     """Writes STUDY.jsonl.zst."""
-    records = [record | {"curve": thinned(record["curve"])} for record in results.records]
-    text = "".join(map(json_line, [results.study, *records]))
+    text = "".join(map(json_line, [results.study, *results.records]))
     path.write_bytes(zstandard.compress(text.encode(), level=19))
 
 
@@ -137,12 +137,16 @@ def read_stage(path: Path, run: str, stage: str, task: str = "") -> Record:
     directory = RunDirectory(path)
     result, config = directory.read("result", {}), directory.read("config", {})
     hashes, curve = result.get("data_hash", ""), directory.metrics()
-    tables = {name: result.get(name, {}) for name in ("metrics", "most_frequent")}
+    scores, frequent = result.get("metrics", {}), result.get("most_frequent", {})
     if stage == "finetune":
-        for table in tables.values():
-            table.update({split: own_names(config, of) for split, of in table.items()})
+        scores, frequent = (
+            {split: own_names(config, of) for split, of in table.items()}
+            for table in (scores, frequent)
+        )
         curve = [own_names(config, line) for line in curve]
-    record = {
+    optional = {"cut": result.get("cut"), "most_frequent": frequent}
+    optional["evaluation"] = directory.read("evaluation")
+    return {
         "run": run,
         "stage": stage,
         "task": task,
@@ -151,13 +155,11 @@ def read_stage(path: Path, run: str, stage: str, task: str = "") -> Record:
         "finished": bool(result),
         **{key: result.get(key) for key in ("step", "parameters", *COSTS)},
         "data_hash": hashes if isinstance(hashes, str) else " ".join(map(str, hashes)),
-        "scores": tables["metrics"],
+        "scores": scores,
         "curve": curve,
         "correct": correctness(directory.path / "predictions"),
+        **{key: value for key, value in optional.items() if value},
     }
-    extra = {"cut": result.get("cut"), "most_frequent": tables["most_frequent"]}
-    extra["evaluation"] = directory.read("evaluation")
-    return record | {key: value for key, value in extra.items() if value}
 
 
 def own_names(config: Mapping[str, Any], metrics: Mapping[str, float]) -> dict[str, float]:
@@ -209,16 +211,6 @@ def unpack(packed: Mapping[str, Any]) -> np.ndarray:
     """bool [items]."""
     data = np.frombuffer(base64.b64decode(packed["bits"]), np.uint8)
     return np.unpackbits(data, count=packed["items"]).astype(bool)
-
-
-def thinned(curve: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """At most `LINES` lines of each split and the last one, evenly."""
-    kept = []
-    for split in dict.fromkeys(line["split"] for line in curve):
-        lines = [line for line in curve if line["split"] == split]
-        every = -(-len(lines) // LINES)
-        kept += [line for n, line in enumerate(lines) if n % every == 0 or n == len(lines) - 1]
-    return sorted(kept, key=lambda line: line["step"])
 
 
 def _single_run(directory: RunDirectory) -> Results:

@@ -102,7 +102,7 @@ def score_table(results: Results) -> pd.DataFrame:
         frequent = comparisons.values_of(results, measure, "most_frequent").query("split == 'test'")
         cells = {row.variant: _number(row.mean, measure, row.sd) for row in own.itertuples()}
         cells[FREQUENT] = _number(frequent["value"].mean(), measure)
-        percent = " (%)" if measure.is_percent else ""
+        percent = " (%)" if measure.scale[0] == 100 else ""
         name = f"{measure.task} {measure.metric}{percent}".strip()
         columns[name.replace("bits_per_byte/", "")] = cells
     if all(cells.get(FREQUENT, NONE) == NONE for cells in columns.values()):
@@ -136,14 +136,16 @@ def selected_table(results: Results) -> pd.DataFrame:
 
 def bits_table(results: Results) -> pd.DataFrame:
     """Bits per byte, a row a variant, a column a kind of score."""
-    bits = tables.evaluations(results).map("{:.3f}".format, na_action="ignore")
+    bits = tables.means(results, "evaluate", "test").filter(regex=f"^{comparisons.CODE_LENGTH}")
+    bits = bits.dropna(how="all").map("{:.3f}".format, na_action="ignore")
     return _cells(bits.rename(columns=lambda metric: metric.removeprefix("bits_per_byte/")))
 
 
 def cost_table(results: Results) -> pd.DataFrame:
     """Held-out losses and costs, a row a variant; without columns that would be empty."""
     costs = tables.costs(results)
-    table = tables.held_out(results, tables.loss_metrics(results)).reindex(costs.index)
+    table = tables.means(results, "pretrain", "valid")
+    table = table.reindex(costs.index, columns=tables.loss_metrics(results))
     table = table.map("{:.3f}".format, na_action="ignore")
     for name, (column, text) in COST_COLUMNS.items():
         table[name] = costs[column].map(text, na_action="ignore")
@@ -179,10 +181,11 @@ def _cells(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _number(value: float, measure: comparisons.Measure, sd: float = math.nan) -> str:
+    factor, digits, _ = measure.scale
     if math.isnan(value):
         return NONE
-    spread = "" if math.isnan(sd) else f" ± {measure.factor * sd:.{measure.digits}f}"
-    return f"{measure.factor * value:.{measure.digits}f}{spread}"
+    spread = "" if math.isnan(sd) else f" ± {factor * sd:.{digits}f}"
+    return f"{factor * value:.{digits}f}{spread}"
 
 
 def short(value: float) -> str:

@@ -12,7 +12,6 @@ Runs with equal pretraining share it. A study's directory:
 
 import dataclasses
 import functools
-import importlib.util
 import itertools
 import re
 import sys
@@ -20,9 +19,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bertlab.config.load import SHIPPED, find_file
+from bertlab.config.load import SHIPPED, find_file, import_file
 from bertlab.errors import UserError
-from bertlab.studies.axes import Point, axis, product, settings
+from bertlab.studies.axes import Point, axis, product
 from bertlab.studies.runs import RunSpec, sharing
 
 STAGES = ("finetune.", "adapt.")  # of overrides; those without one are pretraining's
@@ -205,7 +204,7 @@ class Study:
                         f'study {self.name}: axis "{name}" sets {key} and axis "{other}" sets'
                         f" {other_key}; let only one of them set it"
                     )
-        own = settings(point)
+        own = {key: value for choice in point.values() for key, value in choice.overrides.items()}
         config = own.pop("config", self.config)
         if "seed" in own and not any(overlap("data.seed", key) for key in [*own, *self.overrides]):
             own["data.seed"] = own["seed"]
@@ -284,16 +283,11 @@ def load_study(spec: str) -> Study:
     The file defines `get_study(arguments: str | None) -> Study`; `arguments` is the text after the
     colon. It can import files in its own directory, and those of experiments/ablations.
     """
-    name, _, arguments = spec.partition(":")
-    path = find_file(name).resolve()
-    found = importlib.util.spec_from_file_location(f"study_{path.stem}", path)
-    module = importlib.util.module_from_spec(found)
-    sys.modules[found.name] = module  # dataclasses look up annotations here
+    path, _, arguments = spec.partition(":")
     before = list(sys.path)
-    sys.path[:0] = [str(path.parent), str(SHIPPED / "experiments" / "ablations")]
+    sys.path[:0] = [str(find_file(path).parent), str(SHIPPED / "experiments" / "ablations")]
     try:
-        found.loader.exec_module(module)
-        return module.get_study(arguments or None)
+        return import_file(path).get_study(arguments or None)
     finally:
         sys.path[:] = before
 

@@ -1,11 +1,10 @@
 """The tables of a report: plain DataFrames, which the report formats and tests compare."""
 
 import math
-from collections.abc import Sequence
 
 import pandas as pd
 
-from bertlab.results import curve_points, scores
+from bertlab.results import curves, scores
 from bertlab.studies import comparisons
 from bertlab.studies.records import COSTS, Results
 
@@ -40,12 +39,13 @@ def differences(results: Results) -> pd.DataFrame:
         frame = comparisons.differences(results, measure)
         if "pseudo" in measure.metric or frame.empty:
             continue
-        frame[["mean", "low", "high"]] *= measure.factor
+        factor, digits, unit = measure.scale
+        frame[["mean", "low", "high"]] *= factor
         frame = frame.assign(
             task=measure.task or measure.metric,
             metric=measure.metric,
-            label=f"{measure.metric} ({measure.unit})" if measure.task else measure.unit,
-            digits=measure.digits,
+            label=f"{measure.metric} ({unit})" if measure.task else unit,
+            digits=digits,
         )
         frames.append(frame.assign(interval=[_interval(row) for row in frame.itertuples()]))
     return pd.concat(frames[1:] or frames, ignore_index=True)
@@ -70,26 +70,16 @@ def costs(results: Results) -> pd.DataFrame:
     return pretraining.first().join(spent).groupby("variant", sort=False).mean()
 
 
-def held_out(results: Results, metrics: Sequence[str]) -> pd.DataFrame:
-    """Mean held-out losses of pretraining, a row a variant; NaN where a variant has none."""
+def means(results: Results, stage: str, split: str) -> pd.DataFrame:
+    """Mean metrics of a stage, a row a variant, a column a metric; NaN where a variant has none."""
     frame = scores(results)
-    frame = frame[(frame["stage"] == "pretrain") & (frame["split"] == "valid")]
-    frame = frame[frame["metric"].isin(metrics)]
-    table = frame.pivot_table("value", "variant", "metric", sort=False)
-    return table.reindex(columns=[name for name in metrics if name in table])
-
-
-def evaluations(results: Results) -> pd.DataFrame:
-    """Mean bits per byte of the test split, a row a variant, a column a kind of score."""
-    frame = scores(results)
-    frame = frame[(frame["stage"] == "evaluate") & (frame["split"] == "test")]
-    frame = frame[frame["metric"].str.startswith(comparisons.CODE_LENGTH)]
+    frame = frame[(frame["stage"] == stage) & (frame["split"] == split)]
     return frame.pivot_table("value", "variant", "metric", sort=False)
 
 
 def pretraining_curves(results: Results) -> pd.DataFrame:
     """The held-out points of pretrainings; variants with the same pretraining are one: "A; B"."""
-    points = curve_points(results)
+    points = curves(results)
     points = points[(points["stage"] == "pretrain") & (points["split"] == "valid")]
     users = points.groupby("trained_in")["variant"].unique().map("; ".join)
     points = points.drop_duplicates(["trained_in", "metric", "step"])

@@ -13,20 +13,13 @@ from bertlab.studies.launchers import Job
 
 
 class Local:
-    """A pool of `jobs` processes.
+    """A pool of `jobs` processes, among which cores and GPUs are shared out.
 
-    A single one has all cores and devices. Output goes to log.txt in the run's directory.
+    A single one has all of them. Output goes to log.txt in the run's directory.
     """
 
-    def __init__(self, jobs: int, devices: str = ""):
-        """Shares out cores and GPUs.
-
-        Args:
-            jobs: Processes at a time.
-            devices: The GPUs to share out, such as "0,1"; "": CUDA_VISIBLE_DEVICES, or all.
-        """
-        self.jobs = jobs
-        gpus = [name for name in str(devices).split(",") if name] or cuda_devices()
+    def __init__(self, jobs: int):
+        self.jobs, gpus = jobs, cuda_devices()
         if gpus and len(gpus) < jobs:
             raise UserError(f"--jobs={jobs}: there are {len(gpus)} GPUs; give at most as many jobs")
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
