@@ -28,8 +28,7 @@ from bertlab.models.lora import STACKED
 from bertlab.objectives.program import Program
 from bertlab.train.averaging import average_parameters
 from bertlab.train.layer_groups import LAYER, LayerPlan, layer_plan
-from bertlab.train.mup import program_factors
-from bertlab.train.state import parameter_name
+from bertlab.train.state import parameter_name, program_factors
 
 CHOICES = {
     "name": "adam adagrad sgd lamb muon",

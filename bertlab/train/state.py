@@ -1,5 +1,6 @@
 """Training state, and the pure function over it: a training step."""
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable, Mapping
@@ -14,9 +15,9 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int
 from ml_collections import ConfigDict
 
+from bertlab.models.width import doubled, width_factors
 from bertlab.objectives.base import Metrics
 from bertlab.objectives.program import Program
-from bertlab.train.mup import program_factors
 from bertlab.train.phases import Phase
 from bertlab.train.sharding import batch_sharding, parameter_shardings, replicated
 
@@ -87,6 +88,21 @@ def abstract_state(program: Program, optimizer, mesh: Mesh, batch, carry=None) -
     step = place(jax.ShapeDtypeStruct((), jnp.int32), replicated(mesh))
     carry = jax.tree.map(lambda x: place(x, x.sharding), carry or {})
     return TrainState(step, jax.tree.map(place, params, shardings), opt_state, carry)
+
+
+def program_factors(program: Program, batch) -> tuple[Any, Any] | None:
+    """The factors of μP, of initial values and of updates: two trees like the parameters, or None at
+    the base width. The batch is an example, for its shapes."""
+    shape = program.body.shape
+    times = getattr(shape, "times_base", 1)
+    if times == 1:
+        return None
+    wider = dataclasses.replace(program, body=program.body.clone(shape=doubled(shape)))
+    shapes, wider_shapes = (
+        jax.eval_shape(each.init, jax.random.key(0), batch) for each in (program, wider)
+    )
+    pairs = width_factors(times, program.logical_axes(batch), shapes, wider_shapes)
+    return jax.tree.transpose(jax.tree.structure(shapes), jax.tree.structure((0, 0)), pairs)
 
 
 def zero_carry(program: Program, mesh: Mesh, rows: int):
