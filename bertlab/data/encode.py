@@ -19,15 +19,10 @@ from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 # that takes seconds.
 CHUNK_CHARACTERS, FEW_CHUNKS = 1 << 18, 8
 
-# In a worker process.
-_tokenizer: Tokenizer | None = None
+_tokenizer: Tokenizer | None = None  # in a worker process
 
-
-class Chunk(NamedTuple):
-    """Documents (their parts) of one split."""
-
-    split: str
-    texts: list[tuple[str, ...]]
+Chunk = tuple[str, list[tuple[str, ...]]]
+"""A split, and the parts of some of its documents."""
 
 
 class Encoded(NamedTuple):
@@ -57,15 +52,16 @@ def chunks(documents: Iterable[Document], bounds: Bounds) -> Iterator[Chunk]:
         texts[split].append(document.parts)
         sizes[split] += sum(map(len, document.parts))
         if sizes[split] >= CHUNK_CHARACTERS:
-            yield Chunk(split, texts[split])
+            yield split, texts[split]
             texts[split], sizes[split] = [], 0
-    yield from (Chunk(split, texts[split]) for split in SPLITS if texts[split])
+    yield from ((split, texts[split]) for split in SPLITS if texts[split])
 
 
 def encode_chunk(tokenizer: Tokenizer, chunk: Chunk) -> Encoded:
     """Tokenises a chunk; sentences and documents without a token are left out."""
+    split, texts = chunk
     ids, documents, sizes, unknown_words = [], [], [], []
-    for parts, encoded in zip(chunk.texts, tokenizer.encode_parts(chunk.texts), strict=True):
+    for parts, encoded in zip(texts, tokenizer.encode_parts(texts), strict=True):
         found = [(part, part_ids) for part, part_ids in zip(parts, encoded) if part_ids]
         if not found:
             continue
@@ -77,7 +73,7 @@ def encode_chunk(tokenizer: Tokenizer, chunk: Chunk) -> Encoded:
                 words = zip(tokenizer.words(part), part_ids, strict=True)
                 unknown_words += [word for word, index in words if index == tokenizer.unk_id]
     tokens = np.fromiter(itertools.chain.from_iterable(ids), np.uint32)
-    return Encoded(chunk.split, tokens, list(map(len, ids)), documents, sizes, unknown_words)
+    return Encoded(split, tokens, list(map(len, ids)), documents, sizes, unknown_words)
 
 
 def encode_all(chunks: Iterable[Chunk], tokenizer_folder: Path, workers: int) -> Iterator[Encoded]:

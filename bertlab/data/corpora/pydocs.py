@@ -109,20 +109,12 @@ def _sources() -> dict[str, Path]:
 
 
 def _extract(sources: dict[str, Path]) -> Iterator[tuple[str, list[list[tuple[str, ...]]]]]:
-    """(Name, docstrings) of each section.
-
-    A docstring or paragraph is given to the first section that has it.
-    """
-    docstrings_before, paragraphs_before = set(), set()
+    """(Name, docstrings) of each section; a paragraph is in the first that has it."""
+    before: set[str] = set()
     for name, docstrings in _documented(sources):
         prose = [
-            [
-                sentences
-                for sentences in paragraphs(text)
-                if _is_new(" ".join(sentences), paragraphs_before)
-            ]
+            [paragraph for paragraph in paragraphs(text) if _is_new(" ".join(paragraph), before)]
             for text in docstrings
-            if _is_new(text, docstrings_before)
         ]
         stretches = [stretch for stretch in _cut(prose) if stretch]
         for number, stretch in enumerate(stretches, 1):
@@ -130,9 +122,9 @@ def _extract(sources: dict[str, Path]) -> Iterator[tuple[str, list[list[tuple[st
 
 
 def _is_new(text: str, before: set[str]) -> bool:
-    """Whether this text is new, except for white space; adds it to those before."""
+    """Whether this text is new; adds it to those before."""
     size = len(before)
-    before.add(" ".join(text.split()))
+    before.add(text)
     return len(before) > size
 
 

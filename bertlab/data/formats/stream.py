@@ -121,17 +121,15 @@ class StreamPlan:
     def _side(self, arrays, side, step, lane, width, pad_id) -> dict[str, np.ndarray]:
         sequence, backward = self.sequences[side], int(side == "backward")
         low, high = sequence.lanes[lane], sequence.lanes[lane + 1]
+        near, far = self.steps[step], self.steps[step + 1]
+        first, last = np.minimum(low + near, high), np.minimum(low + far, high)
         if backward:
-            first = np.maximum(high - self.steps[step + 1], low)
-            last = np.maximum(high - self.steps[step], low)
-        else:
-            first = np.minimum(low + self.steps[step], high)
-            last = np.minimum(low + self.steps[step + 1], high)
+            first, last = np.maximum(high - far, low), np.maximum(high - near, low)
         # One position more than the row: the token that is predicted last.
         window = sequence.window(arrays, first - backward, last + 1 - backward, width + 1, pad_id)
         own = slice(backward, width + backward)
         predicted = slice(1 - backward, width + 1 - backward)
-        fields = {name: np.ascontiguousarray(values[:, own]) for name, values in window.items()}
+        fields = {name: values[:, own] for name, values in window.items()}
         is_text = np.arange(width) < (last - first)[:, None]
         documents, positions = fields["documents"], fields["positions"]
         across = self.data.stream.attend_across_documents
