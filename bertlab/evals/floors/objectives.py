@@ -28,14 +28,8 @@ Floors = tuple[Float[Array, "R P"], Float[Array, "R P"]]
 
 @by_class
 def floor(objective: Objective, oracle: Oracle, view: Batch, batch: Batch) -> Floors:
-    """The loss of the best possible model at every position.
-
-    Args:
-        objective: Any.
-        oracle: The best possible model on these rows.
-        view: What the model is shown, NumPy arrays.
-        batch: The clean rows.
-    """
+    """The loss of the best possible model at every position of a view of clean rows (NumPy
+    arrays)."""
     raise NoFloor("not known for this objective")
 
 
@@ -61,21 +55,19 @@ def _(objective: MaskedLanguageModel, view, vocabulary) -> Corruption:
     draws = np.full(vocabulary.size, objective.random_share / vocabulary.size)
     draws[vocabulary.mask_id] += objective.mask_share
     keep_share = 1 - objective.mask_share - objective.random_share
-    count = view["masked_weights"].sum(axis=1)
-    if objective.mask_share == 1:  # the model sees which positions are chosen
-        return Corruption(draws, keep_share, count)
+    sees_chosen = objective.mask_share == 1
     in_words = objective.unit == "whole_word" and any(vocabulary.continues or ())
-    if objective.unit == "span" or in_words:
+    if not sees_chosen and (objective.unit == "span" or in_words):
         raise NoFloor(
             f"with unit={objective.unit} pieces are not corrupted independently; the floor is known"
             " only with mask_share=1"
         )
-    if objective.exact:
-        return Corruption(draws, keep_share, count)
-    if 0 < objective.max_predictions < view["tokens"].shape[1]:
+    counted = sees_chosen or objective.exact
+    if not counted and 0 < objective.max_predictions < view["tokens"].shape[1]:
         raise NoFloor("max_predictions cuts off independent choices; set it to 0")
-    # The rate of evaluation.
-    return Corruption(draws, keep_share, rate=objective.final_rate or objective.rate)
+    count = view["masked_weights"].sum(axis=1) if counted else None
+    rate = objective.final_rate or objective.rate  # of evaluation
+    return Corruption(draws, keep_share, count, rate)
 
 
 @floor.register
@@ -101,10 +93,10 @@ def _(objective: SpanBoundary, oracle, view, batch) -> Floors:
 def _(objective: NextSentence, oracle, view, batch) -> Floors:
     """By the likelihood ratio of the two relations, given the row in the view."""
     (field,) = objective.needs
-    channel = None
+    other = "swapped" if field == "order_label" else "random"
+    channel = Corruption(np.zeros(oracle.vocabulary.size))  # clean rows: nothing is chosen
     if oracle.viewed is not None:
         channel = corruption(oracle.viewed, view, oracle.vocabulary)
-    other = "swapped" if field == "order_label" else "random"
     nats = oracle.relation(other, batch[field], view["tokens"], channel)
     return nats[:, None], batch[field][:, None] >= 0
 

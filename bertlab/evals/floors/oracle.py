@@ -169,18 +169,12 @@ class Oracle:
         return evidence, chosen, corruption.count
 
     def relation(
-        self,
-        other: str,
-        labels: Int[np.ndarray, "R"],
-        tokens: Int[np.ndarray, "R L"],
-        corruption: Corruption | None,
+        self, other: str, labels: Int[np.ndarray, "R"], tokens, corruption: Corruption
     ) -> Float[np.ndarray, "R"]:
-        """Of each pair's label: 0 where B follows A, 1 where B is the `other` ("random",
-        "swapped")."""
+        """Of each pair's label, given the corrupted rows: 0 where B follows A, 1 where B is the
+        `other` ("random", "swapped")."""
         if other not in self.relations:
             raise NoFloor(f"config.data.format makes no {other} pairs")
-        if corruption is None:  # clean rows: nothing is chosen
-            corruption = Corruption(np.zeros(self.vocabulary.size))
         evidence, chosen, counts = self.observe(tokens, corruption, self.words)
         totals = {"follows": np.full(len(labels), -np.inf)}
         for name, order in self.orders.items():
