@@ -64,11 +64,8 @@ class Batches:
         self._size, self._seed = data.batch_size, data.seed
         self._share = data.batch_size // process_count
         self._offset = process_index * self._share
-        lengths, texts = (
-            {length for length in data.buckets if length < data.seq_len},
-            most_texts(rows),
-        )
-        self._widths = [texts * length for length in sorted({*lengths, data.seq_len})]
+        lengths = {length for length in data.buckets if length < data.seq_len} | {data.seq_len}
+        self._widths = [most_texts(rows) * length for length in sorted(lengths)]
         self._lengths = np.array([len(row["tokens"]) for row in rows], np.int64)
         self._shapes = _shapes(rows)
         self._order = functools.lru_cache(1)(self._order_of)
@@ -142,17 +139,14 @@ def most_texts(rows: Sequence[Row]) -> int:
 
 def joined(parts: Sequence[Sequence[Row]]) -> list[Row]:
     """The rows of several tasks, one task after the other, each with the number of its `task`."""
-    numbered = enumerate(parts)
-    return [row | {"task": np.int32(number)} for number, rows in numbered for row in rows]
+    return [row | {"task": np.int32(n)} for n, rows in enumerate(parts) for row in rows]
 
 
-def by_row(
-    batches: Sequence[Batch], outputs: Sequence[Mapping[str, np.ndarray]]
-) -> list[dict[str, np.ndarray]]:
-    """Outputs of evaluation batches by row, in the order of the rows; lengths may differ."""
+def by_row(outputs: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    """Outputs of evaluation batches, each with their `row_number`, in the order of the rows."""
     found = {}
-    for batch, arrays in zip(batches, outputs, strict=True):
-        for index, number in enumerate(batch["row_number"].tolist()):
+    for arrays in outputs:
+        for index, number in enumerate(arrays["row_number"].tolist()):
             found[number] = {name: np.asarray(array[index]) for name, array in arrays.items()}
     return [found[number] for number in sorted(found.keys() - {FILL["row_number"]})]
 

@@ -37,11 +37,12 @@ class Transitions(nn.Module):
 
     @nn.compact
     def __call__(self) -> Scores:
-        n, zeros = self.classes, nn.initializers.zeros
-        shapes = {"transitions": (n, n), "start": (n,), "end": (n,)}
+        shapes = {"transitions": (self.classes, self.classes)}
+        shapes |= {"start": (self.classes,), "end": (self.classes,)}
+        init = nn.initializers.zeros
         return Scores(
             *(
-                self.param(name, param(zeros, *["classes"] * len(shape)), shape)
+                self.param(name, param(init, *["classes"] * len(shape)), shape)
                 for name, shape in shapes.items()
             )
         )
@@ -60,14 +61,13 @@ def log_likelihood(
 
 
 def log_partition(
-    emissions: Float[Array, "B W C"], mask: Bool[Array, "B W"], scores: Scores
+    emissions: Float[Array, "B W C"],
+    mask: Bool[Array, "B W"],
+    scores: Scores,
+    reduce: Callable = logsumexp,
 ) -> Float[Array, "B"]:
-    """log Σ exp(score) of all tag sequences, by the forward recursion."""
-    return _reduced(logsumexp, emissions, mask, scores)
-
-
-def _reduced(reduce: Callable, emissions, mask, scores: Scores) -> Float[Array, "B"]:
-    """The scores of all tag sequences, reduced by logsumexp or max."""
+    """log Σ exp(score) of all tag sequences, by the forward recursion; the highest score, if
+    `reduce` is max."""
 
     def step(before, now):
         emission, inside = now
@@ -94,5 +94,5 @@ def best_tags(
 
     They are where the highest score has a derivative, which is what Viterbi's way back finds.
     """
-    slopes = jax.grad(lambda x: _reduced(jnp.max, x, mask, scores).sum())(emissions)
+    slopes = jax.grad(lambda x: log_partition(x, mask, scores, jnp.max).sum())(emissions)
     return jnp.where(mask, jnp.argmax(slopes, axis=-1), -1).astype(jnp.int32)

@@ -16,25 +16,22 @@ class Example:
     """One example; the fields that its kind of task does not use are empty.
 
     Attributes:
-        id: from the file, or its number; unique in its split.
+        id: From the file, or its number; unique in its split.
         where: "FILE:LINE", for messages.
-        texts: classification, regression: a text or a pair. choice: the text before each choice.
-            span: (question, context). word_pair: two sentences. candidate: a text, and the question
-            with the candidate in it.
-        label: classification, choice, word_pair, candidate: the number of the class or choice.
-            regression: a number. tagging: a class number per word. span_pair: the class numbers of
-            each target. sense: keys of the right senses. span, or a hidden test set: None.
-        words: of tagging, span_pair and sense.
-        choices: of choice. candidate: the candidate itself. sense: the word's first sense, the
-            answer if train lacks the word; () if there is none.
-        answers: of span and candidate; () if the question has none (SQuAD 2.0).
-        targets: word_pair: [start, end) of the word in each sentence, in characters. sense: of the
-            word, in words. choice: where choices begin with a candidate, of it, in characters.
-        spans: span_pair: the one or two spans [first, end) of words of each target.
-        group: sense: lemma and part of speech, whose senses are compared. candidate: the question.
-            Else: examples with one group are also scored together, as MultiRC's answers; "": none.
+        texts: A text or a pair. choice: the text before each choice. span: (question, context).
+            candidate: a text, and the question with the candidate in it.
+        label: The number of the class or choice, or a number (regression); of words or spans one
+            each. None: span, or a hidden test set.
+        words: Of tagging and other kinds that read a sentence by words.
+        choices: Of choice. candidate: the candidate itself.
+        answers: Of span and candidate; () if the question has none (SQuAD 2.0).
+        targets: word_pair: [start, end) of the word in each sentence, in characters. choice: where
+            choices begin with a candidate, of it, in characters.
+        spans: Of each target, one or two spans [first, end) of words.
+        group: candidate: the question. Others: examples with one group are also scored together, as
+            MultiRC's answers; "": none.
         document: tagging: all words of the sentence's document, its own too; () without documents.
-        document_at: the number in `document` of the sentence's first word.
+        document_at: The number in `document` of the sentence's first word.
     """
 
     id: str

@@ -41,11 +41,19 @@ class Scores:
         batches: Mapping[str, Sequence[Batch]],
         workdir: Path,
     ):
-        self._program, self._tasks, self._rows, self._batches = program, tasks, rows, batches
+        self._rows, self._batches = rows, batches
         self._writer = PredictionWriter(config.transfer, tasks, workdir)
         self._mesh = build_mesh(config.mesh)
+
+        def outputs(params, batch):
+            found = {}
+            for name in tasks:
+                made = program.call(params, name, batch, program.objectives[name].outputs)
+                found[name] = {**made, "row_number": batch["row_number"]}
+            return found
+
         # Every process gets the outputs of all rows.
-        self._outputs = jax.jit(self._head_outputs, out_shardings=replicated(self._mesh))
+        self._outputs = jax.jit(outputs, out_shardings=replicated(self._mesh))
 
     def __call__(self, split: str, params: Any) -> dict[str, float]:
         with jax.set_mesh(self._mesh):
@@ -55,17 +63,10 @@ class Scores:
             ]
         outputs, begin = {}, 0
         for name, made in self._rows[split].items():
-            every = by_row([batch["batch"] for batch in found], [batch[name] for batch in found])
+            every = by_row([batch[name] for batch in found])
             outputs[name] = every[begin : begin + len(made.rows)], made.about
             begin += len(made.rows)
         return self._writer(split, outputs)
-
-    def _head_outputs(self, params, batch):
-        found = {"batch": {"row_number": batch["row_number"]}}
-        for name in self._tasks:
-            outputs = self._program.objectives[name].outputs
-            found[name] = self._program.call(params, name, batch, outputs)
-        return found
 
 
 class PredictionWriter:

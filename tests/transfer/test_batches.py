@@ -57,8 +57,7 @@ def test_rows_are_whole_in_the_smallest_bucket_that_holds_a_batch():
 
 def test_evaluation_has_every_row_once_and_outputs_come_back_by_row():
     evaluation = batches().evaluation()
-    outputs = [{"sum": batch["tokens"].sum(axis=1)} for batch in evaluation]
-    found = by_row(evaluation, outputs)
+    found = by_row([{**batch, "sum": batch["tokens"].sum(axis=1)} for batch in evaluation])
     assert [int(row["sum"]) for row in found] == [int(row["tokens"].sum()) for row in rows()]
 
 

@@ -84,9 +84,9 @@ def predicted(program, params, batches, examples, rows, kind):
     call = quick_jit(
         lambda params, view: program.call(params, "task", view, program.objectives["task"].outputs)
     )
-    outputs = [jax.tree.map(np.asarray, call(params, batch)) for batch in batches]
+    outputs = [{**call(params, batch), "row_number": batch["row_number"]} for batch in batches]
     labels = CLASSES if kind in ("classification", "word_pair", "tagging") else ()
-    found = by_row(batches, outputs)
+    found = by_row(outputs)
     return KINDS[kind].predict(examples, labels, found, rows.about, SETTINGS), found
 
 
