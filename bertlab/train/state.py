@@ -91,7 +91,7 @@ def abstract_state(program: Program, optimizer, mesh: Mesh, batch, carry=None) -
 
 
 def program_factors(program: Program, batch) -> tuple[Any, Any] | None:
-    """The factors of μP, of initial values and of updates: two trees like the parameters, or None at
+    """The factors of μP, of initial values and of updates: two trees like the parameters; None at
     the base width. The batch is an example, for its shapes."""
     shape = program.body.shape
     times = getattr(shape, "times_base", 1)
