@@ -25,11 +25,10 @@ from bertlab.data.characters import character_ids, character_table
 from bertlab.data.corpora import open_corpus
 from bertlab.data.corpora.text import digest_files
 from bertlab.data.documents import Corpus
-from bertlab.data.encode import chunks, encode_all
+from bertlab.data.encode import SplitWriter, chunks, encode_all
 from bertlab.data.prepared import Prepared, load_prepared
 from bertlab.data.splits import Bounds, find_bounds, position, used_splits
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer, sample_texts, train_tokenizer
-from bertlab.data.writing import SplitWriter
 from bertlab.errors import UserError
 from bertlab.files import cache_directory, write_json
 

@@ -19,8 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertlab.data.corpora.prose import paragraphs
-from bertlab.data.documents import Document
+from bertlab.data.documents import Document, split_sentences
 from bertlab.files import cache_directory, read_json, write_json
 
 # Raise it with every change that changes the text.
@@ -35,6 +34,13 @@ _TOPICS = "pydoc_data.topics"
 # The language reference sets code in straight quotes, and English words in curly ones.
 _QUOTED_CODE = re.compile(r'"([^"`]+)"')
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+# Prose in a docstring.
+_ROLE = re.compile(r":(?:[a-z]+:){1,2}(?=`)")
+_QUOTED = re.compile(r"``.+?``|`[^`]+`")
+_CODE = re.compile(r"[{}<>|\\@=]|\w\(\S*\)|::|\w\[|->|\b_\w|\w_\w|//|--|\.\.\.")
+_WORD = re.compile(r"(?<!\S)[\"'(\[]*[A-Za-z][A-Za-z'’-]*[\"')\],.;:!?]*(?!\S)")
+_START = re.compile(r"""["'“(\[`*]*[A-Z]|`|[\"“]\w""")
+_END = re.compile(r"[.!?:][\"'”)\]`]*$")
 
 Docstring = tuple[tuple[str, ...], ...]
 """Paragraphs of sentences."""
@@ -167,3 +173,32 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
     for block in ("body", "orelse", "finalbody", "handlers"):
         for child in getattr(node, block, ()):
             yield from _docstrings(child)
+
+
+def paragraphs(docstring: str) -> list[tuple[str, ...]]:
+    """The sentences of each paragraph with prose, without code, headings, tables and fragments.
+
+    Args:
+        docstring: text without common indentation (`inspect.cleandoc`).
+    """
+    found = []
+    for block in re.split(r"\n\s*\n", docstring):
+        if ">>>" not in block:
+            text = _ROLE.sub("", " ".join(block.split()))
+            found.append(tuple(filter(is_sentence, split_sentences(text))))
+    return [sentences for sentences in found if sentences]
+
+
+def is_sentence(text: str) -> bool:
+    """Whether a text reads as an English sentence, not as code, a table row or a fragment.
+
+    Code between back quotes is allowed anywhere; outside them there must be four plain words, most
+    of all words must be plain, and nothing may look like code.
+    """
+    if not _START.match(text) or not _END.search(text) or not 20 <= len(text) <= 1000:
+        return False
+    prose = _QUOTED.sub("Code", text)
+    if "`" in prose or _CODE.search(prose):
+        return False
+    plain = len(_WORD.findall(prose))
+    return plain >= 4 and plain >= 0.75 * len(prose.split())
