@@ -21,12 +21,6 @@ def run(arguments, overrides):
     from bertlab.transfer.adapt import adapt
 
     join_processes()
-    adapt(
-        arguments.run,
-        arguments.task,
-        arguments.workdir,
-        settings_of(overrides),
-        arguments.recipe,
-        arguments.epochs,
-    )
+    settings, recipe = settings_of(overrides), arguments.recipe
+    adapt(arguments.run, arguments.task, arguments.workdir, settings, recipe, arguments.epochs)
     print(f"finished: {arguments.workdir}")

@@ -7,7 +7,6 @@ FILE.npz has an array a line, named by its number from 0: [layers, tokens, width
 width] with pooling. FILE.csv is a table: text, layer, position and token, d0, d1, ...
 """
 
-import csv
 from pathlib import Path
 
 from bertlab.errors import UserError
@@ -21,7 +20,8 @@ def add_arguments(parser):
     parser.add_argument("--step", type=int, help="of a checkpoint (default: the last one)")
     parser.add_argument("--text", required=True, type=Path, help="UTF-8 file, a text a line")
     parser.add_argument("--out", required=True, type=Path, help="FILE.npz or FILE.csv")
-    parser.add_argument("--layers", default="all", help="all, or numbers such as 0,-1")
+    layers = "all, or numbers such as 0,-1"
+    parser.add_argument("--layers", default="all", type=layer_numbers, help=layers)
     parser.add_argument("--pooling", choices=POOLINGS, help="a vector a text")
     parser.add_argument("--pretokenized", action="store_true", help="a state a word between spaces")
 
@@ -36,10 +36,6 @@ def run(arguments, overrides):
     if arguments.out.suffix not in (".npz", ".csv"):
         raise UserError(f"--out={arguments.out}: choose a name that ends in .npz or .csv")
     layers = arguments.layers
-    try:
-        layers = layers if layers == "all" else [int(number) for number in layers.split(",")]
-    except ValueError:
-        raise UserError(f"--layers={layers}: give all, or numbers such as 0,-1") from None
     texts = [line for _, line in read_lines(arguments.text)]
     if arguments.pretokenized:
         texts = [line.split() for line in texts]
@@ -54,22 +50,24 @@ def run(arguments, overrides):
     print(f"{arguments.out}: {len(texts)} texts")
 
 
+def layer_numbers(text: str) -> str | list[int]:
+    """What --layers means."""
+    return text if text == "all" else [int(number) for number in text.split(",")]
+
+
 def write_table(path: Path, found, layers) -> None:
     """A row a text and layer, or a token and layer."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = None
-        for number, of_text in enumerate(found):
-            states = getattr(of_text, "states", of_text)
-            numbers = range(len(states)) if layers == "all" else layers
-            for layer, of_layer in zip(numbers, states):
-                if hasattr(of_text, "tokens"):
-                    rows = [(at, *row) for at, row in enumerate(zip(of_text.tokens, of_layer))]
-                else:
-                    rows = [(None, None, of_layer)]
-                for position, token, vector in rows:
-                    row = {"text": number, "layer": layer, "position": position, "token": token}
-                    row |= {f"d{i}": value for i, value in enumerate(vector.tolist())}
-                    if writer is None:
-                        writer = csv.DictWriter(file, row)
-                        writer.writeheader()
-                    writer.writerow(row)
+    import numpy as np
+    import pandas as pd
+
+    frames = []
+    for number, of_text in enumerate(found):
+        states, tokens = getattr(of_text, "states", of_text), getattr(of_text, "tokens", [None])
+        numbers = range(len(states)) if layers == "all" else layers
+        for layer, of_layer in zip(numbers, states):
+            place = {"text": number, "layer": layer, "position": None, "token": tokens}
+            if hasattr(of_text, "tokens"):
+                place["position"] = range(len(tokens))
+            vectors = pd.DataFrame(np.atleast_2d(of_layer)).add_prefix("d")
+            frames.append(pd.DataFrame(place).join(vectors))
+    pd.concat(frames).to_csv(path, index=False)

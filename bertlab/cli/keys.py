@@ -3,9 +3,7 @@
 bertlab keys optimizer
 """
 
-import io
 import signal
-import tokenize
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent
@@ -44,23 +42,19 @@ def read_keys() -> list[tuple[str, str, str]]:
 
 def read_dict(source: str) -> list[tuple[str, str, str]]:
     """The keys of `NAME = dict(...)` with a key a line and comments above or beside it."""
-    comments = {}
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            comments[token.start[0]] = token.string.removeprefix("#").strip()
     found, groups, above = [], [], []
-    for number, line in enumerate(source.splitlines()[1:-1], 2):
-        name, equals, value = line.partition("=")
-        if line.strip().startswith("#"):
-            above.append(comments[number])
+    for line in source.splitlines()[1:-1]:
+        code, _, comment = line.strip().partition("  # ")
+        name, equals, value = code.partition("=")
+        if code.startswith("#"):
+            above.append(code.removeprefix("# "))
             continue
-        if value.strip() == "dict(":
-            groups.append(name.strip())
-        elif line.strip() == "),":
+        if value == "dict(":
+            groups.append(name)
+        elif code == "),":
             groups.pop()
         elif equals:
-            default = value.split("  #")[0].strip().removesuffix(",")
-            meaning = " ".join([*above, comments.get(number, "")]).strip()
-            found.append((".".join([*groups, name.strip()]), default, meaning))
+            meaning = " ".join([*above, comment]).strip()
+            found.append((".".join([*groups, name]), value.removesuffix(","), meaning))
         above = []
     return found
