@@ -6,7 +6,7 @@ or equal adaptations, share them: the first one trains them.
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -51,9 +51,8 @@ class RunSpec:
 
     def stages(self) -> list[Stage]:
         """Its stages in order, own and shared ones; an average has fine-tunings only."""
-        before = [] if self.averages else [("pretrain", "")]
-        if self.adapt and not self.averages:
-            before += [("adapt", task) for task in self.downstream]
+        adapted = [("adapt", task) for task in self.downstream if self.adapt]
+        before = [] if self.averages else [("pretrain", ""), *adapted]
         return before + [("finetune", task) for task in self.downstream]
 
     def directory(self, workdir: Path, stage: str, task: str = "") -> Path:
@@ -111,44 +110,32 @@ def sharing(runs: Sequence[RunSpec]) -> list[RunSpec]:
     for run in runs:
         identities = _identities(run)
         owner = {stage: owners[identity] for stage, identity in identities.items()}
-        found.append(
-            replace(
-                run,
-                shares={stage: name for stage, name in owner.items() if name != run.name},
-                overrides=keeping(run.overrides, identities.get("pretrain")),
-                adapt=keeping(run.adapt, identities.get("adapt")),
-            )
-        )
+        shares = {stage: name for stage, name in owner.items() if name != run.name}
+        overrides = keeping(run.overrides, identities.get("pretrain"))
+        adapt = keeping(run.adapt, identities.get("adapt"))
+        found.append(replace(run, shares=shares, overrides=overrides, adapt=adapt))
     return found
 
 
 def _identities(run: RunSpec) -> dict[str, str]:
     """Stage -> text that is equal in two runs if one can use the other's."""
-    if run.averages:
-        return {}
     overrides, adapt = (
         {key: value for key, value in settings.items() if key != "train.keep"}
         for settings in (run.overrides, run.adapt)
     )
     data = {task: task_data(settings) for task, settings in run.downstream.items()}
-    pretraining = [run.config, overrides]
-    found = {"pretrain": pretraining, "adapt": [*pretraining, adapt, data]}
-    if run.existing:
-        del found["pretrain"]
-    if not run.adapt:
-        del found["adapt"]
+    found = {}
+    if not run.existing and not run.averages:
+        found["pretrain"] = [run.config, overrides]
+    if run.adapt:
+        found["adapt"] = [run.config, overrides, adapt, data]
     return {stage: json.dumps([stage, of], sort_keys=True) for stage, of in found.items()}
 
 
-def _first_steps(run: RunSpec, stage: str) -> Iterator[int]:
+def _first_steps(run: RunSpec, stage: str) -> list[int]:
     """The steps of a stage, but for the last, with which later ones begin."""
-    if stage == "pretrain" and run.adapt:
-        later = [run.adapt]
-    else:
-        later = run.downstream.values()
-    for settings in later:
-        if "init_step" in settings:
-            yield int(settings["init_step"])
+    later = [run.adapt] if stage == "pretrain" and run.adapt else run.downstream.values()
+    return [int(settings["init_step"]) for settings in later if "init_step" in settings]
 
 
 def task_data(settings: Mapping[str, Any]) -> dict[str, Any]:

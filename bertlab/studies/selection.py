@@ -82,7 +82,7 @@ def find_searches(
     """
     if not study.rates:
         return []
-    if len(set(study.rates)) < 2 or not all(0 < factor < math.inf for factor in study.rates):
+    if len(set(study.rates)) < 2:
         raise UserError(f"study {study.name}: rates={study.rates}: give two factors or more")
     groups: dict[str, list[RunSpec]] = {}
     for run in runs:

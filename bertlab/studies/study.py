@@ -170,7 +170,6 @@ class Study:
             "seed_axes": seed_axes(axes),
             "select": self.selected,
             "tasks": list(self.tasks),
-            "rates": list(self.rates),
             "searches": [dataclasses.asdict(search) for search in searches],
             "published": dataclasses.asdict(self.published) if self.published else None,
             "claims": [dataclasses.asdict(claim) for claim in self.claims],
