@@ -92,7 +92,7 @@ class PredictionWriter:
         metrics, written = {}, []
         for name, (task, data) in self._tasks.items():
             finish = find_kind(task.kind).finish
-            lines, chosen = finish(predictions[name], self._valid.get(name), self._settings)
+            lines, chosen = finish(predictions[name], self._valid.get(name))
             scores = chosen | score_lines(task, data, lines)
             metrics |= {f"{name}/{metric}": value for metric, value in scores.items()}
             written += [{"task": name, **line} for line in lines]

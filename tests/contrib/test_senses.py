@@ -70,12 +70,12 @@ def test_a_sense_is_the_nearest_mean_of_its_word_or_the_first():
     train = [line("0", "w", (10, 0), ("a",)), line("1", "w", (30, 2), ("a",))]
     train += [line("2", "w", (1, 1), ("b",))]
     test = [line("3", "w", (1, 0.1), ("a",)), line("4", "new", (1, 0), ("c",), first="c")]
-    lines, _ = SENSE.finish(test, train, None)
+    lines, _ = SENSE.finish(test, train)
     assert [x["predicted"] for x in lines] == ["a", "c"] and "state" not in lines[0]
-    own, _ = SENSE.finish(train, train, None)
+    own, _ = SENSE.finish(train, train)
     assert [x["gold"] for x in own] == [None] * 3, "valid has no score"
     with pytest.raises(UserError, match="'new' is not in the training data"):
-        SENSE.finish([line("5", "new", (1, 0), None)], train, None)
+        SENSE.finish([line("5", "new", (1, 0), None)], train)
     with pytest.raises(UserError, match="have no probabilities"):
         SENSE.average([], ())
     with pytest.raises(UserError, match="bilstm=2 would stay random"):

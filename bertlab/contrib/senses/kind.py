@@ -94,7 +94,7 @@ class Sense(Kind):
             for example, output in zip(examples, outputs, strict=True)
         ]
 
-    def finish(self, lines, valid, settings) -> tuple[list[Line], dict[str, float]]:
+    def finish(self, lines, valid) -> tuple[list[Line], dict[str, float]]:
         """The nearest sense of each word, without its state; of "valid" itself no sense."""
         without_state = [{k: v for k, v in line.items() if k != "state"} for line in lines]
         if not valid or lines is valid:

@@ -89,7 +89,7 @@ class Kind(abc.ABC):
         `config.transfer`."""
 
     def finish(
-        self, lines: list[Line], valid: list[Line] | None, settings
+        self, lines: list[Line], valid: list[Line] | None
     ) -> tuple[list[Line], dict[str, float]]:
         """The predictions after what is chosen on the lines `valid`, and what was chosen."""
         return lines, {}

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from bertlab.models.base import View
 from bertlab.objectives.base import Metrics, Model, cross_entropy
@@ -44,31 +44,28 @@ class SpanHead(TaskHead):
     classes: ClassVar[int] = 2
     dropout: float = 0.0
 
-    def logits(self, model: Model, view: View):
-        """Start and end logits [B, L], and the penalty on the mix."""
+    def logits(self, model: Model, view: View) -> tuple[Float[Array, "B 2 L"], Float[Array, ""]]:
+        """Logits of start and end, and the penalty on the mix."""
         _, layers = model.encode().widest()
         x, penalty = model.head.states(layers, view["documents"])
         filled = (view["documents"] > 0)[..., None]
         logits = jnp.where(filled, model.head.scores(x), jnp.finfo(jnp.float32).min)
-        return logits[..., 0], logits[..., 1], penalty
+        return logits.swapaxes(1, 2), penalty
 
     def loss(self, model: Model, view: View) -> Metrics:
         """The mean of both cross-entropies; accuracy: both positions are right."""
-        *both, penalty = self.logits(model, view)
-        labels = view["start"], view["end"]
-        weights = (view["start"] >= 0) & self.is_own(view)
-        losses, right = [], weights
-        for logits, label in zip(both, labels):
-            losses.append(cross_entropy(logits, jnp.maximum(label, 0), weights)["loss"])
-            right = right & (jnp.argmax(logits, -1) == label)
-        (first, total), (last, _) = losses
-        accuracy = right.sum().astype(jnp.float32), total
-        return penalised({"loss": ((first + last) / 2, total), "accuracy": accuracy}, penalty)
+        logits, penalty = self.logits(model, view)
+        labels = jnp.stack([view["start"], view["end"]], axis=1)
+        weights = (labels >= 0) & self.is_own(view)[:, None]
+        loss, count = cross_entropy(logits, jnp.maximum(labels, 0), weights)["loss"]
+        right = ((jnp.argmax(logits, -1) == labels) & weights).all(axis=1)
+        accuracy = right.sum().astype(jnp.float32), count / 2
+        return penalised({"loss": (loss / 2, count / 2), "accuracy": accuracy}, penalty)
 
     def outputs(self, model: Model, view: View) -> Mapping[str, Array]:
         """`start` and `end` logits, [B, L] each."""
-        start, end, _ = self.logits(model, view)
-        return {"start": start, "end": end}
+        logits, _ = self.logits(model, view)
+        return {"start": logits[:, 0], "end": logits[:, 1]}
 
 
 class Span(Kind):
@@ -103,7 +100,7 @@ class Span(Kind):
             for example in examples
         ]
 
-    def finish(self, lines, valid, settings) -> tuple[list[Line], dict[str, float]]:
+    def finish(self, lines, valid) -> tuple[list[Line], dict[str, float]]:
         """No answer above the threshold of the best F1 on `valid`.
 
         If all questions of `valid` have an answer (SQuAD 1.1), all are answered.
@@ -113,7 +110,7 @@ class Span(Kind):
         texts, gold = ([line[key] for line in valid] for key in ("best_answer", "gold"))
         odds = [line["null_odds"] for line in valid]
         scores = answer_scores(gold, texts)
-        threshold, _ = best_threshold(scores, texts, odds, [bool(x) for x in gold])
+        threshold, _ = best_threshold(scores, texts, odds, [*map(bool, gold)])
         decided = [
             line | {"predicted": ""} if line["null_odds"] > threshold else line for line in lines
         ]

@@ -119,7 +119,7 @@ def test_a_kind_learns_a_planted_signal(kind):
         return predicted(program, params, evaluation, examples, rows, kind)[0]
 
     valid = lines_of(train)
-    lines, _ = KINDS[kind].finish(lines_of(test), valid, SETTINGS)
+    lines, _ = KINDS[kind].finish(lines_of(test), valid)
     assert [line["id"] for line in lines] == [example.id for example in test]
     if kind == "regression":
         both = [[line[name] for line in lines] for name in ("predicted", "gold")]

@@ -63,11 +63,11 @@ def span_line(gold, best, odds, **fields):
 def test_a_threshold_is_chosen_on_valid_where_questions_lack_answers():
     valid = [span_line(["a"], "a", 1.0), span_line([], "b", 2.0), span_line(["c"], "c", -1.0)]
     test = [span_line(["a"], "a", 0.5), span_line([], "b", 3.0)]
-    lines, chosen = KINDS["span"].finish(test, valid, SETTINGS)
+    lines, chosen = KINDS["span"].finish(test, valid)
     assert [line["predicted"] for line in lines] == ["a", ""]
     assert chosen == {"null_threshold": 1.0}
     answered = [line for line in valid if line["gold"]]
-    assert KINDS["span"].finish(test, answered, SETTINGS) == (test, {})
+    assert KINDS["span"].finish(test, answered) == (test, {})
 
 
 def test_spans_are_averaged_by_their_probabilities():
