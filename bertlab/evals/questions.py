@@ -6,6 +6,7 @@ documents, so all have one shape whatever the texts' lengths.
 Letters: T tokens of a text, L length of a row, P asked positions of a text.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -135,18 +136,17 @@ class Answerer:
     compiled once for all texts."""
 
     def __init__(self, program: Program, name: str, how: Scoring, ability: str):
-        self.how, self.pad_id, predict = how, program.vocabulary.pad_id, getattr(how, ability)
-
-        def ask(model, view):
-            every = jnp.broadcast_to(jnp.arange(view["tokens"].shape[1]), view["tokens"].shape)
-            log_p = jax.nn.log_softmax(predict(model, view, every))
-            return jnp.take_along_axis(log_p, view["tokens"][..., None], axis=-1)[..., 0]
+        self.how, self.pad_id = how, program.vocabulary.pad_id
+        predict = functools.partial(getattr(how, ability), program.objectives[name])
 
         def logits(params, view, at):
             return program.call(params, name, view, lambda model, view: predict(model, view, at))
 
         def log_probabilities(params, view):
-            return program.call(params, name, view, ask)
+            tokens = view["tokens"]
+            every = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+            log_p = jax.nn.log_softmax(logits(params, view, every))
+            return jnp.take_along_axis(log_p, tokens[..., None], axis=-1)[..., 0]
 
         self.logits, self.log_probabilities = jax.jit(logits), jax.jit(log_probabilities)
 

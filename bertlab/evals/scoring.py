@@ -31,10 +31,10 @@ from bertlab.objectives.word_vectors import ContinuousBagOfWords, SkipGram
 HIDDEN = NEVER
 """The rank of a token that the model may not see."""
 
-Predict = Callable[[Model, View, Int[Array, "B P"]], Float[Array, "B P V"]]
-"""(model, view, asked positions) -> logits of the tokens there. The view has the clean tokens, and
-int32 [B, L] `ranks`: when each token becomes visible, from 0, or HIDDEN; tokens of one rank become
-visible together."""
+Predict = Callable[[Objective, Model, View, Int[Array, "B P"]], Float[Array, "B P V"]]
+"""(objective, model, view, asked positions) -> logits of the tokens there. The view has the clean
+tokens, and int32 [B, L] `ranks`: when each token becomes visible, from 0, or HIDDEN; tokens of one
+rank become visible together."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,15 +65,10 @@ def scoring(objective: Objective) -> Scoring:
     if kind.head is not Objective.head and kind.token_logits is Objective.token_logits:
         return Scoring(reason="its head makes the predictions, and it has no token_logits")
     if kind.view is not Objective.view:
-        return Scoring(hidden=functools.partial(in_place, objective))
+        return Scoring(hidden=in_place)
     if kind.shares is None and objective.reads in ("forward", "backward"):
-        return chain_rule(objective)
+        return Scoring(**{objective.reads: from_neighbour})
     return Scoring(reason="it hides no tokens to predict them")
-
-
-def chain_rule(objective: Objective) -> Scoring:
-    """By the states of the side that the objective reads."""
-    return Scoring(**{objective.reads: functools.partial(from_neighbour, objective)})
 
 
 def from_neighbour(
@@ -110,14 +105,14 @@ def masked(model: Model, view: View) -> View:
 
 @scoring.register
 def _(objective: OneDirection) -> Scoring:
-    return chain_rule(objective)
+    return Scoring(**{objective.reads: from_neighbour})
 
 
 @scoring.register
 def _(objective: PrefixLanguageModel) -> Scoring:
     if objective.min_share:
         return Scoring(reason=f"min_share={objective.min_share} never asks for first tokens")
-    return Scoring(forward=functools.partial(left_to_right, objective))
+    return Scoring(forward=left_to_right)
 
 
 NO_MASK = "with mask_share=0 it has never seen a [MASK]"
@@ -125,17 +120,15 @@ NO_MASK = "with mask_share=0 it has never seen a [MASK]"
 
 @scoring.register
 def _(objective: MaskedLanguageModel) -> Scoring:
-    if not objective.mask_share:
-        return Scoring(reason=NO_MASK)
-    return Scoring(hidden=functools.partial(in_place, objective))
+    return Scoring(hidden=in_place) if objective.mask_share else Scoring(reason=NO_MASK)
 
 
 @scoring.register
 def _(objective: MaskedNextToken) -> Scoring:
     causal, masked = objective.causal_share > 0, objective.causal_share < 1 and objective.mask_share
     return Scoring(
-        forward=functools.partial(left_to_right, objective) if causal else None,
-        hidden=functools.partial(in_place, objective, before=1) if masked else None,
+        forward=left_to_right if causal else None,
+        hidden=functools.partial(in_place, before=1) if masked else None,
         from_before=True,
         reason="" if objective.mask_share else NO_MASK,
     )
@@ -143,8 +136,7 @@ def _(objective: MaskedNextToken) -> Scoring:
 
 @scoring.register
 def _(objective: PermutationLanguageModel) -> Scoring:
-    predict = functools.partial(by_queries, objective)
-    return Scoring(hidden=predict, in_order=objective.context_in_order)
+    return Scoring(hidden=by_queries, in_order=objective.context_in_order)
 
 
 def by_queries(
@@ -171,7 +163,9 @@ def _(objective: ReplacedTokenDetection) -> Scoring:
     return Scoring(hidden=by_generator)
 
 
-def by_generator(model: Model, view: View, at: Int[Array, "B P"]) -> Float[Array, "B P V"]:
+def by_generator(
+    objective: ReplacedTokenDetection, model: Model, view: View, at: Int[Array, "B P"]
+) -> Float[Array, "B P V"]:
     """By ELECTRA's generator, with [MASK] in place of all hidden tokens."""
     return model.head.generator.logits({**masked(model, view), "masked_positions": at})
 

@@ -72,7 +72,7 @@ class Copying(Objective):
 
 @scoring.register
 def _(objective: Copying) -> Scoring:
-    def predict(model, view, at):
+    def predict(objective, model, view, at):
         ranks, pieces = view["ranks"], jnp.arange(len(PIECES))
         letters = (pieces >= PIECES.index("a")) & (pieces <= PIECES.index("g"))
         last = jnp.argmax(jnp.where(ranks == HIDDEN, -1, ranks), axis=1, keepdims=True)
