@@ -95,13 +95,9 @@ class Text:
 
 
 class Plan(Protocol):
-    """Rows of a group of documents, numbered from 0.
+    """Rows of a group of documents, numbered from 0."""
 
-    Attributes:
-        is_ordered: rows must be read in order (a stream); others are shuffled.
-    """
-
-    is_ordered: bool
+    is_ordered: bool  # rows must be read in order (a stream); others are shuffled
 
     def __len__(self) -> int: ...
 

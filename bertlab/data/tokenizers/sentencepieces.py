@@ -94,8 +94,7 @@ def train_sentencepiece(
     sample: Sequence[str], kind: str, vocab_size: int, lowercase: bool
 ) -> SentencePieceTokenizer:
     """Trains on normalised sentences."""
-    pad, unk, cls, sep, mask = SPECIALS
-    model = io.BytesIO()
+    roles, model = ("pad", "unk", "bos", "eos"), io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
             # A NUL character ends the program's strings; as a byte it stays encodable.
@@ -106,15 +105,9 @@ def train_sentencepiece(
             byte_fallback=True,
             normalization_rule_name="identity",
             max_sentence_length=_LONGEST_SENTENCE,
-            pad_id=0,
-            unk_id=1,
-            bos_id=2,
-            eos_id=3,
-            pad_piece=pad,
-            unk_piece=unk,
-            bos_piece=cls,
-            eos_piece=sep,
-            control_symbols=[mask],
+            control_symbols=[SPECIALS[-1]],
+            **{f"{role}_id": index for index, role in enumerate(roles)},
+            **{f"{role}_piece": piece for role, piece in zip(roles, SPECIALS)},
             minloglevel=2,
         )
     except RuntimeError as error:  # too large or too small for the text

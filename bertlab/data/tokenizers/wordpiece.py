@@ -19,15 +19,9 @@ from bertlab.errors import UserError
 
 LONGEST_WORD = 200
 """Longer words become [UNK]."""
-_CJK_BLOCKS = (
-    (0x4E00, 0x9FFF),
-    (0x3400, 0x4DBF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B820, 0x2CEAF),
-    (0xF900, 0xFAFF),
-    (0x2F800, 0x2FA1F),
+_CJK = re.compile(
+    "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b73f"
+    "\U0002b740-\U0002b81f\U0002b820-\U0002ceaf\U0002f800-\U0002fa1f]"
 )
 # Distinct characters that training keeps; rarer ones become [UNK].
 _LARGEST_ALPHABET = 1000
@@ -59,8 +53,7 @@ def _clean(character: str) -> str:
         return " "
     if character in "\0\ufffd" or category in ("Cc", "Cf"):
         return ""
-    is_cjk = any(first <= ord(character) <= last for first, last in _CJK_BLOCKS)
-    return f" {character} " if is_cjk else character
+    return f" {character} " if _CJK.match(character) else character
 
 
 @functools.cache
