@@ -11,7 +11,8 @@ from bertlab.contrib.babylm.reading import (
     SELF_PACED,
     read_reading,
 )
-from bertlab.contrib.babylm.zero_shot import SUITES, Item, accuracy, pieces_before, read_items
+from bertlab.contrib.babylm.zero_shot import SUITES, Item, accuracy, read_items
+from bertlab.contrib.zero_shot import pieces_before
 from bertlab.data.tokenizers import train_tokenizer
 from bertlab.errors import UserError
 from bertlab.evals.questions import encode_all
