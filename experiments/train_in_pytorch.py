@@ -6,19 +6,16 @@
 
 A surprising result is first suspected of being a bug. If PyTorch's model has the same losses and,
 fine-tuned, the same score, then forward pass, gradients, optimiser and schedule are not where it
-is. RUN has the objective `mlm` or `ltr`, Adam, no dropout, and one text a row (formats segment_pair
-and sentence_pair). A body as in the papers becomes transformers' own BERT; others become
-`modeling_bertlab.py`: our code, but in PyTorch, with PyTorch's gradients.
+is. RUN has the objective `mlm` or `ltr`, Adam, no dropout, and one text a row. A body as in the
+papers becomes transformers' own BERT; others become `modeling_bertlab.py`.
 
-DIRECTORY gets `start` (the initial values in transformers' format), `trained` (PyTorch's model
-after training), `run` (the same as a run directory) and `losses.json`: by step the mean training
-loss since the line before, in nats.
+DIRECTORY gets `start` and `trained` (transformers' directories), `run` (the latter as a run) and
+`losses.json`: by step the mean training loss since the line before, in nats.
 """
 
 import argparse
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,13 +59,13 @@ def main(arguments: list[str] | None = None) -> None:
     config = run_config(arguments.run)
     objective = check(config)
     experiment = build_pretraining(config)
-    model = open_start(experiment, objective, directory / "start")
-    ours = {
-        line["step"]: line[f"{objective}/loss"]
-        for line in run.metrics()
-        if line["split"] == "train"
-    }
-    losses = {}
+    # The values with which the run began are a function of its seed.
+    init = jax.jit(experiment.program.init)
+    params = jax.device_get(init(jax.random.key(config.seed), experiment.example))
+    save(Model(config, params, experiment.tokenizer), directory / "start")
+    model = MODELS[objective].from_pretrained(directory / "start", trust_remote_code=True)
+    lines = [line for line in run.metrics() if line["split"] == "train"]
+    ours, losses = {line["step"]: line[f"{objective}/loss"] for line in lines}, {}
     for step, loss in train(model, experiment, objective, set(ours)):
         losses[step] = {"bertlab": ours[step], "pytorch": loss}
         print(f"step {step}: {losses[step]}", flush=True)
@@ -97,14 +94,6 @@ def check(config: ConfigDict) -> str:
     if other := [key for key, is_allowed in allowed.items() if not is_allowed]:
         raise UserError(f"the run has another config.{other[0]} than this script repeats")
     return names[0]
-
-
-def open_start(experiment: Experiment, objective: str, directory: Path) -> torch.nn.Module:
-    """transformers' model with the values with which the run began, a function of its seed."""
-    init = jax.jit(experiment.program.init)
-    params = jax.device_get(init(jax.random.key(experiment.config.seed), experiment.example))
-    save(Model(experiment.config, params, experiment.tokenizer), directory)
-    return MODELS[objective].from_pretrained(directory, trust_remote_code=True)
 
 
 def train(
@@ -143,10 +132,9 @@ def read(experiment: Experiment, batch, step: int, objective: str):
     else:
         labels[:, :-1] = np.where(inside[:, 1:], view["tokens"][:, 1:], -100)
     rows = {"input_ids": view["tokens"], "token_type_ids": view["segments"]}
-    rows |= {"attention_mask": inside, "labels": labels}
+    rows["attention_mask"] = inside
     rows = {name: torch.tensor(array, dtype=torch.long) for name, array in rows.items()}
-    labels = rows.pop("labels")
-    return rows, labels
+    return rows, torch.tensor(labels, dtype=torch.long)
 
 
 class Adam:
@@ -176,7 +164,4 @@ class Adam:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        sys.exit(f"train_in_pytorch.py: {error}")
+    main()

@@ -9,7 +9,8 @@ the last has random values. One seed by default: a trial chooses a setting and p
 Measured results are in README.md.
 """
 
-from common import BODIES, read_setting
+from common import read_setting
+from scales import BODIES
 
 from bertlab.config import load_config
 

@@ -11,7 +11,8 @@ Expect: NSP's accuracy is soon high, because the topic gives the answer; SOP is 
 SOP is ahead on pairs; single texts hardly differ.
 """
 
-from common import ONE_LENGTH, read_setting, table_claims
+from common import read_setting, table_claims
+from scales import ONE_LENGTH
 
 from bertlab.config import papers
 from bertlab.studies.study import Published, stage_keys

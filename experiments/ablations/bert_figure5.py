@@ -11,7 +11,8 @@ the paper MLM is above LTR almost at once, though it learns more slowly; Gissero
 2025 find left-to-right ahead early. With few tokens, expect the latter.
 """
 
-from common import LAST_PIECE, claims, read_setting
+from common import claims, read_setting
+from scales import LAST_PIECE
 
 from bertlab.config import papers
 from bertlab.studies.axes import axis, chain, product

@@ -15,7 +15,8 @@ gap. In the paper NSP matters for pairs of sentences; later work found that it d
 tokens LTR is ahead: it is supervised at every position, MLM at 30 % of them (15 % in the paper).
 """
 
-from common import LAST_PIECE, claims, read_setting
+from common import claims, read_setting
+from scales import LAST_PIECE
 
 from bertlab.config import papers
 from bertlab.studies.study import Claim, Published

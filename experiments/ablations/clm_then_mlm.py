@@ -14,7 +14,8 @@ Expect: CLM ahead early and on tokens; MLM ahead of CLM on sentences, most on qu
 CLM and then MLM above MLM, reliably with a quarter of CLM.
 """
 
-from common import LAST_PIECE, claims, read_setting
+from common import claims, read_setting
+from scales import LAST_PIECE
 
 from bertlab.studies.axes import axis, chain, product
 

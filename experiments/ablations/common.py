@@ -5,11 +5,14 @@ setting.study(config=setting.recipe("bert", objectives="mlm"), axes={"masks": {.
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+
+import scales
+from published_tasks import LONG, LONG_ROWS, TASKS, config_name
 
 from bertlab.config import base_config, load_config, parse_arguments
 from bertlab.errors import UserError
@@ -20,175 +23,6 @@ from bertlab.train.recipes import add_objectives
 from bertlab.transfer.recipes import RECIPES
 from bertlab.transfer.tasks import find_task
 
-SCALES = ("tiny", "mini", "small", "base", "paper")
-# Sizes of the families at each scale, unless the size has the scale's name.
-SIZES: Mapping[str, Mapping[str, str]] = {
-    "bert": {"paper": "base"},
-    "gpt": {"base": "gpt1", "paper": "gpt1"},
-    "modern": {"paper": "base"},
-    "elmo": {"base": "medium", "paper": "original"},
-    "awd_lstm": {"small": "original", "base": "original", "paper": "original"},
-    "static": {"small": "original", "base": "original", "paper": "original"},
-}
-# Rows, batches and steps of every pretraining; None is the study's or else the recipe's. A run
-# takes some 20 minutes of one CPU core at scale tiny, a night of two at mini.
-_KEYS = ("data.seq_len", "data.batch_size", "data.tokenizer.vocab_size", "train.steps")
-_KEYS += ("train.eval_every", "train.log_every", "train.checkpoint_every")
-_VALUES = {
-    "tiny": (128, 32, 2048, 6000, 1000, 100, 2000),
-    "mini": (128, 32, None, 40_000, 2000, 500, 2000),
-    "small": (128, 128, 16_384, 100_000, 5000, 1000, 5000),
-    "base": (128, 256, 30_522, 250_000, 10_000, 1000, 10_000),
-    "paper": (None, None, None, None, 10_000, 1000, 10_000),
-}
-# Small checkpoints are kept along the way, so studies of single tables and of trajectories share
-# their pretrainings.
-_SMALL = {"data.valid_fraction": 0.1, "data.test_fraction": 0.1, "train.keep": "log"}
-# Rows and pieces of the recipes' published sizes return to those that all models share below scale
-# paper.
-_SAME_TEXT = {
-    "train.phases": "",
-    "data.dupe_factor": 0,
-    "data.tokenizer.kind": "unigram",
-    "data.tokenizer.lowercase": False,
-}
-# For bodies trained with Adam: transformers, and LSTMs on subwords. The rate at tiny is from trials
-# of ELMo: 1e-3, 3e-3 and 1e-2 have 5.18, 4.80 and 4.78 nats on Wikipedia after 1.3 M tokens.
-ADAM: Mapping[str, Mapping[str, Any]] = {
-    "tiny": {"model.dropout": 0.0, "optimizer.learning_rate": 3e-3},
-    "mini": {"model.dropout": 0.0, "optimizer.warmup_steps": 1000},
-    "small": {"optimizer.learning_rate": 5e-4, "optimizer.warmup_steps": 5000},
-    "base": {"optimizer.learning_rate": 1e-4, "optimizer.warmup_steps": 10_000, **_SAME_TEXT},
-    "paper": {},
-}
-# Bodies of transformers at small scales. With the papers' body and optimiser, a narrow masked model
-# is still on the plateau of word frequencies after 4 M tokens; today's has left it
-# (experiments/README.md has the trials). All objectives of a study have the same body.
-BODIES: Mapping[str, Mapping[str, Any]] = {
-    "paper": {"model.init_stddev": 0.05, "optimizer.learning_rate": 1e-3},
-    "today": {
-        "model.init_stddev": 0.05,
-        "model.position_encoding": "rotary",
-        "model.norm": "rms_norm",
-        "model.norm_placement": "pre",
-        "model.final_norm": True,
-        "model.use_bias": False,
-        "optimizer.learning_rate": 6e-3,
-        "optimizer.b2": 0.98,  # as RoBERTa
-    },
-}
-# Share of masked tokens with today's body: the more are asked, the sooner a small model learns
-# (Wettig et al. 2022: 40 %).
-MASK_RATE = 0.3
-# Factors of each variant's own pretraining rate, of which its validation loss selects one. Larger
-# scales have published rates.
-RATES = (1 / 3, 1.0, 3.0)
-SELECTING = ("tiny", "mini", "small")
-FINETUNING: Mapping[str, Mapping[str, Any]] = {
-    "tiny": {"recipe": "small"},
-    "mini": {"recipe": "small", "train.steps": 1000},
-    "small": {"recipe": "small", "train.steps": 0, "transfer.epochs": 3.0},
-    "base": {"recipe": "bert"},
-    "paper": {"recipe": "bert_paper"},
-}
-# Models after BERT have rows of one length from the first step, and new masks in each epoch.
-ONE_LENGTH: Mapping[str, Any] = {"train.phases": "", "data.dupe_factor": 0}
-# Pieces, rows and steps of models of different papers that are to read the same, so batches are not
-# the papers'; rate, warm-up and optimiser are each recipe's.
-SAME_ROWS: Mapping[str, Any] = {
-    "train.steps": 1_000_000,
-    "data.seq_len": 512,
-    "data.batch_size": 64,
-    "data.tokenizer.kind": "wordpiece",
-    "data.tokenizer.vocab_size": 30_522,
-    "data.tokenizer.lowercase": True,
-    **ONE_LENGTH,
-}
-# To compare models that read in different directions: a left-to-right model has seen a whole word
-# only at its last piece.
-LAST_PIECE: Mapping[str, Any] = {"finetune.transfer.word_piece": "last"}
-# Replaces a pretrained model's states by random embeddings that are trained with the task.
-FRESH_EMBEDDINGS: Mapping[str, Any] = {
-    "finetune.transfer.random": True,
-    "finetune.optimizer.frozen": "",
-    "finetune.head.layers": "layer:0",
-}
-# Rows of a task at small scales: buckets, so that short texts cost little and few are cut.
-SMALL_ROWS: Mapping[str, Any] = {"data.seq_len": 128, "data.buckets": (32, 64)}
-SMALL_WINDOWS: Mapping[str, Any] = {"transfer.doc_stride": 64, "transfer.max_query": 32}  # of SQuAD
-# Rows, batches and passes of a fine-tuning at large scales, unless a recipe has its own. Features
-# are read as often as recipe bert reads its examples.
-_LARGE_ROWS = {
-    "data.seq_len": 128,
-    "data.batch_size": 32,
-    "train.steps": 0,
-    "transfer.epochs": 10.0,
-}
-_LARGE_FEATURES = _LARGE_ROWS | {"transfer.epochs": 3.0}
-# Rows for names in documents: as long as BERT reads, or shorter where a text is (Devlin et al.
-# 2019, section 5.3, prints no length).
-_DOCUMENTS = {"data.seq_len": 512, "data.buckets": (128, 256)}
-FEW_STEPS = 1000  # of a fine-tuning on few labelled examples where a scale counts passes
-# What a study's recipe may have set of optimiser and head, as recipe `probe` has it.
-PROBE_RESETS: Mapping[str, Any] = {
-    "optimizer.learning_rate": RECIPES["probe"]["optimizer.learning_rate"],
-    "optimizer.frozen": RECIPES["probe"]["optimizer.frozen"],
-    "optimizer.thaw": "all",
-    "optimizer.thaw_steps": 0,
-    "optimizer.thaw_stages": 0,
-    "optimizer.thaw_restarts": False,
-    "optimizer.layer_decay": 1.0,
-    "head.layers": "last",
-}
-# Tasks from the Python documentation; they need no files.
-OWN_TASKS = ("package", "code_spans", "next_sentence", "sentence_order")
-# Published tasks by their folder below the argument `data`.
-FOLDERS = {
-    "glue": "sst2 cola mrpc qqp stsb mnli mnli_mismatched qnli rte wnli",
-    "superglue": "boolq cb copa multirc record wic wsc",
-    "glue_filtered": "babylm_boolq babylm_mnli babylm_mrpc babylm_multirc babylm_qqp babylm_rte"
-    " babylm_wsc",
-    "snli_1.0": "snli",
-    "SciTailV1.1": "scitail",
-    "aclImdb": "imdb",
-    "ag_news_csv": "ag_news",
-    "dbpedia_csv": "dbpedia",
-    "yelp_review_polarity_csv": "yelp_polarity",
-    "yelp_review_full_csv": "yelp_full",
-    "trees": "sst5 sst5_phrases",
-    "sms_spam": "sms_spam",
-    "sentences": "trec mr subj",
-    "ud_english_ewt": "ud ud_xpos",
-    "WSD_Evaluation_Framework": "senses_wsd",
-    "CoarseWSD-20": "senses_coarse",
-    "conll2003": "ner",
-    "wnut17": "wnut17",
-    "wikiann_en": "wikiann",
-    "squad": "squad1 squad2",
-    "triviaqa": "triviaqa",
-    "edges": "edges_pos edges_constituents edges_dependencies edges_entities edges_srl edges_coref"
-    " edges_spr1 edges_spr2 edges_dpr edges_relations",
-    "codah": "codah",
-    "swag": "swag",
-    "RACE": "race",
-    "story_cloze": "story_cloze",
-    "dprd": "dprd",
-}
-TASKS = {name: folder for folder, names in FOLDERS.items() for name in names.split()}
-# Tasks of `bertlab.contrib`, which a config names by module, and those of its `readers`.
-READERS = "copa dprd multirc race record sst5 sst5_phrases triviaqa wic wsc".split()
-CONTRIB = {
-    "babylm": "bertlab.contrib.babylm.tasks",
-    "edges": "bertlab.contrib.edges",
-    "senses": "bertlab.contrib.senses",
-}
-# Tasks whose texts are longer than the recipes' rows of 128, and BERT's longest rows: RACE's
-# published numbers have 512 positions (fairseq, examples/roberta/README.race.md). SQuAD has
-# windows.
-LONG = ("boolq", "multirc", "record", "babylm_boolq", "babylm_multirc", "imdb")
-LONG += ("yelp_polarity", "yelp_full", "race")
-LONG_ROWS = 512
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -196,7 +30,7 @@ class Setting:
 
     Attributes:
         arguments: By name, the study's own among them.
-        scale: One of SCALES.
+        scale: One of scales.SCALES.
         seeds: Of pretraining: 1, 2, ...
         tasks: Their names.
         pretraining: Overrides for all models: rows, batches, steps; published ones at scale paper.
@@ -261,18 +95,18 @@ class Setting:
     def recipe(self, family: str, **arguments: Any) -> str:
         """A family's recipe at the scale's size: "experiments/pretrain/bert.py:size=tiny,..."."""
         values = {"size": self.size(family), "corpus": self.arguments["corpus"]}
-        if self.transformer == BODIES["today"] and family in ("bert", "modern"):
+        if self.transformer == scales.BODIES["today"] and family in ("bert", "modern"):
             config = base_config()
             add_objectives(config, arguments.get("objectives", "mlm"))
             masks = any("rate" in entry for entry in config.objectives.values())
-            values |= {"mask_rate": MASK_RATE} if masks else {}
+            values |= {"mask_rate": scales.MASK_RATE} if masks else {}
         values |= arguments
         listed = ",".join(f"{key}={value}" for key, value in values.items())
         return f"experiments/pretrain/{family}.py:{listed}"
 
     def size(self, family: str) -> str:
         """The name of a family's size at this scale."""
-        return SIZES[family].get(self.scale, self.scale)
+        return scales.SIZES[family].get(self.scale, self.scale)
 
     def numbers(self, family: str) -> Mapping[str, Any]:
         """Layers, width, heads and so on of a family's size at this scale."""
@@ -298,8 +132,8 @@ class Setting:
         Each direction is half as wide (Devlin et al. 2018, section 5.3, does not say which of the
         two its 768 are). At scale=paper rows are as long as in `in_documents`.
         """
-        rows = _LARGE_FEATURES | {"train.steps": self.task_steps} if self.is_large else {}
-        rows |= _DOCUMENTS if self.scale == "paper" else {}
+        rows = scales.LARGE_FEATURES | {"train.steps": self.task_steps} if self.is_large else {}
+        rows |= scales.DOCUMENTS if self.scale == "paper" else {}
         width = self.numbers("bert")["width"] // 2
         own = {"recipe": "bert_features", "head.layers": layers, "head.hidden": width}
         return of_stage("finetune", own | rows)
@@ -311,9 +145,9 @@ class Setting:
         """
         if not self.is_large:
             names = ("data.batch_size", "train.steps", "train.eval_every")
-            rows = {name: RECIPES["small"][name] for name in names} | SMALL_ROWS
+            rows = {name: RECIPES["small"][name] for name in names} | scales.SMALL_ROWS
         else:
-            rows = {} if "transfer.epochs" in RECIPES[recipe] else _LARGE_ROWS
+            rows = {} if "transfer.epochs" in RECIPES[recipe] else scales.LARGE_ROWS
         return {**of_stage("finetune", rows), **self.finetune, "finetune.recipe": recipe}
 
     def downstream(
@@ -341,12 +175,12 @@ class Setting:
             parts += [str(count or "all")] if labels else []
             if use == "probe":
                 parts.append("probe")
-                settings |= PROBE_RESETS | stage_keys("finetune", self.finetuning("probe"))
+                settings |= scales.PROBE_RESETS | stage_keys("finetune", self.finetuning("probe"))
             settings |= self._rows(name, long_rows)
             if count:
                 settings["task_data.limit"] = count
                 if self.scale not in ("tiny", "mini") and not self.task_steps:
-                    settings["train.steps"] = FEW_STEPS
+                    settings["train.steps"] = scales.FEW_STEPS
             task = config_name(name)
             found["_".join(parts)] = settings | ({} if parts == [task] else {"task": task})
         return found
@@ -356,8 +190,8 @@ class Setting:
         folder = TASKS.get(name)
         data = {"task_data.directory": f"{self.arguments['data']}/{folder}"} if folder else {}
         if not self.is_large:
-            windows = SMALL_WINDOWS if folder in ("squad", "triviaqa") else {}
-            return {**data, **SMALL_ROWS, **windows}
+            windows = scales.SMALL_WINDOWS if folder in ("squad", "triviaqa") else {}
+            return {**data, **scales.SMALL_ROWS, **windows}
         return data | ({"data.seq_len": long_rows} if name in LONG and long_rows else {})
 
     def in_documents(self) -> dict[str, dict[str, Any]]:
@@ -366,13 +200,13 @@ class Setting:
         found = self.downstream()
         for name, settings in found.items():
             if self.scale == "paper" and settings.get("task", name) == "ner":
-                settings |= {"transfer.document_context": True, **_DOCUMENTS}
+                settings |= {"transfer.document_context": True, **scales.DOCUMENTS}
         return found
 
 
 # Arguments of every study, with their defaults; of a tuple the first, and no others are allowed.
 ARGUMENTS: Mapping[str, Any] = {
-    "scale": SCALES,
+    "scale": scales.SCALES,
     "corpus": "pydocs",
     "seeds": 5,
     "steps": 0,
@@ -415,7 +249,9 @@ def read_setting(
     if not values["data"] and (published := [name for name in tasks if name in TASKS]):
         raise UserError(f"tasks={values['tasks']}: {published[0]} has files; add data=DIRECTORY")
     scale = values["scale"]
-    select = values["select"] or ("on" if scale in SELECTING else "off")
+    select = values["select"] or ("on" if scale in scales.SELECTING else "off")
+    named = {"on": scales.RATES, "off": []}
+    rates = named[select] if select in named else _numbers("select", select)
     pretraining, adam, finetune = _at_scale(values, paper or {})
     return Setting(
         arguments=values,
@@ -424,10 +260,10 @@ def read_setting(
         tasks=tasks,
         pretraining=pretraining,
         adam=adam,
-        transformer=BODIES[values["body"]] if scale in ("tiny", "mini") else {},
+        transformer=scales.BODIES[values["body"]] if scale in ("tiny", "mini") else {},
         finetune=of_stage("finetune", finetune),
         task_steps=values["task_steps"],
-        rates=RATES if select == "on" else _numbers("select", "" if select == "off" else select),
+        rates=rates,
         task_rates=_numbers("task_rates", values["task_rates"]),
         labels=[int(x) for x in _numbers("labels", values["labels"].replace("all", "0"))],
     )
@@ -456,27 +292,14 @@ def of_stage(stage: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{stage}.{key}": value for key, value in settings.items()}
 
 
-def config_name(task: str) -> str:
-    """What `config.task` has for a task's name."""
-    if task in READERS:
-        return f"bertlab.contrib.readers:{task.upper()}"
-    family, _, own = task.partition("_")
-    return f"{CONTRIB[family]}:{own.upper()}" if family in CONTRIB and task in TASKS else task
-
-
-def tasks_in(data: str, names: Iterable[str] = tuple(TASKS)) -> list[str]:
-    """Those of these published tasks whose files are in the folder `data`."""
-    folder = Path(data).expanduser()
-    return [name for name in names if find_task(config_name(name)).is_in(folder / TASKS[name])]
-
-
 def _at_scale(values: Mapping[str, Any], paper: Mapping[str, Any]) -> tuple[dict, dict, dict]:
     """The scale's overrides of pretraining, Adam and fine-tuning, with the arguments' steps."""
     scale = values["scale"]
-    pretraining = dict(_SMALL) if scale in ("tiny", "mini") else {}
-    pretraining |= {k: v for k, v in zip(_KEYS, _VALUES[scale], strict=True) if v is not None}
+    pretraining = dict(scales.SMALL_RUNS) if scale in ("tiny", "mini") else {}
+    values_of_scale = zip(scales.KEYS, scales.VALUES[scale], strict=True)
+    pretraining |= {key: value for key, value in values_of_scale if value is not None}
     pretraining |= paper if scale == "paper" else {}
-    adam, finetune = dict(ADAM[scale]), dict(FINETUNING[scale])
+    adam, finetune = dict(scales.ADAM[scale]), dict(scales.FINETUNING[scale])
     if values["dtype"] != "float32":
         pretraining["model.dtype"] = values["dtype"]
     if steps := values["steps"]:  # a short trial evaluates and warms up once

@@ -17,7 +17,9 @@ constituents.
 """
 
 import systems
-from common import LAST_PIECE, SAME_ROWS, config_name, read_setting, table_claims
+from common import read_setting, table_claims
+from published_tasks import config_name
+from scales import LAST_PIECE, SAME_ROWS
 
 from bertlab.contrib.edges import KIND
 from bertlab.studies.axes import axis, chain, product

@@ -15,7 +15,8 @@ Expect: ELECTRA best and All-Tokens MLM close behind, the others near BERT. Most
 from supervision at every token, little from removing the mismatch of [MASK].
 """
 
-from common import ONE_LENGTH, read_setting, table_claims
+from common import read_setting, table_claims
+from scales import ONE_LENGTH
 
 from bertlab.config import papers
 from bertlab.studies.study import Published

@@ -15,7 +15,8 @@ lambda=1. After little text, a biLM's top layer may know less than its embedding
 """
 
 import systems
-from common import FRESH_EMBEDDINGS, SAME_ROWS, read_setting, table_claims
+from common import read_setting, table_claims
+from scales import FRESH_EMBEDDINGS, SAME_ROWS
 
 from bertlab.config import papers
 from bertlab.studies.study import Published

@@ -12,7 +12,8 @@ compares ELMo with as many examples without, and with ten times as many.
 Expect: the fewer examples, the more ELMo gives.
 """
 
-from common import FRESH_EMBEDDINGS, read_setting
+from common import read_setting
+from scales import FRESH_EMBEDDINGS
 
 from bertlab.config import papers
 from bertlab.studies.study import Claim

@@ -17,7 +17,8 @@ Expect: the first layer above the second on parts of speech, the second above th
 and the embeddings last in both. After little text the first sense is hard to beat.
 """
 
-from common import LAST_PIECE, read_setting, table_claims
+from common import read_setting, table_claims
+from scales import LAST_PIECE
 
 from bertlab.config import papers
 from bertlab.contrib.senses import KIND

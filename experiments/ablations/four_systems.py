@@ -27,7 +27,8 @@ pretrained. `labels=100` makes the order clearer.
 """
 
 import systems
-from common import LAST_PIECE, SAME_ROWS, read_setting
+from common import read_setting
+from scales import LAST_PIECE, SAME_ROWS
 
 from bertlab.studies.equal import flops, parameters, sized, tokens
 from bertlab.studies.study import Published

@@ -14,7 +14,8 @@ and 1 : 15 gives them 18 % at a mask rate of 30 %, and 31 % at 15 %.
 Expect: mixtures above both pure kinds; the paper's best share of causal rows is small (1 in 16).
 """
 
-from common import LAST_PIECE, claims, read_setting
+from common import claims, read_setting
+from scales import LAST_PIECE
 
 PAPER = {
     "train.steps": 15_625,

@@ -23,7 +23,9 @@ import re
 
 import systems
 import ulmfit
-from common import LAST_PIECE, SAME_ROWS, read_setting, tasks_in
+from common import read_setting
+from published_tasks import tasks_in
+from scales import LAST_PIECE, SAME_ROWS
 
 from bertlab.config import papers
 from bertlab.errors import UserError

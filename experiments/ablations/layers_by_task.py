@@ -12,7 +12,9 @@ left-to-right model's best layers are in the middle, MLM's closer to the end. A 
 pretraining is well above chance and gets worse with depth.
 """
 
-from common import LAST_PIECE, OWN_TASKS, read_setting
+from common import read_setting
+from published_tasks import OWN_TASKS
+from scales import LAST_PIECE
 
 from bertlab.config import papers
 from bertlab.studies.study import Claim

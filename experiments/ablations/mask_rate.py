@@ -13,7 +13,8 @@ fine-tuned performance). Smaller models prefer lower rates. With few steps super
 and favours higher rates.
 """
 
-from common import ONE_LENGTH, claims, read_setting
+from common import claims, read_setting
+from scales import ONE_LENGTH
 
 from bertlab.config import papers
 

@@ -8,7 +8,8 @@ for 250 steps, four seeds, and a linear layer on frozen states (`use=probe`), wh
 pretraining shows most.
 """
 
-from common import LAST_PIECE, read_setting
+from common import read_setting
+from scales import LAST_PIECE
 
 from bertlab.config import papers
 from bertlab.studies.study import Claim

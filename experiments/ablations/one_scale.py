@@ -17,7 +17,8 @@ at a third of it no longer. Give ELECTRA more steps: two of three generators had
 
 import systems
 import ulmfit
-from common import LAST_PIECE, SAME_ROWS, read_setting
+from common import read_setting
+from scales import LAST_PIECE, SAME_ROWS
 
 from bertlab.studies.equal import parameters, sized
 

@@ -14,7 +14,8 @@ model, and with many more the return falls to nothing. In Prabhudesai et al. dif
 gaining where a left-to-right model overfits: new masks make a new task of each reading.
 """
 
-from common import LAST_PIECE, read_setting
+from common import read_setting
+from scales import LAST_PIECE
 
 from bertlab.config import load_config
 from bertlab.errors import UserError

@@ -11,7 +11,8 @@ Expect: in the paper 2,048 rows are best and 8,192 about as good as 256. At smal
 batch makes few updates (187 at tiny) and is worst.
 """
 
-from common import ONE_LENGTH, read_setting
+from common import read_setting
+from scales import ONE_LENGTH
 
 from bertlab.config import papers
 from bertlab.studies.study import Claim, Published

@@ -12,7 +12,8 @@ Expect: pairs of sentences below the rest (too little context); NSP does not hel
 equal format; rows of one document slightly above rows across documents.
 """
 
-from common import ONE_LENGTH, read_setting, table_claims
+from common import read_setting, table_claims
+from scales import ONE_LENGTH
 
 from bertlab.config import papers
 from bertlab.studies.study import Published

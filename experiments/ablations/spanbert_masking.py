@@ -13,7 +13,8 @@ a text, less elsewhere; one document per row above pairs with NSP. SBO helps mos
 compares spans (coreference).
 """
 
-from common import ONE_LENGTH, read_setting, table_claims
+from common import read_setting, table_claims
+from scales import ONE_LENGTH
 
 from bertlab.config import papers
 from bertlab.studies.study import Published

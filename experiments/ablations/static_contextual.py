@@ -19,7 +19,8 @@ whole texts. ELMo, GPT and BERT differ less as features than fine-tuned.
 """
 
 import systems
-from common import LAST_PIECE, SAME_ROWS, claims, read_setting
+from common import claims, read_setting
+from scales import LAST_PIECE, SAME_ROWS
 
 from bertlab.studies.axes import axis, chain, product
 

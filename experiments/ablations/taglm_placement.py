@@ -14,7 +14,8 @@ Expect: after the first layer best, input and output a little below; both direct
 could verify only two of the paper's numbers.
 """
 
-from common import FRESH_EMBEDDINGS, LAST_PIECE, claims, read_setting
+from common import claims, read_setting
+from scales import FRESH_EMBEDDINGS, LAST_PIECE
 
 from bertlab.config import papers
 from bertlab.studies.study import Published

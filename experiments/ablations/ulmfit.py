@@ -10,7 +10,8 @@ have fewer rows, batches and steps.
 from collections.abc import Mapping
 from typing import Any
 
-from common import SMALL_ROWS, Setting, of_stage, read_setting
+from common import Setting, of_stage, read_setting
+from scales import SMALL_ROWS
 
 from bertlab.studies.study import Study
 from bertlab.transfer.recipes import SLANTED_ADAM

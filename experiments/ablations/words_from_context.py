@@ -19,7 +19,8 @@ reverse.
 """
 
 import systems
-from common import LAST_PIECE, SAME_ROWS, read_setting
+from common import read_setting
+from scales import LAST_PIECE, SAME_ROWS
 
 from bertlab.errors import UserError
 

@@ -12,7 +12,8 @@ Expect: in the paper permutation is above MLM, by about a point on MNLI. At smal
 from more contexts than MLM does, and its code length may be the shorter one (`one_scale.py`).
 """
 
-from common import ONE_LENGTH, claims, read_setting
+from common import claims, read_setting
+from scales import ONE_LENGTH
 
 from bertlab.config import papers
 from bertlab.studies.study import Published

@@ -9,7 +9,7 @@ from bertlab.studies.dry_run import dry_run
 from bertlab.studies.study import load_study
 
 FOLDER = SHIPPED / "experiments" / "ablations"
-SHARED = ("common", "systems", "ulmfit", "gpt")
+SHARED = ("common", "scales", "published_tasks", "systems", "ulmfit", "gpt")
 STUDIES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SHARED)
 SCALES = ("mini", "small", "base", "paper")
 
