@@ -152,28 +152,17 @@ class Study:
         return sharing([self._averaging(run, runs) for run in runs])
 
     def describe(self, runs: Sequence[RunSpec], searches: Sequence[Any] = ()) -> dict[str, Any]:
-        """The content of study.json.
-
-        Args:
-            runs: At their selected rates.
-            searches: `bertlab.studies.selection.Search` of their pretraining rates.
-        """
+        """The content of study.json: its runs, at rates that `searches` selected."""
         axes = {
             name: list(dict.fromkeys(run.labels[name] for run in runs if run.labels[name]))
             for name in self.axis_names
         }
-        return {
-            "name": self.name,
-            "title": self.title,
-            "question": self.question,
+        return dataclasses.asdict(self) | {
             "axes": axes,
             "seed_axes": seed_axes(axes),
             "select": self.selected,
             "tasks": list(self.tasks),
             "searches": [dataclasses.asdict(search) for search in searches],
-            "published": dataclasses.asdict(self.published) if self.published else None,
-            "claims": [dataclasses.asdict(claim) for claim in self.claims],
-            "contrasts": [list(pair) for pair in self.contrasts],
             "runs": [dataclasses.asdict(run) for run in runs],
         }
 
