@@ -117,8 +117,8 @@ class TaskHead(Objective):
 
     def is_own(self, view: View) -> Bool[Array, "B"]:
         """Which rows belong to this task; those that pad a batch belong to none."""
-        filled = (view["documents"] > 0).any(axis=1)
-        return filled if "task" not in view else filled & (view["task"] == self.number)
+        is_filled = (view["documents"] > 0).any(axis=1)
+        return is_filled & (view.get("task", self.number) == self.number)
 
 
 class TextModel(TaskModel):
