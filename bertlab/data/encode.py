@@ -3,6 +3,7 @@
 import itertools
 import multiprocessing
 import os
+import shutil
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -160,6 +161,10 @@ class SplitWriter:
         """Gives the files their headers."""
         for name, file in self._files.items():
             file.close()
-            raw = Path(file.name)
-            np.save(raw.with_suffix(".npy"), np.memmap(raw, self._dtypes[name], "r"))
+            raw, dtype = Path(file.name), np.dtype(self._dtypes[name])
+            shape = (raw.stat().st_size // dtype.itemsize,)
+            header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+            with raw.open("rb") as source, raw.with_suffix(".npy").open("wb") as target:
+                np.lib.format.write_array_header_1_0(target, header)
+                shutil.copyfileobj(source, target)
             raw.unlink()
