@@ -4,6 +4,7 @@ import itertools
 import multiprocessing
 import os
 import shutil
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -82,6 +83,10 @@ def encode_all(chunks: Iterable[Chunk], tokenizer_folder: Path, workers: int) ->
     if not workers:  # macOS only has the number of all cores
         affinity = getattr(os, "sched_getaffinity", None)
         workers = len(affinity(0)) if affinity else os.cpu_count()
+    program = getattr(sys.modules["__main__"], "__file__", __file__)
+    if not Path(program).exists():  # `python - < FILE`, which processes cannot import
+        print("preparing in one process, since the program is no file", flush=True)
+        workers = 1
     chunks = iter(chunks)
     first = list(itertools.islice(chunks, FEW_CHUNKS + 1))
     chunks = itertools.chain(first, chunks)
