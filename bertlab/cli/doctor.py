@@ -15,7 +15,7 @@ def run(arguments, overrides):
     from bertlab.studies.records import read
 
     findings = examine(read(arguments.directory))
-    for finding in findings:
-        print(f"{finding.check}: {finding.text}")
+    for check, text in findings:
+        print(f"{check}: {text}")
     if not findings:
         print("nothing found")

@@ -8,7 +8,6 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import pandas as pd
 
@@ -21,20 +20,10 @@ NEAR_GUESSING = 0.97  # of what guessing by frequency costs
 RISE, RISE_NATS = 0.02, 0.02  # of the last held-out loss above the lowest one: share and nats
 
 
-class Finding(NamedTuple):
-    """A check, and a sentence on what it found."""
-
-    check: str
-    text: str
-
-
-def examine(results: Results) -> list[Finding]:
-    """The findings of all checks."""
-    return [
-        Finding(check.__name__.replace("_", " "), text)
-        for check in CHECKS
-        for text in check(results)
-    ]
+def examine(results: Results) -> list[tuple[str, str]]:
+    """(check, a sentence on what it found) of all checks."""
+    names = {check.__name__.replace("_", " "): check for check in CHECKS}
+    return [(name, text) for name, check in names.items() for text in check(results)]
 
 
 def unfinished(results: Results) -> Iterator[str]:

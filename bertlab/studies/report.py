@@ -78,7 +78,7 @@ def render(results: Results, markup: str, figures: Mapping[str, str]) -> str:
         markup=f"{markup}.jinja",
         study=results.study,
         figures=figures,
-        findings=[finding.text for finding in doctor.examine(results)],
+        findings=[text for _, text in doctor.examine(results)],
         differences=differences.to_dict("records"),
         decided=decided.sort_values("mean", key=abs, ascending=False).to_dict("records"),
         scores=score_table(results),

@@ -9,7 +9,7 @@ RUN = "mlm-0.001-seed=1"
 
 
 def found(folder) -> set[str]:
-    return {finding.check for finding in examine(read(folder))}
+    return {check for check, _ in examine(read(folder))}
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_runs_that_failed_and_those_to_come_are_named(study):
         (study / f"mlm-0.001-seed={seed}" / "result.json").unlink()
     failed = {"status": "diverged", "reason": "mlm/loss is not finite"}
     write_json(study / RUN / "failed.json", failed)
-    first, second = (finding.text for finding in examine(read(study)))
+    first, second = (text for _, text in examine(read(study)))
     # Their fine-tunings at two rates share a pretraining.
     assert first == f"1 of 12 runs failed: {RUN} (mlm/loss is not finite)."
     assert second.startswith("3 of 12 runs have not finished: mlm-0.001-seed=2; ")
