@@ -17,23 +17,23 @@ from bertlab.data.tokenizers import train_tokenizer
 from bertlab.errors import UserError
 from bertlab.evals.questions import encode_all
 from bertlab.transfer.tasks import find_task, load_task
-from tests.evals.tiny import shared_model
+from tests.evals.tiny import shared_scorer
 from tests.transfer.tasks.test_published import lines, publish
 
 pytestmark = pytest.mark.nightly
 
 
 def score_one(name, text, start, kind):
-    tiny = shared_model(name)
+    tiny = shared_scorer(name)
     item = Item((text,), (start,), "")
-    (values,), cut = zero_shot.answer_scores(tiny.scorer, [item], kind)
+    (values,), cut = zero_shot.answer_scores(tiny, [item], kind)
     return float(values[0]), cut
 
 
 def test_completions_of_a_text_add_up_to_it():
     """By the chain rule: log p(a b | ·) and log p(c d | a b) without the closing token."""
-    tiny, (whole, _) = shared_model("ltr"), score_one("ltr", "a bc d e", 0, "left-to-right")
-    score = tiny.scorer.score(encode_all(tiny.model, ["a bc d e"]), special=False)
+    tiny, (whole, _) = shared_scorer("ltr"), score_one("ltr", "a bc d e", 0, "left-to-right")
+    score = tiny.score(encode_all(tiny.model, ["a bc d e"]), special=False)
     assert whole == pytest.approx(score.log_probability[0], rel=1e-5)
     last, _ = score_one("ltr", "a bc d e", 4, "left-to-right")
     first, _ = score_one("ltr", "a bc", 0, "left-to-right")
@@ -41,7 +41,7 @@ def test_completions_of_a_text_add_up_to_it():
 
 
 def test_a_long_text_loses_the_beginning_of_its_context(monkeypatch):
-    model = shared_model("ltr").model
+    model = shared_scorer("ltr").model
     whole, _ = score_one("ltr", "c d e f", 3, "left-to-right")
     room = len(encode_all(model, ["c d e f"])[0].tokens)
     monkeypatch.setattr(type(model), "longest", room)

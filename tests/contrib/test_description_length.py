@@ -15,7 +15,7 @@ from bertlab.contrib.description_length import (
     weight_nats,
 )
 from bertlab.errors import UserError
-from tests.evals.tiny import shared_model
+from tests.evals.tiny import shared_scorer
 
 pytestmark = pytest.mark.nightly
 
@@ -123,7 +123,7 @@ def test_a_planted_label_is_compressed_and_a_random_one_costs_its_entropy():
 def test_the_command_prints_a_line_a_layer(tmp_path, capsys, monkeypatch):
     sentence = "1\ta\t_\tDET\t_\t_\t0\t_\t_\t_\n2\tb\t_\tNOUN\t_\t_\t1\t_\t_\t_\n\n"
     (tmp_path / "words.conllu").write_text(sentence * 30)
-    model = shared_model("mlm").model
+    model = shared_scorer("mlm").model
     monkeypatch.setattr(description_length, "load", lambda run: model)
     for code in ("online", "variational"):
         description_length.main(["run", str(tmp_path / "words.conllu"), f"--code={code}"])

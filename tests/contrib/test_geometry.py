@@ -13,7 +13,7 @@ from bertlab.contrib.geometry import (
     self_similarity,
 )
 from bertlab.errors import UserError
-from tests.evals.tiny import shared_model
+from tests.evals.tiny import shared_scorer
 
 pytestmark = pytest.mark.nightly
 
@@ -36,7 +36,7 @@ def test_cosines_are_those_of_scipy():
 
 
 def test_layers_have_the_means_of_the_measures():
-    model = shared_model("mlm").model
+    model = shared_scorer("mlm").model
     found = layer_geometry(model, SENTENCES, least=3)
     names, sentence, layers = in_context(model, SENTENCES, 10_000, 0)
     assert sorted(names) == sorted(word for words in SENTENCES for word in words)

@@ -7,7 +7,7 @@ from bertlab.contrib.paragraphs import main, paragraph_vectors
 from bertlab.errors import UserError
 from bertlab.files import read_json
 from bertlab.transfer.load import load
-from tests.evals.tiny import shared_model
+from tests.evals.tiny import shared_scorer
 from tests.transfer.planted import HALVES, MODELS, pretrained
 
 pytestmark = pytest.mark.nightly
@@ -39,4 +39,4 @@ def test_texts_of_the_same_half_of_the_words_are_alike(tmp_path, monkeypatch):
 
 def test_models_that_draw_no_negatives_are_refused():
     with pytest.raises(UserError, match="need a run of skip_gram or cbow"):
-        paragraph_vectors(shared_model("mlm").model, np.ones(18, int), ["a"])
+        paragraph_vectors(shared_scorer("mlm").model, np.ones(18, int), ["a"])

@@ -178,15 +178,14 @@ def views_of_all():
     texts, found = random_texts(8, seed=7), {}
     shared = {name: f"electra, {TASKS[0]}" for name in OBJECTIVES if name[9:] in TASKS}
     makers = {name: of for name, of in OBJECTIVES.items() if shared.get(name, name) == name}
-    make = quick_jit(
-        lambda batch, key: {
-            name: of.view(batch, named_key(key, name), VOCABULARY, 1.0)
-            for name, of in makers.items()
-        }
-    )
+
+    def make(batch, key):
+        keys = {name: named_key(key, name) for name in makers}
+        return {n: of.view(batch, keys[n], VOCABULARY, 1.0) for n, of in makers.items()}
+
     for kind in RELATIONS:
         batch, places = rows_of(kind, texts)
-        views = jax.device_get(make(batch, jax.random.key(0)))
+        views = jax.device_get(quick_jit(make)(batch, jax.random.key(0)))
         views |= {name: views[maker] for name, maker in shared.items()}
         found[kind] = (texts, batch, places, views)
     return found

@@ -11,7 +11,7 @@ from bertlab.evals.sample import draw_pieces, sample
 from bertlab.evals.scoring import HIDDEN, Scoring, scoring
 from bertlab.objectives import REGISTRY, Objective
 from bertlab.objectives.autoregressive import LeftToRight
-from tests.evals.tiny import PIECES, model_of, shared_model
+from tests.evals.tiny import PIECES, model_of, shared_scorer
 
 
 def test_pieces_are_drawn_by_their_probabilities_at_a_temperature_from_the_likeliest():
@@ -100,14 +100,14 @@ def test_in_any_order_a_step_sees_the_steps_before_and_no_piece_of_its_own():
     "name", ["ltr", "awd_lstm", "bilm", "prefix", "mlm", "permutation", "electra"]
 )
 def test_every_kind_of_model_is_sampled(name):
-    model = shared_model(name).model
+    model = shared_scorer(name).model
     texts = sample(model, 4, length=6, prompt="a b", seed=1)
     assert all(text.startswith("a b") and not set(PIECES[:5]) & set(text.split()) for text in texts)
     assert texts == sample(model, 4, length=6, prompt="a b", seed=1) and len(set(texts)) > 1
 
 
 def test_refusals():
-    model = shared_model("mlm").model
+    model = shared_scorer("mlm").model
     for settings, reason in (
         ({"kind": "left-to-right"}, "it allows any-order"),
         ({"length": 2, "prompt": "a b"}, "more than the prompt's 2 pieces"),

@@ -31,7 +31,7 @@ from bertlab.objectives.prefix import PrefixLanguageModel
 from bertlab.objectives.program import Program
 from bertlab.objectives.span_boundary import SpanBoundary
 from bertlab.transfer.load import Pretrained
-from tests.evals.tiny import IDS, MODELS, PIECES, TOKENIZER, model_of, shared_model, without_mask
+from tests.evals.tiny import IDS, MODELS, PIECES, TOKENIZER, model_of, shared_scorer
 from tests.objectives.own_diffusion import OwnDiffusion
 from tests.references import quick_jit
 
@@ -62,7 +62,7 @@ def compile_quickly(monkeypatch):
 
 @functools.cache
 def compiled_by_hand(name, side):
-    program = shared_model(name).model.program
+    program = shared_scorer(name).model.program
 
     def logits(model, view):
         return jax.nn.log_softmax(model.predict_tokens(model.encode(view).output(side), side))
@@ -76,14 +76,14 @@ def log_p_by_hand(name, ids, side):
     tokens = np.array([ids], np.int32)
     view = {"tokens": tokens, "segments": tokens * 0, "documents": tokens * 0 + 1}
     view["positions"] = np.arange(len(ids), dtype=np.int32)[None]
-    return np.asarray(compiled_by_hand(name, side)(shared_model(name).model.params, view))[0]
+    return np.asarray(compiled_by_hand(name, side)(shared_scorer(name).model.params, view))[0]
 
 
 def test_directions_are_sums_of_log_probabilities_of_neighbours():
     for name, side in (("ltr", "forward"), ("rtl", "backward")):
-        model, texts = shared_model(name), [encode(text, TOKENIZER) for text in TEXTS]
-        nats, tokens = model.scorer.score(texts)
-        own_nats, own_tokens = model.scorer.score(texts, special=False)
+        scorer, texts = shared_scorer(name), [encode(text, TOKENIZER) for text in TEXTS]
+        nats, tokens = scorer.score(texts)
+        own_nats, own_tokens = scorer.score(texts, special=False)
         ids = texts[1].tokens
         log_p, at = log_p_by_hand(name, ids, side), np.arange(len(ids) - 1)
         by_hand = log_p[at, ids[1:]] if side == "forward" else log_p[at + 1, ids[:-1]]
@@ -95,8 +95,8 @@ def test_directions_are_sums_of_log_probabilities_of_neighbours():
 
 @pytest.mark.parametrize("kind", ["pseudo", "pseudo-within-word"])
 def test_pseudo_masks_each_piece_and_the_later_pieces_of_its_word(kind):
-    model, text = shared_model("mlm"), encode("abc d", TOKENIZER)
-    nats, tokens = model.scorer.score([text], kind)
+    scorer, text = shared_scorer("mlm"), encode("abc d", TOKENIZER)
+    nats, tokens = scorer.score([text], kind)
     expected = 0.0
     for piece in range(1, len(text.tokens) - 1):
         ids = text.tokens.copy()
@@ -108,8 +108,8 @@ def test_pseudo_masks_each_piece_and_the_later_pieces_of_its_word(kind):
 
 
 def test_any_order_is_the_mean_over_orders_and_pays_for_the_length(monkeypatch):
-    model, text = shared_model("mlm"), encode("a b c", TOKENIZER)
-    (score,), _ = model.scorer.score([text], "any-order")
+    scorer, text = shared_scorer("mlm"), encode("a b c", TOKENIZER)
+    (score,), _ = scorer.score([text], "any-order")
     nats = []
     for order in itertools.permutations(range(1, 4)):
         ids, total = text.tokens.copy(), 0.0
@@ -120,11 +120,10 @@ def test_any_order_is_the_mean_over_orders_and_pays_for_the_length(monkeypatch):
         nats.append(total)
     assert score == pytest.approx(np.mean(nats) - math.log(3 * 4), rel=2e-5)
     long = [encode(TEXTS[4], TOKENIZER)]  # drawn orders: near the mean over many more
-    found = []
-    for orders in (16, 100):
-        monkeypatch.setattr(questions, "ORDERS", orders)
-        found.append(model.scorer.score(long, "any-order").log_probability[0])
-    assert found[0] == pytest.approx(found[1], rel=0.05)
+    monkeypatch.setattr(questions, "ORDERS", 16)
+    few = scorer.score(long, "any-order").log_probability
+    monkeypatch.setattr(questions, "ORDERS", 100)
+    assert few == pytest.approx(scorer.score(long, "any-order").log_probability, rel=0.05)
 
 
 UNIGRAM = np.arange(1, len(PIECES) + 1) / np.arange(1, len(PIECES) + 1).sum()
@@ -152,8 +151,9 @@ LENGTH = 2
 EVERY = np.array(list(itertools.product(range(len(PIECES)), repeat=LENGTH)), np.int32)
 
 
-def every_text(side: str) -> tuple[list[Text], SimpleNamespace]:
-    """All texts of two tokens, with one special token to predict from and none to predict."""
+def every_text(scorer: Scorer, side: str) -> list[Text]:
+    """All texts of two tokens, with one special token to predict from and none to predict; for a
+    scorer with this frame."""
     first = np.full((len(EVERY), 1), 2, np.int32)
     if side == "backward":
         frame = SimpleNamespace(prefix_ids=(), suffix_ids=(2,))
@@ -161,28 +161,25 @@ def every_text(side: str) -> tuple[list[Text], SimpleNamespace]:
     else:
         frame = SimpleNamespace(prefix_ids=(2,), suffix_ids=())
         tokens, pieces = np.hstack([first, EVERY]), 1 + np.arange(LENGTH)
-    return [Text(row, pieces, LENGTH) for row in tokens], frame
+    scorer.model = dataclasses.replace(scorer.model, tokenizer=frame)
+    return [Text(row, pieces, LENGTH) for row in tokens]
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_probabilities_of_all_texts_sum_to_one(name):
-    model = shared_model(name)
-    assert model.scorer.kinds == KINDS[name]
-    scorer, tiny = copy.copy(model.scorer), model.model
+    scorer = copy.copy(shared_scorer(name))
+    assert scorer.kinds == KINDS[name]
     for kind, side in (("left-to-right", "forward"), ("right-to-left", "backward")):
         if kind in KINDS[name]:
-            texts, frame = every_text(side)
-            scorer.model = dataclasses.replace(tiny, tokenizer=frame)
-            probabilities = np.exp(scorer.score(texts, kind).log_probability)
+            probabilities = np.exp(scorer.score(every_text(scorer, side), kind).log_probability)
             assert probabilities.sum() == pytest.approx(1, rel=1e-5)
             assert probabilities.max() > 4 / len(EVERY), "not uniform"
     if "any-order" not in KINDS[name]:
         return
     # The bound is exact here: all orders are computed.
-    texts, frame = every_text("forward")
-    scorer.model = dataclasses.replace(tiny, tokenizer=frame)
-    scores = scorer.score(texts, "any-order")
-    assert 0.2 < np.exp(scores.log_probability).sum() <= 1 + 1e-6
+    texts = every_text(scorer, "forward")
+    probabilities = np.exp(scorer.score(texts, "any-order").log_probability)
+    assert 0.2 < probabilities.sum() <= 1 + 1e-6
     # One order gives a probability, if nothing hidden can be seen.
     total, asked = np.zeros(len(texts)), []
     for number in range(len(texts)):
@@ -196,11 +193,11 @@ def test_the_probabilities_of_all_texts_sum_to_one(name):
 
 def test_an_outside_masked_objective_is_scored_as_mlm_with_the_same_parameters():
     texts = [encode(text, TOKENIZER) for text in TEXTS]
-    outside, mlm = model_of("bert", {"own": OwnDiffusion()}), shared_model("mlm")
+    outside, mlm = model_of("bert", {"own": OwnDiffusion()}), shared_scorer("mlm")
     scorer = Scorer(dataclasses.replace(outside, params={"body": mlm.model.params["body"]}))
     assert scorer.kinds == MASKED
     ours = scorer.score(texts, "any-order")
-    theirs = mlm.scorer.score(texts, "any-order")
+    theirs = mlm.score(texts, "any-order")
     np.testing.assert_allclose(np.array(ours), np.array(theirs), rtol=1e-6)
 
 
@@ -261,18 +258,19 @@ def test_what_is_registered_holds_for_the_class_and_what_trains_like_it():
 
 
 def test_refusals_name_the_reason():
-    model, scorer = shared_model("mlm").model, shared_model("mlm").scorer
-    untrained = copy.deepcopy(model.config)
-    untrained.objectives.mlm.weight = 0.0
+    scorer = shared_scorer("mlm")
+    model = scorer.model
+    untrained = dataclasses.replace(model, config=copy.deepcopy(model.config))
+    untrained.config.objectives.mlm.weight = 0.0
+    vocabulary = dataclasses.replace(model.program.vocabulary, mask_id=None)
+    program = dataclasses.replace(model.program, vocabulary=vocabulary)
+    maskless = dataclasses.replace(model, program=program)
     long = Text(np.zeros(600, np.int32), np.arange(1, 599), 600)
     for call, reason in (
-        (
-            lambda: Scorer(dataclasses.replace(model, config=untrained)).check_kind(),
-            "nsp: its head makes",
-        ),
+        (lambda: Scorer(untrained).check_kind(), "nsp: its head makes"),
         (lambda: scorer.check_kind("left-to-right"), r"left-to-right.*pseudo"),
         (lambda: scorer.score([long]), "text 1 has 600 tokens .* 512"),
-        (lambda: Scorer(without_mask(model)).check_kind(), r"no \[MASK\]"),
+        (lambda: Scorer(maskless).check_kind(), r"no \[MASK\]"),
         (lambda: bits_per_byte([], scorer.score([]), 1), "no token"),
     ):
         with pytest.raises(UserError, match=reason):
@@ -280,8 +278,8 @@ def test_refusals_name_the_reason():
 
 
 def test_any_number_of_texts_of_any_length_is_answered_by_one_compiled_program():
-    model = shared_model("ltr")
+    scorer = shared_scorer("ltr")
     for number in (1, 40):
         texts = [encode("a b c d " * (1 + index % 7), TOKENIZER) for index in range(number)]
-        model.scorer.score(texts)
-    assert model.scorer.answerers["forward"].log_probabilities._cache_size() == 1
+        scorer.score(texts)
+    assert scorer.answerers["forward"].log_probabilities._cache_size() == 1

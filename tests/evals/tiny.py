@@ -1,8 +1,6 @@
 """Tiny models with random parameters and a tokenizer of letters."""
 
-import dataclasses
 import functools
-from types import SimpleNamespace
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -49,14 +47,7 @@ DIRECTIONS = {"ltr": "left-to-right", "awd_lstm": "left-to-right", "rtl": "right
 
 
 def model_of(family: str, objectives: dict, size: int = len(PIECES), **model) -> Pretrained:
-    """A model of width 8 with one layer.
-
-    Args:
-        family: Of the body.
-        objectives: By name.
-        size: Of the vocabulary.
-        model: Settings.
-    """
+    """A model of width 8 with one layer; `size` is of its vocabulary, `model` other settings."""
     config = base_config()
     sizes = FAMILIES[family].sizes
     config.model.update({"family": family, "size": next(iter(sizes))})
@@ -72,16 +63,8 @@ def model_of(family: str, objectives: dict, size: int = len(PIECES), **model) ->
 
 
 @functools.cache
-def shared_model(name: str) -> SimpleNamespace:
-    """A model of MODELS and a scorer that is compiled once for all tests."""
+def shared_scorer(name: str) -> Scorer:
+    """Of a model of MODELS, compiled once for all tests."""
     family, objectives = MODELS[name]
     direction = {"direction": DIRECTIONS[name]} if name in DIRECTIONS else {}
-    model = model_of(family, objectives, **direction)
-    return SimpleNamespace(model=model, scorer=Scorer(model))
-
-
-def without_mask(model: Pretrained) -> Pretrained:
-    """The model with a tokenizer that has no [MASK]."""
-    vocabulary = dataclasses.replace(model.program.vocabulary, mask_id=None)
-    program = dataclasses.replace(model.program, vocabulary=vocabulary)
-    return dataclasses.replace(model, program=program)
+    return Scorer(model_of(family, objectives, **direction))
