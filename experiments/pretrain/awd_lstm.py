@@ -6,15 +6,13 @@ regularised LSTM over a stream.
     bertlab train --config=experiments/pretrain/awd_lstm.py:size=tiny,direction=backward \
         --workdir=runs/awd-backward
 
-As in salesforce/awd-lstm-lm: weight-drop, locked and embedding dropout, activation penalties (`ar`
-with weight 2, `tar` with 1), truncated backpropagation of varying length with the rate in
-proportion, and SGD that starts averaging when the held-out loss stops falling (checked every
-`train.eval_every` steps; in the original once per epoch). Size original has that repository's
-settings for WikiText-2, a text in tokens: words are what spaces separate, and nothing is put
-between documents (`bertlab.config.papers`). For prose add
-`--config.data.tokenizer.split=punctuation`. A small model on little text needs less dropout, as set
-here for tiny and mini. The rate is the published 30 at all sizes. At tiny it has the lowest loss of
-10, 30, 60 and 120 on Wikipedia after 1.6 M tokens (5.80, 5.40, 6.22 and 12.02 nats; one seed).
+As in salesforce/awd-lstm-lm: weight-drop, locked and embedding dropout, activation penalties,
+truncated backpropagation of varying length with the rate in proportion, and SGD that starts
+averaging when the held-out loss stops falling (checked every `train.eval_every` steps). Size
+original has that repository's settings for WikiText-2, a text in tokens (`bertlab.config.papers`);
+for prose add `--config.data.tokenizer.split=punctuation`. The rate is the published 30 at all
+sizes: at tiny it has the lowest loss of 10, 30, 60 and 120 on Wikipedia after 1.6 M tokens (5.80,
+5.40, 6.22 and 12.02 nats; one seed).
 """
 
 from bertlab.config import base_config, parse_arguments
@@ -33,10 +31,8 @@ def get_config(arguments=None):
     config.model.direction, objective = names[values["direction"]]
     config.model.stateful = True
     config.data.format = "stream"
-    wrap = "none" if values["size"] == "original" else "document"
-    config.data.stream.update(
-        wrap=wrap, backward=values["direction"] == "backward", vary_length=True
-    )
+    config.data.stream.wrap = "none" if values["size"] == "original" else "document"
+    config.data.stream.update(backward=values["direction"] == "backward", vary_length=True)
     config.data.seq_len = 70
     config.train.steps = values["steps"] or 1000
     config.optimizer.update(
@@ -53,13 +49,9 @@ def get_config(arguments=None):
     if values["size"] == "original":
         take_published(config, values["steps"])
     else:
-        config.model.update(
-            input_dropout=0.2,
-            hidden_dropout=0.1,
-            dropout=0.1,
-            weight_dropout=0.2,
-            embedding_dropout=0.02,
-        )
+        # A small model on little text needs less dropout.
+        config.model.update(input_dropout=0.2, hidden_dropout=0.1, dropout=0.1)
+        config.model.update(weight_dropout=0.2, embedding_dropout=0.02)
     train_on(config, values["corpus"], f"{objective}+ar+tar")
     config.objectives.ar.weight = 2.0
     return config

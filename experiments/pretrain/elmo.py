@@ -7,11 +7,10 @@ loss averaged.
 
 With tokens=subwords (the default) it has the transformers' subword ids, packed rows and optimiser,
 so an ablation changes only the model. With tokens=characters it is ELMo as published (allenai/bilm-
-tf): a character CNN reads words, each direction reads its own stream of sentences, states are
-carried along the stream, backpropagation goes through 20 words, training uses a sampled softmax,
-and the optimiser is Adagrad. The published sizes then also have its vocabulary, batch and steps,
-and as words what spaces separate (`bertlab.config.papers`): give them text in tokens, or add
-`--config.data.tokenizer.split=punctuation`.
+tf): a character CNN reads words, each direction reads its own stream of sentences with carried
+states, and Adagrad trains on a sampled softmax. The published sizes then also have its vocabulary,
+batch and steps, and as words what spaces separate (`bertlab.config.papers`): give them text in
+tokens, or add `--config.data.tokenizer.split=punctuation`.
 """
 
 from bertlab.config import base_config, parse_arguments
@@ -58,8 +57,7 @@ def as_published(config):
         decay="constant",
         weight_decay=0.0,
         initial_accumulator=1.0,
-        gradient_scale=config.data.get_oneway_ref(
-            "seq_len"
-        ).to_float(),  # bilm-tf multiplies the loss by its steps, 20
         clip_norm=10.0,
     )
+    # bilm-tf multiplies the loss by its steps, 20.
+    config.optimizer.gradient_scale = config.data.get_oneway_ref("seq_len").to_float()
