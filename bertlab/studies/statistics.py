@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import scipy.optimize
 import scipy.stats
+from jaxtyping import Float
+from scipy.special import digamma, polygamma
 from statsmodels.stats.multitest import multipletests
 
 # Scores are computed in float32: differences that vary by less than this share of the scores, such
@@ -71,6 +74,74 @@ def compare(first: pd.Series, second: pd.Series) -> TTest | None:
         test = scipy.stats.ttest_ind(ours, theirs, equal_var=False)
     interval = test.confidence_interval(0.95)
     return TTest(mean, sd, interval.low, interval.high, test.pvalue, pairs)
+
+
+def compare_items(differences: Float[np.ndarray, "P N"]) -> TTest:
+    """Student's t over pretraining seeds and items of the test set, both as random draws.
+
+    An interval over seeds alone is of one test set, which all seeds share, and a bootstrap over a
+    few seeds is too narrow. So the variance of the mean is that of a crossed design without
+    replication: (seeds' + items' - rest's mean square) / PN, with Satterthwaite's degrees of
+    freedom. Sellam et al. 2022 (MultiBERTs) resample both for the same purpose.
+
+    Args:
+        differences: of two variants, P seeds and N items (sentences); their mean is the difference
+            of the scores.
+    """
+    seeds, items = differences.shape
+    mean, by_seed, by_item = differences.mean(), differences.mean(1), differences.mean(0)
+    rest = differences - by_seed[:, None] - by_item + mean
+    shares = (
+        np.array(
+            [
+                items * by_seed.var(ddof=1),
+                seeds * by_item.var(ddof=1),
+                -(rest**2).sum() / ((seeds - 1) * (items - 1)),
+            ]
+        )
+        / differences.size
+    )
+    variance = max(shares.sum(), shares.max())
+    if variance <= 0:
+        return TTest(mean, 0.0, math.nan, math.nan, 1.0 if mean == 0 else 2 / 2**seeds, seeds)
+    freedom = variance**2 / (shares**2 / [seeds - 1, items - 1, (seeds - 1) * (items - 1)]).sum()
+    return t_test(mean, by_seed.std(ddof=1), variance, freedom, seeds)
+
+
+def moderated(samples: Sequence[Float[np.ndarray, "n"]]) -> list[TTest]:
+    """Student's t of several differences, whose variances are drawn towards a common one.
+
+    With three seeds a variance is known badly, and those of one task are alike. The common
+    variance and its weight are fitted to the logarithms of all variances by their mean and spread
+    (Smyth 2004, "limma", sections 4 and 6.2).
+
+    Args:
+        samples: seeds' differences of each pair, of one size n.
+    """
+    count, number = len(samples[0]), len(samples)
+    freedom, variances = count - 1, np.array([np.var(sample, ddof=1) for sample in samples])
+    logs = np.log(variances) - digamma(freedom / 2) + np.log(freedom / 2)
+    spread = logs.var(ddof=1) - polygamma(1, freedom / 2)
+    if spread > 0:
+        half = scipy.optimize.brentq(lambda x: polygamma(1, x) - spread, 1e-6, 1e9)
+        common, weight = np.exp(logs.mean() + digamma(half) - np.log(half)), 2 * half
+        drawn = (weight * common + freedom * variances) / (weight + freedom)
+    else:  # they differ by no more than chance
+        weight, drawn = math.inf, np.full(number, np.exp(logs.mean()))
+    # Not more than all samples together have.
+    freedom = min(freedom + weight, number * freedom)
+    return [
+        t_test(np.mean(sample), np.std(sample, ddof=1), variance / count, freedom, count)
+        for sample, variance in zip(samples, drawn)
+    ]
+
+
+def t_test(mean: float, sd: float, variance: float, freedom: float, pairs: int) -> TTest:
+    """Student's, of a mean with a variance and its degrees of freedom."""
+    error = math.sqrt(variance)
+    half = scipy.stats.t.ppf(0.975, freedom) * error
+    p = 2 * scipy.stats.t.sf(abs(mean) / error, freedom)
+    return TTest(mean, sd, mean - half, mean + half, p, pairs)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
