@@ -118,9 +118,9 @@ class Pretrained:
         longest = max((len(row["tokens"]) for row in rows), default=1)
         buckets = [1 << n for n in range(3, (longest - 1).bit_length() + 1)] or [8]
         data = {"seq_len": min(buckets[-1], self.longest), "batch_size": ROWS, "buckets": buckets}
-        batches = Batches(rows, ConfigDict(data | {"seed": 0}), self.tokenizer.pad_id).evaluation()
+        batches = Batches(rows, ConfigDict(data | {"seed": 0}), self.tokenizer.pad_id)
         outputs, widths = [], ()
-        for batch in batches:
+        for batch in batches.evaluation():
             _, states = self.encode(batch).widest()
             states = states if layers == "all" else [states[number] for number in layers]
             if pooling is not None:
@@ -129,8 +129,8 @@ class Pretrained:
             joined = np.zeros((ROWS, len(states), *states[0].shape[1:-1], max(widths)), np.float32)
             for number, layer in enumerate(states):
                 joined[:, number, ..., : widths[number]] = layer
-            outputs.append({"states": joined})
-        found = [output["states"] for output in by_row(batches, outputs)]
+            outputs.append({"row_number": batch["row_number"], "states": joined})
+        found = [output["states"] for output in by_row(outputs)]
         if pooling is not None:
             return np.stack(found)
         return [
