@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from bertlab.errors import UserError
 from bertlab.transfer.load import Pretrained
 
 HELD_OUT = 0.2  # of a probe's training sentences
@@ -108,8 +107,6 @@ def encoded(model: Pretrained, sentences: Tagged, max_words: int, seed: int):
     order = np.random.default_rng(seed).permutation(len(sentences))
     sizes = np.cumsum([len(sentences[number][0]) for number in order])
     chosen = [sentences[number] for number in order[sizes <= max_words] if sentences[number][0]]
-    if not chosen:
-        raise UserError(f"max_words={max_words} leaves none of {len(sentences)} sentences")
     embeddings = model.embed([list(words) for words, _ in chosen], pretokenized=True)
     states = np.concatenate([embedding.states for embedding in embeddings], axis=1)
     items = [

@@ -50,8 +50,6 @@ def sample(
     kinds = [kind for kind, ability in ABILITIES.items() if ability in scorer.answerers]
     if not kinds or kind not in (None, *kinds):
         raise UserError(f"this model has no kind={kind}; it allows {', '.join(kinds) or 'none'}")
-    if model.config.model.token_encoder == "characters":
-        raise UserError("this model reads characters, which drawn pieces do not have")
     kind = kind or kinds[0]
     forward, prefix, suffix = kind == "left-to-right", tokenizer.prefix_ids, tokenizer.suffix_ids
     given = [*prefix, *tokenizer.encode(prompt)]

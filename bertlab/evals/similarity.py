@@ -16,7 +16,6 @@ import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -43,17 +42,17 @@ Vectors = Mapping[str, Float[np.ndarray, "n D"]]
 """The vectors of words on each layer."""
 
 
-class Question(NamedTuple):
-    """An analogy: a is to b as c is to `answer`."""
+Rating = tuple[str, str, float]
+"""Two words and their similarity."""
 
-    section: str
-    a: str
-    b: str
-    c: str
-    answer: str
+Question = tuple[str, str, str, str, str]
+"""A section, and words: the first is to the second as the third to the fourth."""
+
+Results = tuple[dict[str, int], dict[str, list[float]]]
+"""Counts by name, and scores of each layer by name."""
 
 
-def read_ratings(path: Path) -> list[tuple[str, str, float]]:
+def read_ratings(path: Path) -> list[Rating]:
     """Lines "word word rating", as in Faruqui and Dyer's collection (2014)."""
     pairs = []
     for number, line in read_lines(path):
@@ -78,7 +77,7 @@ def read_questions(path: Path) -> list[Question]:
         elif fields and (len(fields) != 4 or not section):
             raise UserError(f"{path}:{number}: expected four words under a line ': section'")
         elif fields:
-            questions.append(Question(section, *fields))
+            questions.append((section, *fields))
     return questions
 
 
@@ -192,11 +191,7 @@ def states_of(model: Pretrained, texts: Sequence[str]) -> Iterator[Float[np.ndar
             yield embedding.states
 
 
-Results = tuple[dict[str, int], dict[str, list[float]]]
-"""Counts by name, and scores of each layer by name."""
-
-
-def rate_words(pairs: Sequence[tuple[str, str, float]], vectors: Vectors) -> Results:
+def rate_words(pairs: Sequence[Rating], vectors: Vectors) -> Results:
     """How many `pairs` there are, and with vectors (`scored`); Spearman's correlation of these'
     cosines and ratings (none for fewer than two)."""
     scored = [pair for pair in pairs if pair[0] in vectors and pair[1] in vectors]
@@ -250,11 +245,12 @@ def answer_questions(
     counts = {"questions": len(questions), "answers": len(words), "answered": len(answered)}
     if not answered:
         return counts, {}
-    asked = np.array([[row[word.upper()] for word in question[1:4]] for question in answered])
+    sections, *asked, right = zip(*answered)
+    asked = np.array([[row[word.upper()] for word in column] for column in asked]).T
     layers = np.stack([vectors[word] for word in words], axis=1)
     solved = [[capitals[answer] for answer in solve(layer, asked)] for layer in layers]
-    right = np.array(solved) == [question.answer.upper() for question in answered]  # [n, Q]
-    syntactic = np.array([question.section.startswith("gram") for question in answered])
+    right = np.array(solved) == [word.upper() for word in right]  # [n, Q]
+    syntactic = np.array([section.startswith("gram") for section in sections])
     scores = {"analogies": right.mean(axis=1).tolist()}
     for name, group in (("semantic", ~syntactic), ("syntactic", syntactic)):
         if group.any():

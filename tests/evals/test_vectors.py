@@ -10,7 +10,7 @@ from bertlab.data.tokenizers.words import WordsTokenizer
 from bertlab.errors import UserError
 from bertlab.evals import similarity
 from bertlab.evals.probes import probe_layers
-from bertlab.evals.similarity import Question, answer_questions, solve
+from bertlab.evals.similarity import answer_questions, solve
 from bertlab.objectives import REGISTRY
 from tests.evals.tiny import PIECES, model_of
 
@@ -87,7 +87,7 @@ def test_of_equally_good_answers_the_more_frequent_word_counts():
     vectors |= {"e": [0.0, 2, 2], "f": [1.0, 0, 0.1]}
     for order, share in (("abcdef", 1.0), ("abcedf", 0.0)):
         planted = {word: np.array([vector]) for word, vector in vectors.items()}
-        _, found = answer_questions([Question("s", *"abcd")], list(order), planted)
+        _, found = answer_questions([("s", *"abcd")], list(order), planted)
         assert found["analogies"] == [share]
 
 
