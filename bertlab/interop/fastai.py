@@ -68,11 +68,11 @@ def load(source: Path) -> Model:
 
 def save(model: Model, directory: Path) -> None:
     """Writes a state dict as fastai's `Learner.save(with_opt=False)` does, and itos.json."""
-    import torch
-
     shape = model_shape(model.config.model, model.tokenizer.vocab_size)
     if not isinstance(shape, AwdLstmShape):
         raise UserError(f"config.model.family={model.config.model.family!r} is no AWD-LSTM")
+    import torch
+
     body = {name: tree for name, tree in model.params["body"].items() if name != "pooler"}
     tensors = write(table(shape.layers), {"body": body})
     tensors |= dict.fromkeys(COPIES, tensors[EMBEDDING])

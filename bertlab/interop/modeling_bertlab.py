@@ -207,7 +207,7 @@ class BertlabModel(BertlabPreTrainedModel):
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         states = [self.dropout(x)]
-        everything, window = self.sights(mask, positions, x.dtype, causal)
+        everything, window = self.visibility(mask, positions, x.dtype, causal)
         for number, block in enumerate(self.blocks):
             is_global = number % c.global_every == 0 or not c.local_window
             states.append(block(states[-1], *(everything if is_global else window)))
@@ -219,7 +219,7 @@ class BertlabModel(BertlabPreTrainedModel):
         every = c.output_hidden_states if output_hidden_states is None else output_hidden_states
         return BaseModelOutputWithPooling(states[-1], pooled, tuple(states) if every else None)
 
-    def sights(self, mask, positions, dtype, causal):
+    def visibility(self, mask, positions, dtype, causal):
         """(mask, rotation) of layers that see everything, and of those that see a window."""
         c, index = self.config, torch.arange(positions.shape[1], device=positions.device)
         visible = mask if mask.dim() == 3 else mask[:, None, :].expand(-1, len(index), -1)
@@ -231,7 +231,7 @@ class BertlabModel(BertlabPreTrainedModel):
         # Padding sees itself, so that its states are numbers.
         itself = index[None, :] == index[:, None]
         near = (positions[:, :, None] - positions[:, None, :]).abs() <= c.local_window // 2
-        sights = []
+        found = []
         for seen, base in ((visible, c.rotary_base), (visible & near, c.rotary_base_local)):
             seen, rotation = (seen | itself)[:, None], None
             if self.relative_bias is not None:
@@ -240,16 +240,15 @@ class BertlabModel(BertlabPreTrainedModel):
             if c.position_encoding == "rotary":
                 turns = angles(positions, c.width // c.heads, base)[:, None]
                 rotation = turns.cos().to(dtype), turns.sin().to(dtype)
-            sights.append((seen, rotation))
-        return sights
+            found.append((seen, rotation))
+        return found
 
     def distance_bias(self, index):
         """The bias [1, H, L, L] of each head's scores, by the bucket of the distance (T5's)."""
-        ahead, both_sides = (
-            index[None, :] - index[:, None],
-            self.config.direction == "bidirectional",
+        both_sides = self.config.direction == "bidirectional"
+        bucket = T5Attention._relative_position_bucket(
+            index[None, :] - index[:, None], both_sides, BUCKETS, FARTHEST
         )
-        bucket = T5Attention._relative_position_bucket(ahead, both_sides, BUCKETS, FARTHEST)
         return self.relative_bias(bucket).permute(2, 0, 1)[None]
 
     def summary(self, x, mask):
