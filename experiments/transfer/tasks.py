@@ -39,16 +39,8 @@ SHARED = {
     "finetune.transfer.warmup": 0.1,
     RATE: 1e-3,
 }
-ARGUMENTS = dict(
-    pretrained="",
-    static="",
-    data="",
-    seeds=3,
-    tasks="+".join(TASKS),
-    rates="",
-    labels=0,
-    squad_train="",
-)
+ARGUMENTS = dict(pretrained="", static="", data="", seeds=3, tasks="+".join(TASKS))
+ARGUMENTS |= dict(rates="", labels=0, squad_train="")
 
 
 def task_settings(name, values):
