@@ -51,33 +51,35 @@ def floors(
     groups = group_by_view(program.objectives, program.stream)
     view_names = {name: view for view, names in groups.items() for name in names}
     row_losses, make_views = jax.jit(losses_by_row(program)), jax.jit(program.views)
-    reasons, rows, bounds = {}, {name: [] for name in program.objectives}, set()
-    for index, batch in enumerate(batches):
-        # As in `bertlab.train.loop.build_evaluation`.
-        views = make_views(batch, jax.random.fold_in(jax.random.key(0), index))
-        losses = {} if params is None else jax.device_get(row_losses(params, views))
-        views = jax.device_get(views)
-        for name in rows.keys() - reasons.keys():
-            view = view_names[name]
-            viewed = program.objectives.get(view) if view != name else None
-            oracle = Oracle(chain, batch, program.vocabulary, relations, viewed)
-            try:
-                sums = row_sums(program.objectives[name], oracle, views[view])
-            except NoFloor as reason:
-                reasons[name] = str(reason)
-                continue
-            bounds |= {name} if oracle.bound else set()
-            if losses:
-                loss, weight = losses[f"{name}/loss"]
-                if not np.allclose(weight, sums[1], rtol=1e-4):  # sums of float32
-                    raise ValueError(f"{name}: its floor and its loss must weigh each row alike")
-                sums.append(loss)
-            rows[name].append(np.stack(sums))
-    same = alike(batches, program.vocabulary)
-    return {
-        name: reasons.get(name) or summary(np.hstack(found), same or name not in bounds)
-        for name, found in rows.items()
-    }
+    keys = [jax.random.fold_in(jax.random.key(0), index) for index in range(len(batches))]
+    # As in `bertlab.train.loop.build_evaluation`.
+    views = [make_views(batch, key) for batch, key in zip(batches, keys)]
+    losses = [] if params is None else jax.device_get([row_losses(params, x) for x in views])
+    views, same, found = jax.device_get(views), alike(batches, program.vocabulary), {}
+    for name, objective in program.objectives.items():
+        view = view_names[name]
+        viewed = program.objectives.get(view) if view != name else None
+        oracles = [Oracle(chain, batch, program.vocabulary, relations, viewed) for batch in batches]
+        try:
+            rows = [row_sums(objective, oracle, x[view]) for oracle, x in zip(oracles, views)]
+        except NoFloor as reason:
+            found[name] = str(reason)
+            continue
+        nats, weights = np.hstack(rows)
+        if not weights.any():
+            found[name] = "nothing is supervised in these rows"
+            continue
+        value, error = ratio(nats, weights)
+        found[name] = Floor(value, error, same or not any(oracle.bound for oracle in oracles))
+        if losses:
+            loss, loss_weights = np.hstack([sums[f"{name}/loss"] for sums in losses])
+            if not np.allclose(loss_weights, weights, rtol=1e-4):  # sums of float32
+                raise ValueError(f"{name}: its floor and its loss must weigh each row alike")
+            above, above_error = ratio(loss - nats, weights)
+            found[name] = found[name]._replace(
+                loss=value + above, above=above, above_standard_error=above_error
+            )
+    return found
 
 
 def losses_by_row(program: Program):
@@ -106,18 +108,6 @@ def alike(batches: Sequence[Batch], vocabulary: Vocabulary) -> bool:
     )
     layouts = layouts[layouts.any(axis=1)]
     return bool((layouts == layouts[:1]).all())
-
-
-def summary(sums: Float[np.ndarray, "n R"], exact: bool) -> Floor | str:
-    """The floor from the rows' sums of nats and weights, and a run's losses if they follow."""
-    nats, weights, *losses = sums
-    if not weights.any():
-        return "nothing is supervised in these rows"
-    value, error = ratio(nats, weights)
-    if not losses:
-        return Floor(value, error, exact)
-    above, above_error = ratio(losses[0] - nats, weights)
-    return Floor(value, error, exact, value + above, above, above_error)
 
 
 def relations_of(data) -> dict[str, float]:
