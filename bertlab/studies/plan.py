@@ -55,17 +55,17 @@ def make_plan(study: Study, workdir: Path) -> Plan:
     configs = compose(list(own.values()))
     pretrainings = {name: of[PRETRAIN] for name, of in configs.items() if PRETRAIN in of}
     searches = find_searches(study, list(own.values()), pretrainings)
-    candidates, undecided = [], []
+    candidates, undecided, changed = [], [], []
     for search in searches:
         candidates += search.candidate_runs(own[search.runs[0]])
         rate = search.selected(search.losses(workdir))
         if rate is None:
             undecided += search.runs
         else:
-            own |= {name: search.at_rate(own[name], rate) for name in search.runs}
-    runs = sharing([*candidates, *own.values()])
-    configs = compose(runs) if searches else configs
-    count = len(candidates)
+            changed += [search.at_rate(own[name], rate) for name in search.runs]
+    configs |= compose([*candidates, *changed])
+    own |= {run.name: run for run in changed}
+    runs, count = sharing([*candidates, *own.values()]), len(candidates)
     return Plan(searches, runs[:count], runs[count:], undecided, configs)
 
 
