@@ -112,8 +112,3 @@ def test_words_keep_their_rows_and_specials_their_roles(tmp_path):
     assert (tokenizer.prefix_ids, tokenizer.suffix_ids) == ((2,), ())
     with pytest.raises(UserError, match="a word twice"):
         fastai.word_tokenizer(["<unk>", "the", "the"], tmp_path)
-
-
-def test_words_are_a_list(tmp_path):
-    (tmp_path / "itos.json").write_text(json.dumps(["<unk>", "a\n"]))
-    assert fastai.read_words(tmp_path).pieces() == ["<unk>", "a\n"]
