@@ -47,7 +47,7 @@ from bertlab.transfer.cut import total_cut
 from bertlab.transfer.examples import Example
 from bertlab.transfer.load import Pretrained, load
 from bertlab.transfer.scorers import METRICS
-from bertlab.transfer.scoring import PredictionWriter, Tasks, outcome
+from bertlab.transfer.scoring import PredictionWriter, Tasks
 from bertlab.transfer.tasks import Task, TaskData
 
 BEST = {"sst2": 0.932, "cola": 0.454, "race": 0.59}

@@ -15,9 +15,10 @@ from ml_collections import ConfigDict
 
 from bertlab.errors import UserError
 from bertlab.train.run_directory import RunDirectory
+from bertlab.transfer.baselines import outcome
 from bertlab.transfer.kinds import find_kind
 from bertlab.transfer.kinds.base import Line
-from bertlab.transfer.scoring import PredictionWriter, outcome
+from bertlab.transfer.scoring import PredictionWriter
 from bertlab.transfer.tasks import find_task, load_task
 
 

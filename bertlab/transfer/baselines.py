@@ -1,170 +1,81 @@
-"""Linear models on n-grams, trained on a task's own labels: what these are worth without
-pretraining.
+"""What scores are compared with: the most frequent answer, a linear model of the same labels."""
 
-    texts, pairs   a linear SVM on tf-idf of words and neighbouring words: of each text, and of the
-                   words that both texts of a pair have
-    choices        the same on the text with each choice, right or wrong; the highest score
-    numbers        ridge regression on the same features
-    tags           a linear SVM on the word, its prefixes, suffixes and form, and its neighbours
-"""
-
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import itertools
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import scipy.sparse
-from sklearn.dummy import DummyClassifier
-from sklearn.feature_extraction import DictVectorizer
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import Ridge
-from sklearn.svm import LinearSVC
 
-from bertlab.transfer.examples import Example
+from bertlab.files import cache_directory, read_json, write_json
 from bertlab.transfer.kinds import find_kind
-from bertlab.transfer.scoring import score_lines
+from bertlab.transfer.kinds.texts import OneClass
+from bertlab.transfer.scoring import Tasks, score_lines
 from bertlab.transfer.tasks import Task, TaskData
 
-REACH = 2
-"""Words on each side of a tagged one."""
-AFFIX = 4
-"""Letters of the longest prefix and suffix."""
 
-Outputs = list[dict[str, np.ndarray]]
-"""What a kind's `predict` reads."""
-
-
-def linear_scores(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
-    """Split -> the task's metrics of a linear model; {} for kinds without one here."""
-    if task.kind not in MODELS:
-        return {}
-    answer = MODELS[task.kind](data.examples["train"])
-    kind, found = find_kind(task.kind), {}
-    for split in ("valid", "test"):
-        outputs = answer(data.examples[split])
-        lines = kind.predict(data.examples[split], data.names, outputs, None, None)
-        found[split] = score_lines(task, data, lines)
+def most_frequent(tasks: Tasks, split: str) -> dict[str, float]:
+    """The scores of always answering the most frequent class of train, for tasks with one class a
+    text or word."""
+    found = {}
+    for name, (task, data) in tasks.items():
+        kind, examples = find_kind(task.kind), data.examples[split]
+        labels = [example.label for example in data.examples["train"]]
+        if task.kind == "tagging":
+            number = Counter(itertools.chain.from_iterable(labels)).most_common(1)[0][0]
+            sizes = [len(example.words) for example in examples]
+            outputs = [
+                {"tags": np.full(size, number), "probabilities": np.ones((size, 1))}
+                for size in sizes
+            ]
+        elif isinstance(kind, OneClass) and task.kind != "candidate":
+            number = Counter(labels).most_common(1)[0][0]
+            outputs = [{"logits": np.eye(number + 1)[number]}] * len(examples)
+        else:
+            continue
+        lines = kind.predict(examples, data.names, outputs, None, None)
+        scores = score_lines(task, data, lines)
+        found |= {f"{name}/{metric}": value for metric, value in scores.items()}
     return found
 
 
-def class_model(train: Sequence[Example]) -> Callable[[Sequence[Example]], Outputs]:
-    """A model of a class a text or pair."""
-    features = NGrams([example.texts for example in train])
-    model = fit_classes(features.train, [example.label for example in train])
-
-    def answer(examples):
-        numbers = model.predict(features([example.texts for example in examples]))
-        return [{"logits": np.eye(number + 1)[number]} for number in numbers]
-
-    return answer
-
-
-def number_model(train: Sequence[Example]) -> Callable[[Sequence[Example]], Outputs]:
-    """A model of a number a text or pair."""
-    features = NGrams([example.texts for example in train])
-    model = Ridge().fit(features.train, [example.label for example in train])
-
-    def answer(examples):
-        numbers = model.predict(features([example.texts for example in examples]))
-        return [{"logits": np.array([number])} for number in numbers]
-
-    return answer
+def outcome(tasks: Tasks, cut: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[str, Any]:
+    """What result.json has of a transfer beside its metrics; `cut`: by split and task."""
+    unseen = {
+        split: {name: n for name, (_, data) in tasks.items() if (n := data.count_unseen(split))}
+        for split in ("valid", "test")
+    }
+    frequent = {split: most_frequent(tasks, split) for split in ("valid", "test")}
+    return {
+        "cut": cut,
+        "unseen_tags": {split: counts for split, counts in unseen.items() if counts},
+        "most_frequent": {split: scores for split, scores in frequent.items() if scores},
+        "linear": linear(tasks),
+    }
 
 
-def choice_model(train: Sequence[Example]) -> Callable[[Sequence[Example]], Outputs]:
-    """A model of the right choice."""
+def linear(tasks: Tasks) -> dict[str, dict[str, float]]:
+    """Split -> the scores of the tasks' linear models; {} for kinds without any.
 
-    def texts(examples):
-        return [(" ".join(e.texts), choice) for e in examples for choice in e.choices]
-
-    features = NGrams(texts(train))
-    right = [number == e.label for e in train for number in range(len(e.choices))]
-    model = fit_classes(features.train, right)
-
-    def answer(examples):
-        scores = model.decision_function(features(texts(examples)))
-        ends = np.cumsum([len(example.choices) for example in examples])
-        return [{"logits": part} for part in np.split(scores, ends[:-1])]
-
-    return answer
-
-
-def tag_model(train: Sequence[Example]) -> Callable[[Sequence[Example]], Outputs]:
-    """A model of a tag a word."""
-    vectorizer = DictVectorizer()
-    found = vectorizer.fit_transform([f for e in train for f in word_features(e.words)])
-    model = fit_classes(
-        side_by_side([found]), [tag for example in train for tag in example.label], cost=0.1
-    )
-
-    def answer(examples):
-        found = [f for example in examples for f in word_features(example.words)]
-        numbers = model.predict(side_by_side([vectorizer.transform(found)]))
-        ends = np.cumsum([len(example.words) for example in examples])
-        parts = np.split(numbers, ends[:-1])
-        return [{"tags": part, "probabilities": np.ones((len(part), 1))} for part in parts]
-
-    return answer
-
-
-MODELS: Mapping[str, Callable[[Sequence[Example]], Callable[[Sequence[Example]], Outputs]]] = {
-    "classification": class_model,
-    "word_pair": class_model,
-    "regression": number_model,
-    "choice": choice_model,
-    "tagging": tag_model,
-}
-"""By the kind of task."""
-
-
-class NGrams:
-    """Texts or pairs to tf-idf features, learned from those of train."""
-
-    def __init__(self, texts: Sequence[Sequence[str]]):
-        columns = self._columns(texts)
-        self._vectorizers = [
-            TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
-            for _ in columns
-        ]
-        pairs = zip(self._vectorizers, columns)
-        self.train = side_by_side([of.fit_transform(column) for of, column in pairs])
-
-    def __call__(self, texts: Sequence[Sequence[str]]) -> Any:
-        columns = zip(self._vectorizers, self._columns(texts))
-        return side_by_side([of.transform(column) for of, column in columns])
-
-    def _columns(self, texts: Sequence[Sequence[str]]) -> list[list[str]]:
-        columns = [list(column) for column in zip(*texts)]
-        if len(columns) == 2:
-            words = [[set(text.lower().split()) for text in column] for column in columns]
-            columns.append([" ".join(sorted(a & b)) or "none" for a, b in zip(*words)])
-        return columns
-
-
-def side_by_side(features: Sequence[Any]) -> scipy.sparse.csr_matrix:
-    """Sparse features in one matrix, with the short indices that liblinear needs."""
-    found = scipy.sparse.csr_matrix(scipy.sparse.hstack(features))
-    found.indices, found.indptr = found.indices.astype("int32"), found.indptr.astype("int32")
+    A model is trained once for all runs on the same examples: the cache keeps its scores.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for name, (task, data) in tasks.items():
+        for split, scores in linear_of_task(task, data).items():
+            of_task = {f"{name}/{metric}": value for metric, value in scores.items()}
+            found[split] = found.get(split, {}) | of_task
     return found
 
 
-def fit_classes(features, labels: Sequence[int], cost: float = 1.0):
-    """A linear SVM; if there is one class only, a model that always answers it."""
-    if len(set(labels)) == 1:
-        return DummyClassifier().fit(features, labels)
-    return LinearSVC(C=cost).fit(features, labels)
+def linear_of_task(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
+    """Split -> the scores of a task's linear model."""
+    text = repr((task.kind, task.metrics, data.labels, data.examples))
+    digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    path = cache_directory() / "linear" / f"{digest}.json"
+    if not path.exists():
+        from bertlab.transfer.linear import linear_scores  # scikit-learn takes a second to import
 
-
-def word_features(words: Sequence[str]) -> list[dict[str, Any]]:
-    """The features of each word of a sentence."""
-    lower = ["<s>"] * REACH + [word.lower() for word in words] + ["</s>"] * REACH
-    found = []
-    for at, word in enumerate(words):
-        own = lower[at + REACH]
-        features = {"upper": word[0].isupper(), "digit": any(map(str.isdigit, word))}
-        features |= {"all upper": word.isupper(), "hyphen": "-" in word}
-        for size in range(1, AFFIX + 1):
-            features |= {f"prefix {size}": own[:size], f"suffix {size}": own[-size:]}
-        for distance in range(-REACH, REACH + 1):
-            features[f"word {distance}"] = lower[at + REACH + distance]
-        found.append(features)
-    return found
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, linear_scores(task, data))
+    return read_json(path)

@@ -27,6 +27,7 @@ from bertlab.train.loop import Experiment
 from bertlab.train.phases import Phase, weights_of
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.state import parameter_name
+from bertlab.transfer.baselines import outcome
 from bertlab.transfer.batches import Batches, joined
 from bertlab.transfer.features import WORD_VECTORS
 from bertlab.transfer.heads import LANGUAGE_MODEL, AuxiliaryLanguageModel, TaskHead
@@ -39,7 +40,7 @@ from bertlab.transfer.load import (
     merged_params,
     run_config,
 )
-from bertlab.transfer.scoring import Scores, Tasks, outcome
+from bertlab.transfer.scoring import Scores, Tasks
 from bertlab.transfer.stored import with_stored_states
 from bertlab.transfer.tasks import SPLITS, TaskData
 from bertlab.transfer.word_vectors import WordVectors, word_vectors

@@ -1,13 +1,10 @@
 """From a head's outputs to predictions, and from predictions to the task's metrics."""
 
-import itertools
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab.files import json_line
@@ -17,7 +14,6 @@ from bertlab.train.sharding import build_mesh, put_batch, replicated
 from bertlab.transfer.batches import Batch, by_row
 from bertlab.transfer.kinds import find_kind
 from bertlab.transfer.kinds.base import Line, Outputs, TaskRows
-from bertlab.transfer.kinds.texts import OneClass
 from bertlab.transfer.scorers import METRICS
 from bertlab.transfer.tasks import Task, TaskData
 
@@ -121,42 +117,3 @@ def score_lines(task: Task, data: TaskData, lines: Sequence[Line]) -> dict[str, 
     }
     metrics = [*task.metrics, *(["accuracy"] if task.kind == "tagging" else [])]
     return {name: float(METRICS[name](*sides, *more.get(name, ()))) for name in metrics}
-
-
-def most_frequent(tasks: Tasks, split: str) -> dict[str, float]:
-    """The scores of always answering the most frequent class of train, for tasks with one class a
-    text or word."""
-    found = {}
-    for name, (task, data) in tasks.items():
-        kind, examples = find_kind(task.kind), data.examples[split]
-        labels = [example.label for example in data.examples["train"]]
-        if task.kind == "tagging":
-            number = Counter(itertools.chain.from_iterable(labels)).most_common(1)[0][0]
-            sizes = [len(example.words) for example in examples]
-            outputs = [
-                {"tags": np.full(size, number), "probabilities": np.ones((size, 1))}
-                for size in sizes
-            ]
-        elif isinstance(kind, OneClass) and task.kind != "candidate":
-            number = Counter(labels).most_common(1)[0][0]
-            outputs = [{"logits": np.eye(number + 1)[number]}] * len(examples)
-        else:
-            continue
-        lines = kind.predict(examples, data.names, outputs, None, None)
-        scores = score_lines(task, data, lines)
-        found |= {f"{name}/{metric}": value for metric, value in scores.items()}
-    return found
-
-
-def outcome(tasks: Tasks, cut: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[str, Any]:
-    """What result.json has of a transfer beside its metrics; `cut`: by split and task."""
-    unseen = {
-        split: {name: n for name, (_, data) in tasks.items() if (n := data.count_unseen(split))}
-        for split in ("valid", "test")
-    }
-    frequent = {split: most_frequent(tasks, split) for split in ("valid", "test")}
-    return {
-        "cut": cut,
-        "unseen_tags": {split: counts for split, counts in unseen.items() if counts},
-        "most_frequent": {split: scores for split, scores in frequent.items() if scores},
-    }

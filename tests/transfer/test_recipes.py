@@ -56,5 +56,6 @@ def test_a_recipe_learns(recipe, family, kind, settings, runs, folder, tmp_path)
     result = finetune(runs(family), task, tmp_path / "out", recipe, **settings)
     assert result["metrics"]["test"]["half/accuracy"] > 0.8
     assert 0.3 < result["most_frequent"]["test"]["half/accuracy"] < 0.7
+    assert result["linear"]["test"]["half/accuracy"] > 0.8
     right = [line["predicted"] == line["gold"] for line in predictions(tmp_path / "out")]
     assert len(right) == 40

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from bertlab.transfer.baselines import most_frequent
 from bertlab.transfer.examples import Answer, Example
 from bertlab.transfer.kinds import KINDS
-from bertlab.transfer.scoring import most_frequent
 from bertlab.transfer.tasks import Task, TaskData
 
 SETTINGS = SimpleNamespace(n_best=20, max_answer_length=30)

@@ -1,10 +1,10 @@
-"""The linear baselines find what is planted in words, pairs, choices, numbers and tags."""
+"""The linear models find what is planted in words, pairs, choices, numbers and tags."""
 
 import numpy as np
 import pytest
 
-from bertlab.transfer.baselines import linear_scores
 from bertlab.transfer.examples import Example
+from bertlab.transfer.linear import linear_scores
 from bertlab.transfer.tasks import Task, TaskData
 
 WORDS = [f"{a}{b}{c}" for a in "bdfg" for b in "aeiou" for c in "nr"]
