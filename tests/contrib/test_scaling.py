@@ -26,8 +26,8 @@ def write_study(folder, noise=0.0, odd=(), sizes=SIZES, tokens=TOKENS):
     rng, runs = np.random.default_rng(0), []
     for number, (name, size, budget) in enumerate(itertools.product(LAWS, sizes, tokens)):
         labels = {"objective": name, "size": f"{size:g}", "budget": f"{budget:g}", "seed": "1"}
-        run = {"name": f"r{number}", "variant": name, "labels": labels, "config": "", "shares": {}}
-        runs.append(run | {"adapt": {}, "downstream": {}, "averages": []})
+        run = {"name": f"r{number}", "variant": name, "labels": labels, "config": ""}
+        runs.append(run | {"overrides": {}, "downstream": {}})
         loss = float(LAWS[name].loss(size, budget)) * math.exp(noise * rng.normal())
         loss *= 1.5 if number in odd else 1
         directory = folder / f"r{number}"
