@@ -20,11 +20,12 @@ test: $(VENV)/.installed-test
 test-slow: $(VENV)/.installed-test
 	$(PYTEST) -m "slow and not nightly"
 
-# One more study, family or notebook of each kind, and contrib.
-test-nightly: $(VENV)/.installed-test
+# One more study, family or notebook of each kind, contrib, and more models of parity.
+test-nightly: $(VENV)-parity/.installed
 	$(PYTEST) -m nightly
+	JAX_PLATFORMS=cpu $(VENV)-parity/bin/python -m pytest -n 2 -m nightly tests/parity
 
-# Compares bertlab with PyTorch, transformers, gensim and fastai on the same weights, in a separate
+# Compares bertlab with PyTorch, transformers, and gensim on the same weights, in a separate
 # environment that sees the packages of .venv.
 parity: $(VENV)-parity/.installed
 	JAX_PLATFORMS=cpu $(VENV)-parity/bin/python -m pytest -n 2 --dist worksteal -m "not nightly" tests/parity

@@ -1,7 +1,6 @@
 """DeBERTa's disentangled positions (He et al. 2021, equation 4), of its second and third versions.
 
-    --config.model.position_encoding=bertlab.contrib.disentangled:Disentangled \
-    --config.model.position_buckets=256
+    --config.model.position_encoding=bertlab.contrib.disentangled:Disentangled
 
 The score of query i and key j is
 

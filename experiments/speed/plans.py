@@ -2,8 +2,8 @@
 
     python experiments/speed/plans.py [WORD ...]
 
-compiles the rows of which plans.json has no record, all or those whose names contain each WORD, adds
-each when it is done, and prints the table. TPU slices need `jax[tpu]`, the H100 `jax[cuda13]`; each
+compiles the rows that plans.json lacks, all or those whose names contain each WORD, adds each
+when it is done, and prints the table. TPU slices need `jax[tpu]`, the H100 `jax[cuda13]`; each
 row takes minutes on one core. A row that does not fit its device has the compiler's reason.
 """
 
