@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from bertlab.studies.records import COSTS, Record, Results, read, unpack
+from bertlab.studies.records import BASELINES, COSTS, Record, Results, read, unpack
 from bertlab.studies.runs import RunSpec
 
 NUMBERS = ("value", "parameters", "step", *COSTS, "transfer_flops", "transfer_seconds")
@@ -20,12 +20,12 @@ def load(path: str | Path) -> pd.DataFrame:
     """The scores: one row a number.
 
     Columns: `run`, `variant` (labels but the seeds' and the selected axes'), one of labels for each
-    axis, `stage` ("pretrain", "evaluate", "finetune", or "most_frequent": what always giving the
-    most frequent answer scores), `task` (of an evaluation the file that was scored, "" for the held
-    out text), `split`, `metric`, `value`; what the run's pretraining cost: `parameters`, `step`,
-    `tokens`, `supervised` (predicted positions), `flops`, `seconds`; what adapting and fine-tuning
-    cost: `transfer_flops`, `transfer_seconds` (NaN for a pretraining); and `data_hash` of the
-    stage's batches. Unfinished stages have no rows.
+    axis, `stage` ("pretrain", "evaluate", "finetune"; "most_frequent": what always giving the most
+    frequent answer scores; "linear": a linear model of the same labels), `task` (of an evaluation
+    the file that was scored, "" for the held out text), `split`, `metric`, `value`; what the run's
+    pretraining cost: `parameters`, `step`, `tokens`, `supervised` (predicted positions), `flops`,
+    `seconds`; what adapting and fine-tuning cost: `transfer_flops`, `transfer_seconds` (NaN for a
+    pretraining); and `data_hash` of the stage's batches. Unfinished stages have no rows.
     """
     return scores(read(path)).copy()
 
@@ -67,7 +67,8 @@ def _measured(results: Results, run: RunSpec) -> Iterator[tuple[str, str, str, R
             yield "evaluate", "" if text == "test" else text, "test", record, metrics
     for task in run.downstream:
         if record := results.stage(run, "finetune", task):
-            for stage, key in (("finetune", "scores"), ("most_frequent", "most_frequent")):
+            for stage in ("finetune", *BASELINES):
+                key = "scores" if stage == "finetune" else stage
                 for split, metrics in record.get(key, {}).items():
                     yield stage, task, split, record, metrics
 

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from bertlab.results import run_labels, scores
 from bertlab.studies import statistics
-from bertlab.studies.records import Record, Results
+from bertlab.studies.records import Record, Results, unpack
 from bertlab.transfer.tasks import find_task
 
 ALPHA = 0.05
@@ -21,7 +22,7 @@ CODE_LENGTH = "bits_per_byte"  # what metrics of an evaluation begin with that a
 PERCENT = ("accuracy", "f1", "exact_match", "precision", "recall")
 PERCENT += ("matthews", "spearman", "pearson")
 DIFFERENCE = ["variant", "other", "mean", "low", "high", "seeds", "p", "decided"]
-DIFFERENCE += ["published", "source", "verdict"]
+DIFFERENCE += ["sentences", "published", "source", "verdict"]
 
 
 class Measure(NamedTuple):
@@ -122,11 +123,16 @@ def score_table(results: Results, measure: Measure) -> pd.DataFrame:
     """Test scores at the selected labels, [seeds, variants]; NaN where a run has none."""
     frame = selected_scores(results, measure)
     frame = frame[frame["split"] == "test"]
+    frame = frame.assign(seed=seed_labels(results, frame))
+    table = frame.pivot_table("value", "seed", "variant", sort=False)
+    return table.reindex(columns=[name for name in variants(results) if name in table])
+
+
+def seed_labels(results: Results, frame: pd.DataFrame) -> pd.Series | str:
+    """The pretraining seed of each row; without any, the fine-tuning seed."""
     axes = results.study["seed_axes"]
     seeds = [axis for axis in axes if not axis.startswith("finetune.")] or axes
-    index = frame[seeds].agg(" ".join, axis=1) if seeds else ""
-    table = frame.assign(seed=index).pivot_table("value", "seed", "variant", sort=False)
-    return table.reindex(columns=[name for name in variants(results) if name in table])
+    return frame[seeds].agg(" ".join, axis=1) if seeds else ""
 
 
 def incomparable(results: Results, measure: Measure) -> dict[str, str]:
@@ -154,10 +160,12 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
     variant minus the first one. Pairs with too few seeds are left out.
 
     Columns: `variant`, `other`, `mean`, `low`, `high` (the 95 % interval), `seeds` (pairs; 0 for
-    independent samples), `p` (Holm's, over the claims or the contrasts), `decided`, and of claims
-    `published`, `source` and `verdict`.
+    independent samples), `p` (Holm's, over the claims or the contrasts), `decided`, `sentences` (of
+    the test set, if they are drawn as the seeds are), and of claims `published`, `source` and
+    `verdict`.
     """
     table, claims = score_table(results, measure), claims_about(results, measure)
+    items = sentence_scores(results, measure)
     contrasts = [tuple(pair) for pair in results.study["contrasts"]]
     if not (results.study["claims"] or contrasts):
         contrasts = [(name, table.columns[0]) for name in table.columns[1:]]
@@ -166,7 +174,7 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
         tests = {}
         for pair in family:
             if set(pair) <= set(table):
-                tests[pair] = statistics.compare(*(table[name].dropna() for name in pair))
+                tests[pair] = compare(table, items, pair)
         tests = {pair: test for pair, test in tests.items() if test is not None}
         corrected = statistics.holm([test.p for test in tests.values()])
         for ((variant, other), test), p in zip(tests.items(), corrected):
@@ -175,9 +183,45 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
                 agrees = (test.mean > 0) == measure.higher_is_better
                 verdict = "undecided" if p >= ALPHA else "agrees" if agrees else "contradicts"
             row = [variant, other, test.mean, test.low, test.high, test.pairs, p, p < ALPHA]
-            row += [claim.get("published", ""), claim.get("source", ""), verdict]
+            row += [test.items, claim.get("published", ""), claim.get("source", ""), verdict]
             found.setdefault((variant, other), row)
     return pd.DataFrame(found.values(), columns=DIFFERENCE)
+
+
+def compare(
+    table: pd.DataFrame, items: Mapping[str, pd.DataFrame], pair
+) -> statistics.TTest | None:
+    """A pair's test: over seeds and test sentences if both variants have these, else over seeds."""
+    if set(pair) <= items.keys():
+        ours, theirs = (items[name] for name in pair)
+        seeds = ours.index.intersection(theirs.index)
+        if len(seeds) > 1:
+            return statistics.compare_items((ours.loc[seeds] - theirs.loc[seeds]).to_numpy())
+    return statistics.compare(*(table[name].dropna() for name in pair))
+
+
+def sentence_scores(results: Results, measure: Measure) -> dict[str, pd.DataFrame]:
+    """Variant -> scores of test sentences, [seeds, sentences], the mean of which is the score.
+
+    Variants of which a run lacks them, or whose metric is no mean over items, are left out.
+    """
+    frame, found, lacking = selected_scores(results, measure), {}, set()
+    frame = frame[frame["split"] == "test"].assign(seed=seed_labels(results, frame))
+    for row in frame.dropna(subset="value").to_dict("records"):
+        record = results.stage(results.runs[row["run"]], "finetune", measure.task) or {}
+        packed = record.get("correct", {}).get("test", {})
+        if "sizes" not in packed or abs(unpack(packed).mean() - row["value"]) > 1e-6:
+            lacking.add(row["variant"])
+            continue
+        starts = np.cumsum([0, *packed["sizes"][:-1]])
+        right = np.add.reduceat(unpack(packed).astype(float), starts)
+        scaled = right * len(starts) / packed["items"]
+        found.setdefault(row["variant"], []).append(pd.Series(scaled, name=row["seed"]))
+    return {
+        variant: pd.DataFrame(rows).groupby(level=0, sort=False).mean()
+        for variant, rows in found.items()
+        if variant not in lacking
+    }
 
 
 def claims_about(results: Results, measure: Measure) -> dict[tuple[str, str], Mapping[str, Any]]:

@@ -27,12 +27,13 @@ from bertlab.transfer.scorers import normalize_answer
 
 COSTS = ("tokens", "supervised", "flops", "seconds")  # cumulative, in every line of metrics.jsonl
 SUFFIX = ".jsonl.zst"
+BASELINES = ("most_frequent", "linear")  # of a fine-tuning's labels (bertlab.transfer.baselines)
 
 Record = dict[str, Any]
 """A stage: `run`, `stage` ("pretrain", "adapt", "finetune"), `task` ("" for a pretraining),
 `config` (flat), `environment`, `finished`, `step`, `parameters`, the `COSTS`, `data_hash`, `scores`
 (split -> metric -> value), `curve` (lines of metrics.jsonl), `correct` (split -> packed bits), and
-where the run has them `evaluation` (evaluation.json), `cut` and `most_frequent`."""
+where the run has them `evaluation` (evaluation.json), `cut`, `most_frequent` and `linear`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,14 +138,12 @@ def read_stage(path: Path, run: str, stage: str, task: str = "") -> Record:
     directory = RunDirectory(path)
     result, config = directory.read("result", {}), directory.read("config", {})
     hashes, curve = result.get("data_hash", ""), directory.metrics()
-    scores, frequent = result.get("metrics", {}), result.get("most_frequent", {})
+    tables = {name: result.get(name, {}) for name in ("metrics", *BASELINES)}
     if stage == "finetune":
-        scores, frequent = (
-            {split: own_names(config, of) for split, of in table.items()}
-            for table in (scores, frequent)
-        )
+        for table in tables.values():
+            table.update({split: own_names(config, of) for split, of in table.items()})
         curve = [own_names(config, line) for line in curve]
-    optional = {"cut": result.get("cut"), "most_frequent": frequent}
+    optional = {"cut": result.get("cut"), **{name: tables[name] for name in BASELINES}}
     optional["evaluation"] = directory.read("evaluation")
     return {
         "run": run,
@@ -155,7 +154,7 @@ def read_stage(path: Path, run: str, stage: str, task: str = "") -> Record:
         "finished": bool(result),
         **{key: result.get(key) for key in ("step", "parameters", *COSTS)},
         "data_hash": hashes if isinstance(hashes, str) else " ".join(map(str, hashes)),
-        "scores": scores,
+        "scores": tables["metrics"],
         "curve": curve,
         "correct": correctness(directory.path / "predictions"),
         **{key: value for key, value in optional.items() if value},
@@ -171,7 +170,7 @@ def own_names(config: Mapping[str, Any], metrics: Mapping[str, float]) -> dict[s
 
 
 def correctness(folder: Path) -> dict[str, Any]:
-    """Split -> packed correctness of a fine-tuning's predictions."""
+    """Split -> packed correctness of a fine-tuning's predictions, and how many marks each has."""
     found = {}
     for path in sorted(folder.glob("*.jsonl")):
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -183,7 +182,8 @@ def correctness(folder: Path) -> dict[str, Any]:
         ]
         if items:
             digest = hashlib.blake2b("\n".join(items).encode(), digest_size=8).hexdigest()
-            found[path.stem] = pack(list(itertools.chain(*marks)), digest)
+            sizes = [len(of) for of in marks if of]
+            found[path.stem] = pack(list(itertools.chain(*marks)), digest) | {"sizes": sizes}
     return found
 
 

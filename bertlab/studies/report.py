@@ -18,7 +18,11 @@ from bertlab.studies import comparisons, doctor, plots, tables
 from bertlab.studies.records import SUFFIX, Results, write_published
 
 NONE = "–"
-FREQUENT = "always the most frequent answer"
+BASELINES = {
+    "most_frequent": "always the most frequent answer",
+    "linear": "a linear model on n-grams, same labels",
+}
+"""What scores are compared with, and how a table names it."""
 
 
 def write_report(results: Results, folder: Path) -> list[Path]:
@@ -81,6 +85,7 @@ def render(results: Results, markup: str, figures: Mapping[str, str]) -> str:
         findings=[text for _, text in doctor.examine(results)],
         differences=differences.to_dict("records"),
         decided=decided.sort_values("mean", key=abs, ascending=False).to_dict("records"),
+        below=tables.below_linear(results),
         scores=score_table(results),
         difference_table=difference_table(differences),
         selected=selected_table(results),
@@ -95,18 +100,19 @@ def score_table(results: Results) -> pd.DataFrame:
     """A row a variant: its scores, with the published ones in further columns."""
     summary, published = tables.summary(results), results.study.get("published")
     rows = published["rows"] if published else {}
-    names = list(dict.fromkeys([*comparisons.variants(results), *rows, FREQUENT]))
+    names = list(dict.fromkeys([*comparisons.variants(results), *rows, *BASELINES.values()]))
     columns = {"seeds": summary.groupby("variant")["seeds"].max().astype(str).to_dict()}
     for measure in comparisons.measures(results):
         own = summary[(summary["task"] == measure.task) & (summary["metric"] == measure.metric)]
-        frequent = comparisons.values_of(results, measure, "most_frequent").query("split == 'test'")
         cells = {row.variant: _number(row.mean, measure, row.sd) for row in own.itertuples()}
-        cells[FREQUENT] = _number(frequent["value"].mean(), measure)
+        for stage, name in BASELINES.items():
+            cells[name] = _number(tables.baseline(results, measure, stage), measure)
         percent = " (%)" if measure.scale[0] == 100 else ""
         name = f"{measure.task} {measure.metric}{percent}".strip()
         columns[name.replace("bits_per_byte/", "")] = cells
-    if all(cells.get(FREQUENT, NONE) == NONE for cells in columns.values()):
-        names.remove(FREQUENT)
+    for name in BASELINES.values():
+        if all(cells.get(name, NONE) == NONE for cells in columns.values()):
+            names.remove(name)
     for number, name in enumerate(published["columns"] if published else ()):
         columns[f"published: {name}"] = {variant: of[number] for variant, of in rows.items()}
     return _cells(pd.DataFrame(columns, index=names, dtype=object))

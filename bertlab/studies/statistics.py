@@ -10,10 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-import scipy.optimize
 import scipy.stats
 from jaxtyping import Float
-from scipy.special import digamma, polygamma
 from statsmodels.stats.multitest import multipletests
 
 # Scores are computed in float32: differences that vary by less than this share of the scores, such
@@ -31,6 +29,7 @@ class TTest:
         low, high: The 95 % interval; NaN if nothing varies, since no spread can be estimated.
         p: Two-sided, of no difference.
         pairs: Seeds with a score of both; 0 for independent samples.
+        items: Of the test set, if they are drawn too (`compare_items`).
     """
 
     mean: float
@@ -39,6 +38,7 @@ class TTest:
     high: float
     p: float
     pairs: int
+    items: int = 0
 
 
 def compare(first: pd.Series, second: pd.Series) -> TTest | None:
@@ -103,45 +103,12 @@ def compare_items(differences: Float[np.ndarray, "P N"]) -> TTest:
     )
     variance = max(shares.sum(), shares.max())
     if variance <= 0:
-        return TTest(mean, 0.0, math.nan, math.nan, 1.0 if mean == 0 else 2 / 2**seeds, seeds)
+        p = 1.0 if mean == 0 else 2 / 2**seeds
+        return TTest(mean, 0.0, math.nan, math.nan, p, seeds, items)
     freedom = variance**2 / (shares**2 / [seeds - 1, items - 1, (seeds - 1) * (items - 1)]).sum()
-    return t_test(mean, by_seed.std(ddof=1), variance, freedom, seeds)
-
-
-def moderated(samples: Sequence[Float[np.ndarray, "n"]]) -> list[TTest]:
-    """Student's t of several differences, whose variances are drawn towards a common one.
-
-    With three seeds a variance is known badly, and those of one task are alike. The common
-    variance and its weight are fitted to the logarithms of all variances by their mean and spread
-    (Smyth 2004, "limma", sections 4 and 6.2).
-
-    Args:
-        samples: seeds' differences of each pair, of one size n.
-    """
-    count, number = len(samples[0]), len(samples)
-    freedom, variances = count - 1, np.array([np.var(sample, ddof=1) for sample in samples])
-    logs = np.log(variances) - digamma(freedom / 2) + np.log(freedom / 2)
-    spread = logs.var(ddof=1) - polygamma(1, freedom / 2)
-    if spread > 0:
-        half = scipy.optimize.brentq(lambda x: polygamma(1, x) - spread, 1e-6, 1e9)
-        common, weight = np.exp(logs.mean() + digamma(half) - np.log(half)), 2 * half
-        drawn = (weight * common + freedom * variances) / (weight + freedom)
-    else:  # they differ by no more than chance
-        weight, drawn = math.inf, np.full(number, np.exp(logs.mean()))
-    # Not more than all samples together have.
-    freedom = min(freedom + weight, number * freedom)
-    return [
-        t_test(np.mean(sample), np.std(sample, ddof=1), variance / count, freedom, count)
-        for sample, variance in zip(samples, drawn)
-    ]
-
-
-def t_test(mean: float, sd: float, variance: float, freedom: float, pairs: int) -> TTest:
-    """Student's, of a mean with a variance and its degrees of freedom."""
-    error = math.sqrt(variance)
-    half = scipy.stats.t.ppf(0.975, freedom) * error
-    p = 2 * scipy.stats.t.sf(abs(mean) / error, freedom)
-    return TTest(mean, sd, mean - half, mean + half, p, pairs)
+    half = scipy.stats.t.ppf(0.975, freedom) * math.sqrt(variance)
+    p = 2 * scipy.stats.t.sf(abs(mean) / math.sqrt(variance), freedom)
+    return TTest(mean, by_seed.std(ddof=1), mean - half, mean + half, p, seeds, items)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

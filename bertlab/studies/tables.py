@@ -6,6 +6,7 @@ import pandas as pd
 
 from bertlab.results import curves, scores
 from bertlab.studies import comparisons
+from bertlab.studies.comparisons import Measure
 from bertlab.studies.records import COSTS, Results
 
 
@@ -25,6 +26,22 @@ def summary(results: Results) -> pd.DataFrame:
         frame["chosen"] = frame["variant"].map(chosen)
         frames.append(frame.assign(task=measure.task, metric=measure.metric))
     return pd.concat(frames[1:] or frames, ignore_index=True)
+
+
+def baseline(results: Results, measure: Measure, stage: str) -> float:
+    """The mean test score of "most_frequent" or "linear" over runs; NaN where none has it."""
+    values = comparisons.values_of(results, measure, stage)
+    return values.loc[values["split"] == "test", "value"].mean()
+
+
+def below_linear(results: Results) -> list[str]:
+    """The tasks on which no variant's mean is above a linear model of the same labels."""
+    found = []
+    for measure in comparisons.measures(results):
+        best = comparisons.score_table(results, measure).mean().max()
+        if best <= baseline(results, measure, "linear"):
+            found.append(measure.task)
+    return found
 
 
 def differences(results: Results) -> pd.DataFrame:

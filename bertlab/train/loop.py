@@ -140,9 +140,7 @@ def run(
         log.begin_phase(experiment.phase(latest or 0))
         if latest is None and steps:
             evaluate("valid", 0, state)
-        for phase in experiment.phases:
-            if int(state.step) >= phase.end:
-                continue
+        for phase in [phase for phase in experiment.phases if phase.end > (latest or 0)]:
             log.begin_phase(phase)
             state = train_phase(config, phase, optimizer, mesh, state, every, stop)
             if int(state.step) < phase.end:

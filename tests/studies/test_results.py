@@ -3,6 +3,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
+from statsmodels.formula.api import ols
+from statsmodels.stats.anova import anova_lm
 
 from bertlab import results
 from bertlab.errors import UserError
@@ -133,15 +136,21 @@ def test_each_kind_of_prediction_is_marked(tmp_path):
 
 def test_the_report_prints_what_the_table_holds(study, tmp_path):
     found = tables.differences(read(study)).iloc[0]
-    # Selected on valid: MLM at 0.001 (test 0.60, 0.62, 0.64), LTR at 0.1 (0.58 three times).
-    differences = np.array([2.0, 4.0, 6.0])
-    error = differences.std(ddof=1) / np.sqrt(3)
-    np.testing.assert_allclose(found["mean"], 4.0)
-    np.testing.assert_allclose([found["low"], found["high"]], 4 + error * 4.3026527 * np.r_[-1, 1])
+    # Selected on valid: MLM at 0.001 (test 0.60, 0.62, 0.64), LTR at 0.1 (0.58 three times). So
+    # LTR is wrong and MLM right in one, two and three of 50 items.
+    np.testing.assert_allclose([found["mean"], found["sentences"]], [4.0, 50])
+    right = pd.DataFrame([[1, 0, 0], [1, 1, 0], [1, 1, 1]], dtype=float)
+    table = pd.concat([right, pd.DataFrame(np.zeros((3, 47)))], axis=1, ignore_index=True)
+    melted = table.reset_index().melt("index").rename(columns={"index": "seed", "variable": "item"})
+    anova = anova_lm(ols("value ~ C(seed) + C(item)", melted).fit())
+    shares = anova["mean_sq"].to_numpy() * [1, 1, -1] / 150
+    freedom = shares.sum() ** 2 / (shares**2 / anova["df"]).sum()
+    half = 100 * np.sqrt(shares.sum()) * scipy.stats.t.ppf(0.975, freedom)
+    np.testing.assert_allclose([found["low"], found["high"]], [4 - half, 4 + half])
     report.write_report(read(study), tmp_path)
     for name in ("report.html", "report.md"):
         text = (tmp_path / name).read_text()
-        assert "+4.0 (\N{MINUS SIGN}1.0 to 9.0)" in text
+        assert "+4.0 (\N{MINUS SIGN}1.2 to 9.2)" in text and "and test sentences" in text
         assert "62.0 ± 2.0" in text and "58.0 ± 0.0" in text and "84.0" in text
         assert "3.200" in text  # MLM's held-out loss
 
@@ -178,3 +187,15 @@ def test_committed_studies_have_the_means_of_the_pages_that_they_replace():
     frame = results.load(folder / "one_scale_tiny_wikipedia")
     bits = frame[frame["metric"] == "bits_per_byte/left-to-right"].groupby("variant")["value"]
     assert round(bits.mean()["left to right"], 3) == 2.003
+
+
+def test_a_page_says_first_that_a_linear_model_is_better(tmp_path):
+    folder = write_study(tmp_path)
+    assert tables.below_linear(read(folder)) == []
+    for path in folder.glob("*/finetune/colours/result.json"):
+        edit(path, lambda of: of["linear"]["test"].update({"colours/accuracy": 0.95}))
+    assert tables.below_linear(read(folder)) == ["colours"]
+    report.write_report(read(folder), tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert "| a linear model on n-grams, same labels | – | 95.0 |" in text
+    assert text.index("No model here is better than a linear model") < text.index("differences.png")

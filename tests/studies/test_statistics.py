@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from bertlab.studies.statistics import compare, compare_items, holm, moderated
+from bertlab.studies.statistics import compare, compare_items, holm
 
 ONE, TWO = pd.Series([0.5, 0.6, 0.8], [1, 2, 3]), pd.Series([0.4, 0.6, 0.6], [1, 2, 3])
 
@@ -71,27 +71,3 @@ def test_items_that_do_not_differ_leave_students_t_of_the_seeds():
     found = compare_items(np.repeat(by_seed[:, None], 50, axis=1))
     plain = compare(pd.Series(by_seed), pd.Series(np.zeros(3)))
     np.testing.assert_allclose([found.low, found.high, found.p], [plain.low, plain.high, plain.p])
-
-
-def test_moderated_intervals_are_narrower_and_cover_what_they_say():
-    rng, rounds, pairs, seeds = np.random.default_rng(1), 200, 12, 3
-    covered, widths = [], []
-    for _ in range(rounds):
-        deviations = np.sqrt(6 / rng.chisquare(6, pairs))
-        samples = rng.normal(0, deviations[:, None], (pairs, seeds))
-        plain = 2 * scipy.stats.t.ppf(0.975, 2) * samples.std(axis=1, ddof=1) / math.sqrt(3)
-        for found, plain_width in zip(moderated(samples), plain):
-            covered.append(found.low < 0 < found.high)
-            widths.append([found.high - found.low, plain_width])
-    assert 0.92 < np.mean(covered) < 0.97
-    moderated_width, plain_width = np.mean(widths, axis=0)
-    assert moderated_width < 0.65 * plain_width
-
-
-def test_equal_variances_are_pooled():
-    samples = np.array([[1.0, 2.0, 3.0], [11.0, 10.0, 9.0], [0.0, 1.0, -1.0]])
-    for found, mean in zip(moderated(samples), (2, 10, 0)):
-        assert found.mean == mean and found.sd == 1
-        # exp of the mean of log s^2 corrected for 2 degrees of freedom, over 6.
-        half = scipy.stats.t.ppf(0.975, 6) * math.sqrt(math.exp(np.euler_gamma) / 3)
-        assert found.high - mean == pytest.approx(half)
