@@ -15,8 +15,8 @@ DEFAULTS = dict(
         # pydocs, text:GLOB, files:GLOB (a document per file), splits:FOLDER (published files of
         # train, valid and test), tfds:NAME or synthetic
         corpus="pydocs",
-        # segment_pair, full_sentences, sentence_pair, doc_sentences, stream, cooccurrence: how
-        # documents become rows (bertlab/data/formats)
+        # segment_pair, full_sentences, sentence_pair, doc_sentences, sentences, stream,
+        # cooccurrence: how documents become rows (bertlab/data/formats)
         format="segment_pair",
         seq_len=128,  # tokens per row
         batch_size=32,  # rows per batch
@@ -141,6 +141,7 @@ DEFAULTS = dict(
         use_bias=placeholder(bool),  # biases in dense layers and norms
         # learned, sinusoidal, rotary, relative, none or module:Class: positions
         position_encoding=placeholder(str),
+        position_buckets=placeholder(int),  # of a module:Class that has them
         position_offset=placeholder(int),  # first row of the position table in use (RoBERTa: 2)
         rotary_base=placeholder(float),  # base of the rotary angles
         rotary_base_local=placeholder(float),  # base of the rotary angles in local layers

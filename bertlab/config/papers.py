@@ -89,28 +89,10 @@ AWD_LSTM_PENN_TREEBANK: Settings = {
     "model.hidden_dropout": 0.25,
 }
 
-# AnswerDotAI/ModernBERT, yamls/modernbert/modernbert-base-pretrain.yaml; the base size. Its weight
-# decay of 1e-5 does not fall with the rate as ours does, so it is none of these.
-MODERN: Settings = {
-    "data.seq_len": 1024,
-    "data.batch_size": 4608,
-    "data.tokenizer.vocab_size": 50_368,
-    "optimizer.learning_rate": 8e-4,
-    "optimizer.b2": 0.98,
-}
-
 SIZES: Mapping[tuple[str, str], Settings] = {
-    # google-research/bert README (Turc et al. 2019) has no batch, steps and rate of these sizes.
-    **{
-        ("bert", size): {key: BERT[key] for key in BERT if key.startswith("data.tokenizer.")}
-        for size in ("tiny", "mini", "small", "medium")
-    },
     **{("bert", size): BERT for size in ("base", "large")},
     ("gpt", "gpt1"): GPT,
     **{("gpt", size): GPT2 for size in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")},
-    ("modern", "base"): MODERN,
-    # Warner et al. 2024, section 2.2; the other values of this size are not verified.
-    ("modern", "large"): {"optimizer.learning_rate": 5e-4},
     **{
         ("elmo", size): {**ELMO, "model.token_encoder": "characters"}
         for size in ("small", "medium", "original")

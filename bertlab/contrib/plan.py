@@ -45,7 +45,6 @@ from bertlab.data.formats import row_length
 from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
 from bertlab.files import write_json
-from bertlab.objectives.flops import step_costs
 from bertlab.studies.equal import made_up_program, predictions
 from bertlab.train.build import build_phases
 from bertlab.train.optimizers import build_optimizer
@@ -58,20 +57,19 @@ ROWS = 8
 
 
 class Chip(NamedTuple):
-    """The manufacturer's figures of a chip: bfloat16 products a second, bytes of memory, and
-    bytes a second to all neighbours, one way."""
+    """The manufacturer's figures of a chip: bfloat16 products a second, and bytes a second to all
+    neighbours, one way."""
 
     flops: float
-    memory: float
     links: float
 
 
 # Google Cloud's pages "TPU v5e", "TPU v5p" and "TPU v6e" (interconnect there in Gbit/s a chip).
 CHIPS = {
-    "v5e": Chip(197e12, 16 * 2**30, 1600e9 / 8),
-    "v5p": Chip(459e12, 95 * 2**30, 4800e9 / 8),
-    "v6e": Chip(918e12, 32 * 2**30, 3584e9 / 8),
-    "h100": Chip(989e12, 80e9, 450e9),  # NVIDIA's data sheet of the SXM board, without sparsity
+    "v5e": Chip(197e12, 1600e9 / 8),
+    "v5p": Chip(459e12, 4800e9 / 8),
+    "v6e": Chip(918e12, 3584e9 / 8),
+    "h100": Chip(989e12, 450e9),  # NVIDIA's data sheet of the SXM board, without sparsity
 }
 
 H100 = """
@@ -266,9 +264,10 @@ def plan(
     peak = memory.argument_size_in_bytes + memory.temp_size_in_bytes
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     sums = {
-        f"{k}/loss": (0.0, rows * predictions(v, length)) for k, v in program.objectives.items()
+        f"{name}/loss": (0.0, rows * predictions(program.objectives, name, length))
+        for name in program.objectives
     }
-    flops = step_costs(program, phase.weights, sums, rows, length)[1] / mesh.size
+    flops = phase.costs(sums, length)[1] / mesh.size
     seconds = {}
     if chip is not None:
         sent = exchanged_bytes(mesh.shape, parameters)

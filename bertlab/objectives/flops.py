@@ -28,8 +28,11 @@ def step_costs(
     sums: Mapping[str, tuple],
     rows: int,
     length: int,
+    trains_body: bool = True,
 ) -> tuple[float, float]:
     """(supervised positions, model FLOPs) of one training step on rows of so many positions.
+
+    The backward pass takes twice the forward one, and a body that is not trained has none.
 
     Args:
         program: The model and the objectives of the step.
@@ -44,6 +47,7 @@ def step_costs(
         if not sides <= {"forward", "backward"}:  # some loss reads all that the body has
             sides = {"both"}
         flops += rows * length * flops_per_token(shape, length, sides)
+    flops = flops if trains_body else flops / 3
     supervised_positions = 0.0
     for name, objective in objectives.items():
         predictions = float(sums[f"{name}/loss"][1])

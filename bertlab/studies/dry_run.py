@@ -10,6 +10,7 @@ from bertlab.models.presets import model_shape
 from bertlab.studies.equal import pretraining_cost
 from bertlab.studies.plan import make_plan
 from bertlab.studies.study import Study
+from bertlab.transfer.build import is_fixed
 
 
 def dry_run(study: Study, workdir: str | Path) -> dict[str, Any]:
@@ -48,6 +49,5 @@ def finetuning_cost(config: ConfigDict) -> tuple[float, float]:
     """(tokens, model FLOPs) of a fine-tuning by its config; rows count as full."""
     tokens = float(config.train.steps * config.data.batch_size * config.data.seq_len)
     flops = flops_per_token(model_shape(config.model, vocab_size=1), config.data.seq_len)
-    frozen = config.optimizer.frozen or config.optimizer.thaw == "head"
-    share = 0.0 if config.transfer.features else 1 / 3 if frozen else 1.0
+    share = 0.0 if config.transfer.features else 1 / 3 if is_fixed(config) else 1.0
     return tokens, share * tokens * flops

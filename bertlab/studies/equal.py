@@ -68,7 +68,9 @@ def pretraining_cost(config: ConfigDict) -> tuple[float, float]:
         rows, length = phase.data.batch_size, row_length(phase.data)
         weights = {name: weights_of(entry) for name, entry in phase.objectives.items()}
         trained = {k: v for k, v in program.objectives.items() if any(weights[k])}
-        sums = {f"{k}/loss": (0.0, rows * predictions(v, length)) for k, v in trained.items()}
+        sums = {
+            f"{k}/loss": (0.0, rows * predictions(program.objectives, k, length)) for k in trained
+        }
         part = Program(program.body, trained, program.vocabulary, program.stream)
         _, step_flops = step_costs(part, weights, sums, rows, length)
         total_tokens += (end - first) * rows * length
@@ -77,11 +79,12 @@ def pretraining_cost(config: ConfigDict) -> tuple[float, float]:
     return total_tokens, total_flops
 
 
-def predictions(objective: objectives.Objective, length: int) -> float:
+def predictions(built: Mapping[str, objectives.Objective], name: str, length: int) -> float:
     """The weight of an objective's loss in a full row of so many positions."""
-    if isinstance(objective, NextSentence):
+    if isinstance(built[name], NextSentence):
         return 1.0
-    return float(objective.slots(length) if hasattr(objective, "slots") else length)
+    chooses = built.get(built[name].shares, built[name])  # the objective whose view it reads
+    return float(chooses.slots(length) if hasattr(chooses, "slots") else length)
 
 
 def made_up_program(config: ConfigDict) -> Program:
@@ -93,16 +96,16 @@ def made_up_program(config: ConfigDict) -> Program:
     return build_program(config, vocabulary)
 
 
-def made_up_batch(config: ConfigDict, rows: int = 2) -> dict[str, jax.Array]:
+def made_up_batch(config: ConfigDict) -> dict[str, jax.Array]:
     """A batch of zeros with the fields of every format."""
     length = 1 if config.data.format == "cooccurrence" else row_length(config.data)
+    rows, names = 2, ("tokens", "segments", "positions", "next_tokens", "contexts")
     zeros, ones = jnp.zeros((rows, length), jnp.int32), jnp.ones((rows, length), jnp.int32)
-    names = ("tokens", "segments", "positions", "sentences", "next_tokens", "contexts")
     batch = {"documents": ones, "continues": ones > 0} | dict.fromkeys(names, zeros)
     if config.data.format == "stream":
         batch |= {f"backward_{name}": value for name, value in batch.items()}
     row = jnp.zeros(rows, jnp.int32)
-    batch |= dict.fromkeys(("pair_label", "order_label", "number", "visit"), row)
+    batch |= dict.fromkeys(("pair_label", "order_label", "visit"), row)
     batch |= {"example_id": jnp.zeros((rows, 2), jnp.int32), "counts": ones.astype(float)}
     if config.data.characters:
         batch["characters"] = jnp.zeros((rows, length, WORD_LENGTH), jnp.int32)

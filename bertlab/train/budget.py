@@ -12,7 +12,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab.errors import UserError
-from bertlab.objectives.flops import step_costs
 from bertlab.train.phases import Phase
 from bertlab.train.sharding import build_mesh, put_batch
 from bertlab.train.state import only_weights
@@ -58,5 +57,5 @@ def mean_costs(config: ConfigDict, phase: Phase, mesh) -> dict[str, float]:
         batch = put_batch(mesh, phase.batches(phase.begin + index))
         tokens, sums = count(batch, key, np.float32(progress / config.train.steps))
         length = batch["documents"].shape[1]
-        costs.append((tokens, *step_costs(program, phase.weights, sums, phase.rows, length)))
+        costs.append((tokens, *phase.costs(sums, length)))
     return dict(zip(("tokens", "supervised", "flops"), np.mean(costs, axis=0, dtype=float)))

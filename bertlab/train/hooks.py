@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from bertlab.errors import Diverged, UserError
-from bertlab.objectives.flops import step_costs, supervised
+from bertlab.objectives.flops import supervised
 from bertlab.train.averaging import observe
 from bertlab.train.dashboards import open_writers
 from bertlab.train.run_directory import RunDirectory
@@ -106,6 +106,7 @@ class Log:
         self._waiting.append((step, sums))
         if self._since is None:  # the clock starts behind the step that compiles
             self.fetch()
+            self._line = (self.totals.tokens, self.totals.seconds)
             self._since = time.perf_counter()
         if is_due(step, self._train.log_every, self._train.steps):
             self.fetch()
@@ -136,7 +137,7 @@ class Log:
                 )
             phase = self._phase
             length = int(sums["tokens"][1]) // phase.rows
-            supervised, flops = step_costs(phase.program, phase.weights, sums, phase.rows, length)
+            supervised, flops = phase.costs(sums, length)
             totals.tokens += int(sums["tokens"][0])
             totals.supervised += int(supervised)
             totals.flops += flops
@@ -200,15 +201,16 @@ def checkpoint_hook(
     return hook
 
 
-def profile_hooks(directory: Path, first: int, count: int) -> list[Hook]:
-    """Traces `count` steps after `first` for TensorBoard's profile plugin and Perfetto."""
+def profile_hooks(directory: Path, first: int, count: int, steps: int) -> list[Hook]:
+    """Traces `count` of the `steps` after `first` for TensorBoard's profile plugin and Perfetto."""
+    last = min(first + count, steps)
 
     def hook(step: int, state: TrainState, sums: Mapping) -> None:
-        if step in (first, first + count):
+        if step in (first, last):
             jax.block_until_ready(sums)
         if step == first:
             jax.profiler.start_trace(directory, create_perfetto_trace=True)
-        if step == first + count:
+        if step == last:
             jax.profiler.stop_trace()
 
-    return [hook] if count else []
+    return [hook] if count and first < last else []

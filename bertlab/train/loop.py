@@ -42,7 +42,7 @@ class Experiment:
         start: (fresh parameters) -> the parameters to start from; None: fresh ones.
         score: (split, parameters) -> scores that are not means over rows, such as F1; None in
             pretraining.
-        result: What result.json has beside costs and metrics.
+        result: () -> what result.json has beside costs and metrics.
     """
 
     config: ConfigDict
@@ -53,7 +53,7 @@ class Experiment:
     facts: Mapping[str, Any]
     start: Callable | None = None
     score: Callable[[str, Any], Mapping[str, float]] | None = None
-    result: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    result: Callable[[], Mapping[str, Any]] = dict
 
     @property
     def data_hash(self) -> list[str]:
@@ -133,7 +133,9 @@ def run(
             log,
             hooks.evaluation_hook(functools.partial(evaluate, "valid"), log, experiment),
             hooks.checkpoint_hook(save, log, config.train.checkpoint_every, steps, kept),
-            *hooks.profile_hooks(directory.path / "profile", (latest or 0) + 3, config.profile),
+            *hooks.profile_hooks(
+                directory.path / "profile", (latest or 0) + 3, config.profile, steps
+            ),
         ]
 
         # 4. Train, phase by phase.
@@ -155,7 +157,7 @@ def run(
         checkpoints.wait_until_finished()
         parameters = sum(x.size for x in jax.tree.leaves(state.params))
         result = {"step": steps, "parameters": parameters, **totals.costs(), "metrics": metrics}
-        result |= {"data_hash": experiment.data_hash, **experiment.result}
+        result |= {"data_hash": experiment.data_hash, **experiment.result()}
         if jax.process_index() == 0:
             if at_end is not None:
                 at_end(directory.path)

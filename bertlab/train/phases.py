@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 
 from bertlab.config.load import override
 from bertlab.errors import UserError
+from bertlab.objectives.flops import step_costs
 from bertlab.objectives.program import Program
 
 KEYS = re.compile(
@@ -36,6 +37,7 @@ class Phase:
         weights: Objective name to weight in the loss at the run's first and last step.
         batches: Step of the run -> this process's rows of its batch.
         data_hash: Equal values mean equal batches.
+        trains_body: Not only heads.
     """
 
     begin: int
@@ -45,6 +47,11 @@ class Phase:
     weights: Mapping[str, tuple[float, float]]
     batches: Callable[[int], Mapping[str, np.ndarray]]
     data_hash: str
+    trains_body: bool = True
+
+    def costs(self, sums: Mapping[str, tuple], length: int) -> tuple[float, float]:
+        """(supervised positions, model FLOPs) of a step with these sums on rows of a length."""
+        return step_costs(self.program, self.weights, sums, self.rows, length, self.trains_body)
 
 
 def phase_configs(config: ConfigDict) -> list[tuple[int, ConfigDict]]:

@@ -92,13 +92,13 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experim
     return Experiment(
         config=config,
         program=program,
-        phases=(Phase(0, steps, size, program, weights, train, data_hash),),
+        phases=(Phase(0, steps, size, program, weights, train, data_hash, not is_fixed(config)),),
         tokenizer=tokenizer,
         evaluations=evaluations,
         facts={},
         start=functools.partial(start_params, config, tasks, tables, axes),
         score=Scores(config, program, tasks, rows, evaluations, workdir),
-        result=outcome(tasks, cut),
+        result=functools.partial(outcome, tasks, cut),
     )
 
 

@@ -1,6 +1,6 @@
 """Training speed on this machine, beside transformers' models in PyTorch.
 
-    python experiments/speed/bench.py FILE.jsonl [--suite=gpu] [--minutes=5] [--only=bert-tiny,...]
+    python experiments/speed/bench.py FILE.jsonl [--suite=gpu] [--minutes=5] [--only=...]
 
 Each workload (`workloads.py`) runs in a process of its own that has a share of the time left, so
 one that hangs costs no other its number. What it found (`measure.py`, `in_pytorch.py`) is appended

@@ -1,6 +1,6 @@
 """The rival of a workload of `bench.py`: transformers' model in PyTorch on the same rows and masks.
 
-    python experiments/speed/in_pytorch.py WORKLOAD FOLDER SECONDS_A_TURN ROWS
+    python experiments/speed/in_pytorch.py WORKLOAD FOLDER SECONDS_A_TURN
 
 BERT's output layer is on the masked positions only, as ours. On a GPU it computes in bfloat16, with
 `scaled_dot_product_attention`, `torch.compile` and the fused AdamW; on a CPU in float32, eagerly.
@@ -96,16 +96,20 @@ def build_bert(size: str, view, vocab_size: int, dropout: float, device: str):
 
 
 def build_gpt2(size: str, view, vocab_size: int, dropout: float, device: str):
-    """GPT-2 of 124 million parameters, and the function of its loss; rows are one document."""
+    """GPT-2 of 124 million parameters, and the function of its loss."""
+    if size != "gpt2":
+        raise SystemExit(f"no rival for GPT of size {size}")
     config = transformers.GPT2Config(
         vocab_size=vocab_size, resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout
     )
     model = transformers.GPT2LMHeadModel(config).to(device).train()
-    tokens = torch.tensor(view["tokens"]).long().to(device)
+    tokens, inside = (torch.tensor(view[key]).long() for key in ("tokens", "documents"))
+    labels = torch.where(inside > 0, tokens, -100)[:, 1:].flatten().to(device)
+    tokens = tokens.to(device)
 
     def loss():
         logits = model(tokens).logits[:, :-1]
-        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels)
 
     return model, loss
 

@@ -28,14 +28,11 @@ def tell(**news):
 
 def main(name: str, folder: Path, seconds: float, rows: int) -> None:
     """Measures a workload: compiles its step, then turns of the step alone and of the loop."""
-    # PyTorch's turn needs memory of the same device.
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     os.environ["BERTLAB_CACHE"] = str(folder / "cache")
     import jax
 
     from bertlab.config.load import load_config
     from bertlab.data.prefetch import prefetch
-    from bertlab.objectives.flops import step_costs
     from bertlab.train import loop
     from bertlab.train.build import build_pretraining
     from bertlab.train.optimizers import build_optimizer
@@ -71,9 +68,8 @@ def main(name: str, folder: Path, seconds: float, rows: int) -> None:
         tell(rows=count * phase.rows, length=batch["tokens"].shape[1], stage="steps")
         tell(compile_seconds=round(now - begin, 1), first_step_seconds=round(now - STARTED, 1))
         views = experiment.program.views(batch, jax.random.key(0), np.float32(0))
-        if "mlm" in views or "ltr" in views:
-            view = jax.device_get(views.get("mlm", views.get("ltr")))
-            np.savez(folder / f"{name}.npz", **{key: view[key] for key in view})
+        if (view := views.get("mlm", views.get("batch"))) is not None:  # LTR reads the batch itself
+            np.savez(folder / f"{name}.npz", **jax.device_get(view))
 
         def step_turn(state, steps: int):
             for _ in range(steps):
@@ -113,7 +109,7 @@ def main(name: str, folder: Path, seconds: float, rows: int) -> None:
         tell(gigabytes=round(memory["peak_bytes_in_use"] / 1e9, 2))
     if (peak := PEAK.get(device.device_kind)) and count == 1:
         length = batch["tokens"].shape[1]
-        _, flops = step_costs(phase.program, phase.weights, sums, phase.rows, length)
+        _, flops = phase.costs(sums, length)
         tell(flop_share=round(flops / tokens * best["step_tokens"] / peak, 3))
 
 

@@ -63,13 +63,19 @@ def record(recipe: str, overrides: dict, topology: str) -> dict:
         return {"refused": str(error)}
 
 
-def attention(recipe: str, overrides: dict, topology: str) -> str:
+def attention(recipe: str, overrides: dict) -> str:
     """The implementation that a step was compiled with."""
-    if "elmo" in recipe:
+    from bertlab.config import load_config
+    from bertlab.models.attention import attention_rule
+    from bertlab.models.presets import model_shape
+
+    config = load_config(recipe, overrides)
+    if config.model.family == "elmo":
         return ""
-    if topology != "h100":
+    if config.model.attention != "auto":
         return "contrib's kernel"
-    return "plain JAX" if overrides["model.dropout"] else "cuDNN"
+    shape = model_shape(config.model, config.data.tokenizer.vocab_size)
+    return attention_rule(shape, config.data.seq_len, "gpu")[0]
 
 
 def table(records: dict[str, dict]) -> str:
@@ -78,7 +84,7 @@ def table(records: dict[str, dict]) -> str:
         "| Step | Attention | Rows | Memory | of it state | At least | Bound by | Compiled in |",
         "|---|---|--:|--:|--:|--:|---|--:|",
     ]
-    for name, (recipe, overrides, topology) in rows().items():
+    for name, (recipe, overrides, _) in rows().items():
         if name not in records:
             continue
         if reason := records[name].get("refused"):
@@ -87,7 +93,7 @@ def table(records: dict[str, dict]) -> str:
         one = records[name]
         gib = [f"{one[key] / 2**30:.1f} GiB" for key in ("memory", "arguments")]
         lines.append(
-            f"| {name} | {attention(recipe, overrides, topology)} | {one['rows']:,} | {gib[0]}"
+            f"| {name} | {attention(recipe, overrides)} | {one['rows']:,} | {gib[0]}"
             f" | {gib[1]} | {1000 * one['seconds'][one['bound']]:.1f} ms | {one['bound']}"
             f" | {one['compile_seconds']:.0f} s |"
         )

@@ -10,6 +10,7 @@ RECIPE = "experiments/pretrain/{}.py:size={},objectives={}"
 # The text is random words, so every vocabulary is one of words.
 COMMON = {"train.phases": "", "train.steps": 100_000, "data.tokenizer.kind": "words"}
 BERT = {**COMMON, "data.format": "full_sentences", "data.tokenizer.vocab_size": 30_522}
+ACROSS = {"data.full_sentences.attend_across_documents": True}  # as transformers' GPT-2
 GPU = {"model.dtype": "bfloat16", "model.dropout": 0.0}
 
 
@@ -45,7 +46,7 @@ WORKLOADS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "gpu gpt2 1024": (
         RECIPE.format("gpt", "gpt2", "ltr"),
-        {**COMMON, **GPU, **rows(16, 1024), "data.tokenizer.vocab_size": 50_257},
+        {**COMMON, **GPU, **rows(16, 1024), "data.tokenizer.vocab_size": 50_257, **ACROSS},
     ),
     "gpu elmo": (
         RECIPE.format("elmo", "original", "bilm,tokens=characters"),

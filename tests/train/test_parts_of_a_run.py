@@ -17,7 +17,7 @@ from bertlab.train.budget import steps_within
 from bertlab.train.dashboards import open_writers
 from bertlab.train.environment import describe_environment
 from bertlab.train.optimizers import build_optimizer
-from bertlab.train.phases import phase_configs, trained_objectives
+from bertlab.train.phases import Phase, phase_configs, trained_objectives
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.sharding import build_mesh
 from bertlab.train.state import init_state, parameter_name
@@ -115,13 +115,14 @@ def test_a_budget_buys_steps():
     def steps(objective, text, lengths=(16,), **model):
         program, count = program_of(objective, **model), len(lengths)
         phases = [
-            SimpleNamespace(
+            Phase(
                 begin=20 * index // count,
                 end=20 * (index + 1) // count,
                 rows=4,
                 program=program,
                 weights={objective: (1.0, 1.0)},
                 batches=lambda step, length=length: batch_of(step, length=length),
+                data_hash="",
             )
             for index, length in enumerate(lengths)
         ]

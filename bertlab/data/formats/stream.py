@@ -22,12 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from bertlab.config.papers import VARIED_LENGTHS
 from bertlab.data.plans import RowPlan, Text, bounds_of, ranges, special
 
 MARGIN = 20  # by which a row of varying length may be longer than `seq_len`
-
-# Lengths of BPTT (Merity et al. 2017, section 5; main.py of awd-lstm-lm).
-_HALF_PROBABILITY, _STDDEV, _SHORTEST = 0.05, 5.0, 5
 
 
 @dataclass(frozen=True)
@@ -168,10 +166,11 @@ def stream(text: Text, data, tokenizer, rng: np.random.Generator) -> StreamPlan:
         sequences["backward"] = Sequence.from_text(other, settings.wrap, True, *options)
     longest = max(int(np.diff(sequence.lanes).max()) for sequence in sequences.values())
     if settings.vary_length:
-        draws = longest // _SHORTEST + 1
-        is_half = rng.random(draws) < _HALF_PROBABILITY
-        lengths = rng.normal(np.where(is_half, data.seq_len / 2, data.seq_len), _STDDEV)
-        lengths = np.clip(lengths.astype(np.int64), _SHORTEST, data.seq_len + MARGIN)
+        draws = longest // VARIED_LENGTHS["shortest"] + 1
+        is_half = rng.random(draws) < VARIED_LENGTHS["half_probability"]
+        about = np.where(is_half, data.seq_len / 2, data.seq_len)
+        lengths = rng.normal(about, VARIED_LENGTHS["stddev"]).astype(np.int64)
+        lengths = np.clip(lengths, VARIED_LENGTHS["shortest"], data.seq_len + MARGIN)
     else:
         lengths = np.full(-(-longest // data.seq_len), data.seq_len)
     steps = bounds_of(lengths)

@@ -1,0 +1,52 @@
+"""A step's randomness, and gradients of parts of a batch."""
+
+import jax
+import numpy as np
+import pytest
+
+from bertlab.train.optimizers import build_optimizer
+from bertlab.train.sharding import build_mesh, put_batch
+from bertlab.train.state import build_gradients, build_step, init_state
+from tests.train.runs import make
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory):
+    return make("bert", tmp_path_factory.mktemp("state"), model__dropout=0.0)
+
+
+def test_each_step_draws_other_masks_and_the_same_one_the_same(experiment):
+    config, (phase,) = experiment.config, experiment.phases
+    mesh = build_mesh(config.mesh)
+    optimizer = build_optimizer(config.optimizer, 12, experiment.program, experiment.example)
+    fresh = init_state(experiment.program, optimizer, mesh, 0, experiment.example)
+    step, batch = build_step(config, phase, optimizer, mesh, fresh), phase.batches(0)
+
+    def loss(number):
+        state = init_state(experiment.program, optimizer, mesh, 0, experiment.example)
+        state = state.replace(step=jax.device_put(np.int32(number), state.step.sharding))
+        with jax.set_mesh(mesh):
+            return float(step(state, put_batch(mesh, batch))[1]["mlm/loss"][0])
+
+    assert loss(0) == loss(0) != loss(1)
+
+
+def test_parts_with_unequal_numbers_of_masks_add_up_to_the_batch(experiment):
+    program, batch = experiment.program, experiment.phases[0].batches(0)
+    batch = {name: np.array(value) for name, value in batch.items()}
+    batch["documents"][::2, 10:] = 0  # rows of half the text, and of fewer masks
+    params = program.init(jax.random.key(0), batch)
+    views = program.views(batch, jax.random.key(1), np.float32(0))
+    found = []
+    for parts in (1, 2):
+        gradients = build_gradients(program, parts, "")
+        found.append(
+            gradients(
+                params,
+                views,
+                {},
+                None if parts == 1 else jax.random.key(0),
+                {"mlm": 1.0, "nsp": 1.0},
+            )[0]
+        )
+    jax.tree.map(lambda one, two: np.testing.assert_allclose(one, two, atol=2e-6), *found)
