@@ -20,9 +20,11 @@ test: $(VENV)/.installed-test
 test-slow: $(VENV)/.installed-test
 	$(PYTEST) -m "slow and not nightly"
 
-# One more study, family or notebook of each kind, contrib, and more models of parity.
+# One more study, family or notebook of each kind, contrib, the project of `bertlab init`, and more
+# models of parity.
 test-nightly: $(VENV)-parity/.installed
 	$(PYTEST) -m nightly
+	$(BIN)/python -m pytest experiments/own_project
 	JAX_PLATFORMS=cpu $(VENV)-parity/bin/python -m pytest -n 2 -m nightly tests/parity
 
 # Compares bertlab with PyTorch, transformers, and gensim on the same weights, in a separate
