@@ -46,6 +46,8 @@ def read_dict(source: str) -> list[tuple[str, str, str]]:
     for line in source.splitlines()[1:-1]:
         code, _, comment = line.strip().partition("  # ")
         name, equals, value = code.partition("=")
+        if code.startswith("# ---"):
+            continue  # the heading of a group
         if code.startswith("#"):
             above.append(code.removeprefix("# "))
             continue
@@ -55,6 +57,12 @@ def read_dict(source: str) -> list[tuple[str, str, str]]:
             groups.pop()
         elif equals:
             meaning = " ".join([*above, comment]).strip()
-            found.append((".".join([*groups, name]), value.removesuffix(","), meaning))
+            found.append(
+                (
+                    ".".join([*groups, name]),
+                    "unset" if value.startswith("placeholder(") else value.removesuffix(","),
+                    meaning,
+                )
+            )
         above = []
     return found

@@ -54,7 +54,9 @@ def override(
         for name, value in (values or {}).items():
             set_key(config, name, value)
     except (AttributeError, KeyError) as error:
-        raise UserError(f"the config has no such key: {error}") from error
+        # ml_collections quotes the text of one error in another.
+        reason = str(error.args[0]).strip("'").replace("\\'", "'").replace("\\n", "; ")
+        raise UserError(f"the config has no such key: {reason}") from error
     except (flags.Error, TypeError, ValueError) as error:
         raise UserError(" ".join(str(error).split())) from error
     return config

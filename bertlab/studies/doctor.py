@@ -48,8 +48,8 @@ def plateau(results: Results) -> Iterator[str]:
                 stuck[objective].append(record["run"])
     for objective, names in stuck.items():
         yield (
-            f"The held-out loss of {objective} is no better than guessing by frequency in"
-            f" {_listing(names)}: it was not learned there."
+            f"{objective} was not learned in {_listing(names)}: its held-out loss is no better than"
+            " guessing by frequency."
         )
 
 

@@ -112,7 +112,7 @@ class Log:
             self.fetch()
             totals, (tokens, seconds) = self.totals, self._line
             means, self._line = self.means(step, totals.sums), (totals.tokens, totals.seconds)
-            if totals.seconds > seconds:
+            if totals.tokens > tokens:
                 means["tokens_per_second"] = (totals.tokens - tokens) / (totals.seconds - seconds)
             totals.sums = {}
             self.write(step, "train", means)

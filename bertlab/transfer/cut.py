@@ -33,7 +33,8 @@ def cut_lines(cut: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Iterator[st
     for split, tasks in cut.items():
         for task, counts in tasks.items():
             shares = [
-                f"{count:,} of {counts[f'of_{unit}']:,} {unit} ({count / counts[f'of_{unit}']:.0%})"
+                f"{count:,} of {counts[f'of_{unit}']:,} {unit}"
+                f" ({100 * count / counts[f'of_{unit}']:.2g} %)"
                 for unit, count in counts.items()
                 if count and not unit.startswith("of_")
             ]

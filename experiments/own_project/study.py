@@ -19,7 +19,7 @@ def get_study(arguments=None):
         config=f"config.py:steps={steps}",
         axes={
             "objective": {
-                "no pretraining": {"train.steps": 0},  # what the others are compared with
+                "no pretraining": {"train.steps": 0},
                 "swapped": {},
                 "next word": {"config": f"config.py:objectives=ltr,steps={steps}"},
             },
@@ -28,5 +28,9 @@ def get_study(arguments=None):
         # Each objective trains at the one of these multiples of its rate that suits it best.
         rates=(1 / 3, 1.0, 3.0),
         downstream={"word_order": {"task": "task.py", "recipe": "small"}},
-        contrasts=[("next word", "swapped")],
+        contrasts=[
+            ("swapped", "no pretraining"),
+            ("next word", "no pretraining"),
+            ("next word", "swapped"),
+        ],
     )

@@ -1,6 +1,6 @@
 """Training speed on this machine, beside transformers' models in PyTorch.
 
-    python experiments/speed/bench.py FILE.jsonl [--suite=gpu] [--minutes=5] [--only=...]
+    python experiments/speed/bench.py FILE.jsonl [--suite=gpu] [--only="bert-tiny;gpt-mini"]
 
 Each workload (`workloads.py`) runs in a process of its own that has a share of the time left, so
 one that hangs costs no other its number. What it found (`measure.py`, `in_pytorch.py`) is appended
@@ -33,7 +33,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workloads import RIVAL, SUITES
+from workloads import RIVAL, SUITES, WORKLOADS
 
 HERE = Path(__file__).parent
 REPORT_EVERY = 10
@@ -54,6 +54,8 @@ def main():
     parser.add_argument("--rows", type=int, default=0, help="of a batch, to rehearse")
     given = parser.parse_args()
     names = given.only.split(";") if given.only else SUITES[given.suite]
+    if unknown := {name.removesuffix(RIVAL) for name in names} - WORKLOADS.keys():
+        parser.error(f"{min(unknown)} is not one of {'; '.join(WORKLOADS)}")
     with tempfile.TemporaryDirectory() as folder:
         commands = {}
         for name in names:

@@ -125,9 +125,8 @@ def test_every_kind_counts_what_did_not_fit(kind, given, expected):
 def test_what_was_cut_in_words():
     cut = {"train": {"x": counts(examples=(0, 9), words=(0, 5))}}
     cut["test"] = {"x": counts(examples=(12, 18), words=(1920, 4440))}
-    assert list(cut_lines(cut)) == [
-        "x, what did not fit into rows of test: 12 of 18 examples (67%), 1,920 of 4,440 words (43%)"
-    ]
+    (line,) = cut_lines(cut)
+    assert line.endswith("test: 12 of 18 examples (67 %), 1,920 of 4,440 words (43 %)")
 
 
 # Two documents: each letter is a piece.
