@@ -22,7 +22,7 @@ from bertlab.data.rows import Rows
 
 PAIRS = {"random_next_probability": 0.5, "own_document_retries": 10, "negatives": "random"}
 DATA = dict(seq_len=128, batch_size=256, seed=0, dupe_factor=0, unique_tokens=0, pack_length=0)
-DATA |= dict(pack_examples=8, buckets=(), characters=False, shards=1, shuffle_window=1024)
+DATA |= dict(pack_examples=8, buckets=(), characters=False)
 FORMATS = {
     "segment_pair": PAIRS | {"short_probability": 0.1, "force_random_if_single": True},
     "sentence_pair": PAIRS | {"force_random_if_single": False},
