@@ -129,16 +129,15 @@ def run(
         def save(state):
             checkpoint.save(checkpoints, state, dataclasses.asdict(totals))
 
+        traced, first = directory.path / "profile", (latest or 0) + 3
         every = [
             log,
             hooks.evaluation_hook(functools.partial(evaluate, "valid"), log, experiment),
             hooks.checkpoint_hook(save, log, config.train.checkpoint_every, steps, kept),
-            *hooks.profile_hooks(
-                directory.path / "profile", (latest or 0) + 3, config.profile, steps
-            ),
+            *hooks.profile_hooks(traced, first, config.profile, steps),
         ]
 
-        # 4. Train, phase by phase.
+        # 4. Train, phase by phase; the log weighs the losses by the phase's objectives.
         log.begin_phase(experiment.phase(latest or 0))
         if latest is None and steps:
             evaluate("valid", 0, state)
