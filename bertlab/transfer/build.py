@@ -67,7 +67,7 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experim
             vector_rows=tables[name].shape[0],
             vector_width=tables[name].shape[1],
         )
-    if LANGUAGE_MODEL in config.objectives and any(weights_of(config.objectives[LANGUAGE_MODEL])):
+    if models_language(config):
         texts = max(made.texts for split in SPLITS for made in rows[split].values())
         heads[LANGUAGE_MODEL] = AuxiliaryLanguageModel(texts=texts)
 
@@ -129,6 +129,17 @@ def check(config: ConfigDict, shape, tasks: Tasks, run: RunDirectory) -> None:
     chunked = any(config.objectives[name].get("chunk") for name in tasks)
     if chunked and not (family_of(model).recurrent and model_direction(model) != "bidirectional"):
         raise UserError("config.head.chunk needs a recurrent model that reads one way; set it to 0")
+    if models_language(config) and "both" in sides_of(model.family, model_direction(model)):
+        raise UserError(
+            "language_model needs a body that reads in one direction: set"
+            " config.objectives.language_model.weight=0"
+        )
+
+
+def models_language(config: ConfigDict) -> bool:
+    """Whether the auxiliary language model is trained too."""
+    entry = config.objectives.get(LANGUAGE_MODEL)
+    return entry is not None and any(weights_of(entry))
 
 
 def is_fixed(config: ConfigDict) -> bool:

