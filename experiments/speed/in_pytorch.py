@@ -6,7 +6,6 @@ BERT's output layer is on the masked positions only, as ours. On a GPU it comput
 `scaled_dot_product_attention`, `torch.compile` and the fused AdamW; on a CPU in float32, eagerly.
 """
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -14,15 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
-from workloads import WORKLOADS
+from workloads import WORKLOADS, tell
 
 SIZES = {"tiny": (2, 128), "mini": (4, 256), "base": (12, 768), "large": (24, 1024)}
 """Layers and width of BERT."""
-
-
-def tell(**news):
-    """Tells `bench.py`."""
-    print(json.dumps(news), flush=True)
 
 
 def main(name: str, folder: Path, seconds: float) -> None:

@@ -5,25 +5,19 @@ python experiments/speed/measure.py WORKLOAD FOLDER SECONDS_A_TURN ROWS
 
 import contextlib
 import functools
-import json
 import os
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
-from workloads import WORKLOADS, replicas
+from workloads import WORKLOADS, replicas, tell
 
 STARTED = time.perf_counter()
 WORDS, DOCUMENTS, LENGTH = 60_000, 2000, 1000
 """Of the text: different words, documents, and words of each."""
 PEAK = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}
 """Bfloat16 products a second, without sparsity, by the manufacturer."""
-
-
-def tell(**news):
-    """Tells `bench.py`."""
-    print(json.dumps(news), flush=True)
 
 
 def main(name: str, folder: Path, seconds: float, rows: int) -> None:
