@@ -120,8 +120,7 @@ def score_table(results: Results) -> pd.DataFrame:
 
 def difference_table(differences: pd.DataFrame) -> pd.DataFrame:
     """A row a difference of `bertlab.studies.tables.differences`."""
-    frame = differences.astype({"decided": bool})
-    decided = frame["decided"].map({True: "decided", False: "undecided"})
+    frame = differences
     published = frame["published"] + " (" + frame["source"] + ")"
     columns = {
         "Difference": frame["task"] + ": " + frame["variant"] + " − " + frame["other"],
@@ -129,7 +128,7 @@ def difference_table(differences: pd.DataFrame) -> pd.DataFrame:
         "pairs": frame["seeds"],
         "p (Holm)": [f"{p:.3f}" if p >= 0.001 else "< 0.001" for p in frame["p"]],
         "published": published.where(frame["published"] != "", NONE),
-        "verdict": frame["verdict"].where(frame["verdict"] != "", decided),
+        "verdict": frame["verdict"],
     }
     return pd.DataFrame(columns)
 

@@ -43,7 +43,7 @@ def get_study(arguments=None):
     mlm = setting.recipe("bert", objectives="mlm")
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     *early, last = kept_steps("log", setting.steps(mlm))[-setting.arguments["points"] :]
-    objectives = axis("objective", {"LTR": ltr, "MLM": {}})
+    objectives = axis("objective", {"MLM": {}, "LTR": ltr})
     steps = axis("steps", {f"{step:,}": {"finetune.init_step": step} for step in early})
     draws = axis(
         "finetune.seed",
@@ -52,13 +52,16 @@ def get_study(arguments=None):
             for n in range(1, REPETITIONS + 1)
         },
     )
-    none = axis("objective", {"no pretraining": {"train.steps": 0}})
+    objectives += axis("objective", {"no pretraining": {"train.steps": 0}})
     return setting.study(
         name="crossover",
         title="When one objective overtakes another",
         question="After how much pretraining, and in which use, is MLM above left to right?",
         config=mlm,
-        axes=chain(product(objectives, draws), product(objectives, steps, draws[:1]), none),
+        axes=chain(
+            product(objectives, draws),
+            product(objectives[:2], steps, draws[:1]),
+        ),
         overrides={
             **setting.overrides,
             **setting.transformer,
