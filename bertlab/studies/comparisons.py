@@ -7,7 +7,7 @@ fine-tuning seed is a seed where the study has no others.)
 import functools
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -212,24 +212,25 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
     return pd.DataFrame(found.values(), columns=DIFFERENCE)
 
 
-def rates_at_edges(results: Results, measure: Measure) -> dict[str, str]:
-    """Variant -> what was selected for it, if no candidate is lower, or none is higher."""
-    found = {}
+def rates_at_edges(results: Results, measure: Measure) -> dict[str, list[str]]:
+    """Variant -> what was selected for it although no candidate is lower, or none is higher."""
+    found = defaultdict(list)
     for search in [Search(**search) for search in results.study.get("searches", ())]:
         losses, rates = {}, list(search.candidates.values())
         for name in search.candidates:
             scores_of = results.by_stage.get((name, "pretrain", ""), {}).get("scores", {})
             losses[name] = scores_of.get("valid", {}).get("loss", math.inf)
         if (rate := search.selected(losses)) in (rates[0], rates[-1]):
-            variants_of = {results.runs[name].variant for name in search.runs}
-            found |= dict.fromkeys(variants_of, f"pretraining rate {rate:g}")
+            for variant in {results.runs[name].variant for name in search.runs}:
+                found[variant].append(f"pretraining rate {rate:g}")
     selected = selected_scores(results, measure).drop_duplicates("variant").set_index("variant")
     for axis in results.study["select"]:
         labels = pd.Series(results.study["axes"][axis])
         numbers = labels[pd.to_numeric(labels, errors="coerce").sort_values().dropna().index]
         if len(numbers) > 1:
-            at_edge = selected.loc[selected[axis].isin(numbers.iloc[[0, -1]]), axis]
-            found |= {variant: f"{axis} {label}" for variant, label in at_edge.items()}
+            for variant, label in selected[axis].items():
+                if label in set(numbers.iloc[[0, -1]]):
+                    found[variant].append(f"{axis} {label}")
     return found
 
 

@@ -64,13 +64,13 @@ def diverged(results: Results) -> Iterator[str]:
 
 def edges(results: Results) -> Iterator[str]:
     """Selected rates with no candidate on one side."""
+    found = defaultdict(dict)
     for measure in comparisons.measures(results):
-        found = defaultdict(list)
         for variant, selected in comparisons.rates_at_edges(results, measure).items():
-            found[selected].append(variant)
-        for selected, names in found.items():
-            of = f" ({measure.task})" if measure.task else ""
-            yield f"Selected at the edge of what was tried: {selected} for {_listing(names)}{of}."
+            for rate in selected:
+                found[rate][variant] = None
+    for rate, variants in found.items():
+        yield f"Selected at the edge of what was tried: {rate} for {_listing(list(variants))}."
 
 
 def cut(results: Results) -> Iterator[str]:

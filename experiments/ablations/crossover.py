@@ -19,7 +19,7 @@ from common import claims, of_stage, read_setting
 from scales import LAST_PIECE
 
 from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.study import Claim, stage_keys
+from bertlab.studies.study import stage_keys
 from bertlab.train.hooks import kept_steps
 
 USES = {
@@ -42,7 +42,7 @@ def get_study(arguments=None):
     setting = read_setting(arguments, tasks="package+code_spans", points=4)
     mlm = setting.recipe("bert", objectives="mlm")
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
-    *early, last = kept_steps("log", setting.steps(mlm))[-setting.arguments["points"] :]
+    early = kept_steps("log", setting.steps(mlm))[-setting.arguments["points"] : -1]
     objectives = axis("objective", {"MLM": {}, "LTR": ltr})
     steps = axis("steps", {f"{step:,}": {"finetune.init_step": step} for step in early})
     draws = axis(
