@@ -20,9 +20,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
+from bertlab.contrib.word_states import word_states
 from bertlab.data.corpora.text import read_lines
 from bertlab.errors import UserError
-from bertlab.evals.probes import encoded
 from bertlab.transfer.load import Pretrained, load
 
 Sentences = Sequence[Sequence[str]]
@@ -84,7 +84,7 @@ def in_context(
     """(Words, their sentences' numbers, their vectors layer by layer) of a sample of whole
     sentences."""
     tagged = [(words, [True] * len(words)) for words in sentences]
-    words, _, group, states = encoded(model, tagged, max_words, seed)
+    words, _, group, states = word_states(model, tagged, max_words, seed)
     widths = model.embed([words[:1]], pretokenized=True)[0].widths
     return words, group, [layer[:, :width] for layer, width in zip(states, widths)]
 
