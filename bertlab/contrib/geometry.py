@@ -23,6 +23,7 @@ from jaxtyping import Float, Int
 from bertlab.contrib.word_states import word_states
 from bertlab.data.corpora.text import read_lines
 from bertlab.errors import UserError
+from bertlab.evals.similarity import unit
 from bertlab.transfer.load import Pretrained, load
 
 Sentences = Sequence[Sequence[str]]
@@ -54,13 +55,6 @@ def anisotropy(
     """
     sentence = np.arange(len(vectors)) if sentence is None else np.asarray(sentence)
     return _mean_cosine(unit(vectors), sentence)
-
-
-def unit(vectors: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
-    """In float64, of length 1; a vector of zeros stays."""
-    vectors = np.asarray(vectors, np.float64)
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(norms > 0, norms, 1)
 
 
 def _mean_cosine(units: Float[np.ndarray, "N D"], group: Int[np.ndarray, "N"]) -> float:

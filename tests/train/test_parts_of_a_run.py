@@ -136,11 +136,8 @@ def test_a_budget_buys_steps():
     # MLM predicts 15 % of the tokens.
     assert steps("mlm", "supervised=900") > 4 * steps("ltr", "supervised=900", **ltr)
     assert steps("mlm", "flops=1e9") > steps("ltr", "flops=1e9", **ltr)
-    for text, message in (
-        ("words=9", "give an amount of tokens"),
-        ("supervised=9", "no supervised"),
-    ):
-        with pytest.raises(UserError, match=message):
+    for text in ("words=9", "supervised=9"):
+        with pytest.raises(UserError, match="give an amount of tokens"):
             steps("nsp", text)
 
 
