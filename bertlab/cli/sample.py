@@ -1,6 +1,6 @@
 """Draw texts from a trained model, left to right or by revealing hidden pieces.
 
-bertlab sample --run=runs/gpt --prompt="The function" --number=3 --top_p=0.9
+bertlab sample --run=runs/gpt --prompt="The function" --number=3 --temperature=0.8
 """
 
 
@@ -14,7 +14,6 @@ def add_arguments(parser):
     parser.add_argument("--steps", type=int, help="of any-order (default: one a piece)")
     parser.add_argument("--prompt", default="", help="what the texts begin with")
     parser.add_argument("--temperature", type=float, default=1.0, help="0: the likeliest piece")
-    parser.add_argument("--top_p", type=float, default=1.0, help="share of the likeliest pieces")
     parser.add_argument("--seed", type=int, default=0, help="of the draws (default 0)")
 
 

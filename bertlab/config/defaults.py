@@ -250,8 +250,6 @@ DEFAULTS = dict(
         words="",
         # a file of word2vec's questions to answer by the words' vectors after training
         analogies="",
-        # a text, a sentence a line: for both also the mean state of a word's occurrences in it
-        word_text="",
     ),
     mesh=dict(
         data=-1,  # devices on the data axis; -1: all remaining devices

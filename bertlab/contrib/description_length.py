@@ -32,13 +32,16 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from bertlab.contrib.word_states import word_states
 from bertlab.errors import UserError
-from bertlab.evals.probes import CHOICES, encoded
 from bertlab.transfer.load import load
 from bertlab.transfer.tasks import UPOS, conllu, load_task
 
 PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 """Where the portions end, as shares of the data (the paper's)."""
+
+CHOICES = (1e-3, 1e-2, 1e-1, 1.0)
+"""Values of C, the inverse of the L2 penalty: the variance of a Gaussian prior of the weights."""
 
 STEPS, RATE, WORDS, DRAWS = 1000, 0.03, 1000, 32
 """Of the variational fit: steps of Adam on so many words, at a rate that falls to 0 by a cosine,
@@ -109,47 +112,25 @@ def online_code(
 
 
 def code_length(
-    features: Float[np.ndarray, "N D"],
-    labels: Sequence,
-    groups: Sequence[int] | None = None,
-    classes: Sequence = (),
-    choices: Sequence[float] = CHOICES,
-    portions: Sequence[float] = PORTIONS,
-    seed: int = 0,
+    features: Float[np.ndarray, "N D"], labels: Sequence, groups: Sequence[int] | None = None
 ) -> CodeLength:
     """The online code of multinomial logistic regression on standardised states.
 
-    The C of `choices` with the shortest code is taken, which the code must name: log₂ of their
-    number.
-
-    Args:
-        features, labels: Of the words.
-        groups, portions, seed: As for `online_code`.
-        classes: All classes; () for those of the labels.
-        choices: Values of C.
+    The C of `CHOICES` with the shortest code is taken, which the code must name: log₂ of their
+    number. `groups` are those of `online_code`.
     """
-    numbers, k = numbered(features, labels, classes)
-
-    def length(c: float) -> float:
-        return sum(online_code(features, numbers, k, linear(c, k), groups, portions, seed))
-
-    bits, c = min((length(c), c) for c in choices)
-    return CodeLength(bits + float(np.log2(len(choices))), float(len(numbers) * np.log2(k)), c)
+    numbers, k = numbered(labels)
+    codes = [online_code(features, numbers, k, linear(c, k), groups) for c in CHOICES]
+    bits, c = min(zip(map(sum, codes), CHOICES))
+    return CodeLength(bits + float(np.log2(len(CHOICES))), float(len(numbers) * np.log2(k)), c)
 
 
-def numbered(features, labels: Sequence, classes: Sequence = ()) -> tuple[np.ndarray, int]:
-    """The labels as numbers of their classes, and K.
-
-    Raises:
-        UserError: There are fewer than two classes, or a label is none of them.
-    """
-    labels = np.asarray(labels)
-    names = np.unique(classes if len(classes) else labels)
+def numbered(labels: Sequence) -> tuple[np.ndarray, int]:
+    """The labels as numbers of their classes, and K, which must be two or more."""
+    names, numbers = np.unique(np.asarray(labels), return_inverse=True)
     if len(names) < 2:
         raise UserError(f"a code needs at least two classes, and the words have {names.tolist()}")
-    if missing := sorted({*labels.tolist()} - {*names.tolist()}):
-        raise UserError(f"the words have the label {missing[0]!r}, which is none of the classes")
-    return np.searchsorted(names, labels), len(names)
+    return numbers, len(names)
 
 
 def linear(c: float, classes: int) -> Fit:
@@ -197,10 +178,10 @@ def label_nats(
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=1)[:, 0]
 
 
-def _fitted(features, labels, deviation: Float[Array, "D 1"], key, classes: int, steps: int):
+def _fitted(features, labels, deviation: Float[Array, "D 1"], key, classes: int):
     """Nats of the weights and of the labels, after the fit."""
     number, width = features.shape
-    optimizer = optax.adam(optax.cosine_decay_schedule(RATE, steps))
+    optimizer = optax.adam(optax.cosine_decay_schedule(RATE, STEPS))
     start = (jnp.zeros((width, classes)), jnp.tile(jnp.log(deviation), (1, classes)))
 
     def step(carry, key):
@@ -216,8 +197,8 @@ def _fitted(features, labels, deviation: Float[Array, "D 1"], key, classes: int,
         return (optax.apply_updates(weights, updates), state), None
 
     fit_key, draw_key = jax.random.split(key)
-    steps_keys = jax.random.split(fit_key, steps)
-    (weights, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), steps_keys)
+    keys = jax.random.split(fit_key, STEPS)
+    (weights, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), keys)
 
     def draw(key):
         return label_nats(weights, features, labels, key).sum()
@@ -226,23 +207,18 @@ def _fitted(features, labels, deviation: Float[Array, "D 1"], key, classes: int,
     return weight_nats(weights, deviation), drawn.mean()
 
 
-@functools.partial(jax.jit, static_argnames=("classes", "steps"))
-def _fitted_each(features, labels, deviations: Float[Array, "n D 1"], key, classes, steps):
+@functools.partial(jax.jit, static_argnames="classes")
+def _fitted_each(features, labels, deviations: Float[Array, "n D 1"], key, classes):
     """`_fitted` with each of n priors."""
 
     def fit(deviation):
-        return _fitted(features, labels, deviation, key, classes, steps)
+        return _fitted(features, labels, deviation, key, classes)
 
     return jax.vmap(fit)(deviations)
 
 
 def variational_code(
-    features: Float[np.ndarray, "N D"],
-    labels: Sequence,
-    classes: Sequence = (),
-    choices: Sequence[float] = CHOICES,
-    steps: int = STEPS,
-    seed: int = 0,
+    features: Float[np.ndarray, "N D"], labels: Sequence, choices: Sequence[float] = CHOICES
 ) -> CodeLength:
     """KL(q ‖ prior) − E_q Σ log₂ p(label | state) of a linear probe on standardised states.
 
@@ -250,19 +226,13 @@ def variational_code(
     The C of `choices` with the shortest code is taken, which the code must name. The paper's prior
     is Louizos et al. 2017's, which prunes neurons. The value is an upper bound of −log₂ ∫ p(labels
     | states, weights).
-
-    Args:
-        features, labels, classes, choices: As for `code_length`.
-        steps: Of the fit.
-        seed: Of the draws.
     """
-    numbers, k = numbered(features, labels, classes)
+    numbers, k = numbered(labels)
     states = StandardScaler().fit_transform(np.asarray(features, np.float64))
     states = jnp.asarray(np.column_stack([states, np.ones(len(states))]), jnp.float32)
     deviations = np.ones((len(choices), states.shape[1], 1), np.float32)
     deviations[:, :-1] = np.sqrt(choices)[:, None, None]
-    key = jax.random.key(seed)
-    nats = _fitted_each(states, jnp.asarray(numbers), deviations, key, k, steps)
+    nats = _fitted_each(states, jnp.asarray(numbers), deviations, jax.random.key(0), k)
     weights, own = (np.float64(value) / np.log(2) for value in nats)
     best = int(np.argmin(weights + own))
     bits = float(weights[best] + own[best] + np.log2(len(choices)))
@@ -282,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     task = conllu("words", tag=UPOS, train=name, valid=name, test=name)
     data = load_task(task, {"directory": str(given.data.resolve().parent)})
     tagged = [(example.words, example.label) for example in data.examples["test"]]
-    _, tags, groups, layers = encoded(load(given.run), tagged, given.max_words, seed=0)
+    _, tags, groups, layers = word_states(load(given.run), tagged, given.max_words, seed=0)
     print("layer  bits a word  times shorter than the uniform code")
     for number, states in enumerate(layers):
         if given.code == "online":

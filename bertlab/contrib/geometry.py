@@ -20,9 +20,10 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
+from bertlab.contrib.word_states import word_states
 from bertlab.data.corpora.text import read_lines
 from bertlab.errors import UserError
-from bertlab.evals.probes import encoded
+from bertlab.evals.similarity import unit
 from bertlab.transfer.load import Pretrained, load
 
 Sentences = Sequence[Sequence[str]]
@@ -56,13 +57,6 @@ def anisotropy(
     return _mean_cosine(unit(vectors), sentence)
 
 
-def unit(vectors: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
-    """In float64, of length 1; a vector of zeros stays."""
-    vectors = np.asarray(vectors, np.float64)
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(norms > 0, norms, 1)
-
-
 def _mean_cosine(units: Float[np.ndarray, "N D"], group: Int[np.ndarray, "N"]) -> float:
     """Mean product of pairs of different groups.
 
@@ -84,7 +78,7 @@ def in_context(
     """(Words, their sentences' numbers, their vectors layer by layer) of a sample of whole
     sentences."""
     tagged = [(words, [True] * len(words)) for words in sentences]
-    words, _, group, states = encoded(model, tagged, max_words, seed)
+    words, _, group, states = word_states(model, tagged, max_words, seed)
     widths = model.embed([words[:1]], pretokenized=True)[0].widths
     return words, group, [layer[:, :width] for layer, width in zip(states, widths)]
 

@@ -8,7 +8,6 @@ import json
 from ml_collections import ConfigDict
 
 from bertlab.data import rows
-from bertlab.data.formats import row_length
 from bertlab.data.prepared import Prepared
 from bertlab.data.rows import Batch, Rows
 
@@ -21,7 +20,6 @@ class Batches:
 
     Attributes:
         hash: digest of all that rows depend on, seed included: equal hashes, equal batches.
-        row_length: positions of a row.
     """
 
     def __init__(
@@ -36,7 +34,6 @@ class Batches:
         self._arguments = prepared, data, split
         self._size, self._share = data.batch_size, data.batch_size // process_count
         self._offset = process_index * self._share
-        self.row_length = row_length(data)
         self.hash = _hash(prepared, data, split)
 
     @functools.cached_property

@@ -1,7 +1,6 @@
 """Minimal pairs: how often a model finds the good sentence more likely than the bad one (BLiMP,
 Warstadt et al. 2020)."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from bertlab.data.corpora.text import read_lines
+from bertlab.data.corpora.text import read_records
 from bertlab.errors import UserError
 
 ROUNDING = 1e-5
@@ -27,21 +26,11 @@ def read_pairs(path: Path, limit: int = 0) -> pd.DataFrame:
 
     The columns are `good`, `bad`, `paradigm`, `phenomenon` ("" if it has none).
     """
-    pairs = []
-    for number, line in read_lines(path):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-            values = [record[field] for field in FIELDS]
-        except (ValueError, KeyError, TypeError):
-            raise UserError(
-                f"{path}:{number}: expected a JSON object with {', '.join(FIELDS)}, as in BLiMP"
-            ) from None
-        pairs.append((*values, record.get("linguistics_term") or ""))
-    if not pairs:
+    records = [record for _, record in read_records(path, *FIELDS)]
+    if not records:
         raise UserError(f"{path} has no pairs; give JSON lines like BLiMP's")
-    table = pd.DataFrame(pairs, columns=["good", "bad", "paradigm", "phenomenon"])
+    table = pd.DataFrame(records, columns=[*FIELDS, "linguistics_term"], dtype=object).fillna("")
+    table.columns = ["good", "bad", "paradigm", "phenomenon"]
     return table.groupby("paradigm").head(limit) if limit else table
 
 

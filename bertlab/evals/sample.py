@@ -25,7 +25,6 @@ def sample(
     steps: int | None = None,
     prompt: str = "",
     temperature: float = 1.0,
-    top_p: float = 1.0,
     seed: int = 0,
 ) -> list[str]:
     """N texts without special tokens.
@@ -43,7 +42,6 @@ def sample(
         steps: Of "any-order"; None: one a piece.
         prompt: How the texts begin.
         temperature: Divides the logits; 0: the likeliest piece.
-        top_p: Draws among the likeliest pieces of this probability (Holtzman et al. 2020).
         seed: Of the draws.
     """
     tokenizer, scorer = model.tokenizer, Scorer(model)
@@ -74,7 +72,7 @@ def sample(
     logits = functools.partial(answerer.logits, scorer.params)
 
     def draw(found):
-        return draw_pieces(found, tokenizer.special_ids - {stop}, temperature, top_p, rng)
+        return draw_pieces(found, tokenizer.special_ids - {stop}, temperature, rng)
 
     reveal(logits, draw, tokens, len(prefix), first + order, steps or hidden, stop)
     rows = (itertools.takewhile(lambda piece: piece != stop, row) for row in tokens.tolist())
@@ -102,18 +100,10 @@ def draw_pieces(
     logits: Float[np.ndarray, "N V"],
     forbidden: frozenset[int],
     temperature: float,
-    top_p: float,
     rng: np.random.Generator,
 ) -> Int[np.ndarray, "N"]:
     """A piece of each row of logits; those at `forbidden` are never drawn."""
-    logits = logits.copy()
-    logits[:, list(forbidden)] = -np.inf
-    if not temperature:
-        return logits.argmax(axis=1)
-    powers = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
-    likeliest = np.argsort(-powers, axis=1, kind="stable")
-    ordered = np.take_along_axis(powers / powers.sum(axis=1, keepdims=True), likeliest, axis=1)
-    before = np.cumsum(ordered, axis=1) - ordered
-    kept = np.cumsum(np.where(before < top_p, ordered, 0.0), axis=1)
-    drawn = (kept <= rng.random((len(kept), 1)) * kept[:, -1:]).sum(axis=1)
-    return np.take_along_axis(likeliest, drawn[:, None], axis=1)[:, 0]
+    # The largest of logits / temperature + Gumbel noise is a draw from the softmax.
+    noisy = logits + temperature * rng.gumbel(size=logits.shape)
+    noisy[:, list(forbidden)] = -np.inf
+    return noisy.argmax(axis=1)

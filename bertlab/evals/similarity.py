@@ -1,19 +1,13 @@
 """Cosines of word vectors against human ratings, and analogies; nothing is trained.
 
-A word has one vector on each layer. How a model gives it:
-
-    table       a static model: its row of the table (w + w̃ of GloVe), or the mean of its pieces'
-    alone       the mean of its pieces' states in a text of this word (Bommasani et al. 2020:
-                decontextualized)
-    in context  the mean over its occurrences in a text, each the mean of its pieces' states
-                (Bommasani et al. 2020: aggregated)
+A word has one vector on each layer: of a static model its row of the table (w + w̃ of GloVe), or the
+mean of its pieces' ("table"); of any other the mean of its pieces' states in a text of this word
+("alone"; Bommasani et al. 2020: decontextualized).
 
 Letters: N words, Q questions, V possible answers, n layers (0: the embeddings), D width.
 """
 
-import collections
 import functools
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -24,19 +18,13 @@ from bertlab.data.corpora.text import read_lines
 from bertlab.errors import UserError
 from bertlab.objectives.word_vectors import Glove
 from bertlab.transfer.load import Pretrained
-from bertlab.transfer.offsets import piece_offsets
 from bertlab.transfer.scorers import spearman
-
-CONTEXTS = 50
-"""Most occurrences of a word."""
 
 VOCABULARY = 30_000
 """Answers are among so many of the most frequent words: compute-accuracy.c's usual threshold."""
 
 ROUNDING = 1e-9  # of cosines in float64
 AT_A_TIME = 256  # texts whose states are in memory
-
-WORD = re.compile(r"\w+(?:[-'’]\w+)*")
 
 Vectors = Mapping[str, Float[np.ndarray, "n D"]]
 """The vectors of words on each layer."""
@@ -82,60 +70,28 @@ def read_questions(path: Path) -> list[Question]:
 
 
 def word_scores(model: Pretrained, settings) -> dict[str, dict[str, float]]:
-    """`config.evaluate`'s files of rated words and of analogies, on every layer and in every way:
-    file -> metric -> number."""
-    text, tests, words = settings.word_text, {}, []
-    lines = [line for _, line in read_lines(Path(text))] if text else []
+    """`config.evaluate`'s files of rated words and of analogies, on every layer: file -> metric ->
+    number."""
+    tests, words = {}, []
     for path in filter(None, settings.words.split(",")):
         pairs = read_ratings(Path(path))
         tests[path] = functools.partial(rate_words, pairs)
         words += [word for pair in pairs for word in pair[:2]]
     if path := settings.analogies:
         questions = read_questions(Path(path))
-        answers = possible_answers(model, questions, lines)
+        answers = possible_answers(model, questions)
         tests[path] = functools.partial(answer_questions, questions, answers)
         words += answers
-    found = {path: {} for path in tests}
-    for way, vectors in word_vectors(model, list(dict.fromkeys(words)), lines).items():
-        for path, test in tests.items():
-            counts, scores = test(vectors)
-            found[path] |= counts
-            for name, layers in scores.items():
-                found[path] |= {f"{name}/{way}, layer {n}": x for n, x in enumerate(layers)}
+    vectors, found = word_vectors(model, list(dict.fromkeys(words))), {}
+    way = "table" if model.config.model.family == "static" else "alone"
+    for path, test in tests.items():
+        found[path], scores = test(vectors)
+        for name, layers in scores.items():
+            found[path] |= {f"{name}/{way}, layer {n}": x for n, x in enumerate(layers)}
     return found
 
 
-def fold(model: Pretrained, word: str) -> str:
-    """The word as the tokenizer distinguishes it from others."""
-    return word.lower() if model.tokenizer.lowercase else word
-
-
-def word_vectors(
-    model: Pretrained, words: Sequence[str], lines: Sequence[str] = ()
-) -> dict[str, Vectors]:
-    """By every way that the model allows; all have the words that have a vector in each.
-
-    Args:
-        model: From `bertlab.load`.
-        words: Without white space.
-        lines: Sentences, for "in context"; then only words that occur in them have a vector.
-    """
-    is_static = model.config.model.family == "static"
-    ways = {"table" if is_static else "alone": alone(model, words)}
-    common = set.intersection(*map(set, ways.values()))
-    if lines and is_static:
-        occurring = {fold(model, word) for line in lines for word in WORD.findall(line)}
-        common = {word for word in common if fold(model, word) in occurring}
-    elif lines:
-        ways["in context"] = in_context(model, words, lines)
-        common &= ways["in context"].keys()
-    return {
-        way: {word: vectors[word] for word in words if word in common}
-        for way, vectors in ways.items()
-    }
-
-
-def alone(model: Pretrained, words: Sequence[str]) -> Vectors:
+def word_vectors(model: Pretrained, words: Sequence[str]) -> Vectors:
     """The mean of the states of a word's pieces, for each word that is made of pieces that the
     model has (with a vocabulary of words, is one of them)."""
     whole, unknown = model.tokenizer.has_whole_words, model.tokenizer.unk_id
@@ -147,36 +103,6 @@ def alone(model: Pretrained, words: Sequence[str]) -> Vectors:
         if ids and (reads_characters or in_vocabulary):
             found[word] = states.mean(axis=1)
     return found
-
-
-def in_context(model: Pretrained, words: Sequence[str], lines: Sequence[str]) -> Vectors:
-    """The mean over at most CONTEXTS occurrences of each word, from the lines in a random order.
-
-    Lines that the model cannot read as they are, because they are too long or their pieces do not
-    follow the words, are left out.
-    """
-    left = {fold(model, word): CONTEXTS for word in words}
-    texts, places, totals = [], [], {}
-    for number in np.random.default_rng(0).permutation(len(lines)):
-        line = " ".join(lines[number].split())
-        found = [(fold(model, word[0]), *word.span()) for word in WORD.finditer(line)]
-        if not any(left.get(key) for key, _, _ in found):
-            continue
-        ids, offsets = piece_offsets(line, model.tokenizer)
-        if list(ids) != model.tokenizer.encode(line) or len(ids) + 2 > model.longest:
-            continue
-        texts.append(line)
-        places.append([])
-        for key, begin, end in found:
-            pieces = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > begin))
-            if left.get(key) and len(pieces):
-                left[key] -= 1
-                places[-1].append((key, pieces))
-    for states, occurrences in zip(states_of(model, texts), places):
-        for key, pieces in occurrences:
-            totals[key] = totals.get(key, 0.0) + states[:, pieces].mean(axis=1, dtype=np.float64)
-    keys = {word: fold(model, word) for word in words}
-    return {w: totals[key] / (CONTEXTS - left[key]) for w, key in keys.items() if key in totals}
 
 
 def states_of(model: Pretrained, texts: Sequence[str]) -> Iterator[Float[np.ndarray, "n T D"]]:
@@ -210,20 +136,17 @@ def unit(vectors: Float[np.ndarray, "... D"]) -> Float[np.ndarray, "... D"]:
     return vectors / np.where(length > 0, length, 1.0)
 
 
-def possible_answers(
-    model: Pretrained, questions: Sequence[Question], lines: Sequence[str] = ()
-) -> list[str]:
-    """The words among which an answer is sought, the most frequent first: those of the lines, else
-    those of a vocabulary of words, in its order, else those of the questions (far fewer to choose
-    from than in published results)."""
-    if lines:
-        counts = collections.Counter(fold(model, w) for line in lines for w in WORD.findall(line))
-        words = sorted(counts, key=lambda word: (-counts[word], word))
-    elif model.tokenizer.has_whole_words:
-        special, pieces = model.tokenizer.special_ids, enumerate(model.tokenizer.pieces())
-        words = [piece for index, piece in pieces if index not in special]
+def possible_answers(model: Pretrained, questions: Sequence[Question]) -> list[str]:
+    """The words among which an answer is sought, the most frequent first: those of a vocabulary of
+    words, in its order, else those of the questions (far fewer to choose from than in published
+    results)."""
+    tokenizer = model.tokenizer
+    if tokenizer.has_whole_words:
+        pieces = enumerate(tokenizer.pieces())
+        words = [piece for index, piece in pieces if index not in tokenizer.special_ids]
     else:
-        words = dict.fromkeys(fold(model, word) for question in questions for word in question[1:])
+        asked = [word for question in questions for word in question[1:]]
+        words = dict.fromkeys(word.lower() if tokenizer.lowercase else word for word in asked)
     return list(words)[:VOCABULARY]
 
 

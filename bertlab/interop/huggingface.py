@@ -33,9 +33,12 @@ from bertlab.objectives.diffusion import MaskedDiffusion
 from bertlab.train.recipes import add_objectives
 
 MODELING = "modeling_bertlab.py"
-CLASSES = {"AutoConfig": "BertlabConfig", "AutoModel": "BertlabModel"}
-for head in ("MaskedLM", "CausalLM", "SequenceClassification", "TokenClassification"):
-    CLASSES[f"AutoModelFor{head}"] = f"BertlabFor{head}"
+CLASSES = {
+    "AutoConfig": "BertlabConfig",
+    "AutoModel": "BertlabModel",
+    "AutoModelForMaskedLM": "BertlabForMaskedLM",
+    "AutoModelForCausalLM": "BertlabForCausalLM",
+}
 NO_MASK = -1e4
 """A bias by which a token has probability 0, in float16 too."""
 

@@ -10,11 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import (
-    BaseModelOutputWithPooling,
-    MaskedLMOutput,
-    TokenClassifierOutput,
-)
+from transformers.modeling_outputs import BaseModelOutputWithPooling, MaskedLMOutput
 from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.utils.generic import can_return_tuple
 
@@ -315,40 +311,3 @@ class BertlabForCausalLM(BertlabForMaskedLM, GenerationMixin):
             "token_type_ids": token_type_ids,
             "position_ids": (mask.cumsum(-1) - 1).clamp(min=0),
         }
-
-
-class BertlabForTokenClassification(BertlabPreTrainedModel):
-    """A dense layer on each state."""
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.model = BertlabModel(config)
-        self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(config.width, config.num_labels)
-        self.post_init()
-
-    def features(self, encoded, mask):
-        """What the layer reads."""
-        return encoded.last_hidden_state
-
-    @can_return_tuple
-    def forward(self, input_ids=None, attention_mask=None, labels=None, **arguments):
-        """As `BertlabModel`; labels [B, L], or [B] of whole rows."""
-        count = arguments.pop("num_items_in_batch", None)
-        encoded, loss = self.model(input_ids, attention_mask, **arguments), None
-        logits = self.classifier(self.dropout(self.features(encoded, attention_mask)))
-        if labels is not None:  # the loss of rows has another name for the logits
-            names = dict(labels=labels, logits=logits, pooled_logits=logits, config=self.config)
-            loss = self.loss_function(**names, num_items_in_batch=count)
-        return TokenClassifierOutput(loss, logits, encoded.hidden_states)
-
-
-class BertlabForSequenceClassification(BertlabForTokenClassification):
-    """On the pooler's output, or without a pooler on the state that has seen the whole row."""
-
-    def features(self, encoded, mask):
-        """[B, D]."""
-        if encoded.pooler_output is not None:
-            return encoded.pooler_output
-        x = encoded.last_hidden_state
-        return self.model.summary(x, x.new_ones(x.shape[:2]) if mask is None else mask)

@@ -95,27 +95,21 @@ def _(objective: SpanBoundary, shape, rows, length, predictions):
     return predictions * (flops_per_prediction(shape) + layers)
 
 
-@objective_flops.register
-def _(objective: NegativeSampling, shape, rows, length, predictions):
-    return predictions * 6 * (1 + objective.negatives) * shape.width
+@objective_flops.register(NegativeSampling)
+@objective_flops.register(Glove)
+def _(objective, shape, rows, length, predictions):
+    return predictions * 6 * (1 + getattr(objective, "negatives", 0)) * shape.width
 
 
-@objective_flops.register
-def _(objective: Glove, shape, rows, length, predictions):
-    return predictions * 6 * shape.width
-
-
-@objective_flops.register
-def _(objective: SpanCorruption, shape, rows, length, predictions):
-    longer = length + 2 * objective.slots(length)
-    logits = longer * flops_per_prediction(shape)
-    return rows * (logits + lengthening_flops(shape, length, longer))
-
-
-@objective_flops.register
-def _(objective: PermutationLanguageModel, shape, rows, length, predictions):
-    longer = lengthening_flops(shape, length, length + objective.slots(length))
-    return rows * longer + predictions * flops_per_prediction(shape)
+@objective_flops.register(SpanCorruption)
+@objective_flops.register(PermutationLanguageModel)
+def _(objective, shape, rows, length, predictions):
+    longer = length + objective.slots(length)  # positions of the pass
+    if isinstance(objective, SpanCorruption):
+        longer += objective.slots(length)
+        predictions = rows * longer
+    more = longer * flops_per_token(shape, longer) - length * flops_per_token(shape, length)
+    return rows * more + predictions * flops_per_prediction(shape)
 
 
 @objective_flops.register
@@ -132,8 +126,3 @@ def _(objective: ReplacedTokenDetection, shape, rows, length, predictions):
         return rows * (flops + asked * 6 * shape.width * (shape.width + 1))
     copying = 6 * shape.width if objective.task == "all_tokens" else 0
     return rows * (flops + asked * (flops_per_prediction(shape) + copying))
-
-
-def lengthening_flops(shape, length: int, longer: int) -> float:
-    """Of the body, for a row of `longer` positions in place of `length`."""
-    return longer * flops_per_token(shape, longer) - length * flops_per_token(shape, length)

@@ -22,35 +22,29 @@ BATCHES = 32
 
 def steps_within(config: ConfigDict, phases: Sequence[Phase]) -> int:
     """The steps that `config.train.budget` pays for, by the phases' shares of `train.steps`."""
-    text, mesh = config.train.budget, build_mesh(config.mesh)
-    unit, _, amount = text.partition("=")
-    if unit not in ("tokens", "supervised", "flops"):
-        raise UserError(
-            f"config.train.budget={text}: give an amount of tokens, supervised or flops: tokens=2e6"
-        )
-    cost = sum(
-        (phase.end - phase.begin) / config.train.steps * mean_costs(config, phase, mesh)[unit]
-        for phase in phases
-    )
+    unit, _, amount = config.train.budget.partition("=")
+    steps, cost = config.train.steps, 0.0
+    for phase in phases:
+        cost += (phase.end - phase.begin) / steps * mean_costs(config, phase).get(unit, 0.0)
     if not cost:
-        raise UserError(f"config.train.budget={text}: a step has no {unit}; choose another unit")
+        raise UserError(
+            f"config.train.budget={config.train.budget}: give an amount of tokens, supervised or"
+            " flops that a step has: tokens=2e6"
+        )
     return max(1, round(float(amount) / cost))
 
 
-def mean_costs(config: ConfigDict, phase: Phase, mesh) -> dict[str, float]:
+def mean_costs(config: ConfigDict, phase: Phase) -> dict[str, float]:
     """Mean costs by unit of a phase's first batches, as if they were spread over all of it (masking
     rates have schedules)."""
-    program = phase.program
+    program, mesh, costs = phase.program, build_mesh(config.mesh), []
 
     @jax.jit
     def count(batch, key, progress):
         # A loss's weight depends on the view alone: the compiler drops the forward pass.
-        shapes = jax.eval_shape(program.init, key, batch)
-        params = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        metrics, *_ = program.metrics(params, program.views(batch, key, progress))
+        metrics, *_ = program.metrics(program.init(key, batch), program.views(batch, key, progress))
         return jnp.sum(batch["documents"] > 0), only_weights(metrics)
 
-    costs = []
     for index in range(BATCHES):
         progress = phase.begin + (phase.end - phase.begin) * (index + 0.5) / BATCHES
         key = jax.random.fold_in(jax.random.key(config.seed), index)

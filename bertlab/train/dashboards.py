@@ -15,46 +15,38 @@ from bertlab.train.run_directory import RunDirectory
 
 
 def open_writers(
-    names: str, run: RunDirectory, config: Mapping, resumed: int | None
+    names: str, run: RunDirectory, config: Mapping, resumed: int
 ) -> list[Callable[[Mapping[str, Any]], None]]:
-    """The writers named in `config.writers`, of process 0.
+    """The writers named in `config.writers`, of process 0; `resumed` is the run's first step."""
+    asked = {*names.split(",")} - {"", "jsonl"}
+    if not asked <= {"tensorboard", "wandb"}:
+        raise UserError(f"config.writers={names} may name jsonl, tensorboard, wandb")
+    if jax.process_index() > 0:
+        return []
+    writers = []
+    if "tensorboard" in asked:
+        from tensorboardX import SummaryWriter
 
-    `resumed` is the step from which the run goes on; None: it begins.
-    """
-    openers = {"tensorboard": tensorboard_writer, "wandb": wandb_writer}
-    asked = [name for name in names.split(",") if name not in ("", "jsonl")]
-    if not set(asked) <= set(openers):
-        raise UserError(f"config.writers={names} may name jsonl, {', '.join(openers)}")
-    return [openers[name](run, config, resumed) for name in asked if jax.process_index() == 0]
+        events = SummaryWriter(  # steps that a resumed run writes again are hidden
+            str(run.path / "tensorboard"), purge_step=resumed + 1, filename_suffix=f".{resumed}"
+        )
+        atexit.register(events.close)
 
+        def write_events(line):
+            for name, value in numbers(line).items():
+                events.add_scalar(name, value, line["step"])
 
-def tensorboard_writer(run: RunDirectory, config: Mapping, resumed: int | None):
-    """Event files in RUN/tensorboard, without the steps that a resumed run writes again."""
-    from tensorboardX import SummaryWriter
+        writers.append(write_events)
+    if "wandb" in asked:
+        import wandb
 
-    client = SummaryWriter(
-        str(run.path / "tensorboard"),
-        purge_step=None if resumed is None else resumed + 1,
-        filename_suffix=f".{resumed or 0}",
-    )
-    atexit.register(client.close)
-
-    def write(line):
-        for name, value in numbers(line).items():
-            client.add_scalar(name, value, line["step"])
-
-    return write
-
-
-def wandb_writer(run: RunDirectory, config: Mapping, resumed: int | None):
-    """A W&B run whose id is in RUN/wandb.json, so that a resumed run goes on with it."""
-    import wandb
-
-    name = run.read("wandb")
-    client = wandb.init(dir=run.path, name=run.path.name, id=name, resume="allow", config=config)
-    run.write("wandb", client.id)
-    client.define_metric("*", step_metric="step")
-    return lambda line: client.log({"step": line["step"]} | numbers(line))
+        known = run.read("wandb")  # a resumed run goes on with it
+        client = wandb.init(
+            dir=run.path, name=run.path.name, id=known, resume="allow", config=config
+        )
+        run.write("wandb", client.id)
+        writers.append(lambda line: client.log(numbers(line), step=line["step"]))
+    return writers
 
 
 def numbers(line: Mapping[str, Any]) -> dict[str, float]:

@@ -92,7 +92,7 @@ class Log:
         config = experiment.config
         self.totals, self._train, self._run, self._rate = totals, config.train, run, rate
         run.cut_metrics(-1 if resumed is None else resumed, config.train.steps)
-        self._writers = open_writers(config.writers, run, config.to_dict(), resumed)
+        self._writers = open_writers(config.writers, run, config.to_dict(), resumed or 0)
         self._waiting: list[tuple[int, Mapping]] = []
         self._phase, self._since = None, None
         self._line = (totals.tokens, totals.seconds)  # at the last line

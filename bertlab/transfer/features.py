@@ -12,15 +12,13 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from bertlab.data.characters import CHARACTERS, PADDING
+from bertlab.data.characters import CHARACTERS
 from bertlab.errors import UserError
 from bertlab.models.characters import Convolution
 from bertlab.models.layers import Dropout, lookup, normal, param, shard_batch, uniform
-from bertlab.models.recurrent import Cell, borders, gru, lstm
+from bertlab.models.recurrent import Cell, borders, lstm
 
 PLACES = ("input", "after_first", "output", "input_output")
-CELLS = ("lstm", "gru")
-SPELLERS = ("convolution", *CELLS)
 WORD_VECTORS = "word_vectors"
 """Name of the parameter that holds pretrained word vectors."""
 
@@ -78,14 +76,11 @@ class LayerMix(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """One direction of an LSTM or GRU of width F; parameters from U(±1/√F), as in torch.
+    """One direction of an LSTM of width F; parameters from U(±1/√F), as in torch.
 
-    An LSTM's gates are input, forget, candidate, output, with 1 added to the forget gate's first
-    bias. A GRU's are reset, update, candidate; `bias` is the sum of the biases of inputs and, for
-    reset and update, of states, and `recurrent_bias` is the candidate's that the reset multiplies.
+    Gates are input, forget, candidate, output, with 1 added to the forget gate's first bias.
     """
 
-    cell: str
     hidden: int
     reverse: bool
 
@@ -94,33 +89,27 @@ class Recurrent(nn.Module):
         self, x: Float[Array, "B L D"], documents: Int[Array, "B L"]
     ) -> Float[Array, "B L F"]:
         """States after each position; they restart at zero with each document."""
-        gates, size = (4 if self.cell == "lstm" else 3), self.hidden
+        size = self.hidden
         initial = uniform(size**-0.5)
 
         def bias_init(key, shape, dtype=jnp.float32):
-            bias = initial(key, shape, dtype)
-            return bias.at[1].add(1) if self.cell == "lstm" else bias
+            return initial(key, shape, dtype).at[1].add(1)
 
         kernel_init = param(initial, "embed", None, "hidden")
-        kernel = self.param("input_kernel", kernel_init, (x.shape[-1], gates, size))
-        recurrent = self.param("recurrent_kernel", kernel_init, (size, gates, size))
-        bias = self.param("bias", param(bias_init, None, "hidden"), (gates, size))
-        inputs = x.swapaxes(0, 1) @ kernel.reshape(-1, gates * size) + bias.ravel()
-        recurrent = recurrent.reshape(size, gates * size)
+        kernel = self.param("input_kernel", kernel_init, (x.shape[-1], 4, size))
+        recurrent = self.param("recurrent_kernel", kernel_init, (size, 4, size))
+        bias = self.param("bias", param(bias_init, None, "hidden"), (4, size))
+        inputs = x.swapaxes(0, 1) @ kernel.reshape(-1, 4 * size) + bias.ravel()
         limits = borders({"documents": documents}, self.reverse, stateful=False)
-        if self.cell == "lstm":
-            zeros = jnp.zeros((len(x), size), inputs.dtype)
-            begin = {"cell": zeros, "state": zeros}
-            cell = Cell((0, 1, 2, 3), None, self.reverse)
-            states, _ = lstm(cell, inputs, recurrent, None, begin, limits)
-        else:
-            state_bias = self.param("recurrent_bias", param(initial, "hidden"), (size,))
-            states = gru(self.reverse, inputs, recurrent, state_bias, limits.reset)
+        zeros = jnp.zeros((len(x), size), inputs.dtype)
+        begin = {"cell": zeros, "state": zeros}
+        cell = Cell((0, 1, 2, 3), None, self.reverse)
+        states, _ = lstm(cell, inputs, recurrent.reshape(size, 4 * size), None, begin, limits)
         return shard_batch(states.swapaxes(0, 1))
 
 
 class RecurrentEncoder(nn.Module):
-    """A bidirectional LSTM or GRU of a task, with a language model's states at one or two places.
+    """A bidirectional LSTM of a task, with a language model's states at one or two places.
 
     Attributes:
         layers: 2 in BERT's feature-based tagger (Devlin et al. 2018, section 5.3) and in TagLM.
@@ -128,14 +117,12 @@ class RecurrentEncoder(nn.Module):
         dropout: On each layer's input, element by element (TagLM: 0.25).
         place: Where the states s join: "input" [x; s]; "after_first", to the first layer's output
             (TagLM: Peters et al. 2017); "output" [h; s] (ELMo); "input_output", each with a mix.
-        cell: One of `CELLS`.
     """
 
     layers: int
     hidden: int
     dropout: float = 0.0
     place: str = "input"
-    cell: str = "lstm"
 
     @nn.compact
     def __call__(
@@ -161,7 +148,7 @@ class RecurrentEncoder(nn.Module):
         for number in range(self.layers):
             x = Dropout(self.dropout)(x)
             both = [
-                Recurrent(self.cell, self.hidden, reverse, name=f"{side}_{number}")(x, documents)
+                Recurrent(self.hidden, reverse, name=f"{side}_{number}")(x, documents)
                 for side, reverse in (("forward", False), ("backward", True))
             ]
             x = join(*both, at.get("after_first") if number == 0 else None)
@@ -180,21 +167,15 @@ class WordFeatures(nn.Module):
     """Features of words: spelling, trained and pretrained vectors, concatenated.
 
     Attributes:
-        spelling: What reads the characters: "convolution" (it covers padding too); one of `CELLS`,
-            the last states of both directions (TagLM's tagger of names has "gru": Peters et al.
-            2017, section 4.1); "": nothing.
+        spelling: A convolution reads the characters; it covers padding too.
         types, width: Of the table of trained vectors; width 0: none.
         vectors: Rows and width of the table of pretrained vectors, from zeros; width 0: none.
-        dropout: On the cells' inputs (TagLM: 0.25).
-        hidden: Cells in each direction (TagLM: 80; whether of each direction is not verified).
     """
 
-    spelling: str = ""
+    spelling: bool = False
     types: int = 0
     width: int = 0
     vectors: tuple[int, int] = (0, 0)
-    dropout: float = 0.0
-    hidden: int = 80
 
     @nn.compact
     def __call__(self, view) -> Float[Array, "B W D"]:
@@ -216,15 +197,5 @@ class WordFeatures(nn.Module):
         init = param(uniform((3 / shape.character_width) ** 0.5), None, None)
         table = self.param("character_embedding", init, (CHARACTERS, shape.character_width))
         words = characters.reshape(-1, characters.shape[-1])
-        x = shard_batch(table[words])
-        if self.spelling == "convolution":
-            x = Convolution(shape, 3, 30, name="filters")(x)
-        else:
-            there, x = (words != PADDING).astype(jnp.int32), Dropout(self.dropout)(x)
-            forward = Recurrent(self.spelling, self.hidden, False, name="forward")(x, there)
-            backward = Recurrent(self.spelling, self.hidden, True, name="backward")(x, there)
-            last = jnp.maximum(there.sum(axis=1) - 1, 0)[:, None, None]
-            forward = jnp.take_along_axis(forward, last, axis=1)[:, 0]
-            x = jnp.concatenate([forward, backward[:, 0]], -1)
-            x = jnp.where(there.any(axis=1)[:, None], x, 0)
+        x = Convolution(shape, 3, 30, name="filters")(shard_batch(table[words]))
         return x.reshape(*characters.shape[:-1], -1)

@@ -16,23 +16,15 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from bertlab.config.papers import VARIED_LENGTHS
 from bertlab.errors import UserError
 from bertlab.models.base import View, inside_documents, mean_state, summary
-from bertlab.models.layers import Dense, Dropout, Norm, param
+from bertlab.models.layers import Dense, Dropout, Norm
 from bertlab.objectives.autoregressive import neighbours
 from bertlab.objectives.base import Metrics, Model, Objective, cross_entropy
-from bertlab.objectives.program import STATISTICS
-from bertlab.transfer.features import CELLS, PLACES, SPELLERS, LayerMix, RecurrentEncoder
+from bertlab.transfer.features import PLACES, LayerMix, RecurrentEncoder
 
 POOLINGS = ("mean", "pooler", "first", "last", "max", "concat")
-CHOICES = {
-    "pooling": POOLINGS,
-    "norm": ("layer_norm", "batch_norm"),
-    "cell": CELLS,
-    "place": PLACES,
-    "speller": SPELLERS,
-}
+CHOICES = {"pooling": POOLINGS, "place": PLACES}
 LANGUAGE_MODEL = "language_model"
 """The name of `AuxiliaryLanguageModel` among a fine-tuning's objectives; no task has it."""
 
@@ -52,7 +44,7 @@ class TaskModel(nn.Module):
         mix = h.layers, h.mix_penalty, h.mix_dropout
         self.mixes = [LayerMix(*mix) for _ in range(2 if h.place == "input_output" else 1)]
         if h.bilstm:
-            self.encoder = RecurrentEncoder(h.bilstm, h.hidden, h.dropout, h.place, h.cell)
+            self.encoder = RecurrentEncoder(h.bilstm, h.hidden, h.dropout, h.place)
         self.dense = Dense(h.classes, ("embed", "classes"))
         self.dropout = Dropout(h.dropout)
 
@@ -84,7 +76,6 @@ class TaskHead(Objective):
         mix_penalty: λ of the penalty λ‖w‖² on the mix's weights w.
         mix_dropout: Of the mix.
         bilstm: Layers of a new biLSTM; 0: none.
-        cell: Its cells; "gru" makes it a biGRU (TagLM's tagger of names).
         hidden: Its width in each direction.
         place: Where the mix joins it (`RecurrentEncoder`).
         dropout: Before the classifier, and on the biLSTM's inputs.
@@ -98,7 +89,6 @@ class TaskHead(Objective):
     mix_penalty: float = 0.0
     mix_dropout: float = 0.0
     bilstm: int = 0
-    cell: str = "lstm"
     hidden: int = 128
     place: str = "input"
     dropout: float = 0.1
@@ -134,27 +124,15 @@ class TextModel(TaskModel):
         super().setup()
         h = self.head
         if h.blocks:
-            self.classifier = Blocks(h.classes, h.blocks, (h.dropout, 0.1), h.norm)
+            self.classifier = Blocks(h.classes, h.blocks, (h.dropout, 0.1))
 
-    def scores(
-        self, x: Float[Array, "... D"], counted: Bool[Array, "..."]
-    ) -> Float[Array, "... C"]:
-        """Logits in float32; `counted`: the vectors whose statistics batch normalisation takes."""
-        return self.classifier(x, counted) if self.head.blocks else super().scores(x)
+    def scores(self, x: Float[Array, "... D"]) -> Float[Array, "... C"]:
+        """Logits in float32."""
+        return self.classifier(x) if self.head.blocks else super().scores(x)
 
     def chunk_starts(self, size: int) -> Bool[Array, "L"]:
         """Which positions begin a chunk in the order of reading."""
-        length = self.head.chunk
-        starts = jnp.arange(size) % length == 0
-        if self.head.chunk_varies and self.has_rng("dropout"):
-            half_key, length_key = jax.random.split(self.make_rng("dropout"))
-            shortest = VARIED_LENGTHS["shortest"]
-            most = (-(-size // shortest),)
-            half = jax.random.bernoulli(half_key, VARIED_LENGTHS["half_probability"], most)
-            drawn = VARIED_LENGTHS["stddev"] * jax.random.normal(length_key, most)
-            lengths = (jnp.where(half, length / 2, length) + drawn).astype(jnp.int32)
-            ends = jnp.cumsum(jnp.maximum(lengths, shortest))
-            starts = jnp.zeros(size, bool).at[0].set(True).at[ends].set(True, mode="drop")
+        starts = jnp.arange(size) % self.head.chunk == 0
         return starts[::-1] if self.backward else starts
 
 
@@ -167,19 +145,15 @@ class TextHead(TaskHead):
             the whole text through the body's dense layer and tanh (BERT's [CLS]); "concat",
             [h_last; max; mean] (Howard and Ruder 2018, section 3.3).
         blocks: Width of a ReLU layer before the classifier (ULMFiT: 50); 0: none.
-        norm: Before it and the classifier: "layer_norm" or "batch_norm" (ULMFiT).
         chunk: Gradients flow back through so many positions of a recurrent body, whose states go on
             and are all pooled (BPTT for classification: Howard and Ruder 2018, section 3.3); 0:
             through all. Dropout masks of a row are the same in all chunks; fastai draws them again.
-        chunk_varies: In training the length of each chunk is drawn, as AWD-LSTM's.
         texts: n.
     """
 
     pooling: str = "mean"
     blocks: int = 0
-    norm: str = "layer_norm"
     chunk: int = 0
-    chunk_varies: bool = False
     texts: int = derived(1)
 
     def __post_init__(self):
@@ -212,7 +186,7 @@ class TextHead(TaskHead):
     def logits(self, model: Model, view: View) -> tuple[Float[Array, "B C"], Float[Array, ""]]:
         """Logits of the sum of a row's texts (GPT's two orders), and the penalty on the mix."""
         vectors, penalty = self.vectors(model, view)
-        return model.head.scores(vectors.sum(axis=1), self.is_own(view)), penalty
+        return model.head.scores(vectors.sum(axis=1)), penalty
 
     def loss(self, model: Model, view: View) -> Metrics:
         logits, penalty = self.logits(model, view)
@@ -250,66 +224,27 @@ def penalised(metrics: Metrics, penalty: Float[Array, ""]) -> Metrics:
     return {**metrics, "loss": (total + penalty * weight, weight)}
 
 
-class BatchNorm(nn.Module):
-    """Batch normalisation (Ioffe and Szegedy 2015) in float32, as torch's BatchNorm1d.
-
-    In training (with an rng "dropout"), mean and variance are those of the counted vectors of the
-    (micro-)batch on all devices; otherwise running ones, kept among the parameters (`STATISTICS`),
-    which a step moves towards the batch's. Fewer than two counted vectors leave them as they are.
-    """
-
-    momentum: float = 0.1
-    epsilon: float = 1e-5
-
-    @nn.compact
-    def __call__(
-        self, x: Float[Array, "... D"], counted: Bool[Array, "..."]
-    ) -> Float[Array, "... D"]:
-        x, zeros, ones = x.astype(jnp.float32), nn.initializers.zeros, nn.initializers.ones
-        initial = {"scale": ones, "bias": zeros, "running_mean": zeros, "running_variance": ones}
-        scale, bias, mean, variance = (
-            self.param(name, param(init, "norm"), x.shape[-1:]) for name, init in initial.items()
-        )
-        if self.has_rng("dropout"):
-            running = {"running_mean": mean, "running_variance": variance}
-            inside, axes, count = counted[..., None], tuple(range(x.ndim - 1)), counted.sum()
-            mean = jnp.where(inside, x, 0).sum(axes) / jnp.maximum(count, 1)
-            squares = (jnp.where(inside, x - mean, 0) ** 2).sum(axes)
-            variance = squares / jnp.maximum(count, 1)
-            latest = (mean, squares / jnp.maximum(count - 1, 1))
-            for (name, old), new in zip(running.items(), latest):
-                moved = jnp.where(count > 1, old + self.momentum * (new - old), old)
-                moved = jax.lax.stop_gradient(moved)
-                self.sow(STATISTICS, name, moved, lambda _, last: last, lambda: None)
-        return (x - mean) * jax.lax.rsqrt(variance + self.epsilon) * scale + bias
-
-
 class Blocks(nn.Module):
     """ULMFiT's classifier (Howard and Ruder 2018, section 3.3): norm, dropout, dense, ReLU, again.
+
+    The paper's norm is batch normalisation; this one is of each vector.
 
     Attributes:
         classes: C.
         hidden: Width between the two blocks.
         dropouts: Of the two (the released script: 0.4 and 0.1).
-        norm: "layer_norm" or "batch_norm".
     """
 
     classes: int
     hidden: int
     dropouts: tuple[float, float]
-    norm: str
 
     @nn.compact
-    def __call__(
-        self, x: Float[Array, "... D"], counted: Bool[Array, "..."]
-    ) -> Float[Array, "... C"]:
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... C"]:
         """Logits in float32."""
         x = x.astype(jnp.float32)
         for number, (width, axis) in enumerate(((self.hidden, None), (self.classes, "classes"))):
-            if self.norm == "layer_norm":
-                x = Norm(1e-5, name=f"norm_{number}")(x)
-            else:
-                x = BatchNorm(name=f"norm_{number}")(x, counted)
+            x = Norm(1e-5, name=f"norm_{number}")(x)
             x = Dropout(self.dropouts[number])(x)
             init = nn.initializers.lecun_normal()
             x = Dense(width, ("embed", axis), init, name=f"dense_{number}")(x)

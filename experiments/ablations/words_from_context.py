@@ -3,41 +3,33 @@ analogies, Mikolov et al. 2013.
 
 The pretrainings are those of `static_contextual.py`. Every model gives each word one vector: a
 static model its row of the table, or the mean of its pieces' rows; a contextual one, on every
-layer, the mean of the word's pieces `alone` or, with `text=`, also `in context`, the mean over at
-most 50 occurrences in that text. The report has a column for each kind, layer and file: Spearman's
-correlation of cosines and human ratings, and the share of analogies that 3CosAdd answers.
+layer, the mean of the states of the word's pieces in a text of this word `alone`. The report has a
+column for each layer and file: Spearman's correlation of cosines and human ratings, and the share
+of analogies that 3CosAdd answers.
 
 - `words=A,B`: lines "word word rating", such as SimLex-999 or MEN in Faruqui and Dyer's collection
 - `analogies=`: word2vec's questions-words.txt
-- `text=`: sentences, one a line; only words of this text count then
 
 Without `words=` and `analogies=` the study only trains.
 
-Expect: in context above alone, and lower layers above the last. After as little text as at
-scale=tiny, static vectors above contextual ones on analogies; only with far more text is it the
-reverse.
+Expect: lower layers above the last. After as little text as at scale=tiny, static vectors above
+contextual ones on analogies; only with far more text is it the reverse.
 """
 
 import systems
 from common import read_setting
 from scales import LAST_PIECE, SAME_ROWS
 
-from bertlab.errors import UserError
-
-FILES = {"words": "evaluate.words", "analogies": "evaluate.analogies", "text": "evaluate.word_text"}
+FILES = {"words": "evaluate.words", "analogies": "evaluate.analogies"}
 
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=SAME_ROWS, tasks="", **dict.fromkeys(FILES, ""))
-    if setting.arguments["text"] and not (
-        setting.arguments["words"] or setting.arguments["analogies"]
-    ):
-        raise UserError("text= has no effect without words= or analogies=; name one of them")
     static, models = systems.static_and_contextual(setting)
     return setting.study(
         name="words_from_context",
         title="Words from contextual and static models",
-        question="Do means of contextual states make better vectors of words than static models,"
+        question="Do states of contextual models make better vectors of words than static models,"
         " and on which layer?",
         config=setting.recipe("bert"),
         axes={"model": static | models},

@@ -167,7 +167,6 @@ def test_varied_lengths_are_one_in_a_batch_and_scale_the_rate(tmp_path):
         np.testing.assert_allclose(batch["rate_scale"], length / 40)
         lengths.append(length)
     assert 38 < np.median(lengths) < 42 and min(lengths) < 30 and len(set(lengths)) > 10
-    assert batches.row_length == 60
 
 
 def test_evaluation_reads_whole_documents_in_a_lane(corpus, documents):

@@ -46,7 +46,7 @@ def test_the_first_pairs_of_each_paradigm_and_a_wrong_line(tmp_path):
     path = write_pairs(tmp_path / "pairs.jsonl", NAMES * 3)
     assert list(read_pairs(path, 1).good) == ["good 0", "good 1", "good 2"]
     path.write_text(path.read_text() + '{"sentence_good": "x"}\n')
-    with pytest.raises(UserError, match=r"pairs\.jsonl:13: expected a JSON object"):
+    with pytest.raises(UserError, match=r"pairs\.jsonl:13: not a JSON object"):
         read_pairs(path)
     path.write_text("\n \n")
     with pytest.raises(UserError, match="has no pairs"):

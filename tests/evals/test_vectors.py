@@ -1,7 +1,6 @@
-"""Word similarity and analogies on planted vectors, and probes of a planted signal."""
+"""Word similarity and analogies on planted vectors."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from bertlab.data.tokenizers.words import WordsTokenizer
 from bertlab.errors import UserError
 from bertlab.evals import similarity
-from bertlab.evals.probes import probe_layers
 from bertlab.evals.similarity import answer_questions, solve
 from bertlab.objectives import REGISTRY
 from tests.evals.tiny import PIECES, model_of
@@ -41,7 +39,7 @@ def test_similarity_is_spearmans_correlation_of_the_pairs_with_vectors():
     pairs = [("king", "queen", 8.5), ("king", "man", 6), ("man", "boy", 8.5), ("king", "duke", 1)]
     pairs += [("woman", "Sweden", 0.5), ("King", "queen", 9)]
     words = list(dict.fromkeys(word for pair in pairs for word in pair[:2]))
-    vectors = similarity.word_vectors(model, words)["table"]
+    vectors = similarity.word_vectors(model, words)
     counts, found = similarity.rate_words(pairs, vectors)
     # Cosines: king-queen 0.9, king-man 0.886, man-boy 0.827 (ratings 8.5, 6, 8.5, 0.5).
     assert counts == {"pairs": 6, "scored": 4} and set(words) - set(vectors) == {"duke", "King"}
@@ -91,33 +89,22 @@ def test_of_equally_good_answers_the_more_frequent_word_counts():
         assert found["analogies"] == [share]
 
 
-def test_a_word_is_the_mean_of_its_pieces_and_in_context_of_its_occurrences():
+def test_a_word_is_the_mean_of_its_pieces():
     model = model_of("bert", {"mlm": REGISTRY["mlm"]()})
-    lines = ["abc, d: a abc!", "d abc", "a " * 600 + "d", "e f"]
-    ways = similarity.word_vectors(model, ["abc", "d", "g", "Ω"], lines)
-    assert all([*of] == ["abc", "d"] for of in ways.values()), "g does not occur, Ω is unknown"
-
-    def states(text):
-        (embedding,) = model.embed([text])
-        return list(embedding.tokens), embedding.states
-
-    np.testing.assert_allclose(ways["alone"]["abc"], states("abc")[1].mean(1), atol=1e-5)
-    found = []
-    for line in lines[:2]:
-        tokens, of_line = states(line)
-        starts = [at for at in range(len(tokens)) if tokens[at : at + 3] == ["a", "##b", "##c"]]
-        found += [of_line[:, at : at + 3].mean(1) for at in starts]
-    assert len(found) == 3
-    np.testing.assert_allclose(ways["in context"]["abc"], np.mean(found, 0), atol=1e-5)
+    found = similarity.word_vectors(model, ["abc", "d", "Ω"])
+    assert [*found] == ["abc", "d"], "Ω is unknown"
+    (embedding,) = model.embed(["abc"])
+    assert list(embedding.tokens) == ["a", "##b", "##c"]
+    np.testing.assert_allclose(found["abc"], embedding.states.mean(1), atol=1e-5)
 
 
 def test_glove_has_the_sum_of_both_vectors():
     model = model_of("static", {"glove": REGISTRY["glove"]()}, 13, width=4)
     model = dataclasses.replace(model, tokenizer=WordsTokenizer([*SPECIALS, *TABLE], False))
-    ways = similarity.word_vectors(model, ["man"])
+    found = similarity.word_vectors(model, ["man"])
     body = model.params["body"]
     expected = body["token_embedding"][6] + body["output"]["kernel"][6]
-    np.testing.assert_allclose(ways["table"]["man"][0], expected, rtol=1e-6)
+    np.testing.assert_allclose(found["man"][0], expected, rtol=1e-6)
 
 
 def test_a_wrong_line_is_named(tmp_path):
@@ -130,39 +117,3 @@ def test_a_wrong_line_is_named(tmp_path):
         path.write_text(text)
         with pytest.raises(UserError, match=r"file\.txt:3: expected"):
             read(path)
-
-
-class Planted:
-    """Layer 0 has the word's type alone, layer 1 also the tag, which depends on the word before."""
-
-    def embed(self, sentences, pretokenized):
-        rng, found = np.random.default_rng(0), []
-        for words in sentences:
-            types = np.eye(26)[[ord(word) - ord("a") for word in words]]
-            signal = np.zeros((len(words), 2))
-            signal[np.arange(1, len(words)), [tag_after(word) for word in words[:-1]]] = 1
-            noise = rng.normal(scale=0.1, size=(len(words), 2))
-            layers = [np.hstack([types, noise]), np.hstack([types, signal + noise])]
-            found.append(SimpleNamespace(states=np.stack(layers)))
-        return found
-
-
-def tag_after(word):
-    return ord(word) % 2
-
-
-def test_probes_find_a_planted_signal_that_a_control_task_lacks():
-    rng = np.random.default_rng(1)
-
-    def sentences(number):
-        drawn = rng.choice(list("abcdefghijklmnopqrstuvwxyz"), size=(number, 5)).tolist()
-        return [(words, [None, *map(tag_after, words[:-1])]) for words in drawn]
-
-    layers = probe_layers(Planted(), sentences(200), sentences(60))
-    types, both = layers
-    assert both["accuracy"] > 0.98 and types["accuracy"] < 0.65
-    assert types["control_accuracy"] > 0.9, "a control task is learnt from types"
-    assert both["selectivity"] == pytest.approx(both["accuracy"] - both["control_accuracy"])
-    assert types["selectivity"] < -0.2 < both["selectivity"]
-    assert (both["train_words"], both["test_words"]) == (800, 240)
-    assert 0.4 < both["majority"] < 0.6

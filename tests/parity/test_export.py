@@ -99,32 +99,6 @@ def test_the_switches_are_all_there():
     assert set(OWN.keys) <= {key for model in SWITCHES for key in model}
 
 
-def test_classes_for_tasks(exported):
-    """Fine-tuning begins with the body's weights, a loss falls, and what is saved opens again."""
-    _, directory = exported(norm_placement="pre", layers=1)
-    rows = padded(published.rows())
-    for name, labels in (
-        ("AutoModelForSequenceClassification", torch.tensor([0, 1, 2, 1])),
-        ("AutoModelForTokenClassification", rows["input_ids"] % 3),
-    ):
-        auto = getattr(transformers, name)
-        options = {"trust_remote_code": True, "num_labels": 3}
-        model, info = auto.from_pretrained(directory, output_loading_info=True, **options)
-        assert info["missing_keys"] == {"classifier.weight", "classifier.bias"}
-        optimizer, losses = torch.optim.SGD(model.parameters(), 0.05), []
-        for _ in range(3):
-            loss = model(**rows, labels=labels).loss
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
-        assert losses[-1] < losses[0]
-        model.save_pretrained(directory.parent / name)
-        again = auto.from_pretrained(directory.parent / name, trust_remote_code=True).eval()
-        with torch.no_grad():
-            torch.testing.assert_close(again(**rows).logits, model.eval()(**rows).logits)
-
-
 @pytest.mark.parametrize("direction", ["bidirectional", "left-to-right", "right-to-left"])
 def test_losses_ask_what_the_objective_asks(direction, exported):
     """Of a masked model the token itself, else the next or the previous one."""

@@ -136,11 +136,8 @@ def test_a_budget_buys_steps():
     # MLM predicts 15 % of the tokens.
     assert steps("mlm", "supervised=900") > 4 * steps("ltr", "supervised=900", **ltr)
     assert steps("mlm", "flops=1e9") > steps("ltr", "flops=1e9", **ltr)
-    for text, message in (
-        ("words=9", "give an amount of tokens"),
-        ("supervised=9", "no supervised"),
-    ):
-        with pytest.raises(UserError, match=message):
+    for text in ("words=9", "supervised=9"):
+        with pytest.raises(UserError, match="give an amount of tokens"):
             steps("nsp", text)
 
 
@@ -152,7 +149,7 @@ def test_tensorboard_has_a_resumed_runs_lines_once(tmp_path, monkeypatch):
     at_exit = []
     monkeypatch.setattr("atexit.register", at_exit.append)
     run, events = RunDirectory(tmp_path), []
-    for resumed, lines in ((None, LINES[:2]), (1, LINES[1:])):
+    for resumed, lines in ((0, LINES[:2]), (1, LINES[1:])):
         [write] = open_writers("jsonl,tensorboard", run, {}, resumed)
         for line in lines:
             write(line)
@@ -166,16 +163,14 @@ def test_tensorboard_has_a_resumed_runs_lines_once(tmp_path, monkeypatch):
             events.append(Event.FromString(content[12 : 12 + length]))
             content = content[16 + length :]
     purges = [event.step for event in events if event.HasField("session_log")]
-    assert purges == [2]
+    assert purges == [1, 2]
     values = [(e.step, v.tag, v.simple_value) for e in events for v in e.summary.value]
     assert values[-2:] == [(2, "train/loss", 3.0), (3, "train/loss", 2.0)]
 
 
 def test_a_resumed_run_goes_on_in_its_run_of_wandb(tmp_path, monkeypatch):
     inits, logged = [], []
-    client = SimpleNamespace(
-        id="x1", define_metric=lambda *_, **__: None, finish=lambda: None, log=logged.append
-    )
+    client = SimpleNamespace(id="x1", log=lambda values, step: logged.append((step, values)))
 
     def init(**arguments):
         inits.append(arguments)
@@ -183,10 +178,10 @@ def test_a_resumed_run_goes_on_in_its_run_of_wandb(tmp_path, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
     for _ in range(2):
-        [write] = open_writers("wandb", RunDirectory(tmp_path), {"seed": 0}, None)
+        [write] = open_writers("wandb", RunDirectory(tmp_path), {"seed": 0}, 0)
     write(LINES[0])
     assert [each["id"] for each in inits] == [None, "x1"] and inits[0]["config"] == {"seed": 0}
-    assert logged == [{"step": 1, "train/loss": 4.0}]
+    assert logged == [(1, {"train/loss": 4.0})]
 
 
 def test_the_environment_names_versions_and_the_commit():

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from bertlab.data.characters import PADDING, character_ids
+from bertlab.data.characters import character_ids
 from bertlab.errors import UserError
 from bertlab.transfer.features import (
-    CELLS,
     LayerMix,
     Recurrent,
     RecurrentEncoder,
@@ -103,8 +102,8 @@ def test_mixes_that_do_not_exist_are_refused(mix, message):
 # The encoder.
 
 
-def recurrent(cell, x, p, documents, reverse):
-    """Torch's LSTM or GRU of one row: [L, F]."""
+def recurrent(x, p, documents, reverse):
+    """Torch's LSTM of one row: [L, F]."""
     p = {name: np.float64(value) for name, value in p.items()}
     count, size = p["bias"].shape
     state = memory = np.zeros(size)
@@ -115,38 +114,27 @@ def recurrent(cell, x, p, documents, reverse):
         before = documents[t]
         inputs = [x[t] @ p["input_kernel"][:, g] + p["bias"][g] for g in range(count)]
         own = [state @ p["recurrent_kernel"][:, g] for g in range(count)]
-        if cell == "lstm":
-            i, f, g, o = (a + b for a, b in zip(inputs, own))
-            memory = sigmoid(f) * memory + sigmoid(i) * np.tanh(g)
-            state = sigmoid(o) * np.tanh(memory)
-        else:
-            reset, update = (sigmoid(a + b) for a, b in zip(inputs[:2], own))
-            new = np.tanh(inputs[2] + reset * (own[2] + p["recurrent_bias"]))
-            state = (1 - update) * new + update * state
+        i, f, g, o = (a + b for a, b in zip(inputs, own))
+        memory = sigmoid(f) * memory + sigmoid(i) * np.tanh(g)
+        state = sigmoid(o) * np.tanh(memory)
         states[t] = state
     return states
 
 
-def both_ways(cell, x, p, names, documents):
+def both_ways(x, p, names, documents):
     sides = zip(names, (False, True))
-    return np.concatenate([recurrent(cell, x, p[name], documents, r) for name, r in sides], -1)
+    return np.concatenate([recurrent(x, p[name], documents, r) for name, r in sides], -1)
 
 
 @pytest.mark.parametrize(
-    ("place", "cell"),
-    [
-        ("input", "lstm"),
-        ("after_first", "gru"),
-        pytest.param("after_first", "lstm", marks=pytest.mark.slow),
-        pytest.param("output", "lstm", marks=pytest.mark.slow),
-        ("input_output", "lstm"),
-    ],
+    "place",
+    ["input", "after_first", pytest.param("output", marks=pytest.mark.slow), "input_output"],
 )
-def test_an_encoder_equals_numpy_with_states_at_their_place_whatever_padding_is(place, cell):
+def test_an_encoder_equals_numpy_with_states_at_their_place_whatever_padding_is(place):
     x, states = normal(ROWS, LENGTH, 3), [normal(ROWS, LENGTH, 2, seed=i + 1) for i in range(2)]
     states = states[: 2 if place == "input_output" else 1]
     padded = [np.where(FILLED[..., None], array, np.nan) for array in (x, *states)]
-    module = RecurrentEncoder(2, 4, place=place, cell=cell)
+    module = RecurrentEncoder(2, 4, place=place)
     arguments = padded[0], padded[1:], DOCUMENTS
     variables = random_variables(module, *arguments)
     found = applied(module, variables, *arguments)
@@ -157,7 +145,7 @@ def test_an_encoder_equals_numpy_with_states_at_their_place_whatever_padding_is(
         for layer in range(2):
             h = np.where(documents[:, None] > 0, h, 0)
             names = [f"{side}_{layer}" for side in ("forward", "backward")]
-            h = both_ways(cell, h, variables["params"], names, documents)
+            h = both_ways(h, variables["params"], names, documents)
             if place == "after_first" and layer == 0:
                 h = np.concatenate([h, extra[0]], -1)
         if place.endswith("output"):
@@ -166,14 +154,12 @@ def test_an_encoder_equals_numpy_with_states_at_their_place_whatever_padding_is(
     assert_finite_gradients(module, variables, *arguments)
 
 
-@pytest.mark.parametrize("cell", CELLS)
-def test_initial_values_are_torchs_and_forget_gates_open(cell):
-    module = Recurrent(cell, 100, False)
+def test_initial_values_are_torchs_and_forget_gates_open():
+    module = Recurrent(100, False)
     arguments = np.zeros((1, 2, 5), np.float32), np.ones((1, 2), np.int32)
     p = nn.meta.unbox(quick_jit(module.init)(jax.random.key(0), *arguments))["params"]
     p = jax.tree.map(np.array, p)
-    if cell == "lstm":
-        p["bias"][1] -= 1
+    p["bias"][1] -= 1
     assert all(0.09 < np.abs(values).max() <= 0.1 for values in p.values())
 
 
@@ -184,7 +170,7 @@ def test_words_have_the_highest_of_each_filter_and_their_vectors():
     characters = character_ids(["a", "Bank", "x" * 60, "naïve"])[None].astype(np.int32)
     view = {"spelling": characters, "word_ids": np.int32([[3, 0, 6, 6]])}
     view["vector_ids"] = np.int32([[3, 0, 1, 3]])
-    module = WordFeatures("convolution", 7, 5, (4, 2))
+    module = WordFeatures(True, 7, 5, (4, 2))
     variables = random_variables(module, view)
     found, p = applied(module, variables, view)[0], variables["params"]
     np.testing.assert_array_equal(found[:, 35:], p["word_vectors"][view["vector_ids"][0]])
@@ -195,19 +181,3 @@ def test_words_have_the_highest_of_each_filter_and_their_vectors():
         windows = [np.einsum("we,wen->n", x[at : at + 3], kernel) for at in range(48)]
         expected = np.tanh(np.max(windows, 0) + p["filters"]["bias"])
         np.testing.assert_allclose(found[word, :30], expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("cell", [CELLS[1], pytest.param(CELLS[0], marks=pytest.mark.slow)])
-def test_a_speller_reads_a_word_from_both_ends(cell):
-    words = character_ids(["a", "Bank", "x" * 60])
-    characters = np.concatenate([words, np.full((1, 50), PADDING)])[None].astype(np.int32)
-    module, view = WordFeatures(cell, hidden=4), {"spelling": characters}
-    variables = random_variables(module, view)
-    found, p = applied(module, variables, view), variables["params"]
-    assert found.shape == (1, 4, 8) and not found[0, 3].any()
-    for word, ids in enumerate(characters[0, :3]):
-        x = np.float64(p["character_embedding"][ids[ids != PADDING]])
-        states = both_ways(cell, x, p, ("forward", "backward"), np.ones(len(x)))
-        expected = np.concatenate([states[-1, :4], states[0, 4:]])
-        np.testing.assert_allclose(found[0, word], expected, atol=1e-5)
-    assert_finite_gradients(module, variables, view)

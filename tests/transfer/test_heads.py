@@ -13,7 +13,7 @@ from bertlab.errors import UserError
 from bertlab.models.base import Encoded, summary
 from bertlab.objectives.program import Program
 from bertlab.transfer import crf
-from bertlab.transfer.heads import POOLINGS, AuxiliaryLanguageModel, BatchNorm
+from bertlab.transfer.heads import POOLINGS, AuxiliaryLanguageModel
 from bertlab.transfer.kinds import KINDS
 from tests.references import (
     VOCABULARY,
@@ -162,52 +162,6 @@ def test_blocks_are_relu_layers_before_the_classifier():
     np.testing.assert_allclose(outputs["logits"][1], x, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["choice", slow("classification")])
-def test_batch_norm_counts_the_texts_of_the_task_and_keeps_running_statistics(kind):
-    """Neither rows that pad a batch, nor another task's, nor choices that are not there."""
-    texts = 2 if kind == "choice" else 1
-    head = head_of(kind, pooling="mean", blocks=4, norm="batch_norm", texts=texts)
-    program = Program(StatesBody(), {"task": head}, VOCABULARY)
-    view = view_of(label=np.int32([0, 0, 0, -1]))
-    params = random_params(program, view)
-    step = quick_jit(lambda view: program.metrics(params, {"batch": view}, key=jax.random.key(0)))
-    before = params["heads_task"]["classifier"]["norm_0"]
-
-    def running(view):
-        return step(view)[2]["heads_task"]["classifier"]["norm_0"]
-
-    numbers = {"classification": [(0, 1), (1, 1), (2, 1)], "choice": [(0, 1), (0, 2), (1, 1)]}[kind]
-    numbers += [(2, 1), (2, 2)] if kind == "choice" else []
-    vectors = np.stack([document_vector("mean", row, document) for row, document in numbers])
-    kept = running(view)
-    for name, batch in (("mean", vectors.mean(0)), ("variance", vectors.var(0, ddof=1))):
-        expected = 0.9 * before[f"running_{name}"] + 0.1 * batch
-        np.testing.assert_allclose(kept[f"running_{name}"], expected, rtol=1e-4)
-    kept = running(view | {"task": np.int32([1, 0, 1, 0])})
-    assert np.array_equal(kept["running_mean"], before["running_mean"]), "one vector is too few"
-
-
-def test_batch_norm_is_of_counted_vectors_in_training_and_else_of_running_statistics():
-    x = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32) * 2 + 3
-    counted = np.array([True, True, False, True, False, True])
-    x[~counted] = 1e4
-    p = {name: np.abs(x[i]) + 0.5 for i, name in enumerate(("scale", "bias"))}
-    p |= {f"running_{name}": np.abs(x[i + 3]) for i, name in enumerate(("mean", "variance"))}
-
-    def apply(**settings):
-        return BatchNorm().apply({"params": p}, x, counted, **settings)
-
-    def expected(x, mean, variance):
-        return (x - mean) / np.sqrt(variance + 1e-5) * p["scale"] + p["bias"]
-
-    found, _ = apply(rngs={"dropout": jax.random.key(0)}, mutable=["statistics"])
-    inside = np.float64(x[counted])
-    reference = expected(inside, inside.mean(0), inside.var(0))
-    np.testing.assert_allclose(found[counted], reference, rtol=1e-4, atol=1e-4)
-    reference = expected(x, p["running_mean"], p["running_variance"])
-    np.testing.assert_allclose(apply(), reference, rtol=1e-4)
-
-
 def test_choices_share_a_softmax():
     p, metrics, outputs = asked(head_of("choice", texts=2), label=np.int32([1, -1, 0, -1]))
     vectors = [[document_vector("mean", row, n) for n in (1, 2)] for row in (0, 2)]
@@ -334,21 +288,6 @@ def test_chunks_change_gradients_and_nothing_else():
     assert gradients[0][early].any() and not gradients[1][early].any()
     late = sorted(set(tokens[:, 18:].ravel()))
     assert gradients[1][late].any()
-
-
-def test_chunk_lengths_vary_in_training_only():
-    head = head_of("classification", chunk=70, chunk_varies=True)
-    model = head.head(StatesBody())
-
-    def starts(**rngs):
-        start = quick_jit(lambda: model.apply({}, 2000, method="chunk_starts", rngs=rngs))
-        return np.flatnonzero(start())
-
-    assert set(np.diff(starts())) == {70}
-    lengths = np.diff(starts(dropout=jax.random.key(0)))
-    assert len(set(lengths)) > 5 and lengths.min() >= 5 and 60 < np.median(lengths) < 80
-    backward = head.head(StatesBody("backward")).apply({}, 141, method="chunk_starts")
-    assert np.flatnonzero(backward).tolist() == [0, 70, 140]
 
 
 def test_dropout_is_on_exactly_with_a_key():

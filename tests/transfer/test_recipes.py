@@ -41,7 +41,6 @@ CASES = [
     pytest.param("elmo", "elmo", "text", {"head.hidden": 16}, marks=SLOW),
     pytest.param("elmo", "elmo", "tags", TAGS, marks=SLOW),
     pytest.param("taglm", "elmo", "tags", TAGS, marks=SLOW),
-    pytest.param("taglm_paper", "elmo", "tags", TAGS, marks=pytest.mark.nightly),
     pytest.param(
         "bert_features", "bert", "tags", {**TAGS, "head.layers": "concat_last_2"}, marks=SLOW
     ),

@@ -16,8 +16,8 @@ import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from bertlab.data.documents import Document, split_sentences
 from bertlab.files import cache_directory, read_json, write_json
@@ -46,8 +46,7 @@ Docstring = tuple[tuple[str, ...], ...]
 """Paragraphs of sentences."""
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """The prose of a module, of a topic of the language reference, or of a stretch of a long one.
 
     Attributes:
@@ -116,22 +115,15 @@ def _sources() -> dict[str, Path]:
 
 def _extract(sources: dict[str, Path]) -> Iterator[tuple[str, list[list[tuple[str, ...]]]]]:
     """(Name, docstrings) of each section; a paragraph is in the first that has it."""
-    before: set[str] = set()
+    before: set[tuple[str, ...]] = set()
     for name, docstrings in _documented(sources):
-        prose = [
-            [paragraph for paragraph in paragraphs(text) if _is_new(" ".join(paragraph), before)]
-            for text in docstrings
-        ]
+        prose = []
+        for text in docstrings:
+            prose.append([each for each in paragraphs(text) if each not in before])
+            before.update(prose[-1])
         stretches = [stretch for stretch in _cut(prose) if stretch]
         for number, stretch in enumerate(stretches, 1):
             yield name if len(stretches) == 1 else f"{name}#{number}", stretch
-
-
-def _is_new(text: str, before: set[str]) -> bool:
-    """Whether this text is new; adds it to those before."""
-    size = len(before)
-    before.add(text)
-    return len(before) > size
 
 
 def _cut(docstrings: list[list[tuple[str, ...]]]) -> Iterator[list[list[tuple[str, ...]]]]:
@@ -157,13 +149,11 @@ def _documented(sources: dict[str, Path]) -> Iterator[tuple[str, Iterable[str]]]
         if name != _TOPICS:
             yield name, _docstrings(tree)
             continue
-        for statement in tree.body:
-            dictionary = getattr(statement, "value", None)
-            if isinstance(dictionary, ast.Dict):
-                for topic, text in ast.literal_eval(dictionary).items():
-                    blocks = re.split(r"\n\s*\n", text.strip())
-                    marked = [_QUOTED_CODE.sub(r"``\1``", block) for block in blocks]
-                    yield f"{name}:{topic}", ["\n\n".join(marked)]
+        (topics,) = (node.value for node in tree.body if isinstance(node, ast.Assign))
+        for topic, text in ast.literal_eval(topics).items():
+            blocks = re.split(r"\n\s*\n", text.strip())
+            marked = [_QUOTED_CODE.sub(r"``\1``", block) for block in blocks]
+            yield f"{name}:{topic}", ["\n\n".join(marked)]
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
@@ -176,16 +166,17 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
 
 
 def paragraphs(docstring: str) -> list[tuple[str, ...]]:
-    """The sentences of each paragraph with prose, without code, headings, tables and fragments.
+    """The sentences of each different paragraph with prose, without code, headings, tables and
+    fragments.
 
     Args:
         docstring: text without common indentation (`inspect.cleandoc`).
     """
-    found = []
+    found = {}
     for block in re.split(r"\n\s*\n", docstring):
         if ">>>" not in block:
             text = _ROLE.sub("", " ".join(block.split()))
-            found.append(tuple(filter(is_sentence, split_sentences(text))))
+            found[tuple(filter(is_sentence, split_sentences(text)))] = None
     return [sentences for sentences in found if sentences]
 
 

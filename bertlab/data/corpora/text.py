@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import zstandard
 
@@ -58,7 +59,7 @@ class TextCorpus:
     def documents(self) -> Iterator[Document]:
         for name, path in zip(self._names, self._files, strict=True):
             has_records = _NAME.fullmatch(path.name)[1].lower() == "jsonl"
-            for number, text in _records(path) if has_records else self._texts(path):
+            for number, text in _texts_of_records(path) if has_records else self._texts(path):
                 yield from make_documents(f"{name}:{number}", text, joins_lines=not has_records)
 
     def _texts(self, path: Path) -> Iterator[tuple[int, str]]:
@@ -79,16 +80,24 @@ class TextCorpus:
             yield start, "\n".join(lines)
 
 
-def _records(path: Path) -> Iterator[tuple[int, str]]:
-    """(Line number, text) of each record of a .jsonl file."""
+def read_records(path: Path, *fields: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(Line number, record) of a file of JSON lines, whose records have these fields of text."""
     for number, line in read_lines(path):
-        if not line.strip():
-            continue
-        try:
-            # JSON can spell half a surrogate pair, which no tokenizer can hold.
-            text = json.loads(line)["text"].encode("utf-16-le", "surrogatepass")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f'{path}:{number}: not a JSON object with a "text"') from error
+        if line.strip():
+            try:
+                record = json.loads(line)
+                "".join(record[field] for field in fields)
+            except (ValueError, KeyError, TypeError):
+                names = ", ".join(fields)
+                raise UserError(f"{path}:{number}: not a JSON object with texts {names}") from None
+            yield number, record
+
+
+def _texts_of_records(path: Path) -> Iterator[tuple[int, str]]:
+    """(Line number, text) of each record of a .jsonl file."""
+    for number, record in read_records(path, "text"):
+        # JSON can spell half a surrogate pair, which no tokenizer can hold.
+        text = record["text"].encode("utf-16-le", "surrogatepass")
         yield number, text.decode("utf-16-le", "replace")
 
 

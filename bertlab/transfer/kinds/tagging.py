@@ -30,8 +30,8 @@ class TaggingModel(TaskModel):
         super().setup()
         h = self.head
         if h.reads_words:
-            speller, vectors = h.speller if h.spelling else "", (h.vector_rows, h.vector_width)
-            self.features = WordFeatures(speller, h.word_types, h.word_width, vectors, h.dropout)
+            vectors = h.vector_rows, h.vector_width
+            self.features = WordFeatures(h.spelling, h.word_types, h.word_width, vectors)
         if h.crf:
             self.crf = crf.Transitions(h.classes)
 
@@ -50,7 +50,6 @@ class TaggingHead(TaskHead):
     Attributes:
         crf: One probability for all tags of a sentence (TagLM).
         spelling: Features of the word's characters for the biLSTM.
-        speller: What reads them (`WordFeatures`).
         word_width: Width of a table of trained word vectors for the biLSTM; 0: none.
         word_vectors: A static run whose vectors the biLSTM reads too (`transfer.word_vectors`);
             they are not trained.
@@ -58,7 +57,6 @@ class TaggingHead(TaskHead):
 
     crf: bool = False
     spelling: bool = False
-    speller: str = "convolution"
     word_width: int = 0
     word_vectors: str = ""
     classes: int = derived(2)

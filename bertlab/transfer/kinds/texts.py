@@ -130,7 +130,7 @@ class ChoiceHead(TextHead):
         """One for each text; the lowest float where a row lacks it."""
         vectors, penalty = self.vectors(model, view)
         there = inside_documents(view, self.texts).any(axis=1)
-        scores = model.head.scores(vectors, there & self.is_own(view)[:, None])[..., 0]
+        scores = model.head.scores(vectors)[..., 0]
         return jnp.where(there, scores, jnp.finfo(jnp.float32).min), penalty
 
 
@@ -161,7 +161,7 @@ class WordPairHead(ClassificationHead):
         else:
             text = pooled(x, view, self.pooling, 1, side == "backward")
         x = jnp.concatenate([text[:, 0], words], -1)
-        return model.head.scores(x, self.is_own(view)), penalty
+        return model.head.scores(x), penalty
 
 
 class WordPair(OneClass):
