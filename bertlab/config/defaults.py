@@ -225,7 +225,8 @@ DEFAULTS = dict(
     ),
     train=dict(
         steps=1000,  # number of updates
-        budget="",  # instead of steps: tokens=2e6, supervised= or flops=
+        # train on so many tokens, without padding: the steps follow, and `steps` is of no other use
+        tokens=0,
         # curriculum, such as "0.9 data.seq_len=128; 0.1 data.seq_len=512" (bertlab/train/phases.py)
         phases="",
         # micro-batches per update (gradient accumulation); each draws its own dropout

@@ -139,7 +139,7 @@ def recipe_config(run: str, task: str, recipe: str, pretrained: Mapping[str, Any
         config.objectives[LANGUAGE_MODEL] = ConfigDict(weight)
     config.train.update(steps=400, eval_every=0, eval_batches=0, checkpoint_every=0)
     config.train.keep_checkpoints = 1
-    del config.train.budget, config.train.phases  # pretraining's
+    del config.train.tokens, config.train.phases  # pretraining's
     for name, value in settings.items():
         for key in keys_of(config, name):
             load.set_key(config, key, value)

@@ -207,7 +207,7 @@ REFUSED = [
     ({"head.crf": True}, "config.head.crf"),
     ({"model.norm_placement": "pre"}, "config.model.norm_placement"),
     ({"transfer.head": "other"}, "config.transfer.head='other'"),
-    ({"train.budget": "tokens=9"}, "no such key: "),
+    ({"train.tokens": 9}, "no such key: "),
     ({"transfer.features": True, "head.pooling": "pooler"}, "no pooler"),
 ]
 
