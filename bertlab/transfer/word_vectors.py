@@ -26,17 +26,16 @@ class WordVectors(NamedTuple):
     Attributes:
         ids: Each word's row of the table, from 1.
         table: Row 0 is zeros, for no word.
+        found: How many of the words have a vector of their own.
     """
 
     ids: dict[str, int]
     table: Float[np.ndarray, "R E"]
-
-
-NO_VECTORS = WordVectors({}, np.zeros((0, 0), np.float32))
+    found: int
 
 
 def word_vectors(path: str, words: Iterable[str]) -> WordVectors:
-    """The vectors that words have in a static run, trained or imported; prints how many have."""
+    """The vectors that words have in a static run, trained or imported."""
     run = RunDirectory(Path(path).expanduser())
     config = run.config()
     if config["model"]["family"] != "static":
@@ -54,8 +53,7 @@ def word_vectors(path: str, words: Iterable[str]) -> WordVectors:
     means = [vectors[list(ids)].mean(axis=0) for ids in numbers]
     table = np.stack([np.zeros(vectors.shape[1], np.float32), *means])
     found = sum(ids != (tokenizer.unk_id,) for ids in pieces)
-    print(f"{found} of {len(words)} words have a vector in {run}", flush=True)
-    return WordVectors({word: numbers[ids] for word, ids in zip(words, pieces)}, table)
+    return WordVectors({word: numbers[ids] for word, ids in zip(words, pieces)}, table, found)
 
 
 def known_pieces(words: list[str], tokenizer: Tokenizer) -> list[tuple[int, ...]]:

@@ -1,6 +1,7 @@
 """From outputs to predictions, thresholds and averages of runs, on numbers that one can check."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ from bertlab.transfer.examples import Answer, Example
 from bertlab.transfer.kinds import KINDS
 from bertlab.transfer.tasks import Task, TaskData
 
+SETTINGS = SimpleNamespace(n_best=20, max_answer_length=30)
+
 
 def lines_of(kind, examples, outputs, labels=("x", "y")):
-    return KINDS[kind].predict(examples, labels, outputs, None)
+    return KINDS[kind].predict(examples, labels, outputs, None, SETTINGS)
 
 
 def test_classes_and_choices_have_probabilities_and_their_average_decides():
@@ -84,5 +87,5 @@ def test_settings_of_a_kind_build_its_head_and_exclude_what_follows_from_the_tas
     settings = kind.settings()
     head = kind.build_head(settings, number=3, classes=7, texts=2)
     assert kind.name == name and head.number == 3
-    derived = {"number", "classes", "texts", "word_types", "vector_shape"}
+    derived = {"number", "classes", "texts", "word_types", "vector_rows", "vector_width"}
     assert not derived & settings.keys() and {"layers", "bilstm", "dropout"} <= settings.keys()
