@@ -39,7 +39,7 @@ from bertlab.transfer.load import run_config
 
 # What the training loop can do and this script does not.
 AT_DEFAULT = re.compile(
-    r"init_from|lora\.rank|train\.(phases|micro_batches|budget)|data\.(pack_length|buckets)"
+    r"init_from|lora\.rank|train\.(phases|micro_batches|tokens)|data\.(pack_length|buckets)"
     r"|model\.(dtype|base_width)"
     r"|optimizer\.(layer_decay|group_rates|thaw|frozen|gradient_scale|average_after)$"
 )

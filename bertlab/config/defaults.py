@@ -225,7 +225,7 @@ DEFAULTS = dict(
     ),
     train=dict(
         steps=1000,  # number of updates
-        budget="",  # instead of steps: tokens=2e6, supervised= or flops=
+        tokens=0,  # instead of `steps`: train on so many tokens, without padding; 0: off
         # curriculum, such as "0.9 data.seq_len=128; 0.1 data.seq_len=512" (bertlab/train/phases.py)
         phases="",
         # micro-batches per update (gradient accumulation); each draws its own dropout

@@ -163,7 +163,7 @@ def zero_shot(config: ConfigDict, tasks: Tasks, workdir: Path) -> dict[str, Any]
         side, threshold = separate(values["valid"][:, 0], labels, METRICS[metric])
         above = {split: side * (value - threshold) for split, value in values.items()}
         values = {s: np.concatenate([np.zeros_like(v), v], axis=1) for s, v in above.items()}
-    write, metrics = PredictionWriter(config.transfer, tasks, workdir), {}
+    write, metrics = PredictionWriter(tasks, workdir), {}
     for split, value in values.items():
         metrics[split] = write(split, {name: ([{"logits": row} for row in value], None)})
         if (score := metrics[split].get(f"{name}/{metric}")) is not None:

@@ -116,8 +116,8 @@ def check_trained(plan: Plan, runs: Sequence[RunSpec], workdir: Path) -> None:
                 texts[key] = prepare(config.data)
             if not directory.steps() and not is_finished(directory.path):
                 continue  # it has trained nothing
-            # A budget sets the steps; a later stage is known by its run's name, wherever it lies.
-            but = ["train.steps"] if config.train.get("budget") else []
+            # Tokens set the steps; a later stage is known by its run's name, wherever it lies.
+            but = ["train.steps"] if config.train.get("tokens") else []
             if stage != "pretrain":
                 but += ["seed", "data.seed", "init_from"]
             directory.require_config(config, but)

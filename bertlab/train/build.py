@@ -18,11 +18,10 @@ from bertlab.models.attention import attention_rule
 from bertlab.models.lora import Lora
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program
-from bertlab.train.budget import steps_within
 from bertlab.train.checkpoint import load_params
 from bertlab.train.checks import check_config
 from bertlab.train.loop import Experiment
-from bertlab.train.phases import Phase, phase_configs, weights_of
+from bertlab.train.phases import Phase, phase_configs, steps_within, weights_of
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.state import parameter_name
 
@@ -47,10 +46,10 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     def batches(data):
         return Batches(prepared, data, "train", *process)
 
+    if config.train.tokens and config.train.steps:  # of all processes' rows
+        whole = build_phases(config, program, functools.partial(Batches, prepared))
+        config.train.steps = steps_within(config.train.tokens, whole)
     phases = build_phases(config, program, batches)
-    if config.train.budget and config.train.steps:
-        config.train.steps = steps_within(config, phases)
-        phases = build_phases(config, program, batches)
     facts = {"fingerprint": prepared.fingerprint, "statistics": prepared.statistics}
     start = None
     if config.init_from:

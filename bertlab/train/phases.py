@@ -11,7 +11,7 @@ share the run's optimiser, schedule and held-out batches.
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -24,6 +24,9 @@ from bertlab.objectives.program import Program
 KEYS = re.compile(
     r"data\.(seq_len|batch_size|pack_length|buckets)|objectives\.\w+\.(weight|final_weight)"
 )
+
+COUNTED = 32
+"""Batches of a phase whose tokens are counted for `config.train.tokens`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +93,17 @@ def trained_objectives(config: ConfigDict, step: int | None = None) -> list[str]
             trained |= {name for name, entry in phase.objectives.items() if any(weights_of(entry))}
         begin = end
     return [name for name in config.objectives if name in trained]
+
+
+def steps_within(tokens: float, phases: Sequence[Phase]) -> int:
+    """The steps that read so many tokens, by the phases' shares of theirs and as many tokens a step
+    as the first batches of each have: the schedule needs the steps in advance."""
+    each = 0.0
+    for phase in phases:
+        batches = [phase.batches(phase.begin + index) for index in range(COUNTED)]
+        share = (phase.end - phase.begin) / phases[-1].end
+        each += share * np.mean([np.sum(batch["documents"] > 0) for batch in batches])
+    return max(1, round(tokens / each))
 
 
 def weights_of(entry) -> tuple[float, float]:

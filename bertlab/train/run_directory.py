@@ -84,6 +84,8 @@ class RunDirectory:
         before, now = flatten(self.config()), flatten(config.to_dict())
         for key in sorted((before.keys() | now.keys()).difference(but)):
             is_same = json_line(before.get(key)) == json_line(now.get(key))
+            if key not in before or key not in now:  # added or removed since: off, if it is empty
+                is_same |= not before.get(key) and not now.get(key)
             if not is_same and not MAY_CHANGE.fullmatch(key):
                 raise UserError(
                     f"{self} has another run: config.{key} is {before.get(key)!r} there and"

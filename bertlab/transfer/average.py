@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from bertlab.errors import UserError
 from bertlab.train.run_directory import RunDirectory
@@ -38,7 +37,7 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
             f"{workdir}: an average needs finished fine-tunings on one task with the same classes"
         )
     tasks, metrics = {task.name: (task, data)}, {}
-    write = PredictionWriter(ConfigDict(config["transfer"]), tasks, directory.path).write
+    write = PredictionWriter(tasks, directory.path).write
     for split in ("valid", "test"):
         by_run = [predictions(*each, data.labels, split) for each in zip(runs, classes)]
         lines = []

@@ -38,7 +38,7 @@ def most_frequent(tasks: Tasks, split: str) -> dict[str, float]:
             outputs = [{"logits": np.eye(number + 1)[number]}] * len(examples)
         else:
             continue
-        lines = kind.predict(examples, data.names, outputs, None, None)
+        lines = kind.predict(examples, data.names, outputs, None)
         scores = score_lines(task, data, lines)
         found |= {f"{name}/{metric}": value for metric, value in scores.items()}
     return found

@@ -48,17 +48,12 @@ TRANSFER = dict(
     # tagging: a sentence has as much of its document around it as fits (BERT's table 7)
     document_context=False,
     random=False,  # start from random parameters instead of the run's
-    # a task of the fine-tuned run whose head goes on, with its classes by their names; empty: that
-    # of the same name, if its classes are the same
-    head="",
     features=False,  # train on stored states (bertlab/transfer/stored.py)
     # module:function that answers in training's place (bertlab/contrib/zero_shot.py)
     answers="",
     layers=placeholder(int),  # how many are transferred, from the embeddings up; unset: all
     doc_stride=128,  # span: pieces between the starts of two windows
     max_query=64,  # span: most pieces of a question
-    n_best=20,  # span: starts and ends of a window that are compared
-    max_answer_length=30,  # span: most pieces of an answer
 )
 """`config.transfer`."""
 
@@ -73,7 +68,7 @@ def finetune(
     """Trains a run on a task; the same call resumes.
 
     Args:
-        run: Directory of a pretrained, imported or fine-tuned run (STILTs).
+        run: Directory of a pretrained, imported or fine-tuned run (STILTs), whose body goes on.
         task: A name, FILE.py with one's own task, or several joined by "+", which share the body.
         workdir: The new run's directory.
         overrides: Dotted names to values, or to their text; `head.X` is X of every task's head.
@@ -139,7 +134,7 @@ def recipe_config(run: str, task: str, recipe: str, pretrained: Mapping[str, Any
         config.objectives[LANGUAGE_MODEL] = ConfigDict(weight)
     config.train.update(steps=400, eval_every=0, eval_batches=0, checkpoint_every=0)
     config.train.keep_checkpoints = 1
-    del config.train.budget, config.train.phases  # pretraining's
+    del config.train.tokens, config.train.phases  # pretraining's
     for name, value in settings.items():
         for key in keys_of(config, name):
             load.set_key(config, key, value)

@@ -18,7 +18,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bertlab.errors import UserError
 from bertlab.models.base import View, inside_documents, mean_state, summary
+from bertlab.models.flops import flops_per_prediction
 from bertlab.models.layers import Dense, Dropout, Norm
+from bertlab.objectives import flops
 from bertlab.objectives.autoregressive import neighbours
 from bertlab.objectives.base import Metrics, Model, Objective, cross_entropy
 from bertlab.transfer.features import PLACES, LayerMix, RecurrentEncoder
@@ -280,3 +282,13 @@ class AuxiliaryLanguageModel(Objective):
         count = weights.sum(axis=1)
         means = jnp.einsum("bl,bln->bn", loss, weights) / jnp.maximum(count, 1)
         return {"loss": (means.sum(), (count > 0).sum().astype(jnp.float32))}
+
+
+@flops.objective_flops.register
+def _(objective: TaskHead, shape, rows: int, length: int, predictions: float) -> float:
+    return 0.0
+
+
+@flops.objective_flops.register
+def _(objective: AuxiliaryLanguageModel, shape, rows: int, length: int, predictions: float):
+    return rows * length * flops_per_prediction(shape)

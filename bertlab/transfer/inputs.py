@@ -53,8 +53,8 @@ class Layout:
     max_query: int = 64
     document_context: bool = False
     spelling: bool = False
-    word_ids: Mapping[str, int] | None = None
-    vector_ids: Mapping[str, int] | None = None
+    word_ids: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    vector_ids: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 Pieces = Int[np.ndarray, "T n"]

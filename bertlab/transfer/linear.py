@@ -41,7 +41,7 @@ def linear_scores(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
     kind, found = find_kind(task.kind), {}
     for split in ("valid", "test"):
         outputs = answer(data.examples[split])
-        lines = kind.predict(data.examples[split], data.names, outputs, None, None)
+        lines = kind.predict(data.examples[split], data.names, outputs, None)
         found[split] = score_lines(task, data, lines)
     return found
 

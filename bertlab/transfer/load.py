@@ -140,9 +140,13 @@ class Pretrained:
 
     def _rows(self, texts, pretokenized: bool):
         """Rows of texts, and of each the (names, positions) of its pieces or words."""
-        sees_both = "both" in sides_of(self.config.model.family, model_direction(self.config.model))
-        characters = self.config.model.token_encoder == "characters"
-        layout = Layout("pair", NO_LIMIT, first_piece=sees_both, characters=characters)
+        model = self.config.model
+        layout = Layout(
+            "pair",
+            NO_LIMIT,
+            first_piece=reads_both_sides(model),
+            characters=model.token_encoder == "characters",
+        )
         inputs, pieces = Inputs(self.tokenizer, layout), self.tokenizer.pieces()
         rows, units = [], []
         for number, text in enumerate(texts):
@@ -178,6 +182,11 @@ def longest_text(shape) -> int:
     """The most positions of a text that a body of this shape reads."""
     learned = getattr(shape, "position_encoding", "") == "learned"
     return shape.max_positions if learned else NO_LIMIT
+
+
+def reads_both_sides(model: ConfigDict) -> bool:
+    """Whether a state of the model of `config.model` has seen the tokens before and after it."""
+    return "both" in sides_of(model.family, model_direction(model))
 
 
 def is_finetuning(config: Mapping[str, Any]) -> bool:

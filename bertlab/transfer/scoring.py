@@ -38,7 +38,7 @@ class Scores:
         workdir: Path,
     ):
         self._rows, self._batches = rows, batches
-        self._writer = PredictionWriter(config.transfer, tasks, workdir)
+        self._writer = PredictionWriter(tasks, workdir)
         self._mesh = build_mesh(config.mesh)
 
         def outputs(params, batch):
@@ -69,16 +69,16 @@ class PredictionWriter:
     """Scores and writes the predictions of a split; "valid" comes before "test", whose threshold it
     chooses. Metrics are "TASK/METRIC"; a split without labels has none."""
 
-    def __init__(self, settings: ConfigDict, tasks: Tasks, workdir: Path):
-        self._settings, self._tasks, self._run = settings, tasks, RunDirectory(workdir)
+    def __init__(self, tasks: Tasks, workdir: Path):
+        self._tasks, self._run = tasks, RunDirectory(workdir)
         self._valid: Mapping[str, list[Line]] = {}
 
     def __call__(self, split: str, outputs: Mapping[str, tuple[Outputs, Any]]) -> dict[str, float]:
         """Metrics of each task's outputs by row and `TaskRows.about`."""
         lines = {}
         for name, (task, data) in self._tasks.items():
-            arguments = data.examples[split], data.names, *outputs[name], self._settings
-            lines[name] = find_kind(task.kind).predict(*arguments)
+            predict = find_kind(task.kind).predict
+            lines[name] = predict(data.examples[split], data.names, *outputs[name])
         return self.write(split, lines)
 
     def write(self, split: str, predictions: Mapping[str, list[Line]]) -> dict[str, float]:

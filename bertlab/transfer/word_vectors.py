@@ -26,16 +26,17 @@ class WordVectors(NamedTuple):
     Attributes:
         ids: Each word's row of the table, from 1.
         table: Row 0 is zeros, for no word.
-        found: How many of the words have a vector of their own.
     """
 
     ids: dict[str, int]
     table: Float[np.ndarray, "R E"]
-    found: int
+
+
+NO_VECTORS = WordVectors({}, np.zeros((0, 0), np.float32))
 
 
 def word_vectors(path: str, words: Iterable[str]) -> WordVectors:
-    """The vectors that words have in a static run, trained or imported."""
+    """The vectors that words have in a static run, trained or imported; prints how many have."""
     run = RunDirectory(Path(path).expanduser())
     config = run.config()
     if config["model"]["family"] != "static":
@@ -53,7 +54,8 @@ def word_vectors(path: str, words: Iterable[str]) -> WordVectors:
     means = [vectors[list(ids)].mean(axis=0) for ids in numbers]
     table = np.stack([np.zeros(vectors.shape[1], np.float32), *means])
     found = sum(ids != (tokenizer.unk_id,) for ids in pieces)
-    return WordVectors({word: numbers[ids] for word, ids in zip(words, pieces)}, table, found)
+    print(f"{found} of {len(words)} words have a vector in {run}", flush=True)
+    return WordVectors({word: numbers[ids] for word, ids in zip(words, pieces)}, table)
 
 
 def known_pieces(words: list[str], tokenizer: Tokenizer) -> list[tuple[int, ...]]:

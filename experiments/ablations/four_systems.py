@@ -18,8 +18,8 @@ and GPT are fine-tuned at 5e-4 below scale base. `equal=` sets what else is equa
 - `steps`: as many steps of as many positions, padding included.
 - `parameters`: as many tokens, and each model is widened or narrowed to BERT's number of parameters
   (within 2 %).
-- `flops`: as many pretraining FLOPs as BERT. Static vectors keep the number of tokens: with equal
-  FLOPs they would read the text more than a hundred times.
+- `flops`: as many pretraining FLOPs as BERT, on full rows. Static vectors keep the tokens: with
+  equal FLOPs they would read the text more than a hundred times.
 
 Expect: no system wins only by its objective. With few tokens ELMo, GPT and ULMFiT, which are
 supervised at every position, are ahead of BERT on tokens; frozen static vectors are last among the
@@ -65,11 +65,12 @@ def pretrainings(setting, used):
         if name == "BERT":  # what the others are matched to
             continue
         in_flops = equal == "flops" and name != "static"
-        unit, count = ("flops", flops) if in_flops else ("tokens", tokens)
+        count = flops if in_flops else tokens
         amount = count(*reference)
         steps = max(1, round(overrides["train.steps"] * amount / count(recipe, overrides)))
-        budget = {"train.steps": steps, "train.budget": f"{unit}={amount:.6g}"}
-        found[name] = recipe, {**overrides, **budget}
+        found[name] = recipe, {**overrides, "train.steps": steps}
+        if not in_flops:
+            found[name][1]["train.tokens"] = amount
     return {name: overrides for name, (_, overrides) in found.items()}
 
 

@@ -5,7 +5,7 @@ MLM with NSP on pairs of segments or of sentences, and MLM without NSP on packed
 documents or within one. One row is not in the paper's table: pairs of segments without NSP, which
 BERT's own "No NSP" may have been. Some formats fill rows less than others, pairs of sentences
 least. The paper gave those larger batches; here every run reads the same number of tokens
-(config.train.budget), so a format that fills rows less takes more steps. The paper's tasks:
+(config.train.tokens), so a format that fills rows less takes more steps. The paper's tasks:
 `tasks=squad1+squad2+mnli+sst2+race,data=DIR`.
 
 Expect: pairs of sentences below the rest (too little context); NSP does not help, or hurts, at
@@ -65,7 +65,7 @@ def get_study(arguments=None):
                 "doc_sentences": {"data.format": "doc_sentences"},
             }
         },
-        overrides={**setting.on_transformer, "train.budget": f"tokens={tokens}"},
+        overrides={**setting.on_transformer, "train.tokens": tokens},
         published=PUBLISHED,
         claims=CLAIMS,
     )

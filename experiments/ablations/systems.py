@@ -135,6 +135,6 @@ def variants(used: Used, pretraining: Mapping[str, Mapping[str, Any]]) -> dict[s
         for name, (recipe, _, use) in used.items()
     }
     for name, of in (("no pretraining", "BERT"), ("no pretraining (GPT)", "GPT")):
-        found[name] = {key: value for key, value in found[of].items() if key != "train.budget"}
+        found[name] = {key: value for key, value in found[of].items() if key != "train.tokens"}
         found[name]["train.steps"] = 0
     return found

@@ -91,7 +91,7 @@ def test_a_sentence_with_many_targets_has_several_rows_and_one_prediction():
         padded = np.full((32, 1), -1)
         padded[: len(row["target_labels"])] = row["target_labels"]
         outputs.append({"target_logits": np.where(padded == np.arange(3), 1.0, -1.0)})
-    found = SPAN_PAIR.predict([few, many], ("x", "y", "z"), outputs, None, None)
+    found = SPAN_PAIR.predict([few, many], ("x", "y", "z"), outputs, None)
     assert found[0] == {"id": "f", "gold": [[], ["y"]], "predicted": [[], ["y"]]}
     assert found[1]["predicted"] == found[1]["gold"] == [["xyz"[i % 3]] for i in range(number)]
 

@@ -64,7 +64,7 @@ def test_a_long_sentence_is_cut_around_its_word():
 def test_a_sense_is_the_nearest_mean_of_its_word_or_the_first():
     def line(name, word, state, senses, first=None):
         example = Example(name, "f:1", group=word, label=senses, choices=(first,) if first else ())
-        return SENSE.predict([example], (), [{"state": np.float32(state)}], None, None)[0]
+        return SENSE.predict([example], (), [{"state": np.float32(state)}], None)[0]
 
     # By cosine the mean of a is nearer to (1, 0.1), although b is nearer in space.
     train = [line("0", "w", (10, 0), ("a",)), line("1", "w", (30, 2), ("a",))]

@@ -1,5 +1,6 @@
 """A pretraining through the loop: it resumes bit for bit, learns, and refuses to be another run."""
 
+import contextlib
 import shutil
 
 import jax
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from bertlab.errors import UserError
+from bertlab.files import read_json, write_json
 from bertlab.train import loop
 from bertlab.train.checkpoint import load_params
 from bertlab.train.run_directory import RunDirectory
@@ -51,6 +53,14 @@ def test_a_directory_has_one_run(tmp_path):
     loop.run(make("bert", tmp_path, **few, train__log_every=1), workdir)
     with pytest.raises(UserError, match=r"config\.seed is 0 there and 1 here"):
         loop.run(make("bert", tmp_path, **few, seed=1), workdir)
+    config = read_json(workdir / "config.json")
+    del config["train"]["tokens"]
+    for value in ("", 1):  # of a key that is no more
+        write_json(workdir / "config.json", config | {"gone": value})
+        refused = pytest.raises(UserError, match=r"config\.gone is 1 there and None here")
+        with refused if value else contextlib.nullcontext():
+            loop.run(make("bert", tmp_path, **few), workdir)
+    write_json(workdir / "config.json", config)
     (tmp_path / "text" / "b.txt").write_text("Another text.\n\nIt is short.\n")
     with pytest.raises(UserError, match="on other data"):
         loop.run(make("bert", tmp_path, **few), workdir)
@@ -70,8 +80,8 @@ def test_a_run_starts_from_another_one(tmp_path):
             make("gpt, two phases", tmp_path, **start, **{key: value})
 
 
-def test_a_budget_sets_the_steps_of_the_run_and_of_its_phases(tmp_path):
-    experiment = make("gpt, two phases", tmp_path, train__budget="tokens=2e4")
+def test_tokens_set_the_steps_of_the_run_and_of_its_phases(tmp_path):
+    experiment = make("gpt, two phases", tmp_path, train__tokens=20_000)
     steps = experiment.config.train.steps
     assert 90 < steps < 130  # 8 rows of 16 and of 32 positions, without padding
     assert [phase.end for phase in experiment.phases] == [round(0.6 * steps), steps]

@@ -1,4 +1,4 @@
-"""What is around a run: phases, budgets, μP of a whole program, dashboards."""
+"""What is around a run: phases, tokens, μP of a whole program, dashboards."""
 
 import sys
 from types import SimpleNamespace
@@ -13,11 +13,10 @@ from bertlab.errors import UserError
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives import Vocabulary, build
 from bertlab.objectives.program import Program
-from bertlab.train.budget import steps_within
 from bertlab.train.dashboards import open_writers
 from bertlab.train.environment import describe_environment
 from bertlab.train.optimizers import build_optimizer
-from bertlab.train.phases import Phase, phase_configs, trained_objectives
+from bertlab.train.phases import Phase, phase_configs, steps_within, trained_objectives
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.sharding import build_mesh
 from bertlab.train.state import init_state, parameter_name
@@ -111,34 +110,20 @@ def test_mup_scales_initial_values_and_updates_by_the_axes_that_grow():
     assert deviations["heads_nsp/kernel"] == pytest.approx(0.25, abs=0.08)
 
 
-def test_a_budget_buys_steps():
-    def steps(objective, text, lengths=(16,), **model):
-        program, count = program_of(objective, **model), len(lengths)
-        phases = [
-            Phase(
-                begin=20 * index // count,
-                end=20 * (index + 1) // count,
-                rows=4,
-                program=program,
-                weights={objective: (1.0, 1.0)},
-                batches=lambda step, length=length: batch_of(step, length=length),
-                data_hash="",
-            )
-            for index, length in enumerate(lengths)
-        ]
-        config = config_of(objective, budget=text)
-        config.mesh.data = 1
-        return steps_within(config, phases)
-
-    ltr = {"direction": "left-to-right"}
-    assert steps("mlm", "tokens=5800") == steps("ltr", "tokens=5800", **ltr) == 100
-    assert steps("mlm", "tokens=5800", lengths=(16, 32)) == round(5800 / (58 + 122) * 2)
-    # MLM predicts 15 % of the tokens.
-    assert steps("mlm", "supervised=900") > 4 * steps("ltr", "supervised=900", **ltr)
-    assert steps("mlm", "flops=1e9") > steps("ltr", "flops=1e9", **ltr)
-    for text in ("words=9", "supervised=9"):
-        with pytest.raises(UserError, match="give an amount of tokens"):
-            steps("nsp", text)
+@pytest.mark.parametrize("lengths, each", [((16,), 58), ((16, 32), (58 + 122) / 2)])
+def test_tokens_buy_steps(lengths, each):
+    """Of rows without their padding, by the shares of the phases."""
+    settings = {"rows": 4, "program": None, "weights": {}, "data_hash": ""}
+    phases = [
+        Phase(
+            begin=20 * index // len(lengths),
+            end=20 * (index + 1) // len(lengths),
+            batches=lambda step, length=length: batch_of(step, length=length),
+            **settings,
+        )
+        for index, length in enumerate(lengths)
+    ]
+    assert steps_within(5800, phases) == round(5800 / each)
 
 
 LINES = [{"step": step, "split": "train", "loss": 5.0 - step} for step in (1, 2, 3)]

@@ -76,7 +76,7 @@ def test_words_are_read_at_their_first_or_last_piece(first_piece, seq_len, word_
     assert result.cut == counts(examples=(size < 3, 1), words=(3 - size, 3))
     outputs = [{"tags": np.zeros(9, int), "probabilities": np.ones((9, 1))}]
     outputs[0]["tags"][size:] = -1
-    (line,) = KINDS["tagging"].predict([given], ["x"] * 8, outputs, None, None)
+    (line,) = KINDS["tagging"].predict([given], ["x"] * 8, outputs, None)
     assert line["predicted"] == ["x"] * size + [""] * (3 - size)
     assert len(line["probabilities"]) == size
 

@@ -141,7 +141,7 @@ class SpanPair(Kind):
             cuts.append({"words": (lost_words, size), "targets": (targets - there, targets)})
         return TaskRows(rows, total_cut(cuts))
 
-    def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
+    def predict(self, examples, labels, outputs, about) -> list[Line]:
         """For each target the classes with a probability above one half, by name, in order."""
         lines, remaining = [], iter(outputs)
         for example in examples:

@@ -80,7 +80,7 @@ class Sense(Kind):
         cut = len(sentence) - words.whole, len(sentence)
         return row | self.label_fields(example), {"words": cut}
 
-    def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
+    def predict(self, examples, labels, outputs, about) -> list[Line]:
         """The state of each word, for `finish`."""
         return [
             {

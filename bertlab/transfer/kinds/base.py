@@ -59,9 +59,10 @@ class Kind(abc.ABC):
         """The head's settings with their defaults: `config.objectives.TASK`."""
         return {f.name: f.default for f in dataclasses.fields(self.head) if not f.metadata}
 
-    def build_head(self, settings: Mapping[str, Any], **derived: Any) -> TaskHead:
-        """The head with its settings, and what it has of the fields that follow from the task:
-        `number` of the task, `classes`, `texts`, `word_types`, `vector_rows`, `vector_width`."""
+    def build_head(self, entry: Mapping[str, Any], **derived: Any) -> TaskHead:
+        """The head with its settings of `config.objectives.TASK`, and what it has of the fields
+        that follow from the task: `number`, `classes`, `texts`, `word_types`, `vector_shape`."""
+        settings = {name: entry[name] for name in self.settings()}
         fields = {field.name for field in dataclasses.fields(self.head)}
         return self.head(**settings, **{k: v for k, v in derived.items() if k in fields})
 
@@ -83,10 +84,8 @@ class Kind(abc.ABC):
         labels: Sequence[str],
         outputs: Outputs,
         about: Any,
-        settings,
     ) -> list[Line]:
-        """Predictions, one line an example; `about` is of its `TaskRows`, `settings` are
-        `config.transfer`."""
+        """Predictions, one line an example; `about` is of its `TaskRows`."""
 
     def finish(
         self, lines: list[Line], valid: list[Line] | None

@@ -30,8 +30,7 @@ class TaggingModel(TaskModel):
         super().setup()
         h = self.head
         if h.reads_words:
-            vectors = h.vector_rows, h.vector_width
-            self.features = WordFeatures(h.spelling, h.word_types, h.word_width, vectors)
+            self.features = WordFeatures(h.spelling, h.word_types, h.word_width, h.vector_shape)
         if h.crf:
             self.crf = crf.Transitions(h.classes)
 
@@ -61,8 +60,7 @@ class TaggingHead(TaskHead):
     word_vectors: str = ""
     classes: int = derived(2)
     word_types: int = derived(0)
-    vector_rows: int = derived(0)
-    vector_width: int = derived(0)
+    vector_shape: tuple[int, int] = derived((0, 0))
 
     def __post_init__(self):
         super().__post_init__()
@@ -142,11 +140,11 @@ class Tagging(Kind):
         if layout.spelling:
             row["spelling"] = character_ids(own)
         for name, numbers in (("word_ids", layout.word_ids), ("vector_ids", layout.vector_ids)):
-            if numbers is not None:
+            if numbers:
                 row[name] = np.array([numbers.get(word, 0) for word in own], np.int32)
         return row, {"words": (total - size, total)}
 
-    def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
+    def predict(self, examples, labels, outputs, about) -> list[Line]:
         """Tags by name, and the probabilities of all tags in four digits.
 
         A word that did not fit has the tag "", which is wrong, and no probabilities.

@@ -47,7 +47,7 @@ class OneClass(OneLabel):
     def label_fields(self, example: Example) -> Row:
         return {"label": np.int32(NO_LABEL if example.label is None else example.label)}
 
-    def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
+    def predict(self, examples, labels, outputs, about) -> list[Line]:
         """The likeliest class by name, or choice by number, and all probabilities."""
         lines = []
         for example, output in zip(examples, outputs, strict=True):
@@ -100,7 +100,7 @@ class Candidate(OneClass):
     name = "candidate"
     head = ClassificationHead
 
-    def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
+    def predict(self, examples, labels, outputs, about) -> list[Line]:
         """One line a question: its likeliest candidate, and each candidate's p(class 1)."""
         questions = defaultdict(list)
         for example, output in zip(examples, outputs, strict=True):
@@ -209,7 +209,7 @@ class Regression(OneLabel):
     def label_fields(self, example: Example) -> Row:
         return {"target": np.float32(np.nan if example.label is None else example.label)}
 
-    def predict(self, examples, labels, outputs, about, settings) -> list[Line]:
+    def predict(self, examples, labels, outputs, about) -> list[Line]:
         return [
             {"id": example.id, "gold": example.label, "predicted": float(output["logits"][0])}
             for example, output in zip(examples, outputs, strict=True)

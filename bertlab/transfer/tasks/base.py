@@ -65,6 +65,10 @@ class TaskData:
         """Names of all labels, by number."""
         return self.labels + self.unseen
 
+    def words(self, *splits: str) -> set[str]:
+        """All words of the sentences of these splits."""
+        return {word for split in splits for one in self.examples[split] for word in one.words}
+
     def count_unseen(self, split: str) -> int:
         """Number of a split's words whose tag train lacks."""
         if not self.unseen:

@@ -1,8 +1,6 @@
 """Each kind, from examples to predictions: it learns a signal that is planted in the words of a few
 examples, and what it answers depends neither on padding nor on the other rows of a batch."""
 
-from types import SimpleNamespace
-
 import jax
 import numpy as np
 import optax
@@ -17,7 +15,6 @@ from bertlab.transfer.kinds import KINDS
 from tests.references import quick_jit, random_params, tiny_program
 from tests.transfer.letters import VOCABULARY, LetterTokenizer
 
-SETTINGS = SimpleNamespace(n_best=20, max_answer_length=30)
 SEQ_LEN, CLASSES = 16, ("no", "yes")
 FAST = ("tagging", "span")
 EVERY_KIND = [
@@ -87,7 +84,7 @@ def predicted(program, params, batches, examples, rows, kind):
     outputs = [{**call(params, batch), "row_number": batch["row_number"]} for batch in batches]
     labels = CLASSES if kind in ("classification", "word_pair", "tagging") else ()
     found = by_row(outputs)
-    return KINDS[kind].predict(examples, labels, found, rows.about, SETTINGS), found
+    return KINDS[kind].predict(examples, labels, found, rows.about), found
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)

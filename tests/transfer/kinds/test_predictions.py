@@ -1,7 +1,6 @@
 """From outputs to predictions, thresholds and averages of runs, on numbers that one can check."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,11 +10,9 @@ from bertlab.transfer.examples import Answer, Example
 from bertlab.transfer.kinds import KINDS
 from bertlab.transfer.tasks import Task, TaskData
 
-SETTINGS = SimpleNamespace(n_best=20, max_answer_length=30)
-
 
 def lines_of(kind, examples, outputs, labels=("x", "y")):
-    return KINDS[kind].predict(examples, labels, outputs, None, SETTINGS)
+    return KINDS[kind].predict(examples, labels, outputs, None)
 
 
 def test_classes_and_choices_have_probabilities_and_their_average_decides():
@@ -87,5 +84,5 @@ def test_settings_of_a_kind_build_its_head_and_exclude_what_follows_from_the_tas
     settings = kind.settings()
     head = kind.build_head(settings, number=3, classes=7, texts=2)
     assert kind.name == name and head.number == 3
-    derived = {"number", "classes", "texts", "word_types", "vector_rows", "vector_width"}
+    derived = {"number", "classes", "texts", "word_types", "vector_shape"}
     assert not derived & settings.keys() and {"layers", "bilstm", "dropout"} <= settings.keys()
