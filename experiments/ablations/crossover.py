@@ -5,7 +5,7 @@ Devlin et al. 2019 (appendix C.1, figure 5) find that MLM learns more slowly tha
 it almost at once; Peters et al. 2018 freeze what is pretrained, Radford et al. 2018 and Devlin et
 al. 2019 fine-tune it. Each task is learned in three ways: a linear probe on the last layer's frozen
 states, a biLSTM on them, and fine-tuning. Checkpoints lie on a logarithmic grid; the rate has not
-yet fallen at the early ones. At the last one each pretraining is used three times, with another
+yet fallen at the early ones (`early=` sets how many). At the last one each pretraining is used three times, with another
 seed of fine-tuning and another draw of the labelled examples.
 
 The rates of the uses are fixed (`USES`), the best of a pilot with the first seed; `task_rates=`
@@ -39,10 +39,10 @@ CLAIMS = claims(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, tasks="package+code_spans", points=4)
+    setting = read_setting(arguments, tasks="package+code_spans", early=3)
     mlm = setting.recipe("bert", objectives="mlm")
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
-    early = kept_steps("log", setting.steps(mlm))[-setting.arguments["points"] : -1]
+    early = kept_steps("log", setting.steps(mlm))[-1 - setting.arguments["early"] : -1]
     objectives = axis("objective", {"MLM": {}, "LTR": ltr})
     steps = axis("steps", {f"{step:,}": {"finetune.init_step": step} for step in early})
     draws = axis(
@@ -69,6 +69,7 @@ def get_study(arguments=None):
             "data.format": "segment_pair",
             "train.keep": "log",
             "evaluate.sentences": 0,
+            "finetune.train.eval_every": 0,
         },
         downstream={
             f"{task}_{use}": stage_keys("finetune", setting.finetuning("small"))
