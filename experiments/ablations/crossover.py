@@ -4,13 +4,10 @@ pretraining and by what is done with the result.
 Devlin et al. 2019 (appendix C.1, figure 5) find that MLM learns more slowly than LTR and is above
 it almost at once; Peters et al. 2018 freeze what is pretrained, Radford et al. 2018 and Devlin et
 al. 2019 fine-tune it. Each task is learned in three ways: a linear probe on the last layer's frozen
-states, a biLSTM on them, and fine-tuning. Checkpoints lie on a logarithmic grid; the rate has not
-yet fallen at the early ones (`early=` sets how many). At the last one each pretraining is used three times, with another
-seed of fine-tuning and another draw of the labelled examples.
-
-The rates of the uses are fixed (`USES`), the best of a pilot with the first seed; `task_rates=`
-has others. Tables 5 and figure 5 of BERT's paper and the layers of Liu et al. 2019 are this study's
-rows, so it takes the place of theirs at small scales.
+states, a biLSTM on them, and fine-tuning. The last checkpoint is used three times, with another
+seed of fine-tuning and another draw of the labelled examples, and `early=3` checkpoints on a
+logarithmic grid once; at these the rate has not yet fallen. The rates of the uses are fixed: the
+best of a pilot with the first seed.
 
 Expect: left to right ahead early and under a probe, masks ahead late and when fine-tuned.
 """
