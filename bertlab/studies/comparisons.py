@@ -4,8 +4,10 @@ A seed is one of pretraining; with fine-tuning seeds nested in it, its score is 
 fine-tuning seed is a seed where the study has no others.)
 """
 
+import functools
 import itertools
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,9 +17,13 @@ import pandas as pd
 from bertlab.results import run_labels, scores
 from bertlab.studies import statistics
 from bertlab.studies.records import Record, Results, unpack
+from bertlab.studies.selection import Search
 from bertlab.transfer.tasks import find_task
 
 ALPHA = 0.05
+SEEDS, DRAWS = 5, 3  # of pretraining, and of fine-tuning on each: what a verdict needs
+VERDICTS = ("decided", "agrees", "contradicts")
+EDGE = "undecided: rate at the edge"
 CODE_LENGTH = "bits_per_byte"  # what metrics of an evaluation begin with that are compared
 PERCENT = ("accuracy", "f1", "exact_match", "precision", "recall")
 PERCENT += ("matthews", "spearman", "pearson")
@@ -83,9 +89,11 @@ def values_of(results: Results, measure: Measure, stage: str = "") -> pd.DataFra
     return frame[frame[list(Measure._fields)].eq(list(place)).all(axis=1)]
 
 
+@functools.lru_cache(maxsize=64)
 def selected_scores(results: Results, measure: Measure) -> pd.DataFrame:
     """The scores of a measure, a row a run and split, at the labels that `valid` selects for each
-    variant; a run that has none has NaN, and so has a variant in `incomparable`."""
+    variant; a run that has none has NaN, and so has a variant in `incomparable`. Nobody may change
+    it."""
     runs = [run_labels(results, run) for run in results.runs.values()]
     splits = pd.DataFrame({"split": ["valid", "test"]})
     values = values_of(results, measure)[["run", "split", "value"]]
@@ -119,12 +127,16 @@ def select_labels(scores: pd.DataFrame, select: Sequence[str]) -> pd.DataFrame:
     return scores.merge(best[[*group, *select]])
 
 
-def score_table(results: Results, measure: Measure) -> pd.DataFrame:
-    """Test scores at the selected labels, [seeds, variants]; NaN where a run has none."""
+def test_scores(results: Results, measure: Measure) -> pd.DataFrame:
+    """The rows of `selected_scores` of the test set, with their pretraining `seed`."""
     frame = selected_scores(results, measure)
     frame = frame[frame["split"] == "test"]
-    frame = frame.assign(seed=seed_labels(results, frame))
-    table = frame.pivot_table("value", "seed", "variant", sort=False)
+    return frame.assign(seed=seed_labels(results, frame))
+
+
+def score_table(results: Results, measure: Measure) -> pd.DataFrame:
+    """Test scores at the selected labels, [seeds, variants]; NaN where a run has none."""
+    table = test_scores(results, measure).pivot_table("value", "seed", "variant", sort=False)
     return table.reindex(columns=[name for name in variants(results) if name in table])
 
 
@@ -161,11 +173,13 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
 
     Columns: `variant`, `other`, `mean`, `low`, `high` (the 95 % interval), `seeds` (pairs; 0 for
     independent samples), `p` (Holm's, over the claims or the contrasts), `decided`, `sentences` (of
-    the test set, if they are drawn as the seeds are), and of claims `published`, `source` and
-    `verdict`.
+    the test set, if they are drawn as the seeds are), of claims `published` and `source`, and
+    `verdict`: one of `VERDICTS` if it is decided, else why it is not.
     """
     table, claims = score_table(results, measure), claims_about(results, measure)
-    items = sentence_scores(results, measure)
+    items, edges = sentence_scores(results, measure), rates_at_edges(results, measure)
+    draws = test_scores(results, measure).dropna(subset="value")
+    draws = draws.groupby(["variant", "seed"]).size().groupby("variant").min()
     contrasts = [tuple(pair) for pair in results.study["contrasts"]]
     if not (results.study["claims"] or contrasts):
         contrasts = [(name, table.columns[0]) for name in table.columns[1:]]
@@ -178,14 +192,46 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
         tests = {pair: test for pair, test in tests.items() if test is not None}
         corrected = statistics.holm([test.p for test in tests.values()])
         for ((variant, other), test), p in zip(tests.items(), corrected):
-            claim, verdict = claims.get((variant, other), {}), ""
-            if claim:
+            claim = claims.get((variant, other), {})
+            tuned_once = measure.stage == "finetune" and draws[[variant, other]].min() < DRAWS
+            if test.pairs < SEEDS or tuned_once:
+                verdict = "too few seeds"
+            elif p >= ALPHA:
+                verdict = "undecided"
+            elif {variant, other} & edges.keys():
+                verdict = EDGE
+            elif not claim:
+                verdict = "decided"
+            else:
                 agrees = (test.mean > 0) == measure.higher_is_better
-                verdict = "undecided" if p >= ALPHA else "agrees" if agrees else "contradicts"
-            row = [variant, other, test.mean, test.low, test.high, test.pairs, p, p < ALPHA]
-            row += [test.items, claim.get("published", ""), claim.get("source", ""), verdict]
+                verdict = "agrees" if agrees else "contradicts"
+            row = [variant, other, test.mean, test.low, test.high, test.pairs, p]
+            row += [verdict in VERDICTS, test.items]
+            row += [claim.get("published", ""), claim.get("source", ""), verdict]
             found.setdefault((variant, other), row)
     return pd.DataFrame(found.values(), columns=DIFFERENCE)
+
+
+def rates_at_edges(results: Results, measure: Measure) -> dict[str, list[str]]:
+    """Variant -> what was selected for it although no candidate is lower, or none is higher."""
+    found = defaultdict(list)
+    for search in [Search(**search) for search in results.study.get("searches", ())]:
+        losses, rates = {}, list(search.candidates.values())
+        for name in search.candidates:
+            scores_of = results.by_stage.get((name, "pretrain", ""), {}).get("scores", {})
+            losses[name] = scores_of.get("valid", {}).get("loss", math.inf)
+        if (rate := search.selected(losses)) in (rates[0], rates[-1]):
+            for variant in {results.runs[name].variant for name in search.runs}:
+                found[variant].append(f"pretraining rate {rate:g}")
+    selected = selected_scores(results, measure).drop_duplicates("variant").set_index("variant")
+    for axis in results.study["select"]:
+        labels = pd.Series(results.study["axes"][axis])
+        numbers = labels[pd.to_numeric(labels, errors="coerce").sort_values().dropna().index]
+        if len(numbers) > 1:
+            for variant, label in selected[axis].items():
+                if label in set(numbers.iloc[[0, -1]]):
+                    found[variant].append(f"{axis} {label}")
+    return found
 
 
 def compare(
@@ -205,9 +251,8 @@ def sentence_scores(results: Results, measure: Measure) -> dict[str, pd.DataFram
 
     Variants of which a run lacks them, or whose metric is no mean over items, are left out.
     """
-    frame, found, lacking = selected_scores(results, measure), {}, set()
-    frame = frame[frame["split"] == "test"].assign(seed=seed_labels(results, frame))
-    for row in frame.dropna(subset="value").to_dict("records"):
+    found, lacking = {}, set()
+    for row in test_scores(results, measure).dropna(subset="value").to_dict("records"):
         record = results.stage(results.runs[row["run"]], "finetune", measure.task) or {}
         packed = record.get("correct", {}).get("test", {})
         if "sizes" not in packed or abs(unpack(packed).mean() - row["value"]) > 1e-6:

@@ -5,15 +5,11 @@ well stay silent.
 """
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 
-import pandas as pd
-
 from bertlab.studies import comparisons
 from bertlab.studies.records import Results
-from bertlab.studies.selection import Search
 from bertlab.transfer.cut import cut_lines
 
 NEAR_GUESSING = 0.97  # of what guessing by frequency costs
@@ -66,35 +62,15 @@ def diverged(results: Results) -> Iterator[str]:
         yield f"The held-out loss ends above its lowest value in {_listing(names)}."
 
 
-def edge_of_rates(results: Results) -> Iterator[str]:
-    """Selected pretraining rates with no candidate on one side."""
-    edges = []
-    for search in [Search(**search) for search in results.study.get("searches", ())]:
-        losses, rates = {}, list(search.candidates.values())
-        for name in search.candidates:
-            scores = results.by_stage.get((name, "pretrain", ""), {}).get("scores", {})
-            losses[name] = scores.get("valid", {}).get("loss", math.inf)
-        if (rate := search.selected(losses)) in (rates[0], rates[-1]):
-            edges.append(f"{search.variant} ({rate:g})")
-    if edges:
-        yield f"The selected pretraining rate is the lowest or highest tried: {_listing(edges)}."
-
-
-def edge_of_labels(results: Results) -> Iterator[str]:
-    """Other selected numbers with no candidate on one side."""
-    measures = comparisons.measures(results)
-    frames = [comparisons.selected_scores(results, measure) for measure in measures]
-    for axis in results.study["select"] if frames else ():
-        labels = pd.Series(results.study["axes"][axis])
-        numbers = labels[pd.to_numeric(labels, errors="coerce").sort_values().dropna().index]
-        chosen = pd.concat(frames)[["variant", "task", axis]].drop_duplicates()[axis]
-        if len(numbers) > 1 and chosen.isin(ends := numbers.iloc[[0, -1]]).any():
-            low, high = ends
-            yield (
-                f"Of {len(chosen)} selections of {axis}, {(chosen == low).sum()} are the lowest"
-                f" value tried ({low}) and {(chosen == high).sum()} the highest ({high}); better"
-                " ones may lie beyond."
-            )
+def edges(results: Results) -> Iterator[str]:
+    """Selected rates with no candidate on one side."""
+    found = defaultdict(dict)
+    for measure in comparisons.measures(results):
+        for variant, selected in comparisons.rates_at_edges(results, measure).items():
+            for rate in selected:
+                found[rate][variant] = None
+    for rate, variants in found.items():
+        yield f"Selected at the edge of what was tried: {rate} for {_listing(list(variants))}."
 
 
 def cut(results: Results) -> Iterator[str]:
@@ -134,7 +110,7 @@ def seeds_only(results: Results) -> Iterator[str]:
         yield "Intervals over seeds only: these results have no per-example correctness."
 
 
-CHECKS = (unfinished, plateau, diverged, edge_of_rates, edge_of_labels, cut)
+CHECKS = (unfinished, plateau, diverged, edges, cut)
 CHECKS += (other_items, other_data, seeds_only)
 
 

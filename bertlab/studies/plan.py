@@ -55,6 +55,7 @@ def make_plan(study: Study, workdir: Path) -> Plan:
     configs = compose(list(own.values()))
     pretrainings = {name: of[PRETRAIN] for name, of in configs.items() if PRETRAIN in of}
     searches = find_searches(study, list(own.values()), pretrainings)
+    searches = [search.extended(search.losses(workdir)) for search in searches]
     candidates, undecided, changed = [], [], []
     for search in searches:
         candidates += search.candidate_runs(own[search.runs[0]])

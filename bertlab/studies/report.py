@@ -78,13 +78,15 @@ def render(results: Results, markup: str, figures: Mapping[str, str]) -> str:
     environment.filters["cell"] = lambda text: str(text).replace("|", "\\|")
     differences = tables.differences(results)
     decided = differences[differences["decided"].astype(bool)]
+    largest = (decided if len(decided) else differences).sort_values("mean", key=abs)
     page = environment.get_template("page.jinja").render(
         markup=f"{markup}.jinja",
         study=results.study,
         figures=figures,
         findings=[text for _, text in doctor.examine(results)],
         differences=differences.to_dict("records"),
-        decided=decided.sort_values("mean", key=abs, ascending=False).to_dict("records"),
+        decided=len(decided),
+        largest=largest.iloc[-1] if len(largest) else None,
         below=tables.below_linear(results),
         scores=score_table(results),
         difference_table=difference_table(differences),
@@ -120,8 +122,7 @@ def score_table(results: Results) -> pd.DataFrame:
 
 def difference_table(differences: pd.DataFrame) -> pd.DataFrame:
     """A row a difference of `bertlab.studies.tables.differences`."""
-    frame = differences.astype({"decided": bool})
-    decided = frame["decided"].map({True: "decided", False: "undecided"})
+    frame = differences
     published = frame["published"] + " (" + frame["source"] + ")"
     columns = {
         "Difference": frame["task"] + ": " + frame["variant"] + " − " + frame["other"],
@@ -129,7 +130,7 @@ def difference_table(differences: pd.DataFrame) -> pd.DataFrame:
         "pairs": frame["seeds"],
         "p (Holm)": [f"{p:.3f}" if p >= 0.001 else "< 0.001" for p in frame["p"]],
         "published": published.where(frame["published"] != "", NONE),
-        "verdict": frame["verdict"].where(frame["verdict"] != "", decided),
+        "verdict": frame["verdict"],
     }
     return pd.DataFrame(columns)
 

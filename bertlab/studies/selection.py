@@ -3,8 +3,8 @@
 With `Study.rates` each variant has a few multiples of its own rate as candidates. All are trained
 with the study's first seed, to the end, and the lowest validation loss of the variant's own
 objectives wins. (Half a run ranks rates by which leaves the plateau of word frequencies first.) The
-winner is the first seed's pretraining, so k candidates cost k - 1 more pretrainings. Nothing
-downstream is looked at.
+winner is the first seed's pretraining, so k candidates cost k - 1 more pretrainings. A winner at
+the edge of the grid gets one more candidate beyond it. Nothing downstream is looked at.
 """
 
 import json
@@ -55,6 +55,16 @@ class Search:
         if len(losses) < len(self.candidates) or min(losses.values()) == math.inf:
             return None
         return self.candidates[min(losses, key=lambda name: (losses[name], self.candidates[name]))]
+
+    def extended(self, losses: Mapping[str, float]) -> "Search":
+        """The search with one more rate beyond the best one, if that is the lowest or highest."""
+        rates, best = list(self.candidates.values()), self.selected(losses)
+        if best not in (rates[0], rates[-1]):
+            return self
+        neighbour = rates[1] if best == rates[0] else rates[-2]
+        beyond = float(f"{best**2 / neighbour:.3g}")
+        candidates = {**self.candidates, f"{self.runs[0]}-rate={beyond:g}": beyond}
+        return replace(self, candidates=dict(sorted(candidates.items(), key=lambda item: item[1])))
 
     def at_rate(self, run: RunSpec, rate: float) -> RunSpec:
         """A run at a rate; one at its own rate has no override, so that others can share it."""

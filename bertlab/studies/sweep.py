@@ -41,7 +41,7 @@ def sweep(study: Study, workdir: str | Path, launcher: Launcher | None = None) -
     """
     workdir, launcher, failures = Path(workdir), launcher or Local(1), {}
     plan = make_plan(study, workdir)
-    if plan.searches:
+    for _ in range(2 if plan.searches else 0):  # the second time, rates beyond the edge of a grid
         check_trained(plan, plan.candidates, workdir)
         write_json(workdir / "study.json", study.describe(plan.runs, plan.searches))
         # One that diverged is not tried again.
@@ -49,10 +49,10 @@ def sweep(study: Study, workdir: str | Path, launcher: Launcher | None = None) -
         candidates = [run for run in plan.candidates if run.name not in ended]
         failures |= run_all(candidates, workdir, launcher)
         plan = make_plan(study, workdir)
-        for search in plan.searches:
-            losses = search.losses(workdir)
-            print(f"pretraining rate of {search.variant}: {search.selected(losses)}; {losses}")
-        failures |= dict.fromkeys(plan.undecided, "no pretraining rate could be selected")
+    for search in plan.searches:
+        losses = search.losses(workdir)
+        print(f"pretraining rate of {search.variant}: {search.selected(losses)}; {losses}")
+    failures |= dict.fromkeys(plan.undecided, "no pretraining rate could be selected")
     runs = [run for run in plan.runs if run.name not in plan.undecided]
     check_trained(plan, runs, workdir)
     write_json(workdir / "study.json", study.describe(plan.runs, plan.searches))

@@ -5,7 +5,7 @@ Devlin et al. 2019 (appendix C.1, figure 5) find that MLM learns more slowly tha
 it almost at once; Peters et al. 2018 freeze what is pretrained, Radford et al. 2018 and Devlin et
 al. 2019 fine-tune it. Each task is learned in three ways: a linear probe on the last layer's frozen
 states, a biLSTM on them, and fine-tuning. Checkpoints lie on a logarithmic grid; the rate has not
-yet fallen at the early ones. At the last one each pretraining is used three times, with another
+yet fallen at the early ones (`early=` sets how many). At the last one each pretraining is used three times, with another
 seed of fine-tuning and another draw of the labelled examples.
 
 The rates of the uses are fixed (`USES`), the best of a pilot with the first seed; `task_rates=`
@@ -19,7 +19,7 @@ from common import claims, of_stage, read_setting
 from scales import LAST_PIECE
 
 from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.study import Claim, stage_keys
+from bertlab.studies.study import stage_keys
 from bertlab.train.hooks import kept_steps
 
 USES = {
@@ -39,11 +39,11 @@ CLAIMS = claims(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, tasks="package+code_spans", points=4)
+    setting = read_setting(arguments, tasks="package+code_spans", early=3)
     mlm = setting.recipe("bert", objectives="mlm")
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
-    *early, last = kept_steps("log", setting.steps(mlm))[-setting.arguments["points"] :]
-    objectives = axis("objective", {"LTR": ltr, "MLM": {}})
+    early = kept_steps("log", setting.steps(mlm))[-1 - setting.arguments["early"] : -1]
+    objectives = axis("objective", {"MLM": {}, "LTR": ltr})
     steps = axis("steps", {f"{step:,}": {"finetune.init_step": step} for step in early})
     draws = axis(
         "finetune.seed",
@@ -52,13 +52,16 @@ def get_study(arguments=None):
             for n in range(1, REPETITIONS + 1)
         },
     )
-    none = axis("objective", {"no pretraining": {"train.steps": 0}})
+    objectives += axis("objective", {"no pretraining": {"train.steps": 0}})
     return setting.study(
         name="crossover",
         title="When one objective overtakes another",
         question="After how much pretraining, and in which use, is MLM above left to right?",
         config=mlm,
-        axes=chain(product(objectives, draws), product(objectives, steps, draws[:1]), none),
+        axes=chain(
+            product(objectives, draws),
+            product(objectives[:2], steps, draws[:1]),
+        ),
         overrides={
             **setting.overrides,
             **setting.transformer,
@@ -66,6 +69,7 @@ def get_study(arguments=None):
             "data.format": "segment_pair",
             "train.keep": "log",
             "evaluate.sentences": 0,
+            "finetune.train.eval_every": 0,
         },
         downstream={
             f"{task}_{use}": stage_keys("finetune", setting.finetuning("small"))

@@ -23,13 +23,7 @@ OLD_PAGES = {
         ("trec_1000", "LTR & No NSP"): 79.4,
         ("trec_1000", "No pretraining"): 68.2,
     },
-    "bert_figure5_tiny_wikipedia": {
-        ("ud_1000", "LTR, 200"): 75.7,
-        ("trec_1000", "MLM, 5000"): 77.0,
-    },
-    "four_systems_tiny_wikipedia": {("ud_1000", "ULMFiT"): 82.7, ("trec_1000", "static"): 56.6},
-    "ulmfit_bidirectional_tiny_wikipedia": {("trec_1000", "average"): 79.0},
-    "ten_tasks_tiny_wikipedia": {("wnut17", "pretrained"): 8.2, ("stsb", "pretrained"): 15.0},
+    "elmo_layers_tiny_wikipedia": {("ud_1000", "baseline"): 69.4},
     "objectives_demo": {("code_spans_probe", "LTR"): 57.8, ("package_probe", "MLM"): 27.5},
 }
 

@@ -53,16 +53,20 @@ def test_a_run_whose_loss_is_not_finite_has_diverged(tmp_path):
     assert search.losses(tmp_path) == {run.name: math.inf}
 
 
-def test_seeds_share_a_search_and_the_first_one_takes_the_winner(tmp_path):
+def test_seeds_share_a_search_which_goes_on_beyond_an_edge_and_the_first_seed_takes_the_winner(
+    tmp_path,
+):
     study = Study("s", "T", "?", CONFIG, AXES, rates=(0.5, 1.0))
     plan = make_plan(study, tmp_path)
     (search,) = plan.searches
     assert search.runs == ["mlm-seed=1", "mlm-seed=2"]
     assert search.candidates == {"mlm-seed=1-rate=0.005": 0.005, "mlm-seed=1-rate=0.01": 0.01}
-    for name, loss in zip(search.candidates, (1.0, 2.0)):
+    beyond = "mlm-seed=1-rate=0.0025"
+    for name, loss in zip([*search.candidates, beyond], (1.0, 2.0, 1.5)):
+        assert set(make_plan(study, tmp_path).undecided) == set(search.runs)
         write_json(tmp_path / name / "result.json", {"metrics": {"valid": {"loss": loss}}})
     plan = make_plan(study, tmp_path)
-    assert [run.name for run in plan.candidates] == list(search.candidates)
+    assert [run.name for run in plan.candidates] == [beyond, *search.candidates]
     assert plan.runs[0].shares == {"pretrain": "mlm-seed=1-rate=0.005"}
     assert plan.runs[1].overrides[RATE] == 0.005 and not plan.runs[1].shares
     assert plan.configs["mlm-seed=2"]["pretrain", ""].optimizer.learning_rate == 0.005

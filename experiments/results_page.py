@@ -1,0 +1,108 @@
+"""Makes experiments/results/README.md and its figure: every published finding that a study checks,
+with our interval, and the list of the studies.
+
+python experiments/results_page.py
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from bertlab.studies import plots, tables
+from bertlab.studies.comparisons import VERDICTS
+from bertlab.studies.records import read
+
+FOLDER = Path(__file__).parent / "results"
+COLOURS = {"agrees": "#0072B2", "contradicts": "#D55E00"}
+WIDEST = 30.0  # points; a longer interval ends in an arrow
+
+
+def claims(studies: dict) -> pd.DataFrame:
+    """`bertlab.studies.tables.differences` of all studies, the published findings among them, from
+    the largest in the published direction to the largest against it."""
+    frames = [tables.differences(results).assign(study=name) for name, results in studies.items()]
+    frame = pd.concat(frames)
+    return frame[frame["published"] != ""].sort_values("mean", ascending=False)
+
+
+def draw(frame: pd.DataFrame) -> Figure:
+    """A forest plot: a row a finding, right of zero if our sign is the published one."""
+    figure = Figure(figsize=(10.0, 0.19 * len(frame) + 1.2), dpi=110, layout="constrained")
+    panel = figure.subplots()
+    for y, row in enumerate(frame.itertuples()):
+        colour = COLOURS.get(row.verdict, "#777777")
+        low, high = np.clip([row.low, row.high], -WIDEST, WIDEST)
+        panel.hlines(y, low, high, colors=colour, linewidth=1.6)
+        face = colour if row.verdict in VERDICTS else "white"
+        panel.plot(row.mean, y, "o", color=colour, markerfacecolor=face, markersize=5)
+        if row.high > WIDEST:
+            panel.plot(WIDEST, y, ">", color=colour, markersize=5, clip_on=False)
+        if row.low < -WIDEST:
+            panel.plot(-WIDEST, y, "<", color=colour, markersize=5, clip_on=False)
+    short = frame["study"].str.removesuffix("_tiny_wikipedia")
+    names = short + ": " + frame["variant"] + " − " + frame["other"] + ", " + frame["task"]
+    panel.set_yticks(range(len(frame)), names, fontsize=7.5)
+    panel.set(ylim=(len(frame) - 0.4, -0.6), xlim=(-WIDEST - 1, WIDEST + 1))
+    panel.set_xlabel("our difference in points; right of zero is the published direction")
+    panel.axvline(0, color="black", linewidth=0.8, zorder=0)
+    panel.grid(axis="x", color="#dddddd", linewidth=0.6)
+    panel.tick_params(axis="y", length=0)
+    panel.spines[["top", "right", "left"]].set_visible(False)
+    return figure
+
+
+def write_page() -> None:
+    folders = sorted(path.parent for path in FOLDER.glob("*/*.jsonl.zst"))
+    studies = {folder.name: read(folder) for folder in folders}
+    frame = claims(studies)
+    plots.save(draw(frame), FOLDER / "claims.png")
+    beyond = (frame["low"] > 0).sum(), (frame["high"] < 0).sum()
+    verdicts = Counter(frame["verdict"])
+    counts = "; ".join(f"{verdict}: {count}" for verdict, count in verdicts.most_common())
+    rows = []
+    for name, results in studies.items():
+        study = results.study
+        answer, caution = study.get("answer", ""), study.get("caution", "")
+        rows.append(f"| [{study['title']}]({name}/README.md) | {answer} | {caution} |")
+    about = (
+        f"{len(frame)} published findings, each on one task: {beyond[0]} have an interval right of"
+        f" zero, where the paper's sign is, {beyond[1]} left of it. Verdicts: {counts}."
+    )
+    page = PAGE.format(about=about, rows="\n".join(rows))
+    (FOLDER / "README.md").write_text(page, encoding="utf-8")
+
+
+PAGE = """# Published studies
+
+![Every published finding with our interval](claims.png)
+
+{about}
+A verdict takes five pretraining seeds with three fine-tunings each, a rate inside the grid that was
+tried, and p < 0.05 after correction ([the rule](../../docs/statistics.md)); filled dots have one.
+Intervals of studies made by version 0.1.0 are over seeds only. [What was
+withdrawn](CORRECTIONS.md) is not here.
+
+| Study | Answer | Caution |
+|---|---|---|
+{rows}
+
+Each folder has three files: `README.md`, the figure, and `NAME.jsonl.zst` with all numbers behind
+them, which read as tables:
+
+```python
+import bertlab.results
+
+frame = bertlab.results.load("experiments/results/bert_table5_tiny_wikipedia")
+frame = bertlab.results.curves("experiments/results/bert_table5_tiny_wikipedia")
+```
+
+`bertlab report runs/STUDY --publish=experiments/results/STUDY` writes such a folder from a sweep,
+and `python experiments/results_page.py` this page. Studies made by version 0.1.0 (a page's last
+table names the version) are read-only, since today's version reads other batches.
+"""
+
+if __name__ == "__main__":
+    write_page()
