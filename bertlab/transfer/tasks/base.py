@@ -33,10 +33,8 @@ DEFAULT_METRICS = {
     "classification": ("accuracy", "macro_f1"),
     "regression": ("pearson", "spearman"),
     "choice": ("accuracy",),
-    "word_pair": ("accuracy",),
     "tagging": ("accuracy",),
     "span": ("span_f1", "exact_match"),
-    "candidate": ("span_f1", "exact_match"),
 }
 """By kind of task; the first selects."""
 
