@@ -231,7 +231,7 @@ def main(folder: Path) -> int:
         study, cells = read(path), read_cells((path.parent / "README.md").read_text())
         values, found = recompute(study, cells)
         findings += found
-        wrong += check(path.parent.name, cells, values)
+        wrong += check(path.parent.name, cells, values) + (not values)
     lines = (folder / "README.md").read_text().split("\n")
     printed = re.findall(r"\d+", next(line for line in lines if "published findings" in line))
     counts = [len(findings), sum(of[0] > 0 for of in findings), sum(of[1] < 0 for of in findings)]
