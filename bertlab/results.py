@@ -40,6 +40,8 @@ def scores(results: Results) -> pd.DataFrame:
             spent = costs | _transfer_costs(results, run, record)
             place = {**labels, "stage": stage, "task": task, "split": split}
             for metric, value in metrics.items():
+                if metric == "by_document":  # sums for intervals (bertlab.studies.tables)
+                    continue
                 end = {"metric": metric, "value": value, "data_hash": record["data_hash"]}
                 rows.append(place | spent | end)
     columns = ["run", "variant", *results.study["axes"], "stage", "task", "split", "metric"]

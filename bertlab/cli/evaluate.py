@@ -1,7 +1,10 @@
 """Score text, minimal pairs or word vectors with a trained model: what config.evaluate names.
 
 bertlab evaluate --run=runs/bert --config.evaluate.minimal_pairs=blimp.jsonl
+bertlab evaluate --run=runs/bert --config.evaluate.bytes=1_000_000
 bertlab keys evaluate
+
+In parentheses are 95 % intervals over what was scored (whole documents with evaluate.bytes).
 """
 
 from bertlab.errors import UserError
@@ -34,5 +37,9 @@ def run(arguments, overrides):
     for text, metrics in found.items():
         print(text)
         for name, value in metrics.items():
-            if value is not None:
-                print(f"  {name:48} {value:.5g}")
+            if value is None or name == "by_document" or name.startswith("standard_error/"):
+                continue
+            interval, error = "", metrics.get(f"standard_error/{name}")
+            if error is not None:
+                interval = f"  ({value - 1.96 * error:.4g} to {value + 1.96 * error:.4g})"
+            print(f"  {name:48} {value:.5g}{interval}")

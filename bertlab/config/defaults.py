@@ -241,6 +241,9 @@ DEFAULTS = dict(
     ),
     evaluate=dict(
         sentences=64,  # test sentences to score in bits per byte after training; 0: none
+        # bytes of whole test documents to score in their place, beside n-grams and gzip, such as
+        # 1_000_000; `sentences` of their rows are then scored by kinds that take many passes
+        bytes=0,
         text="",  # a file of texts, one a line, to score in bits per byte
         kinds="",  # kinds of score (bertlab/evals/code_length.py) joined by commas; empty: all
         floors=False,  # on the synthetic language: the exact floors and the loss above them

@@ -221,8 +221,17 @@ MULTIRC = _superglue(
     ("0", "1"),
     ("f1", "group_exact_match"),
 )
-RECORD = _superglue("record", "candidate", "ReCoRD", parse_record, _FALSE_TRUE)
-WIC = _superglue("wic", "word_pair", "WiC", parse_wic, ("F", "T"))
+RECORD = _superglue(
+    "record",
+    "bertlab.contrib.superglue:CANDIDATE",
+    "ReCoRD",
+    parse_record,
+    _FALSE_TRUE,
+    ("span_f1", "exact_match"),
+)
+WIC = _superglue(
+    "wic", "bertlab.contrib.superglue:WORD_PAIR", "WiC", parse_wic, ("F", "T"), "accuracy"
+)
 WSC = _superglue("wsc", "classification", "WSC", parse_wsc, _FALSE_TRUE, "accuracy")
 RACE = rows_task(
     "race", "choice", _read_folder, parse_race, train="train/", valid="dev/", test="test/"

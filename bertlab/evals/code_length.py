@@ -52,6 +52,9 @@ KINDS = {
 """Each kind of score with the fields of `Scoring` that it needs; the first that a model allows is
 its default."""
 
+EXACT = tuple(kind for kind, needs in KINDS.items() if needs != ("hidden",))
+"""The kinds that cost one pass a text; the others cost many."""
+
 BLOCK = 1000
 """Texts whose questions are in memory at a time."""
 
@@ -146,24 +149,30 @@ class Scorer:
         return Scores(nats, tokens)
 
 
-def bits_per_byte(texts: Sequence[Text], scores: Scores, unk_id: int) -> dict[str, Any]:
-    """The scores of texts as numbers.
+def bits_per_byte(
+    texts: Sequence[Text],
+    scores: Scores,
+    unk_id: int,
+    documents: Int[np.ndarray, "N"] | None = None,
+) -> dict[str, Any]:
+    """The scores of texts as numbers; `documents` numbers the document of each text (None: each is
+    one).
 
     Bytes that the model does not predict count too and make the value too low: capitals and accents
     that a tokenizer drops, text behind [UNK], and a free first token. A predicted [SEP] or [CLS]
     adds no bytes.
 
     Returns:
-        `bits_per_byte`, `standard_error/bits_per_byte` over texts (None for one), `perplexity` a
-        scored token, scored `tokens`, `bytes`, the texts' own `pieces` (if they are more than
+        `bits_per_byte`, `standard_error/bits_per_byte` over documents (None for one), `perplexity`
+        a scored token, scored `tokens`, `bytes`, the texts' own `pieces` (if they are more than
         `tokens`, one of each text is free), and the share of these that are `unknown`; above 0, do
         not compare tokenizers.
     """
     nats, tokens = -scores.log_probability, int(scores.tokens.sum())
     if not tokens:
         raise UserError("the texts have no token to score; give longer ones")
-    sizes = np.array([text.bytes for text in texts], float)
-    value, error = ratio(nats / math.log(2), sizes)
+    sizes, nats_by_document = by_document(texts, nats, documents)
+    value, error = ratio(nats_by_document / math.log(2), sizes)
     pieces = np.concatenate([text.tokens[text.pieces] for text in texts])
     return {
         "bits_per_byte": value,
@@ -174,3 +183,13 @@ def bits_per_byte(texts: Sequence[Text], scores: Scores, unk_id: int) -> dict[st
         "pieces": len(pieces),
         "unknown": float(np.mean(pieces == unk_id)),
     }
+
+
+def by_document(
+    texts: Sequence[Text], nats: Float[np.ndarray, "N"], documents: Int[np.ndarray, "N"] | None
+) -> Float[np.ndarray, "2 D"]:
+    """The bytes and the nats of each document, by its number."""
+    documents = np.arange(len(texts)) if documents is None else documents
+    _, index = np.unique(documents, return_inverse=True)
+    sizes = [text.bytes for text in texts]
+    return np.stack([np.bincount(index, weights) for weights in (sizes, nats)])

@@ -3,21 +3,27 @@
 evaluation.json is {text: {metric: number}}; a text is "test" (the held-out split) or the path of a
 file. The metrics of a model that predicts tokens:
 
-    bits_per_byte/KIND, perplexity/KIND, tokens/KIND, bytes, pieces, unknown     of "test" and texts
+    bits_per_byte/KIND, perplexity/KIND, tokens/KIND, bytes/KIND, ...            of "test" and texts
+    baseline/4-gram, baseline/gzip (with evaluate.bytes)                         of "test"
+    above_truth/KIND (on the synthetic language, with evaluate.floors)           of "test"
     accuracy/KIND, accuracy/KIND/PHENOMENON, pairs                               of minimal pairs
     similarity/WAY, layer N, scored, pairs                                       of rated words
     analogies/WAY, layer N, answered, questions, answers                         of questions
     OBJECTIVE/guessing, OBJECTIVE/floor, OBJECTIVE/above_floor, ...              of "test"
 
-with standard_error/METRIC where it is known.
+with standard_error/METRIC where it is known. With evaluate.bytes, "test" also has `by_document`,
+{KIND or 4-gram: {"bytes": [...], "nats": [...]}}, so that intervals can be over documents.
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
 from bertlab.data.batches import Batches
@@ -26,19 +32,19 @@ from bertlab.data.corpora.text import read_lines
 from bertlab.data.prepared import Prepared, load_prepared
 from bertlab.errors import UserError
 from bertlab.evals import floors, similarity
-from bertlab.evals.code_length import Scorer, bits_per_byte
+from bertlab.evals.baselines import ORDER, baselines
+from bertlab.evals.code_length import EXACT, Scorer, bits_per_byte, by_document
 from bertlab.evals.guessing import guessing
+from bertlab.evals.held_out import short_sentences, texts_between, whole_documents
 from bertlab.evals.minimal_pairs import judge, read_pairs
 from bertlab.evals.questions import Text, encode_all
+from bertlab.evals.ratio import ratio
 from bertlab.files import cache_directory
 from bertlab.objectives.program import group_by_view
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer.load import Pretrained, load
 
-LONGEST = 480
-"""Bytes of a held-out sentence: every tokenizer's pieces fit into 512 positions."""
-
-Metrics = dict[str, float | None]
+Metrics = dict[str, Any]
 
 
 def evaluate_run(
@@ -60,7 +66,8 @@ def evaluate_run(
         texts = encode_all(model, [line for _, line in read_lines(Path(path)) if line.strip()])
         found[path] = code_lengths(scorer, texts, kinds)
     fingerprint = run.read("data", {}).get("fingerprint")
-    if fingerprint and model.objectives and (settings.sentences or settings.floors):
+    asked = settings.sentences or settings.bytes or settings.floors
+    if fingerprint and model.objectives and asked:
         prepared = find_prepared(model.config.data, fingerprint)
         if "test" in prepared.statistics:
             found["test"] = held_out(prepared, scorer, kinds, settings)
@@ -71,19 +78,72 @@ def evaluate_run(
     name = "evaluation" if step is None else f"evaluation-{step}"
     if found := {text: metrics for text, metrics in found.items() if metrics}:
         before = run.read(name, {})
-        run.write(name, before | {text: before.get(text, {}) | of for text, of in found.items()})
+        added = {text: merge(before.get(text, {}), metrics) for text, metrics in found.items()}
+        run.write(name, before | added)
     return found
 
 
-def code_lengths(scorer: Scorer, texts: Sequence[Text], kinds: Sequence[str]) -> Metrics:
-    """Bits per byte and perplexity by kind of score."""
-    found = {}
+def merge(before: Metrics, found: Metrics) -> Metrics:
+    """Earlier metrics of a text with new ones; but no sums or baselines of other documents than
+    those of the new code lengths."""
+    if not any(name.startswith("bits_per_byte/") for name in found):
+        return before | found
+    sums = before.get("by_document", {})
+    kept = {
+        name: value
+        for name, value in before.items()
+        if name != "by_document" and "baseline/" not in name
+    }
+    unchanged = kept.keys() - found.keys()
+    sums = {kind: of for kind, of in sums.items() if f"bits_per_byte/{kind}" in unchanged}
+    sums |= found.get("by_document", {})
+    return kept | found | ({"by_document": sums} if sums else {})
+
+
+def code_lengths(
+    scorer: Scorer,
+    texts: Sequence[Text],
+    kinds: Sequence[str],
+    documents: Int[np.ndarray, "N"] | None = None,
+    most: int | None = None,
+    truth: Float[np.ndarray, "N"] | None = None,
+) -> Metrics:
+    """Bits per byte and perplexity by kind of score.
+
+    Args:
+        scorer: Of the model.
+        texts: What is scored.
+        kinds: Of score.
+        documents: The number of each text's document, for sums by document.
+        most: Texts that kinds of many passes score, drawn from all; None: all.
+        truth: log p of the pieces of each text, for how far code lengths are above it.
+    """
+    found, unk_id = {}, scorer.model.tokenizer.unk_id
+    drawn = np.sort(np.random.default_rng(0).permutation(len(texts))[:most])
     for kind in kinds:
-        bits = bits_per_byte(texts, scorer.score(texts, kind), scorer.model.tokenizer.unk_id)
-        for name, value in bits.items():
-            of_texts = name in ("bytes", "pieces", "unknown")
-            found[name if of_texts else f"{name}/{kind}"] = value
+        numbers = np.arange(len(texts)) if kind in EXACT else drawn
+        if not len(numbers):
+            continue
+        some = [texts[number] for number in numbers]
+        of_some = None if documents is None else documents[numbers]
+        scores = scorer.score(some, kind)
+        bits = bits_per_byte(some, scores, unk_id, of_some)
+        found |= {f"{name}/{kind}": value for name, value in bits.items()}
+        if documents is not None:
+            sums = by_document(some, -scores.log_probability, of_some)
+            found.setdefault("by_document", {})[kind] = as_lists(sums)
+        if truth is not None and not kind.startswith("pseudo"):
+            scores = scorer.score(some, kind, special=False)
+            if scores.tokens.sum() == bits["pieces"]:  # else first pieces are free
+                sums = by_document(some, truth[numbers] - scores.log_probability, of_some)
+                above, error = ratio(sums[1] / math.log(2), sums[0])
+                found |= {f"above_truth/{kind}": above, f"standard_error/above_truth/{kind}": error}
     return found
+
+
+def as_lists(sums: Float[np.ndarray, "2 D"]) -> dict[str, list[float]]:
+    """The bytes and nats of documents for evaluation.json."""
+    return dict(zip(("bytes", "nats"), sums.round(2).tolist()))
 
 
 def accuracies(scorer: Scorer, pairs: pd.DataFrame, kinds: Sequence[str]) -> Metrics:
@@ -102,9 +162,21 @@ def accuracies(scorer: Scorer, pairs: pd.DataFrame, kinds: Sequence[str]) -> Met
 def held_out(prepared: Prepared, scorer: Scorer, kinds: Sequence[str], settings) -> Metrics:
     """Of the test split of the run's own corpus: bits per byte, guessing and floors."""
     model, found = scorer.model, {}
-    if settings.sentences and kinds:
-        texts = held_out_sentences(prepared, settings.sentences, model)
-        found |= code_lengths(scorer, texts, kinds)
+    chain = language_of(model, prepared) if settings.floors else None
+    if kinds and (settings.sentences or settings.bytes):
+        choose = whole_documents if settings.bytes else short_sentences
+        spans, truth = choose(prepared.split("test"), settings, model), None
+        texts, documents = texts_between(prepared, model, spans), spans.documents
+        if chain is not None:
+            pieces = [text.tokens[text.pieces] for text in texts]
+            truth = np.array([floors.log_probability(chain, of_text) for of_text in pieces])
+        if settings.bytes:
+            found |= code_lengths(scorer, texts, kinds, documents, settings.sentences, truth)
+            baseline = compared(prepared, model.config.data, np.unique(documents))
+            by_document = found["by_document"] | baseline["by_document"]
+            found |= {**baseline, "by_document": by_document}
+        else:
+            found |= code_lengths(scorer, texts, kinds, truth=truth)
     batches = Batches(prepared, model.config.data, "test")
     batches = batches.evaluation(model.config.train.eval_batches)
     for view, names in group_by_view(model.objectives, model.program.stream).items():
@@ -113,7 +185,7 @@ def held_out(prepared: Prepared, scorer: Scorer, kinds: Sequence[str], settings)
             nats = guessing(model.objectives[name], prepared.counts, batches, viewed)
             found |= {} if nats is None else {f"{name}/guessing": nats}
     if settings.floors:
-        found |= floor_metrics(model, prepared, batches, scorer.params)
+        found |= floor_metrics(model, prepared, batches, scorer.params, chain)
     return found
 
 
@@ -128,41 +200,34 @@ def find_prepared(data: ConfigDict, fingerprint: str) -> Prepared:
     )
 
 
-def held_out_sentences(prepared: Prepared, number: int, model: Pretrained) -> list[Text]:
-    """Sentences of the test split, the same for all models of one tokenizer.
-
-    Only documents' bytes are known, so a sentence has those of its document in proportion to its
-    tokens: the sum estimates the text's bytes without bias, and is one factor for all objectives.
-    """
-    split, tokenizer = prepared.split("test"), prepared.tokenizer
-    before, after = list(tokenizer.prefix_ids), list(tokenizer.suffix_ids)
-    table = prepared.characters if model.config.model.token_encoder == "characters" else None
-    begins, lengths = split.sentences[:-1], np.diff(split.sentences)
-    documents = np.searchsorted(split.documents, np.arange(len(lengths)), side="right") - 1
-    sizes = split.bytes[documents] * lengths / np.diff(split.token_bounds())[documents]
-    fit = (sizes <= LONGEST) & (len(before) + lengths + len(after) <= model.longest)
-    order, texts = np.random.default_rng(0).permutation(len(lengths)), []
-    for sentence in order[fit[order]][:number].tolist():
-        inside = slice(begins[sentence], begins[sentence] + lengths[sentence])
-        tokens = np.array([*before, *split.tokens[inside], *after], np.int32)
-        pieces = len(before) + np.arange(lengths[sentence])
-        characters = None if table is None else table[[*before, *split.words[inside], *after]]
-        texts.append(Text(tokens, pieces, float(sizes[sentence]), characters))
-    return texts
+def compared(prepared: Prepared, data: ConfigDict, documents: Int[np.ndarray, "D"]) -> Metrics:
+    """Bits per byte of an n-gram model and of gzip on the same documents."""
+    found, name = baselines(prepared, data, documents.tolist()), f"{ORDER}-gram"
+    sizes, nats = prepared.split("test").bytes[documents].astype(float), np.array(found["nats"])
+    bits, error = ratio(nats / math.log(2), sizes)
+    metrics = {f"baseline/{name}": bits, f"standard_error/baseline/{name}": error}
+    metrics["baseline/gzip"] = found["gzip"]
+    metrics["by_document"] = {name: as_lists(np.stack([sizes, nats]))}
+    return metrics
 
 
-def floor_metrics(model: Pretrained, prepared: Prepared, batches, params) -> Metrics:
-    """Exact floors on the synthetic language, and how far above them the model is."""
-    data, found = model.config.data, {}
+def language_of(model: Pretrained, prepared: Prepared) -> floors.Chain:
+    """The synthetic language in the run's ids."""
+    data = model.config.data
     if data.corpus != "synthetic" or not prepared.tokenizer.has_whole_words:
         raise UserError(
             "config.evaluate.floors needs config.data.corpus=synthetic and tokenizer.kind=words"
         )
     language = open_corpus(data).language
     ids = np.array(prepared.tokenizer.encode_words(language.words)[0])
-    chain = floors.chain_of(language, prepared.tokenizer.vocab_size, ids)
+    return floors.chain_of(language, prepared.tokenizer.vocab_size, ids)
+
+
+def floor_metrics(model: Pretrained, prepared: Prepared, batches, params, chain) -> Metrics:
+    """Exact floors on the synthetic language, and how far above them the model is."""
+    found = {}
     try:
-        relations = floors.relations_of(data)
+        relations = floors.relations_of(model.config.data)
     except floors.NoFloor as reason:
         print(f"no floors: {reason}")
         return {}

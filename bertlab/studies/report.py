@@ -142,10 +142,18 @@ def selected_table(results: Results) -> pd.DataFrame:
 
 
 def bits_table(results: Results) -> pd.DataFrame:
-    """Bits per byte, a row a variant, a column a kind of score."""
-    bits = tables.means(results, "evaluate", "test").filter(regex=f"^{comparisons.CODE_LENGTH}")
-    bits = bits.dropna(how="all").map("{:.3f}".format, na_action="ignore")
-    return _cells(bits.rename(columns=lambda metric: metric.removeprefix("bits_per_byte/")))
+    """Bits per byte, a row a variant or baseline, a column a kind of score; of a study without
+    tasks, whose scores they are, only if there are intervals over documents."""
+    lengths, columns = tables.code_lengths(results), {}
+    if not results.study["tasks"] and lengths["low"].isna().all():
+        return pd.DataFrame()
+    for row in lengths.itertuples():
+        interval = "" if math.isnan(row.low) else f" ({row.low:.3f} to {row.high:.3f})"
+        columns.setdefault(row.kind, {})[row.variant] = f"{row.mean:.3f}{interval}"
+        if not math.isnan(row.above):
+            name = f"{row.kind}, above the truth"
+            columns.setdefault(name, {})[row.variant] = f"{row.above:.3f}"
+    return _cells(pd.DataFrame(columns, index=lengths["variant"].unique(), dtype=object))
 
 
 def cost_table(results: Results) -> pd.DataFrame:

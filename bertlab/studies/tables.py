@@ -1,11 +1,14 @@
 """The tables of a report: plain DataFrames, which the report formats and tests compare."""
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from bertlab.results import curves, scores
-from bertlab.studies import comparisons
+from bertlab.studies import comparisons, statistics
 from bertlab.studies.comparisons import Measure
 from bertlab.studies.records import COSTS, Results
 
@@ -85,6 +88,50 @@ def costs(results: Results) -> pd.DataFrame:
     transfer = transfer.groupby(["variant", "run"], sort=False)
     spent = transfer[["transfer_flops", "transfer_seconds"]].sum(min_count=1)
     return pretraining.first().join(spent).groupby("variant", sort=False).mean()
+
+
+def code_lengths(results: Results) -> pd.DataFrame:
+    """Bits per byte of the held-out text, a row a variant and kind of score; then the baselines.
+
+    Columns: `variant`, `kind`, `mean` over runs, `low` and `high` (95 % interval over documents,
+    and over runs if there are several; NaN without sums by document), and `above`, the mean of what
+    is above the truth in the synthetic language.
+    """
+    frame = scores(results)
+    frame = frame[(frame["stage"] == "evaluate") & (frame["task"] == "")]
+    runs = [results.stage(results.runs[run], "pretrain")["run"] for run in frame["run"]]
+    frame = frame.assign(trained_in=runs).drop_duplicates(["variant", "trained_in", "metric"])
+    rows, baselines = [], {}
+    for (variant, metric), group in frame.groupby(["variant", "metric"], sort=False):
+        prefix, _, kind = metric.partition("/")
+        records = [results.by_stage[run, "pretrain", ""] for run in group["trained_in"]]
+        tests = [record["evaluation"]["test"] for record in records]
+        row = [group["value"].mean(), *_document_interval(tests, kind)]
+        if prefix == comparisons.CODE_LENGTH:
+            above = [test.get(f"above_truth/{kind}", math.nan) for test in tests]
+            rows.append([variant, kind, *row, np.mean(above)])
+        elif prefix == "baseline":  # once for all variants with the same text and pieces
+            name = f"{kind}, text of {variant}" if kind in dict(baselines) else kind
+            baselines.setdefault((kind, row[0]), [name, "left-to-right", *row, math.nan])
+    columns = ["variant", "kind", "mean", "low", "high", "above"]
+    return pd.DataFrame([*rows, *baselines.values()], columns=columns)
+
+
+def _document_interval(tests: Sequence[Mapping[str, Any]], kind: str) -> tuple[float, float]:
+    """95 % of bits per byte, a ratio of sums, where each document counts by its residual."""
+    found = [test.get("by_document", {}).get(kind) for test in tests]
+    sums = [np.array([of["nats"], of["bytes"]]) for of in found if of]
+    if len(sums) < len(tests) or len({of.shape for of in sums}) > 1 or sums[0].shape[1] < 2:
+        return math.nan, math.nan
+    items = []
+    for nats, sizes in sums:
+        ratio = nats.sum() / sizes.sum()
+        items.append((ratio + (nats - ratio * sizes) / sizes.mean()) / math.log(2))
+    if len(items) > 1:
+        test = statistics.compare_items(np.stack(items))
+    else:
+        test = statistics.compare(pd.Series(items[0]), pd.Series(0.0, range(len(items[0]))))
+    return test.low, test.high
 
 
 def means(results: Results, stage: str, split: str) -> pd.DataFrame:

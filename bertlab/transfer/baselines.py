@@ -33,7 +33,7 @@ def most_frequent(tasks: Tasks, split: str) -> dict[str, float]:
                 {"tags": np.full(size, number), "probabilities": np.ones((size, 1))}
                 for size in sizes
             ]
-        elif isinstance(kind, OneClass) and task.kind != "candidate":
+        elif isinstance(kind, OneClass):
             number = Counter(labels).most_common(1)[0][0]
             outputs = [{"logits": np.eye(number + 1)[number]}] * len(examples)
         else:

@@ -19,17 +19,15 @@ class Example:
         id: From the file, or its number; unique in its split.
         where: "FILE:LINE", for messages.
         texts: A text or a pair. choice: the text before each choice. span: (question, context).
-            candidate: a text, and the question with the candidate in it.
         label: The number of the class or choice, or a number (regression); of words or spans one
             each. None: span, or a hidden test set.
         words: Of tagging and other kinds that read a sentence by words.
-        choices: Of choice. candidate: the candidate itself.
-        answers: Of span and candidate; () if the question has none (SQuAD 2.0).
-        targets: word_pair: [start, end) of the word in each sentence, in characters. choice: where
-            choices begin with a candidate, of it, in characters.
+        choices: Of choice.
+        answers: Of span; () if the question has none (SQuAD 2.0).
+        targets: [start, end) of words that are asked about, in characters. choice: where choices
+            begin with a candidate, of it.
         spans: Of each target, one or two spans [first, end) of words.
-        group: candidate: the question. Others: examples with one group are also scored together, as
-            MultiRC's answers; "": none.
+        group: Examples with one group are also scored together, as MultiRC's answers; "": none.
         document: tagging: all words of the sentence's document, its own too; () without documents.
         document_at: The number in `document` of the sentence's first word.
     """

@@ -8,7 +8,7 @@ pretraining.
     tags           a linear SVM on the word, its prefixes, suffixes and form, and its neighbours
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from sklearn.svm import LinearSVC
 
 from bertlab.transfer.examples import Example
 from bertlab.transfer.kinds import find_kind
+from bertlab.transfer.kinds.tagging import Tagging
+from bertlab.transfer.kinds.texts import Choice, OneClass, Regression
 from bertlab.transfer.scoring import score_lines
 from bertlab.transfer.tasks import Task, TaskData
 
@@ -35,10 +37,15 @@ Outputs = list[dict[str, np.ndarray]]
 
 def linear_scores(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
     """Split -> the task's metrics of a linear model; {} for kinds without one here."""
-    if task.kind not in MODELS:
+    train, kind, found = data.examples["train"], find_kind(task.kind), {}
+    if isinstance(kind, Choice):
+        answer = choice_model(train)
+    elif isinstance(kind, OneClass | Regression):
+        answer = text_model(train, is_number=isinstance(kind, Regression))
+    elif isinstance(kind, Tagging):
+        answer = tag_model(train)
+    else:
         return {}
-    answer = MODELS[task.kind](data.examples["train"])
-    kind, found = find_kind(task.kind), {}
     for split in ("valid", "test"):
         outputs = answer(data.examples[split])
         lines = kind.predict(data.examples[split], data.names, outputs, None)
@@ -46,26 +53,17 @@ def linear_scores(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
     return found
 
 
-def class_model(train: Sequence[Example]) -> Callable[[Sequence[Example]], Outputs]:
-    """A model of a class a text or pair."""
+def text_model(train: Sequence[Example], is_number: bool) -> Callable[[Sequence[Example]], Outputs]:
+    """A model of a class or a number a text or pair."""
     features = NGrams([example.texts for example in train])
-    model = fit_classes(features.train, [example.label for example in train])
+    labels = [example.label for example in train]
+    model = (Ridge().fit if is_number else fit_classes)(features.train, labels)
 
     def answer(examples):
-        numbers = model.predict(features([example.texts for example in examples]))
-        return [{"logits": np.eye(number + 1)[number]} for number in numbers]
-
-    return answer
-
-
-def number_model(train: Sequence[Example]) -> Callable[[Sequence[Example]], Outputs]:
-    """A model of a number a text or pair."""
-    features = NGrams([example.texts for example in train])
-    model = Ridge().fit(features.train, [example.label for example in train])
-
-    def answer(examples):
-        numbers = model.predict(features([example.texts for example in examples]))
-        return [{"logits": np.array([number])} for number in numbers]
+        found = model.predict(features([example.texts for example in examples]))
+        if is_number:
+            return [{"logits": np.array([number])} for number in found]
+        return [{"logits": np.eye(number + 1)[number]} for number in found]
 
     return answer
 
@@ -104,16 +102,6 @@ def tag_model(train: Sequence[Example]) -> Callable[[Sequence[Example]], Outputs
         return [{"tags": part, "probabilities": np.ones((len(part), 1))} for part in parts]
 
     return answer
-
-
-MODELS: Mapping[str, Callable[[Sequence[Example]], Callable[[Sequence[Example]], Outputs]]] = {
-    "classification": class_model,
-    "word_pair": class_model,
-    "regression": number_model,
-    "choice": choice_model,
-    "tagging": tag_model,
-}
-"""By the kind of task."""
 
 
 class NGrams:

@@ -63,7 +63,7 @@ def test_an_objective_of_one_file_trains_and_has_a_code_length(run):
     assert after < before
     # A word of a vocabulary of 16 has 2 or 3 bytes and its space.
     assert 0.3 < found["bits_per_byte/any-order"] < 4 / 2.5
-    assert 1.0 < found["perplexity/pseudo"] < 17 and found["pieces"] == 24 * 4
+    assert 1.0 < found["perplexity/pseudo"] < 17 and found["pieces/pseudo"] == 24 * 4
 
 
 def test_text_pairs_and_words_are_scored(run, tmp_path, capsys):
@@ -79,8 +79,8 @@ def test_text_pairs_and_words_are_scored(run, tmp_path, capsys):
     assert main(["evaluate", f"--run={run}", *arguments]) == 0
     found = read(run)
     assert found["test"] == before, "earlier measurements stay"
-    assert found[str(text)]["bytes"] == 10 and found[str(text)]["pieces"] == 4
-    assert found[str(text)].keys() >= {"bits_per_byte/pseudo", "unknown"}
+    assert found[str(text)]["bytes/pseudo"] == 10 and found[str(text)]["pieces/pseudo"] == 4
+    assert found[str(text)].keys() >= {"bits_per_byte/pseudo", "unknown/pseudo"}
     assert found[str(pairs)]["pairs"] == 2 and found[str(pairs)]["accuracy/pseudo"] in (0, 1)
     assert (found[str(words)]["pairs"], found[str(words)]["scored"]) == (4, 3)
     ways = [name for name in found[str(words)] if name.startswith("similarity/")]

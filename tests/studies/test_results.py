@@ -149,6 +149,33 @@ def test_the_report_prints_what_the_table_holds(study, tmp_path):
         assert "3.200" in text  # MLM's held-out loss
 
 
+def test_code_lengths_have_an_interval_over_documents_and_baselines(tmp_path):
+    folder, rng = write_study(tmp_path), np.random.default_rng(0)
+    sizes = rng.integers(50, 500, 12).astype(float)
+    text = sizes * rng.normal(1.4, 0.3, 12)
+    for variant, factor in (("mlm", 1.0), ("ltr", 1.1)):
+        for seed, spread in zip("123", (0.0, 0.0, 0.0) if variant == "mlm" else (-0.1, 0.0, 0.1)):
+            nats = text * (factor + spread)
+            bits = nats.sum() / sizes.sum() / np.log(2)
+            sums = {"bytes": sizes.tolist(), "nats": nats.tolist()}
+            found = {"bits_per_byte/left-to-right": bits, "baseline/gzip": 3.25}
+            found["by_document"] = {"left-to-right": sums}
+            path = folder / f"{variant}-0.001-seed={seed}" / "evaluation.json"
+            path.write_text(json_line({"test": found}))
+    table = tables.code_lengths(read(folder)).set_index("variant")
+    # Without a spread between seeds, Student's interval of the jackknife over documents.
+    others = (text.sum() - text) / (sizes.sum() - sizes) / np.log(2)
+    half = scipy.stats.t.ppf(0.975, 11) * np.sqrt(11 * others.var())
+    mlm, ltr = table.loc["MLM"], table.loc["LTR"]
+    assert mlm["mean"] == pytest.approx(text.sum() / sizes.sum() / np.log(2))
+    np.testing.assert_allclose([mlm["mean"] - mlm["low"], mlm["high"] - mlm["mean"]], half, 0.05)
+    assert ltr["mean"] == pytest.approx(1.1 * mlm["mean"])
+    assert ltr["high"] - ltr["mean"] > 1.2 * half
+    assert table.loc["gzip", "mean"] == 3.25 and len(table) == 3
+    page = report.bits_table(read(folder)).set_index("Variant")["left-to-right"]
+    assert page["gzip"] == "3.250" and page["MLM"].startswith(f"{mlm['mean']:.3f} (")
+
+
 def test_equal_differences_have_no_interval(tmp_path):
     folder = write_study(tmp_path)
     for run in ("mlm-0.001-seed=1", "mlm-0.001-seed=2", "mlm-0.001-seed=3"):

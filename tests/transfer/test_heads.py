@@ -172,19 +172,6 @@ def test_choices_share_a_softmax():
     assert outputs["logits"][1, 1] < -1e38, "a choice that is not there is never the best"
 
 
-def test_words_in_context_are_classified_with_the_text():
-    at = np.int32([[1, 4], [0, 1], [3, 5], [0, 0]])
-    heads = {pooling: head_of("word_pair", pooling=pooling) for pooling in ("pooler", "mean")}
-    params, _, outputs = all_asked(heads, pair_at=at, **LABEL)
-    for pooling in heads:
-        for row in (0, 1):
-            text = document_vector(pooling, row, 1)
-            vector = np.concatenate([text, *LAST[row, at[row]]])
-            expected = dense(vector, params[f"heads_{pooling}"]["dense"])
-            found = outputs[pooling]["logits"][row]
-            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
 WORD_AT = np.int32([[1, 4, -1, -1], [0, -1, -1, -1], [0, 2, 5, -1], [-1] * 4])
 TAGS = np.int32([[2, 0, -1, -1], [1, -1, -1, -1], [0, -1, 3, -1], [-1] * 4])
 WORDS = {"word_at": WORD_AT, "labels": TAGS}

@@ -103,11 +103,6 @@ A20, A10, A3 = "a" * 20, "a" * 10, "a" * 3
             {"texts": (A10,), "choices": (A20, A3)},
             {"examples": (1, 1), "pieces": (17, 43)},
         ),
-        (
-            "word_pair",
-            {"texts": (A10, A10), "targets": ((9, 10), (0, 1))},
-            {"examples": (1, 1), "pieces": (7, 20), "targets": (1, 2)},
-        ),
         # Windows of 9 pieces do not overlap here: from 0, 9 and 18.
         (
             "span",
@@ -187,26 +182,8 @@ def test_models_of_characters_read_words_and_special_ids_as_their_own():
 
 
 @pytest.mark.parametrize(
-    ("first_piece", "seq_len", "pair_at"),
-    [
-        # [ a b c d ] x y z ]: words bc and yz.
-        (True, 12, [2, 7]),
-        (False, 12, [3, 8]),
-        # [ a b c ] x y z ] and [ a b ] x ]: a word that is cut off is read at the last piece.
-        (False, 9, [3, 7]),
-        (True, 6, [2, 4]),
-    ],
-)
-def test_words_in_context_are_where_they_are_after_truncation(first_piece, seq_len, pair_at):
-    given = example("a bc d", "x yz", targets=((2, 4), (2, 4)), label=1)
-    row = row_of("word_pair", given, seq_len=seq_len, first_piece=first_piece)
-    assert row["pair_at"].tolist() == pair_at
-
-
-@pytest.mark.parametrize(
     ("kind", "given", "settings", "message"),
     [
-        ("word_pair", {"texts": ("ab c", "d"), "targets": ((2, 3), (0, 1))}, {}, "no piece covers"),
         ("span", {"texts": ("who", "the")}, {"characters": True, "tokenizer": WORDS}, "characters"),
         ("span", {"texts": ("abcdefgh", "the")}, {}, "leaves -1 positions"),
         ("span", {"texts": ("a", "the")}, {"doc_stride": 0}, "doc_stride=0"),

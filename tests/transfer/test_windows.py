@@ -12,9 +12,8 @@ import pytest
 from bertlab.data.tokenizers import SPECIALS, WordsTokenizer, load_tokenizer, train_tokenizer
 from bertlab.data.tokenizers.wordpiece import WordPieceTokenizer
 from bertlab.transfer.examples import Answer, Example
-from bertlab.transfer.inputs import Inputs, Layout
+from bertlab.transfer.inputs import Inputs, Layout, piece_offsets
 from bertlab.transfer.kinds.span import best_answers, most_context, question_windows, window_bounds
-from bertlab.transfer.offsets import piece_offsets
 from tests.data.test_tokenizers import GPT2, write_byte_level
 from tests.hostile_text import hostile_texts
 from tests.transfer.letters import LetterTokenizer, made, spelled

@@ -5,12 +5,13 @@
 each objective asks it, and `runs` compares a run's loss with its floor.
 """
 
-from bertlab.evals.floors.chain import chain_of
+from bertlab.evals.floors.chain import Chain, chain_of, log_probability
 from bertlab.evals.floors.objectives import corruption, floor
 from bertlab.evals.floors.oracle import Corruption, NoFloor, Oracle
 from bertlab.evals.floors.runs import Floor, floors, relations_of
 
 __all__ = [
+    "Chain",
     "Corruption",
     "Floor",
     "NoFloor",
@@ -19,5 +20,6 @@ __all__ = [
     "corruption",
     "floor",
     "floors",
+    "log_probability",
     "relations_of",
 ]

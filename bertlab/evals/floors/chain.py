@@ -57,6 +57,16 @@ def chain_of(language, vocab_size: int, ids: Int[np.ndarray, "W"]) -> Chain:
     )
 
 
+def log_probability(chain: Chain, tokens: Int[np.ndarray, "T"]) -> float:
+    """Of any stretch of a document."""
+    state, total = chain.start, 0.0
+    for token in tokens:
+        joint = state * chain.emission[:, token]
+        total += np.log(joint.sum())
+        state = joint / joint.sum() @ chain.transition
+    return total
+
+
 class Order(NamedTuple):
     """Rows as chains: their positions in the chain's order, and before each HOLD, MOVE (the chain's
     next word) or START (a document's first word)."""

@@ -5,9 +5,9 @@ import pkgutil
 from bertlab.transfer.kinds.base import Kind
 from bertlab.transfer.kinds.span import Span
 from bertlab.transfer.kinds.tagging import Tagging
-from bertlab.transfer.kinds.texts import Candidate, Choice, Classification, Regression, WordPair
+from bertlab.transfer.kinds.texts import Choice, Classification, Regression
 
-_ALL = Classification, Regression, Tagging, Choice, Span, WordPair, Candidate
+_ALL = Classification, Regression, Tagging, Choice, Span
 KINDS: dict[str, Kind] = {kind.name: kind() for kind in _ALL}
 """One object a kind: it makes rows of examples, and predictions of its head's outputs."""
 

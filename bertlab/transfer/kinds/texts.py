@@ -1,23 +1,20 @@
-"""Kinds of texts and pairs: a class, a candidate, a choice, a class of a word in both, a number."""
+"""Kinds of texts and pairs: a class, a choice, a number."""
 
 import dataclasses
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from scipy.special import softmax
 
-from bertlab.errors import UserError
 from bertlab.models.base import View, inside_documents
 from bertlab.objectives.base import Metrics, Model
 from bertlab.transfer.batches import NO_LABEL, Row
 from bertlab.transfer.cut import Cut
 from bertlab.transfer.examples import Example
-from bertlab.transfer.heads import TextHead, derived, penalised, pooled
+from bertlab.transfer.heads import TextHead, derived, penalised
 from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.kinds.base import Kind, Line
 
@@ -67,8 +64,7 @@ class OneClass(OneLabel):
     def average(self, lines, labels) -> Line:
         """The class with the highest mean probability."""
         runs = [line["probabilities"] for line in lines]
-        means = jax.tree.map(lambda *shares: float(np.mean(shares)), *runs)
-        return self.decided(lines[0] | {"probabilities": means}, labels)
+        return self.decided(lines[0] | {"probabilities": np.mean(runs, axis=0).tolist()}, labels)
 
 
 def named(number: int, labels: Sequence[str]) -> str | int:
@@ -88,36 +84,6 @@ class Classification(OneClass):
 
     name = "classification"
     head = ClassificationHead
-
-
-class Candidate(OneClass):
-    """Whether a candidate answers a question, class 1 of two; a `group` is a question's candidates.
-
-    The answer is the candidate of highest p(class 1): SuperGLUE's baseline for ReCoRD judges each
-    independently of the others (Wang et al. 2019, section 4).
-    """
-
-    name = "candidate"
-    head = ClassificationHead
-
-    def predict(self, examples, labels, outputs, about) -> list[Line]:
-        """One line a question: its likeliest candidate, and each candidate's p(class 1)."""
-        questions = defaultdict(list)
-        for example, output in zip(examples, outputs, strict=True):
-            share = float(softmax(output["logits"].astype(np.float64))[1])
-            questions[example.group or example.id].append((example, share))
-        lines = []
-        for question, candidates in questions.items():
-            first, shares = candidates[0][0], {e.choices[0]: share for e, share in candidates}
-            gold = None if first.label is None else [answer.text for answer in first.answers]
-            line = {"id": question, "gold": gold, "probabilities": shares}
-            lines.append(self.decided(line, labels))
-        return lines
-
-    def decided(self, line, labels) -> Line:
-        """The line with its likeliest candidate."""
-        shares = line["probabilities"]
-        return line | {"predicted": max(shares, key=shares.get)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,45 +112,6 @@ class Choice(OneClass):
         documents = [inputs.document((*example.texts, choice)) for choice in example.choices]
         lost, total = map(sum, zip(*(document.cut for document in documents)))
         return inputs.row(documents) | self.label_fields(example), {"pieces": (lost, total)}
-
-
-@dataclasses.dataclass(frozen=True)
-class WordPairHead(ClassificationHead):
-    """Classifies [text vector; states of the two words], which are at `pair_at` [B, 2]."""
-
-    def logits(self, model: Model, view: View) -> tuple[Float[Array, "B C"], Float[Array, ""]]:
-        side, layers = self.encoded(model, view)
-        x, penalty = model.head.states(layers, view["documents"])
-        words = jnp.take_along_axis(x, view["pair_at"][..., None], axis=1).reshape(len(x), -1)
-        if self.pooling == "pooler":
-            text = model.pool(1)
-        else:
-            text = pooled(x, view, self.pooling, 1, side == "backward")
-        x = jnp.concatenate([text[:, 0], words], -1)
-        return model.head.scores(x), penalty
-
-
-class WordPair(OneClass):
-    """A class for a word in two sentences."""
-
-    name = "word_pair"
-    head = WordPairHead
-
-    def row(self, inputs: Inputs, example: Example, symmetric: bool) -> tuple[Row, Cut]:
-        """The pair, with `pair_at` [2]; a word that did not fit is read at the last piece."""
-        pair, asked = [], []
-        for text, (start, end) in zip(example.texts, example.targets):
-            pieces, offsets = inputs.located(text)
-            inside = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > start))
-            if not len(inside):
-                raise UserError(f"{example.where}: no piece covers the word {text[start:end]!r}")
-            asked.append(int(inside[0 if inputs.layout.first_piece else -1]))
-            pair.append(pieces)
-        document = inputs.framed(pair)
-        asked = np.add(document.begins, asked)
-        at = np.minimum(asked, document.ends).astype(np.int32)
-        cut = {"pieces": document.cut, "targets": (int((at != asked).sum()), 2)}
-        return inputs.row([document]) | {"pair_at": at} | self.label_fields(example), cut
 
 
 class RegressionHead(TextHead):

@@ -14,9 +14,7 @@ SPLITS = ("train", "valid", "test")
 TASK_DATA = dict(
     # folder of the task's files; of several tasks one for all, or one each (A+B)
     directory="",
-    train_file="",  # name of a file in it, if it is not one that the task looks for
-    valid_file="",  # the same of the development set
-    test_file="",  # the same of the test set
+    train_file="",  # name of the training file in it, if it is not one that the task looks for
     # test: a development set without a labelled test set is the test set, and valid is held out of
     # train; valid: it is both, as in papers
     dev="test",
@@ -33,10 +31,8 @@ DEFAULT_METRICS = {
     "classification": ("accuracy", "macro_f1"),
     "regression": ("pearson", "spearman"),
     "choice": ("accuracy",),
-    "word_pair": ("accuracy",),
     "tagging": ("accuracy",),
     "span": ("span_f1", "exact_match"),
-    "candidate": ("span_f1", "exact_match"),
 }
 """By kind of task; the first selects."""
 

@@ -12,7 +12,7 @@ from bertlab.data.corpora import text
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
 from bertlab.transfer.tasks.assemble import divide, number_labels
-from bertlab.transfer.tasks.base import SPLITS, Task, TaskData
+from bertlab.transfer.tasks.base import Task, TaskData
 
 Rows = Iterable[tuple[str, Any]]
 """("FILE:LINE", row)."""
@@ -76,14 +76,15 @@ def file_task(
             raise UserError(
                 f"config.task_data.directory is empty; give the folder of task '{name}'"
             )
-        own = {split: (file,) for split in SPLITS if (file := options[f"{split}_file"])}
         published = {}
-        for split, names in (patterns | own).items():
+        for split, names in patterns.items():
+            if split == "train" and options["train_file"]:
+                names = (options["train_file"],)
             found = matches(directory, names)
             if len(found) != 1:
                 raise UserError(
                     f"{directory}: task '{name}' looks for {' or '.join(names)} and finds"
-                    f" {', '.join(found) or 'no file'}; set config.task_data.{split}_file"
+                    f" {', '.join(found) or 'no file'}; rename the {split} file"
                 )
             path = directory / found[0]
             published[split] = _identify(read(path, split), path)

@@ -38,21 +38,10 @@ def planted(kind, number, seed):
         fields = {
             "classification": {"texts": (text,), "label": int(yes)},
             "regression": {"texts": (text,), "label": 1.5 * yes},
-            "candidate": {
-                "texts": (text, "b"),
-                "label": int(yes),
-                "choices": (f"{index}",),
-                "answers": (Answer("x", 0),),
-            },
             "choice": {
                 "texts": ("ab",),
                 "choices": ("z", "c") if yes else ("d", "z"),
                 "label": int(not yes),
-            },
-            "word_pair": {
-                "texts": (text, "z a z"),
-                "targets": ((2 * place, 2 * place + 1), (2, 3)),
-                "label": int(yes),
             },
             "tagging": {
                 "words": tuple(letters),
@@ -82,7 +71,7 @@ def predicted(program, params, batches, examples, rows, kind):
         lambda params, view: program.call(params, "task", view, program.objectives["task"].outputs)
     )
     outputs = [{**call(params, batch), "row_number": batch["row_number"]} for batch in batches]
-    labels = CLASSES if kind in ("classification", "word_pair", "tagging") else ()
+    labels = CLASSES if kind in ("classification", "tagging") else ()
     found = by_row(outputs)
     return KINDS[kind].predict(examples, labels, found, rows.about), found
 
@@ -121,9 +110,6 @@ def test_a_kind_learns_a_planted_signal(kind):
     if kind == "regression":
         both = [[line[name] for line in lines] for name in ("predicted", "gold")]
         assert np.corrcoef(*both)[0, 1] > 0.9
-    elif kind == "candidate":
-        shares = [line["probabilities"][line["id"]] for line in lines]
-        assert np.mean([(s > 0.5) == e.label for s, e in zip(shares, test)]) > 0.9
     else:
         gold = [line["gold"] for line in lines]
         if kind == "span":

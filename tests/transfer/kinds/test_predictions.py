@@ -5,10 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from bertlab.transfer.baselines import most_frequent
-from bertlab.transfer.examples import Answer, Example
+from bertlab.transfer.examples import Example
 from bertlab.transfer.kinds import KINDS
-from bertlab.transfer.tasks import Task, TaskData
 
 
 def lines_of(kind, examples, outputs, labels=("x", "y")):
@@ -26,22 +24,6 @@ def test_classes_and_choices_have_probabilities_and_their_average_decides():
     assert (choice["gold"], choice["predicted"]) == (1, 0)
     number = KINDS["regression"].average([{"predicted": 1.0}, {"predicted": 2.0}], ())
     assert number["predicted"] == 1.5
-
-
-def test_a_question_has_its_likeliest_candidate():
-    answers = (Answer("b", 0),)
-    examples = [
-        Example(f"{n}", "f:1", label=0, choices=(text,), answers=answers, group="q")
-        for n, text in enumerate("ab")
-    ]
-    outputs = [[{"logits": np.float32([0, x])} for x in pair] for pair in ((2, 1), (-4, 1))]
-    runs = [lines_of("candidate", examples, pair)[0] for pair in outputs]
-    assert [run["predicted"] for run in runs] == ["a", "b"]
-    assert (runs[0]["id"], runs[0]["gold"]) == ("q", ["b"])
-    assert KINDS["candidate"].average(runs, ())["predicted"] == "b"
-    # No class is an answer to a question.
-    task, splits = Task("own", "candidate", ("span_f1",), None), {"train": examples}
-    assert most_frequent({"own": (task, TaskData(("x", "y"), splits))}, "train") == {}
 
 
 def test_tags_are_averaged_by_the_runs_whose_rows_hold_the_word():

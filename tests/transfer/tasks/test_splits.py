@@ -185,5 +185,5 @@ def test_tasks_that_are_refused(own):
     options = {"directory": str(own)}
     with pytest.raises(UserError, match="f1 scores class 1 of two, and there are 3"):
         load_task(table("own", "t", "y", train="train.tsv", metrics="f1"), options)
-    with pytest.raises(UserError, match=r"looks for \*\.tsv and finds dev.tsv, train.tsv; set"):
+    with pytest.raises(UserError, match=r"looks for \*\.tsv and finds dev.tsv, train.tsv"):
         load_task(table("own", "t", "y", train="*.tsv"), options)
