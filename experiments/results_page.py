@@ -101,8 +101,8 @@ frame = bertlab.results.curves("experiments/results/bert_table5_tiny_wikipedia")
 
 `bertlab report runs/STUDY --publish=experiments/results/STUDY` writes such a folder from a sweep,
 and `python experiments/results_page.py` this page. `python experiments/recompute.py` computes the
-numbers of all pages again from these files, without bertlab's code. Studies made by version 0.1.0 (a page's last
-table names the version) are read-only, since today's version reads other batches.
+numbers of all pages again from these files, without bertlab's code. Studies made by version 0.1.0
+(a page's last table names the version) are read-only, since today's version reads other batches.
 """
 
 if __name__ == "__main__":
