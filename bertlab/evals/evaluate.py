@@ -84,20 +84,12 @@ def evaluate_run(
 
 
 def merge(before: Metrics, found: Metrics) -> Metrics:
-    """Earlier metrics of a text with new ones; but no sums or baselines of other documents than
-    those of the new code lengths."""
-    if not any(name.startswith("bits_per_byte/") for name in found):
-        return before | found
-    sums = before.get("by_document", {})
-    kept = {
-        name: value
-        for name, value in before.items()
-        if name != "by_document" and "baseline/" not in name
-    }
-    unchanged = kept.keys() - found.keys()
-    sums = {kind: of for kind, of in sums.items() if f"bits_per_byte/{kind}" in unchanged}
-    sums |= found.get("by_document", {})
-    return kept | found | ({"by_document": sums} if sums else {})
+    """Earlier metrics of a text with new ones; new code lengths take the place of sums and
+    baselines, which may be of other documents."""
+    if any(name.startswith("bits_per_byte/") for name in found):
+        names = [name for name in before if name != "by_document" and "baseline/" not in name]
+        before = {name: before[name] for name in names}
+    return before | found
 
 
 def code_lengths(
@@ -110,13 +102,8 @@ def code_lengths(
 ) -> Metrics:
     """Bits per byte and perplexity by kind of score.
 
-    Args:
-        scorer: Of the model.
-        texts: What is scored.
-        kinds: Of score.
-        documents: The number of each text's document, for sums by document.
-        most: Texts that kinds of many passes score, drawn from all; None: all.
-        truth: log p of the pieces of each text, for how far code lengths are above it.
+    `documents` numbers each text's document, for sums by document; kinds of many passes score
+    `most` random texts (None: all); `truth` is log p of the pieces of each text.
     """
     found, unk_id = {}, scorer.model.tokenizer.unk_id
     drawn = np.sort(np.random.default_rng(0).permutation(len(texts))[:most])
@@ -173,8 +160,8 @@ def held_out(prepared: Prepared, scorer: Scorer, kinds: Sequence[str], settings)
         if settings.bytes:
             found |= code_lengths(scorer, texts, kinds, documents, settings.sentences, truth)
             baseline = compared(prepared, model.config.data, np.unique(documents))
-            by_document = found["by_document"] | baseline["by_document"]
-            found |= {**baseline, "by_document": by_document}
+            sums = found.get("by_document", {}) | baseline["by_document"]
+            found |= {**baseline, "by_document": sums}
         else:
             found |= code_lengths(scorer, texts, kinds, truth=truth)
     batches = Batches(prepared, model.config.data, "test")

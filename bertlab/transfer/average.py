@@ -1,7 +1,7 @@
 """Averages the predictions of several fine-tunings: ULMFiT's two directions (Howard and Ruder 2018,
 section 3.3), ensembles.
 
-The average has, for each example, the mean probability of each class, choice or tag, or the mean of
+The average has, for each example, the mean probability of each class or choice, or the mean of
 numbers (`Kind.average`).
 """
 
@@ -9,8 +9,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from bertlab.errors import UserError
 from bertlab.train.run_directory import RunDirectory
@@ -32,14 +30,15 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
     task = find_task(config["task"])
     data, kind = load_task(task, config["task_data"]), find_kind(task.kind)
     classes = [run.read("classes", {}).get(task.name) for run in runs]
-    if any(theirs is None or sorted(theirs) != sorted(data.labels) for theirs in classes):
+    if any(theirs != list(data.labels) for theirs in classes):
         raise UserError(
-            f"{workdir}: an average needs finished fine-tunings on one task with the same classes"
+            f"{workdir}: an average needs finished fine-tunings on one task with the same classes,"
+            " in one order"
         )
     tasks, metrics = {task.name: (task, data)}, {}
     write = PredictionWriter(tasks, directory.path).write
     for split in ("valid", "test"):
-        by_run = [predictions(*each, data.labels, split) for each in zip(runs, classes)]
+        by_run = [predictions(run, split) for run in runs]
         lines = []
         for same_example in zip(*by_run, strict=True):
             if any(line["id"] != same_example[0]["id"] for line in same_example):
@@ -60,14 +59,7 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
     return result
 
 
-def predictions(
-    run: RunDirectory, classes: Sequence[str], labels: Sequence[str], split: str
-) -> list[Line]:
-    """A run's predictions; probabilities of its `classes` in the order of `labels`."""
-    path, order = run.path / "predictions" / f"{split}.jsonl", [*map(classes.index, labels)]
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    if order != sorted(order):
-        for line in lines:
-            shares = np.asarray(line["probabilities"])
-            line["probabilities"] = shares[..., order].tolist()
-    return lines
+def predictions(run: RunDirectory, split: str) -> list[Line]:
+    """A run's predictions."""
+    path = run.path / "predictions" / f"{split}.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -200,31 +200,6 @@ def test_answers_equal_a_search_of_all_spans(tokenizers, n_best, longest, ties):
     assert found["q5"]["predicted"] == "" and found["q5"]["null_odds"] == math.inf
 
 
-def test_the_best_answers_have_their_probabilities(tokenizers):
-    rng = np.random.default_rng(5)
-    context = "abc def abc " * 12
-    windows = windows_of(question(context, text="who?"), tokenizers["cased"], 32, doc_stride=10)
-    logits = [rng.normal(0, 2, (2, len(window.document.tokens))) for window in windows]
-    found = best_answers(windows, logits, 15, 4)["q"]
-    totals = np.exp(np.concatenate(logits, axis=1)).sum(axis=1)
-    likely = {}
-    for window, both in zip(windows, logits):
-        order = [np.argsort(-x)[:15] for x in both]
-        for i, j in itertools.product(*order):
-            if window.max_context[i] and i <= j < min(i + 4, len(window.document.tokens) - 1):
-                text = window.context[window.offsets[i, 0] : window.offsets[j, 1]]
-                share = np.exp(both[0][i] + both[1][j]) / totals.prod()
-                likely.setdefault(text, []).append(share)
-    least = sorted(itertools.chain.from_iterable(likely.values()))[-15]
-    expected = {t: math.log(max(x)) for t, x in likely.items() if max(x) >= least}
-    assert len(windows) > 2 and 1 < len(expected) < 15, "some of the best have equal texts"
-    assert found["n_best"] == pytest.approx(expected)
-    assert list(found["n_best"].values()) == sorted(found["n_best"].values(), reverse=True)
-    null = min(math.log(np.exp(x[:, 0].sum()) / totals.prod()) for x in logits)
-    odds = null - found["n_best"][found["best_answer"]]
-    assert (found["null"], found["null_odds"]) == pytest.approx((null, odds))
-
-
 def test_diverged_logits_have_no_answer():
     window = windows_of(question("abc"), LetterTokenizer())[0]
     logits = np.full((2, len(window.document.tokens)), np.nan)

@@ -96,6 +96,6 @@ class Kind(abc.ABC):
     def average(self, lines: Sequence[Line], labels: Sequence[str]) -> Line:
         """One prediction from those of several runs for one example."""
         raise UserError(
-            f"predictions of a {self.name} task have no probabilities to average; choose a task of"
-            " classes or numbers"
+            f"predictions of a {self.name} task are not averaged; choose a task of classes, choices"
+            " or numbers"
         )

@@ -21,7 +21,6 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
-from scipy.special import logsumexp
 
 from bertlab.errors import UserError
 from bertlab.models.base import View
@@ -109,7 +108,7 @@ class Span(Kind):
         return TaskRows(rows, total_cut(cuts), windows)
 
     def predict(self, examples, labels, outputs, about) -> list[Line]:
-        """The best slice of each context, the log-probabilities of the n best, and of no answer."""
+        """The best slice of each context, and the odds of no answer."""
         logits = [(output["start"], output["end"]) for output in outputs]
         found = best_answers(about, logits)
         return [
@@ -133,23 +132,6 @@ class Span(Kind):
             line | {"predicted": ""} if line["null_odds"] > threshold else line for line in lines
         ]
         return decided, {"null_threshold": threshold}
-
-    def average(self, lines, labels) -> Line:
-        """The slice with the highest mean of p(start) · p(end), 0 in runs that lack it.
-
-        Devlin et al. 2019 do not print how their ensembles combine runs.
-        """
-        runs = [line["n_best"] for line in lines]
-        # Sums instead of means: all have as many terms.
-        scores = {
-            text: float(np.logaddexp.reduce([run.get(text, -math.inf) for run in runs]))
-            for text in itertools.chain.from_iterable(runs)
-        }
-        best = max(scores, key=scores.get, default="")
-        null = float(np.logaddexp.reduce([line["null"] for line in lines]))
-        odds = null - scores.get(best, -math.inf)
-        answer = {"predicted": best, "best_answer": best, "null_odds": odds}
-        return {"id": lines[0]["id"], "gold": lines[0]["gold"], **answer}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -241,10 +223,8 @@ def best_answers(
     """By the id of each question:
 
         predicted, best_answer: The best answer, a slice of the context; "" if none was allowed.
-        n_best: log p(start) + log p(end) of the n best answers by their texts, the best first, p
-            being softmaxes over all positions of all windows. The best of equal texts counts.
-        null: The same of position 0, in the window where its logits are lowest.
-        null_odds: Its logits there minus those of the best answer.
+        null_odds: The logits of position 0, in the window where they are lowest, minus those of the
+            best answer.
 
     An answer starts at one of a window's `n_best` highest start logits and ends at one of its
     highest end logits, in the context, at a start with `max_context`. Of equal sums the first wins.
@@ -254,45 +234,31 @@ def best_answers(
     """
     pairs, predictions = zip(windows, logits, strict=True), {}
     for number, of_question in itertools.groupby(pairs, key=lambda pair: pair[0].id):
-        answers, null, totals = [], math.inf, []
+        score, text, null = -math.inf, "", math.inf
         for window, both in of_question:
             start, end = (np.asarray(x[: len(window.offsets)], np.float64) for x in both)
-            answers += window_answers(window, start, end, n_best, longest)
             null = min(null, start[0] + end[0])
-            totals.append((logsumexp(start), logsumexp(end)))
-        total = logsumexp(totals, axis=0).sum()
-        answers = sorted(answers, key=lambda answer: -answer[0])[:n_best]
-        score, text = answers[0] if answers else (-math.inf, "")
-        by_text: dict[str, float] = {}
-        for answer_score, answer in answers:
-            by_text.setdefault(answer, answer_score - total)
-        predictions[number] = {
-            "predicted": text,
-            "best_answer": text,
-            "n_best": by_text,
-            "null_odds": null - score,
-            "null": null - total,
-        }
+            found = window_answer(window, start, end, n_best, longest)
+            if found[0] > score:
+                score, text = found
+        predictions[number] = {"predicted": text, "best_answer": text, "null_odds": null - score}
     return predictions
 
 
-def window_answers(
+def window_answer(
     window: Window,
     start: Float[np.ndarray, "T"],
     end: Float[np.ndarray, "T"],
     n_best: int,
     longest: int,
-) -> list[tuple[float, str]]:
-    """The `n_best` best (score, text) of one window."""
+) -> tuple[float, str]:
+    """The best (score, text) of one window; the score is no number above -inf without any."""
     starts, ends = (np.argsort(-x, kind="stable")[:n_best] for x in (start, end))
     length = ends - starts[:, None] + 1
     allowed = window.max_context[starts][:, None] & (window.offsets[ends, 0] >= 0)
     allowed &= (length >= 1) & (length <= longest)
     scores = np.where(allowed, start[starts][:, None] + end[ends], -np.inf).ravel()
-    found = []
-    for number in np.argsort(-scores, kind="stable")[:n_best]:
-        if scores[number] > -np.inf:
-            first, last = starts[number // len(ends)], ends[number % len(ends)]
-            text = window.context[window.offsets[first, 0] : window.offsets[last, 1]]
-            found.append((float(scores[number]), text))
-    return found
+    best = np.argsort(-scores, kind="stable")[0]
+    first, last = starts[best // len(ends)], ends[best % len(ends)]
+    text = window.context[window.offsets[first, 0] : window.offsets[last, 1]]
+    return float(scores[best]), text

@@ -163,15 +163,3 @@ class Tagging(Kind):
             }
             lines.append(line)
         return lines
-
-    def average(self, lines, labels) -> Line:
-        """Each word's tag with the highest mean probability in the runs whose rows hold the word.
-
-        That is no sequence of a CRF: a pair of its tags may be one that no run would give.
-        """
-        predicted = list(lines[0]["predicted"])
-        for word in range(len(predicted)):
-            runs = [line["probabilities"] for line in lines]
-            if shares := [shares[word] for shares in runs if word < len(shares)]:
-                predicted[word] = labels[np.argmax(np.mean(shares, axis=0))]
-        return {**lines[0], "predicted": predicted}

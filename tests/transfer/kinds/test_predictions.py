@@ -1,7 +1,5 @@
 """From outputs to predictions, thresholds and averages of runs, on numbers that one can check."""
 
-import math
-
 import numpy as np
 import pytest
 
@@ -26,15 +24,6 @@ def test_classes_and_choices_have_probabilities_and_their_average_decides():
     assert number["predicted"] == 1.5
 
 
-def test_tags_are_averaged_by_the_runs_whose_rows_hold_the_word():
-    example = Example("a", "f:1", words=("u", "v"), label=(0, 1))
-    whole = {"tags": np.array([0, 0]), "probabilities": np.array([[0.6, 0.4], [0.9, 0.1]])}
-    cut = {"tags": np.array([1, -1]), "probabilities": np.array([[0.1, 0.9], [0.5, 0.5]])}
-    lines = [lines_of("tagging", [example], [output])[0] for output in (cut, whole)]
-    assert lines[0]["predicted"] == ["y", ""] and len(lines[0]["probabilities"]) == 1
-    assert KINDS["tagging"].average(lines, ("x", "y"))["predicted"] == ["y", "x"]
-
-
 def span_line(gold, best, odds, **fields):
     return {"gold": gold, "predicted": best, "best_answer": best, "null_odds": odds} | fields
 
@@ -47,17 +36,6 @@ def test_a_threshold_is_chosen_on_valid_where_questions_lack_answers():
     assert chosen == {"null_threshold": 1.0}
     answered = [line for line in valid if line["gold"]]
     assert KINDS["span"].finish(test, answered) == (test, {})
-
-
-def test_spans_are_averaged_by_their_probabilities():
-    runs = [
-        span_line(["a"], "a", 0, id="q", n_best={"a": math.log(0.5), "b": math.log(0.4)}, null=-9),
-        span_line(["a"], "b", 0, id="q", n_best={"b": math.log(0.3)}, null=-9),
-    ]
-    found = KINDS["span"].average(runs, ())
-    assert found["predicted"] == "b"
-    expected = math.log(2) - 9 - math.log(0.7)
-    assert found["null_odds"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", KINDS)
