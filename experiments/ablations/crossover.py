@@ -20,7 +20,7 @@ from bertlab.studies.study import stage_keys
 from bertlab.train.hooks import kept_steps
 
 USES = {
-    "probe": {"recipe": "probe", "head.layers": "last", "optimizer.learning_rate": 1e-2},
+    "probe": {"recipe": "probe", "head.layers": "last", "optimizer.learning_rate": 3e-2},
     "bilstm": {
         "recipe": "bert_features",
         "head.layers": "last",
