@@ -2,17 +2,19 @@
 
 They are built of the `tokenizers` library's own rules. Those differ from bertlab's in control and
 private-use characters, a capital sigma at the end of a word, and names of special pieces in text,
-which become the special pieces; the export's folder `tokenizer` has the exact rules. The library
-has none for words, and none that are exactly SentencePiece's.
+which become the special pieces; the export's folder `tokenizer` has the exact rules.
 """
 
 from pathlib import Path
 
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+import sentencepiece
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
-from bertlab.data.tokenizers import SPECIALS, Tokenizer
+from bertlab.data.tokenizers import Tokenizer
+from bertlab.data.tokenizers.sentencepieces import SPACE_MARK
 from bertlab.data.tokenizers.wordpiece import LONGEST_WORD
+from bertlab.errors import UserError
 from bertlab.files import write_json
 
 ROLES = dict(pad="pad", unk="unk", cls="cls", sep="sep", mask="mask", bos="cls", eos="sep")
@@ -21,7 +23,9 @@ ROLES = dict(pad="pad", unk="unk", cls="cls", sep="sep", mask="mask", bos="cls",
 def save_fast_tokenizer(
     tokenizer: Tokenizer, directory: Path, max_length: int, segments: bool
 ) -> None:
-    """Writes the two files, or prints that there are none for the tokenizer's kind.
+    """Writes the two files.
+
+    A pair of texts is prefix, first, suffix, second, suffix, with type 1 from the second on.
 
     Args:
         tokenizer: of any kind.
@@ -29,15 +33,24 @@ def save_fast_tokenizer(
         max_length: the model's positions.
         segments: whether the model reads token types.
     """
-    if tokenizer.kind not in ("json", "wordpiece"):
-        print(
-            f"not exported: tokenizer.json, which has no rules for tokenizer.kind={tokenizer.kind};"
-            " the folder `tokenizer` has the vocabulary"
-        )
+    if tokenizer.kind == "words":
+        print("not exported: tokenizer.json, which has no such rules as a vocabulary of words")
         return
     pieces = tokenizer.pieces()
-    is_wordpiece = tokenizer.kind == "wordpiece"
-    backend = wordpiece(tokenizer) if is_wordpiece else Backend.from_str(tokenizer.backend)
+    if tokenizer.kind == "json":
+        backend = Backend.from_str(tokenizer.backend)
+    else:
+        backend = wordpiece(tokenizer) if tokenizer.kind == "wordpiece" else subwords(tokenizer)
+        specials = [pieces[index] for index in sorted(tokenizer.special_ids)]
+        backend.add_special_tokens([AddedToken(name, normalized=False) for name in specials])
+        prefix = [pieces[index] for index in tokenizer.prefix_ids]
+        suffix = [pieces[index] for index in tokenizer.suffix_ids]
+        single = [*prefix, "$A", *suffix]
+        backend.post_processor = processors.TemplateProcessing(
+            single=single,
+            pair=[*single, "$B:1", *(f"{piece}:1" for piece in suffix)],
+            special_tokens=[(name, pieces.index(name)) for name in {*prefix, *suffix}],
+        )
     backend.save(str(directory / "tokenizer.json"))
     ids = {role: getattr(tokenizer, f"{ours}_id") for role, ours in ROLES.items()}
     # Without special ids around them, texts of a pair have types that no model was trained on.
@@ -57,13 +70,51 @@ def save_fast_tokenizer(
 def wordpiece(tokenizer: Tokenizer) -> Backend:
     """BERT's rules."""
     vocabulary = {piece: index for index, piece in enumerate(tokenizer.pieces())}
-    model = models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD)
-    backend = Backend(model)
+    longest = dict(max_input_chars_per_word=LONGEST_WORD)
+    backend = Backend(models.WordPiece(vocabulary, unk_token="[UNK]", **longest))
     backend.normalizer = normalizers.BertNormalizer(lowercase=tokenizer.lowercase)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##", cleanup=False)
-    backend.add_special_tokens([AddedToken(name, normalized=False) for name in SPECIALS])
-    backend.post_processor = processors.BertProcessing(
-        ("[SEP]", tokenizer.sep_id), ("[CLS]", tokenizer.cls_id)
-    )
     return backend
+
+
+def subwords(tokenizer: Tokenizer) -> Backend:
+    """SentencePiece's unigram model or BPE."""
+    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    if processor.normalize("ﬁ Ａ①").strip(SPACE_MARK) != f"ﬁ{SPACE_MARK}Ａ①":
+        raise UserError(
+            "this SentencePiece model normalises text by rules of its own, which are not written to"
+            " tokenizer.json; use the publisher's tokenizer.json"
+        )
+    pieces, unknown = tokenizer.pieces(), processor.unk_id()
+    scores = {
+        piece: processor.get_score(index)
+        for index, piece in enumerate(pieces)
+        if not (processor.is_control(index) or processor.is_byte(index) or index == unknown)
+    }
+    if tokenizer.kind == "unigram":
+        # The library's score of an unknown piece follows from the lowest score of all.
+        least = min(scores.values())
+        scored = [(piece, scores.get(piece, least)) for piece in pieces]
+        backend = Backend(models.Unigram(scored, unk_id=unknown, byte_fallback=True))
+    else:
+        ids = {piece: index for index, piece in enumerate(pieces)}
+        rules = dict(unk_token=pieces[unknown], fuse_unk=True, byte_fallback=True)
+        backend = Backend(models.BPE(ids, merges(scores), **rules))
+    steps = [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+    steps += [normalizers.Lowercase()] if tokenizer.lowercase else []
+    backend.normalizer = normalizers.Sequence(steps)
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE_MARK, prepend_scheme="always")
+    steps = [decoders.Replace(SPACE_MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    return backend
+
+
+def merges(scores: dict[str, float]) -> list[tuple[str, str]]:
+    """All pairs of pieces that SentencePiece may merge, the best resulting piece first."""
+    cuts = [
+        (-score, cut, piece[:cut], piece[cut:])
+        for piece, score in scores.items()
+        for cut in range(1, len(piece))
+    ]
+    return [(a, b) for _, _, a, b in sorted(cuts) if a in scores and b in scores]

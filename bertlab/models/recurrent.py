@@ -1,4 +1,4 @@
-"""The LSTM and the GRU along time, and where their states start, stay and are cut.
+"""The LSTM along time, and where their states start, stay and are cut.
 
 Letters: B batch, L length, D width of the states, F cell width. Time is the first axis of arrays.
 """
@@ -213,31 +213,3 @@ def _clip(x: Array, bound: float | None) -> Array:
 def _clip_gradient(x: Array, gradient: Array, bound: float | None) -> Array:
     """The gradient through `_clip`: zero where x reaches the bound."""
     return gradient if bound is None else jnp.where(jnp.abs(x) < bound, gradient, 0)
-
-
-def gru(
-    reverse: bool,
-    gates: Float[Array, "L B 3F"],
-    kernel: Float[Array, "F 3F"],
-    bias: Float[Array, "F"],
-    reset: Bool[Array, "L B"],
-) -> Float[Array, "L B F"]:
-    """A GRU along time (Cho et al. 2014; the reset gate acts after the product, as in cuDNN).
-
-    r, z = sigmoid(.) of x + h W; n = tanh(x + r (h W + b)); h = (1 - z) n + z h.
-
-    `gates` is the inputs' contribution x to r, z and n, biases included; `kernel` is W, `bias` b.
-    Returns the states h of all positions; before those with `reset` they are zero.
-    """
-
-    def step(state, now):
-        gate, reset_now = now
-        before = jnp.where(reset_now[:, None], 0, state)
-        x_r, x_z, x_n = jnp.split(gate, 3, axis=-1)
-        h_r, h_z, h_n = jnp.split(before @ kernel, 3, axis=-1)
-        r, z = jax.nn.sigmoid(x_r + h_r), jax.nn.sigmoid(x_z + h_z)
-        after = (1 - z) * jnp.tanh(x_n + r * (h_n + bias)) + z * before
-        return after, after
-
-    zeros = jnp.zeros((gates.shape[1], len(kernel)), gates.dtype)
-    return jax.lax.scan(step, zeros, (gates, reset), reverse=reverse)[1]

@@ -21,10 +21,6 @@ from bertlab.models.base import Carry, Encoded, View
 from bertlab.models.transformer import Transformer
 from bertlab.objectives.base import Metrics, Model, Objective, Vocabulary
 
-STATISTICS = "statistics"
-"""The collection into which a module sows new values of running statistics, which it keeps among
-its parameters; the training step puts them there after the update."""
-
 
 def group_by_view(
     objectives: Mapping[str, Objective], stream: bool = False
@@ -187,13 +183,10 @@ class Program:
             key: For dropout and negative samples; None for neither.
 
         Returns:
-            The sums by "mlm/loss", ..., the states with which the rows end, new running statistics.
+            The sums by "mlm/loss", ..., and the states with which the rows end.
         """
         rngs = {} if key is None else {"dropout": key}
-        (metrics, carry), kept = self.module.apply(
-            {"params": self.plain(params)}, views, carry or {}, rngs=rngs, mutable=[STATISTICS]
-        )
-        return metrics, carry, kept.get(STATISTICS, {})
+        return self.module.apply({"params": self.plain(params)}, views, carry or {}, rngs=rngs)
 
     def encode(self, params, view: View) -> Encoded:
         """Hidden states without dropout; recurrent states begin at zero."""

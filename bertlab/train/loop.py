@@ -199,7 +199,7 @@ def build_evaluation(experiment: Experiment, mesh, log: hooks.Log) -> Callable:
     def eval_step(params, batch, index, carry):
         """Corruption depends on the batch's index alone."""
         views = program.views(batch, jax.random.fold_in(jax.random.key(0), index))
-        sums, carry, _ = program.metrics(params, views, carry)
+        sums, carry = program.metrics(params, views, carry)
         return sums, carry
 
     def evaluate(split: str, step: int, state: TrainState) -> dict[str, float]:

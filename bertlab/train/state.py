@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -112,7 +112,7 @@ def zero_carry(program: Program, mesh: Mesh, rows: int):
 
 
 def build_gradients(program: Program, micro_batches: int, frozen: str) -> Callable:
-    """(params, views, carry, key, weights) -> (gradients, (metrics, carry, statistics)).
+    """(params, views, carry, key, weights) -> (gradients, (metrics, carry)).
 
     Args:
         program: Model and objectives.
@@ -123,14 +123,14 @@ def build_gradients(program: Program, micro_batches: int, frozen: str) -> Callab
     def loss(params, views, carry, key, weights, whole=None):
         """`whole`: metrics of all micro-batches, whose weights divide the losses."""
         trained = jax.tree.map_with_path(functools.partial(frozen_or_not, frozen), params)
-        metrics, *others = program.metrics(trained, views, carry, key)
+        metrics, carry = program.metrics(trained, views, carry, key)
         total = 0.0
         for name, weight in weights.items():
             loss_sum, denominator = metrics[f"{name}/loss"]
             if whole is not None:
                 denominator = whole[f"{name}/loss"][1]
             total = total + weight * loss_sum / jnp.where(denominator > 0, denominator, 1.0)
-        return total, (metrics, *others)
+        return total, (metrics, carry)
 
     once = jax.grad(loss, has_aux=True)
 
@@ -146,12 +146,10 @@ def build_gradients(program: Program, micro_batches: int, frozen: str) -> Callab
 
         zeros = jax.tree.map(jnp.zeros_like, params)
         inputs = (parts, carries, jax.random.split(key, micro_batches))
-        grads, (metrics, carry, statistics) = jax.lax.scan(add, zeros, inputs)
+        grads, (metrics, carry) = jax.lax.scan(add, zeros, inputs)
         return grads, (
             jax.tree.map(lambda x: x.sum(0), metrics),
             jax.tree.map(join_rows, carry),
-            # New statistics are linear in a micro-batch's, so their mean is one update.
-            jax.tree.map(lambda x: x.mean(0), statistics),
         )
 
     return once if micro_batches == 1 else accumulated
@@ -186,16 +184,14 @@ def build_step(config: ConfigDict, phase: Phase, optimizer, mesh: Mesh, state: T
             name: first + (last - first) * progress for name, (first, last) in phase.weights.items()
         }
         views = phase.program.views(batch, view_key, progress)
-        grads, (metrics, carry, statistics) = gradients(
-            state.params, views, state.carry, dropout_key, weights
-        )
+        grads, (metrics, carry) = gradients(state.params, views, state.carry, dropout_key, weights)
 
         # A stream of varying lengths scales this batch's rate; the scale is the same in all rows.
         rate_scale = batch["rate_scale"].max() if "rate_scale" in batch else 1.0
         updates, opt_state = optimizer.update(
             grads, state.opt_state, state.params, rate_scale=rate_scale
         )
-        params = replace_leaves(optax.apply_updates(state.params, updates), statistics)
+        params = optax.apply_updates(state.params, updates)
         tokens = jnp.sum(batch["documents"] > 0, dtype=jnp.float32)
         sums = {
             **metrics,
@@ -224,11 +220,3 @@ def join_rows(x: Array) -> Array:
 def parameter_name(path) -> str:
     """ "body/blocks/qkv_kernel" of a path in a tree of parameters."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
-def replace_leaves(params, statistics):
-    """The parameters with running statistics (`bertlab.objectives.program.STATISTICS`) in the
-    places of their own."""
-    if not isinstance(statistics, Mapping):
-        return statistics
-    return params | {name: replace_leaves(params[name], new) for name, new in statistics.items()}

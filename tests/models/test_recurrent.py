@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertlab.models.recurrent import Borders, Cell, borders, gru, lstm
+from bertlab.models.recurrent import Borders, Cell, borders, lstm
 from tests.references import quick_jit
 
 L, B, F, D = 9, 3, 5, 4
@@ -82,25 +82,3 @@ def test_an_lstms_values_and_gradients_are_those_of_the_plain_loop(
     (_, (states, _)), _ = assert_equal_with_gradients(loss, (lstm, plain_lstm), arguments)
     if projected:
         assert 0.1 < (jnp.abs(states) == 0.4).mean() < 0.9
-
-
-def plain_gru(reverse, gates, kernel, bias, reset):
-    """torch's documentation has these equations."""
-    state, states = jnp.zeros((B, F)), [None] * L
-    for t in reversed(range(L)) if reverse else range(L):
-        state = jnp.where(reset[t][:, None], 0, state)
-        x, h = jnp.split(gates[t], 3, axis=-1), jnp.split(state @ kernel, 3, axis=-1)
-        r, z = (jax.nn.sigmoid(x[i] + h[i]) for i in (0, 1))
-        state = states[t] = (1 - z) * jnp.tanh(x[2] + r * (h[2] + bias)) + z * state
-    return jnp.stack(states)
-
-
-def test_a_grus_values_and_gradients_are_those_of_the_plain_loop():
-    reset = borders({"documents": jnp.asarray(DOCUMENTS)}, reverse=True, stateful=False).reset
-
-    def loss(recurrence, arguments):
-        states = recurrence(True, *arguments, reset)
-        return jnp.sum(states * draw(3, L, B, F)), states
-
-    arguments = [draw(0, L, B, 3 * F), draw(1, F, 3 * F), draw(2, F)]
-    assert_equal_with_gradients(loss, (gru, plain_gru), arguments)

@@ -32,10 +32,12 @@ def framed(tokenizer, texts):
     ]
 
 
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "wordpiece"])
 @pytest.mark.parametrize("lowercase", [False, True])
-def test_auto_tokenizer_gives_our_ids(lowercase, tmp_path):
+def test_auto_tokenizer_gives_our_ids(kind, lowercase, tmp_path):
     """On plain text of many scripts; the library's rules differ in the odd characters alone."""
-    tokenizer = train_tokenizer("wordpiece", [*TEXTS, *PLAIN[:-1]], 2000, lowercase=lowercase)
+    size = 2000 if kind == "wordpiece" else 1600
+    tokenizer = train_tokenizer(kind, [*TEXTS, *PLAIN[:-1]], size, lowercase=lowercase)
     save_fast_tokenizer(tokenizer, tmp_path, 128, segments=True)
     fast = AutoTokenizer.from_pretrained(tmp_path)
     options = dict(add_special_tokens=False, split_special_tokens=True)

@@ -121,7 +121,7 @@ def test_loss_and_gradients_of_the_objectives(kind, tmp_path):
     views = dict.fromkeys(program.views(view, jax.random.key(0)), jax.tree.map(jnp.asarray, view))
 
     def total(params):
-        metrics, _, _ = program.metrics(params, views)
+        metrics, _ = program.metrics(params, views)
         sums = [metrics[f"{name}/loss"] for name in built]
         return sum(value / weight for value, weight in sums)
 
