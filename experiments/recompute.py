@@ -94,7 +94,7 @@ def two_way(differences: np.ndarray) -> tuple:
 def difference(ours: dict, theirs: dict) -> tuple | None:
     """(pairs, mean, low, high, p) of two variants' {seed: runs}; None with too few seeds."""
     pairs = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
-    if len(pairs) < 2:  # no page needs Welch's test
+    if len(pairs) < 2:
         return None
     if all(row is not None for of in (ours, theirs) for runs in of.values() for _, row in runs):
         rows = [[np.mean([row for _, row in runs], 0) for runs in pair] for pair in pairs]
@@ -133,6 +133,8 @@ def differences(study: dict, place: str, digits: int, chosen: dict, cells: dict)
     contrasts, claims, findings = [tuple(pair) for pair in study["contrasts"]], [], []
     for claim in study["claims"]:
         pair = claim["higher"], claim["lower"]
+        if not place.endswith(tuple(claim.get("uses") or [""])):
+            continue
         if not claim["kinds"] or ("Differences", f"{place}: {' − '.join(pair)}", "pairs") in cells:
             claims.append(pair)
     if not study["claims"] and not contrasts:
@@ -146,7 +148,8 @@ def differences(study: dict, place: str, digits: int, chosen: dict, cells: dict)
             corrected = max(corrected, min(1.0, p * (len(tests) - rank)))  # Holm
             tunings = min(len(runs) for name in pair for runs in chosen[name][1].values())
             verdicts = {
-                "too few seeds": seeds < 5 or (is_task and tunings < 3),
+                "too few seeds": seeds < 5,
+                "too few fine-tunings": is_task and tunings < 3,
                 "undecided": corrected >= 0.05,
                 "undecided: rate at the edge": edges & set(pair),
                 "decided": family is contrasts,
@@ -234,6 +237,7 @@ def main(folder: Path) -> int:
         wrong += check(path.parent.name, cells, values) + (not values)
     lines = (folder / "README.md").read_text().split("\n")
     printed = re.findall(r"\d+", next(line for line in lines if "published findings" in line))
+    printed.remove("95")  # per cent
     counts = [len(findings), sum(of[0] > 0 for of in findings), sum(of[1] < 0 for of in findings)]
     counts += [count for _, count in Counter(of[2] for of in findings).most_common()]
     values = {("counts",): ", ".join(map(str, counts))}

@@ -92,8 +92,8 @@ def values_of(results: Results, measure: Measure, stage: str = "") -> pd.DataFra
 @functools.lru_cache(maxsize=64)
 def selected_scores(results: Results, measure: Measure) -> pd.DataFrame:
     """The scores of a measure, a row a run and split, at the labels that `valid` selects for each
-    variant; a run that has none has NaN, and so has a variant in `incomparable`. Nobody may change
-    it."""
+    variant; a run that has none has NaN, and so has a variant in `incomparable`. Cached: do not
+    modify."""
     runs = [run_labels(results, run) for run in results.runs.values()]
     splits = pd.DataFrame({"split": ["valid", "test"]})
     values = values_of(results, measure)[["run", "split", "value"]]
@@ -171,10 +171,10 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
     """The differences that the study asks for: its claims and contrasts; without these, each
     variant minus the first one. Pairs with too few seeds are left out.
 
-    Columns: `variant`, `other`, `mean`, `low`, `high` (the 95 % interval), `seeds` (pairs; 0 for
-    independent samples), `p` (Holm's, over the claims or the contrasts), `decided`, `sentences` (of
-    the test set, if they are drawn as the seeds are), of claims `published` and `source`, and
-    `verdict`: one of `VERDICTS` if it is decided, else why it is not.
+    Columns: `variant`, `other`, `mean`, `low`, `high` (the 95 % interval), `seeds` (that both
+    have), `p` (Holm's, over the claims or the contrasts), `decided`, `sentences` (of the test set,
+    if they are drawn as the seeds are), of claims `published` and `source`, and `verdict`: one of
+    `VERDICTS` if it is decided, else why it is not.
     """
     table, claims = score_table(results, measure), claims_about(results, measure)
     items, edges = sentence_scores(results, measure), rates_at_edges(results, measure)
@@ -193,9 +193,10 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
         corrected = statistics.holm([test.p for test in tests.values()])
         for ((variant, other), test), p in zip(tests.items(), corrected):
             claim = claims.get((variant, other), {})
-            tuned_once = measure.stage == "finetune" and draws[[variant, other]].min() < DRAWS
-            if test.pairs < SEEDS or tuned_once:
+            if test.pairs < SEEDS:
                 verdict = "too few seeds"
+            elif measure.stage == "finetune" and draws[[variant, other]].min() < DRAWS:
+                verdict = "too few fine-tunings"
             elif p >= ALPHA:
                 verdict = "undecided"
             elif {variant, other} & edges.keys():
@@ -213,7 +214,7 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
 
 
 def rates_at_edges(results: Results, measure: Measure) -> dict[str, list[str]]:
-    """Variant -> what was selected for it although no candidate is lower, or none is higher."""
+    """Variant -> its selected rates that are the lowest or highest tried."""
     found = defaultdict(list)
     for search in [Search(**search) for search in results.study.get("searches", ())]:
         losses, rates = {}, list(search.candidates.values())
@@ -270,7 +271,7 @@ def sentence_scores(results: Results, measure: Measure) -> dict[str, pd.DataFram
 
 
 def claims_about(results: Results, measure: Measure) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """(higher, lower) -> the published finding, of those about this kind of task."""
+    """(higher, lower) -> the published finding, of those about this kind of task and use."""
     claims, kind = results.study["claims"], ""
     if measure.task and any(claim["kinds"] for claim in claims):
         runs = (run.downstream for run in results.runs.values() if measure.task in run.downstream)
@@ -279,5 +280,6 @@ def claims_about(results: Results, measure: Measure) -> dict[tuple[str, str], Ma
     return {
         (claim["higher"], claim["lower"]): claim
         for claim in claims
-        if not claim["kinds"] or kind in claim["kinds"]
+        if (not claim["kinds"] or kind in claim["kinds"])
+        and measure.task.endswith(tuple(claim.get("uses") or [""]))
     }

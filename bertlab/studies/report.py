@@ -77,16 +77,14 @@ def render(results: Results, markup: str, figures: Mapping[str, str]) -> str:
     environment = jinja2.Environment(loader=loader, autoescape=markup == "html")
     environment.filters["cell"] = lambda text: str(text).replace("|", "\\|")
     differences = tables.differences(results)
-    decided = differences[differences["decided"].astype(bool)]
-    largest = (decided if len(decided) else differences).sort_values("mean", key=abs)
     page = environment.get_template("page.jinja").render(
         markup=f"{markup}.jinja",
         study=results.study,
         figures=figures,
         findings=[text for _, text in doctor.examine(results)],
         differences=differences.to_dict("records"),
-        decided=len(decided),
-        largest=largest.iloc[-1] if len(largest) else None,
+        decided=int(differences["decided"].sum()),
+        beyond=int(((differences["low"] > 0) | (differences["high"] < 0)).sum()),
         below=tables.below_linear(results),
         scores=score_table(results),
         difference_table=difference_table(differences),

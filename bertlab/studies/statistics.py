@@ -1,7 +1,7 @@
 """Statistics over seeds: differences of two variants, corrections.
 
 Scores are one variant's numbers in one metric, a pandas Series indexed by seed; NaN is left out.
-Two variants are compared seed by seed if they share a seed, otherwise as independent samples.
+Two variants are compared seed by seed.
 """
 
 import math
@@ -24,11 +24,11 @@ class TTest:
     """First variant minus second in one metric.
 
     Attributes:
-        mean: Of the differences; of independent samples, the difference of the means.
-        sd: Of the differences, ddof = 1; NaN for independent samples.
+        mean: Of the differences.
+        sd: Of the differences, ddof = 1.
         low, high: The 95 % interval; NaN if nothing varies, since no spread can be estimated.
         p: Two-sided, of no difference.
-        pairs: Seeds with a score of both; 0 for independent samples.
+        pairs: Seeds with a score of both.
         items: Of the test set, if they are drawn too (`compare_items`).
     """
 
@@ -42,38 +42,29 @@ class TTest:
 
 
 def compare(first: pd.Series, second: pd.Series) -> TTest | None:
-    """Student's paired t test seed by seed, or Welch's without common seeds.
+    """Student's paired t test seed by seed.
 
     If the differences are all equal, Student's p of 0 would decide after three seeds a metric that
     moves in steps of one example. Then p is 1 for no difference, otherwise the permutation test's
-    smallest: 2/2^n of n pairs, 2/C(n+m, n) of n and m independent scores.
+    smallest, 2/2^n of n pairs.
 
     Returns:
-        None with fewer than two pairs, or two scores each.
+        None with fewer than two seeds that have a score of both.
     """
-    paired = len(first.index.intersection(second.index)) > 0
     ours, theirs = first.dropna().astype(float), second.dropna().astype(float)
-    if paired:
-        seeds = ours.index.intersection(theirs.index)
-        ours, theirs = ours[seeds], theirs[seeds]
-    if min(len(ours), len(theirs)) < 2:
+    seeds = ours.index.intersection(theirs.index)
+    if len(seeds) < 2:
         return None
-    ours, theirs = ours.to_numpy(), theirs.to_numpy()
-    mean, sd, pairs, samples = ours.mean() - theirs.mean(), math.nan, 0, [ours, theirs]
-    if paired:
-        samples = [ours - theirs]
-        sd, pairs = samples[0].std(ddof=1), len(ours)
+    ours, theirs = ours[seeds].to_numpy(), theirs[seeds].to_numpy()
+    differences = ours - theirs
+    mean, sd = differences.mean(), differences.std(ddof=1)
     least = RESOLUTION * max(np.abs(ours).max(), np.abs(theirs).max())
-    if all(np.ptp(sample) <= least for sample in samples):
-        ways = 2**pairs if paired else math.comb(len(ours) + len(theirs), len(ours))
-        p = 2 / ways if abs(mean) > least else 1.0
-        return TTest(mean, sd, math.nan, math.nan, p, pairs)
-    if paired:
-        test = scipy.stats.ttest_rel(ours, theirs)
-    else:
-        test = scipy.stats.ttest_ind(ours, theirs, equal_var=False)
+    if np.ptp(differences) <= least:
+        p = 2 / 2 ** len(seeds) if abs(mean) > least else 1.0
+        return TTest(mean, sd, math.nan, math.nan, p, len(seeds))
+    test = scipy.stats.ttest_rel(ours, theirs)
     interval = test.confidence_interval(0.95)
-    return TTest(mean, sd, interval.low, interval.high, test.pvalue, pairs)
+    return TTest(mean, sd, interval.low, interval.high, test.pvalue, len(seeds))
 
 
 def compare_items(differences: Float[np.ndarray, "P N"]) -> TTest:

@@ -55,6 +55,7 @@ class Claim:
         published: With its numbers: "59.9 without pre-training, 74.7 with it (mean of nine tasks)".
         source: Paper and table.
         kinds: The kinds of task for which it was found, such as "span"; empty: all.
+        uses: What names of task directories end with, such as "_tuned"; empty: anything.
     """
 
     higher: str
@@ -62,6 +63,7 @@ class Claim:
     published: str
     source: str
     kinds: Sequence[str] = ()
+    uses: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def sweep(study: Study, workdir: str | Path, launcher: Launcher | None = None) -
         # One that diverged is not tried again.
         ended = {name for search in plan.searches for name in search.losses(workdir)}
         candidates = [run for run in plan.candidates if run.name not in ended]
-        failures |= run_all(candidates, workdir, launcher)
+        failures = run_all(candidates, workdir, launcher)
         plan = make_plan(study, workdir)
     for search in plan.searches:
         losses = search.losses(workdir)

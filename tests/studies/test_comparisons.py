@@ -97,7 +97,8 @@ def verdicts(**settings):
 def test_a_verdict_takes_five_seeds_with_three_fine_tunings_each():
     """The claims are those about this kind of task; the contrast is not beyond chance."""
     assert verdicts(draws=3) == ["agrees", "contradicts", "undecided"]
-    assert verdicts(draws=2) == verdicts(draws=3, seeds=4) == ["too few seeds"] * 3
+    assert set(verdicts(draws=2)) == {"too few fine-tunings"}
+    assert set(verdicts(draws=3, seeds=4)) == {"too few seeds"}
 
 
 def test_nothing_is_decided_at_the_edge_of_the_rates_that_were_tried():

@@ -23,13 +23,6 @@ def test_pairs_are_of_equal_seeds():
     )
 
 
-def test_without_common_seeds_it_is_welchs():
-    found = compare(ONE, pd.Series(TWO.to_numpy(), [7, 8, 9]))
-    test = scipy.stats.ttest_ind(ONE, TWO, equal_var=False)
-    assert (found.pairs, found.p) == (0, pytest.approx(test.pvalue))
-    assert found.low == pytest.approx(test.confidence_interval(0.95).low)
-
-
 def test_a_seed_without_a_score_of_both_is_left_out():
     found = compare(ONE, pd.Series([0.4, math.nan, 0.6, 0.1], [1, 2, 3, 4]))
     assert found.pairs == 2 and found.mean == pytest.approx(0.15)
