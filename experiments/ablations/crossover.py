@@ -40,7 +40,9 @@ PAIRS = [("MLM", "LTR"), ("MLM", "no pretraining"), ("LTR", "no pretraining")]
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, tasks="package+code_spans", labels="1000", early=3)
+    setting = read_setting(
+        arguments, tasks="package+code_spans", labels="1000", early=3, uses="probe+bilstm+tuned"
+    )
     mlm = setting.recipe("bert", objectives="mlm")
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     early = kept_steps("log", setting.steps(mlm))[-1 - setting.arguments["early"] : -1]
@@ -71,10 +73,10 @@ def get_study(arguments=None):
         downstream={
             f"{task}_{use}": stage_keys("finetune", setting.finetuning("small"))
             | fields
-            | settings
+            | USES[use]
             | {"task": fields.get("task", task)}
             for task, fields in setting.downstream().items()
-            for use, settings in USES.items()
+            for use in setting.arguments["uses"].split("+")
         },
         claims=CLAIMS,
         contrasts=PAIRS + [(f"MLM, {step:,}", f"LTR, {step:,}") for step in early],
