@@ -1,6 +1,6 @@
-"""What code lengths are compared with: an n-gram model of the same training text, and gzip.
+"""Baselines of code lengths: an n-gram model of the same training text, and gzip.
 
-Both code whole documents, so they read on where a model's row ends.
+Both code whole documents: their contexts do not end where a model's row does.
 """
 
 import gzip

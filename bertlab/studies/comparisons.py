@@ -120,11 +120,16 @@ def select_labels(scores: pd.DataFrame, select: Sequence[str]) -> pd.DataFrame:
     valid = scores[scores["split"] == "valid"].groupby([*group, *select], sort=False)["value"]
     means = valid.agg(mean="mean", runs="count", failed="size").dropna().reset_index()
     means["failed"] -= means["runs"]
-    means["mean"] *= -1
-    rates = [f"{axis} as a number" for axis in select]
-    means[rates] = means[select].apply(pd.to_numeric, errors="coerce").fillna(0)
-    best = means.sort_values(["failed", "mean", *rates], kind="stable").drop_duplicates(group)
+    order = ["failed", "mean", *select]
+    rising = [name != "mean" for name in order]
+    best = means.sort_values(order, ascending=rising, key=as_numbers, kind="stable")
+    best = best.drop_duplicates(group)
     return scores.merge(best[[*group, *select]])
+
+
+def as_numbers(labels: pd.Series) -> pd.Series:
+    """Labels as numbers; 0 for what is none."""
+    return pd.to_numeric(labels, errors="coerce").fillna(0)
 
 
 def test_scores(results: Results, measure: Measure) -> pd.DataFrame:

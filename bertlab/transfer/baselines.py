@@ -1,4 +1,4 @@
-"""What scores are compared with: the most frequent answer, a linear model of the same labels."""
+"""Baselines of scores: the most frequent answer, and a linear model of the same labels."""
 
 import dataclasses
 import hashlib

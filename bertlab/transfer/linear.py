@@ -1,11 +1,10 @@
-"""Linear models on n-grams, trained on a task's own labels: what these are worth without
-pretraining.
+"""Linear models on n-grams, trained on a task's own labels: a baseline without pretraining.
 
-    texts, pairs   a linear SVM on tf-idf of words and neighbouring words: of each text, and of the
-                   words that both texts of a pair have
-    choices        the same on the text with each choice, right or wrong; the highest score
-    numbers        ridge regression on the same features
-    tags           a linear SVM on the word, its prefixes, suffixes and form, and its neighbours
+texts, pairs   a linear SVM on tf-idf of words and neighbouring words: of each text, and of the
+               words that both texts of a pair have
+choices        the same on the text with each choice, right or wrong; the highest score
+numbers        ridge regression on the same features
+tags           a linear SVM on the word, its prefixes, suffixes and form, and its neighbours
 """
 
 from collections.abc import Callable, Sequence
