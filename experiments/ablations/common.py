@@ -86,7 +86,20 @@ class Setting:
             axes = product(*itertools.starmap(axis, axes.items()))
         own = {"rates": self.rates, "task_rates": self.task_rates}
         own |= {} if "downstream" in fields else {"downstream": self.downstream()}
-        return Study(axes=product(axes, seeds or axis("seed", self.seeds)), **own | fields)
+        return Study(axes=product(axes, seeds or self.seeds_and_draws()), **own | fields)
+
+    def seeds_and_draws(self) -> list[Point]:
+        """The seeds; with `draws`, of each so many fine-tunings with other seeds and other draws of
+        the labels: others for each seed, the same for all variants."""
+        if self.arguments["draws"] == 1:
+            return axis("seed", self.seeds)
+        points = []
+        for seed in self.seeds:
+            for n in range(1, self.arguments["draws"] + 1):
+                number = 10 * seed + n
+                draw = of_stage("finetune", {"seed": number, "task_data.seed": number})
+                points += product(axis("finetune.seed", {f"draw={n}": draw}), axis("seed", [seed]))
+        return points
 
     def steps(self, recipe: str) -> int:
         """Steps of pretraining: the arguments', the scale's or the study's, else the recipe's."""
@@ -209,6 +222,7 @@ ARGUMENTS: Mapping[str, Any] = {
     "scale": scales.SCALES,
     "corpus": "pydocs",
     "seeds": 5,
+    "draws": 1,
     "steps": 0,
     "tasks": "package+code_spans",
     "data": "",
@@ -227,8 +241,8 @@ def read_setting(
 ) -> Setting:
     """Reads a study's arguments: those of `ARGUMENTS`, and its own.
 
-    `scale`, `corpus`, `seeds`, `steps`, `tasks`, `data` and `task_steps` set how much is trained on
-    what. `body=paper` gives transformers the papers' body at tiny and mini (larger scales have it),
+    `scale`, `corpus`, `seeds`, `draws`, `steps`, `tasks`, `data` and `task_steps` set how much is
+    trained on what. `body=paper` gives transformers the papers' body at tiny and mini (larger scales have it),
     `dtype=bfloat16` computes in it. `select=on` selects each variant's pretraining rate, and is the
     default below scale base; `select=1/3+1` selects it from these multiples. `task_rates=3e-4+1e-3`
     fine-tunes at each rate, and `valid` selects one. `labels=100+1000+all` trains each task on so

@@ -4,18 +4,17 @@ pretraining and by what is done with the result.
 Devlin et al. 2019 (appendix C.1, figure 5) find that MLM learns more slowly than LTR and is above
 it almost at once; Peters et al. 2018 freeze what is pretrained, Radford et al. 2018 and Devlin et
 al. 2019 fine-tune it. Each task is learned in three ways: a linear probe on the last layer's frozen
-states, a biLSTM on them, and fine-tuning. The last checkpoint is used three times, with another
-seed of fine-tuning and another draw of the labelled examples, and `early=3` checkpoints on a
-logarithmic grid once; at these the rate has not yet fallen. The rates of the uses are fixed: the
-best of a pilot with the first seed.
+states, a biLSTM on them, and fine-tuning. Beside the last checkpoint there are `early=3` on a
+logarithmic grid, at which the rate has not yet fallen. The rates of the uses are fixed: the best of
+a pilot with the first seed.
 
 Expect: left to right ahead early and under a probe, masks ahead late and when fine-tuned.
 """
 
-from common import of_stage, read_setting
+from common import read_setting
 from scales import LAST_PIECE
 
-from bertlab.studies.axes import axis, product
+from bertlab.studies.axes import axis, chain, product
 from bertlab.studies.study import Claim, stage_keys
 from bertlab.train.hooks import kept_steps
 
@@ -33,34 +32,26 @@ USES = {
     # 3e-4: 85.2, 1e-3: 85.9, 3e-3: 85.7
     "tuned": {"recipe": "small", "optimizer.learning_rate": 1e-3},
 }
-DRAWS = 3
 FINDING = "MNLI 84.4 and 82.1 after 1,000,000 steps"
 CLAIMS = [Claim("MLM", "LTR", FINDING, "Devlin et al. 2019, figure 5", uses=("_tuned",))]
 PAIRS = [("MLM", "LTR"), ("MLM", "no pretraining"), ("LTR", "no pretraining")]
 
 
 def get_study(arguments=None):
-    setting = read_setting(
-        arguments, tasks="package+code_spans", labels="1000", early=3, uses="probe+bilstm+tuned"
-    )
+    uses = "+".join(USES)
+    setting = read_setting(arguments, draws=3, labels="1000", early=3, uses=uses)
     mlm = setting.recipe("bert", objectives="mlm")
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     early = kept_steps("log", setting.steps(mlm))[-1 - setting.arguments["early"] : -1]
-    none = {"no pretraining": {"train.steps": 0}}
     objectives = axis("objective", {"MLM": {}, "LTR": ltr})
+    none = axis("objective", {"no pretraining": {"train.steps": 0}})
     steps = axis("steps", {f"{step:,}": {"finetune.init_step": step} for step in early})
-    grids = []
-    for seed in setting.seeds:
-        draws = product(axis("finetune.seed", draws_of(seed)), axis("seed", [seed]))
-        grids += product(objectives + axis("objective", none), draws)
-        grids += product(objectives, steps, draws[:1])
     return setting.study(
         name="crossover",
         title="When one objective overtakes another",
         question="After how much pretraining, and in which use, is MLM above left to right?",
         config=mlm,
-        axes=grids,
-        seeds=[{}],  # in the axes
+        axes=chain(objectives, none, product(objectives, steps)),
         overrides={
             **setting.overrides,
             **setting.transformer,
@@ -81,13 +72,3 @@ def get_study(arguments=None):
         claims=CLAIMS,
         contrasts=PAIRS + [(f"MLM, {step:,}", f"LTR, {step:,}") for step in early],
     )
-
-
-def draws_of(seed):
-    """Seeds of fine-tuning and of the labelled examples: others for each seed of pretraining, the
-    same for all variants."""
-    numbers = {f"draw={n}": 10 * seed + n for n in range(1, DRAWS + 1)}
-    return {
-        label: of_stage("finetune", {"seed": number, "task_data.seed": number})
-        for label, number in numbers.items()
-    }
