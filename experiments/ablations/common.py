@@ -242,11 +242,11 @@ def read_setting(
     """Reads a study's arguments: those of `ARGUMENTS`, and its own.
 
     `scale`, `corpus`, `seeds`, `draws`, `steps`, `tasks`, `data` and `task_steps` set how much is
-    trained on what. `body=paper` gives transformers the papers' body at tiny and mini (larger scales have it),
-    `dtype=bfloat16` computes in it. `select=on` selects each variant's pretraining rate, and is the
-    default below scale base; `select=1/3+1` selects it from these multiples. `task_rates=3e-4+1e-3`
-    fine-tunes at each rate, and `valid` selects one. `labels=100+1000+all` trains each task on so
-    many examples. `use=study+probe` adds a linear probe to each task.
+    trained on what. `body=paper` gives transformers the papers' body at tiny and mini (larger
+    scales have it), `dtype=bfloat16` computes in it. `select=on` selects each variant's pretraining
+    rate, and is the default below scale base; `select=1/3+1` selects it from these multiples.
+    `task_rates=3e-4+1e-3` fine-tunes at each rate, and `valid` selects one. `labels=100+1000+all`
+    trains each task on so many examples. `use=study+probe` adds a linear probe to each task.
 
     Args:
         arguments: Text after the colon.
