@@ -74,12 +74,16 @@ def edges(results: Results) -> Iterator[str]:
 
 
 def cut(results: Results) -> Iterator[str]:
-    """Texts and words that did not fit into rows."""
-    runs = defaultdict(list)
+    """Texts and words that did not fit into rows: of each task and split, the run with the most."""
+    most = {}
     for record in results.records:
-        for line in cut_lines(record.get("cut", {})):
-            runs[line].append(record["run"])
-    yield from (f"In {_listing(names)}: {line}." for line, names in runs.items())
+        for split, tasks in record.get("cut", {}).items():
+            for task, counts in tasks.items():
+                share = counts["examples"] / counts["of_examples"] if counts["examples"] else 0.0
+                if share > most.get((task, split), (0.0,))[0]:
+                    most[task, split] = share, {split: {task: counts}}
+    for _, counts in most.values():
+        yield from (f"{line}; no run lost more." for line in cut_lines(counts))
 
 
 def other_items(results: Results) -> Iterator[str]:
