@@ -25,7 +25,6 @@ class TTest:
 
     Attributes:
         mean: Of the differences.
-        sd: Of the differences, ddof = 1.
         low, high: The 95 % interval; NaN if nothing varies, since no spread can be estimated.
         p: Two-sided, of no difference.
         pairs: Seeds with a score of both.
@@ -33,7 +32,6 @@ class TTest:
     """
 
     mean: float
-    sd: float
     low: float
     high: float
     p: float
@@ -57,14 +55,14 @@ def compare(first: pd.Series, second: pd.Series) -> TTest | None:
         return None
     ours, theirs = ours[seeds].to_numpy(), theirs[seeds].to_numpy()
     differences = ours - theirs
-    mean, sd = differences.mean(), differences.std(ddof=1)
+    mean = differences.mean()
     least = RESOLUTION * max(np.abs(ours).max(), np.abs(theirs).max())
     if np.ptp(differences) <= least:
         p = 2 / 2 ** len(seeds) if abs(mean) > least else 1.0
-        return TTest(mean, sd, math.nan, math.nan, p, len(seeds))
+        return TTest(mean, math.nan, math.nan, p, len(seeds))
     test = scipy.stats.ttest_rel(ours, theirs)
     interval = test.confidence_interval(0.95)
-    return TTest(mean, sd, interval.low, interval.high, test.pvalue, len(seeds))
+    return TTest(mean, interval.low, interval.high, test.pvalue, len(seeds))
 
 
 def compare_items(differences: Float[np.ndarray, "P N"]) -> TTest:
@@ -95,11 +93,11 @@ def compare_items(differences: Float[np.ndarray, "P N"]) -> TTest:
     variance = max(shares.sum(), shares.max())
     if variance <= 0:
         p = 1.0 if mean == 0 else 2 / 2**seeds
-        return TTest(mean, 0.0, math.nan, math.nan, p, seeds, items)
+        return TTest(mean, math.nan, math.nan, p, seeds, items)
     freedom = variance**2 / (shares**2 / [seeds - 1, items - 1, (seeds - 1) * (items - 1)]).sum()
     half = scipy.stats.t.ppf(0.975, freedom) * math.sqrt(variance)
     p = 2 * scipy.stats.t.sf(abs(mean) / math.sqrt(variance), freedom)
-    return TTest(mean, by_seed.std(ddof=1), mean - half, mean + half, p, seeds, items)
+    return TTest(mean, mean - half, mean + half, p, seeds, items)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
