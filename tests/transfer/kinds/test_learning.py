@@ -86,7 +86,7 @@ def test_a_kind_learns_a_planted_signal(kind):
     optimizer = optax.adam(0.1)
 
     def loss(params, batch, key):
-        metrics, _, _ = program.metrics(params, program.views(batch, key), key=key)
+        metrics, _ = program.metrics(params, program.views(batch, key), key=key)
         total, weight = metrics["task/loss"]
         return total / weight
 
@@ -150,11 +150,11 @@ def test_several_tasks_share_batches_and_each_trains_on_its_own_rows():
     (batch,) = Batches(rows, data(batch_size=12), 0).evaluation()
     assert batch["tokens"].shape == (12, 2 * SEQ_LEN)
     params = random_params(program, batch)
-    metrics, _, _ = quick_jit(program.metrics)(params, {"batch": batch})
+    metrics, _ = quick_jit(program.metrics)(params, {"batch": batch})
     for kind in kinds:
         (own,) = Batches(parts[kind][0].rows, data(batch_size=4), 0).evaluation()
         head = KINDS[kind].build_head(KINDS[kind].settings(), classes=2, texts=2)
         single = Program(program.body, {kind: head}, VOCABULARY)
         own_params = {"body": params["body"], f"heads_{kind}": params[f"heads_{kind}"]}
-        expected, _, _ = quick_jit(single.metrics)(own_params, {"batch": own})
+        expected, _ = quick_jit(single.metrics)(own_params, {"batch": own})
         np.testing.assert_allclose(metrics[f"{kind}/loss"], expected[f"{kind}/loss"], rtol=1e-4)
