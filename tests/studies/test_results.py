@@ -24,7 +24,6 @@ OLD_PAGES = {
         ("trec_1000", "No pretraining"): 68.2,
     },
     "elmo_layers_tiny_wikipedia": {("ud_1000", "baseline"): 69.4},
-    "objectives_demo": {("code_spans_probe", "LTR"): 57.8, ("package_probe", "MLM"): 27.5},
 }
 
 
