@@ -222,11 +222,11 @@ def rates_at_edges(results: Results, measure: Measure) -> dict[str, list[str]]:
     """Variant -> its selected rates that are the lowest or highest tried."""
     found = defaultdict(list)
     for search in [Search(**search) for search in results.study.get("searches", ())]:
-        losses, rates = {}, list(search.candidates.values())
+        losses = {}
         for name in search.candidates:
             scores_of = results.by_stage.get((name, "pretrain", ""), {}).get("scores", {})
             losses[name] = scores_of.get("valid", {}).get("loss", math.inf)
-        if (rate := search.selected(losses)) in (rates[0], rates[-1]):
+        if (rate := search.at_edge(losses)) is not None:
             for variant in {results.runs[name].variant for name in search.runs}:
                 found[variant].append(f"pretraining rate {rate:g}")
     selected = selected_scores(results, measure).drop_duplicates("variant").set_index("variant")
@@ -249,7 +249,7 @@ def compare(
         seeds = ours.index.intersection(theirs.index)
         if len(seeds) > 1:
             return statistics.compare_items((ours.loc[seeds] - theirs.loc[seeds]).to_numpy())
-    return statistics.compare(*(table[name].dropna() for name in pair))
+    return statistics.compare(*(table[name] for name in pair))
 
 
 def sentence_scores(results: Results, measure: Measure) -> dict[str, pd.DataFrame]:

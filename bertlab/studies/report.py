@@ -120,15 +120,18 @@ def score_table(results: Results) -> pd.DataFrame:
 
 def difference_table(differences: pd.DataFrame) -> pd.DataFrame:
     """A row a difference of `bertlab.studies.tables.differences`."""
-    frame = differences
-    published = frame["published"] + " (" + frame["source"] + ")"
+    published = differences["published"] + " (" + differences["source"] + ")"
     columns = {
-        "Difference": frame["task"] + ": " + frame["variant"] + " − " + frame["other"],
-        "mean (95 % interval)": frame["interval"],
-        "pairs": frame["seeds"],
-        "p (Holm)": [f"{p:.3f}" if p >= 0.001 else "< 0.001" for p in frame["p"]],
-        "published": published.where(frame["published"] != "", NONE),
-        "verdict": frame["verdict"],
+        "Difference": differences["task"]
+        + ": "
+        + differences["variant"]
+        + " − "
+        + differences["other"],
+        "mean (95 % interval)": differences["interval"],
+        "pairs": differences["seeds"],
+        "p (Holm)": [f"{p:.3f}" if p >= 0.001 else "< 0.001" for p in differences["p"]],
+        "published": published.where(differences["published"] != "", NONE),
+        "verdict": differences["verdict"],
     }
     return pd.DataFrame(columns)
 

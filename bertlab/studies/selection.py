@@ -56,10 +56,15 @@ class Search:
             return None
         return self.candidates[min(losses, key=lambda name: (losses[name], self.candidates[name]))]
 
-    def extended(self, losses: Mapping[str, float]) -> "Search":
-        """The search with one more rate beyond the best one, if that is the lowest or highest."""
+    def at_edge(self, losses: Mapping[str, float]) -> float | None:
+        """The selected rate, if it is the lowest or highest candidate."""
         rates, best = list(self.candidates.values()), self.selected(losses)
-        if best not in (rates[0], rates[-1]):
+        return best if best in (rates[0], rates[-1]) else None
+
+    def extended(self, losses: Mapping[str, float]) -> "Search":
+        """The search with one more rate beyond the best one, if that is at an edge."""
+        rates, best = list(self.candidates.values()), self.at_edge(losses)
+        if best is None:
             return self
         neighbour = rates[1] if best == rates[0] else rates[-2]
         beyond = float(f"{best**2 / neighbour:.3g}")

@@ -44,10 +44,12 @@ def sweep(study: Study, workdir: str | Path, launcher: Launcher | None = None) -
     for _ in range(2 if plan.searches else 0):  # the second time, rates beyond the edge of a grid
         check_trained(plan, plan.candidates, workdir)
         write_json(workdir / "study.json", study.describe(plan.runs, plan.searches))
-        # One that diverged is not tried again.
+        # One that diverged or failed is not tried again.
         ended = {name for search in plan.searches for name in search.losses(workdir)}
-        candidates = [run for run in plan.candidates if run.name not in ended]
-        failures = run_all(candidates, workdir, launcher)
+        candidates = [run for run in plan.candidates if run.name not in ended | failures.keys()]
+        if not candidates:
+            break
+        failures |= run_all(candidates, workdir, launcher)
         plan = make_plan(study, workdir)
     for search in plan.searches:
         losses = search.losses(workdir)
