@@ -1,9 +1,10 @@
 """JSON files that are never half-written, and the folder for what can be made again."""
 
+import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,3 +43,11 @@ def cache_directory(directory: str = "") -> Path:
     """`directory`; if that is "", $BERTLAB_CACHE or ~/.cache/bertlab."""
     name = directory or os.environ.get("BERTLAB_CACHE") or "~/.cache/bertlab"
     return Path(name).expanduser().absolute()
+
+
+def cached_json(folder: Path, content: str, compute: Callable[[], Any]) -> Any:
+    """The value of a function of `content`, from a file of the folder if it was computed before."""
+    path = folder / f"{hashlib.blake2b(content.encode(), digest_size=16).hexdigest()}.json"
+    if not path.exists():
+        write_json(path, compute())
+    return read_json(path)

@@ -4,7 +4,6 @@ Both code whole documents: their contexts do not end where a model's row does.
 """
 
 import gzip
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from bertlab.data.prepared import Prepared, Split
 from bertlab.data.splits import find_bounds, position
 from bertlab.errors import UserError
 from bertlab.evals.ngrams import KneserNey
-from bertlab.files import cache_directory, read_json, write_json
+from bertlab.files import cache_directory, cached_json
 
 VERSION = 1
 """Of the numbers: another one computes them again."""
@@ -32,9 +31,8 @@ def baselines(prepared: Prepared, data: ConfigDict, documents: Sequence[int]) ->
     gzip reads the test documents alone: its format has no place for the training text.
     """
     content = repr((VERSION, ORDER, MOST, prepared.fingerprint, documents))
-    name = f"{hashlib.blake2b(content.encode(), digest_size=16).hexdigest()}.json"
-    path = cache_directory(data.directory) / "baselines" / name
-    if not path.exists():
+
+    def compute():
         print(f"counting {ORDER}-grams of the training text", flush=True)
         train, test = prepared.split("train"), prepared.split("test")
         ends = train.token_bounds()[1:]
@@ -45,8 +43,9 @@ def baselines(prepared: Prepared, data: ConfigDict, documents: Sequence[int]) ->
         nats = ngrams.nats(np.concatenate(tokens), np.cumsum([len(ids) for ids in tokens]))
         text = b"".join(test_texts(data, test, documents))
         bits = 8 * len(gzip.compress(text, 9, mtime=0)) / len(text)
-        write_json(path, {"nats": nats.round(2).tolist(), "gzip": bits})
-    return read_json(path)
+        return {"nats": nats.round(2).tolist(), "gzip": bits}
+
+    return cached_json(cache_directory(data.directory) / "baselines", content, compute)
 
 
 def test_texts(data: ConfigDict, split: Split, documents: Sequence[int]) -> list[bytes]:

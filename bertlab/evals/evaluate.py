@@ -159,7 +159,7 @@ def held_out(prepared: Prepared, scorer: Scorer, kinds: Sequence[str], settings)
             truth = np.array([floors.log_probability(chain, of_text) for of_text in pieces])
         if settings.bytes:
             found |= code_lengths(scorer, texts, kinds, documents, settings.sentences, truth)
-            baseline = compared(prepared, model.config.data, np.unique(documents))
+            baseline = baseline_metrics(prepared, model.config.data, np.unique(documents))
             sums = found.get("by_document", {}) | baseline["by_document"]
             found |= {**baseline, "by_document": sums}
         else:
@@ -187,7 +187,9 @@ def find_prepared(data: ConfigDict, fingerprint: str) -> Prepared:
     )
 
 
-def compared(prepared: Prepared, data: ConfigDict, documents: Int[np.ndarray, "D"]) -> Metrics:
+def baseline_metrics(
+    prepared: Prepared, data: ConfigDict, documents: Int[np.ndarray, "D"]
+) -> Metrics:
     """Bits per byte of an n-gram model and of gzip on the same documents."""
     found, name = baselines(prepared, data, documents.tolist()), f"{ORDER}-gram"
     sizes, nats = prepared.split("test").bytes[documents].astype(float), np.array(found["nats"])

@@ -1,7 +1,6 @@
 """Baselines of scores: the most frequent answer, and a linear model of the same labels."""
 
 import dataclasses
-import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Mapping
@@ -9,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bertlab.files import cache_directory, read_json, write_json
+from bertlab.files import cache_directory, cached_json
 from bertlab.transfer.kinds import find_kind
 from bertlab.transfer.kinds.texts import OneClass
 from bertlab.transfer.scoring import Tasks, score_lines
@@ -79,12 +78,11 @@ def linear_of_task(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
         for split, of_split in data.examples.items()
     }
     text = repr((VERSION, task.kind, task.metrics, data.labels, examples))
-    digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    path = cache_directory() / "linear" / f"{digest}.json"
-    if not path.exists():
+
+    def compute():
         from bertlab.transfer.linear import linear_scores  # scikit-learn takes a second to import
 
         print(f"training a linear model on the labels of {task.name}", flush=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, linear_scores(task, data))
-    return read_json(path)
+        return linear_scores(task, data)
+
+    return cached_json(cache_directory() / "linear", text, compute)
