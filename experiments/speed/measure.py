@@ -114,7 +114,12 @@ def in_one_program(state, train_step, count: int):
 
     states = jax.tree.map(lambda leaf: jnp.stack([leaf] * count), state)
     step = jax.jit(jax.vmap(train_step.func, in_axes=(0, None, 0)), donate_argnums=0)
-    return states, functools.partial(step, seed=jnp.arange(count, dtype=jnp.int32))
+    seeds = jnp.arange(count, dtype=jnp.int32)
+
+    def step_all(states, batch):
+        return step(states, batch, seeds)
+
+    return states, step_all
 
 
 def made_up_text(folder: Path) -> Path:
