@@ -23,11 +23,14 @@ def add_arguments(parser):
 
 def run(arguments, overrides):
     """Runs or prints the study; exit status 1 if a run failed."""
+    import jax
+
     from bertlab.errors import UserError
     from bertlab.studies.study import load_study
 
     if overrides:
         raise UserError(f"{overrides[0]}: a study has no --config; set it in its file")
+    jax.config.update("jax_platforms", "cpu")  # of this process; GPUs are its runs'
     study = load_study(arguments.study)
     if arguments.dry_run:
         from bertlab.studies.dry_run import dry_run

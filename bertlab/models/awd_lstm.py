@@ -157,6 +157,6 @@ class AwdLstm(Body):
 
     def _embed(self, tokens: Int[Array, "L B"]) -> Float[Array, "L B D"]:
         """Rows of the table; `embedding_dropout` drops a word everywhere in the batch."""
-        embedded = lookup(self.token_embedding.astype(self.shape.dtype), tokens)
+        embedded = lookup(self.token_embedding, tokens).astype(self.shape.dtype)
         kept = self.word_dropout(jnp.ones(self.shape.vocab_size, embedded.dtype))
         return embedded * kept[tokens][..., None]

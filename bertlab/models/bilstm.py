@@ -166,7 +166,7 @@ class Bilstm(Body):
     def _embed(self, view: View) -> Float[Array, "B L D"]:
         if self.shape.token_encoder == "characters":
             return self.characters(view["characters"])
-        return lookup(self.token_embedding.astype(self.shape.dtype), view["tokens"])
+        return lookup(self.token_embedding, view["tokens"]).astype(self.shape.dtype)
 
     @nn.compact
     def _stack(self, embedded: Float[Array, "L B D"], view: View, side: str, carry: Carry):

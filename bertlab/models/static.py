@@ -47,7 +47,8 @@ class Static(Body):
 
     def encode(self, view: View, carry: Carry | None = None) -> tuple[Encoded, Carry]:
         """One layer, the same on every side: each state has seen its own token only."""
-        vectors = shard_batch(lookup(self.token_embedding.astype(self.shape.dtype), view["tokens"]))
+        vectors = shard_batch(lookup(self.token_embedding, view["tokens"]))
+        vectors = vectors.astype(self.shape.dtype)
         return Encoded(forward=(vectors,), backward=(vectors,), both=(vectors,)), {}
 
     def pool(

@@ -299,15 +299,15 @@ class Transformer(Body):
     def embed(self, view: View) -> Float[Array, "B L D"]:
         """The input of the first block: the summed embeddings, perhaps normed, after dropout."""
         shape = self.shape
-        x = lookup(self.token_embedding.astype(shape.dtype), view["tokens"])
+        x = lookup(self.token_embedding, view["tokens"]).astype(shape.dtype)
         if shape.position_encoding == "learned":
             positions = view["positions"] + shape.position_offset
-            x = x + lookup(self.position_embedding.astype(shape.dtype), positions)
+            x = x + lookup(self.position_embedding, positions).astype(x.dtype)
         if shape.position_encoding == "sinusoidal":
             x = x + sinusoids(view["positions"], shape.width).astype(x.dtype)
         if shape.segments:
             segments = view["segments"] if shape.segments > 1 else jnp.zeros_like(view["segments"])
-            x = x + lookup(self.segment_embedding.astype(shape.dtype), segments)
+            x = x + lookup(self.segment_embedding, segments).astype(x.dtype)
         if shape.embedding_norm:
             x = self.embedding_norm(x)
         return self.dropout(x)

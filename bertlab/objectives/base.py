@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bertlab.errors import UserError
 from bertlab.models.base import View
+from bertlab.models.layers import platform
 
 Metrics = Mapping[str, tuple[Array, Array]]
 """Metric name to (weighted sum, weight), float32 scalars that are divided once, after everything
@@ -154,7 +155,11 @@ def cross_entropy(
     # argmax and logsumexp would cost two more passes over [..., V]; one maximum serves both.
     top = jax.lax.stop_gradient(logits.max(axis=-1))
     log_normaliser = top + jnp.log(jnp.exp(logits - top[..., None]).sum(axis=-1))
-    label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    if platform() == "cpu":
+        label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    else:  # the gradient of a gather would be another pass over [..., V]
+        is_label = labels[..., None] == jnp.arange(logits.shape[-1])
+        label_logit = jnp.where(is_label, logits, 0).sum(axis=-1)
     right = (label_logit == top) / (logits == top[..., None]).sum(axis=-1)
     total = weights.sum()
     loss = ((log_normaliser - label_logit) * weights).sum()

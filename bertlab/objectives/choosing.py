@@ -148,7 +148,10 @@ def from_slots(positions: Slots, used: UsedSlots, length: int) -> Mask:
 
 def at_positions(x: Array, positions: Slots) -> Array:
     """The entries [B, P, ...] of x [B, L, ...] at some positions of each row."""
-    return jax.vmap(lambda row, at: row[at])(x, positions)
+    dtype = x.dtype
+    if dtype == jnp.bfloat16:  # their gradients are added up in float32, as those of `lookup`
+        x = x.astype(jnp.float32)
+    return jax.vmap(lambda row, at: row[at])(x, positions).astype(dtype)
 
 
 def put_at(tokens: Ids, positions: Slots, used: UsedSlots, values: Slots) -> Ids:

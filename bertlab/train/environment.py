@@ -11,7 +11,9 @@ from typing import Any
 
 import jax
 
-PACKAGES = ("bertlab", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers")
+from bertlab import __version__
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers")
 
 
 def describe_environment() -> dict[str, Any]:
@@ -24,7 +26,8 @@ def describe_environment() -> dict[str, Any]:
     has_git = shutil.which("git") is not None
     return {
         "python": platform.python_version(),
-        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "packages": {"bertlab": __version__}
+        | {name: importlib.metadata.version(name) for name in PACKAGES},
         "platform": platform.platform(),
         "cores": os.cpu_count(),
         "backend": jax.default_backend(),

@@ -224,6 +224,7 @@ ARGUMENTS: Mapping[str, Any] = {
     "seeds": 5,
     "draws": 1,
     "steps": 0,
+    "rows": 0,
     "tasks": "package+code_spans",
     "data": "",
     "task_steps": 0,
@@ -241,12 +242,13 @@ def read_setting(
 ) -> Setting:
     """Reads a study's arguments: those of `ARGUMENTS`, and its own.
 
-    `scale`, `corpus`, `seeds`, `draws`, `steps`, `tasks`, `data` and `task_steps` set how much is
-    trained on what. `body=paper` gives transformers the papers' body at tiny and mini (larger
-    scales have it), `dtype=bfloat16` computes in it. `select=on` selects each variant's pretraining
-    rate, and is the default below scale base; `select=1/3+1` selects it from these multiples.
-    `task_rates=3e-4+1e-3` fine-tunes at each rate, and `valid` selects one. `labels=100+1000+all`
-    trains each task on so many examples. `use=study+probe` adds a linear probe to each task.
+    `scale`, `corpus`, `seeds`, `draws`, `steps`, `rows` (of a batch), `tasks`, `data` and
+    `task_steps` set how much is trained on what. `body=paper` gives transformers the papers' body
+    at tiny and mini (larger scales have it), `dtype=bfloat16` computes in it. `select=on` selects
+    each variant's pretraining rate, and is the default below scale base; `select=1/3+1` selects it
+    from these multiples. `task_rates=3e-4+1e-3` fine-tunes at each rate, and `valid` selects one.
+    `labels=100+1000+all` trains each task on so many examples. `use=study+probe` adds a linear
+    probe to each task.
 
     Args:
         arguments: Text after the colon.
@@ -314,6 +316,8 @@ def _at_scale(values: Mapping[str, Any], paper: Mapping[str, Any]) -> tuple[dict
     pretraining |= {key: value for key, value in values_of_scale if value is not None}
     pretraining |= paper if scale == "paper" else {}
     adam, finetune = dict(scales.ADAM[scale]), dict(scales.FINETUNING[scale])
+    if values["rows"]:
+        pretraining["data.batch_size"] = values["rows"]
     if values["dtype"] != "float32":
         pretraining["model.dtype"] = values["dtype"]
     if steps := values["steps"]:  # a short trial evaluates and warms up once

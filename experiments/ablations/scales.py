@@ -18,7 +18,7 @@ KEYS = ("data.seq_len", "data.batch_size", "data.tokenizer.vocab_size", "train.s
 KEYS += ("train.eval_every", "train.log_every", "train.checkpoint_every")
 VALUES = {
     "tiny": (128, 32, 2048, 6000, 1000, 100, 2000),
-    "mini": (128, 32, None, 40_000, 2000, 500, 2000),
+    "mini": (128, 32, 8192, 40_000, 2000, 500, 2000),
     "small": (128, 128, 16_384, 100_000, 5000, 1000, 5000),
     "base": (128, 256, 30_522, 250_000, 10_000, 1000, 10_000),
     "paper": (None, None, None, None, 10_000, 1000, 10_000),

@@ -14,7 +14,7 @@ import numpy as np
 from workloads import WORKLOADS, replicas, tell
 
 STARTED = time.perf_counter()
-WORDS, DOCUMENTS, LENGTH = 60_000, 2000, 1000
+WORDS, DOCUMENTS, LENGTH = 60_000, 600, 1000
 """Of the text: different words, documents, and words of each."""
 PEAK = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}
 """Bfloat16 products a second, without sparsity, by the manufacturer."""

@@ -116,6 +116,18 @@ def test_far_relative_positions_share_buckets(both_sides, buckets):
     assert len(np.unique(found[150])) == buckets
 
 
+def recomputes_products(jaxpr) -> bool:
+    """Whether a jax.checkpoint in it has a matrix product."""
+    for equation in jaxpr.eqns:
+        inner = [part for part in equation.params.values() if hasattr(part, "eqns")]
+        inner += [part.jaxpr for part in equation.params.values() if hasattr(part, "jaxpr")]
+        if "remat" in equation.primitive.name and "dot_general" in str(equation):
+            return True
+        if any(map(recomputes_products, inner)):
+            return True
+    return False
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "family, changes",
@@ -133,7 +145,7 @@ def test_loops_and_recomputation_change_nothing(family, changes):
             return program.metrics(params, views, key=jax.random.key(5))[0]["mlm/loss"][0]
 
         traced = quick_jit(jax.value_and_grad(loss)).trace(params)
-        assert ("remat" in str(traced.jaxpr)) == ("remat" in settings)
+        assert recomputes_products(traced.jaxpr) == ("remat" in settings)
         return traced.lower().compile()(params)
 
     expected_loss, expected = loss_and_gradients()
@@ -167,7 +179,8 @@ def test_with_dots_a_layer_keeps_its_products_but_not_its_activations():
     # Queries, keys and values; attention's output; up and down.
     products = 3 * width + width + hidden + width
     assert kept("dots") - kept("full") == 4 * layers * batch * length * products
-    assert kept("none") > 2 * kept("dots")
+    # Without, also the inputs of sums, norms and activation, but nothing in float32 between these.
+    assert kept("dots") < kept("none") < 2 * kept("dots")
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt"])

@@ -1,4 +1,4 @@
-"""A step's randomness, and gradients of parts of a batch."""
+"""A step's randomness, its sums of 16-bit numbers, and gradients of parts of a batch."""
 
 import jax
 import numpy as np
@@ -7,7 +7,7 @@ import pytest
 from bertlab.train.optimizers import build_optimizer
 from bertlab.train.sharding import build_mesh, put_batch
 from bertlab.train.state import build_gradients, build_step, init_state
-from tests.train.runs import make
+from tests.train.runs import RECIPES, make
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +29,21 @@ def test_each_step_draws_other_masks_and_the_same_one_the_same(experiment):
             return float(step(state, put_batch(mesh, batch))[1]["mlm/loss"][0])
 
     assert loss(0) == loss(0) != loss(1)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_nothing_is_added_to_the_same_places_in_16_bits(name, tmp_path):
+    """GPUs are a hundred times slower at it than in float32."""
+    experiment = make(name, tmp_path, model__dtype="bfloat16")
+    program, phase = experiment.program, experiment.phases[0]
+    batch, weights = phase.batches(0), dict.fromkeys(program.objectives, 1.0)
+    params = jax.eval_shape(program.init, jax.random.key(0), batch)
+    views = program.views(batch, jax.random.key(1), np.float32(0))
+    carry, gradients = program.initial_carry(phase.rows), build_gradients(program, 1, "")
+    step = jax.make_jaxpr(gradients)(params, views, carry, jax.random.key(0), weights)
+    sums = [line for line in str(step).splitlines() if "scatter-add" in line]
+    assert sums
+    assert not [line for line in sums if "bf16[" in line.partition("scatter-add")[0]]
 
 
 def test_parts_with_unequal_numbers_of_masks_add_up_to_the_batch(experiment):

@@ -8,20 +8,21 @@ from pathlib import Path
 
 import numpy as np
 
-from bertlab.errors import UserError
 from bertlab.studies.launchers import Job
 
 
 class Local:
     """A pool of `jobs` processes, among which cores and GPUs are shared out.
 
-    A single one has all of them. Output goes to log.txt in the run's directory.
+    A single one has all of them. If there are fewer GPUs than jobs, some share one and its memory,
+    as suits small models. Output goes to log.txt in the run's directory.
     """
 
     def __init__(self, jobs: int):
         self.jobs, gpus = jobs, cuda_devices()
-        if gpus and len(gpus) < jobs:
-            raise UserError(f"--jobs={jobs}: there are {len(gpus)} GPUs; give at most as many jobs")
+        self._sharing = -(-jobs // len(gpus)) if gpus else 1
+        if self._sharing > 1:
+            gpus = (gpus * self._sharing)[:jobs]
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         self._cores, self._gpus = split(cores, jobs), split(gpus, jobs)
         self._slots: list[subprocess.Popen | None] = [None] * jobs
@@ -32,6 +33,8 @@ class Local:
         environment, cores = dict(os.environ), self._cores[slot]
         if self._gpus[slot]:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus[slot])
+        if self._sharing > 1:
+            environment.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 / self._sharing:.3f}")
         with open(directory / "log.txt", "ab") as log:
             # Its own session: Ctrl-C reaches the sweep alone, which asks its runs to save.
             process = subprocess.Popen(
