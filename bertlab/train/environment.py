@@ -1,5 +1,6 @@
 """What a run's environment.json says of the software and hardware."""
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -11,9 +12,7 @@ from typing import Any
 
 import jax
 
-from bertlab import __version__
-
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers")
+PACKAGES = ("bertlab", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers")
 
 
 def describe_environment() -> dict[str, Any]:
@@ -23,11 +22,14 @@ def describe_environment() -> dict[str, Any]:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]
         return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
+    packages = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # not installed by pip
+            packages[name] = importlib.metadata.version(name)
     has_git = shutil.which("git") is not None
     return {
         "python": platform.python_version(),
-        "packages": {"bertlab": __version__}
-        | {name: importlib.metadata.version(name) for name in PACKAGES},
+        "packages": packages,
         "platform": platform.platform(),
         "cores": os.cpu_count(),
         "backend": jax.default_backend(),
