@@ -5,8 +5,9 @@ Devlin et al. 2019 (appendix C.1, figure 5) find that MLM learns more slowly tha
 it almost at once; Peters et al. 2018 freeze what is pretrained, Radford et al. 2018 and Devlin et
 al. 2019 fine-tune it. Each task is learned in three ways: a linear probe on the last layer's frozen
 states, a biLSTM on them, and fine-tuning. Beside the last checkpoint there are `early=3` on a
-logarithmic grid, at which the rate has not yet fallen. The rates of the uses are fixed: the best of
-a pilot with the first seed.
+logarithmic grid, at which the rate has not yet fallen. `objectives=mlm+mlm15+nsp+ltr+bilm` adds
+others, the first of which is compared with each. The rates of the uses are fixed: the best of a
+pilot with the first seed.
 
 Expect: left to right ahead early and under a probe, masks ahead late and when fine-tuned.
 """
@@ -34,18 +35,24 @@ USES = {
 }
 FINDING = "MNLI 84.4 and 82.1 after 1,000,000 steps"
 CLAIMS = [Claim("MLM", "LTR", FINDING, "Devlin et al. 2019, figure 5", uses=("_tuned",))]
-PAIRS = [("MLM", "LTR"), ("MLM", "no pretraining"), ("LTR", "no pretraining")]
 
 
 def get_study(arguments=None):
     uses = "+".join(USES)
-    setting = read_setting(arguments, draws=3, labels="1000", early=3, uses=uses)
+    setting = read_setting(
+        arguments, draws=3, labels="1000", early=3, uses=uses, objectives="mlm+ltr"
+    )
     mlm = setting.recipe("bert", objectives="mlm")
-    ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     early = kept_steps("log", setting.steps(mlm))[-1 - setting.arguments["early"] : -1]
-    objectives = axis("objective", {"MLM": {}, "LTR": ltr})
-    none = axis("objective", {"no pretraining": {"train.steps": 0}})
+    known = objectives_of(setting)
+    chosen = [known[name] for name in setting.arguments["objectives"].split("+")]
+    objectives, names = axis("objective", dict(chosen)), [name for name, _ in chosen]
+    none = axis("objective", {"no pretraining": setting.transformer | {"train.steps": 0}})
     steps = axis("steps", {f"{step:,}": {"finetune.init_step": step} for step in early})
+    pairs = [(names[0], name) for name in names[1:]]
+    contrasts = pairs + [(name, "no pretraining") for name in names]
+    for step in early:
+        contrasts += [(f"{first}, {step:,}", f"{other}, {step:,}") for first, other in pairs]
     return setting.study(
         name="crossover",
         title="When one objective overtakes another",
@@ -54,7 +61,6 @@ def get_study(arguments=None):
         axes=chain(objectives, none, product(objectives, steps)),
         overrides={
             **setting.overrides,
-            **setting.transformer,
             **LAST_PIECE,
             "data.format": "segment_pair",
             "train.keep": "log",
@@ -70,5 +76,24 @@ def get_study(arguments=None):
             for use in setting.arguments["uses"].split("+")
         },
         claims=CLAIMS,
-        contrasts=PAIRS + [(f"MLM, {step:,}", f"LTR, {step:,}") for step in early],
+        contrasts=contrasts,
     )
+
+
+def objectives_of(setting):
+    """What the argument `objectives` can name: the names in the study, and overrides."""
+
+    def on_bert(objectives, **changes):
+        recipe = setting.recipe("bert", objectives=objectives, **changes)
+        return {**setting.transformer, "config": recipe}
+
+    return {
+        "mlm": ("MLM", on_bert("mlm")),
+        "mlm15": ("MLM, 15 %", on_bert("mlm", mask_rate=0.15)),
+        "mlm40": ("MLM, 40 %", on_bert("mlm", mask_rate=0.4)),
+        "nsp": ("MLM + NSP", on_bert("mlm+nsp")),
+        "diffusion": ("diffusion", on_bert("diffusion")),
+        "masked_next_token": ("masked next token", on_bert("masked_next_token")),
+        "ltr": ("LTR", on_bert("ltr") | {"model.direction": "left-to-right"}),
+        "bilm": ("biLM (ELMo)", {"config": setting.recipe("elmo", objectives="bilm")}),
+    }

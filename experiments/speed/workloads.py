@@ -40,6 +40,10 @@ WORKLOADS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         RECIPE.format("bert", "base", "mlm"),
         {**BERT, **GPU, **rows(32, 512), "model.dropout": 0.1},
     ),
+    "gpu bert-base 512, unrolled": (
+        RECIPE.format("bert", "base", "mlm"),
+        {**BERT, **GPU, **rows(32, 512), "model.scan_layers": False},
+    ),
     "gpu bert-base 128": (RECIPE.format("bert", "base", "mlm"), {**BERT, **GPU, **rows(128, 128)}),
     "gpu bert-large 512": (
         RECIPE.format("bert", "large", "mlm"),
@@ -79,6 +83,7 @@ SUITES = {
         "gpu bert-mini 128",
         "gpu bert-base 512",
         "gpu bert-base 512" + RIVAL,
+        "gpu bert-base 512, unrolled",
         "gpu gpt2 1024",
         "gpu bert-large 512",
         "gpu bert-large 512" + RIVAL,
