@@ -31,6 +31,24 @@ def test_each_step_draws_other_masks_and_the_same_one_the_same(experiment):
     assert loss(0) == loss(0) != loss(1)
 
 
+def test_a_weight_falls_linearly_to_its_final_value(tmp_path):
+    def gradient_norm(number, **changes):
+        changes = {f"objectives__nsp__{key}": value for key, value in changes.items()}
+        experiment = make("bert", tmp_path, model__dropout=0.0, **changes)
+        config, (phase,) = experiment.config, experiment.phases
+        mesh = build_mesh(config.mesh)
+        optimizer = build_optimizer(config.optimizer, 12, experiment.program, experiment.example)
+        state = init_state(experiment.program, optimizer, mesh, 0, experiment.example)
+        state = state.replace(step=jax.device_put(np.int32(number), state.step.sharding))
+        step = build_step(config, phase, optimizer, mesh, state)
+        with jax.set_mesh(mesh):
+            return float(step(state, put_batch(mesh, phase.batches(0)))[1]["gradient_norm"][0])
+
+    halfway = gradient_norm(6, weight=2.0, final_weight=0.0)
+    assert halfway == pytest.approx(gradient_norm(6, weight=1.0), rel=1e-5)
+    assert halfway != pytest.approx(gradient_norm(6, weight=2.0), rel=1e-2)
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_nothing_is_added_to_the_same_places_in_16_bits(name, tmp_path):
     """GPUs are a hundred times slower at it than in float32."""
