@@ -26,9 +26,9 @@ def json_line(value: Any) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replaces a JSON file in one move."""
+    """Replaces a JSON file in one move; several processes may write the same."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     text = json.dumps(finite(value), allow_nan=False, ensure_ascii=False, indent=2)
     temporary.write_text(f"{text}\n", encoding="utf-8")
     os.replace(temporary, path)

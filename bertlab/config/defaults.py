@@ -232,7 +232,7 @@ DEFAULTS = dict(
         micro_batches=1,
         log_every=50,  # steps between log lines
         eval_every=200,  # steps between evaluations on valid; 0: only at the end
-        eval_batches=20,  # batches per evaluation
+        eval_batches=20,  # batches per evaluation, also of valid and test at the end
         checkpoint_every=200,  # steps between checkpoints; 0: only at the end
         keep_checkpoints=2,  # how many of the latest checkpoints stay; 0: all
         # steps whose checkpoints are written and stay too: log (10, 20, 50, 100, ... and the last),

@@ -141,6 +141,14 @@ class TransformerShape(Shape):
         scale = (2 * self.layers) ** -0.5 if self.scaled_residual_init else 1.0
         return dataclasses.replace(self, init_stddev=self.init_stddev * scale).initializer
 
+    def dense(self, features: int, axes: tuple, initializer, name: str | None = None) -> Dense:
+        """A dense layer with the body's biases and dtype."""
+        return Dense(features, axes, initializer, self.use_bias, self.dtype, name=name)
+
+    def norm_layer(self, name: str | None = None) -> Norm:
+        """A norm of the body's kind."""
+        return Norm(self.epsilon, self.norm, self.use_bias, name=name)
+
     @property
     def outside_positions(self):
         """The class of a position encoding from outside (see `positions`), or None."""
@@ -232,8 +240,8 @@ class Block(nn.Module):
         if local_sight is not None:
             sight = jax.tree.map(lambda a, b: jnp.where(is_local, a, b), local_sight, sight)
         attention = Attention(shape, name="attention")
-        attention_norm = self._norm("attention_norm")
-        feed_forward_norm = self._norm("feed_forward_norm")
+        attention_norm = shape.norm_layer(name="attention_norm")
+        feed_forward_norm = shape.norm_layer(name="feed_forward_norm")
         dropout = Dropout(shape.dropout)
         if shape.norm_placement == "pre":
             normed = attention_norm(x)
@@ -246,24 +254,15 @@ class Block(nn.Module):
         x = shard_batch(x)
         return x, x
 
-    def _norm(self, name: str) -> Norm:
-        return Norm(self.shape.epsilon, self.shape.norm, self.shape.use_bias, name=name)
-
     def _feed_forward(self, x: Float[Array, "N D"]) -> Float[Array, "N D"]:
         """Two dense layers with an activation between them, gated or not."""
         shape = self.shape
-        up = (shape.hidden, ("embed", "hidden"), shape.initializer, shape.use_bias, shape.dtype)
-        down = (
-            shape.width,
-            ("hidden", "embed"),
-            shape.residual_initializer,
-            shape.use_bias,
-            shape.dtype,
-        )
-        hidden = ACTIVATIONS[shape.activation](Dense(*up, name="up")(x))
+        up = shape.hidden, ("embed", "hidden"), shape.initializer
+        hidden = ACTIVATIONS[shape.activation](shape.dense(*up, name="up")(x))
         if shape.gated:
-            hidden = hidden * Dense(*up, name="gate")(x)
-        return Dense(*down, name="down")(hidden)
+            hidden = hidden * shape.dense(*up, name="gate")(x)
+        down = shape.width, ("hidden", "embed"), shape.residual_initializer
+        return shape.dense(*down, name="down")(hidden)
 
 
 class Transformer(Body):
@@ -280,10 +279,9 @@ class Transformer(Body):
         if shape.segments:
             self.segment_embedding = self._table("segment_embedding", None, shape.segments)
         if shape.embedding_norm:
-            self.embedding_norm = Norm(shape.epsilon, shape.norm, shape.use_bias)
+            self.embedding_norm = shape.norm_layer()
         self.dropout = Dropout(shape.dropout)
-        dense = (("embed", None), shape.initializer, shape.use_bias, shape.dtype)
-        self.pooler = Dense(shape.width, *dense)
+        self.pooler = shape.dense(shape.width, ("embed", None), shape.initializer)
         self.output = OutputLayer(shape, shape.initializer)
 
     def _table(self, name: str, axis: str | None, rows: int) -> Float[Array, "rows D"]:
@@ -341,7 +339,7 @@ class Transformer(Body):
         _, outputs = blocks(x, layer, (sight, local_sight, positions))
         layers = [x, *outputs]
         if shape.final_norm:
-            final_norm = Norm(shape.epsilon, shape.norm, shape.use_bias, name="final_norm")
+            final_norm = shape.norm_layer("final_norm")
             layers[-1] = final_norm(layers[-1])
         return tuple(layer.reshape(size) for layer in layers)
 

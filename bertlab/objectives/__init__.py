@@ -1,7 +1,7 @@
 """Objectives by name. A name of the form `module:Class` is imported from outside the package."""
 
 import dataclasses
-import importlib
+import pkgutil
 
 from bertlab.errors import UserError
 from bertlab.objectives.activation import (
@@ -76,13 +76,12 @@ def find(name: str) -> type[Objective]:
     """The class of a registry name or of `module:Class`."""
     if name in REGISTRY:
         return REGISTRY[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    if ":" not in name:
         choices = ", ".join([*REGISTRY, *SEVERAL])
         raise UserError(
             f"objective '{name}' is unknown; choose from {choices}, or your own as module:Class"
         )
-    found = getattr(importlib.import_module(module), attribute)
+    found = pkgutil.resolve_name(name)
     # Without a decorator of its own a subclass has its base's settings.
     if not issubclass(found, Objective) or "__dataclass_fields__" not in vars(found):
         raise UserError(

@@ -67,7 +67,10 @@ class MaskedLanguageModel(Objective):
     def __post_init__(self):
         restrict(self, unit="token whole_word span", predict="chosen all")
         if not 0 < max(self.rate, self.final_rate) <= 1:
-            raise UserError(f"rate={self.rate} must be above 0 and at most 1")
+            raise UserError(
+                f"rate={self.rate}, final_rate={self.final_rate}: the larger must be above 0 and at"
+                " most 1"
+            )
         if (share := self.mask_share + self.random_share) > 1:
             raise UserError(f"mask_share + random_share={share} must be at most 1")
         if not self.exact and self.unit != "token":
@@ -109,8 +112,8 @@ class MaskedLanguageModel(Objective):
 
         positions, used = choosing.in_slots(chosen, slots)
         labels = at_positions(tokens, positions)
-        slot_fields = {"positions": positions, "labels": labels, "weights": used}
-        view = {**batch, **{f"masked_{name}": value for name, value in slot_fields.items()}}
+        slots_of = {"masked_positions": positions, "masked_labels": labels, "masked_weights": used}
+        view = {**batch, **slots_of}
         if self.unit == "span":
             edges = choosing.span_edges(chosen)
             left, right = (jnp.where(used, at_positions(edge, positions), 0) for edge in edges)

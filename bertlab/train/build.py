@@ -19,7 +19,7 @@ from bertlab.models.lora import Lora
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives.program import Program
 from bertlab.train.checkpoint import load_params
-from bertlab.train.checks import check_config
+from bertlab.train.checks import check_config, check_devices
 from bertlab.train.loop import Experiment
 from bertlab.train.phases import Phase, phase_configs, steps_within, weights_of
 from bertlab.train.run_directory import RunDirectory
@@ -30,6 +30,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     """Prepares the corpus of a config if it is not prepared, and composes the run."""
     config = started_from(config)
     check_config(config)
+    check_devices(config)
     prepared = prepare(config.data)
     program = build_program(config, vocabulary_of(prepared.tokenizer, prepared.counts))
     shape = program.body.shape

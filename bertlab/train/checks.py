@@ -52,7 +52,11 @@ def check_rows(config: ConfigDict) -> None:
             f"config.data.seq_len={data.seq_len} is more than config.model.max_positions="
             f"{shape.max_positions}"
         )
-    mesh = build_mesh(config.mesh).shape
+
+
+def check_devices(config: ConfigDict) -> None:
+    """That this machine's devices make the mesh, and that it divides the batch."""
+    data, mesh = config.data, build_mesh(config.mesh).shape
     parts = mesh["data"] * mesh["fsdp"] * config.train.micro_batches
     if data.batch_size % parts or data.batch_size % jax.process_count():
         raise UserError(

@@ -42,7 +42,12 @@ def open_writers(
 
         known = run.read("wandb")  # a resumed run goes on with it
         client = wandb.init(
-            dir=run.path, name=run.path.name, id=known, resume="allow", config=config
+            dir=run.path,
+            name=run.path.name,
+            id=known,
+            resume="allow",
+            reinit=True,  # a study's worker trains several runs, one after the other
+            config=config,
         )
         run.write("wandb", client.id)
         writers.append(lambda line: client.log(numbers(line), step=line["step"]))

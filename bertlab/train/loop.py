@@ -75,7 +75,7 @@ def fit(
     train_step: Callable,
     batches: Iterable,
     steps: int,
-    hooks: Sequence[hooks.Hook],
+    step_hooks: Sequence[hooks.Hook],
     stop: StopSignal,
 ) -> TrainState:
     """Runs `train_step`, (state, batch) -> (state, sums), from `state.step` to `steps`.
@@ -85,7 +85,7 @@ def fit(
     """
     for step, batch in zip(range(int(state.step), steps), batches):
         state, sums = train_step(state, batch)
-        for hook in hooks:
+        for hook in step_hooks:
             state = hook(step + 1, state, sums) or state
         if stop.requested(step + 1):
             break
@@ -104,7 +104,7 @@ def run(
     steps = config.train.steps
     with directory.lock(), StopSignal() as stop, contextlib.ExitStack() as closing:
         # 1. The directory describes the run before anything is compiled.
-        if directory.steps() or directory.read("result"):  # else it has trained nothing
+        if directory.steps() or directory.read("result"):  # else it may get another config
             directory.require_config(config)
             directory.require_data(experiment.data_hash)
         if (result := directory.read("result")) is not None:
@@ -129,12 +129,12 @@ def run(
         def save(state):
             checkpoint.save(checkpoints, state, dataclasses.asdict(totals))
 
-        traced, first = directory.path / "profile", (latest or 0) + 3
-        every = [
+        profile, first = directory.path / "profile", (latest or 0) + 3
+        step_hooks = [
             log,
             hooks.evaluation_hook(functools.partial(evaluate, "valid"), log, experiment),
             hooks.checkpoint_hook(save, log, config.train.checkpoint_every, steps, kept),
-            *hooks.profile_hooks(traced, first, config.profile, steps),
+            *hooks.profile_hooks(profile, first, config.profile, steps),
         ]
 
         # 4. Train, phase by phase; the log weighs the losses by the phase's objectives.
@@ -143,7 +143,7 @@ def run(
             evaluate("valid", 0, state)
         for phase in [phase for phase in experiment.phases if phase.end > (latest or 0)]:
             log.begin_phase(phase)
-            state = train_phase(config, phase, optimizer, mesh, state, every, stop)
+            state = train_phase(config, phase, optimizer, mesh, state, step_hooks, stop)
             if int(state.step) < phase.end:
                 with log.paused():
                     save(state)
@@ -199,8 +199,7 @@ def build_evaluation(experiment: Experiment, mesh, log: hooks.Log) -> Callable:
     def eval_step(params, batch, index, carry):
         """Corruption depends on the batch's index alone."""
         views = program.views(batch, jax.random.fold_in(jax.random.key(0), index))
-        sums, carry = program.metrics(params, views, carry)
-        return sums, carry
+        return program.metrics(params, views, carry)
 
     def evaluate(split: str, step: int, state: TrainState) -> dict[str, float]:
         params = evaluation_params(state.opt_state, state.params)
@@ -223,7 +222,7 @@ def build_evaluation(experiment: Experiment, mesh, log: hooks.Log) -> Callable:
     return evaluate
 
 
-def train_phase(config: ConfigDict, phase: Phase, optimizer, mesh, state, every, stop):
+def train_phase(config: ConfigDict, phase: Phase, optimizer, mesh, state, step_hooks, stop):
     """The state at the end of a phase, or after the step in which a signal came."""
     step = int(state.step)
     if step == phase.begin:
@@ -231,4 +230,4 @@ def train_phase(config: ConfigDict, phase: Phase, optimizer, mesh, state, every,
     train_step = build_step(config, phase, optimizer, mesh, state)
     batches = prefetch(phase.batches, step, functools.partial(put_batch, mesh))
     with jax.set_mesh(mesh), contextlib.closing(batches):
-        return fit(state, train_step, batches, phase.end, every, stop)
+        return fit(state, train_step, batches, phase.end, step_hooks, stop)

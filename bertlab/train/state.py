@@ -120,15 +120,16 @@ def build_gradients(program: Program, micro_batches: int, frozen: str) -> Callab
         frozen: Pattern of names of parameters without gradients ("": none).
     """
 
-    def loss(params, views, carry, key, weights, whole=None):
-        """`whole`: metrics of all micro-batches, whose weights divide the losses."""
+    def loss(params, views, carry, key, weights, batch_metrics=None):
+        """`batch_metrics`: of all micro-batches; their weights divide each part's losses, so that
+        the parts' gradients add up."""
         trained = jax.tree.map_with_path(functools.partial(frozen_or_not, frozen), params)
         metrics, carry = program.metrics(trained, views, carry, key)
         total = 0.0
         for name, weight in weights.items():
             loss_sum, denominator = metrics[f"{name}/loss"]
-            if whole is not None:
-                denominator = whole[f"{name}/loss"][1]
+            if batch_metrics is not None:
+                denominator = batch_metrics[f"{name}/loss"][1]
             total = total + weight * loss_sum / jnp.where(denominator > 0, denominator, 1.0)
         return total, (metrics, carry)
 
@@ -137,11 +138,11 @@ def build_gradients(program: Program, micro_batches: int, frozen: str) -> Callab
     def accumulated(params, views, carry, key, weights):
         parts, carries = jax.tree.map(lambda x: split_rows(x, micro_batches), (views, carry))
         # The weights of the losses depend on the views alone: the compiler drops the forward pass.
-        whole = jax.lax.map(lambda part: only_weights(program.metrics(params, part)[0]), parts)
-        whole = jax.tree.map(lambda x: x.sum(0), whole)
+        of_parts = jax.lax.map(lambda part: only_weights(program.metrics(params, part)[0]), parts)
+        batch_metrics = jax.tree.map(lambda x: x.sum(0), of_parts)
 
         def add(total, inputs):
-            grads, others = once(params, *inputs, weights, whole)
+            grads, others = once(params, *inputs, weights, batch_metrics)
             return jax.tree.map(jnp.add, total, grads), others
 
         zeros = jax.tree.map(jnp.zeros_like, params)

@@ -71,6 +71,8 @@ def supervise(commands: Mapping[str, Sequence], file: Path, seconds: float, limi
     end, step_tokens = time.monotonic() + seconds, {}
     for number, (name, command) in enumerate(commands.items()):
         left = end - time.monotonic()
+        if left <= 0:
+            break
         # Twice an equal share: most need less, and the first ones are the most wanted.
         record = follow(name, command, min(limit, left, 2 * left / (len(commands) - number)))
         if AUTOTUNING_OFF in os.environ.get("XLA_FLAGS", ""):

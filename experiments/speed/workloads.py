@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 RIVAL = ", PyTorch"
-"""Ends the name of transformers' model on the rows of the workload before it."""
+"""Ends the name of transformers' model on a workload's rows, which runs after it."""
 
 RECIPE = "experiments/pretrain/{}.py:size={},objectives={}"
 # The text is random words, so every vocabulary is one of words.
