@@ -1,5 +1,6 @@
 """Every study of experiments/ablations passes a dry run at every scale."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,13 @@ def test_a_demo_passes_a_dry_run(name, tmp_path):
 @pytest.mark.parametrize("name", [name for name in STUDIES if name != "floors"])
 def test_a_study_passes_a_dry_run_at_larger_scales(name, scale, tmp_path):
     assert plan(name, scale, tmp_path)["runs"]
+
+
+def test_a_plan_asks_for_no_devices(tmp_path):
+    """It is made where there may be none; each run finds its own."""
+    study = load_study(f"{FOLDER}/objectives.py:seeds=1")
+    study = dataclasses.replace(study, overrides={**study.overrides, "mesh.fsdp": 64})
+    assert dry_run(study, tmp_path / "study")["runs"]
 
 
 def test_systems_are_equal_in_what_they_are_said_to_be_equal_in():
