@@ -35,7 +35,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     shape = program.body.shape
     if getattr(shape, "attention", "") == "auto":
         rule = attention_rule(shape, row_length(config.data), jax.default_backend())
-        print("attention: {}, because {}".format(*rule), flush=True)
+        print("attention: {} ({})".format(*rule), flush=True)
     process = (jax.process_index(), jax.process_count())
     evaluations = {
         split: Batches(prepared, config.data, split, *process).evaluation(config.train.eval_batches)
