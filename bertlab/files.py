@@ -1,4 +1,4 @@
-"""JSON files that are never half-written, and the folder for what can be made again."""
+"""JSON files that are never half-written, and the folder for what can be recomputed."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ def json_line(value: Any) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replaces a JSON file in one move."""
+    """Replaces a JSON file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp")
     text = json.dumps(finite(value), allow_nan=False, ensure_ascii=False, indent=2)
