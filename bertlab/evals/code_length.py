@@ -103,7 +103,7 @@ class Scorer:
         if not self.has_mask:
             reasons.append("the tokenizer has no [MASK]")
         raise UserError(
-            f"this model gives no score of the kind {kind or 'that any objective has'}"
+            f"this model has no score of the kind {kind or 'that any objective gives'}"
             f" ({'; '.join(reasons)}); it has {', '.join(self.kinds) or 'none'}"
         )
 

@@ -79,8 +79,8 @@ def encode_all(model, texts: Sequence[str]) -> list[Text]:
 
 
 def by_chain_rule(number: int, text: Text, side: str, frame: tuple[int, int]) -> Question:
-    """Asks for all pieces and the special tokens of a frame, with `frame` numbers before and after
-    them, except the one without a neighbour before it (backward: after it)."""
+    """Asks for all pieces and the special tokens around them (`frame`: how many before and after),
+    except the one without a neighbour before it (backward: after it)."""
     length, (before, after) = len(text.tokens), frame
     asked = np.union1d(text.pieces, [*range(before), *range(length - after, length)]).astype(int)
     return Question(number, asked[asked != (0 if side == "forward" else length - 1)])
@@ -89,8 +89,8 @@ def by_chain_rule(number: int, text: Text, side: str, frame: tuple[int, int]) ->
 def one_by_one(
     number: int, text: Text, first: int, continues: Sequence[bool] | None
 ) -> Iterator[Question]:
-    """Ask for each piece from position `first` on, hidden alone, or with the later pieces of its word
-    (`continues`: by id, whether a piece continues a word)."""
+    """Ask for each piece from position `first` on, hidden alone, or with the later pieces of its
+    word (`continues`: by id, whether a piece continues a word)."""
     end = 0
     for index in reversed(range(len(text.pieces))):
         position, following = int(text.pieces[index]), text.pieces[index + 1 : index + 2]

@@ -55,7 +55,7 @@ REGISTRY: dict[str, type[Objective]] = {
 }
 
 SEVERAL = {"bilm": {"ltr": 0.5, "rtl": 0.5}}
-"""Names of several objectives, with their weights: ELMo's loss is the mean of its directions."""
+"""Names for several objectives, with their weights: ELMo's loss is the mean of both directions."""
 
 CONFIG_FIELDS = ("weight", "final_weight", "implementation")
 """Fields of an entry of `config.objectives` that are not settings of its class."""
@@ -83,7 +83,7 @@ def find(name: str) -> type[Objective]:
             f"objective '{name}' is unknown; choose from {choices}, or your own as module:Class"
         )
     found = getattr(importlib.import_module(module), attribute)
-    # Without a decorator of its own a subclass has its base's settings.
+    # Without a decorator of its own, a subclass has its base's settings.
     if not issubclass(found, Objective) or "__dataclass_fields__" not in vars(found):
         raise UserError(
             f"objective '{name}' must be a subclass of Objective with its own"

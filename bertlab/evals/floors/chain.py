@@ -68,8 +68,8 @@ def log_probability(chain: Chain, tokens: Int[np.ndarray, "T"]) -> float:
 
 
 class Order(NamedTuple):
-    """Rows as chains: their positions in the chain's order, and the step before each: HOLD, MOVE (to
-    the chain's next word) or START (of a document)."""
+    """Rows as chains: their positions in the chain's order, and the step before each: HOLD, MOVE
+    (to the chain's next word) or START (of a document)."""
 
     positions: Int[np.ndarray, "R L"]
     steps: Int[np.ndarray, "R L"]
