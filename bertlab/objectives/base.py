@@ -103,7 +103,7 @@ class Objective:
     shares: ClassVar[str | None] = None
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
-        """What the model is shown. Called on the whole batch, so micro-batches share one corruption.
+        """What the model is shown. Called on the whole batch, so micro-batches share it.
 
         Args:
             batch: As `bertlab.data.batches` makes it.
