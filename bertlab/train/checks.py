@@ -67,7 +67,7 @@ def check_objective(config: ConfigDict, name: str, objective: Objective) -> None
     sides = sides_of(model.family, model_direction(model))
     if objective.reads not in sides and not follows:
         raise UserError(
-            f"objective {name} reads {objective.reads} states, but config.model.direction="
+            f"objective {name} reads {objective.reads} states, and config.model.direction="
             f"{model_direction(model)!r} gives {' and '.join(sides)}"
         )
     makes = {*FORMATS[data.format].makes} - {*NEGATIVES.values()} | {label_field(data)}

@@ -115,7 +115,7 @@ def relations_of(data) -> dict[str, float]:
     name, settings = data.format, data.get(data.format)
     shortest, longest = data.synthetic.sentence_words
     if name in ("stream", "cooccurrence"):
-        raise NoFloor(f"rows of config.data.format={name} continue or are not text")
+        raise NoFloor(f"rows of config.data.format={name} continue or are no text")
     if data.pack_length:
         raise NoFloor("a row holds several texts; set config.data.pack_length=0")
     if name == "full_sentences" and settings.attend_across_documents:

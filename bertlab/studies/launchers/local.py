@@ -1,4 +1,4 @@
-"""Runs as processes of this machine, each with its own share of the cores and of the GPUs."""
+"""Runs as processes on this machine, each with its own share of the cores and GPUs."""
 
 import os
 import shutil
@@ -14,8 +14,8 @@ from bertlab.studies.launchers import Job
 class Local:
     """A pool of `jobs` processes, among which cores and GPUs are shared out.
 
-    A single one has all of them. If there are fewer GPUs than jobs, some share one and its memory,
-    as suits small models. Output goes to log.txt in the run's directory.
+    A single one gets all of them. If there are fewer GPUs than jobs, some share a GPU and its
+    memory, which suits small models. Output goes to log.txt in the run's directory.
     """
 
     def __init__(self, jobs: int):
