@@ -9,7 +9,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent
 SOURCES = (
     ("config/defaults.py", "DEFAULTS", ""),
-    ("transfer/finetune.py", "TRANSFER", "transfer."),  # of a fine-tuning
+    ("transfer/finetune.py", "TRANSFER", "transfer."),  # in a fine-tuning
     ("transfer/tasks/base.py", "TASK_DATA", "task_data."),
 )
 """(File, the name of its dict of defaults, the prefix of its keys in a config)."""

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 DEFAULTS = dict(
-    seed=0,  # of initial values, masks and dropout
+    seed=0,  # seed of initial values, masks and dropout
     data=dict(
         # pydocs, text:GLOB, files:GLOB (a document per file), splits:FOLDER (published files of
         # train, valid and test), tfds:NAME or synthetic

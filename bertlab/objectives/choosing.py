@@ -97,8 +97,8 @@ def choose_spans(
     the last span is cut there.
 
     A span begins at the unchosen word of lowest priority. `lengths` at its first piece is its
-    number of words; it ends earlier at a position that is no candidate, and may run into an earlier
-    span. A candidate right after a position that is no candidate begins a word.
+    number of words; it ends earlier at a position that is not a candidate, and may run into an
+    earlier span. A candidate right after a position that is not a candidate begins a word.
     """
     starts |= candidates & jnp.pad(~candidates, ((0, 0), (1, 0)))[:, :-1]
     words = jnp.cumsum(starts, axis=1)
