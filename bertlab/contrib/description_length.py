@@ -44,7 +44,7 @@ CHOICES = (1e-3, 1e-2, 1e-1, 1.0)
 """Values of C, the inverse of the L2 penalty: the variance of the weights' Gaussian prior."""
 
 STEPS, RATE, WORDS, DRAWS = 1000, 0.03, 1000, 32
-"""The variational fit: steps of Adam, words per step, a rate that falls to 0 by a cosine, and
+"""The variational fit: steps of Adam, the rate, which falls to 0 by a cosine, words per step, and
 draws of the weights for the labels' bits."""
 
 Fit = Callable[[np.ndarray, np.ndarray], Callable[[np.ndarray], np.ndarray]]

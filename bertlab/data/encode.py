@@ -17,8 +17,8 @@ from bertlab.data.documents import Document
 from bertlab.data.splits import SPLITS, Bounds
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 
-# Size of the chunks sent to a process, and up to how many of them no process is started:
-# that takes seconds.
+# Characters per chunk, and the most chunks that are encoded without starting processes, which
+# takes seconds.
 CHUNK_CHARACTERS, FEW_CHUNKS = 1 << 18, 8
 
 _tokenizer: Tokenizer | None = None  # in a worker process

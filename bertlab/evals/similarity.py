@@ -157,7 +157,7 @@ def answer_questions(
     whose four words are among them (`answered`); the shares of right answers, also of semantic and
     of syntactic questions (sections that begin with "gram").
 
-    By the rules of word2vec's compute-accuracy.c: words are equal if their capitalised forms are;
+    By the rules of word2vec's compute-accuracy.c: words are equal if their upper-case forms are;
     of several such words the first, the most frequent, stands for a question's word, and the others
     may still be answers.
     """

@@ -18,7 +18,7 @@ class PrefixLanguageModel(Objective):
     """Prefix LM: −Σ_{t ≥ m} log p(x_t | x_0 … x_{t−1}), where a document's positions all see its
     first m tokens.
 
-    For each document of n tokens in a row a share is drawn uniformly between `min_share` and
+    For each document of n tokens in a row, a share is drawn uniformly between `min_share` and
     `max_share`, and m = min(⌊share · n⌋, n − 1), so at least the last token is predicted. Later
     tokens see the prefix and everything to their left. The state at t predicts the token at t + 1.
 

@@ -51,7 +51,7 @@ def sized(
         overrides: Dotted config name -> value.
         size: A width -> the keys that set it. Parameters are at most quadratic in it.
         target: Number of parameters.
-        start: A width that the model can have; so must its double and its triple be.
+        start: A width that the model can have; it must allow its double and triple too.
     """
     widths = np.array([start, 2 * start, 3 * start])
     excess = [parameters(recipe, {**overrides, **size(int(w))}) - target for w in widths]
