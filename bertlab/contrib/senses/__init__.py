@@ -3,7 +3,7 @@
 Raganato: NAME.data.xml has sentences of <wf> (a word) and <instance> (a word with a sense), with
 lemma and part of speech; NAME.gold.key.txt has one instance per line: its id and senses. First
 senses are from WordNet's `index.sense` (senseidx(5WN)): a key, an offset, a number, a count.
-CoarseWSD-20 (Loureiro et al. 2021): one folder per word; SPLIT.data.txt has its number from 0, a tab,
+CoarseWSD-20 (Loureiro et al. 2021): a folder per word; SPLIT.data.txt has its number from 0, a tab,
 the sentence; SPLIT.gold.txt a class per line; classes_map.txt {"0": "apple_inc", ...}.
 """
 
