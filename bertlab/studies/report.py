@@ -186,7 +186,7 @@ def provenance_table(results: Results) -> pd.DataFrame:
     values = pd.DataFrame(environments).dropna(axis="columns", how="all")
     rows = [[name, ", ".join(values[name].dropna().unique())] for name in values]
     if results.study.get("read_only"):
-        status = "read-only: today's version reads other batches, so no sweep can resume"
+        status = "read-only: today's version reads other batches, so no sweep goes on"
         rows.append(["status", status])
     return pd.DataFrame(rows, columns=["What", "Value"])
 
