@@ -1,4 +1,4 @@
-"""A mistake of the user."""
+"""Errors caused by the user's input."""
 
 
 class UserError(Exception):

@@ -1,4 +1,4 @@
-"""JSON files that are never half-written, and the folder for what can be made again."""
+"""JSON files that are never half-written, and the folder for what can be recomputed."""
 
 import hashlib
 import json

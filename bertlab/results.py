@@ -17,12 +17,12 @@ NUMBERS = ("value", "parameters", "step", *COSTS, "transfer_flops", "transfer_se
 
 
 def load(path: str | Path) -> pd.DataFrame:
-    """The scores: one row a number.
+    """The scores: one row per number.
 
-    Columns: `run`, `variant` (labels but the seeds' and the selected axes'), one of labels for each
+    Columns: `run`, `variant` (all labels but the seeds' and the selected axes'), one for each
     axis, `stage` ("pretrain", "evaluate", "finetune"; "most_frequent": what always giving the most
-    frequent answer scores; "linear": a linear model of the same labels), `task` (of an evaluation
-    the file that was scored, "" for the held out text), `split`, `metric`, `value`; what the run's
+    frequent answer scores; "linear": a linear model of the same labels), `task` (for an evaluation
+    the file that was scored, "" for the held-out text), `split`, `metric`, `value`; what the run's
     pretraining cost: `parameters`, `step`, `tokens`, `supervised` (predicted positions), `flops`,
     `seconds`; what adapting and fine-tuning cost: `transfer_flops`, `transfer_seconds` (NaN for a
     pretraining); and `data_hash` of the stage's batches. Unfinished stages have no rows.
@@ -32,7 +32,7 @@ def load(path: str | Path) -> pd.DataFrame:
 
 @functools.lru_cache(maxsize=2)
 def scores(results: Results) -> pd.DataFrame:
-    """As `load`; nobody may change it."""
+    """As `load`; shared, so do not modify it."""
     rows = []
     for run in results.runs.values():
         labels, costs = run_labels(results, run), results.pretraining_costs(run)
@@ -50,7 +50,7 @@ def scores(results: Results) -> pd.DataFrame:
 
 
 def run_labels(results: Results, run: RunSpec) -> dict[str, str]:
-    """The columns that say which run it is."""
+    """The columns that identify a run."""
     labels = {axis: run.labels.get(axis, "") for axis in results.study["axes"]}
     return {"run": run.name, "variant": run.variant, **labels}
 
@@ -58,8 +58,8 @@ def run_labels(results: Results, run: RunSpec) -> dict[str, str]:
 def _measured(results: Results, run: RunSpec) -> Iterator[tuple[str, str, str, Record, dict]]:
     """(stage, task, split, record, metrics) of a run's finished stages.
 
-    Held-out losses of a pretraining are its last step's: a run that goes on from an earlier one, or
-    from random values, has none.
+    Held-out losses of a pretraining are its last step's: a run that continues from an earlier
+    one, or from random values, has none.
     """
     record, step = results.stage(run, "pretrain"), results.first_step(run)
     if record and (step is None or step == record["step"] != 0):
@@ -76,7 +76,7 @@ def _measured(results: Results, run: RunSpec) -> Iterator[tuple[str, str, str, R
 
 
 def _transfer_costs(results: Results, run: RunSpec, record: Record) -> dict[str, float]:
-    """FLOPs and seconds of an adaptation and its fine-tuning; of an average, its members'."""
+    """FLOPs and seconds of an adaptation and its fine-tuning; for an average, its members'."""
     if record["stage"] == "pretrain":
         return {}
     members = [results.runs[name] for name in run.averages or [run.name]]
@@ -86,7 +86,7 @@ def _transfer_costs(results: Results, run: RunSpec, record: Record) -> dict[str,
 
 
 def curves(path: str | Path | Results) -> pd.DataFrame:
-    """The curves: one row a number of metrics.jsonl.
+    """The curves: one row per number of metrics.jsonl.
 
     Columns: `run`, `variant`, the axes, `trained_in` (the run whose stage it is: a shared one is
     listed under each run that uses it), `stage`, `task`, `split`, `step`, `tokens`, `supervised`,
@@ -106,7 +106,7 @@ def curves(path: str | Path | Results) -> pd.DataFrame:
 
 
 def examples(path: str | Path) -> pd.DataFrame:
-    """Which items each fine-tuning answered correctly; empty for studies published without.
+    """Which items each fine-tuning answered correctly; empty for studies published without them.
 
     An item is an example, or a word of a tagged sentence. Columns: `run`, `variant`, `task`,
     `split`, `items_hash` (equal if two runs answered the same items), `item`, `correct`.

@@ -1,4 +1,4 @@
-"""Go on pretraining on a task's text, without its labels (ULMFiT's second stage).
+"""Continue pretraining on a task's text, without its labels (ULMFiT's second stage).
 
 bertlab adapt --run=runs/awd --task=trec --recipe=ulmfit --config.task_data.directory=trec \\
     --workdir=runs/awd/adapt/trec

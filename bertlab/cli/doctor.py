@@ -1,4 +1,4 @@
-"""Look for what may make a study's or a run's numbers mislead.
+"""Look for anything that may make the numbers of a study or a run misleading.
 
 bertlab doctor runs/table5
 """
@@ -6,11 +6,11 @@ bertlab doctor runs/table5
 
 def add_arguments(parser):
     """The command's own arguments."""
-    parser.add_argument("directory", help="of a sweep, of a run, or of a published study")
+    parser.add_argument("directory", help="a sweep, a run or a published study")
 
 
 def run(arguments, overrides):
-    """Prints a line a finding."""
+    """Prints one line per finding."""
     from bertlab.studies.doctor import examine
     from bertlab.studies.records import read
 

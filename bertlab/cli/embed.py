@@ -1,9 +1,9 @@
-"""Write the vectors of texts: the states of each token, or one vector a text.
+"""Write the vectors of texts: the states of each token, or one vector per text.
 
 bertlab embed --run=runs/bert --text=lines.txt --out=lines.npz
 bertlab embed --run=runs/bert --text=lines.txt --out=lines.csv --layers=-1 --pooling=mean
 
-FILE.npz has an array a line, named by its number from 0: [layers, tokens, width], or [layers,
+FILE.npz has one array per line, named by its number from 0: [layers, tokens, width], or [layers,
 width] with pooling. FILE.csv is a table: text, layer, position and token, d0, d1, ...
 """
 
@@ -17,13 +17,13 @@ POOLINGS = ("mean", "max", "first", "last")
 def add_arguments(parser):
     """The command's own arguments."""
     parser.add_argument("--run", required=True, help="directory of a run or an import")
-    parser.add_argument("--step", type=int, help="of a checkpoint (default: the last one)")
-    parser.add_argument("--text", required=True, type=Path, help="UTF-8 file, a text a line")
+    parser.add_argument("--step", type=int, help="the checkpoint's step (default: the last one)")
+    parser.add_argument("--text", required=True, type=Path, help="UTF-8 file, one text per line")
     parser.add_argument("--out", required=True, type=Path, help="FILE.npz or FILE.csv")
     layers = "all, or numbers such as 0,-1"
     parser.add_argument("--layers", default="all", type=layer_numbers, help=layers)
-    parser.add_argument("--pooling", choices=POOLINGS, help="a vector a text")
-    parser.add_argument("--pretokenized", action="store_true", help="a state a word between spaces")
+    parser.add_argument("--pooling", choices=POOLINGS, help="one vector per text")
+    parser.add_argument("--pretokenized", action="store_true", help="words are split at spaces")
 
 
 def run(arguments, overrides):
@@ -56,7 +56,7 @@ def layer_numbers(text: str) -> str | list[int]:
 
 
 def write_table(path: Path, found, layers) -> None:
-    """A row a text and layer, or a token and layer."""
+    """One row per text and layer, or per token and layer."""
     import numpy as np
     import pandas as pd
 

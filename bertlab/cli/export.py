@@ -10,7 +10,7 @@ def add_arguments(parser):
     parser.add_argument("run", help="a run or an imported directory")
     parser.add_argument("--to", required=True, dest="kind", metavar="FORMAT", help=formats)
     parser.add_argument("target", help="a new directory; for word vectors, a new file")
-    parser.add_argument("--step", type=int, help="of the checkpoint; default: the last")
+    parser.add_argument("--step", type=int, help="the checkpoint's step; default: the last")
 
 
 def run(arguments, overrides):

@@ -1,4 +1,4 @@
-"""Make a run directory of a published model: for finetune, init_from, embed and export.
+"""Turn a published model into a run directory, for finetune, init_from, embed and export.
 
 bertlab import --from=huggingface bert-base-uncased/ --workdir=runs/bert_base
 """

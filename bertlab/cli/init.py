@@ -1,4 +1,4 @@
-"""Start a project of your own in a new folder: a config, an objective, a task, a study and tests.
+"""Start your own project in a new folder: a config, an objective, a task, a study and tests.
 
 bertlab init my_project
 """

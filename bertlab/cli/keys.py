@@ -9,10 +9,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent
 SOURCES = (
     ("config/defaults.py", "DEFAULTS", ""),
-    ("transfer/finetune.py", "TRANSFER", "transfer."),  # of a fine-tuning
+    ("transfer/finetune.py", "TRANSFER", "transfer."),  # in a fine-tuning
     ("transfer/tasks/base.py", "TASK_DATA", "task_data."),
 )
-"""(File, the dict of defaults in it, where it stands in a config)."""
+"""(File, the name of its dict of defaults, the prefix of its keys in a config)."""
 
 
 def add_arguments(parser):
@@ -21,7 +21,7 @@ def add_arguments(parser):
 
 
 def run(arguments, overrides):
-    """Prints a line a key."""
+    """Prints one line per key."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as in `bertlab keys | head`
     for name, default, meaning in read_keys():
@@ -41,7 +41,7 @@ def read_keys() -> list[tuple[str, str, str]]:
 
 
 def read_dict(source: str) -> list[tuple[str, str, str]]:
-    """The keys of `NAME = dict(...)` with a key a line and comments above or beside it."""
+    """The keys of `NAME = dict(...)` with one key per line and comments above or next to it."""
     found, groups, above = [], [], []
     for line in source.splitlines()[1:-1]:
         code, _, comment = line.strip().partition("  # ")

@@ -1,4 +1,4 @@
-"""The command `bertlab`: one module of this folder a command.
+"""The command `bertlab`: one module of this folder per command.
 
 A command's module has a docstring, `add_arguments(parser)` and `run(arguments, overrides)`, where
 `overrides` are the `--config.KEY=VALUE` of the command line. Only the module of the command that
@@ -20,22 +20,22 @@ COMMANDS = {
     "prepare": "tokenise a config's corpus, or print what is prepared",
     "train": "pretrain a model from a config; the same command resumes",
     "finetune": "train a pretrained model on a task",
-    "adapt": "go on pretraining on the text of a task",
+    "adapt": "continue pretraining on the text of a task",
     "evaluate": "score text, minimal pairs or word vectors with a trained model",
     "embed": "write the vectors of texts",
     "sample": "continue a prompt",
     "sweep": "train all runs of a study",
     "report": "write the page of a study",
     "doctor": "look for mistakes in a run or a study",
-    "import": "make a run of a published model",
+    "import": "turn a published model into a run",
     "export": "write a run's model for another library",
 }
 MODULES = {"import": "import_"}
-"""Where a module's name is not the command's, which is a word of Python."""
+"""Modules whose name differs from the command's, which is a Python keyword."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; returns its exit status: 2 after a mistake of the user."""
+    """Runs a command; returns its exit status: 2 after a user's mistake."""
     argv = list(sys.argv[1:] if argv is None else argv)
     overview = argparse.ArgumentParser(
         "bertlab",
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def prepare_process() -> None:
-    """An objective in the working directory can be imported; JAX keeps what it compiles."""
+    """Makes objectives in the working directory importable; JAX caches what it compiles."""
     sys.path.append(os.getcwd())
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_directory() / "compiled"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")

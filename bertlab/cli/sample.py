@@ -7,18 +7,18 @@ bertlab sample --run=runs/gpt --prompt="The function" --number=3 --temperature=0
 def add_arguments(parser):
     """The command's own arguments."""
     parser.add_argument("--run", required=True, help="directory of a run or an import")
-    parser.add_argument("--step", type=int, help="of a checkpoint (default: the last one)")
+    parser.add_argument("--step", type=int, help="the checkpoint's step (default: the last one)")
     parser.add_argument("--number", type=int, default=1, help="how many texts (default 1)")
-    parser.add_argument("--length", type=int, default=32, help="pieces of a text (default 32)")
+    parser.add_argument("--length", type=int, default=32, help="pieces per text (default 32)")
     parser.add_argument("--kind", help="left-to-right or any-order (default: the first allowed)")
-    parser.add_argument("--steps", type=int, help="of any-order (default: one a piece)")
+    parser.add_argument("--steps", type=int, help="steps of any-order (default: one per piece)")
     parser.add_argument("--prompt", default="", help="what the texts begin with")
-    parser.add_argument("--temperature", type=float, default=1.0, help="0: the likeliest piece")
-    parser.add_argument("--seed", type=int, default=0, help="of the draws (default 0)")
+    parser.add_argument("--temperature", type=float, default=1.0, help="0: the most likely piece")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the draws (default 0)")
 
 
 def run(arguments, overrides):
-    """Prints a text a line."""
+    """Prints one text per line."""
     from bertlab.evals.sample import sample
     from bertlab.transfer.load import load
 

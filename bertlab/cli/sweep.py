@@ -16,9 +16,9 @@ def add_arguments(parser):
     parser.add_argument(
         "--launcher_options",
         default="",
-        help="NAME=VALUE,NAME=VALUE: of submitit's jobs (slurm), or of ray.remote",
+        help="NAME=VALUE,NAME=VALUE: options of submitit's jobs (slurm) or of ray.remote",
     )
-    parser.add_argument("--dry_run", action="store_true", help="check it, and print runs and cost")
+    parser.add_argument("--dry_run", action="store_true", help="check it, print its runs and cost")
 
 
 def run(arguments, overrides):
@@ -30,7 +30,7 @@ def run(arguments, overrides):
 
     if overrides:
         raise UserError(f"{overrides[0]}: a study has no --config; set it in its file")
-    jax.config.update("jax_platforms", "cpu")  # of this process; GPUs are its runs'
+    jax.config.update("jax_platforms", "cpu")  # in this process: GPUs are for the runs
     study = load_study(arguments.study)
     if arguments.dry_run:
         from bertlab.studies.dry_run import dry_run
@@ -47,9 +47,9 @@ def run(arguments, overrides):
 
 
 def parse_options(text: str) -> dict:
-    """ "timeout_min=60,slurm_partition=gpu" -> names to values; numbers and lists are read.
+    """ "timeout_min=60,slurm_partition=gpu" -> names to values; numbers and lists are parsed.
 
-    A value extends to the next ",NAME=", so it may have commas.
+    A value extends to the next ",NAME=", so it may contain commas.
     """
     options = {}
     for item in filter(None, re.split(r",(?=\w+=)", text)):

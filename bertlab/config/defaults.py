@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 DEFAULTS = dict(
-    seed=0,  # of initial values, masks and dropout
+    seed=0,  # seed of initial values, masks and dropout
     data=dict(
         # pydocs, text:GLOB, files:GLOB (a document per file), splits:FOLDER (published files of
         # train, valid and test), tfds:NAME or synthetic
@@ -20,12 +20,12 @@ DEFAULTS = dict(
         format="segment_pair",
         seq_len=128,  # tokens per row
         batch_size=32,  # rows per batch
-        # seed of the order of documents, apart from `seed`: a study's seeds can read the same
-        # tokens
+        # seed of the order of documents, separate from `seed`: all seeds of a study can read
+        # the same tokens
         seed=0,
-        # readings of a document after which its random choices repeat (BERT: 10); 0: never
+        # times a document is read before its random choices repeat (BERT: 10); 0: never
         dupe_factor=0,
-        # train on so many tokens of the text, in whole documents, again and again; 0: all
+        # train on only this many tokens of the text, in whole documents, repeatedly; 0: all
         unique_tokens=0,
         directory="",  # directory of prepared corpora; empty: $BERTLAB_CACHE or ~/.cache/bertlab
         workers=0,  # processes for preparation; 0: one per core
@@ -33,7 +33,7 @@ DEFAULTS = dict(
         valid_fraction=0.05,
         test_fraction=0.05,  # share of documents held out as test
         pack_length=0,  # tokens of a packed row: several rows without their padding; 0: off
-        pack_examples=8,  # most rows in a packed row
+        pack_examples=8,  # rows in a packed row, at most
         # lengths such as (32, 64): each batch has rows of similar length, cut to one of these or
         # seq_len
         buckets=(),
@@ -81,7 +81,7 @@ DEFAULTS = dict(
         cooccurrence=dict(
             window=15,  # words on each side that count as context (GloVe)
         ),
-        characters=False,  # also the characters of each word; needs tokenizer.kind=words
+        characters=False,  # the characters of each word too; needs tokenizer.kind=words
         tfds=dict(
             split="train",  # split of the TFDS dataset
             field="text",  # field of the TFDS dataset that contains the text
@@ -104,7 +104,7 @@ DEFAULTS = dict(
         size="tiny",  # a size of the family (bertlab/models/presets.py)
         # bidirectional, left-to-right, right-to-left: what a token may see
         direction=placeholder(str),
-        dtype="float32",  # float32 or bfloat16, of the computation; parameters are float32
+        dtype="float32",  # float32 or bfloat16, for the computation; parameters are float32
         # none, dots, full: what the backward pass recomputes: nothing, all except matrix products,
         # or each layer
         remat="none",
@@ -118,9 +118,9 @@ DEFAULTS = dict(
         heads=placeholder(int),  # number of attention heads
         hidden=placeholder(int),  # width of the feed-forward layer or the LSTM cell
         max_positions=placeholder(int),  # rows of the position table
-        dropout=placeholder(float),  # dropout; for awd_lstm, of the output
+        dropout=placeholder(float),  # dropout rate; for awd_lstm, that of the output
         # --- transformers
-        # initial values from a normal cut at two deviations (BERT) or a full one
+        # initial values from a normal, truncated at two deviations (BERT) or full
         truncated_init=placeholder(bool),
         # smaller initial values of the residual branches' outputs (GPT-2)
         scaled_residual_init=placeholder(bool),
@@ -141,7 +141,7 @@ DEFAULTS = dict(
         use_bias=placeholder(bool),  # biases in dense layers and norms
         # learned, sinusoidal, rotary, relative, none or module:Class: positions
         position_encoding=placeholder(str),
-        position_buckets=placeholder(int),  # of a module:Class that has them
+        position_buckets=placeholder(int),  # for a module:Class that has them
         position_offset=placeholder(int),  # first row of the position table in use (RoBERTa: 2)
         rotary_base=placeholder(float),  # base of the rotary angles
         rotary_base_local=placeholder(float),  # base of the rotary angles in local layers
@@ -192,8 +192,8 @@ DEFAULTS = dict(
         b1=0.9,  # Adam's β1
         b2=0.999,  # Adam's β2
         epsilon=1e-06,  # Adam's ε
-        # none, moments, rate: of Adam's moments: none (BERT), moments (Adam's paper) or in the rate
-        # (GPT)
+        # none, moments, rate: Adam's bias correction: none (BERT), of the moments (Adam's paper)
+        # or in the rate (GPT)
         bias_correction="none",
         weight_decay=0.01,  # weight decay
         coupled_decay=False,  # decay in the gradient (L2) instead of the update
@@ -209,8 +209,8 @@ DEFAULTS = dict(
         average_again=0,
         layer_decay=1.0,  # a layer group's rate over the one above (ULMFiT: 1/2.6, FitLaM: 0.3)
         group_rates="",  # instead of layer_decay, a factor for each group: "0.1667,0.3333,1,0.5"
-        # all, head, last, gradual, chain: what is trained when; last: head and top layer, gradual:
-        # ULMFiT, chain: chain-thaw
+        # all, head, last, gradual, chain: what is trained when; last: head and top layer; gradual:
+        # ULMFiT; chain: chain-thaw
         thaw="all",
         thaw_steps=0,  # gradual, chain: updates per stage until everything is trained
         thaw_stages=0,  # gradual, chain: number of stages; 0: one per group
@@ -225,7 +225,7 @@ DEFAULTS = dict(
     ),
     train=dict(
         steps=1000,  # number of updates
-        tokens=0,  # instead of `steps`: train on so many tokens, without padding; 0: off
+        tokens=0,  # instead of `steps`: train on this many tokens, without padding; 0: off
         # curriculum, such as "0.9 data.seq_len=128; 0.1 data.seq_len=512" (bertlab/train/phases.py)
         phases="",
         # micro-batches per update (gradient accumulation); each draws its own dropout
@@ -234,17 +234,17 @@ DEFAULTS = dict(
         eval_every=200,  # steps between evaluations on valid; 0: only at the end
         eval_batches=20,  # batches per evaluation, also of valid and test at the end
         checkpoint_every=200,  # steps between checkpoints; 0: only at the end
-        keep_checkpoints=2,  # how many of the latest checkpoints stay; 0: all
-        # steps whose checkpoints are written and stay too: log (10, 20, 50, 100, ... and the last),
+        keep_checkpoints=2,  # how many of the latest checkpoints to keep; 0: all
+        # steps whose checkpoints are also written and kept: log (10, 20, 50, 100, ... and the last)
         # or steps such as 100,1000,4000
         keep="",
     ),
     evaluate=dict(
         sentences=64,  # test sentences to score in bits per byte after training; 0: none
-        # bytes of whole test documents to score in their place, beside n-grams and gzip, such as
-        # 1_000_000; `sentences` of their rows are then scored by kinds that take many passes
+        # bytes of whole test documents to score instead, along with n-grams and gzip, such as
+        # 1_000_000; kinds that take many passes then score `sentences` of their rows
         bytes=0,
-        text="",  # a file of texts, one a line, to score in bits per byte
+        text="",  # a file of texts, one per line, to score in bits per byte
         kinds="",  # kinds of score (bertlab/evals/code_length.py) joined by commas; empty: all
         floors=False,  # on the synthetic language: the exact floors and the loss above them
         minimal_pairs="",  # a file of minimal pairs in BLiMP's format to score after training
@@ -267,4 +267,4 @@ DEFAULTS = dict(
 
 def base_config() -> ConfigDict:
     """A config with every key at its default."""
-    return ConfigDict(copy.deepcopy(DEFAULTS))  # else all configs would share their placeholders
+    return ConfigDict(copy.deepcopy(DEFAULTS))  # or all configs would share their placeholders

@@ -1,4 +1,4 @@
-"""Reading a config: a Python file, the arguments after its colon, and overrides.
+"""Reads configs: a Python file, the arguments after its colon, and overrides.
 
 A config file defines `get_config(arguments: str | None) -> ConfigDict`. What follows the colon in
 `--config=experiments/pretrain/bert.py:size=tiny,corpus=pydocs` is read by `parse_arguments`.
@@ -18,13 +18,13 @@ from bertlab.errors import UserError
 
 PACKAGE = Path(__file__).parent.parent
 SHIPPED = PACKAGE if (PACKAGE / "experiments").is_dir() else PACKAGE.parent
-"""Has experiments/: the repository, or the package where a wheel was installed."""
+"""Contains experiments/: the repository, or the package if a wheel was installed."""
 
 
 def load_config(
     spec: str, overrides: Mapping[str, Any] | None = None, argv: Sequence[str] = ()
 ) -> ConfigDict:
-    """Runs a config file and applies overrides.
+    """Executes a config file and applies overrides.
 
     Args:
         spec: "path/to/file.py" or "path/to/file.py:key=value,key=value"; the path as in
@@ -72,7 +72,7 @@ def import_file(path: str) -> ModuleType:
 
 
 def find_file(path: str) -> Path:
-    """The config or study that a path means: from the working directory, else one of bertlab's own.
+    """The config or study that a path means: in the working directory, else one of bertlab's own.
 
     Raises:
         UserError: There is no such file.
@@ -86,7 +86,7 @@ def find_file(path: str) -> Path:
 def parse_arguments(text: str | None, /, **defaults: Any) -> dict[str, Any]:
     """Reads "key=value,key=value" into a dict with the types of the defaults.
 
-    A value extends to the next ",key=", so it may have commas.
+    A value extends to the next ",key=", so it may contain commas.
 
     Args:
         text: What follows the colon of a config or study; None or "" for nothing.

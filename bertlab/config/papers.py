@@ -18,7 +18,7 @@ BERT: Settings = {
     "optimizer.learning_rate": 1e-4,
     "optimizer.warmup_steps": 10_000,
 }
-# For names (ibid., section 5.3); the vocabulary is google-research/bert's.
+# For named entities (ibid., section 5.3); the vocabulary is google-research/bert's.
 BERT_CASED: Settings = {
     **BERT,
     "data.tokenizer.lowercase": False,
@@ -58,7 +58,7 @@ ELMO: Settings = {
     "optimizer.warmup_steps": 0,
 }
 # salesforce/awd-lstm-lm README, on WikiText-2: 750 passes over two million tokens, 373 steps each;
-# `valid` after each pass. Words are what spaces separate, and each line's end is one (data.py); the
+# `valid` after each pass. Words are what spaces separate, and each line end is one (data.py); the
 # vocabulary has 33,278 and the five special pieces.
 AWD_LSTM: Settings = {
     "train.steps": 280_000,

@@ -1,1 +1,1 @@
-"""What some need: reached by `python -m bertlab.contrib.X` or "module:NAME" in a config."""
+"""What only some need: used as `python -m bertlab.contrib.X` or "module:NAME" in a config."""

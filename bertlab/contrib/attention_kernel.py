@@ -1,4 +1,4 @@
-"""Attention in one kernel for TPUs (Pallas, Mosaic), with dropout of the weights.
+"""Attention in one kernel for TPUs (Pallas, Mosaic), with attention dropout.
 
     --config.model.attention=bertlab.contrib.attention_kernel:attend
 
@@ -12,12 +12,12 @@ Dropout's bits are a function of a key for each row and head and of the position
 so both passes and `kept_weights`, the mask for attention written out, draw the same, however tiles
 and devices divide the work.
 
-Rows whose length is no multiple of 128, and heads that do not fill lanes, are computed by
+Rows whose length is not a multiple of 128, and heads that do not fill lanes, are computed by
 `attend_xla`. On a CPU the kernel is interpreted, which is slow. Checked: values and gradients
 against attention written out, in the interpreter, and that it lowers for TPUs
 (tests/contrib/test_attention_kernel.py). It has not run on a TPU.
 
-Letters: B batch, L length, H heads, K head width, P heads of a program, G = H/P, W = P·K.
+Letters: B batch, L length, H heads, K head width, P heads per program, G = H/P, W = P·K.
 """
 
 import functools
@@ -97,7 +97,7 @@ def keep(k0, k1, dropped: int, first_key, keys: int, first_query, queries: int) 
 
     Args:
         k0, k1: int32, the key's words; scalars, or [..., 1, 1].
-        dropped: Of 65,536 draws, how many drop a weight.
+        dropped: How many of 65,536 draws drop a weight.
         first_key, first_query: Where the tile starts; the key a multiple of 128.
         keys, queries: The tile's size; keys a multiple of 128.
     """
@@ -128,13 +128,13 @@ def attention(
     dropped: int = 0,
     interpret: bool = False,
 ) -> Float[Array, "B L H K"]:
-    """softmax(QKᵀ/√K)·V over the visible keys, with dropout of the weights.
+    """softmax(QKᵀ/√K)·V over the visible keys, with attention dropout.
 
     Args:
-        query, key, value: Of every head.
+        query, key, value: Those of every head.
         mask: The keys (last axis) that each query sees; at least one.
         words: Dropout's key for each row and head.
-        dropped: Of 65,536 weights; 0: no dropout.
+        dropped: How many of 65,536 weights are dropped; 0: no dropout.
         interpret: Run as JAX operations.
     """
     size, head_width = query.shape, query.shape[-1]
@@ -195,7 +195,7 @@ def _specs(query, head_width: int):
 
 
 def _options(query, head_width: int, products: int, arrays: int) -> dict:
-    """What a kernel costs: products of [L, L, K] a head, and arrays of [B, L, H·K]."""
+    """What a kernel costs: products of [L, L, K] per head, and arrays of [B, L, H·K]."""
     batch, length, width = query.shape
     scores = batch * width // head_width * length**2
     moved = arrays * query.size * query.dtype.itemsize + batch * length**2
@@ -252,7 +252,7 @@ def dot(left, right, axes: tuple[int, int]):
 
 
 def _drop(tile, dropped: int, words, head, first_key, first_query):
-    """The tile with zeros for the weights that are dropped; others are not made larger."""
+    """The tile with zeros for the weights that are dropped; the others are not scaled up."""
     if not dropped:
         return tile
     keys, queries = tile.shape

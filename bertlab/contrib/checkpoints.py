@@ -10,7 +10,7 @@ by TensorFlow, which must be installed. `openai` reads model/ of openai/finetune
 params_0.npy to params_9.npy are parts of one flat array, params_shapes.json lists the shapes of the
 arrays in it, and the vocabulary is encoder_bpe_40000.json with vocab_40000.bpe.
 
-Both give the arrays the names that transformers has for them, and go on as its import does.
+Both give the arrays the names that transformers uses, and continue as its import does.
 Checked: the same parameters as transformers' tensors by its conversion scripts' rules
 (tests/contrib/test_checkpoints.py); the published files themselves: not verified.
 """
@@ -35,7 +35,7 @@ from bertlab.interop.huggingface import assemble
 from bertlab.interop.kinds import BERT
 
 NOT_WEIGHTS = re.compile(r".*/adam_[mv]|global_step")
-"""The optimiser's slots, two thirds of a checkpoint of a pretraining."""
+"""The optimiser's slots, two thirds of a pretraining checkpoint."""
 
 HEAD_WIDTH = 64
 LAYER = (
@@ -51,7 +51,7 @@ def google(source: Path) -> Model:
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
         raise UserError(f"{source}: expected one checkpoint (*.ckpt.index), found {names}")
-    import tensorflow  # no dependency of bertlab
+    import tensorflow  # not a dependency of bertlab
 
     reader = tensorflow.train.load_checkpoint(str(found[0].with_suffix("")))
     names = [name for name in reader.get_variable_to_shape_map() if not NOT_WEIGHTS.fullmatch(name)]
@@ -59,7 +59,7 @@ def google(source: Path) -> Model:
 
 
 def from_variables(variables: Mapping[str, np.ndarray], source: Path) -> Model:
-    """A model from Google's variables by name, and the files beside them."""
+    """A model from Google's variables by name, and the files next to them."""
     path = source / "bert_config.json"
     settings = read_json(path) | {"layer_norm_eps": 1e-12}
     # modeling.py's gelu is the tanh approximation.
@@ -94,7 +94,7 @@ def openai(source: Path) -> Model:
     if ends[-1] != flat.size or len(shapes) != 2 + len(LAYER) * layers:
         raise UserError(
             f"{path} lists {len(shapes)} arrays of {ends[-1]:,} numbers, and params_*.npy hold"
-            f" {flat.size:,}; expected two embeddings, and {len(LAYER)} arrays a layer"
+            f" {flat.size:,}; expected two embeddings, and {len(LAYER)} arrays per layer"
         )
     arrays = [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes)]
     tensors = {"positions_embed.weight": arrays[0], "tokens_embed.weight": arrays[1]}

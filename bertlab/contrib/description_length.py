@@ -1,9 +1,9 @@
-"""Description length of labels given states (Voita and Titov 2020): how easily a layer says them.
+"""Description length of labels given states (Voita and Titov 2020): how easily a layer yields them.
 
     python -m bertlab.contrib.description_length RUN DATA [--code=variational]
 
-prints a line a layer for the universal parts of speech of DATA, a CoNLL-U file. In Python:
-`code_length` and `variational_code` of any vectors and labels.
+prints one line per layer for the universal parts of speech of DATA, a CoNLL-U file. In Python:
+`code_length` and `variational_code`, for any vectors and labels.
 
 The online code sends the labels in portions. The first goes with the uniform code, each other one
 by a probe that was trained on all portions before it: a probe that learns from few labels gives a
@@ -41,11 +41,11 @@ PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 
 """Where the portions end, as shares of the data (the paper's)."""
 
 CHOICES = (1e-3, 1e-2, 1e-1, 1.0)
-"""Values of C, the inverse of the L2 penalty: the variance of a Gaussian prior of the weights."""
+"""Values of C, the inverse of the L2 penalty: the variance of the weights' Gaussian prior."""
 
 STEPS, RATE, WORDS, DRAWS = 1000, 0.03, 1000, 32
-"""Of the variational fit: steps of Adam on so many words, at a rate that falls to 0 by a cosine,
-and draws of the weights for the labels' bits."""
+"""The variational fit: steps of Adam, the rate, which falls to 0 by a cosine, words per step, and
+draws of the weights for the labels' bits."""
 
 Fit = Callable[[np.ndarray, np.ndarray], Callable[[np.ndarray], np.ndarray]]
 """(States [N, D], classes [N]) -> a function from states [M, D] to probabilities [M, K]."""
@@ -56,7 +56,7 @@ class CodeLength:
     """The length of a code for labels.
 
     Attributes:
-        bits: Of all labels.
+        bits: Bits of all labels.
         uniform: Bits of the uniform code, N log₂ K.
         c: Variance of the prior of the probe's weights (scikit-learn's C).
         weights: Bits of the weights, which only the variational code sends.
@@ -85,7 +85,7 @@ def online_code(
     """Bits of each portion: t₁ log₂ K, then −Σ log₂ p(label) by the probe of all before.
 
     A probability p of a probe of t labels counts as (t p + 1) / (t + K), so that no class is
-    impossible because it was not seen yet. This is ours: the paper's networks give every class some
+    impossible because it is yet unseen. This is ours: the paper's networks give every class some
     probability.
 
     Args:
@@ -94,8 +94,8 @@ def online_code(
         classes: K.
         fit: Trains a probe.
         groups: [N] Words of one group, such as a sentence, go together; None: each by itself.
-        portions: Where they end, as shares of the groups; the first has one group at least.
-        seed: Of the order of the groups.
+        portions: Where they end, as shares of the groups; the first has at least one group.
+        seed: Seed of the order of the groups.
     """
     labels = np.asarray(labels)
     groups = np.arange(len(labels)) if groups is None else groups
@@ -253,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     data = load_task(task, {"directory": str(given.data.resolve().parent)})
     tagged = [(example.words, example.label) for example in data.examples["test"]]
     _, tags, groups, layers = word_states(load(given.run), tagged, given.max_words, seed=0)
-    print("layer  bits a word  times shorter than the uniform code")
+    print("layer  bits / word  times shorter than the uniform code")
     for number, states in enumerate(layers):
         if given.code == "online":
             found = code_length(states, tags, groups)

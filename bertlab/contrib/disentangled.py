@@ -1,4 +1,4 @@
-"""DeBERTa's disentangled positions (He et al. 2021, equation 4), of its second and third versions.
+"""DeBERTa's disentangled positions (He et al. 2021, equation 4), as in its versions 2 and 3.
 
     --config.model.position_encoding=bertlab.contrib.disentangled:Disentangled
 
@@ -6,7 +6,7 @@ The score of query i and key j is
 
     (q_i·k_j + q_i·k(δ) + q(δ)·k_j) / √(3K)
 
-where q(δ) and k(δ) are made of row δ = δ(i, j) of a table of distances by the layer's own
+where q(δ) and k(δ) are made from row δ = δ(i, j) of a table of distances by the layer's own
 projections, with dropout of the row. The switches are those of the released configs:
 share_att_key=True (v1 has projections of its own for the table), pos_att_type=c2p|p2c,
 position_buckets=k (v1 cuts distances at k), norm_rel_ebd=layer_norm, position_biased_input=False.
@@ -31,7 +31,7 @@ FARTHEST = 512
 
 
 class Disentangled(nn.Module):
-    """The normed rows of the table, one a distance from 1 − L to L − 1 (query minus key)."""
+    """The normed rows of the table, one per distance from 1 − L to L − 1 (query minus key)."""
 
     shape: object
 

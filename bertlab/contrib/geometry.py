@@ -3,8 +3,8 @@
     python -m bertlab.contrib.geometry runs/mlm sentences.txt
     python -m bertlab.contrib.geometry runs/mlm sentences.txt --other runs/ltr
 
-prints a line a layer (Ethayarajh 2019), or the debiased CKA of every layer of one model with every
-layer of another on the same words (Kornblith et al. 2019). The file has a sentence of words a line.
+prints one line per layer (Ethayarajh 2019), or the debiased CKA of each layer of one model with
+each layer of another on the same words (Kornblith et al. 2019). The file has one sentence per line.
 In Python: `layer_geometry`, `cka_layers` and the measures, which are functions of arrays.
 
 Checked against SciPy's cosines and CKA's definition by Gram matrices (tests/contrib/test_geometry).
@@ -50,7 +50,7 @@ def anisotropy(
     vectors u.
 
     Args:
-        vectors: Of any words.
+        vectors: The vectors of any words.
         sentence: Each word's sentence; None: every word is in its own.
     """
     sentence = np.arange(len(vectors)) if sentence is None else np.asarray(sentence)
@@ -65,7 +65,7 @@ def _mean_cosine(units: Float[np.ndarray, "N D"], group: Int[np.ndarray, "N"]) -
     """
     _, group, counts = np.unique(group, return_inverse=True, return_counts=True)
     if len(counts) < 2:
-        raise UserError("cosines are means over pairs; give two words or sentences at least")
+        raise UserError("cosines are means over pairs; give at least two words or sentences")
     sums = np.zeros((len(counts), units.shape[1]))
     np.add.at(sums, group, units)
     total = np.sum(sums.sum(0) ** 2) - np.sum(sums**2)
@@ -91,8 +91,8 @@ def layer_geometry(
     Args:
         model: From `bertlab.load`.
         sentences: Lists of words; words are compared exactly as written.
-        least: A word counts if it occurs in so many of the sentences (the paper: 5).
-        max_words, seed: Of the sample.
+        least: A word counts if it occurs in at least this many sentences (the paper: 5).
+        max_words, seed: Size and seed of the sample.
 
     Returns:
         By `layer`: `anisotropy`; `self_similarity`, a mean over words;
@@ -101,7 +101,7 @@ def layer_geometry(
         `words`, `sentences` and `tokens`.
 
     Raises:
-        UserError: No word occurs in so many sentences.
+        UserError: No word occurs in that many sentences.
     """
     names, sentence, layers = in_context(model, sentences, max_words, seed)
     at: dict[str, list[int]] = {}
@@ -137,7 +137,7 @@ def cka(x: Float[np.ndarray, "N a"], y: Float[np.ndarray, "N b"], debiased: bool
     """Linear centred kernel alignment of two representations of the same N words (Kornblith et al.
     2019, section 3).
 
-    ‖YᵀX‖² / (‖XᵀX‖ ‖YᵀY‖) in Frobenius norms, features centred, from 0 to 1. If the words are few
+    ‖YᵀX‖² / (‖XᵀX‖ ‖YᵀY‖) in Frobenius norms, features centred, from 0 to 1. With few words
     for the width, it is far above 0 even for unrelated vectors; the debiased form is not.
 
     Args:
@@ -181,7 +181,7 @@ def cka_layers(
     Args:
         model_a, model_b: From `bertlab.load`; tokenizers may differ.
         sentences: Lists of words.
-        max_words, seed: Of the sample.
+        max_words, seed: Size and seed of the sample.
         debiased: As for `cka`.
     """
     sides = [in_context(model, sentences, max_words, seed)[2] for model in (model_a, model_b)]
@@ -192,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", help="directory of a run or an import")
-    parser.add_argument("text", type=Path, help="a file with a sentence of words a line")
+    parser.add_argument("text", type=Path, help="a file with one sentence per line")
     parser.add_argument("--other", help="compare with the layers of this run")
     given = parser.parse_args(arguments)
     sentences = [words for _, line in read_lines(given.text) if (words := line.split())]

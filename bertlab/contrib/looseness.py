@@ -2,16 +2,16 @@
 
     python -m bertlab.contrib.looseness runs/mlm runs/ltr [--sentences=100]
 
-Of runs on `corpus=synthetic` with whole words, and sentences of at most ten of them, such as
+For runs on `corpus=synthetic` with whole words, and sentences of at most ten of them, such as
 `synthetic.sentence_words=(8,8)`. A sentence of T words has 2^T sets of visible words; all are
-asked, so nothing is estimated. In nats a word, with standard errors over sentences:
+asked, so nothing is estimated. In nats per word, with standard errors over sentences:
 
     truth          −log p(x).
     bound          The mean over all orders of −log p_σ(x), above the truth.
     mixture        −log of the mean over all orders of p_σ(x), above the truth. A mean of
                    probabilities is one, so it is a code length of the same model.
     looseness      bound − mixture: what the bound loses of what the model knows.
-    left to right  −log p_σ(x) of that order alone, above the truth; of a causal model too.
+    left to right  −log p_σ(x) of that order alone, above the truth; for a causal model too.
 
 The exact conditionals ("the language") have one p_σ for all orders, by the chain rule, so their
 bound is tight. The nats that `any-order` adds for the number of pieces are left out.
@@ -40,15 +40,15 @@ from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer.load import load
 
 LONGEST = 10
-"""Words of a sentence."""
+"""Most words in a sentence."""
 
 
 def of_orders(log_p: Float[np.ndarray, "2^T T"]) -> dict[str, float]:
     """−log p of a text by `bound`, `mixture` and `left to right`.
 
     Args:
-        log_p: Of each word, given the set of visible words whose bits the row's number has; what
-            is visible is ignored.
+        log_p: log p of each word, given the set of visible words, the bits of the row's number;
+            visible words are ignored.
     """
     length = log_p.shape[1]
     visible = np.arange(len(log_p))[:, None] >> np.arange(length) & 1 == 1
@@ -99,7 +99,7 @@ def exact_answers(
 
 
 def looseness(directory: str | Path, sentences: int, exact: bool = True) -> pd.DataFrame:
-    """(Nats a word, standard error): rows of a run and, if `exact`, of the language."""
+    """(Nats per word, standard error): rows of a run and, if `exact`, of the language."""
     model = load(directory)
     scorer, data, name = Scorer(model), model.config.data, Path(directory).name
     prepared = find_prepared(data, RunDirectory(directory).read("data")["fingerprint"])

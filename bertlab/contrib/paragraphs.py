@@ -2,12 +2,12 @@
 
     python -m bertlab.contrib.paragraphs runs/skip_gram texts.txt vectors.npy
 
-writes a float32 array with a row a line of the file. In Python: `paragraph_vectors`.
+writes a float32 array with one row per line of the file. In Python: `paragraph_vectors`.
 
-This is the inference of PV-DBOW (sections 2.3 and 2.4): the words' parameters stay as they are, and
+This is the inference of PV-DBOW (sections 2.3 and 2.4): the words' parameters do not change, and
 gradient descent finds the vector of a new text. The parameters are those of a run of skip_gram or
 cbow, and the loss is its negative sampling, as in gensim's Doc2Vec with dm=0. In Doc2Vec, texts of
-the training data have vectors that also change the words' parameters; here word prediction alone
+the training data have vectors that also change the words' parameters; here only word prediction
 has trained them. PV-DM is not here.
 
 Checked against gensim's inference on the same output matrix (tests/parity/test_paragraphs.py).
@@ -47,14 +47,14 @@ def paragraph_vectors(
 ) -> Float[np.ndarray, "N D"]:
     """PV-DBOW's vector of each text; a text without known words has zeros.
 
-    Draws depend on the seed, the epoch and the position alone, so neither other texts nor padding
+    Draws depend only on the seed, the epoch and the position, so neither other texts nor padding
     change a text's vector.
 
     Args:
-        model: Of a run of skip_gram or cbow.
-        counts: Of the tokens in the training text.
-        texts: In any number.
-        seed: Of the negatives, and of the frequent words that are left out in each epoch.
+        model: The model of a run of skip_gram or cbow.
+        counts: The tokens' counts in the training text.
+        texts: Any number of texts.
+        seed: Seed of the negatives, and of the frequent words that each epoch leaves out.
 
     Raises:
         UserError: No objective of the model draws negatives.
@@ -81,7 +81,7 @@ def build_inference(model: Pretrained, negatives: int, weights: np.ndarray, keep
     Args:
         model: Its output matrix predicts words from a vector.
         negatives: k.
-        weights: Of each word among the negatives, 0 for those that are no words.
+        weights: Each word's weight among the negatives, 0 for ids that are not words.
         keep: Probability of each word to be read in an epoch.
     """
     body, width = model.program.body, model.program.body.shape.width
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", help="directory of a run of skip_gram or cbow")
-    parser.add_argument("text", type=Path, help="a file with a text a line")
+    parser.add_argument("text", type=Path, help="a file with one text per line")
     parser.add_argument("out", type=Path, help="the .npy file to write")
     given = parser.parse_args(arguments)
     texts, model = [line for _, line in read_lines(given.text)], load(given.run)

@@ -1,4 +1,4 @@
-"""The memory of a training step on devices that one does not have, and the least time it takes.
+"""The memory of a training step on devices that you do not have, and the least time it takes.
 
     python -m bertlab.contrib.plan --config=experiments/pretrain/bert.py:size=large \
       --topology=v5e:16x16 [--out=FILE.json] [--config.data.batch_size=1024 ...]
@@ -53,18 +53,18 @@ from bertlab.train.sharding import batch_sharding, build_mesh
 from bertlab.train.state import abstract_state, build_step
 
 ROWS = 8
-"""Rows of a batch that is made up for its fields."""
+"""Rows of the batch that is made up for its fields."""
 
 
 class Chip(NamedTuple):
-    """The manufacturer's figures of a chip: bfloat16 products a second, and bytes a second to all
+    """The manufacturer's figures of a chip: bfloat16 operations a second, and bytes a second to all
     neighbours, one way."""
 
     flops: float
     links: float
 
 
-# Google Cloud's pages "TPU v5e", "TPU v5p" and "TPU v6e" (interconnect there in Gbit/s a chip).
+# Google Cloud's pages "TPU v5e", "TPU v5p" and "TPU v6e" (interconnect there in Gbit/s per chip).
 CHIPS = {
     "v5e": Chip(197e12, 1600e9 / 8),
     "v5p": Chip(459e12, 4800e9 / 8),
@@ -92,20 +92,20 @@ device_description_str: "NVIDIA H100 80GB HBM3"
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A training step of a phase; a device's values, but rows, tokens, steps and parameters.
+    """A training step of a phase; values per device, except rows, tokens, steps and parameters.
 
     Attributes:
         topology: As asked for.
         mesh: Sizes of its axes.
         phase: Its number, from 0.
-        steps: Of the run that are such steps.
-        rows, tokens: Of the whole batch, padding included.
-        parameters: Of the whole model.
+        steps: How many of the run's steps are such steps.
+        rows, tokens: Those of the whole batch, padding included.
+        parameters: Those of the whole model.
         model_flops: Forward and backward, by formula.
         arguments: Bytes of state and batch.
         memory: Peak bytes, these included.
         seconds: The least time of products and of exchanges; {} for CPUs.
-        compile_seconds: Of CPU time, to trace and compile the step.
+        compile_seconds: CPU time to trace and compile the step.
     """
 
     topology: str
@@ -168,7 +168,7 @@ def topology_devices(topology: str) -> tuple[np.ndarray, Chip | None]:
 def h100_devices() -> np.ndarray:
     """One H100 to compile for; this machine needs no GPU, but the packages of the extra `cuda`."""
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
-    # JAX's plugin does not find this library by itself where there is no driver.
+    # JAX's plugin does not find this library by itself if there is no driver.
     for folder in importlib.util.find_spec("nvidia").submodule_search_locations:
         for library in Path(folder).glob("*/lib/libcupti.so*"):
             ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
@@ -179,7 +179,7 @@ def h100_devices() -> np.ndarray:
 
 
 class MadeUp:
-    """Batches of a config whose corpus is a synthetic language: their fields and shapes alone."""
+    """Batches of a config whose corpus is a synthetic language: only their fields and shapes."""
 
     def __init__(self, data: ConfigDict):
         self.hash = data.to_json()
@@ -290,7 +290,7 @@ def plan(
 
 
 def exchanged_bytes(mesh: Mapping[str, int], parameters: int) -> float:
-    """At least so many bytes a device sends a step, in rings: float32 gradients reduced over
+    """The bytes that a device sends per step, at least, in rings: float32 gradients reduced over
     `data`, and over `fsdp` parameters gathered twice, in 16 bits, and gradients scattered."""
     data, fsdp, tensor = (mesh[axis] for axis in ("data", "fsdp", "tensor"))
     own = parameters / tensor
@@ -315,7 +315,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", required=True, help="FILE.py or FILE.py:key=value,key=value")
     parser.add_argument("--topology", required=True, help="h100, v5e:16x16, v6e:4x4, cpu:8")
-    parser.add_argument("--out", type=Path, help="a JSON file of the plans, one a phase")
+    parser.add_argument("--out", type=Path, help="a JSON file of the plans, one per phase")
     given, overrides = parser.parse_known_args(arguments)
     try:
         found = plans(load_config(given.config, argv=overrides), given.topology)

@@ -1,4 +1,4 @@
-"""Tasks in formats of their own: --task=bertlab.contrib.readers:RACE.
+"""Tasks in their own formats: --task=bertlab.contrib.readers:RACE.
 
 COPA, MULTIRC, RECORD, WIC, WSC: of SuperGLUE (Wang et al. 2019). BoolQ, CB and RTE are the core's.
 RACE: Lai et al. 2017. TRIVIAQA: Joshi et al. 2017, as its script writes it in SQuAD's form.
@@ -34,7 +34,7 @@ def parse_copa(record: dict, where: str) -> Iterator[Example]:
 def parse_multirc(record: dict, where: str) -> Iterator[Example]:
     """A paragraph with a question and one of its answers, which stay together if it is cut.
 
-    Some paragraphs have numbered sentences, "<b>Sent 1: </b>...<br>": the marks of HTML go, the
+    Some paragraphs have numbered sentences, "<b>Sent 1: </b>...<br>": the HTML marks go, the
     words stay, as in T5's preprocessor of SuperGLUE.
     """
 
@@ -92,7 +92,7 @@ def parse_wsc(record: dict, where: str) -> Iterator[Example]:
     for span, mark in (("span1", "*"), ("span2", "#")):
         named, first = target[f"{span}_text"], target[f"{span}_index"]
         start, end = words[first][0], words[first + len(named.split()) - 1][1]
-        # A few published spans differ from their text, and are whole words then.
+        # A few published spans differ from their text; they are whole words then.
         if text.lower().startswith(named.lower(), start):
             end = start + len(named)
         marks += [(start, f"{mark} "), (end, f" {mark}")]

@@ -1,4 +1,4 @@
-"""RoBERTa and GPT-1, in and out as transformers has them.
+"""Imports and exports RoBERTa and GPT-1 as transformers has them.
 
     bertlab import --from=bertlab.contrib.roberta_gpt1:load roberta-base/ --workdir=runs/roberta
     bertlab export runs/more --to=bertlab.contrib.roberta_gpt1:save exported/more

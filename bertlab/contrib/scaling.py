@@ -10,13 +10,13 @@ nats. All five numbers are fitted by least squares of log L with Huber's loss (�
 there). Intervals are bootstraps over runs. The best size for a budget of FLOPs grows as FLOPs^a,
 with a = β / (α + β) (equation 4).
 
-Losses are those of the test split; they do not compare between objectives, bits per byte do. N
+Losses are those of the test split; they are not comparable between objectives, bits per byte are. N
 counts all parameters, embeddings too. Each run counts once, at its end: on the way the learning
 rate has not fallen yet, so a loss there is higher than that of a shorter run. Two assumptions:
-FLOPs grow as N · D (the curves follow the runs' own FLOPs a token), and D counts new text; a line
+FLOPs grow as N · D (the curves follow the runs' own FLOPs per token), and D counts new text; a line
 is printed if runs read their text more than a few times.
 
-Checked: laws that are known, the paper's among them, are found again with their intervals
+Checked: known laws, the paper's among them, are recovered within their intervals
 (tests/contrib/test_scaling.py).
 """
 
@@ -42,9 +42,9 @@ from bertlab.train.run_directory import RunDirectory
 
 DELTA = 1e-3  # Huber's, of log L
 LEAST = 3  # different sizes and budgets
-SAMPLES = 200  # of the bootstrap
+SAMPLES = 200  # bootstrap samples
 LEVELS = 5  # isoFLOP curves
-STEEPEST = 3.0  # of alpha and beta
+STEEPEST = 3.0  # limit of alpha and beta
 READINGS = 4  # Muennighoff et al. 2023: up to four are nearly as good as new text
 MEASURES = {"loss": "nats", "bits_per_byte": "bits per byte"}
 """What is fitted, and its unit."""
@@ -77,9 +77,9 @@ class Fit:
 
 
 def run_table(path: str | Path, along: Sequence[str], measure: str = "loss") -> pd.DataFrame:
-    """One row a finished run and objective (or kind of score), `loss` in the measure's unit.
+    """One row per finished run and objective (or kind of score), `loss` in the measure's unit.
 
-    Columns: `variant` ("MLM: mlm", labels but those of `along` and seeds, and the objective),
+    Columns: `variant` ("MLM: mlm", labels except those of `along` and seeds, and the objective),
     `run`, `parameters`, `tokens`, `flops`, `loss`.
     """
     study, frame = read(path).study, bertlab.results.load(path)
@@ -92,7 +92,7 @@ def run_table(path: str | Path, along: Sequence[str], measure: str = "loss") -> 
     else:
         rows = frame[(frame["stage"] == "evaluate") & (frame["task"] == "")]
         rows = rows[rows["metric"].str.startswith("bits_per_byte/")]
-        rows = rows[~rows["metric"].str.contains("pseudo")]  # no code length
+        rows = rows[~rows["metric"].str.contains("pseudo")]  # not a code length
         names = rows["metric"].str.removeprefix("bits_per_byte/")
     chosen = (rows["split"] == "test") & rows["value"].notna() & (rows["tokens"] > 0)
     rows = rows[chosen]
@@ -108,7 +108,7 @@ def fit(parameters: Runs, tokens: Runs, losses: Runs, begin: Fit | None = None) 
     """The five numbers, from the best of several starts, or from one.
 
     Args:
-        parameters, tokens, losses: Of each run.
+        parameters, tokens, losses: Those of each run.
         begin: Where to start; None: a grid.
     """
     # Relative to their means: the coefficients are then excess losses there, of like magnitude.
@@ -212,12 +212,12 @@ def repeated_text(path: str | Path, runs: pd.DataFrame) -> str:
         return ""
     return (
         f"{len(often)} of {len(readings)} runs read their text more than {READINGS} times, at most"
-        f" {max(often):.0f} times. The fit takes repeated text for new text; use a larger corpus."
+        f" {max(often):.0f} times. The fit treats repeated text as new text; use a larger corpus."
     )
 
 
 def isoflop(runs: pd.DataFrame, fits: dict[str, Fit], unit: str = "nats") -> Figure:
-    """A panel a variant: loss against parameters, a curve a budget of FLOPs, and runs as dots."""
+    """One panel per variant: loss by parameters, one curve per FLOPs budget, and runs as dots."""
     figure = Figure(figsize=(4.2 * len(fits), 3.6), layout="constrained")
     colours = matplotlib.colormaps["viridis"]
     norm = matplotlib.colors.LogNorm(runs["flops"].min(), runs["flops"].max())

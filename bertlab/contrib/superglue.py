@@ -1,4 +1,4 @@
-"""Kinds of two of SuperGLUE's tasks (Wang et al. 2019): ReCoRD's candidates, WiC's words.
+"""Kinds for two of SuperGLUE's tasks (Wang et al. 2019): ReCoRD's candidates, WiC's words.
 
 The tasks are `bertlab.contrib.readers:RECORD` and `:WIC`.
 """
@@ -39,7 +39,7 @@ class Candidate(OneLabel):
         return {"label": np.int32(NO_LABEL if example.label is None else example.label)}
 
     def predict(self, examples, labels, outputs, about) -> list[Line]:
-        """One line a question: its likeliest candidate, and each candidate's p(class 1)."""
+        """One line per question: its most likely candidate, and each candidate's p(class 1)."""
         questions = defaultdict(list)
         for example, output in zip(examples, outputs, strict=True):
             share = float(softmax(output["logits"].astype(np.float64))[1])

@@ -9,7 +9,7 @@ long loses its beginning.
 
     threshold   whether the mean log p of a text's pieces (of a pair: the second text's) is above a
                 threshold: CoLA, and other tasks of two classes
-    choices     the choice with the highest mean log p. Words with which all choices begin are
+    choices     the choice with the highest mean log p. Words that all choices begin with are
                 given: RACE's question
     sentiments  "very" follows the text; which of "negative" and "positive" has the higher log p
                 then: SST-2
@@ -60,7 +60,7 @@ QUANTILES = 101
 """Values on `valid` that may be the threshold."""
 
 NOUN, PRONOUN = re.compile(r"\* (.+?) \*"), re.compile(r"# (.+?) #")
-"""As the reader of WSC marks them."""
+"""How the WSC reader marks them."""
 
 
 class Heuristic(NamedTuple):
@@ -69,7 +69,7 @@ class Heuristic(NamedTuple):
     Attributes:
         readings: Example -> (text, character at which the scored part begins) of each class, or of
             one, which a threshold divides.
-        mean: Values are means over pieces, not sums.
+        mean: Whether values are means over pieces, not sums.
     """
 
     readings: Callable[[Example], list[tuple[str, int]]]
@@ -121,7 +121,7 @@ HEURISTICS = {
     "wsc": Heuristic(readings),
     "dprd": Heuristic(nouns),
 }
-"""By a task's name; others have CHOICES or THRESHOLD."""
+"""Heuristics by task name; others use CHOICES or THRESHOLD."""
 
 
 def find_heuristic(task: Task, data: TaskData) -> Heuristic:
@@ -132,18 +132,18 @@ def find_heuristic(task: Task, data: TaskData) -> Heuristic:
         return CHOICES
     if task.kind != "classification" or len(data.labels) != 2:
         raise UserError(
-            f"zero_shot answers tasks of two classes or of choices, and '{task.name}' is neither"
+            f"zero_shot answers tasks of two classes or of choices; '{task.name}' is neither"
         )
     return THRESHOLD
 
 
 def zero_shot(config: ConfigDict, tasks: Tasks, workdir: Path) -> dict[str, Any]:
-    """Answers a task's valid and test examples, and writes what a fine-tuning writes but for
+    """Answers a task's valid and test examples, and writes what a fine-tuning writes except
     checkpoints.
     """
     if len(tasks) > 1 or config.transfer.random:
         raise UserError(
-            "zero_shot asks a pretrained model one task; omit other tasks and"
+            "zero_shot asks a pretrained model about one task; omit other tasks and"
             " config.transfer.random"
         )
     [(name, (task, data))] = tasks.items()

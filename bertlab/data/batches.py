@@ -11,7 +11,7 @@ from bertlab.data import rows
 from bertlab.data.prepared import Prepared
 from bertlab.data.rows import Batch, Rows
 
-# Raise it when a change of the code changes the rows: it is a part of `Batches.hash`.
+# Raise it when a code change alters the rows: it is part of `Batches.hash`.
 _VERSION = 1
 
 
@@ -19,7 +19,7 @@ class Batches:
     """Training batches by step, and a split's evaluation batches.
 
     Attributes:
-        hash: digest of all that rows depend on, seed included: equal hashes, equal batches.
+        hash: digest of all that rows depend on, including the seed: equal hashes, equal batches.
     """
 
     def __init__(

@@ -6,13 +6,13 @@ import numpy as np
 def bucketed(lengths, buckets, size: int, rng: np.random.Generator):
     """The order of rows that makes batches of one bucket each.
 
-    A row belongs to the smallest bucket that holds it. Rows that fill no batch of their bucket go
-    to the next longer one; of the longest, they are dropped: fewer than a batch.
+    A row belongs to the smallest bucket that holds it. Rows that do not fill a batch move to
+    the next longer bucket; in the longest, they are dropped: fewer than a batch.
 
     Args:
-        lengths: [R] of the rows.
+        lengths: [R], the rows' lengths.
         buckets: increasing lengths; the last holds every row.
-        size: rows of a batch.
+        size: rows per batch.
 
     Returns:
         order: int64 [n · size], the rows of n batches.

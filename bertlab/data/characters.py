@@ -1,8 +1,8 @@
 """Words as characters, for models that read spelling (Peters et al. 2018, ELMo).
 
 A word is 50 ids from 0 to 260: a begin mark, at most 48 bytes of its UTF-8 form, an end mark, and
-padding. The boundaries of a sentence are words of one id of their own. Source: allenai/bilm-tf,
-bilm/data.py, `UnicodeCharsVocabulary`, without the shift by one of its released models' readers.
+padding. Sentence boundaries are words with a single id of their own. Source: allenai/bilm-tf,
+bilm/data.py, `UnicodeCharsVocabulary`, without the shift by one in its released models' readers.
 """
 
 from collections.abc import Sequence
@@ -28,10 +28,10 @@ def character_ids(words: Sequence[str]) -> np.ndarray:
 def character_table(tokenizer) -> np.ndarray:
     """uint16 [V, 50]: characters of every piece of a tokenizer's vocabulary.
 
-    Its cls stands for the begin of a sentence and its sep for the end; padding is only PADDING.
+    Its cls stands for the beginning of a sentence and its sep for the end; padding is only PADDING.
     """
     table = character_ids(tokenizer.pieces())
-    # Padding first: in a vocabulary without it, the end of text has its id, and must stay itself.
+    # Padding first: in a vocabulary without it, the end of text has its id, and must not change.
     table[tokenizer.pad_id] = PADDING
     for index, boundary in (
         (tokenizer.cls_id, SENTENCE_BEGIN),

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 LONGEST_DOCUMENT = 100_000
-"""Characters; a longer text is several documents."""
+"""In characters; a longer text becomes several documents."""
 SECTION = 50_000
-"""Characters of each of them: 8,000 to 9,000 English words."""
+"""Characters in each of them: 8,000 to 9,000 English words."""
 
 # Closing punctuation, closing quotes or brackets, then white space (none after CJK full stops).
 _BOUNDARY = re.compile(r"""[.!?…]+["'”’»)\]]*\s+|[。！？]+["'”’」』）]*\s*""")
@@ -31,7 +31,7 @@ class Document:
     """One document.
 
     Attributes:
-        id: stable name, by which the document is train, valid or test.
+        id: stable name, which decides whether the document is train, valid or test.
         parts: its sentences, each but the first with the white space before it; none is empty.
         split: train, valid or test where the corpus publishes it.
     """
@@ -56,7 +56,7 @@ def make_documents(document_id: str, text: str, joins_lines: bool = False) -> It
 
     Sections follow each other, end with a sentence and have about `SECTION` characters. Each is a
     document, `ID#1`, `ID#2`, ..., and they may be in different splits: so a corpus of a few books
-    has all splits, but held-out sections share author and characters with train.
+    has all splits, but held-out sections share authors and characters with train.
     """
     parts = split_text(text, joins_lines)
     starts = [0, *itertools.accumulate(len(part.lstrip()) for part in parts)]
@@ -72,7 +72,7 @@ def make_documents(document_id: str, text: str, joins_lines: bool = False) -> It
 def split_sentences(text: str) -> list[str]:
     """Sentences without surrounding white space, none empty, in order.
 
-    A sentence never crosses a line end, so one paragraph a line and one sentence a line both work.
+    A sentence never crosses a line end, so a line may be a paragraph or a single sentence.
     It ends after `.`, `!`, `?` or `…` (with closing quotes and brackets) before white space, unless
     a lower-case letter follows or the full stop belongs to an abbreviation or an initial.
     """
@@ -113,6 +113,6 @@ def _is_inside(line: str, start: int, match: re.Match) -> bool:
     if mark.rstrip() != ".":
         return False
     before = line[max(start, match.start() - 40) : match.start()]
-    last = _LAST_WORD.search(before.rpartition(" ")[2])  # the search takes long in a longer text
+    last = _LAST_WORD.search(before.rpartition(" ")[2])  # the search is slow in a longer text
     word = last.group() if last else ""
     return (len(word) == 1 and word.isupper() and word != "I") or word.lower() in _ABBREVIATIONS

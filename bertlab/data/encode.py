@@ -17,24 +17,24 @@ from bertlab.data.documents import Document
 from bertlab.data.splits import SPLITS, Bounds
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 
-# Of the documents that go to a process at once, and up to how many such chunks none is started:
-# that takes seconds.
+# Characters per chunk, and the most chunks that are encoded without starting processes, which
+# takes seconds.
 CHUNK_CHARACTERS, FEW_CHUNKS = 1 << 18, 8
 
 _tokenizer: Tokenizer | None = None  # in a worker process
 
 Chunk = tuple[str, list[tuple[str, ...]]]
-"""A split, and the parts of some of its documents."""
+"""A split's name, and the parts of some of its documents."""
 
 
 class Encoded(NamedTuple):
-    """The documents of a chunk that have a token.
+    """The documents of a chunk that have at least one token.
 
     Attributes:
         tokens: uint32 [T], all documents end to end.
-        sentences: tokens of each sentence that has one.
-        documents: such sentences of each document.
-        bytes: of each document's text in UTF-8.
+        sentences: the number of tokens in each sentence that has one.
+        documents: the number of such sentences in each document.
+        bytes: the size of each document's text in UTF-8.
         unknown_words: with a words tokenizer, the word of each [UNK].
     """
 
@@ -79,13 +79,13 @@ def encode_chunk(tokenizer: Tokenizer, chunk: Chunk) -> Encoded:
 
 
 def encode_all(chunks: Iterable[Chunk], tokenizer_folder: Path, workers: int) -> Iterator[Encoded]:
-    """Encodes chunks in their order, a few ahead, in so many processes (0: one per core)."""
-    if not workers:  # macOS only has the number of all cores
+    """Encodes chunks in their order, a few ahead, in `workers` processes (0: one per core)."""
+    if not workers:  # macOS only reports the number of all cores
         affinity = getattr(os, "sched_getaffinity", None)
         workers = len(affinity(0)) if affinity else os.cpu_count()
     program = getattr(sys.modules["__main__"], "__file__", __file__)
-    if not Path(program).exists():  # `python - < FILE`, which processes cannot import
-        print("preparing in one process, since the program is no file", flush=True)
+    if not Path(program).exists():  # `python - < FILE`, which other processes cannot import
+        print("preparing in one process, because the program is not a file", flush=True)
         workers = 1
     chunks = iter(chunks)
     first = list(itertools.islice(chunks, FEW_CHUNKS + 1))
@@ -94,7 +94,7 @@ def encode_all(chunks: Iterable[Chunk], tokenizer_folder: Path, workers: int) ->
         tokenizer = load_tokenizer(tokenizer_folder)
         yield from (encode_chunk(tokenizer, chunk) for chunk in chunks)
         return
-    # Not forked: JAX may have threads.
+    # Not forked: JAX may be running threads.
     context, pending = multiprocessing.get_context("spawn"), deque()
     with ProcessPoolExecutor(workers, context, _start_worker, (tokenizer_folder,)) as pool:
         for chunk in chunks:
@@ -118,8 +118,8 @@ class SplitWriter:
     """Writes the arrays of `Split`.
 
     Args:
-        folder: of the split.
-        tokenizer: made the ids.
+        folder: the split's folder.
+        tokenizer: the one that made the ids.
         types: row of `Prepared.characters` of each word outside the vocabulary; all splits add to
             it. None without a words tokenizer.
     """

@@ -1,7 +1,7 @@
 """Packing: several rows in one, without their padding (MLPerf's BERT).
 
 In a packed row `documents` number the documents of all examples 1, 2, ..., `positions` begin again
-in each, and what an example has one of has n entries a row, n = `config.data.pack_examples`.
+in each, and fields of examples have n entries per row, n = `config.data.pack_examples`.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from bertlab.data.plans import RowPlan, bounds_of, chain
 def pack(plan: RowPlan, length: int, examples: int, rng: np.random.Generator) -> RowPlan:
     """Next-fit: rows in a random order, each into the last packed row if it fits, or a new one.
 
-    A packed row has up to `length` positions and up to so many `examples`.
+    A packed row has at most `length` positions and at most `examples` examples.
     """
     rows = plan.take(rng.permutation(len(plan)))
     filled = bounds_of(rows.row_lengths())

@@ -28,7 +28,7 @@ def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def bounds_of(counts: np.ndarray) -> np.ndarray:
-    """[n + 1]: where things of these sizes begin if they lie end to end, and the end."""
+    """[n + 1]: where items of these sizes begin when laid end to end, and the end."""
     return np.concatenate([[0], np.cumsum(counts)])
 
 
@@ -36,7 +36,7 @@ def chain(following: np.ndarray) -> np.ndarray:
     """The orbit of 0: 0, following[0], following[following[0]], ... up to the end of `following`.
 
     Greedy filling is such an orbit: `following[i]` is the unit after a row that begins with unit i.
-    Jumps are doubled, so an orbit of R elements takes log2(R) operations on whole arrays.
+    Jumps double in length, so an orbit of R elements takes log2(R) operations on whole arrays.
 
     Args:
         following: int64 [n], each element above its index and at most n.
@@ -57,7 +57,7 @@ class Text:
 
     Attributes:
         starts: int64 [S], where each sentence begins in the split's tokens.
-        bounds: int64 [S + 1], where it begins if these documents are laid end to end, and the end.
+        bounds: int64 [S + 1], where it begins when these documents lie end to end, and the end.
         documents: int64 [D + 1], the first sentence of each document, and the end.
     """
 
@@ -104,7 +104,7 @@ class Plan(Protocol):
     def gather(self, arrays, rows: np.ndarray, width: int, pad_id: int) -> dict[str, np.ndarray]:
         """The fields [B, width] of `rows` [B], one for each of the split's `arrays` by name too.
 
-        `number` and the labels have one entry an example.
+        `number` and the labels have one entry per example.
         """
 
 
@@ -114,7 +114,7 @@ class RowPlan:
 
     Attributes:
         starts: int64 [N], where each span begins in the tokens; negative: see `special`.
-        lengths: int32 [N], its tokens.
+        lengths: int32 [N], its number of tokens.
         segments: int8 [N], 0 or 1.
         documents: int32 [N], numbered in each row from 1.
         bounds: int64 [R + 1], the first span of each row, and the end.
@@ -193,7 +193,7 @@ class RowPlan:
         starts[padding] = _PADDING
         lengths[padding] = width - np.add.reduceat(lengths, row_start)
 
-        begins = np.cumsum(lengths) - lengths  # of each span, if all rows lie end to end
+        begins = np.cumsum(lengths) - lengths  # of each span, with all rows end to end
         is_new = np.diff(documents, prepend=0) != 0
         is_new[row_start] = True
         origin = np.maximum.accumulate(np.where(is_new, begins, 0))  # of the span's document

@@ -1,4 +1,4 @@
-"""Batches made ahead of the training step."""
+"""Makes batches ahead of the training step."""
 
 import collections
 import itertools

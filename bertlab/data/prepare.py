@@ -4,8 +4,8 @@ The result is a folder `CORPUS-FINGERPRINT` of the cache directory (`prepared.py
 covers the text and the settings of the tokenizer and the splits, so a second preparation finds the
 folder and does nothing. It is built under another name and renamed when it is complete.
 
-The text is read twice, for the splits with a sample to train the tokenizer on, and for the ids;
-memory does not grow with it.
+The text is read twice: for the splits and a sample to train the tokenizer on, and for the ids.
+Memory does not grow with its size.
 """
 
 import array
@@ -32,7 +32,7 @@ from bertlab.data.tokenizers import Tokenizer, load_tokenizer, sample_texts, tra
 from bertlab.errors import UserError
 from bertlab.files import cache_directory, write_json
 
-# Part of the fingerprint: raise it with every change that changes the output.
+# Part of the fingerprint: raise it with every change that alters the output.
 _VERSION = 2
 
 
@@ -45,7 +45,7 @@ def prepare(data) -> Prepared:
     if not directory.exists():
         directory.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(directory.with_name(f".{directory.name}.lock")):
-            if not directory.exists():  # another process may have prepared it meanwhile
+            if not directory.exists():  # another process may have prepared it in the meantime
                 _build(corpus, data, fingerprint, directory)
     return load_prepared(directory)
 
@@ -71,7 +71,7 @@ def _fingerprint(corpus: Corpus, data) -> str:
 def _build(corpus: Corpus, data, fingerprint: str, directory: Path) -> None:
     print(f"preparing {data.corpus} in {directory}", flush=True)
     temporary = directory.with_name(f".{directory.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed; the lock is ours
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process; the lock is ours
     temporary.mkdir()
     try:
         settings, tokenizer = data.tokenizer, None
@@ -97,7 +97,7 @@ def _build(corpus: Corpus, data, fingerprint: str, directory: Path) -> None:
 def _read(corpus: Corpus, data) -> tuple[list[str], Bounds]:
     """A sample of the train split's sentences, and the bounds of the splits.
 
-    These are certain only after the last document. If they turn out to be other than those of the
+    These are certain only after the last document. If they turn out to differ from those of the
     fractions, as in a small corpus, the text is read again.
     """
     settings, bounds, needed = data.tokenizer, None, find_bounds(data, [])

@@ -18,7 +18,7 @@ class Split:
 
     Attributes:
         name: train, valid or test.
-        tokens: uint16 or uint32 [T], ids without any special ones.
+        tokens: uint16 or uint32 [T], ids, without special ones.
         sentences: int64 [S + 1], where each sentence begins in `tokens`, and the end.
         documents: int64 [D + 1], where each document begins among the sentences, and the end.
         bytes: int64 [D], UTF-8 bytes of each document's text.
@@ -59,7 +59,7 @@ class Prepared:
 
     @functools.cached_property
     def characters(self) -> np.ndarray:
-        """uint16 [types, 50]: characters of each type of word.
+        """uint16 [types, 50]: characters of each word type.
 
         Row v < V is the vocabulary's piece v; the others are words outside the vocabulary.
         """
@@ -81,7 +81,7 @@ def read_array(path: Path) -> np.ndarray:
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
-    """Writes an array to a temporary name and renames it: several processes may make the same."""
+    """Writes an array to a temporary name and renames it: several processes may do so."""
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     with temporary.open("wb") as file:
         np.save(file, array)

@@ -1,10 +1,10 @@
-"""All rows of a training, one after the other: plans of groups of documents, and reading from them.
+"""All rows of a training run in sequence: plans of groups of documents, and reading from them.
 
 An epoch's documents lie in blocks, in an order that the epoch draws. A few blocks are a group,
 which is planned at once and whose rows are shuffled together, so memory stays bounded; a corpus of
 up to `GROUP_BLOCKS` blocks is one group. The rows of all groups of all epochs, one after the other,
-are the rows of the batches. How many rows a group has is known once it was planned, and kept in a
-small file beside the corpus, which is made again if it is missing.
+are the rows of the batches. How many rows a group has is known once it is planned, and kept in a
+small file next to the corpus, which is made again if it is missing.
 """
 
 import bisect
@@ -27,7 +27,7 @@ BLOCK_TOKENS = 1 << 22
 GROUP_BLOCKS = 8
 
 _GROUP_NUMBERS = 1 << 24  # example numbers of a group are below this
-_BLOCKS, _PLAN, _ORDER = range(3)  # what a generator is for, a part of its seed
+_BLOCKS, _PLAN, _ORDER = range(3)  # what a generator is for, part of its seed
 
 Batch = dict[str, np.ndarray]
 
@@ -57,7 +57,7 @@ class Rows:
         if data.characters:
             self._arrays["words"] = self._split.words
         documents = unique_documents(self._split, data.unique_tokens)
-        if data.format == "cooccurrence":  # a group is a part of the entries
+        if data.format == "cooccurrence":  # a group is part of the entries
             found = entries(prepared, split, documents, data.cooccurrence.window)
             size = data.seq_len * (BLOCK_TOKENS * GROUP_BLOCKS // data.seq_len)
             self._parts = [found[start : start + size] for start in range(0, len(found), size)]
@@ -88,7 +88,7 @@ class Rows:
                 return False
             self._ends.append(self._ends[-1] + len(self._group(number).order))
             if self._counts_file is not None and len(self._ends) % 16 == 0:
-                with contextlib.suppress(OSError):  # a corpus that others own
+                with contextlib.suppress(OSError):  # a corpus that someone else owns
                     write_array(self._counts_file, np.asarray(self._ends))
         return True
 
@@ -126,7 +126,7 @@ class Rows:
         return fields
 
     def _group(self, number: int) -> Group:
-        """A group by its number among all epochs'; the next is planned meanwhile."""
+        """A group by its number over all epochs; meanwhile the next one is planned."""
         last = self._epochs * self._groups or number + 2
         self._planned = {
             n: self._planned.get(n) or self._planner.submit(self.make_group, n)
@@ -164,7 +164,7 @@ class Rows:
 
 
 def unique_documents(split, tokens: int) -> np.ndarray:
-    """Numbers of documents with so many tokens (`config.data.unique_tokens`; 0: all), sorted.
+    """Sorted numbers of documents with this many tokens (`config.data.unique_tokens`; 0: all).
 
     They are the first of a random order that is the same for all runs on a corpus, so a smaller set
     is in every larger one.

@@ -2,8 +2,8 @@
 
 A document has a position in [0, 1), a hash of its id: valid are the positions below the first
 bound, test those below the second, train the others, so a document stays in its split while its id
-does. The bounds are the fractions, unless that leaves valid or test without a document: then
-it gets the document of the nearest position above.
+stays the same. The bounds are the fractions, unless that leaves valid or test without a document:
+then it gets the document at the nearest position above.
 """
 
 import hashlib
@@ -39,18 +39,18 @@ class Bounds(NamedTuple):
 
 
 def used_splits(data: Mapping) -> list[str]:
-    """Train, and what has a share of the documents or is published."""
+    """Train, and the splits that have a share of the documents or are published."""
     published = data["corpus"].startswith("splits:")
     return [s for s in SPLITS if s == "train" or published or data[f"{s}_fraction"] > 0]
 
 
 def find_bounds(data: Mapping, positions) -> Bounds:
-    """Those of the fractions, raised where valid or test would be empty; not if that leaves none
+    """The fractions' bounds, raised where valid or test would be empty, unless that leaves none
     for train.
 
     Args:
         data: `config.data`.
-        positions: [D], of the documents without a published split.
+        positions: [D], those of the documents without a published split.
     """
     plain = Bounds(data["valid_fraction"], data["valid_fraction"] + data["test_fraction"])
     valid, test = plain

@@ -1,6 +1,6 @@
-"""Baselines of code lengths: an n-gram model of the same training text, and gzip.
+"""Baselines for code lengths: an n-gram model of the same training text, and gzip.
 
-Both code whole documents: their contexts do not end where a model's row does.
+Both code whole documents: their contexts do not end where a model's row ends.
 """
 
 import gzip
@@ -18,15 +18,15 @@ from bertlab.evals.ngrams import KneserNey
 from bertlab.files import cache_directory, cached_json
 
 VERSION = 1
-"""Of the numbers: another one computes them again."""
+"""Version of the numbers: a change makes them be computed again."""
 
 ORDER, MOST = 4, 1 << 25
-"""Of the n-grams, and how many tokens of the training text are counted."""
+"""The n-grams' order, and how many tokens of the training text are counted."""
 
 
 def baselines(prepared: Prepared, data: ConfigDict, documents: Sequence[int]) -> dict[str, Any]:
-    """Of some test documents: `nats`, by the n-gram model, of each one with its end; `gzip`, bits
-    per byte of all. Computed once for all runs on a corpus.
+    """For some test documents: `nats` of each one with its end, by the n-gram model; `gzip`, bits
+    per byte over all. Computed once for all runs on a corpus.
 
     gzip reads the test documents alone: its format has no place for the training text.
     """
@@ -56,7 +56,7 @@ def test_texts(data: ConfigDict, split: Split, documents: Sequence[int]) -> list
     for document in corpus.documents():
         if bounds.split(document) == "test" and number < len(split.bytes):
             text = "".join(document.parts).encode()
-            if len(text) == split.bytes[number]:  # others have no token, and were left out
+            if len(text) == split.bytes[number]:  # others have no tokens and were left out
                 if number in texts:
                     texts[number] = text
                 number += 1

@@ -1,4 +1,4 @@
-"""Functions of an objective, registered by its class from anywhere: scoring, guessing, floors.
+"""Functions of an objective, registered for its class from anywhere: scoring, guessing, floors.
 
 @scoring.register
 def _(objective: MyObjective) -> Scoring: ...
@@ -13,9 +13,9 @@ MEMBERS = ("view", "loss", "token_logits")
 
 
 def by_class(default: Callable) -> Callable:
-    """`functools.singledispatch`, but a function that is registered for a class also holds for a
+    """`functools.singledispatch`, but a function that is registered for a class applies to a
     subclass only if that overrides none of `view`, `loss` and `token_logits`; otherwise the default
-    holds. What is true of an objective need not be true of one that trains differently."""
+    applies. What is true of an objective need not be true of one that trains differently."""
     dispatched = functools.singledispatch(default)
 
     @functools.wraps(default)

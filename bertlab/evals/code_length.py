@@ -9,8 +9,8 @@ none for GPT-2. The kinds of score, in nats:
     right-to-left       The same from the other end: x_T … x_1 and [CLS].
     both directions     The mean of the two, for models that have both (biLM).
     pseudo              Σ log p(x_t | the text with [MASK] in place of x_t), special tokens neither
-                        masked nor scored (Salazar et al. 2020, section 2). No probability of the
-                        text: each piece is visible when the others are predicted.
+                        masked nor scored (Salazar et al. 2020, section 2). Not a probability of
+                        the text: each piece is visible when the others are predicted.
     pseudo-within-word  The same with the later pieces of x_t's word masked too (PLL-word-l2r, Kauf
                         and Ivanova 2023), which does not favour words of several pieces.
     any-order           A lower bound of log p(x_1 … x_T), so an upper bound of a code length, for
@@ -19,9 +19,9 @@ none for GPT-2. The kinds of score, in nats:
                         over all orders (Uria et al. 2014; Hoogeboom et al. 2022).
 
 At a step of an order each hidden piece may be the next, so the mean over all of them is taken.
-ORDERS random orders are drawn a text, and of each at most STEPS evenly spaced steps from a random
+ORDERS random orders are drawn per text, and of each at most STEPS evenly spaced steps from a random
 start, which is unbiased for the bound. With 4 orders the score is exact for T ≤ 4, or T ≤ 3 if the
-order of what is visible counts. A frame tells where a text ends, which left-to-right models must
+order of what is visible matters. A frame reveals where a text ends, which left-to-right models must
 predict; so log T(T + 1) nats are added for the number of pieces.
 
 Compare left-to-right with right-to-left and with the bound, and pseudo only with pseudo.
@@ -49,30 +49,30 @@ KINDS = {
     "pseudo-within-word": ("hidden",),
     "any-order": ("hidden",),
 }
-"""Each kind of score with the fields of `Scoring` that it needs; the first that a model allows is
-its default."""
+"""Each kind of score with the fields of `Scoring` that it needs; a model's default is the first
+that it allows."""
 
 EXACT = tuple(kind for kind, needs in KINDS.items() if needs != ("hidden",))
-"""The kinds that cost one pass a text; the others cost many."""
+"""The kinds that cost one pass per text; the others cost many."""
 
 BLOCK = 1000
-"""Texts whose questions are in memory at a time."""
+"""Number of texts whose questions are in memory at a time."""
 
 
 class Scores(NamedTuple):
-    """How likely a model finds N texts: nats summed over the scored tokens, and how many these
-    are."""
+    """How likely a model finds N texts: nats summed over the scored tokens, and the number of
+    these."""
 
     log_probability: Float[np.ndarray, "N"]
     tokens: Int[np.ndarray, "N"]
 
 
 class Scorer:
-    """Scores texts by a model."""
+    """Scores texts with a model."""
 
     def __init__(self, model: Pretrained):
         """Finds how the model predicts tokens, by the objectives with a weight in training; by the
-        first in the config, if several can."""
+        first in the config if several can."""
         self.model, self.params = model, jax.device_put(model.params)
         self.has_mask = model.program.vocabulary.mask_id is not None
         trained, self.answerers = model.trained, {}
@@ -126,7 +126,7 @@ class Scorer:
         return Scores(log_probability, np.round(tokens).astype(int))
 
     def _sums(self, texts, kind: str, ability: str, special: bool) -> Scores:
-        """By one ability."""
+        """The scores by one ability."""
         answerer, tokenizer, questions = self.answerers[ability], self.model.tokenizer, []
         how = answerer.how
         first, within_word = int(how.from_before), kind == "pseudo-within-word"
@@ -155,8 +155,8 @@ def bits_per_byte(
     unk_id: int,
     documents: Int[np.ndarray, "N"] | None = None,
 ) -> dict[str, Any]:
-    """The scores of texts as numbers; `documents` numbers the document of each text (None: each is
-    one).
+    """The scores of texts as numbers; `documents` numbers the document of each text (None: each one
+    is its own).
 
     Bytes that the model does not predict count too and make the value too low: capitals and accents
     that a tokenizer drops, text behind [UNK], and a free first token. A predicted [SEP] or [CLS]
@@ -164,8 +164,8 @@ def bits_per_byte(
 
     Returns:
         `bits_per_byte`, `standard_error/bits_per_byte` over documents (None for one), `perplexity`
-        a scored token, scored `tokens`, `bytes`, the texts' own `pieces` (if they are more than
-        `tokens`, one of each text is free), and the share of these that are `unknown`; above 0, do
+        per scored token, scored `tokens`, `bytes`, the texts' own `pieces` (if there are more than
+        `tokens`, one per text is free), and the share of these that are `unknown`; if above 0, do
         not compare tokenizers.
     """
     nats, tokens = -scores.log_probability, int(scores.tokens.sum())

@@ -1,4 +1,4 @@
-"""What `config.evaluate` asks of a trained model; `bertlab evaluate`, and the end of a training.
+"""What `config.evaluate` asks of a trained model: `bertlab evaluate`, and the end of training.
 
 evaluation.json is {text: {metric: number}}; a text is "test" (the held-out split) or the path of a
 file. The metrics of a model that predicts tokens:
@@ -11,8 +11,8 @@ file. The metrics of a model that predicts tokens:
     analogies/WAY, layer N, answered, questions, answers                         of questions
     OBJECTIVE/guessing, OBJECTIVE/floor, OBJECTIVE/above_floor, ...              of "test"
 
-with standard_error/METRIC where it is known. With evaluate.bytes, "test" also has `by_document`,
-{KIND or 4-gram: {"bytes": [...], "nats": [...]}}, so that intervals can be over documents.
+and standard_error/METRIC where it is known. With evaluate.bytes, "test" also has `by_document`,
+{KIND or 4-gram: {"bytes": [...], "nats": [...]}}, so that intervals can be computed over documents.
 """
 
 import dataclasses
@@ -84,8 +84,8 @@ def evaluate_run(
 
 
 def merge(before: Metrics, found: Metrics) -> Metrics:
-    """Earlier metrics of a text with new ones; new code lengths take the place of sums and
-    baselines, which may be of other documents."""
+    """Earlier metrics of a text with new ones; new code lengths replace sums and
+    baselines, which may come from other documents."""
     if any(name.startswith("bits_per_byte/") for name in found):
         names = [name for name in before if name != "by_document" and "baseline/" not in name]
         before = {name: before[name] for name in names}
@@ -121,7 +121,7 @@ def code_lengths(
             found.setdefault("by_document", {})[kind] = as_lists(sums)
         if truth is not None and not kind.startswith("pseudo"):
             scores = scorer.score(some, kind, special=False)
-            if scores.tokens.sum() == bits["pieces"]:  # else first pieces are free
+            if scores.tokens.sum() == bits["pieces"]:  # otherwise first pieces are free
                 sums = by_document(some, truth[numbers] - scores.log_probability, of_some)
                 above, error = ratio(sums[1] / math.log(2), sums[0])
                 found |= {f"above_truth/{kind}": above, f"standard_error/above_truth/{kind}": error}
@@ -134,8 +134,8 @@ def as_lists(sums: Float[np.ndarray, "2 D"]) -> dict[str, list[float]]:
 
 
 def accuracies(scorer: Scorer, pairs: pd.DataFrame, kinds: Sequence[str]) -> Metrics:
-    """On minimal pairs, by kind of score and by phenomenon; without bounds if there are exact
-    scores."""
+    """Accuracies on minimal pairs, by kind of score and by phenomenon; without bounds if there are
+    exact scores."""
     texts = encode_all(scorer.model, pairs[["good", "bad"]].to_numpy().ravel().tolist())
     found = {"pairs": len(pairs)}
     for kind in [kind for kind in kinds if kind != "any-order"] or kinds:
@@ -147,7 +147,7 @@ def accuracies(scorer: Scorer, pairs: pd.DataFrame, kinds: Sequence[str]) -> Met
 
 
 def held_out(prepared: Prepared, scorer: Scorer, kinds: Sequence[str], settings) -> Metrics:
-    """Of the test split of the run's own corpus: bits per byte, guessing and floors."""
+    """Metrics on the test split of the run's own corpus: bits per byte, guessing and floors."""
     model, found = scorer.model, {}
     chain = language_of(model, prepared) if settings.floors else None
     if kinds and (settings.sentences or settings.bytes):

@@ -1,5 +1,5 @@
 """What guessing by frequency costs: the loss of the best model that knows no context, only how
-often each answer occurs and what stands at the predicted position."""
+often each answer occurs and what is at the predicted position."""
 
 from collections.abc import Sequence
 
@@ -43,7 +43,7 @@ def entropy(counts: Int[np.ndarray, "V"]) -> float:
 
 @guessing.register
 def _(objective: PrefixLanguageModel, counts, batches=(), viewed=None) -> float:
-    return entropy(counts)  # whatever `scoring` needs
+    return entropy(counts)  # no matter what `scoring` needs
 
 
 @guessing.register
@@ -63,13 +63,13 @@ def in_place(counts: Int[np.ndarray, "V"], mask_share: float, random_share: floa
     same = kept * frequency + other
     marginal = kept * frequency + random_share / size  # P(token in the input)
     joint = entr(same).sum() + (size - 1) * entr(other).sum()
-    # [MASK] tells nothing; a random [MASK] counts as another token.
+    # [MASK] reveals nothing; a random [MASK] counts as another token.
     return mask_share * entropy(counts) + float(joint - entr(marginal).sum())
 
 
 @guessing.register
 def _(objective: SpanBoundary, counts, batches=(), viewed=None) -> float:
-    # The states next to a span have seen what stands in it.
+    # The states next to a span have seen what is inside it.
     return in_place(counts, viewed.mask_share, viewed.random_share)
 
 

@@ -11,7 +11,7 @@ from bertlab.evals.questions import Text
 from bertlab.transfer.load import Pretrained
 
 LONGEST = 480
-"""Bytes of a held-out sentence: every tokenizer's pieces fit into 512 positions."""
+"""Most bytes of a held-out sentence: every tokenizer's pieces then fit into 512 positions."""
 
 
 class Spans(NamedTuple):
@@ -23,7 +23,7 @@ class Spans(NamedTuple):
 
 
 def whole_documents(split: Split, settings: ConfigDict, model: Pretrained) -> Spans:
-    """Random documents of `settings.bytes` together, each cut where a row of training would end."""
+    """Random documents of `settings.bytes` in total, each cut where a training row would end."""
     order = np.random.default_rng(0).permutation(len(split.bytes))
     number = np.searchsorted(np.cumsum(split.bytes[order]), settings.bytes) + 1
     bounds, width = split.token_bounds(), longest(model, model.config.data.seq_len)
@@ -45,16 +45,16 @@ def short_sentences(split: Split, settings: ConfigDict, model: Pretrained) -> Sp
 
 
 def longest(model: Pretrained, seq_len: int | None = None) -> int:
-    """The most pieces of a text."""
+    """The most pieces that a text may have."""
     special = len(model.tokenizer.prefix_ids) + len(model.tokenizer.suffix_ids)
     return min(model.longest, seq_len or model.longest) - special
 
 
 def texts_between(prepared: Prepared, model: Pretrained, spans: Spans) -> list[Text]:
-    """Texts of the test split, the same for all models of one tokenizer (whole documents: and of
-    one length of rows).
+    """Texts of the test split, the same for all models of one tokenizer (whole documents: and one
+    row length).
 
-    Only documents' bytes are known, so a text has those of its document in proportion to its
+    Only the bytes of documents are known, so a text gets a share in proportion to its
     tokens: the sum estimates the text's bytes without bias, is exact for whole documents, and is
     one factor for all objectives.
     """

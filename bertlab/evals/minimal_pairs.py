@@ -13,16 +13,16 @@ from bertlab.data.corpora.text import read_records
 from bertlab.errors import UserError
 
 ROUNDING = 1e-5
-"""Nats, of a sum of float32 log-probabilities; scores that differ less are tied."""
+"""In nats, for a sum of float32 log-probabilities; scores that differ by less are tied."""
 
 
 FIELDS = ("sentence_good", "sentence_bad", "UID")
-"""Of BLiMP's records, beside `linguistics_term`; UID is a paradigm."""
+"""Fields of BLiMP's records, in addition to `linguistics_term`; UID is a paradigm."""
 
 
 def read_pairs(path: Path, limit: int = 0) -> pd.DataFrame:
-    """Pairs in BLiMP's format: JSON lines with `FIELDS`, and perhaps `linguistics_term`; of each
-    paradigm the first `limit`, 0: all.
+    """Pairs in BLiMP's format: JSON lines with `FIELDS`, and perhaps `linguistics_term`; the
+    first `limit` of each paradigm (0: all).
 
     The columns are `good`, `bad`, `paradigm`, `phenomenon` ("" if it has none).
     """
@@ -45,13 +45,13 @@ def judge(pairs: pd.DataFrame, scores: Float[np.ndarray, "2N"]) -> dict[str, Any
     Returns:
         `accuracy` (the mean over paradigms), `standard_error/accuracy` over pairs, and the accuracy
         of each of `phenomena` (the mean over its paradigms). No standard error (None) if a paradigm
-        has one pair, or no spread is found anywhere: not even ten right answers of ten make the
-        next one certain.
+        has one pair, or there is no spread anywhere: even ten right answers of ten do not make
+        the next one certain.
     """
     difference = np.subtract(*np.reshape(scores, (-1, 2)).T)
     right = np.where(np.abs(difference) < ROUNDING, 0.5, difference > 0)
     paradigms = pairs.assign(right=right).groupby(["phenomenon", "paradigm"], sort=False)["right"]
-    means, errors = paradigms.mean(), paradigms.sem()  # NaN of one pair
+    means, errors = paradigms.mean(), paradigms.sem()  # NaN for one pair
     phenomena = means.groupby("phenomenon", sort=False).mean().drop("", errors="ignore")
     error = math.hypot(*errors) / len(errors)
     return {

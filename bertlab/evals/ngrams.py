@@ -11,7 +11,7 @@ class KneserNey:
     Args:
         tokens: Documents end to end.
         ends: Where each ends.
-        vocab_size: Of the ids.
+        vocab_size: Number of ids.
         order: n.
     """
 
@@ -28,11 +28,11 @@ class KneserNey:
                 return_inverse=True,
                 return_counts=True,
             )
-            if found:  # what is shorter counts once for each token before it
+            if found:  # shorter n-grams count once for each token before them
                 found[-1][1] = np.bincount(ids[first])
             found.append([keys, counts])
             ids = inverse
-        contexts = 2  # how many there are, and a last one for all that are unseen
+        contexts = 2  # how many there are, plus a last one for all unseen ones
         for keys, counts in found:
             ones, twos = (counts == 1).sum(), (counts == 2).sum()
             discount = ones / (ones + 2 * twos) if ones else 0.75
@@ -42,13 +42,13 @@ class KneserNey:
             contexts = len(keys) + 1
 
     def _stream(self, tokens, ends) -> Int[np.ndarray, "N"]:
-        """The documents, each with so many ends behind it that no context reaches further; before
-        the first comes the last."""
+        """The documents, each followed by enough ends that no context reaches past them; the last
+        comes before the first."""
         tokens = np.asarray(tokens, np.int64)
         return np.insert(tokens, np.repeat(ends, self.order - 1), self.size - 1)
 
     def probabilities(self, stream: Int[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
-        """Of each token, given those before it (of the first: the last)."""
+        """P of each token, given those before it (before the first: the last)."""
         p, ids = np.full(len(stream), 1 / self.size), np.zeros_like(stream)
         for keys, discounted, totals, shared in self.levels:
             context = np.roll(ids, 1)  # -1 is unseen

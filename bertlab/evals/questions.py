@@ -1,9 +1,9 @@
 """Questions about the tokens of texts, and one compiled program that answers them.
 
 A question is a text with some tokens hidden, some of which are asked for. Questions share rows as
-documents, so all have one shape whatever the texts' lengths.
+documents, so all have one shape regardless of the texts' lengths.
 
-Letters: T tokens of a text, L length of a row, P asked positions of a text.
+Letters: T tokens per text, L row length, P asked positions per text.
 """
 
 import functools
@@ -26,7 +26,7 @@ LENGTH, ROWS = 128, 16
 """Shape of a batch; if a text is longer, rows are longer and fewer."""
 
 ORDERS, STEPS = 4, 8
-"""Random orders of a text, and how many steps of one are computed."""
+"""Random orders per text, and how many steps of each are computed."""
 
 
 class Text(NamedTuple):
@@ -59,8 +59,8 @@ class Question(NamedTuple):
 
 
 def encode(text: str, tokenizer, table: Int[np.ndarray, "V 50"] | None = None) -> Text:
-    """The text as the tokenizer frames it; with the characters of words and, by `table`, of special
-    tokens."""
+    """The text as the tokenizer frames it, with the characters of words and, from `table`, those of
+    special tokens."""
     prefix, suffix = list(tokenizer.prefix_ids), list(tokenizer.suffix_ids)
     pieces = tokenizer.encode(text)
     tokens = np.array([*prefix, *pieces, *suffix], np.int32)
@@ -79,8 +79,8 @@ def encode_all(model, texts: Sequence[str]) -> list[Text]:
 
 
 def by_chain_rule(number: int, text: Text, side: str, frame: tuple[int, int]) -> Question:
-    """For all pieces, and the special tokens of a frame of so many before and after them; but not
-    for the one without a neighbour before it (backward: after it)."""
+    """Asks for all pieces and the special tokens around them (`frame`: how many before and after),
+    except the one without a neighbour before it (backward: after it)."""
     length, (before, after) = len(text.tokens), frame
     asked = np.union1d(text.pieces, [*range(before), *range(length - after, length)]).astype(int)
     return Question(number, asked[asked != (0 if side == "forward" else length - 1)])
@@ -89,8 +89,8 @@ def by_chain_rule(number: int, text: Text, side: str, frame: tuple[int, int]) ->
 def one_by_one(
     number: int, text: Text, first: int, continues: Sequence[bool] | None
 ) -> Iterator[Question]:
-    """For each piece from position `first` on, hidden alone, or with the later pieces of its word
-    (`continues`: by id, whether a piece continues a word)."""
+    """Ask for each piece from position `first` on, hidden alone, or with the later pieces of its
+    word (`continues`: by id, whether a piece continues a word)."""
     end = 0
     for index in reversed(range(len(text.pieces))):
         position, following = int(text.pieces[index]), text.pieces[index + 1 : index + 2]
@@ -103,11 +103,11 @@ def one_by_one(
 
 
 def in_random_orders(number: int, text: Text, first: int, in_order: bool) -> Iterator[Question]:
-    """For all hidden pieces, at steps of random orders of those from position `first` on; the
+    """Ask for all hidden pieces, at steps of random orders of those from position `first` on; the
     weighted sum of the answers is the bound.
 
-    The tokens determine the orders. If there are no more sets of visible pieces (`in_order`: of
-    their orders) than random steps, there is one question for each.
+    The tokens determine the orders. If there are no more sets of visible pieces (`in_order`:
+    orders of them) than random steps, there is one question for each.
     """
     pieces = text.pieces[text.pieces >= first]
     total, steps = len(pieces), min(len(pieces), STEPS)
@@ -174,7 +174,7 @@ class Answerer:
         return answers
 
     def view(self, texts, questions, rows: list[list[tuple[int, int]]], shape) -> View:
-        """Rows of (question's number, where it begins), each question a document."""
+        """Rows of (question's number, where it begins); each question is a document."""
         names = ("tokens", "segments", "documents", "positions", "ranks")
         view = {name: np.zeros(shape, np.int32) for name in names}
         view["tokens"][:] = self.pad_id

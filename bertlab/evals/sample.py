@@ -1,6 +1,6 @@
 """Texts drawn from a model, left to right or by revealing hidden pieces in a random order.
 
-Letters: N texts, L length of a row, k pieces drawn at a time, V vocabulary.
+Letters: N texts, L row length, k pieces drawn at a time, V vocabulary.
 """
 
 import functools
@@ -31,18 +31,18 @@ def sample(
 
     "left-to-right" draws one piece after the other, until the end of the text is drawn or the text
     is full. "any-order" begins with all pieces hidden and reveals them in a random order, in
-    `steps` steps of about as many pieces, which do not see each other: with as many steps as pieces
+    `steps` steps of about equal size, whose pieces do not see each other: with one step per piece
     it draws from the model whose code length the score "any-order" bounds.
 
     Args:
         model: From `bertlab.load`.
         number: N.
-        length: Pieces of a text with its prompt: left to right the most, in any order exactly.
+        length: Pieces per text, prompt included: left to right at most, in any order exactly.
         kind: One of ABILITIES; None: the first that the model allows.
-        steps: Of "any-order"; None: one a piece.
+        steps: Number of steps of "any-order"; None: one per piece.
         prompt: How the texts begin.
-        temperature: Divides the logits; 0: the likeliest piece.
-        seed: Of the draws.
+        temperature: Divides the logits; 0: the most likely piece.
+        seed: Seed of the draws.
     """
     tokenizer, scorer = model.tokenizer, Scorer(model)
     kinds = [kind for kind, ability in ABILITIES.items() if ability in scorer.answerers]
@@ -60,7 +60,7 @@ def sample(
         )
     answerer = scorer.answerers[ABILITIES[kind]]
     if not given and (forward or answerer.how.from_before):
-        raise UserError("nothing comes before the first piece to predict it; give a prompt")
+        raise UserError("nothing precedes the first piece to predict it from; give a prompt")
     rng = np.random.default_rng(seed)
     if forward:
         order = np.tile(np.arange(hidden), (number, 1))
@@ -81,7 +81,7 @@ def sample(
 
 def reveal(logits, draw, tokens: Int[np.ndarray, "N L"], prefix: int, order, steps, stop) -> None:
     """Draws the tokens at the positions `order` [N, n], in `steps` steps or until every row has a
-    `stop`; the first positions are a `prefix` of special tokens."""
+    `stop`; the first `prefix` positions are special tokens."""
     names, rows = ("segments", "documents", "positions", "ranks"), np.arange(len(order))[:, None]
     view = {"tokens": tokens} | {name: np.zeros_like(tokens) for name in names}
     view["documents"][:], view["positions"][:] = 1, np.arange(tokens.shape[1])
@@ -102,7 +102,7 @@ def draw_pieces(
     temperature: float,
     rng: np.random.Generator,
 ) -> Int[np.ndarray, "N"]:
-    """A piece of each row of logits; those at `forbidden` are never drawn."""
+    """One piece per row of logits; those at `forbidden` are never drawn."""
     # The largest of logits / temperature + Gumbel noise is a draw from the softmax.
     noisy = logits + temperature * rng.gumbel(size=logits.shape)
     noisy[:, list(forbidden)] = -np.inf

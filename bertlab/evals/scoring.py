@@ -1,11 +1,11 @@
 """How an objective's model predicts the tokens of a text.
 
-By default by the chain rule, if the loss reads one side of unchanged tokens; else, if the objective
-hides tokens by a view of its own, with [MASK] in place of hidden tokens. Whatever a model was
-trained for, each answer is a distribution over the vocabulary, so the scores of `code_length` are
-code lengths of texts.
+By default the chain rule, if the loss reads one side of unchanged tokens; else, if the objective
+hides tokens by a view of its own, [MASK] in place of hidden tokens. Whatever a model was trained
+for, each answer is a distribution over the vocabulary, so the scores of `code_length` are code
+lengths of texts.
 
-Letters: B rows, L length, P asked positions of a row, V vocabulary.
+Letters: B rows, L length, P asked positions per row, V vocabulary.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ HIDDEN = NEVER
 
 Predict = Callable[[Objective, Model, View, Int[Array, "B P"]], Float[Array, "B P V"]]
 """(objective, model, view, asked positions) -> logits of the tokens there. The view has the clean
-tokens, and int32 [B, L] `ranks`: when each token becomes visible, from 0, or HIDDEN; tokens of one
+tokens, and int32 [B, L] `ranks`: when each token becomes visible, from 0, or HIDDEN; tokens of a
 rank become visible together."""
 
 
@@ -42,10 +42,10 @@ class Scoring:
     """What a model can predict of a text.
 
     Attributes:
-        forward: Tokens, given all tokens before them, whatever `ranks` are. None: it does not.
+        forward: Tokens, given all tokens before them, whatever `ranks` are. None: it cannot.
         backward: Tokens, given all tokens after them.
         hidden: Hidden tokens, given the visible ones.
-        from_before: `hidden` reads the state before a token, so a text's first cannot be asked.
+        from_before: `hidden` reads the state before a token, so it cannot predict a text's first.
         in_order: `hidden` depends on the order of the ranks, not only on what is visible.
         reason: Why something is missing.
     """
@@ -91,8 +91,8 @@ def left_to_right(
 def in_place(
     objective: Objective, model: Model, view: View, at: Int[Array, "B P"], before: int = 0
 ) -> Float[Array, "B P V"]:
-    """By the state at each [MASK], or at `before` positions before it; [MASK] is in place of all
-    hidden tokens."""
+    """By the state at each [MASK], or `before` positions before it; [MASK] replaces all hidden
+    tokens."""
     states = model.encode(masked(model, view)).output(objective.reads)
     return objective.token_logits(model, at_positions(states, at - before), objective.reads)
 
@@ -177,4 +177,4 @@ def _(objective: SpanCorruption) -> Scoring:
 
 @scoring.register
 def _(objective: SkipGram | ContinuousBagOfWords) -> Scoring:
-    return Scoring(reason="word vectors are no model of a text")
+    return Scoring(reason="word vectors do not model texts")

@@ -1,8 +1,8 @@
 """Cosines of word vectors against human ratings, and analogies; nothing is trained.
 
-A word has one vector on each layer: of a static model its row of the table (w + w̃ of GloVe), or the
-mean of its pieces' ("table"); of any other the mean of its pieces' states in a text of this word
-("alone"; Bommasani et al. 2020: decontextualized).
+A word has one vector on each layer: in a static model its row of the table (GloVe: w + w̃), or the
+mean of its pieces' rows ("table"); in any other the mean of its pieces' states in a text of only
+this word ("alone"; Bommasani et al. 2020: decontextualized).
 
 Letters: N words, Q questions, V possible answers, n layers (0: the embeddings), D width.
 """
@@ -21,9 +21,9 @@ from bertlab.transfer.load import Pretrained
 from bertlab.transfer.scorers import spearman
 
 VOCABULARY = 30_000
-"""Answers are among so many of the most frequent words: compute-accuracy.c's usual threshold."""
+"""Answers are among this many of the most frequent words: compute-accuracy.c's usual threshold."""
 
-ROUNDING = 1e-9  # of cosines in float64
+ROUNDING = 1e-9  # error of cosines in float64
 AT_A_TIME = 256  # texts whose states are in memory
 
 Vectors = Mapping[str, Float[np.ndarray, "n D"]]
@@ -56,7 +56,7 @@ def read_ratings(path: Path) -> list[Rating]:
 
 
 def read_questions(path: Path) -> list[Question]:
-    """word2vec's questions-words.txt: four words a line, under lines ": section"."""
+    """word2vec's questions-words.txt: four words per line, under lines ": section"."""
     questions, section = [], ""
     for number, line in read_lines(path):
         fields = line.split()
@@ -92,8 +92,8 @@ def word_scores(model: Pretrained, settings) -> dict[str, dict[str, float]]:
 
 
 def word_vectors(model: Pretrained, words: Sequence[str]) -> Vectors:
-    """The mean of the states of a word's pieces, for each word that is made of pieces that the
-    model has (with a vocabulary of words, is one of them)."""
+    """The mean of the states of a word's pieces, for each word made of pieces that the
+    model has (with a vocabulary of words, each word in it)."""
     whole, unknown = model.tokenizer.has_whole_words, model.tokenizer.unk_id
     reads_characters = model.config.model.token_encoder == "characters"
     found = {}
@@ -106,7 +106,7 @@ def word_vectors(model: Pretrained, words: Sequence[str]) -> Vectors:
 
 
 def states_of(model: Pretrained, texts: Sequence[str]) -> Iterator[Float[np.ndarray, "n T D"]]:
-    """The states of each text's pieces; narrower layers end with zeros, which no cosine sees."""
+    """The states of each text's pieces; narrower layers end in zeros, which no cosine sees."""
     body = model.params["body"]
     if any(isinstance(objective, Glove) for objective in model.objectives.values()):
         table = np.asarray(body["token_embedding"]) + np.asarray(body["output"]["kernel"])
@@ -118,8 +118,8 @@ def states_of(model: Pretrained, texts: Sequence[str]) -> Iterator[Float[np.ndar
 
 
 def rate_words(pairs: Sequence[Rating], vectors: Vectors) -> Results:
-    """How many `pairs` there are, and with vectors (`scored`); Spearman's correlation of these'
-    cosines and ratings (none for fewer than two)."""
+    """How many `pairs` there are, and how many have vectors (`scored`); Spearman's correlation of
+    the cosines and ratings of these (none for fewer than two)."""
     scored = [pair for pair in pairs if pair[0] in vectors and pair[1] in vectors]
     counts = {"pairs": len(pairs), "scored": len(scored)}
     if len(scored) < 2:
@@ -131,14 +131,14 @@ def rate_words(pairs: Sequence[Rating], vectors: Vectors) -> Results:
 
 
 def unit(vectors: Float[np.ndarray, "... D"]) -> Float[np.ndarray, "... D"]:
-    """Vectors of length 1; zeros stay zeros."""
+    """Vectors scaled to length 1; zeros stay zeros."""
     length = np.linalg.norm(np.asarray(vectors, np.float64), axis=-1, keepdims=True)
     return vectors / np.where(length > 0, length, 1.0)
 
 
 def possible_answers(model: Pretrained, questions: Sequence[Question]) -> list[str]:
     """The words among which an answer is sought, the most frequent first: those of a vocabulary of
-    words, in its order, else those of the questions (far fewer to choose from than in published
+    words, in its order, or else those of the questions (far fewer to choose from than in published
     results)."""
     tokenizer = model.tokenizer
     if tokenizer.has_whole_words:
@@ -157,8 +157,8 @@ def answer_questions(
     whose four words are among them (`answered`); the shares of right answers, also of semantic and
     of syntactic questions (sections that begin with "gram").
 
-    By the rules of word2vec's compute-accuracy.c: words are equal if they are in capitals; of
-    several such words the first, so the most frequent, stands for a question's word, and the others
+    By the rules of word2vec's compute-accuracy.c: words are equal if their upper-case forms are;
+    of several such words the first, the most frequent, stands for a question's word, and the others
     may still be answers.
     """
     words = [word for word in words if word in vectors]

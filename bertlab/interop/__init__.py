@@ -1,5 +1,5 @@
-"""Weights of published models in, and bertlab's out.
+"""Imports the weights of published models, and exports bertlab's.
 
 A table maps bertlab's parameters to another library's tensors and serves both directions
-(`tensors`); a format has one file.
+(`tensors`); each format has one file.
 """

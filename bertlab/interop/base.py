@@ -1,4 +1,4 @@
-"""Imports and exports of all formats: from and to run directories."""
+"""Imports and exports of all formats, to and from run directories."""
 
 import dataclasses
 import pkgutil
@@ -43,7 +43,7 @@ class Model:
     Attributes:
         config: a whole config; its `objectives` are those that trained the model, if any did.
         params: {"body": ..., "heads_nsp": ...}, float32 NumPy arrays.
-        tokenizer: its text to ids.
+        tokenizer: its map from text to ids.
     """
 
     config: ConfigDict
@@ -52,12 +52,12 @@ class Model:
 
     @property
     def objectives(self) -> Mapping[str, objectives.Objective]:
-        """Of `config.objectives`, by name."""
+        """The objectives of `config.objectives`, by name."""
         return objectives.build(self.config.objectives) if len(self.config.objectives) else {}
 
 
 def import_weights(kind: str, source: str | Path, workdir: str | Path) -> None:
-    """Makes a new run directory of a published model (a directory or a file), with its weights as
+    """Turns a published model (a directory or a file) into a new run directory, with its weights as
     the checkpoint of step 0. `kind` is a key of `IMPORTERS`, or module:function."""
     convert, source, workdir = find(kind, IMPORTERS), Path(source).expanduser(), Path(workdir)
     if not source.exists():

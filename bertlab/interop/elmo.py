@@ -1,8 +1,8 @@
 """ELMo's published files (bilm-tf, AllenNLP): a directory with options.json and weights.hdf5.
 
-Names that end so do too ("elmo_2x4096_512_2048cnn_2xhighway_options.json"). The model reads
-characters, so any words will do; a file vocabulary.txt beside them, a word a line, makes the
-vocabulary of a language model that goes on from it. The files have no output layer.
+Names with these endings work too ("elmo_2x4096_512_2048cnn_2xhighway_options.json"). The model
+reads characters, so any words will do; a vocabulary.txt next to them, one word per line, becomes
+the vocabulary of a language model that continues from it. The files have no output layer.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ def load(source: Path) -> Model:
     shape = model_shape(config.model, tokenizer.vocab_size)
     tensors = read_hdf5(weights_path)
     if sum(count for _, count in shape.filters) == shape.width:
-        # Such a model has no projection; bertlab's changes nothing.
+        # Such a model has no projection; bertlab's then changes nothing.
         tensors["CNN_proj/W_proj"] = np.eye(shape.width, dtype=np.float32)
         tensors["CNN_proj/b_proj"] = np.zeros(shape.width, np.float32)
     shapes = {"body": body_shapes(shape, predicts=False)}
@@ -47,7 +47,7 @@ def load(source: Path) -> Model:
 
 
 def only_file(source: Path, pattern: str) -> Path:
-    """The file of a directory with such a name."""
+    """The only file of a directory whose name matches."""
     found = list(source.glob(pattern))
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
@@ -66,7 +66,7 @@ def read_hdf5(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_options(options: Mapping[str, Any], path: Path) -> ConfigDict:
-    """The config of options.json; what bertlab would compute otherwise is refused."""
+    """The config of options.json; what bertlab would compute differently is refused."""
     lstm, characters = options["lstm"], options["char_cnn"]
     if lstm["cell_clip"] != lstm["proj_clip"]:
         raise UserError(f"{path}: lstm.cell_clip and proj_clip differ; bertlab has one bound")
@@ -95,11 +95,11 @@ def read_options(options: Mapping[str, Any], path: Path) -> ConfigDict:
 
 
 def table(shape) -> list[Entry]:
-    """The parameters by the files' names."""
+    """The parameters by their names in the files."""
     entries = [same("char_embed", "body/characters/embedding")]
     for n in range(len(shape.filters)):
         ours = f"body/characters/filter_{n}"
-        # There, a convolution over an image of one row.
+        # There it is a convolution over an image of one row.
         kernel = (f"{ours}/kernel", lambda array: array[0], lambda array: array[None])
         entries += [mapped(f"CNN/W_cnn_{n}", *kernel), same(f"CNN/b_cnn_{n}", f"{ours}/bias")]
     for n in range(shape.highway_layers):
@@ -127,7 +127,7 @@ def split_gates(array):
 
 
 def split_kernels(arrays):
-    """[2D, 4F] -> twice [D, 4, F]."""
+    """[2D, 4F] -> two [D, 4, F]."""
     return np.split(split_gates(arrays[0]), 2)
 
 

@@ -1,6 +1,6 @@
 """Tokenizers as transformers' AutoTokenizer opens them: tokenizer.json and tokenizer_config.json.
 
-They are built of the `tokenizers` library's own rules. Those differ from bertlab's in control and
+They are built from the `tokenizers` library's own rules. Those differ from bertlab's in control and
 private-use characters, a capital sigma at the end of a word, and names of special pieces in text,
 which become the special pieces; the export's folder `tokenizer` has the exact rules.
 """
@@ -28,13 +28,13 @@ def save_fast_tokenizer(
     A pair of texts is prefix, first, suffix, second, suffix, with type 1 from the second on.
 
     Args:
-        tokenizer: of any kind.
-        directory: exists.
-        max_length: the model's positions.
+        tokenizer: any kind of tokenizer.
+        directory: an existing one.
+        max_length: the model's number of positions.
         segments: whether the model reads token types.
     """
     if tokenizer.kind == "words":
-        print("not exported: tokenizer.json, which has no such rules as a vocabulary of words")
+        print("not exported: tokenizer.json, which cannot express a vocabulary of words")
         return
     pieces = tokenizer.pieces()
     if tokenizer.kind == "json":
@@ -53,11 +53,11 @@ def save_fast_tokenizer(
         )
     backend.save(str(directory / "tokenizer.json"))
     ids = {role: getattr(tokenizer, f"{ours}_id") for role, ours in ROLES.items()}
-    # Without special ids around them, texts of a pair have types that no model was trained on.
+    # Without special ids around them, texts of a pair get types that no model was trained on.
     framed = bool(tokenizer.prefix_ids or tokenizer.suffix_ids)
     typed = segments and framed and 1 in backend.encode("a", "a").type_ids
     settings = {
-        # This class takes tokenizer.json as it is; others build rules around its vocabulary.
+        # This class uses tokenizer.json unchanged; others build rules around its vocabulary.
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_length,
         "model_input_names": ["input_ids", *["token_type_ids"] * typed, "attention_mask"],
@@ -83,7 +83,7 @@ def subwords(tokenizer: Tokenizer) -> Backend:
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     if processor.normalize("ﬁ Ａ①").strip(SPACE_MARK) != f"ﬁ{SPACE_MARK}Ａ①":
         raise UserError(
-            "this SentencePiece model normalises text by rules of its own, which are not written to"
+            "this SentencePiece model normalises text by its own rules, which are not written to"
             " tokenizer.json; use the publisher's tokenizer.json"
         )
     pieces, unknown = tokenizer.pieces(), processor.unk_id()
@@ -93,7 +93,7 @@ def subwords(tokenizer: Tokenizer) -> Backend:
         if not (processor.is_control(index) or processor.is_byte(index) or index == unknown)
     }
     if tokenizer.kind == "unigram":
-        # The library's score of an unknown piece follows from the lowest score of all.
+        # The library derives an unknown piece's score from the lowest score of all.
         least = min(scores.values())
         scored = [(piece, scores.get(piece, least)) for piece in pieces]
         backend = Backend(models.Unigram(scored, unk_id=unknown, byte_fallback=True))

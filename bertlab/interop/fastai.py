@@ -1,7 +1,7 @@
 """fastai's AWD-LSTM language models (ULMFiT) as PyTorch state dicts.
 
 The source is a .pth file, or a directory with one; only tensors are read, never pickled objects.
-Its words are beside it in the order of rows, a list in itos.json. A name with "bwd" in it means a
+Its words are next to it, in itos.json: a list in row order. A name with "bwd" in it means a
 right-to-left model. An export is lm_fwd.pth or lm_bwd.pth as fastai 2 names tensors, and itos.json.
 """
 
@@ -26,9 +26,9 @@ from bertlab.train.recipes import add_objectives
 
 EMBEDDING = "0.encoder.weight"
 COPIES = ("0.encoder_dp.emb.weight", "1.decoder.weight")
-"""Of the embedding, in what fastai 2 saves."""
+"""The embedding's name in what fastai 2 saves."""
 OLD_COPY = "0.encoder_with_dropout.embed.weight"
-"""In what fastai 1 saves."""
+"""Its name in what fastai 1 saves."""
 ROLES = dict(pad="xxpad", unk="xxunk", cls="xxbos", sep="xxeos")
 """What fastai calls its special pieces."""
 
@@ -44,7 +44,7 @@ def load(source: Path) -> Model:
     tensors = plain_names(read_torch(path), path)
     layers = len([name for name in tensors if name.endswith("weight_ih_l0")])
     if EMBEDDING not in tensors or not layers:
-        raise UserError(f"{path} is no state dict of fastai's AWD-LSTM: it lacks encoder or rnns")
+        raise UserError(f"{path} is not a state dict of fastai's AWD-LSTM: no encoder or rnns")
     rows, width = tensors[EMBEDDING].shape
     backward = "bwd" in path.stem.lower()
     config = base_config()
@@ -70,7 +70,7 @@ def save(model: Model, directory: Path) -> None:
     """Writes a state dict as fastai's `Learner.save(with_opt=False)` does, and itos.json."""
     shape = model_shape(model.config.model, model.tokenizer.vocab_size)
     if not isinstance(shape, AwdLstmShape):
-        raise UserError(f"config.model.family={model.config.model.family!r} is no AWD-LSTM")
+        raise UserError(f"config.model.family={model.config.model.family!r} is not an AWD-LSTM")
     import torch
 
     body = {name: tree for name, tree in model.params["body"].items() if name != "pooler"}
@@ -83,7 +83,7 @@ def save(model: Model, directory: Path) -> None:
 
 
 def table(layers: int) -> list[Entry]:
-    """The parameters by fastai 2's names."""
+    """The parameters by their names in fastai 2."""
     entries = [same(EMBEDDING, "body/token_embedding"), same("1.decoder.bias", "body/output/bias")]
     for layer in range(layers):
         theirs, ours = f"0.rnns.{layer}", f"body/layer_{layer}"
@@ -113,7 +113,7 @@ def plain_names(tensors: Mapping[str, np.ndarray], source: Path) -> dict[str, np
     for name in (*COPIES, OLD_COPY):
         if not np.array_equal(named.pop(name, named.get(EMBEDDING)), named.get(EMBEDDING)):
             raise UserError(f"{source}: {name} differs from {EMBEDDING}; bertlab ties them")
-    # What dropout left of weight_hh_l0_raw in the last batch.
+    # weight_hh_l0_raw after dropout in the last batch.
     return {name: array for name, array in named.items() if not name.endswith("weight_hh_l0")}
 
 
@@ -123,11 +123,11 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
 
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a pickled model, or no file of torch's
+    except Exception as error:  # a pickled model, or not a torch file
         raise UserError(f"{path} does not hold only tensors; save its state_dict()") from error
     state = loaded.get("model", loaded) if isinstance(loaded, dict) else {}
     if not state or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise UserError(f"{path} is no state dict, tensors by name")
+        raise UserError(f"{path} is not a state dict (tensors by name)")
     return {name: value.float().numpy() for name, value in state.items()}
 
 
@@ -137,7 +137,7 @@ def read_words(directory: Path) -> Tokenizer:
         return load_tokenizer(directory / TOKENIZER)
     path = directory / "itos.json"
     if not path.is_file():
-        raise UserError(f"{directory} has no itos.json, a list of the words in order of rows")
+        raise UserError(f"{directory} has no itos.json, a list of the words in row order")
     return word_tokenizer(read_json(path), path)
 
 
@@ -146,7 +146,7 @@ def word_tokenizer(pieces: Sequence[str], source: Path) -> Tokenizer:
     precedes them, as in fastai."""
     ids = {piece: index for index, piece in enumerate(pieces)}
     if len(ids) < len(pieces):
-        raise UserError(f"{source} has a word twice")
+        raise UserError(f"{source} lists a word twice")
     special_ids = find_specials(ids, ROLES, source)
     backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=pieces[special_ids["unk"]]))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

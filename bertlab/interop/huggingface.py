@@ -2,7 +2,7 @@
 
 Weights in float16 or bfloat16 become float32 without loss. A pickle (pytorch_model.bin) is never
 opened. Every transformer of bertlab can be written: one that no class of transformers computes
-exactly gets `modeling_bertlab.py` beside it (`kinds.OWN`).
+exactly gets a `modeling_bertlab.py` next to it (`kinds.OWN`).
 """
 
 import re
@@ -40,7 +40,7 @@ CLASSES = {
     "AutoModelForCausalLM": "BertlabForCausalLM",
 }
 NO_MASK = -1e4
-"""A bias by which a token has probability 0, in float16 too."""
+"""A bias that gives a token probability 0, in float16 too."""
 
 
 def load(source: Path, kinds: Mapping[str, Kind] = KINDS) -> Model:
@@ -67,11 +67,11 @@ def assemble(
     """A model from its tensors.
 
     Args:
-        kind: of the model.
+        kind: the model's kind.
         settings: config.json.
         tensors: by their published names.
         tokenizer: its pieces may be fewer than the embedding's rows.
-        path: of config.json, for messages.
+        path: that of config.json, for messages.
     """
     try:
         values = kind.read(settings)
@@ -109,7 +109,7 @@ def assemble(
 
 
 def read_safetensors(source: Path) -> dict[str, np.ndarray]:
-    """All tensors of model.safetensors, or of the parts of it."""
+    """All tensors of model.safetensors, or of its parts."""
     tensors = {}
     for path in source.glob("model*.safetensors"):
         tensors |= safetensors.numpy.load_file(path)
@@ -142,7 +142,7 @@ def canonical(
         array = named.pop(output)
         if not np.array_equal(named.setdefault(embeddings, array), array):
             raise UserError(f"{source}: {output} differs from {embeddings}; bertlab ties them")
-    # ModernBERT's first layer lacks a norm that bertlab has, and does not read.
+    # ModernBERT's first layer lacks a norm that bertlab has but does not read.
     for name in [name for name in named if name.startswith("model.layers.0.mlp_norm.")]:
         added = name.replace("mlp_norm", "attn_norm")
         named[added] = np.full_like(named[name], name.endswith("weight"))
@@ -150,8 +150,8 @@ def canonical(
 
 
 def fit_vocabulary(tokenizer: Tokenizer, vocab_size: int, source: Path) -> Tokenizer:
-    """Extends a tokenizer to a piece a row, with "<unused_ID>", which no text has: embeddings often
-    have more rows, to be a multiple of 64.
+    """Extends a tokenizer to one piece per row, with "<unused_ID>", which no text has: embeddings
+    often have more rows, to make a multiple of 64.
     """
     pieces = tokenizer.pieces()
     unused = [f"<unused_{index}>" for index in range(len(pieces), vocab_size)]
@@ -169,7 +169,7 @@ def fit_vocabulary(tokenizer: Tokenizer, vocab_size: int, source: Path) -> Token
 
 
 def save(model: Model, directory: Path, kinds: Mapping[str, Kind] = KINDS) -> None:
-    """Writes a transformer, of the first of these kinds that computes it exactly.
+    """Writes a transformer as the first of these kinds that computes it exactly.
 
     Heads that the kind lacks, of tasks for example, are left out, and a printed line names them.
     """
@@ -177,7 +177,7 @@ def save(model: Model, directory: Path, kinds: Mapping[str, Kind] = KINDS) -> No
     shape = model_shape(model_config, tokenizer.vocab_size)
     if not isinstance(shape, TransformerShape):
         raise UserError(
-            f"config.model.family={model_config.family!r} is no transformer; choose another --to"
+            f"config.model.family={model_config.family!r} is not a transformer; choose another --to"
         )
     body = model.params["body"]
     predicts = "output" in body or not (shape.output_transform or shape.output_bias)
@@ -241,8 +241,8 @@ def predicts_next(model: Model) -> tuple[bool, bool]:
 
 
 def without_mask(params: dict, model: Model) -> dict:
-    """With a bias by which [MASK] has probability 0, if all that fills masks is diffusion, which
-    never predicts it."""
+    """The parameters with a bias that gives [MASK] probability 0, if only diffusion fills masks,
+    which never predicts it."""
     filling = [o for o in model.objectives.values() if scoring(o).hidden is not None]
     diffusion = all(isinstance(objective, MaskedDiffusion) for objective in filling)
     if not filling or not diffusion or "bias" not in params["body"].get("output", {}):

@@ -29,21 +29,21 @@ class Kind:
     """One model_type of transformers.
 
     Attributes:
-        family: bertlab's.
-        table: of its parameters, by the number of attention heads.
-        prefix: of the body's tensors; the plain model's file lacks it.
+        family: bertlab's name.
+        table: (number of attention heads) -> the table of its parameters.
+        prefix: prefix of the body's tensors; the plain model's file lacks it.
         tied: names of the embeddings and of the output matrix, which is the same.
-        keys: of config.model, and their names in config.json.
+        keys: those of config.model, and their names in config.json.
         fixed: what config.model has in every such model.
         head: what it also has if the model predicts tokens.
         dropouts: keys of config.json; the first is read, all are written.
-        defaults: of config.json's keys.
-        only: keys of config.json, and the value that bertlab computes.
-        equal: keys of config.json, and the key whose value they must have.
+        defaults: default values of config.json's keys.
+        only: keys of config.json, and the one value that bertlab supports.
+        equal: keys of config.json, and the key whose value they must share.
         architectures: names of its classes, by whether they have an output layer and the
             next-sentence head.
         activations: names in config.json, and config.model.activation.
-        buffers: pattern of tensors that are no weights.
+        buffers: pattern of tensors that are not weights.
         read_more: config.json -> more keys of config.model.
         write_more: shape -> more keys of config.json.
     """
@@ -99,7 +99,7 @@ class Kind:
         }
 
     def fits(self, shape: TransformerShape, params, pad_id: int, predicts: bool) -> bool:
-        """Whether it computes exactly what a model does: its config says everything of the shape,
+        """Whether it computes exactly what a model does: its config says all there is of the shape,
         and its table has all parameters of the body."""
         names = {path for entry in self.table(shape.heads) for path in entry.ours}
         if not set(flatten({"body": params["body"]})) <= names or shape.times_base != 1:
@@ -254,7 +254,7 @@ GPT2 = Kind(
     write_more=lambda shape: {"n_inner": shape.hidden},
 )
 
-# How a model is computed, or read elsewhere.
+# How a model is computed, or keys that are read elsewhere.
 NO_KEYS = ("dtype", "remat", "scan_layers", "attention", "vocab_size", "position_buckets")
 NO_KEYS += ("dropout",)
 OWN_KEYS = [field.name for field in dataclasses.fields(TransformerShape)]

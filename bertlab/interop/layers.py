@@ -1,7 +1,7 @@
 """Entries of the layers that transformers have in common, and their tables.
 
-Letters: D model width, H heads, K head width; a matrix is in x out here, and in torch's Linear
-out x in.
+Letters: D model width, H heads, K head width; a matrix is in x out here, and
+out x in in torch's Linear.
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def attention(qkv: Sequence[str], out: str, heads: int, linear: bool = True) -> 
 
 
 def bert_table(body: str, head: str, transform: str, transform_norm: str, heads: int):
-    """BERT's and RoBERTa's parameters, whose names differ in these."""
+    """BERT's and RoBERTa's parameters, whose names differ in these arguments."""
     embeddings, layer = f"{body}.embeddings", f"{body}.encoder.layer.{{i}}"
     qkv = [f"{layer}.attention.self.{name}" for name in ("query", "key", "value")]
     return [
@@ -96,7 +96,7 @@ def gpt_table(tokens: str, positions: str, heads: int) -> list[Entry]:
 
 
 def modernbert_table(heads: int) -> list[Entry]:
-    """ModernBERT's parameters; its Wi has the activated layer and then the gate."""
+    """ModernBERT's parameters; its Wi holds the activated layer, then the gate."""
     layer = "model.layers.{i}"
     wi = [
         Entry(

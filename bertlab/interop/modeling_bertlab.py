@@ -1,8 +1,8 @@
-"""A transformer of bertlab in PyTorch, for transformers. This file lies beside the weights.
+"""A transformer of bertlab in PyTorch, for transformers. This file goes next to the weights.
 
     AutoModelForMaskedLM.from_pretrained(directory, trust_remote_code=True)
 
-It needs torch and transformers 5, and nothing of bertlab. Config keys have the names of bertlab's
+It needs torch and transformers 5, but not bertlab. Config keys have the names of bertlab's
 `config.model`. Letters: B batch, L length, D model width, H heads, K head width.
 """
 
@@ -14,7 +14,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling, MaskedLMOu
 from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.utils.generic import can_return_tuple
 
-BUCKETS, FARTHEST = 32, 128  # of relative positions
+BUCKETS, FARTHEST = 32, 128  # relative positions
 ACTIVATIONS = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "gelu_erf": F.gelu,
@@ -71,7 +71,7 @@ class Attention(nn.Module):
 
         Args:
             x: [B, L, D].
-            mask: [B, 1, L, L] bool, or [B, H, L, L] a bias of the scores.
+            mask: [B, 1, L, L] bool, or a bias of the scores [B, H, L, L].
             rotation: (cos, sin) or None.
         """
         query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -224,7 +224,7 @@ class BertlabModel(BertlabPreTrainedModel):
             visible = visible & (index[None, :] <= index[:, None])
         elif c.direction == "right-to-left":
             visible = visible & (index[None, :] >= index[:, None])
-        # Padding sees itself, so that its states are numbers.
+        # Padding sees itself, so that its states are finite.
         itself = index[None, :] == index[:, None]
         near = (positions[:, :, None] - positions[:, None, :]).abs() <= c.local_window // 2
         found = []
@@ -278,7 +278,7 @@ class BertlabForMaskedLM(BertlabPreTrainedModel):
 
     @can_return_tuple
     def forward(self, input_ids=None, attention_mask=None, labels=None, **arguments):
-        """As `BertlabModel`; labels [B, L] are the tokens asked for, -100: does not count."""
+        """As `BertlabModel`; labels [B, L] are the tokens asked for, -100: not counted."""
         count = arguments.pop("num_items_in_batch", None)
         backward = self.config.direction == "right-to-left"
         causal = self.causal and not backward

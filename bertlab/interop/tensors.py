@@ -1,6 +1,6 @@
 """Tables that map parameters to another library's tensors, read in both directions.
 
-So an export writes exactly what an import has read.
+An export thus writes exactly what an import has read.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ class Entry:
 
 
 def same(theirs: str, ours: str) -> Entry:
-    """A tensor that is stored as here."""
+    """A tensor that is stored the same way."""
     return Entry((theirs,), (ours,))
 
 
@@ -69,9 +69,9 @@ def read(
     """Converts another library's tensors to parameters.
 
     Args:
-        table: has an entry for every parameter in `shapes`; other entries are ignored.
+        table: entries for every parameter in `shapes`; others are ignored.
         tensors: by name; of any float type.
-        shapes: tree of the expected parameters; leaves have `shape`.
+        shapes: tree of the expected parameters; its leaves have a `shape`.
         source: the file, for messages.
 
     Returns:

@@ -1,8 +1,8 @@
 """Word vectors: word2vec's files, text and binary, and GloVe's.
 
 word2vec's first line is "V D" (tmikolov/word2vec, and gensim's KeyedVectors). In the text format
-each further line has a word and D numbers; in the binary one each word is followed by a space and D
-little-endian float32 numbers, and in word2vec.c a line feed. GloVe's text has no first line, and
+each further line has a word and D numbers; in the binary one each word is followed by a space, D
+little-endian float32 numbers and, in word2vec.c, a line feed. GloVe's text has no first line, and
 its words may have spaces in them. Files whose names end in .gz are compressed.
 
 Such vectors come from text with spaces between tokens ("n't", "10,000"), so the tokenizer looks up
@@ -69,8 +69,8 @@ def is_binary(path: Path) -> bool:
 def read_lines(
     source: Path, content: bytes, width: int, header: bool
 ) -> tuple[list[str], np.ndarray]:
-    """Words and vectors [V, D] of the lines, after a header or not; with one, words have no
-    spaces."""
+    """Words and vectors [V, D] of the lines, with a header before them or not; with one, words have
+    no spaces."""
     words, vectors = [], []
     lines = content.removesuffix(b"\n").split(b"\n")
     for number, line in enumerate(lines, 1 + header):
@@ -97,14 +97,14 @@ def read_binary(source: Path, body: bytes, count: int, width: int) -> tuple[list
         vectors[number] = np.frombuffer(body, "<f4", width, space + 1)
         begin = end
     if body[begin:].strip(b"\n"):
-        raise UserError(f"{source} was read as binary, but goes on after {count} words")
+        raise UserError(f"{source} was read as binary, but continues after {count} words")
     return words, vectors
 
 
 def make_model(source: Path, words: list[str], vectors: np.ndarray) -> Model:
     """A static model with these vectors; the special pieces' and the output matrix are zeros."""
     if len(set(words).union(SPECIALS)) < len(words) + len(SPECIALS):
-        raise UserError(f"{source} has a word twice, or one of {' '.join(SPECIALS)}")
+        raise UserError(f"{source} lists a word twice, or one of {' '.join(SPECIALS)}")
     if not np.isfinite(vectors).all():
         bad = words[int(np.argmin(np.isfinite(vectors).all(axis=1)))]
         raise UserError(f"{source}: the vector of {bad!r} is not finite")
@@ -120,7 +120,7 @@ def make_model(source: Path, words: list[str], vectors: np.ndarray) -> Model:
 
 def save(model: Model, target: Path, header: bool = True) -> None:
     """Writes word2vec's file, without the special pieces: binary if its name ends in .bin or
-    .bin.gz, otherwise text. The vectors of a model of GloVe are the sums w + w̃."""
+    .bin.gz, otherwise text. A GloVe model's vectors are the sums w + w̃."""
     if model.config.model.family != "static":
         family = model.config.model.family
         raise UserError(f"config.model.family={family!r}: only 'static' has a vector for each word")

@@ -1,7 +1,7 @@
-"""Attention: who sees whom, as masks, and softmax(Q K / sqrt(K)) V by a choice of implementations.
+"""Attention: masks of who sees whom, and softmax(Q K / sqrt(K)) V by a choice of implementations.
 
-    xla           plain JAX; dropout of the weights, any device
-    cudnn         NVIDIA's fused kernel (`jax.nn.dot_product_attention`): 16 bits, no dropout
+    xla           plain JAX; any device, attention dropout
+    cudnn         NVIDIA's fused kernel (`jax.nn.dot_product_attention`): 16-bit, no dropout
     module:name   a function with the arguments of `attend_xla`
 
 Letters: B batch, L length, H heads, K head width.
@@ -23,24 +23,24 @@ def attention_rule(shape, length: int, platform: str) -> tuple[str, str]:
         platform: "cpu", "gpu" or "tpu".
     """
     if platform != "gpu":
-        return "xla", "only GPUs have cuDNN's kernel"
+        return "xla", "cuDNN's kernel needs a GPU"
     if jnp.dtype(shape.dtype).itemsize != 2:
         return "xla", f"cuDNN's kernel does not compute in {jnp.dtype(shape.dtype).name}"
     if reason := refusal(shape, length):
         return "xla", reason
-    return "cudnn", "a GPU, 16 bits, no dropout of the weights"
+    return "cudnn", "GPU, 16-bit, no attention dropout"
 
 
 def refusal(shape, length: int) -> str:
-    """Why cuDNN's kernel cannot train a shape on rows of so many positions; "" if it can."""
+    """Why cuDNN's kernel cannot train a shape on rows of this length; "" if it can."""
     if shape.dropout:
-        return "cuDNN's kernel has no dropout of the weights"
+        return "cuDNN's kernel has no attention dropout"
     if shape.position_encoding == "relative" or shape.outside_positions is not None:
-        # JAX 0.10 gives a bias that is added to a mask the gradient 0.
-        return "cuDNN's kernel has no gradient of a learned bias beside a mask"
+        # JAX 0.10 gives a bias that is combined with a mask a gradient of 0.
+        return "cuDNN's kernel has no gradient for a learned bias combined with a mask"
     if shape.head_width % 8 or shape.head_width > 128:
-        return "cuDNN's kernel has heads of 8, 16, ... 128 numbers"
-    return "cuDNN's kernel has rows of an even length" if length % 2 else ""
+        return "cuDNN's kernel needs a head width that is a multiple of 8, at most 128"
+    return "cuDNN's kernel needs an even row length" if length % 2 else ""
 
 
 def attend(implementation: str, query, key, value, mask, bias, dropout) -> Float[Array, "B L H K"]:
@@ -58,7 +58,7 @@ def attend_xla(query, key, value, mask, bias, dropout) -> Float[Array, "B L H K"
         query, key, value: [B, L, H, K].
         mask: [B, 1, L, L], the keys (last axis) that each query sees; at least one.
         bias: [1, H, L, L] or [B, H, L, L], added to the scores; or None.
-        dropout: of the weights, a function of them.
+        dropout: a function that is applied to the weights.
     """
     scores = jnp.einsum("blhk,bmhk->bhlm", query, key, preferred_element_type=jnp.float32)
     scores = scores / query.shape[-1] ** 0.5
@@ -81,7 +81,7 @@ def attention_mask(documents: Int[Array, "B L"], direction: str) -> Bool[Array, 
 def order_mask(order: Int[Array, "B L"], shown_at: Int[Array, "B L"]) -> Bool[Array, "B 1 L L"]:
     """Position i sees j if shown_at[j] <= order[i], and itself.
 
-    It only takes from `attention_mask`, so use it with bidirectional bodies. In the next layer i
+    It can only narrow `attention_mask`, so use it with bidirectional bodies. In the next layer i
     also sees through j what j has seen. Nothing leaks if order[j] <= shown_at[j] everywhere: i then
     sees itself and positions shown at order[i] or before.
     """

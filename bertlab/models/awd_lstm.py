@@ -33,14 +33,14 @@ class AwdLstmShape(Shape):
     """Shape of an AWD-LSTM.
 
     Attributes:
-        width: D, of the embeddings and of the last layer.
-        hidden: F of the other layers.
+        width: D, the width of the embeddings and of the last layer.
+        hidden: F in the other layers.
         direction: "left-to-right" or "right-to-left".
-        embedding_dropout: share of the vocabulary's words that a batch lacks.
-        input_dropout: on the embedded text; this and the next two have one mask a row.
+        embedding_dropout: share of the vocabulary's words that are dropped from a batch.
+        input_dropout: on the embedded text; this and the next two use one mask per row.
         hidden_dropout: between layers.
         dropout: on the last layer, before the output layer.
-        weight_dropout: on the recurrent kernels, one mask a batch.
+        weight_dropout: on the recurrent kernels, one mask per batch.
         remat: see `layers.rematerialised`. Layers differ in shape, so no loop runs through them.
     """
 
@@ -85,7 +85,7 @@ class AwdLstmShape(Shape):
 class DroppedLstm(nn.Module):
     """torch's LSTM (gates input, forget, candidate, output) with dropout of its recurrent kernel.
 
-    Initial values are U(+-1/sqrt(F)), also those of the two biases, of which only the sum acts.
+    Initial values are U(+-1/sqrt(F)), as are those of the two biases; only their sum matters.
     """
 
     shape: AwdLstmShape

@@ -1,4 +1,4 @@
-"""The contract of every family: a view in, hidden states out, by the side that they have seen.
+"""The contract of every family: a view in, hidden states out, keyed by the context they have seen.
 
 Letters in shapes, here and in every model: B batch, L length, N = B·L positions, D model width,
 H heads, K head width, F feed-forward or cell width, V vocabulary.
@@ -7,9 +7,9 @@ A body is a Linen module with a field `shape` (a frozen dataclass) and three met
 
     encode(view, carry=None) -> (Encoded, carry)
     predict_tokens(hidden, side, among=None) -> float32 logits [..., V], or those of candidates
-    pool(encoded, view, documents=None) -> [B, D], a vector a row, or [B, n, D], one a document
+    pool(encoded, view, documents=None) -> one vector per row, [B, D], or per document, [B, n, D]
 
-Dropout is on exactly if `apply` got an rng named "dropout".
+Dropout is on if and only if `apply` got an rng named "dropout".
 """
 
 from collections.abc import Mapping
@@ -24,10 +24,10 @@ SIDES = ("forward", "backward", "both")
 
 View = Mapping[str, Array]
 """What the model is shown: int32 [B, L] `tokens`, `segments`, `documents` (0: padding) and
-`positions` (counted in their document), and fields of an objective's own:
+`positions` (counted in their document), and an objective's own fields:
 
-    order, shown_at   int32 [B, L], transformers: position i sees of its document itself and j with
-                      shown_at[j] <= order[i] (`shown_at` is `order` where it is missing)
+    order, shown_at   int32 [B, L], transformers: in its document, position i sees itself and each j
+                      with shown_at[j] <= order[i] (`shown_at` is `order` where it is missing)
     characters        int [B, L, 50], ELMo on characters
     continues         int32 [B], carried states: 1 if the row continues the row before it
     cut               bool [B, L], recurrent: no gradient flows to states read before the position
@@ -42,10 +42,10 @@ class Encoded:
     """Hidden states of every layer (embeddings first), by the side that they have seen, or None.
 
     Attributes:
-        forward: position t has seen tokens up to t, [B, L, D] a layer.
+        forward: position t has seen tokens up to t, [B, L, D] per layer.
         backward: position t has seen tokens from t on.
-        both: position t has seen its document, or what `order` shows it; of a biLSTM [B, L, 2D].
-        dropped: of LSTMs, by side: the last layer after the dropout before the output layer.
+        both: position t has seen its document, or what `order` shows it; for a biLSTM [B, L, 2D].
+        dropped: for LSTMs, by side: the last layer, after the dropout before the output layer.
     """
 
     forward: tuple[Float[Array, "B L D"], ...] | None = None
@@ -58,7 +58,7 @@ class Encoded:
         return getattr(self, side)[-1] if self.dropped is None else self.dropped[side]
 
     def widest(self) -> tuple[str, tuple[Float[Array, "B L D"], ...]]:
-        """The side that has seen most, and its states."""
+        """The side that has seen the most, and its states."""
         side = next(
             side for side in ("both", "forward", "backward") if getattr(self, side) is not None
         )
@@ -70,7 +70,7 @@ class Shape:
 
     All have `width`, `vocab_size`, `direction`, `dtype`, and for the output layer the values below
     and `output_transform` (dense layer, activation and norm before the product, as in BERT), `tied`
-    (the product is with the token embeddings) and `output_bias` (a number a token).
+    (the product is with the token embeddings) and `output_bias` (one number per token).
     """
 
     epsilon = 1e-12
@@ -81,7 +81,7 @@ class Shape:
 
 
 class Body(nn.Module):
-    """Base of all; `setup` makes `output`, `pooler` and `token_embedding` (or None)."""
+    """Base of all bodies; `setup` makes `output`, `pooler` and `token_embedding` (or None)."""
 
     def predict_tokens(
         self, hidden: Float[Array, "... D"], side: str, among: Int[Array, "..."] | None = None
@@ -91,7 +91,7 @@ class Body(nn.Module):
         Args:
             hidden: states.
             side: the side that they have seen.
-            among: only these tokens' logits: [n], the same for all states, or [..., k], of each.
+            among: only these tokens' logits: [n], the same for all states, or [..., k], per state.
         """
         return self.output(hidden, self.token_embedding, side, among)
 
@@ -121,7 +121,7 @@ def summary(
         hidden: states of one layer.
         side: the side that they have seen.
         view: `documents`, from 1 up.
-        documents: None: a row is one text, [B, D]; n: a state of each document 1 to n, [B, n, D].
+        documents: None: a row is one text, [B, D]; n: one state per document 1 to n, [B, n, D].
     """
     if not documents and side != "forward":
         return hidden[:, 0]
@@ -146,7 +146,7 @@ def mean_state(
 
 
 def inside_documents(view: View, documents: int | None) -> Bool[Array, "B L n"]:
-    """Which positions belong to each document 1 to n of a row; None: to its only one (n = 1)."""
+    """Which positions belong to each document 1 to n of a row; None: a row is one (n = 1)."""
     if documents is None:
         return (view["documents"] > 0)[..., None]
     return view["documents"][..., None] == jnp.arange(1, documents + 1)

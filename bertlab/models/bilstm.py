@@ -39,10 +39,10 @@ class BilstmShape(Shape):
         clip: bound of cell states and projections (bilm-tf: 3).
         token_encoder: "ids", a table of token embeddings, or "characters", the view's `characters`.
         skip_connections: from the second layer on, add a layer's dropped input to its output.
-        highway_layers: of the character encoder; 2 in the original model.
+        highway_layers: the character encoder's number of them; 2 in the original model.
         filters: (width, number) of each of its convolutions.
         character_width: E.
-        character_activation: after the convolutions, "relu" or "tanh"; highway layers have relu.
+        character_activation: after the convolutions, "relu" or "tanh"; highway layers use relu.
         remat, scan_layers: see `layers.stacked`.
     """
 
@@ -100,7 +100,7 @@ class ProjectedLstm(nn.Module):
         Args:
             x: the inputs before dropout.
             layer: whether to add the input to the output, and the states before the first position.
-            borders: of the rows.
+            borders: the rows' borders.
 
         Returns:
             The outputs for the next layer; and these outputs with the states after the last one.
@@ -148,7 +148,7 @@ class Bilstm(Body):
         self.output = OutputLayer(shape, normal(shape.width**-0.5))
 
     def encode(self, view: View, carry: Carry | None = None) -> tuple[Encoded, Carry]:
-        """States of every layer; with a carry of its sides only, otherwise documents are apart."""
+        """States of every layer; with a carry, only its sides'; without, documents are separate."""
         embedded = shard_batch(self._embed(view).swapaxes(0, 1), axis=1)
         states, ends = {}, {}
         for side in carry or self.shape.sides:

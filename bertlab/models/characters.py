@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from bertlab.models.layers import ACTIVATIONS, Dense, normal, param, shard_batch, uniform
 
 ALPHABET = 261
-"""256 bytes; begin and end of sentence, begin and end of word; padding."""
+"""256 bytes; beginning and end of sentence, beginning and end of word; padding."""
 
 WORD_LENGTH = 50
 PUBLISHED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
@@ -37,7 +37,7 @@ class Convolution(nn.Module):
         kernel = self.param("kernel", param(init, None, None, None), size)
         bias = self.param("bias", param(nn.initializers.zeros, None), (self.filters,))
 
-        @jax.checkpoint  # what it keeps otherwise is the model's largest array
+        @jax.checkpoint  # otherwise it would keep the model's largest array
         def maxima(x, kernel):
             numbers = ("NWC", "WIO", "NWC")
             return jax.lax.conv_general_dilated(
@@ -63,7 +63,7 @@ class Highway(nn.Module):
             kernel = self.param(f"{name}_kernel", kernel_init, (width, width))
             bias_init = param(nn.initializers.constant(bias_init), "hidden")
             bias = self.param(f"{name}_bias", bias_init, (width,))
-            # Otherwise XLA divides x along fsdp and tensor at once, and loses gradient (JAX 0.10).
+            # Otherwise XLA divides x along fsdp and tensor at once, and loses gradients (JAX 0.10).
             return shard_batch(x @ kernel.astype(self.dtype) + bias.astype(self.dtype))
 
         gate = jax.nn.sigmoid(dense("carry", -2.0))

@@ -1,6 +1,6 @@
-"""Model FLOPs, forward and backward: 6 a weight and position, and attention in full.
+"""Model FLOPs, forward and backward: 6 per weight and position, and attention in full.
 
-What a mask hides counts, what the backward pass recomputes does not (Chowdhery et al. 2022, PaLM,
+What a mask hides is counted, what the backward pass recomputes is not (Chowdhery et al. 2022, PaLM,
 appendix B). Norms, softmaxes, activations and lookups are left out.
 """
 
@@ -14,12 +14,12 @@ from bertlab.models.transformer import TransformerShape
 
 
 def flops_per_token(shape, length: int, sides: Iterable[str] = ("both",)) -> float:
-    """Of the body, per position of rows of `length`, without the output layer.
+    """FLOPs of the body per position, in rows of `length`, without the output layer.
 
     Args:
-        shape: of the body.
-        length: positions of a row.
-        sides: that losses read; a biLSTM computes only their directions.
+        shape: the body's shape.
+        length: positions per row.
+        sides: those that losses read; a biLSTM computes only their directions.
     """
     match shape:
         case TransformerShape():
@@ -41,7 +41,7 @@ def flops_per_token(shape, length: int, sides: Iterable[str] = ("both",)) -> flo
 
 
 def flops_per_prediction(shape) -> float:
-    """Of one row of logits over the vocabulary, with the transform before it."""
+    """FLOPs of one row of logits over the vocabulary, with the transform before it."""
     transform = shape.width**2 if shape.output_transform else 0
     return 6 * (shape.width * shape.vocab_size + transform)
 

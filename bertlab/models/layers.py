@@ -1,8 +1,8 @@
 """Layers that several families share, and how parameters and activations are divided among devices.
 
 Every parameter names its axes (`param`): vocab, embed, hidden, heads, norm, layers or None. The
-training room maps these names to axes of the mesh. Activations are divided along their batch axis
-only (`shard_batch`).
+training package maps these names to axes of the mesh. Activations are divided only along their
+batch axis (`shard_batch`).
 """
 
 import functools
@@ -19,8 +19,8 @@ BATCH_AXES = ("data", "fsdp")
 """The mesh's axes that divide a batch's rows."""
 
 recomputed = functools.partial(jax.checkpoint, prevent_cse=False)
-"""Keeps an elementwise function's arguments alone for the backward pass: what is between takes a
-GPU longer to write and read than to compute again."""
+"""Saves only the arguments for the backward pass; on a GPU, recomputing the intermediates is faster
+than storing them."""
 
 ACTIVATIONS = {
     "gelu_tanh": recomputed(functools.partial(jax.nn.gelu, approximate=True)),
@@ -32,7 +32,7 @@ ACTIVATIONS = {
 
 normal = jax.nn.initializers.normal
 truncated_normal = jax.nn.initializers.truncated_normal
-"""Cut at two standard deviations and not rescaled, as BERT's; its deviation is 0.88 of `stddev`."""
+"""Truncated at two deviations and not rescaled, as in BERT: its deviation is 0.88 of `stddev`."""
 
 
 def uniform(bound: float) -> nn.initializers.Initializer:
@@ -45,7 +45,7 @@ def uniform(bound: float) -> nn.initializers.Initializer:
 
 
 def param(init: nn.initializers.Initializer, *axes: str | None) -> nn.initializers.Initializer:
-    """An initialiser whose parameter carries one logical axis name (or None) a dimension."""
+    """An initialiser whose parameter carries one logical axis name (or None) per dimension."""
     return nn.with_logical_partitioning(init, axes)
 
 
@@ -56,9 +56,9 @@ def platform() -> str:
 
 
 def shard_batch(x: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
-    """Divides an activation along its batch axis, like the batch; nothing happens without a mesh.
+    """Divides an activation along its batch axis, like the batch; does nothing without a mesh.
 
-    Otherwise the compiler may divide it like the parameters that multiply it.
+    Otherwise the compiler may divide it like the parameters it is multiplied with.
     """
     if jax.sharding.get_abstract_mesh().empty:
         return x
@@ -66,7 +66,7 @@ def shard_batch(x: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
 
 
 def gather(weights: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
-    """Makes weights whole along an axis once, so that a loop does not in each of its steps."""
+    """Makes weights whole along an axis once, so that a loop need not do it in every step."""
     if jax.sharding.get_abstract_mesh().empty:
         return weights
     spec = [PartitionSpec.UNCONSTRAINED] * weights.ndim
@@ -77,7 +77,7 @@ def gather(weights: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
 def lookup(table: Float[Array, "V D"], ids: Int[Array, "..."]) -> Float[Array, "... D"]:
     """Rows of an embedding table, divided among devices as their ids are.
 
-    Convert the rows and not the table to 16 bits: their gradients are then added up in float32.
+    Convert the rows, not the table, to 16 bits: their gradients are then added up in float32.
     GPUs add 16-bit numbers to the same place so slowly that a step took ten times as long.
     """
     return gather(table, 1)[ids]
@@ -138,7 +138,7 @@ class Norm(nn.Module):
 class Dropout(nn.Module):
     """Sets elements to zero with probability `rate` and divides the others by 1 - rate.
 
-    It acts exactly if there is an rng "dropout". The rate is rounded to 16 bits.
+    It is active if and only if there is an rng "dropout". The rate is rounded to 16 bits.
 
     Attributes:
         rate: from 0 to 1.
@@ -160,7 +160,7 @@ class Dropout(nn.Module):
 
 
 def random_16_bits(key: Array, shape: list[int]) -> Int[Array, "..."]:
-    """Uniform integers below 2^16. Drawing is most of dropout's cost on a CPU: two a word."""
+    """Uniform integers below 2^16. Drawing is most of dropout's cost on a CPU: two per word."""
     if platform() != "cpu":
         return jax.random.bits(key, shape, jnp.uint32) >> 16
     words = jax.random.bits(key, (*shape[:-1], (shape[-1] + 1) // 2), jnp.uint32)
@@ -170,12 +170,12 @@ def random_16_bits(key: Array, shape: list[int]) -> Int[Array, "..."]:
 class OutputLayer(nn.Module):
     """Hidden states to logits over the vocabulary, divided by `embeddings.times_base` (μP).
 
-    States of another width than the embeddings, a biLSTM's joined ones, are transformed to it.
+    States whose width differs from the embeddings', a biLSTM's joined ones, are transformed to it.
 
     Attributes:
-        shape: of the body that has the states (`base.Shape`).
-        initializer: of kernels.
-        embeddings: of the body that has the embeddings, another one for a small generator.
+        shape: the shape of the body that has the states (`base.Shape`).
+        initializer: the kernels' initialiser.
+        embeddings: the shape of the body that has the embeddings; a small generator's differs.
     """
 
     shape: Any
@@ -190,7 +190,7 @@ class OutputLayer(nn.Module):
         side: str,
         among: Int[Array, "..."] | None = None,
     ) -> Float[Array, "... V"]:
-        """Arguments as of `Body.predict_tokens`; `embedding` is read if tied."""
+        """Arguments as for `Body.predict_tokens`; `embedding` is read if tied."""
         shape, embeddings = self.shape, self.embeddings or self.shape
         width = embeddings.width
         if shape.output_transform or hidden.shape[-1] != width:
@@ -217,8 +217,8 @@ class OutputLayer(nn.Module):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def float32_product(letters: str, x: Array, y: Array) -> Float[Array, "..."]:
-    """jnp.einsum with a float32 result. The products of the backward pass are of x's dtype, as the
-    forward pass's is; JAX would make them of float32."""
+    """jnp.einsum with a float32 result. The products of the backward pass have x's dtype, like the
+    forward pass's; JAX would use float32."""
     return jnp.einsum(letters, x, y, preferred_element_type=jnp.float32)
 
 
@@ -240,7 +240,7 @@ def rematerialised(layer: type[nn.Module], remat: str, prevent_cse: bool = True)
     Args:
         layer: its class.
         remat: "none"; "dots": all but products without batch axes; "full": all but its input.
-        prevent_cse: False inside a loop, where the compiler undoes nothing.
+        prevent_cse: False inside a loop, where the compiler cannot undo it.
     """
     if remat == "none":
         return layer
@@ -249,7 +249,7 @@ def rematerialised(layer: type[nn.Module], remat: str, prevent_cse: bool = True)
 
 
 UNROLLED_ON_CPU = 6
-"""A loop copies what it keeps for the backward pass. More layers than these compile slowly."""
+"""A loop copies what it keeps for the backward pass; more layers than this compile slowly."""
 
 
 def stacked(
@@ -261,7 +261,7 @@ def stacked(
         layer: called with (x, own values, shared values), returns (next x, output to keep).
         layers: how many.
         remat: see `rematerialised`.
-        scan_layers: run them in a loop, or unrolled; None: what suits the device.
+        scan_layers: run them in a loop, or unrolled; None: whichever suits the device.
     """
     if scan_layers is None:
         scan_layers = platform() != "cpu" or layers > UNROLLED_ON_CPU

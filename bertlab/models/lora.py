@@ -2,7 +2,7 @@
 
 Parameters with updates are {"body": ..., "lora": ...}: "lora" holds the kernels' paths, each with
 `a` [..., inputs, r] and `b` [..., r, outputs]. A program computes with the merged kernels, so
-models do not know of them. Axes stay (n layers, D width, H heads, K head width, F hidden):
+models need not know about updates. Axes stay (n layers, D width, H heads, K head width, F hidden):
 
     blocks/attention/qkv_kernel [n, D, 3, H, K] is three kernels, qkv_kernel/query, /key and /value:
         a [n, D, r], b [n, r, H, K]
@@ -30,7 +30,7 @@ from bertlab.errors import UserError
 QKV = ("query", "key", "value")
 ONE_INPUT = re.compile(r"/((input|recurrent|carry|transform)_kernel|projection)$")
 STACKED = re.compile(r"body/(blocks|forward|backward)/")
-"""Parameters with a first axis of layers."""
+"""Parameters whose first axis is the layers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Lora:
         if not targeted:
             names = ", ".join(kernels) or "none"
             raise UserError(
-                f"config.lora.targets={self.targets!r} matches no kernel; there are: {names}"
+                f"config.lora.targets={self.targets!r} matches no kernel; the kernels are: {names}"
             )
         return targeted
 

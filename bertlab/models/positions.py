@@ -4,7 +4,7 @@ An encoding from outside (`position_encoding="module:Class"`) is a Linen module 
 
     __call__(length) -> arrays for all layers; its parameters are the body's, below "positions"
     score(shape, arrays, query, key, project) -> (query, key, bias), static, called by every layer
-        with its queries and keys [B, L, H, K]; `project(x)` makes those [n, 2, H, K] of states
+        with its queries and keys [B, L, H, K]; `project(x)` makes such [n, 2, H, K] from states
         [n, D]; `bias` [1 or B, H, L, L] is added to the scores
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 BUCKETS, FARTHEST = 32, 128
-"""T5's: how many buckets distances have, and from which distance on they share the last."""
+"""T5's number of buckets for distances, and the distance from which on they share the last."""
 
 ENCODINGS = ("learned", "sinusoidal", "rotary", "relative", "none")
 

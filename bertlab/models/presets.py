@@ -1,4 +1,4 @@
-"""Families and sizes by the names of their papers, and the body that a model config describes.
+"""Families and sizes, named as in their papers, and the body that a model config describes.
 
 A family is a set of values of its shape, a size adds some, and `config.model` replaces any.
 """
@@ -99,7 +99,7 @@ class Family:
     Attributes:
         body: the Linen class.
         shape: the dataclass of its shape.
-        values: of all sizes, where they differ from the shape's defaults.
+        values: those of all sizes, where they differ from the shape's defaults.
         sizes: by name, each size's values.
         directions: the first is the default.
     """
@@ -127,7 +127,7 @@ FAMILIES = {
 }
 
 COMPUTATION = ("dtype", "remat", "scan_layers", "attention")
-"""Keys of how a body is computed, which families may lack."""
+"""Keys of how a body is computed, which some families lack."""
 
 
 def family_of(model) -> Family:
@@ -153,7 +153,7 @@ def model_shape(model, vocab_size: int):
     """The shape of `config.model`: its family's and size's values, replaced by those that it sets.
 
     Raises:
-        UserError: names a key whose value the family does not have, or that does not fit another.
+        UserError: A key's value is not one that the family has, or conflicts with another key's.
     """
     family = family_of(model)
     if model.size not in family.sizes:
@@ -180,7 +180,7 @@ def model_shape(model, vocab_size: int):
 
 
 def _check(shape) -> None:
-    """Refuses values that would act otherwise than they read."""
+    """Refuses values that would not do what they say."""
     if isinstance(shape, TransformerShape):
         if shape.width % shape.heads:
             values = f"config.model.width={shape.width} and config.model.heads={shape.heads}"

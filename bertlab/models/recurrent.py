@@ -1,4 +1,4 @@
-"""The LSTM along time, and where their states start, stay and are cut.
+"""The LSTM along time, and where its states are reset, held and cut.
 
 Letters: B batch, L length, D width of the states, F cell width. Time is the first axis of arrays.
 """
@@ -36,13 +36,13 @@ class Borders(NamedTuple):
 def borders(view: View, reverse: bool, stateful: bool) -> Borders:
     """The borders of a view's rows.
 
-    Stateless: every stretch of one document, or of padding, starts from zero. Stateful: every
-    document does but a row's first, for which `begin_with` decides, and padding holds the state.
+    Stateless: every stretch of one document, or of padding, starts from zero. Stateful: so does
+    every document but a row's first, for which `begin_with` decides, and padding holds the state.
 
     Args:
         view: `documents` and perhaps `cut`, [B, L].
         reverse: rows are read from their end.
-        stateful: states come from the row before and go to the next.
+        stateful: states come from the previous row and go to the next.
     """
     documents = view["documents"].T
     cut = view["cut"].T if "cut" in view else None
@@ -69,7 +69,7 @@ def begin_with(shape, carry: Carry, side: str, view: View) -> Carry:
 
 
 def matmul(x: Float[Array, "L B D"], kernel: Float[Array, "D F"]) -> Float[Array, "L B F"]:
-    """x @ kernel; on a CPU as matrices, for which a sum along two axes takes twice as long."""
+    """x @ kernel; on a CPU as matrices, since a sum along two axes takes twice as long there."""
     if platform() != "cpu":
         return x @ kernel
     return (x.reshape(-1, x.shape[-1]) @ kernel).reshape(*x.shape[:-1], -1)
@@ -113,8 +113,8 @@ def lstm(
     i, f, o = sigmoid(.), g = tanh(.) of x + h W; c = clip(f c + i g); h = o tanh(c), or
     clip((o tanh(c)) P).
 
-    The derivative is written by hand: each weight's gradient is one product after the loop, which
-    automatic differentiation adds up position by position, and only states and gates are kept.
+    The derivative is written by hand: each weight's gradient is one product after the loop, where
+    automatic differentiation would add it up by position, and only states and gates are kept.
 
     Args:
         cell: settings.

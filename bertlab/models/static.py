@@ -19,7 +19,7 @@ class StaticShape(Shape):
 
     Attributes:
         direction: "bidirectional"; a lookup has no direction.
-        output_init: of the second table, "zeros" (word2vec) or "uniform" like the vectors (GloVe).
+        output_init: initial second table, "zeros" (word2vec) or "uniform" like the vectors (GloVe).
     """
 
     width: int

@@ -57,7 +57,7 @@ class TransformerShape(Shape):
         hidden: F.
         max_positions: rows of the table of learned positions.
         direction: "bidirectional", "left-to-right" or "right-to-left".
-        activation: of feed-forward layers and of the output's transform, a key of ACTIVATIONS.
+        activation: in feed-forward layers and the output's transform, a key of ACTIVATIONS.
         gated: multiply the feed-forward's activation by a second projection (Shazeer 2020).
         norm: "layer_norm" or "rms_norm".
         norm_placement: "post", after each residual sum (BERT, GPT-1), or "pre", before (GPT-2).
@@ -66,19 +66,19 @@ class TransformerShape(Shape):
         embedding_norm: a norm after the summed embeddings.
         use_bias: biases of dense layers and norms.
         position_encoding: "learned"; "sinusoidal" (Vaswani et al. 2017); "rotary" (Su et al. 2021);
-            "relative", biases of heads by distance, the same in all layers (Raffel et al. 2020);
+            "relative", each head's bias by distance, the same in all layers (Raffel et al. 2020);
             "none"; or "module:Class" (`positions`).
-        position_buckets: for encodings from outside.
+        position_buckets: for outside encodings.
         position_offset: added to learned positions (RoBERTa: 2).
-        rotary_base, rotary_base_local: of layers that see everything, and of local ones.
+        rotary_base, rotary_base_local: for layers that see everything, and for local ones.
         local_window: positions that a local layer sees, both sides together; 0: no layer is local.
         global_every: layers 0, n, 2n, ... are not local (ModernBERT: 3).
         segments: rows of the segment embedding; 0: none; 1: the same for all tokens (RoBERTa).
-        truncated_init: initial values from a normal cut at two deviations (BERT), or whole (GPT).
-        init_stddev: their deviation.
+        truncated_init: initial values are normal, truncated at two deviations (BERT) or not (GPT).
+        init_stddev: its standard deviation.
         base_width: the width that rates and `init_stddev` are meant for (`width`); 0: this one.
         scaled_residual_init: kernels that write to the residual start 1 / sqrt(2 layers) as large.
-        output_transform, tied, output_bias: of the output layer.
+        output_transform, tied, output_bias: see `Shape`.
         remat, scan_layers: see `layers.stacked`.
         attention: "auto" (`attention_rule`), "xla", "cudnn" or "module:function".
     """
@@ -127,17 +127,17 @@ class TransformerShape(Shape):
 
     @property
     def times_base(self) -> float:
-        """How many times as wide it is as its base width."""
+        """The width over the base width."""
         return self.width / self.base_width if self.base_width else 1.0
 
     @property
     def initializer(self) -> nn.initializers.Initializer:
-        """Of kernels and embedding tables."""
+        """For kernels and embedding tables."""
         return (truncated_normal if self.truncated_init else normal)(self.init_stddev)
 
     @property
     def residual_initializer(self) -> nn.initializers.Initializer:
-        """Of kernels whose product is added to the residual."""
+        """For kernels whose product is added to the residual."""
         scale = (2 * self.layers) ** -0.5 if self.scaled_residual_init else 1.0
         return dataclasses.replace(self, init_stddev=self.init_stddev * scale).initializer
 
@@ -151,7 +151,7 @@ class TransformerShape(Shape):
 
     @property
     def outside_positions(self):
-        """The class of a position encoding from outside (see `positions`), or None."""
+        """The class of an outside position encoding (see `positions`), or None."""
         inside = self.position_encoding in ENCODINGS
         return None if inside else pkgutil.resolve_name(self.position_encoding)
 
@@ -175,7 +175,7 @@ class Attention(nn.Module):
         Args:
             x: the residual stream, or its norm.
             sight: the visible positions.
-            positions: relative positions' bias [1, H, L, L], or arrays of an encoding from outside.
+            positions: relative positions' bias [1, H, L, L], or an outside encoding's arrays.
         """
         shape = self.shape
         batch, length = sight.mask.shape[0], sight.mask.shape[-1]
@@ -290,12 +290,12 @@ class Transformer(Body):
         )
 
     def encode(self, view: View, carry: Carry | None = None) -> tuple[Encoded, Carry]:
-        """Hidden states of every layer, on the direction's only side; nothing is carried."""
+        """Hidden states of every layer, for the direction's one side; nothing is carried."""
         layers = self.run_blocks(self.embed(view), view)
         return Encoded(**{SIDE[self.shape.direction]: layers}), {}
 
     def embed(self, view: View) -> Float[Array, "B L D"]:
-        """The input of the first block: the summed embeddings, perhaps normed, after dropout."""
+        """The input of the first block: the summed embeddings, normed if so set, after dropout."""
         shape = self.shape
         x = lookup(self.token_embedding, view["tokens"]).astype(shape.dtype)
         if shape.position_encoding == "learned":
@@ -324,7 +324,7 @@ class Transformer(Body):
             local_sight = self._sight(mask, view, shape.rotary_base_local)
         positions = None
         if shape.position_encoding == "relative":
-            # Neighbours in a document are neighbours in the row, so indices serve as positions.
+            # Neighbours in a document are neighbours in the row, so indices can serve as positions.
             buckets = distance_buckets(size[1], shape.direction == "bidirectional")
             bias_init = param(shape.initializer, None, "heads")
             table = self.param("relative_bias", bias_init, (BUCKETS, shape.heads))
@@ -334,7 +334,7 @@ class Transformer(Body):
         number = jnp.arange(shape.layers)
         layer = (number == 0, number % shape.global_every != 0)
         blocks = stacked(Block, shape.layers, shape.remat, shape.scan_layers)(shape, name="blocks")
-        # Matrices, because a CPU takes twice as long for gradients that sum along two axes.
+        # As matrices: gradients that sum along two axes take twice as long on a CPU.
         x = shard_batch(x.reshape(-1, shape.width))
         _, outputs = blocks(x, layer, (sight, local_sight, positions))
         layers = [x, *outputs]

@@ -1,6 +1,6 @@
 """μP: initial values and rates of one width suit wider transformers (Yang et al. 2022, table 8).
 
-With `config.model.base_width` = W, a transformer m W wide differs from the usual one as follows. An
+With `config.model.base_width` = W, a transformer of width m W differs from the usual one thus. An
 axis is wide if it grows with the model; nothing differs at m = 1.
 
 | Parameter | Initial values | Adam's rate |
@@ -10,7 +10,7 @@ axis is wide if it grows with the model; nothing differs at m = 1.
 | others: embeddings, kernels with inputs of a fixed width, biases, norms | the same | the same |
 
 Logits are divided by m (`OutputLayer.divisor`), because the output matrix may be the embeddings'.
-Weight decay is not divided. Heads must be equally wide at all widths, and F / D the same.
+Weight decay is not divided. The head width and F / D must be the same at all widths.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from bertlab.models.transformer import TransformerShape
 
 
 def doubled(shape: TransformerShape) -> TransformerShape:
-    """A shape twice as wide; axes of parameters that differ there are wide."""
+    """A shape twice as wide; axes of parameters that differ are wide."""
     return dataclasses.replace(
         shape, width=2 * shape.width, heads=2 * shape.heads, hidden=2 * shape.hidden
     )
@@ -35,8 +35,8 @@ def width_factors(times: float, axes, shapes, doubled_shapes) -> Any:
     Args:
         times: m, `TransformerShape.times_base`.
         axes: tree of PartitionSpecs, the logical axis names.
-        shapes: of the parameters.
-        doubled_shapes: of those of the same model with the body `doubled`.
+        shapes: the parameters' shapes.
+        doubled_shapes: the shapes for the same model with its body `doubled`.
     """
 
     def factors(spec: PartitionSpec, shape, doubled_shape) -> tuple[float, float]:

@@ -55,7 +55,7 @@ REGISTRY: dict[str, type[Objective]] = {
 }
 
 SEVERAL = {"bilm": {"ltr": 0.5, "rtl": 0.5}}
-"""Names of several objectives, with their weights: ELMo's loss is the mean of its directions."""
+"""Names for several objectives, with their weights: ELMo's loss is the mean of both directions."""
 
 CONFIG_FIELDS = ("weight", "final_weight", "implementation")
 """Fields of an entry of `config.objectives` that are not settings of its class."""

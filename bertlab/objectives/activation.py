@@ -1,5 +1,5 @@
-"""Activation regularisers of an LSTM's last layer (Merity et al. 2017, section 4.6), next to a
-language model's loss; salesforce/awd-lstm-lm weighs AR by 2 and TAR by 1."""
+"""Activation regularisers of an LSTM's last layer (Merity et al. 2017, section 4.6), added to a
+language model's loss; salesforce/awd-lstm-lm weights AR by 2 and TAR by 1."""
 
 import dataclasses
 

@@ -21,8 +21,8 @@ class OneDirection(Objective):
 
     Attributes:
         negatives: In training the softmax is over the right token and this many others (Jean et al.
-            2015; bilm-tf: 8,192), drawn once a (micro-)batch from a log-uniform distribution, so
-            ids must be in order of frequency. 0: the full softmax, as in evaluation.
+            2015; bilm-tf: 8,192), drawn once per (micro-)batch from a log-uniform distribution,
+            so ids must be in order of frequency. 0: the full softmax, as in evaluation.
     """
 
     negatives: int = 0
@@ -79,7 +79,7 @@ def neighbours(view: View, side: str) -> Int[Array, "B L"]:
     tokens, documents = view["tokens"], view["documents"]
     step, edge = (-1, -1) if side == "forward" else (1, 0)
     same = (jnp.roll(documents, step, axis=1) == documents) & (documents > 0)
-    same = same.at[:, edge].set(False)  # `roll` puts the row's other end here
+    same = same.at[:, edge].set(False)  # `roll` puts the other end of the row here
     return jnp.where(same, jnp.roll(tokens, step, axis=1), -1)
 
 
@@ -90,8 +90,8 @@ class LogUniform(nn.Module):
     number: int
 
     def __call__(self) -> tuple[Int[Array, "n"], Float[Array, "V"]]:
-        """n different ids, and each id's expected count in the sample: 1 − (1 − p)^t, where t is
-        the number of draws with replacement after which n different ids are expected."""
+        """n distinct ids, and each id's expected count in the sample: 1 − (1 − p)^t, where t is
+        the number of draws with replacement after which n distinct ids are expected."""
         ranks = np.arange(self.vocab_size)
         probability = np.log((ranks + 2) / (ranks + 1)) / math.log(self.vocab_size + 1)
         expected = expected_counts(probability, self.number)
@@ -103,7 +103,7 @@ class LogUniform(nn.Module):
 
 
 def expected_counts(probability: Float[np.ndarray, "V"], number: int) -> Float[np.ndarray, "V"]:
-    """1 − (1 − p)^t with the t for which their sum is `number`."""
+    """1 − (1 − p)^t for the t at which these sum to `number`."""
     log_miss = np.log1p(-probability)
 
     def excess(t):

@@ -4,7 +4,7 @@ An objective is a frozen dataclass whose fields are its settings (`config.object
 How a text is scored, what the exact floor is and what guessing costs are functions in
 `bertlab.evals`, registered by class.
 
-Letters: B batch, L length, D model width, V vocabulary, P predicted positions of a row.
+Letters: B batch, L length, D model width, V vocabulary, P predicted positions per row.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ class Vocabulary:
         """
         if self.mask_id is None:
             raise UserError(
-                "config.objectives masks tokens, and the tokenizer has no [MASK]; name one in"
+                "config.objectives masks tokens, but the tokenizer has no [MASK]; name one in"
                 " config.data.tokenizer.path, or train one with config.data.tokenizer.kind"
             )
         return self.mask_id
@@ -70,7 +70,7 @@ class Model:
     Attributes:
         encode: (view=None) -> `Encoded`, the hidden states. Without an argument those of the loss's
             own view, from one pass for all objectives that share it; another view costs a pass.
-        pool: (documents=None) -> [B, D], one vector a row, or [B, n, D], one for each of its
+        pool: (documents=None) -> [B, D], one vector per row, or [B, n, D], one for each of its
             documents 1 to n.
         predict_tokens: (hidden [..., D], side, among=None) -> float32 logits [..., V] of the
             model's output layer, or only those of the candidates `among` ([n] or [..., k]).
@@ -93,9 +93,9 @@ class Objective:
         reads: The side of the encoder's states that the loss uses: forward, backward, both, or any
             (the widest that the body has).
         needs: Fields of the batch that only some formats have, such as `pair_label`.
-        shares: Whose view it reads. None: its own, which is the batch unless it overrides `view`.
-            "any": the first own view among the run's objectives. A name: that objective's view.
-            Without such an objective, the batch.
+        shares: Which view it reads. None: its own, which is the batch unless it overrides `view`.
+            "any": that of the run's first objective with its own view. A name: that
+            objective's. If there is none, the batch.
     """
 
     reads: ClassVar[str] = "both"
@@ -103,7 +103,7 @@ class Objective:
     shares: ClassVar[str | None] = None
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
-        """What the model is shown. Called on the whole batch, so micro-batches see one corruption.
+        """What the model is shown. Called on the whole batch, so micro-batches share it.
 
         Args:
             batch: As `bertlab.data.batches` makes it.
@@ -129,13 +129,13 @@ class Objective:
     ) -> Float[Array, "... V"]:
         """The logits with which it predicts tokens from gathered states, for scoring.
 
-        Override it if the loss trains another layer than the model's output layer.
+        Override it if the loss trains a layer other than the model's output layer.
         """
         return model.predict_tokens(hidden, side)
 
 
 def restrict(objective: Objective, **choices: str) -> None:
-    """Refuses a value of a setting that is none of its names, which are separated by spaces."""
+    """Refuses a setting's value that is not one of its names, which are separated by spaces."""
     for setting, names in choices.items():
         if (value := getattr(objective, setting)) not in names.split():
             raise UserError(f"{setting}={value!r} must be one of {', '.join(names.split())}")

@@ -1,6 +1,6 @@
 """Which positions of a row are masked: single tokens, whole words or spans.
 
-Random numbers in [0, 1) are arguments, one a position, so rows do not depend on each other.
+Random numbers in [0, 1) are arguments, one per position, so rows do not depend on each other.
 Letters: B batch, L length, P slots (the most positions of a row that can be masked), V vocabulary.
 """
 
@@ -18,7 +18,7 @@ UsedSlots = Bool[Array, "B P"]
 
 
 def choose_tokens(candidates: Mask, priority: Draws, number: Number) -> Mask:
-    """So many candidates of lowest priority: a uniform choice without replacement."""
+    """The `number` candidates of lowest priority: a uniform choice without replacement."""
     order = jnp.argsort(jnp.where(candidates, priority, 2.0), axis=1)
     taken = jnp.arange(candidates.shape[1]) < number[:, None]
     return candidates & _put_back(taken, order)
@@ -42,7 +42,7 @@ def word_starts(
 def choose_words(candidates: Mask, starts: Mask, priority: Draws, number: Number) -> Mask:
     """Words by the priority of their first piece, until `number` pieces are chosen.
 
-    A word with more pieces than are still to choose is skipped (create_pretraining_data.py).
+    A word with more pieces than are left to choose is skipped (create_pretraining_data.py).
     """
     first_piece = jax.lax.cummax(jnp.where(starts, jnp.arange(candidates.shape[1]), 0), axis=1)
     rows = jnp.arange(len(candidates))[:, None]
@@ -60,8 +60,8 @@ def _put_back(values: Mask, order: Ids) -> Mask:
 def _all_that_fit(sizes: Ids, budget: Number) -> Mask:
     """Which sizes fit the rest of the budget, taken in order.
 
-    A round takes everything up to the first size that does not fit. The largest size that fits
-    falls with every round, so rounds are few.
+    Each round takes everything up to the first size that does not fit. The largest size that fits
+    falls with every round, so there are few rounds.
     """
 
     def another_round(taken):
@@ -97,8 +97,8 @@ def choose_spans(
     the last span is cut there.
 
     A span begins at the unchosen word of lowest priority. `lengths` at its first piece is its
-    number of words; it ends earlier at a position that is no candidate, and may run into an earlier
-    span. A candidate right after a position that is no candidate begins a word.
+    number of words; it ends earlier at a position that is not a candidate, and may run into an
+    earlier span. A candidate right after a position that is not a candidate begins a word.
     """
     starts |= candidates & jnp.pad(~candidates, ((0, 0), (1, 0)))[:, :-1]
     words = jnp.cumsum(starts, axis=1)
@@ -133,7 +133,7 @@ def inside_documents(documents: Ids) -> Mask:
 
 
 def in_slots(chosen: Mask, slots: int) -> tuple[Slots, UsedSlots]:
-    """The chosen positions, ascending, unused slots last with 0; and which slots are used."""
+    """The chosen positions, ascending, with unused slots last, as 0; and which slots are used."""
     length = chosen.shape[1]
     positions = jnp.sort(jnp.where(chosen, jnp.arange(length), length), axis=1)[:, :slots]
     used = positions < length
@@ -149,7 +149,7 @@ def from_slots(positions: Slots, used: UsedSlots, length: int) -> Mask:
 def at_positions(x: Array, positions: Slots) -> Array:
     """The entries [B, P, ...] of x [B, L, ...] at some positions of each row."""
     dtype = x.dtype
-    if dtype == jnp.bfloat16:  # their gradients are added up in float32, as those of `lookup`
+    if dtype == jnp.bfloat16:  # gradients are added up in float32, as in `lookup`
         x = x.astype(jnp.float32)
     return jax.vmap(lambda row, at: row[at])(x, positions).astype(dtype)
 
@@ -157,16 +157,16 @@ def at_positions(x: Array, positions: Slots) -> Array:
 def put_at(tokens: Ids, positions: Slots, used: UsedSlots, values: Slots) -> Ids:
     """The tokens with other values at the positions of used slots."""
     # Adding differences leaves unused slots (all at position 0) without effect. Row by row, the
-    # compiler can divide this over devices; with indices of rows it would gather those of all.
+    # compiler can divide this over devices; with row indices it would gather all of their rows.
     change = jnp.where(used, values - at_positions(tokens, positions), 0)
     return jax.vmap(lambda row, at, by: row.at[at].add(by))(tokens, positions, change)
 
 
 def span_edges(chosen: Mask) -> tuple[Ids, Ids]:
-    """For each position the nearest ones before and after it, itself included, that are not chosen.
+    """For each position, the nearest unchosen ones before and after it, itself included.
 
-    For a chosen position these are s − 1 and e + 1 of its span (s, e). Spans that touch are one, as
-    in SpanBERT's code.
+    For a chosen position these are s − 1 and e + 1 of its span (s, e). Touching spans count as one,
+    as in SpanBERT's code.
     """
     index = jnp.arange(chosen.shape[1])
     before = jax.lax.cummax(jnp.where(chosen, 0, index), axis=1)

@@ -23,8 +23,8 @@ class MaskedDiffusion(Objective):
         linear   m = t                      w = 1 / t
         cosine   m = cos(π/2 · (1 − t))     w = π/2 · tan(π/2 · (1 − t))
 
-    The loss is this sum over the number of the row's tokens, masked or not. But for the shares
-    below `least_share` its expectation is the same for all schedules: the mean over all orders of
+    The loss is this sum over the number of the row's tokens, masked or not. Except for the shares
+    below `least_share`, its expectation is the same for all schedules: the mean over all orders of
     the chain rule's code length in nats per token, an upper bound of −log p(x).
 
     [MASK] has probability 0 (MDLM's zero masking probabilities). Times of a batch are
@@ -84,7 +84,7 @@ class MaskedDiffusion(Objective):
         return {**metrics, "loss": (total, view["words"].sum(dtype=jnp.float32))}
 
     def token_logits(self, model: Model, hidden: Array, side: str) -> Array:
-        """Those of the output layer, with probability 0 for [MASK]."""
+        """The output layer's logits, with probability 0 for [MASK]."""
         logits = model.predict_tokens(hidden, side)
-        # Finite, so that nothing of weight 0 becomes nan.
+        # Finite, so that terms of weight 0 do not become nan.
         return logits.at[..., model.vocabulary.require_mask()].set(-1e9)

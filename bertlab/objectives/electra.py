@@ -1,7 +1,7 @@
 """ELECTRA: replaced-token detection, and the objectives between it and MLM (Clark et al. 2020;
 google-research/electra).
 
-Letters: B batch, L length, P chosen positions of a row, M positions that the loss is over (L or P),
+Letters: B batch, L length, P chosen positions per row, M positions that the loss is over (L or P),
 D the body's width, G the generator's, V vocabulary.
 """
 
@@ -54,10 +54,10 @@ class ReplacedTokenDetection(Objective):
         generator: The source of the draws.
             small: a transformer, trained by L_MLM, with as many layers as the body. It reads the
             body's embeddings, projected, and its output is tied to them (section 3.2);
-            unigram: the counts of the training text, fixed, so the best possible loss can be known.
-        generator_size: The small generator's width, heads and hidden units over the body's.
+            unigram: the counts of the training text, fixed, so the best possible loss is known.
+        generator_size: The small generator's width, heads and hidden units relative to the body's.
         rate: Share of the positions that are chosen.
-        exact: A fixed number of positions a row, like `mlm`'s.
+        exact: A fixed number of positions per row, as in `mlm`.
         discriminator_weight: λ, the weight of L_Disc.
     """
 
@@ -78,12 +78,12 @@ class ReplacedTokenDetection(Objective):
 
     @property
     def discriminates(self) -> bool:
-        """Whether the body predicts which tokens were replaced, and not tokens."""
+        """Whether the body predicts which tokens were replaced, rather than tokens."""
         return self.task in ("discriminate", "discriminate_masked")
 
     @property
     def covers_all(self) -> bool:
-        """Whether the loss is over all tokens, and not the chosen ones."""
+        """Whether the loss is over all tokens, rather than the chosen ones."""
         return self.task in ("discriminate", "all_tokens")
 
     def masking(self) -> MaskedLanguageModel:
@@ -153,7 +153,7 @@ class ReplacedTokenDetection(Objective):
 
 
 def unigram_probabilities(vocabulary: Vocabulary) -> Float[np.ndarray, "V"]:
-    """The fixed generator's distribution, float64: the training text's counts, or equal counts if
+    """The fixed generator's distribution, float64: the training text's counts, or equal ones if
     they are unknown. Padding, [CLS], [SEP] and [MASK] are never drawn."""
     counts = np.ones(vocabulary.size) if vocabulary.counts is None else vocabulary.counts
     counts = np.array(counts, np.float64)
@@ -252,10 +252,10 @@ class Head(nn.Module):
             self.to_copy_logit = dense(1)
 
     def discriminate(self, hidden: Float[Array, "B M D"]) -> Float[Array, "B M"]:
-        """Logits of "replaced", by two dense layers as in the original code."""
+        """Logits of "replaced", from two dense layers as in the original code."""
         hidden = ACTIVATIONS[self.body.shape.activation](self.dense(hidden))
         return self.to_logit(hidden)[..., 0].astype(jnp.float32)
 
     def copy(self, hidden: Float[Array, "B M D"]) -> Float[Array, "B M"]:
-        """Logits of D: the token in the input is the original."""
+        """Logits of D: whether the input's token is the original."""
         return self.to_copy_logit(hidden)[..., 0].astype(jnp.float32)

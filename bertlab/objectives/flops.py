@@ -1,6 +1,6 @@
 """What objectives cost: model FLOPs, forward and backward, and supervised positions.
 
-The FLOPs of a step are those of one pass of the body a view, and `objective_flops`. An objective
+The FLOPs of a step are those of one pass of the body per view, plus `objective_flops`. An objective
 from outside registers its own.
 """
 
@@ -30,21 +30,21 @@ def step_costs(
     length: int,
     trains_body: bool = True,
 ) -> tuple[float, float]:
-    """(supervised positions, model FLOPs) of one training step on rows of so many positions.
+    """(supervised positions, model FLOPs) of one training step on rows of `length` positions.
 
-    The backward pass takes twice the forward one, and a body that is not trained has none.
+    The backward pass costs twice the forward one; a body that is not trained has none.
 
     Args:
         program: The model and the objectives of the step.
-        weights: Objective name to weight in the loss at the first and the last step; what is only
-            measured does not supervise.
+        weights: Objective name to weight in the loss at the first and the last step; an objective
+            that is only measured does not supervise.
         sums: The step's metrics, {"mlm/loss": (sum, weight), ...}.
     """
     shape, objectives = program.body.shape, program.objectives
     flops = 0.0
     for names in group_by_view(objectives, program.stream).values():
         sides = {objectives[name].reads for name in names}
-        if not sides <= {"forward", "backward"}:  # some loss reads all that the body has
+        if not sides <= {"forward", "backward"}:  # some loss reads everything that the body has
             sides = {"both"}
         flops += rows * length * flops_per_token(shape, length, sides)
     flops = flops if trains_body else flops / 3
@@ -69,8 +69,8 @@ def supervised(objective: Objective) -> bool:
 def objective_flops(
     objective: Objective, shape, rows: int, length: int, predictions: float
 ) -> float:
-    """Of a step on so many rows, beyond one pass of the body; `predictions` is the weight of the
-    loss. By default, a row of logits each."""
+    """FLOPs of a step on `rows` rows, beyond one pass of the body; `predictions` is the weight of
+    the loss. By default, one row of logits for each."""
     return predictions * flops_per_prediction(shape)
 
 

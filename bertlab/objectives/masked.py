@@ -26,27 +26,27 @@ class MaskedLanguageModel(Objective):
     In each row n = min(P, max(1, round(rate · length))) positions are chosen among all but [CLS],
     [SEP] and padding; length counts [CLS] and [SEP]. Packed examples share the n of their row. A
     chosen token becomes [MASK] with `mask_share`, a uniform draw from the vocabulary with
-    `random_share`, and stays otherwise. Logits are computed at the chosen positions only.
+    `random_share`, and stays otherwise. Logits are computed only at the chosen positions.
 
     Attributes:
         rate: Share of the positions that are chosen.
-        final_rate: The rate changes linearly to this value, evaluation uses it; 0: constant rate.
+        final_rate: The rate changes linearly to this value, used in evaluation; 0: constant rate.
         exact: n positions, as in BERT's code. False: each position independently with probability
             `rate`, as in Hugging Face's collator.
         unit: What is chosen. "token": positions. "whole_word": words; those that would exceed n are
             skipped, and each piece becomes [MASK], random or neither independently. "span": spans
             of whole words (Joshi et al. 2020, section 3.1) until n positions are chosen, the last
-            one cut; drawn once a span what it becomes. A document's first and last position are
-            not chosen.
+            one cut; what it becomes is drawn once per span. A document's first and last position
+            are not chosen.
         span_p: Parameter of the geometric distribution of a span's length in words.
-        longest_span: Words.
+        longest_span: Most words in a span.
         mask_share: Share of the chosen tokens that become [MASK].
         random_share: Share of the chosen tokens that become a random one.
         static: Masks depend only on `static_seed`, `example_id` and `visit`, so with
             config.data.dupe_factor=10 they repeat like those of BERT's ten copies. False: new masks
             at each step (RoBERTa).
         static_seed: create_pretraining_data.py's random_seed.
-        max_predictions: P; 0: as many as the rate needs (BERT's 20 at 128 tokens and 77 at 512).
+        max_predictions: P; 0: as many as the rate needs (BERT: 20 at 128 tokens and 77 at 512).
         predict: "chosen" tokens, or "all" but [CLS], [SEP] and padding, as a denoising autoencoder
             reconstructs its input (Vincent et al. 2008), without being told which were chosen.
     """
@@ -76,7 +76,7 @@ class MaskedLanguageModel(Objective):
         if not self.exact and self.unit != "token":
             raise UserError(f"exact=False chooses single tokens: unit={self.unit} needs exact=True")
         if self.static and self.final_rate:
-            raise UserError("final_rate changes the masks, static=True keeps them: set one of them")
+            raise UserError("final_rate changes the masks, static=True keeps them: set just one")
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
         """The batch with corrupted tokens, and [B, P] `masked_positions`, `masked_labels`,
@@ -118,7 +118,7 @@ class MaskedLanguageModel(Objective):
             edges = choosing.span_edges(chosen)
             left, right = (jnp.where(used, at_positions(edge, positions), 0) for edge in edges)
             view |= {"span_left": left, "span_right": right, "span_place": positions - left}
-            # The positions of a span are in neighbouring slots and share the fate of the first one.
+            # The positions of a span are in adjacent slots and share the fate of the first one.
             fate = at_positions(fate, jnp.arange(slots) - jnp.maximum(positions - left - 1, 0))
         changed = jnp.where(fate < self.mask_share, vocabulary.require_mask(), random_tokens)
         changed = jnp.where(fate < self.mask_share + self.random_share, changed, labels)

@@ -22,7 +22,7 @@ class MaskedNextToken(Objective):
     to right and predicts all its tokens (`ltr`). A masked row is read both ways; its tokens are
     masked as in `mlm` (with the other settings), and each chosen one is predicted from the state
     before it, so not at the beginning of a document. The loss is a sum over all predictions, so
-    causal rows, with more of them, weigh more.
+    causal rows, which have more of them, weigh more.
     """
 
     causal_share: float = 0.5

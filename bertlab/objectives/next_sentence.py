@@ -41,7 +41,7 @@ class SentenceOrder(NextSentence):
     two are swapped.
 
     Both segments are from one document, so unlike in NSP the topic does not give the answer away.
-    It needs a format of pairs with negatives="swapped".
+    It needs a pair format with negatives="swapped".
     """
 
     needs = ("order_label",)

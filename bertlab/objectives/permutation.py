@@ -11,7 +11,7 @@ from bertlab.objectives.base import Metrics, Model, Objective, Vocabulary, cross
 from bertlab.objectives.choosing import Ids, UsedSlots, at_positions, from_slots
 
 NEVER = jnp.iinfo(jnp.int32).max
-"""The rank of a token that nobody else sees."""
+"""The rank of a token that no other position sees."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +19,7 @@ class PermutationLanguageModel(Objective):
     """Permutation LM: −Σ_{t > c} log p(x_{z_t} | x_{z_1} … x_{z_{t−1}}) in a random order z of a
     row's tokens (equations 3 and 5).
 
-    Partial prediction (section 2.3): of a row of `length` tokens, [CLS] and [SEP] included, the
+    Partial prediction (section 2.3): in a row of `length` tokens, [CLS] and [SEP] included, the
     last max(1, ⌊length / K⌋) of the order that are not special are predicted, K =
     `predict_one_in`. Documents do not see each other. XLNet's relative positions, recurrence and
     spans are left out.
@@ -32,7 +32,7 @@ class PermutationLanguageModel(Objective):
     [MASK], not a learned w.
 
     Attributes:
-        predict_one_in: K; one of so many tokens is predicted. 1: every token.
+        predict_one_in: K; one token in this many is predicted. 1: every token.
         context_in_order: Tokens that are not targets see each other in the order (equation 4).
             False: they all see each other and no target, as in XLNet's code (data_utils.py,
             _local_perm, except [CLS] and [SEP]).
@@ -61,7 +61,7 @@ class PermutationLanguageModel(Objective):
         tokens, documents = batch["tokens"], batch["documents"]
         candidates = (documents > 0) & ~vocabulary.is_special(tokens)
         candidate_ranks = jnp.where(candidates, ranks, -1)
-        # Not top_k: it would gather the rows of all devices on each.
+        # Not top_k: it would gather all rows on every device.
         target = jnp.argsort(-candidate_ranks, axis=1)[:, : self.slots(tokens.shape[1])]
         rank = at_positions(candidate_ranks, target)
         length = jnp.sum(documents > 0, axis=1, keepdims=True)

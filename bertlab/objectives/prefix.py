@@ -18,9 +18,9 @@ class PrefixLanguageModel(Objective):
     """Prefix LM: −Σ_{t ≥ m} log p(x_t | x_0 … x_{t−1}), where a document's positions all see its
     first m tokens.
 
-    For each document of n tokens in a row a share is drawn uniformly between `min_share` and
+    For each document of n tokens in a row, a share is drawn uniformly between `min_share` and
     `max_share`, and m = min(⌊share · n⌋, n − 1), so at least the last token is predicted. Later
-    tokens see the prefix and what is left of them. The state at t predicts the token at t + 1.
+    tokens see the prefix and everything to their left. The state at t predicts the token at t + 1.
 
     With max_share=0 it is left-to-right modelling (`ltr`) on a bidirectional body: the same numbers
     from the same parameters. Curricula from left-to-right to masked modelling need that.
@@ -42,7 +42,7 @@ class PrefixLanguageModel(Objective):
         −1 for nothing."""
         position, size = position_in_document(batch["documents"])
         first = jnp.arange(position.shape[1]) - position
-        # One draw a document: that of its first position.
+        # One draw per document: that of its first position.
         shares = jax.random.uniform(key, position.shape, float, self.min_share, self.max_share)
         share = jnp.take_along_axis(shares, first, axis=1)
         prefix = jnp.minimum((share * size).astype(jnp.int32), size - 1)

@@ -1,8 +1,8 @@
 """A model and its objectives composed into pure functions of (params, batch, key).
 
-Objectives that share a view share one forward pass; no other objective changes what one is shown. A
-stream has one view and one carried state a direction: left-to-right and right-to-left models read
-streams of their own, as in ELMo.
+Objectives that share a view share one forward pass; no objective changes what another is shown. A
+stream has one view and one carried state per direction: left-to-right and right-to-left models
+read their own streams, as in ELMo.
 """
 
 import dataclasses
@@ -64,11 +64,11 @@ class _Composite(nn.Module):
     def __call__(
         self, views: Mapping[str, View], carry: Mapping[str, Carry]
     ) -> tuple[Metrics, Mapping[str, Carry]]:
-        """The losses of all objectives, and the states with which the rows end."""
+        """The losses of all objectives, and the states at the ends of the rows."""
         objectives, metrics, carried = dict(self.objectives), {}, {}
         for view_name, names in group_by_view(objectives, self.stream).items():
             view, before = views[view_name], carry.get(view_name, {})
-            # Encoded when a loss asks for it: some read other views only.
+            # Encoded when a loss asks for it: some only read other views.
             encode = functools.cache(functools.partial(self.body.encode, view, before))
             for name in names:
                 losses = objectives[name].loss(self._model(name, view, encode), view)
@@ -164,7 +164,7 @@ class Program:
         return self.module.init(key, self.views(batch, key), {})["params"]
 
     def plain(self, params):
-        """The parameters with which the model computes: with an adapter's updates added."""
+        """The parameters that the model computes with: an adapter's updates are added."""
         if self.adapter is not None:
             return self.adapter.merge(params)
         if "lora" in params:
@@ -179,11 +179,11 @@ class Program:
         Args:
             params: From `init`.
             views: From `views`.
-            carry: Recurrent states with which the rows begin; None: zeros.
+            carry: Recurrent states at the start of the rows; None: zeros.
             key: For dropout and negative samples; None for neither.
 
         Returns:
-            The sums by "mlm/loss", ..., and the states with which the rows end.
+            The sums by "mlm/loss", ..., and the states at the ends of the rows.
         """
         rngs = {} if key is None else {"dropout": key}
         return self.module.apply({"params": self.plain(params)}, views, carry or {}, rngs=rngs)
@@ -199,7 +199,7 @@ class Program:
 
 
 def named_key(key: Array, name: str) -> Array:
-    """A key that depends only on a name, not on what else there is."""
+    """A key that depends only on a name, not on which others there are."""
     return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
 

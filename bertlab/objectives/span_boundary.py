@@ -26,7 +26,7 @@ class SpanBoundary(Objective):
 
     It shares mlm's view and forward pass, with mlm's unit="span". As in the paper, the body's
     output layer predicts the tokens "exactly like the MLM objective"; SpanBERT's code multiplies
-    y_i by the embeddings directly, with an own bias.
+    y_i by the embeddings directly, with its own bias.
 
     Attributes:
         places: Relative positions p_1 … p_places; later positions of a span are not predicted

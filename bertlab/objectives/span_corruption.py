@@ -29,8 +29,8 @@ class SpanCorruption(Objective):
         first, seen by all           Thank you [MASK] me to your party [MASK]
         then, from left to right     [MASK] for inviting [MASK] last week [MASK]
 
-    Every token of the second half is predicted but its first: the spans, and the sentinel that ends
-    each of them (T5's figure 2). Its tokens see the first half and what is left of them.
+    Every token of the second half but its first is predicted: the spans, and the sentinel that ends
+    each of them (T5's figure 2). Its tokens see the first half and everything to their left.
 
     Masks are those of T5's random_spans_noise_mask, for each stretch of words between special
     tokens. Of its n words m = round(rate · n) are masked, at least 1 and at most n − 1, in
@@ -40,19 +40,19 @@ class SpanCorruption(Objective):
 
     T5's numbered sentinels are 100 more ids. Here all are [MASK], and positions tell which span a
     sentinel means. The first half's positions are counted without the masked tokens, so they do not
-    reveal how long a span is; a span's own tokens count on from its sentinel's position in the
+    reveal how long a span is; a span's own tokens count up from its sentinel's position in the
     text, and its second sentinel is one before that. (position_encoding=relative counts indices.)
 
     A row of L tokens becomes one of L + 2 S, S = `slots(L)`: the tokens in their positions, the
-    sentinels of the first half, and those of the second; `order` controls who sees whom. With more
-    spans than S in a row, S of them are masked, any with the same probability.
+    sentinels of the first half, and those of the second; `order` controls who sees whom. If a
+    row has more than S spans, S of them are masked, chosen uniformly.
 
     Attributes:
         denoisers: "one": all rows have `rate` and `mean_span`. R, S, X, or several ("R+S+X"): each
-            row draws one of UL2's, all with the same probability (its weights are not published).
+            row draws one of UL2's with equal probability (its weights are not published).
         rate: Share of the words that are masked.
         mean_span: Mean length of a span.
-        max_spans: S, the most spans in a row; 0: as many as one stretch of L words needs.
+        max_spans: S, the most spans in a row; 0: as many as a stretch of L words needs.
     """
 
     denoisers: str = "one"
@@ -89,12 +89,12 @@ class SpanCorruption(Objective):
             jnp.asarray(means, jnp.float32)[denoiser],
         )
         begins = masked & ~jnp.pad(masked, ((0, 0), (1, 0)))[:, :-1]
-        first = jax.lax.cummax(jnp.where(begins, index, 0), axis=1)  # of the last span so far
+        first = jax.lax.cummax(jnp.where(begins, index, 0), axis=1)  # start of the latest span
         priority = jax.random.uniform(drop_key, tokens.shape)
         begins = choose_tokens(begins, priority, jnp.full(rows, slots))
         masked &= jnp.take_along_axis(begins, first, axis=1)
 
-        # One position of each span stays, for its sentinel.
+        # One position of each span stays as its sentinel.
         removed = jnp.cumsum(masked & ~begins, axis=1)
         start = index - position_in_document(documents)[0]
         before = jnp.take_along_axis(removed, start, axis=1)
@@ -143,7 +143,7 @@ def alternating_spans(
 ) -> Mask:
     """Which words are masked, as `SpanCorruption` describes it.
 
-    Of each stretch of n words the first n − m positions stand for the words that stay, in their
+    In each stretch of n words, the first n − m positions stand for the words that stay, in their
     order, and the last m for those that are masked. Both are cut before the s − 1 positions of
     lowest priority. Sorted by the number of their piece, the positions alternate.
     """

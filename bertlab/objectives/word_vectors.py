@@ -84,7 +84,7 @@ class NegativeSampling(Objective):
         """Weighted sums of −log σ(u·v) − Σ log σ(−u·v') and of right words above all drawn ones.
 
         Args:
-            model: Its output layer has the vectors u.
+            model: Its output layer holds the vectors u.
             hidden: [B, L, D] v.
             right: [B, L].
             drawn: [B, L, k]; those that equal the right word do not count.
@@ -107,7 +107,7 @@ class SkipGram(NegativeSampling):
     """
 
     def draws(self, rows: int, length: int) -> tuple[int, ...]:
-        """Own negatives for each offset."""
+        """Separate negatives for each offset."""
         return (rows, length, len(self.offsets(length)), self.negatives)
 
     def loss(self, model: Model, view: View) -> Metrics:
@@ -116,7 +116,7 @@ class SkipGram(NegativeSampling):
         # The first use of the output layer makes its parameters; not inside the loop.
         model.predict_tokens(vectors[:1, :1], "both", tokens[:1, :1, None])
 
-        # One offset at a time, forward and backward: all candidates would be [B, L, 2W, k + 1, D].
+        # One offset at a time, forward and backward: all at once would be [B, L, 2W, k + 1, D].
         @jax.checkpoint
         def add(sums, inputs):
             offset, drawn = inputs
@@ -141,7 +141,7 @@ class ContinuousBagOfWords(NegativeSampling):
     """
 
     def loss(self, model: Model, view: View) -> Metrics:
-        """Sums over centres with a context; accuracy as skip-gram's."""
+        """Sums over centres with a context; accuracy as for skip-gram."""
         vectors, tokens = model.encode().both[0].astype(jnp.float32), view["tokens"]
         total, number = jnp.zeros_like(vectors), jnp.zeros(tokens.shape, jnp.float32)
         for offset in self.offsets(tokens.shape[1]):
@@ -175,7 +175,7 @@ def word_counts(vocabulary: Vocabulary) -> Float[np.ndarray, "V"]:
     """float64 counts of the words in the training text, 0 for special tokens.
 
     Raises:
-        UserError: They are unknown.
+        UserError: The counts are unknown.
     """
     if vocabulary.counts is None:
         raise UserError(
@@ -209,10 +209,10 @@ class Glove(Objective):
     """GloVe: ½ f(X)(w·w̃ + b + b̃ − log X)² over pairs, f(X) = min(1, X/x_max)^power (equation 8).
 
     X is how often two words occur near each other (the batch's `counts`), w is the body's vector
-    and w̃ a row of its output matrix. The published vector of a word is w + w̃; ½ is the code's.
+    and w̃ a row of its output matrix. The published vector of a word is w + w̃; ½ is from the code.
 
     Attributes:
-        x_max: A pair that occurs so often has the full weight.
+        x_max: A pair that occurs this often has full weight.
         power: Exponent of X / x_max in the weight of a rarer pair.
     """
 

@@ -1,7 +1,7 @@
 """The comparisons of a study: each variant's scores by seed, and their differences.
 
-A seed is one of pretraining; with fine-tuning seeds nested in it, its score is their mean. (A
-fine-tuning seed is a seed where the study has no others.)
+A seed is a pretraining seed; with fine-tuning seeds nested in it, its score is their mean. (A
+fine-tuning seed counts as a seed if the study has no others.)
 """
 
 import functools
@@ -21,10 +21,10 @@ from bertlab.studies.selection import Search
 from bertlab.transfer.tasks import find_task
 
 ALPHA = 0.05
-SEEDS, DRAWS = 5, 3  # of pretraining, and of fine-tuning on each: what a verdict needs
+SEEDS, DRAWS = 5, 3  # pretraining seeds, and fine-tunings of each, that a verdict needs
 VERDICTS = ("decided", "agrees", "contradicts")
 EDGE = "undecided: rate at the edge"
-CODE_LENGTH = "bits_per_byte"  # what metrics of an evaluation begin with that are compared
+CODE_LENGTH = "bits_per_byte"  # prefix of an evaluation's metrics that are compared
 PERCENT = ("accuracy", "f1", "exact_match", "precision", "recall")
 PERCENT += ("matthews", "spearman", "pearson")
 DIFFERENCE = ["variant", "other", "mean", "low", "high", "seeds", "p", "decided"]
@@ -36,7 +36,7 @@ class Measure(NamedTuple):
 
     Attributes:
         stage: "finetune", or "evaluate" in a study without tasks.
-        task: Its directory's name; "" of an evaluation.
+        task: Its directory's name; "" for an evaluation.
         metric: Such as "accuracy".
     """
 
@@ -71,19 +71,19 @@ def measures(results: Results) -> list[Measure]:
 
 
 def _first_metric(record: Record) -> str:
-    """By which a fine-tuning is reported: the first of its task's."""
+    """The metric by which a fine-tuning is reported: its task's first."""
     named = [value for key, value in record["config"].items() if key.startswith("metrics.")]
     measured = record["scores"].get("test", {})
     return next((metric for metric in [*named, *measured] if metric in measured), "")
 
 
 def variants(results: Results) -> list[str]:
-    """What is compared, in the study's order."""
+    """The variants that are compared, in the study's order."""
     return list(dict.fromkeys(run.variant for run in results.runs.values()))
 
 
 def values_of(results: Results, measure: Measure, stage: str = "") -> pd.DataFrame:
-    """The rows of `bertlab.results.load` of a measure, or of its metric in another stage."""
+    """The rows of `bertlab.results.load` for a measure, or for its metric in another stage."""
     frame = scores(results)
     place = measure._replace(stage=stage or measure.stage)
     return frame[frame[list(Measure._fields)].eq(list(place)).all(axis=1)]
@@ -91,8 +91,8 @@ def values_of(results: Results, measure: Measure, stage: str = "") -> pd.DataFra
 
 @functools.lru_cache(maxsize=64)
 def selected_scores(results: Results, measure: Measure) -> pd.DataFrame:
-    """The scores of a measure, a row a run and split, at the labels that `valid` selects for each
-    variant; a run that has none has NaN, and so has a variant in `incomparable`. Cached: do not
+    """The scores of a measure, one row per run and split, at the labels that `valid` selects for
+    each variant; NaN for a run without one or a variant in `incomparable`. Cached: do not
     modify."""
     runs = [run_labels(results, run) for run in results.runs.values()]
     splits = pd.DataFrame({"split": ["valid", "test"]})
@@ -106,11 +106,11 @@ def selected_scores(results: Results, measure: Measure) -> pd.DataFrame:
 def select_labels(scores: pd.DataFrame, select: Sequence[str]) -> pd.DataFrame:
     """The scores of each variant, task and metric at the labels with the best mean on `valid`.
 
-    Labels with fewer failed runs come first; of equal means the first label wins, of rates the
-    smaller one.
+    Labels with fewer failed runs come first; among equal means the first label wins, among rates
+    the smaller one.
 
     Args:
-        scores: A row a run, task and split, in the study's order: `variant`, `task`, `metric`,
+        scores: One row per run, task and split, in the study's order: `variant`, `task`, `metric`,
             `split`, `value`, and a column for each axis of `select`. NaN: the run failed.
         select: The axes; without any, all rows are selected.
     """
@@ -128,12 +128,12 @@ def select_labels(scores: pd.DataFrame, select: Sequence[str]) -> pd.DataFrame:
 
 
 def as_numbers(labels: pd.Series) -> pd.Series:
-    """Labels as numbers; 0 for what is none."""
+    """Labels as numbers; 0 for those that are not numbers."""
     return pd.to_numeric(labels, errors="coerce").fillna(0)
 
 
 def test_scores(results: Results, measure: Measure) -> pd.DataFrame:
-    """The rows of `selected_scores` of the test set, with their pretraining `seed`."""
+    """The rows of `selected_scores` for the test set, with their pretraining `seed`."""
     frame = selected_scores(results, measure)
     frame = frame[frame["split"] == "test"]
     return frame.assign(seed=seed_labels(results, frame))
@@ -154,7 +154,7 @@ def seed_labels(results: Results, frame: pd.DataFrame) -> pd.Series | str:
 
 def incomparable(results: Results, measure: Measure) -> dict[str, str]:
     """Variant -> why its score in a measure is refused: it was not scored on the same examples and
-    words as the others are."""
+    words as the others."""
     answered: dict[str, set[tuple]] = {}
     for run in results.runs.values():
         record = results.stage(run, "finetune", measure.task) or {}
@@ -168,7 +168,7 @@ def incomparable(results: Results, measure: Measure) -> dict[str, str]:
     for variant, sets in answered.items():
         if sets != {whole}:
             counts = ", ".join(str(items) for items, _ in sorted(sets))
-            refused[variant] = f"scored on {counts} items, others on {whole[0]} or other ones"
+            refused[variant] = f"scored on {counts} items, others on {whole[0]} or different ones"
     return refused
 
 
@@ -178,7 +178,7 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
 
     Columns: `variant`, `other`, `mean`, `low`, `high` (the 95 % interval), `seeds` (that both
     have), `p` (Holm's, over the claims or the contrasts), `decided`, `sentences` (of the test set,
-    if they are drawn as the seeds are), of claims `published` and `source`, and `verdict`: one of
+    if they are drawn like the seeds), for claims `published` and `source`, and `verdict`: one of
     `VERDICTS` if it is decided, else why it is not.
     """
     table, claims = score_table(results, measure), claims_about(results, measure)
@@ -219,7 +219,7 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
 
 
 def rates_at_edges(results: Results, measure: Measure) -> dict[str, list[str]]:
-    """Variant -> its selected rates that are the lowest or highest tried."""
+    """Variant -> those of its selected rates that are the lowest or highest tried."""
     found = defaultdict(list)
     for search in [Search(**search) for search in results.study.get("searches", ())]:
         losses = {}
@@ -243,7 +243,7 @@ def rates_at_edges(results: Results, measure: Measure) -> dict[str, list[str]]:
 def compare(
     table: pd.DataFrame, items: Mapping[str, pd.DataFrame], pair
 ) -> statistics.TTest | None:
-    """A pair's test: over seeds and test sentences if both variants have these, else over seeds."""
+    """A pair's test: over seeds and test sentences if both variants have those, else over seeds."""
     if set(pair) <= items.keys():
         ours, theirs = (items[name] for name in pair)
         seeds = ours.index.intersection(theirs.index)
@@ -255,7 +255,7 @@ def compare(
 def sentence_scores(results: Results, measure: Measure) -> dict[str, pd.DataFrame]:
     """Variant -> scores of test sentences, [seeds, sentences], the mean of which is the score.
 
-    Variants of which a run lacks them, or whose metric is no mean over items, are left out.
+    Variants with a run that lacks them, or whose metric is not a mean over items, are left out.
     """
     found, lacking = {}, set()
     for row in test_scores(results, measure).dropna(subset="value").to_dict("records"):
@@ -276,7 +276,7 @@ def sentence_scores(results: Results, measure: Measure) -> dict[str, pd.DataFram
 
 
 def claims_about(results: Results, measure: Measure) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """(higher, lower) -> the published finding, of those about this kind of task and use."""
+    """(higher, lower) -> the published finding, among those about this kind of task and use."""
     claims, kind = results.study["claims"], ""
     if measure.task and any(claim["kinds"] for claim in claims):
         runs = (run.downstream for run in results.runs.values() if measure.task in run.downstream)

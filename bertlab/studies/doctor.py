@@ -1,7 +1,7 @@
-"""What may make a study's numbers mislead, judged from its files.
+"""What may make a study's numbers misleading, judging by its files.
 
-A check is a function of `Results` that yields sentences. Limits are chosen so that runs that did
-well stay silent.
+A check is a function of `Results` that yields sentences. Limits are chosen so that good runs raise
+nothing.
 """
 
 import json
@@ -12,12 +12,12 @@ from bertlab.studies import comparisons
 from bertlab.studies.records import Results
 from bertlab.transfer.cut import cut_lines
 
-NEAR_GUESSING = 0.97  # of what guessing by frequency costs
-RISE, RISE_NATS = 0.02, 0.02  # of the last held-out loss above the lowest one: share and nats
+NEAR_GUESSING = 0.97  # times what guessing by frequency costs
+RISE, RISE_NATS = 0.02, 0.02  # of the last held-out loss over the lowest one: share and nats
 
 
 def examine(results: Results) -> list[tuple[str, str]]:
-    """(check, a sentence on what it found) of all checks."""
+    """(check, a sentence on what it found) for all checks."""
     names = {check.__name__.replace("_", " "): check for check in CHECKS}
     return [(name, text) for name, check in names.items() for text in check(results)]
 
@@ -74,7 +74,7 @@ def edges(results: Results) -> Iterator[str]:
 
 
 def cut(results: Results) -> Iterator[str]:
-    """Texts and words that did not fit into rows: of each task and split, the run with the most."""
+    """Texts and words that did not fit into rows: per task and split, the run with the most."""
     most = {}
     for record in results.records:
         for split, tasks in record.get("cut", {}).items():
@@ -87,14 +87,14 @@ def cut(results: Results) -> Iterator[str]:
 
 
 def other_items(results: Results) -> Iterator[str]:
-    """Variants that were scored on other items than the rest."""
+    """Variants that were scored on different items from the rest."""
     for measure in comparisons.measures(results):
         for variant, reason in comparisons.incomparable(results, measure).items():
             yield f"{variant} is not compared on {measure.task}: it was {reason}."
 
 
 def other_data(results: Results) -> Iterator[str]:
-    """Pretrainings with the same settings of data that read other batches."""
+    """Pretrainings with the same data settings that read different batches."""
     groups = defaultdict(lambda: defaultdict(list))
     for record in results.records:
         if record["stage"] == "pretrain" and record["step"] and record["data_hash"]:
@@ -104,7 +104,7 @@ def other_data(results: Results) -> Iterator[str]:
     for hashes in groups.values():
         if len(hashes) > 1:
             names = " and ".join(_listing(names) for names in hashes.values())
-            yield f"Runs with the same settings of data read different batches: {names}."
+            yield f"Runs with the same data settings read different batches: {names}."
 
 
 def seeds_only(results: Results) -> Iterator[str]:

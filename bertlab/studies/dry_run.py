@@ -1,4 +1,4 @@
-"""Prints the runs of a study and their cost, once every config is checked; nothing is trained."""
+"""Checks every config of a study and prints its runs with their cost; nothing is trained."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ def dry_run(study: Study, workdir: str | Path) -> dict[str, Any]:
     """Checks a study and prints its runs with their tokens and FLOPs.
 
     Returns:
-        `runs`: those still to do; `tokens` and `flops` of these.
+        `runs`: those still to do; their `tokens` and `flops`.
     """
     plan, workdir = make_plan(study, Path(workdir)), Path(workdir)
     total, waiting, known = [0.0, 0.0], [], {}

@@ -1,4 +1,4 @@
-"""What makes models equal: parameters, tokens or FLOPs of pretraining, from configs alone."""
+"""What makes models equal: parameters, tokens or FLOPs of pretraining, computed from configs."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -21,19 +21,19 @@ from bertlab.train.phases import phase_configs, weights_of
 
 
 def parameters(recipe: str, overrides: Mapping[str, Any]) -> int:
-    """The parameters of a pretraining, with output layers and heads of its objectives."""
+    """The parameters of a pretraining, including its objectives' output layers and heads."""
     config = load_config(recipe, overrides)
     shapes = jax.eval_shape(made_up_program(config).init, jax.random.key(0), made_up_batch(config))
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
 
 
 def tokens(recipe: str, overrides: Mapping[str, Any]) -> int:
-    """What a pretraining reads in its `train.steps`, with rows counted as full."""
+    """The tokens that a pretraining reads in its `train.steps`, with rows counted as full."""
     return round(pretraining_cost(load_config(recipe, overrides))[0])
 
 
 def flops(recipe: str, overrides: Mapping[str, Any]) -> float:
-    """What a pretraining computes in its `train.steps`, forward and backward, on full rows."""
+    """The FLOPs of a pretraining in its `train.steps`, forward and backward, on full rows."""
     return pretraining_cost(load_config(recipe, overrides))[1]
 
 
@@ -50,8 +50,8 @@ def sized(
         recipe: Config file with its arguments.
         overrides: Dotted config name -> value.
         size: A width -> the keys that set it. Parameters are at most quadratic in it.
-        target: Parameters.
-        start: A width that the model can have; so are its double and its triple.
+        target: Number of parameters.
+        start: A width that the model can have; it must allow its double and triple too.
     """
     widths = np.array([start, 2 * start, 3 * start])
     excess = [parameters(recipe, {**overrides, **size(int(w))}) - target for w in widths]
@@ -80,7 +80,7 @@ def pretraining_cost(config: ConfigDict) -> tuple[float, float]:
 
 
 def predictions(built: Mapping[str, objectives.Objective], name: str, length: int) -> float:
-    """The weight of an objective's loss in a full row of so many positions."""
+    """The weight of an objective's loss in a full row of `length` positions."""
     if isinstance(built[name], NextSentence):
         return 1.0
     chooses = built.get(built[name].shares, built[name])  # the objective whose view it reads

@@ -31,11 +31,11 @@ class Plan:
     """What a study trains, at the rates that the runs in its directory select.
 
     Attributes:
-        searches: Of pretraining rates.
+        searches: The searches for pretraining rates.
         candidates: The runs of the searches.
-        runs: The study's; those of `undecided` at their own rate.
+        runs: The study's runs; those in `undecided` at their own rate.
         undecided: Names of runs whose rate is not selected yet.
-        configs: Run -> stage -> config, of both.
+        configs: Run -> stage -> config, for both.
     """
 
     searches: Sequence[Search]
@@ -73,7 +73,7 @@ def make_plan(study: Study, workdir: Path) -> Plan:
 def compose(runs: Sequence[RunSpec]) -> dict[str, dict[Stage, ConfigDict]]:
     """Run -> stage -> its config; without the stages of averages and existing runs.
 
-    Pretrainings have their own seeds; fine-tunings and adaptations may have those of another run.
+    Pretrainings have their own seeds; fine-tunings and adaptations may share another run's.
     """
     found, loaded = {}, {}
     for run in runs:
@@ -98,7 +98,7 @@ def _stages(run: RunSpec) -> dict[Stage, ConfigDict]:
     if run.existing:
         if run.overrides:
             raise UserError(
-                f"{run.config} is trained no further, so {next(iter(run.overrides))} has no"
+                f"{run.config} is not trained further, so {next(iter(run.overrides))} has no"
                 " effect; write finetune.KEY"
             )
         pretrained = RunDirectory(run.existing).config()

@@ -7,16 +7,16 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; line styles tell more.
+# Okabe and Ito's colours, which colour-blind readers can tell apart; line styles add more.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", ":", "-.")
 X_AXES = {"tokens": "pretraining tokens", "flops": "pretraining FLOPs"}
-ROW = 0.3  # inches of a difference
-WIDEST = 3.0  # an interval is drawn up to that many times the largest difference of its task
+ROW = 0.3  # inches per difference
+WIDEST = 3.0  # an interval is drawn up to this many times its task's largest difference
 
 
 def dot_plot(differences: pd.DataFrame) -> Figure:
-    """Paired differences with their intervals, a panel a task; one panel if each task has one.
+    """Paired differences with their intervals, one panel per task; a single panel if each has one.
 
     Args:
         differences: From `bertlab.studies.tables.differences`.
@@ -48,7 +48,7 @@ def _draw_differences(panel, rows: pd.DataFrame) -> None:
         low, high = np.clip([row.low, row.high], -reach, reach)
         panel.hlines(y, low, high, colors=colour, linewidth=2)
         for end, value, marker in ((low, row.low, "<"), (high, row.high, ">")):
-            if value != end:  # the interval goes on
+            if value != end:  # the interval continues
                 panel.plot(end, y, marker, color=colour, markersize=6, clip_on=False)
         face = colour if row.decided else "white"
         panel.plot(row.mean, y, "o", color=colour, markerfacecolor=face, markersize=7)
@@ -64,8 +64,8 @@ def _draw_differences(panel, rows: pd.DataFrame) -> None:
 
 
 def learning_curves(points: pd.DataFrame, metrics: Sequence[str]) -> Figure:
-    """Held-out metrics of pretraining by tokens and by FLOPs: a row a metric, a line a variant (its
-    mean over seeds, with the range of the seeds).
+    """Held-out metrics of pretraining by tokens and by FLOPs: one row per metric, one line per
+    variant (its mean over seeds, with the range of the seeds).
 
     Args:
         points: From `bertlab.studies.tables.pretraining_curves`.
@@ -74,7 +74,7 @@ def learning_curves(points: pd.DataFrame, metrics: Sequence[str]) -> Figure:
     size = (9.0, 2.9 * len(metrics) + 0.4)
     figure = Figure(figsize=size, dpi=110, layout="constrained")
     axes = figure.subplots(len(metrics), len(X_AXES), squeeze=False, sharey="row")
-    points = points[points["step"] > 0]  # the loss of random values hides all later differences
+    points = points[points["step"] > 0]  # the first loss would dwarf all later differences
     variants = list(dict.fromkeys(points["variant"]))
     for row, metric in zip(axes, metrics):
         for panel, x in zip(row, X_AXES):
@@ -110,5 +110,5 @@ def _draw_curve(panel, points: pd.DataFrame, x: str, variant: str, number: int) 
 
 
 def save(figure: Figure, file) -> None:
-    """PNG, the same bytes for the same figure."""
+    """Saves a PNG: the same bytes for the same figure."""
     figure.savefig(file, format="png", metadata={"Software": None})

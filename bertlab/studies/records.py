@@ -1,7 +1,7 @@
-"""A study as records: one a stage, from the directories of runs or from a published file.
+"""A study as records: one per stage, from the directories of runs or from a published file.
 
 A published study is one file, STUDY.jsonl.zst: the content of study.json in the first line, then
-one line a stage. Tables (`bertlab.results`) and reports are functions of records.
+one line per stage. Tables (`bertlab.results`) and reports are functions of records.
 """
 
 import base64
@@ -27,13 +27,13 @@ from bertlab.transfer.scorers import normalize_answer
 
 COSTS = ("tokens", "supervised", "flops", "seconds")  # cumulative, in every line of metrics.jsonl
 SUFFIX = ".jsonl.zst"
-BASELINES = ("most_frequent", "linear")  # of a fine-tuning's labels (bertlab.transfer.baselines)
+BASELINES = ("most_frequent", "linear")  # for a fine-tuning's labels (bertlab.transfer.baselines)
 
 Record = dict[str, Any]
 """A stage: `run`, `stage` ("pretrain", "adapt", "finetune"), `task` ("" for a pretraining),
 `config` (flat), `environment`, `finished`, `step`, `parameters`, the `COSTS`, `data_hash`, `scores`
-(split -> metric -> value), `curve` (lines of metrics.jsonl), `correct` (split -> packed bits), and
-where the run has them `evaluation` (evaluation.json), `cut`, `most_frequent` and `linear`."""
+(split -> metric -> value), `curve` (lines of metrics.jsonl), `correct` (split -> packed bits), and,
+where the run has them, `evaluation` (evaluation.json), `cut`, `most_frequent` and `linear`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Results:
 
     Attributes:
         study: The content of study.json, with `failures`: run -> why it failed.
-        records: One a stage.
+        records: One per stage.
     """
 
     study: Mapping[str, Any]
@@ -50,7 +50,7 @@ class Results:
 
     @functools.cached_property
     def runs(self) -> dict[str, RunSpec]:
-        """By name, in the study's order."""
+        """The runs by name, in the study's order."""
         return {run["name"]: RunSpec(**run) for run in self.study["runs"]}
 
     @functools.cached_property
@@ -59,7 +59,7 @@ class Results:
         return {(of["run"], of["stage"], of["task"]): of for of in self.records}
 
     def stage(self, run: RunSpec, stage: str, task: str = "") -> Record | None:
-        """The record of a stage, a run's own or one that it shares; None without a result."""
+        """The record of a stage, a run's own or a shared one; None without a result."""
         record = self.by_stage.get((run.shares.get(stage, run.name), stage, task))
         return record if record and record["finished"] else None
 
@@ -71,8 +71,8 @@ class Results:
     def pretraining_costs(self, run: RunSpec) -> dict[str, float]:
         """`parameters`, `step` and the `COSTS` of what a run's fine-tunings begin with.
 
-        An earlier step than the last has the costs of that step, interpolated between the lines of
-        metrics.jsonl; random values cost nothing; an average costs what its members do.
+        A step before the last has the costs up to that step, interpolated between the lines of
+        metrics.jsonl; random parameters cost nothing; an average costs what its members do.
         """
         if run.averages:
             members = [self.pretraining_costs(self.runs[name]) for name in run.averages]
@@ -90,8 +90,8 @@ class Results:
         return found | {"step": step} | (dict.fromkeys(COSTS, 0.0) if step == 0 else costs)
 
     def first_step(self, run: RunSpec) -> int | None:
-        """The step of its pretraining with which a run goes on: None for the last, 0 for random
-        values."""
+        """The step of its pretraining from which a run continues: None for the last, 0 for random
+        parameters."""
         settings = list(run.downstream.values())
         if settings and all(str(of.get("transfer.random")).lower() == "true" for of in settings):
             return 0
@@ -101,7 +101,7 @@ class Results:
 
 def read(path: str | Path | Results) -> Results:
     """The records of a study's directory, of a single run's, or of a published study (its file, or
-    the folder with it); records that were read are returned."""
+    the folder with it); records that were already read are returned as they are."""
     if isinstance(path, Results):
         return path
     path = Path(path).expanduser()
@@ -188,8 +188,8 @@ def correctness(folder: Path) -> dict[str, Any]:
 
 
 def _marks(line: Mapping[str, Any]) -> list[bool]:
-    """Whether a prediction is right: one mark a word if it has a class for each, none without an
-    answer or for a number."""
+    """Whether a prediction is right: one mark per word if each has a class, none without an answer
+    or for a number."""
     gold, predicted = line["gold"], line["predicted"]
     if gold is None or isinstance(gold, float):
         return []
@@ -197,12 +197,12 @@ def _marks(line: Mapping[str, Any]) -> list[bool]:
         return [gold == predicted]
     if isinstance(predicted, list):
         return [right == answer for right, answer in zip(gold, predicted, strict=True)]
-    answers = {normalize_answer(answer) for answer in gold or [""]}  # a span; none: no answer
+    answers = {normalize_answer(answer) for answer in gold or [""]}  # a span; if none: no answer
     return [normalize_answer(predicted) in answers]
 
 
 def pack(correct: Sequence[bool], items_hash: str) -> dict[str, Any]:
-    """Bits as text, eight to a byte."""
+    """Bits as text, eight per byte."""
     bits = np.packbits(np.asarray(correct, bool)).tobytes()
     return {"items": len(correct), "hash": items_hash, "bits": base64.b64encode(bits).decode()}
 

@@ -1,7 +1,7 @@
-"""A study's page: the answer, a figure of differences, scores, warnings; the rest is folded.
+"""A study's page: the answer, a figure of differences, scores, warnings; the rest is collapsed.
 
-HTML and Markdown come from one template, templates/page.jinja, which has all sentences. The tables
-are made here: DataFrames of what their cells print.
+HTML and Markdown come from one template, templates/page.jinja, which has all the sentences. The
+tables are made here, as DataFrames of the text in their cells.
 """
 
 import base64
@@ -22,7 +22,7 @@ BASELINES = {
     "most_frequent": "always the most frequent answer",
     "linear": "a linear model on n-grams, same labels",
 }
-"""What scores are compared with, and how a table names it."""
+"""What scores are compared with, and what a table calls it."""
 
 
 def write_report(results: Results, folder: Path) -> list[Path]:
@@ -43,7 +43,7 @@ def write_report(results: Results, folder: Path) -> list[Path]:
 def publish(results: Results, folder: Path) -> None:
     """Writes a published study: NAME.jsonl.zst, README.md and NAME.png, where NAME is the folder's.
 
-    The figure is that of the differences; of a study without any, the learning curves.
+    The figure shows the differences; for a study without any, the learning curves.
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_published(folder / f"{folder.name}{SUFFIX}", results)
@@ -69,7 +69,7 @@ def render(results: Results, markup: str, figures: Mapping[str, str]) -> str:
     """The page.
 
     Args:
-        results: Of a study or a single run.
+        results: Results of a study or a single run.
         markup: "html" or "markdown".
         figures: Name, as from `draw` -> what to link; the others are left out.
     """
@@ -97,7 +97,7 @@ def render(results: Results, markup: str, figures: Mapping[str, str]) -> str:
 
 
 def score_table(results: Results) -> pd.DataFrame:
-    """A row a variant: its scores, with the published ones in further columns."""
+    """One row per variant: its scores, with the published ones in further columns."""
     summary, published = tables.summary(results), results.study.get("published")
     rows = published["rows"] if published else {}
     names = list(dict.fromkeys([*comparisons.variants(results), *rows, *BASELINES.values()]))
@@ -119,7 +119,7 @@ def score_table(results: Results) -> pd.DataFrame:
 
 
 def difference_table(differences: pd.DataFrame) -> pd.DataFrame:
-    """A row a difference of `bertlab.studies.tables.differences`."""
+    """One row per difference of `bertlab.studies.tables.differences`."""
     published = differences["published"] + " (" + differences["source"] + ")"
     columns = {
         "Difference": differences["task"]
@@ -137,14 +137,14 @@ def difference_table(differences: pd.DataFrame) -> pd.DataFrame:
 
 
 def selected_table(results: Results) -> pd.DataFrame:
-    """What `valid` selected, a row a variant, a column a task."""
+    """What `valid` selected, one row per variant, one column per task."""
     chosen = tables.summary(results).groupby(["variant", "task"], sort=False)["chosen"].first()
     return _cells(chosen.unstack(sort=False))
 
 
 def bits_table(results: Results) -> pd.DataFrame:
-    """Bits per byte, a row a variant or baseline, a column a kind of score; of a study without
-    tasks, whose scores they are, only if there are intervals over documents."""
+    """Bits per byte, one row per variant or baseline, one column per kind of score; for a study
+    without tasks, whose scores they are, only if there are intervals over documents."""
     lengths, columns = tables.code_lengths(results), {}
     if not results.study["tasks"] and lengths["low"].isna().all():
         return pd.DataFrame()
@@ -158,7 +158,7 @@ def bits_table(results: Results) -> pd.DataFrame:
 
 
 def cost_table(results: Results) -> pd.DataFrame:
-    """Held-out losses and costs, a row a variant; without columns that would be empty."""
+    """Held-out losses and costs, one row per variant; without columns that would be empty."""
     costs = tables.costs(results)
     table = tables.means(results, "pretrain", "valid")
     table = table.reindex(costs.index, columns=tables.loss_metrics(results))

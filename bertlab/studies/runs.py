@@ -21,12 +21,12 @@ class RunSpec:
     """One run: pretraining, perhaps an adaptation to each task's text, fine-tunings.
 
     Attributes:
-        name: Of its directory, such as "mlm+nsp-seed=1".
-        variant: Its labels but the seeds' and the selected axes': "MLM, 1000".
+        name: Its directory's name, such as "mlm+nsp-seed=1".
+        variant: Its labels, except the seeds' and the selected axes': "MLM, 1000".
         labels: Axis -> label, in the study's order; "" for an axis that the run does not have.
-        config: Config file with its arguments; or "run:DIRECTORY", a run that is trained no
+        config: Config file with its arguments; or "run:DIRECTORY", a run that is not trained
             further.
-        overrides: Of pretraining.
+        overrides: Overrides of pretraining.
         downstream: Task directory -> settings of its fine-tuning, as `Study.downstream`.
         adapt: Settings of the adaptation; empty for none.
         shares: "pretrain" or "adapt" -> name of the run that trains this stage.
@@ -63,7 +63,7 @@ class RunSpec:
         return folder / stage / task if task else folder
 
     def beginning(self, stage: str, task: str) -> Stage:
-        """The stage whose model a later one begins with."""
+        """The stage whose model a later one starts from."""
         return ("adapt", task) if self.adapt and stage == "finetune" else ("pretrain", "")
 
     def unfinished(self, workdir: Path) -> list[Stage]:
@@ -76,7 +76,7 @@ class RunSpec:
         ]
 
     def is_ready(self, workdir: Path) -> bool:
-        """Whether what it takes from other runs is finished."""
+        """Whether everything that it takes from other runs is finished."""
         if any(stage in self.shares for stage, _ in self.unfinished(workdir)):
             return False
         averaged = itertools.product(self.averages, self.downstream)
@@ -91,7 +91,7 @@ def is_finished(directory: Path) -> bool:
 def sharing(runs: Sequence[RunSpec]) -> list[RunSpec]:
     """The runs, with what each takes from another one.
 
-    A shared stage keeps the checkpoints with which a later stage of any of its runs begins.
+    A shared stage keeps the checkpoints from which a later stage of any of its runs starts.
     """
     owners: dict[str, str] = {}
     kept: dict[str, set[int]] = {}
@@ -118,7 +118,7 @@ def sharing(runs: Sequence[RunSpec]) -> list[RunSpec]:
 
 
 def _identities(run: RunSpec) -> dict[str, str]:
-    """Stage -> text that is equal in two runs if one can use the other's."""
+    """Stage -> text that is the same in two runs if one can use the other's."""
     overrides, adapt = (
         {key: value for key, value in settings.items() if key != "train.keep"}
         for settings in (run.overrides, run.adapt)
@@ -133,7 +133,7 @@ def _identities(run: RunSpec) -> dict[str, str]:
 
 
 def _first_steps(run: RunSpec, stage: str) -> list[int]:
-    """The steps of a stage, but for the last, with which later ones begin."""
+    """The steps of a stage, other than the last, from which later ones start."""
     later = [run.adapt] if stage == "pretrain" and run.adapt else run.downstream.values()
     return [int(settings["init_step"]) for settings in later if "init_step" in settings]
 

@@ -1,8 +1,8 @@
 """The search for pretraining rates.
 
-With `Study.rates` each variant has a few multiples of its own rate as candidates. All are trained
-with the study's first seed, to the end, and the lowest validation loss of the variant's own
-objectives wins. (Half a run ranks rates by which leaves the plateau of word frequencies first.) The
+With `Study.rates`, each variant has a few multiples of its own rate as candidates. All are trained
+to the end with the study's first seed, and the lowest validation loss of the variant's own
+objectives wins. (Half a run ranks rates by which first leaves the plateau of word frequencies.) The
 winner is the first seed's pretraining, so k candidates cost k - 1 more pretrainings. A winner at
 the edge of the grid gets one more candidate beyond it. Nothing downstream is looked at.
 """
@@ -26,7 +26,7 @@ class Search:
     """The search for the rate of one pretraining.
 
     Attributes:
-        variant: Those that use it.
+        variant: The variants that use it.
         own: The rate without a search.
         candidates: Name of a candidate's run -> its rate, from low to high.
         runs: Names of the runs that pretrain at the selected rate.
@@ -38,7 +38,7 @@ class Search:
     runs: Sequence[str]
 
     def losses(self, workdir: Path) -> dict[str, float]:
-        """Candidate -> its validation loss in nats, infinite if it diverged; only of those that
+        """Candidate -> its validation loss in nats, infinite if it diverged; only for those that
         have ended."""
         losses = {}
         for name in self.candidates:
@@ -50,8 +50,8 @@ class Search:
         return losses
 
     def selected(self, losses: Mapping[str, float]) -> float | None:
-        """The rate of the lowest loss, of equal ones the smaller rate; None if a candidate has not
-        ended, or all diverged."""
+        """The rate of the lowest loss, the smaller one on ties; None if a candidate has not ended
+        or all diverged."""
         if len(losses) < len(self.candidates) or min(losses.values()) == math.inf:
             return None
         return self.candidates[min(losses, key=lambda name: (losses[name], self.candidates[name]))]
@@ -92,7 +92,7 @@ def find_searches(
 
     Args:
         study: The study.
-        runs: At their own rates.
+        runs: The runs, at their own rates.
         configs: Run -> its pretraining's config; without the runs that do not pretrain.
     """
     if not study.rates:

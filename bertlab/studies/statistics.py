@@ -1,4 +1,4 @@
-"""Statistics over seeds: differences of two variants, corrections.
+"""Statistics over seeds: differences between two variants, corrections.
 
 Scores are one variant's numbers in one metric, a pandas Series indexed by seed; NaN is left out.
 Two variants are compared seed by seed.
@@ -14,8 +14,8 @@ import scipy.stats
 from jaxtyping import Float
 from statsmodels.stats.multitest import multipletests
 
-# Scores are computed in float32: differences that vary by less than this share of the scores, such
-# as those of metrics that move in steps of one example, do not vary.
+# Scores are computed in float32: differences that vary by less than this share of the scores count
+# as equal, as for metrics that move in steps of one example.
 RESOLUTION = 1e-6
 
 
@@ -24,11 +24,11 @@ class TTest:
     """First variant minus second in one metric.
 
     Attributes:
-        mean: Of the differences.
+        mean: Mean of the differences.
         low, high: The 95 % interval; NaN if nothing varies, since no spread can be estimated.
-        p: Two-sided, of no difference.
-        pairs: Seeds with a score of both.
-        items: Of the test set, if they are drawn too (`compare_items`).
+        p: Two-sided p-value of no difference.
+        pairs: Number of seeds for which both have a score.
+        items: Number of test items, if they are drawn too (`compare_items`).
     """
 
     mean: float
@@ -42,12 +42,12 @@ class TTest:
 def compare(first: pd.Series, second: pd.Series) -> TTest | None:
     """Student's paired t test seed by seed.
 
-    If the differences are all equal, Student's p of 0 would decide after three seeds a metric that
+    If all differences are equal, Student's p of 0 would decide, after three seeds, a metric that
     moves in steps of one example. Then p is 1 for no difference, otherwise the permutation test's
     smallest, 2/2^n of n pairs.
 
     Returns:
-        None with fewer than two seeds that have a score of both.
+        None with fewer than two seeds for which both have a score.
     """
     ours, theirs = first.dropna().astype(float), second.dropna().astype(float)
     seeds = ours.index.intersection(theirs.index)
@@ -68,14 +68,14 @@ def compare(first: pd.Series, second: pd.Series) -> TTest | None:
 def compare_items(differences: Float[np.ndarray, "P N"]) -> TTest:
     """Student's t over pretraining seeds and items of the test set, both as random draws.
 
-    An interval over seeds alone is of one test set, which all seeds share, and a bootstrap over a
+    An interval over seeds alone is for one test set, which all seeds share, and a bootstrap over a
     few seeds is too narrow. So the variance of the mean is that of a crossed design without
     replication: (seeds' + items' - rest's mean square) / PN, with Satterthwaite's degrees of
     freedom. Sellam et al. 2022 (MultiBERTs) resample both for the same purpose.
 
     Args:
-        differences: of two variants, P seeds and N items (sentences); their mean is the difference
-            of the scores.
+        differences: between two variants, for P seeds and N items (sentences); their mean is the
+            difference of the scores.
     """
     seeds, items = differences.shape
     mean, by_seed, by_item = differences.mean(), differences.mean(1), differences.mean(0)
@@ -101,5 +101,5 @@ def compare_items(differences: Float[np.ndarray, "P N"]) -> TTest:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's corrected p of each of several tests."""
+    """Holm's corrected p-value for each of several tests."""
     return multipletests(p_values, method="holm")[1].tolist() if len(p_values) else []

@@ -24,7 +24,7 @@ from bertlab.errors import UserError
 from bertlab.studies.axes import Point, axis, product
 from bertlab.studies.runs import RunSpec, sharing
 
-STAGES = ("finetune.", "adapt.")  # of overrides; those without one are pretraining's
+STAGES = ("finetune.", "adapt.")  # prefixes of overrides; those without one are pretraining's
 RATE = "optimizer.learning_rate"
 TASK_RATES = "finetune.rate"  # the axis of `Study.task_rates`
 
@@ -35,7 +35,7 @@ class Published:
 
     Attributes:
         source: Paper and table, such as "Devlin et al. 2019, table 5 (dev)".
-        columns: Headings with the metric: "MNLI-m", "SQuAD F1".
+        columns: Headings that include the metric: "MNLI-m", "SQuAD F1".
         rows: Variant -> its values, as printed; None where the paper has none.
         note: Remarks, for example on another scale.
     """
@@ -55,7 +55,7 @@ class Claim:
         published: With its numbers: "59.9 without pre-training, 74.7 with it (mean of nine tasks)".
         source: Paper and table.
         kinds: The kinds of task for which it was found, such as "span"; empty: all.
-        uses: What names of task directories end with, such as "_tuned"; empty: anything.
+        uses: Endings of the task directories' names, such as "_tuned"; empty: any.
     """
 
     higher: str
@@ -87,13 +87,13 @@ class Study:
             {"train.steps": 10}, ...}`. `"seed": [1, 2]` also sets `data.seed`, unless something
             else does: each seed reads the text in its own order, the same for all variants, so
             the spread of seeds includes the order. Or a grid of `bertlab.studies.axes`.
-        overrides: Of all runs; axes take precedence.
+        overrides: Overrides of all runs; axes take precedence.
         downstream: The tasks: names, or task directory -> settings of its fine-tuning, with the
             reserved keys "recipe" and "task" (default: the directory's name). They take precedence
             over shared "finetune." overrides; axes take precedence over them.
-        select: Axes of which the score on `valid` selects a label, for each variant and task.
-        rates: Factors of each variant's own pretraining rate, of which its validation loss selects
-            one before the seeds are run (`bertlab.studies.selection`); empty: its own.
+        select: Axes on which the score on `valid` selects a label, for each variant and task.
+        rates: Factors of each variant's own pretraining rate, one of which its validation loss
+            selects before the seeds are run (`bertlab.studies.selection`); empty: its own.
         task_rates: Rates of fine-tuning: one more axis, "finetune.rate", selected as in `select`;
             empty: the recipe's.
         published: A published table.
@@ -124,7 +124,7 @@ class Study:
 
     @functools.cached_property
     def grid(self) -> list[Point]:
-        """The points, one a run."""
+        """The points, one per run."""
         if isinstance(self.axes, Mapping):
             grid = product(*(axis(name, values) for name, values in self.axes.items()))
         else:
@@ -136,16 +136,16 @@ class Study:
 
     @property
     def axis_names(self) -> list[str]:
-        """In order."""
+        """The axes' names, in order."""
         return list(dict.fromkeys(name for point in self.grid for name in point))
 
     @property
     def selected(self) -> list[str]:
-        """The axes of which `valid` selects a label."""
+        """The axes on which `valid` selects a label."""
         return [*self.select, *([TASK_RATES] if self.task_rates else [])]
 
     def runs(self) -> list[RunSpec]:
-        """One run a point; those with equal pretraining or adaptation share the first one's."""
+        """One run per point; those with equal pretraining or adaptation share the first one's."""
         self._check()
         runs = [self._run(point) for point in self.grid]
         names = [run.name for run in runs]
@@ -219,7 +219,7 @@ class Study:
         )
 
     def _averaging(self, run: RunSpec, runs: Sequence[RunSpec]) -> RunSpec:
-        """The run; an average with the runs that it averages."""
+        """The run; if it is an average, with the runs that it averages."""
         if not run.config.startswith("average:"):
             return run
         averages = []
@@ -271,7 +271,7 @@ def load_study(spec: str) -> Study:
     """Reads a study from "path.py" or "path.py:key=value,key=value".
 
     The file defines `get_study(arguments: str | None) -> Study`; `arguments` is the text after the
-    colon. It can import files in its own directory, and those of experiments/ablations.
+    colon. It can import files from its own directory and from experiments/ablations.
     """
     path, _, arguments = spec.partition(":")
     before = list(sys.path)

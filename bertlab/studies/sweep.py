@@ -28,23 +28,23 @@ POLL_SECONDS = 0.2
 def sweep(study: Study, workdir: str | Path, launcher: Launcher | None = None) -> bool:
     """Runs the unfinished runs of a study in `workdir`/RUN, and writes study.json.
 
-    Seeds, labels and tasks can be added to a study later: finished runs stay. Without a launcher,
-    one run at a time on this machine.
+    Seeds, labels and tasks can be added to a study later: finished runs are kept. Without a
+    launcher, it runs one at a time on this machine.
 
     Returns:
         Whether every run is finished.
 
     Raises:
-        UserError: The study or a config is wrong, or the directory has runs of other settings or
-            data.
+        UserError: The study or a config is wrong, or the directory has runs with other settings
+            or data.
         SystemExit: After a signal, when the runs have saved.
     """
     workdir, launcher, failures = Path(workdir), launcher or Local(1), {}
     plan = make_plan(study, workdir)
-    for _ in range(2 if plan.searches else 0):  # the second time, rates beyond the edge of a grid
+    for _ in range(2 if plan.searches else 0):  # the second pass is for rates beyond a grid's edge
         check_trained(plan, plan.candidates, workdir)
         write_json(workdir / "study.json", study.describe(plan.runs, plan.searches))
-        # One that diverged or failed is not tried again.
+        # A run that diverged or failed is not tried again.
         ended = {name for search in plan.searches for name in search.losses(workdir)}
         candidates = [run for run in plan.candidates if run.name not in ended | failures.keys()]
         if not candidates:
@@ -117,8 +117,8 @@ def check_trained(plan: Plan, runs: Sequence[RunSpec], workdir: Path) -> None:
             if reads_text and key not in texts:
                 texts[key] = prepare(config.data)
             if not directory.steps() and not is_finished(directory.path):
-                continue  # it has trained nothing
-            # Tokens set the steps; a later stage is known by its run's name, wherever it lies.
+                continue  # nothing was trained
+            # Tokens set the steps; a later stage is identified by its run's name, wherever it is.
             but = ["train.steps"] if config.train.get("tokens") else []
             if stage != "pretrain":
                 but += ["seed", "data.seed", "init_from"]

@@ -48,10 +48,10 @@ def below_linear(results: Results) -> list[str]:
 
 
 def differences(results: Results) -> pd.DataFrame:
-    """`bertlab.studies.comparisons.differences` of all measures in printed units, with `task`,
-    `metric`, `label` (of the axis), `digits` and `interval` (text).
+    """`bertlab.studies.comparisons.differences` for all measures in printed units, with `task`,
+    `metric`, `label` (the axis label), `digits` and `interval` (text).
 
-    A pseudo-log-likelihood is no code length, so it is not among them.
+    A pseudo-log-likelihood is not a code length, so it is not included.
     """
     columns = [*comparisons.DIFFERENCE, "task", "metric", "label", "digits", "interval"]
     frames = [pd.DataFrame(columns=columns)]
@@ -81,7 +81,7 @@ def _interval(row) -> str:
 
 def costs(results: Results) -> pd.DataFrame:
     """Means over the runs of each variant: `parameters`, `step`, the `COSTS` of pretraining, and
-    `transfer_flops` and `transfer_seconds` of all tasks together."""
+    `transfer_flops` and `transfer_seconds` over all tasks."""
     frame = scores(results)
     pretraining = frame.groupby(["variant", "run"], sort=False)[["parameters", "step", *COSTS]]
     transfer = frame[frame["stage"] == "finetune"].drop_duplicates(["run", "task"])
@@ -91,11 +91,11 @@ def costs(results: Results) -> pd.DataFrame:
 
 
 def code_lengths(results: Results) -> pd.DataFrame:
-    """Bits per byte of the held-out text, a row a variant and kind of score; then the baselines.
+    """Bits per byte of the held-out text, one row per variant and kind; then the baselines.
 
     Columns: `variant`, `kind`, `mean` over runs, `low` and `high` (95 % interval over documents,
-    and over runs if there are several; NaN without sums by document), and `above`, the mean of what
-    is above the truth in the synthetic language.
+    and over runs if there are several; NaN without sums by document), and `above`, the mean excess
+    over the truth in the synthetic language.
     """
     frame = scores(results)
     frame = frame[(frame["stage"] == "evaluate") & (frame["task"] == "")]
@@ -110,7 +110,7 @@ def code_lengths(results: Results) -> pd.DataFrame:
         if prefix == comparisons.CODE_LENGTH:
             above = [test.get(f"above_truth/{kind}", math.nan) for test in tests]
             rows.append([variant, kind, *row, np.mean(above)])
-        elif prefix == "baseline":  # once for all variants with the same text and pieces
+        elif prefix == "baseline":  # one for all variants with the same text and pieces
             name = f"{kind}, text of {variant}" if kind in dict(baselines) else kind
             baselines.setdefault((kind, row[0]), [name, "left-to-right", *row, math.nan])
     columns = ["variant", "kind", "mean", "low", "high", "above"]
@@ -118,7 +118,7 @@ def code_lengths(results: Results) -> pd.DataFrame:
 
 
 def _document_interval(tests: Sequence[Mapping[str, Any]], kind: str) -> tuple[float, float]:
-    """95 % of bits per byte, a ratio of sums, where each document counts by its residual."""
+    """95 % interval of bits per byte, a ratio of sums; each document counts by its residual."""
     found = [test.get("by_document", {}).get(kind) for test in tests]
     sums = [np.array([of["nats"], of["bytes"]]) for of in found if of]
     if len(sums) < len(tests) or len({of.shape for of in sums}) > 1 or sums[0].shape[1] < 2:
@@ -135,7 +135,7 @@ def _document_interval(tests: Sequence[Mapping[str, Any]], kind: str) -> tuple[f
 
 
 def means(results: Results, stage: str, split: str) -> pd.DataFrame:
-    """Mean metrics of a stage, a row a variant, a column a metric; NaN where a variant has none."""
+    """Mean metrics of a stage, one row per variant, one column per metric; NaN where missing."""
     frame = scores(results)
     frame = frame[(frame["stage"] == stage) & (frame["split"] == split)]
     return frame.pivot_table("value", "variant", "metric", sort=False)
@@ -151,7 +151,7 @@ def pretraining_curves(results: Results) -> pd.DataFrame:
 
 
 def loss_metrics(results: Results) -> list[str]:
-    """The objectives' losses that pretrainings were evaluated by: "mlm/loss"."""
+    """The objectives' losses by which pretrainings were evaluated: "mlm/loss"."""
     frame = scores(results)
     names = frame.loc[frame["stage"] == "pretrain", "metric"].unique()
     return [name for name in names if name.endswith("/loss")]

@@ -1,4 +1,4 @@
-"""One run of a study, stage by stage, in a process of its own: `python -m bertlab.studies.worker
+"""One run of a study, stage by stage, in its own process: `python -m bertlab.studies.worker
 RUN`.
 
 A stage with a result.json is finished; the others begin, or resume from their last checkpoint.
@@ -16,7 +16,7 @@ from bertlab.train.run_directory import RunDirectory
 
 
 def write_run(run: RunSpec, workdir: Path) -> Path:
-    """Writes run.json, all that a worker needs to know of a run; returns the run's directory."""
+    """Writes run.json, all that a worker needs to know about a run; returns the run's directory."""
     directory = RunDirectory(workdir / run.name)
     directory.write("run", dataclasses.asdict(run))
     return directory.path
@@ -26,7 +26,7 @@ def execute_directory(path: Path | str) -> None:
     """Trains the unfinished stages of the run of a run.json.
 
     failed.json has a run's `status`, "failed" or "diverged", and the `reason` in one line. After a
-    signal the state is saved, and SystemExit raised.
+    signal the state is saved and SystemExit is raised.
     """
     directory = RunDirectory(path)
     (directory.path / "failed.json").unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 class AverageState(NamedTuple):
-    """Memory of held-out losses, and the averaged parameters.
+    """Recent held-out losses, and the averaged parameters.
 
     Attributes:
         recent: The last n losses, oldest first; +inf for missing ones.
@@ -21,7 +21,7 @@ class AverageState(NamedTuple):
         averaging: Whether averaging has begun.
         count: Updates since then.
         updates: All updates.
-        rate_scale: Of the last update.
+        rate_scale: The last update's rate_scale.
         average: Like the parameters.
     """
 
@@ -41,7 +41,7 @@ def average_parameters(
 
     Args:
         average_after: n, the number of latest losses that do not count as best.
-        average_again: Updates after which it begins anew, from the average: AWD-LSTM's fine-tuning,
+        average_again: Updates after which it restarts from the average: AWD-LSTM's fine-tuning,
             which runs ASGD on the averaged model from its first step (ibid., section 5;
             salesforce/awd-lstm-lm finetune.py). 0: never.
     """

@@ -27,7 +27,7 @@ from bertlab.train.state import parameter_name
 
 
 def build_pretraining(config: ConfigDict) -> Experiment:
-    """Prepares the corpus of a config if it is not prepared, and composes the run."""
+    """Prepares the corpus of a config unless it already is, and composes the run."""
     config = started_from(config)
     check_config(config)
     check_devices(config)
@@ -36,7 +36,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     shape = program.body.shape
     if getattr(shape, "attention", "") == "auto":
         rule = attention_rule(shape, row_length(config.data), jax.default_backend())
-        print("attention: {}, because {}".format(*rule), flush=True)
+        print("attention: {} ({})".format(*rule), flush=True)
     process = (jax.process_index(), jax.process_count())
     evaluations = {
         split: Batches(prepared, config.data, split, *process).evaluation(config.train.eval_batches)
@@ -47,7 +47,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     def batches(data):
         return Batches(prepared, data, "train", *process)
 
-    if config.train.tokens and config.train.steps:  # of all processes' rows
+    if config.train.tokens and config.train.steps:  # counting all processes' rows
         whole = build_phases(config, program, functools.partial(Batches, prepared))
         config.train.steps = steps_within(config.train.tokens, whole)
     phases = build_phases(config, program, batches)
@@ -73,7 +73,7 @@ def build_program(config: ConfigDict, vocabulary: objectives.Vocabulary) -> Prog
 def started_from(config: ConfigDict) -> ConfigDict:
     """A copy of the config with the size, shape and tokenizer of the run in `config.init_from`.
 
-    What the config sets stays, if the parameters mean the same with it.
+    What the config sets is kept if the parameters mean the same with it.
     """
     config = config.copy_and_resolve_references()
     if not config.init_from:
@@ -91,7 +91,7 @@ def started_from(config: ConfigDict) -> ConfigDict:
 
 
 def require_same_model(model: ConfigDict, theirs: ConfigDict, run: RunDirectory) -> None:
-    """Refuses values of a model with which the parameters of a run of `theirs` mean something
+    """Refuses values of a model for which the parameters of a run of `theirs` would mean something
     else."""
     shapes = [dataclasses.asdict(model_shape(each, vocab_size=1)) for each in (model, theirs)]
     for key in sorted(shapes[0].keys() | shapes[1].keys()):
@@ -104,7 +104,7 @@ def require_same_model(model: ConfigDict, theirs: ConfigDict, run: RunDirectory)
 
 
 MAY_DIFFER = re.compile(r"direction|dtype|remat|scan_layers|attention|sides|.*dropout")
-"""Values of a shape with which the same parameters are as good."""
+"""Keys of a shape that may differ while the parameters stay equally valid."""
 
 
 def warm_start(config: ConfigDict, tokenizer):
@@ -112,14 +112,14 @@ def warm_start(config: ConfigDict, tokenizer):
     run = RunDirectory(config.init_from)
     if load_tokenizer(run.tokenizer).pieces() != tokenizer.pieces():
         raise UserError(
-            f"config.data.tokenizer.path has another vocabulary than config.init_from={run};"
+            f"config.data.tokenizer.path has a different vocabulary from config.init_from={run};"
             " leave it unset"
         )
     return load_params(run, config.init_step)
 
 
 def start_from(trained, fresh):
-    """The trained parameters where there are any, else fresh ones: a new head's."""
+    """The trained parameters where there are any, else fresh ones, as for a new head."""
     found = {parameter_name(path): x for path, x in jax.tree.leaves_with_path(trained)}
     new = []
 
@@ -157,7 +157,7 @@ def vocabulary_of(tokenizer: Tokenizer, counts=None) -> objectives.Vocabulary:
 def build_phases(config: ConfigDict, program: Program, batches) -> tuple[Phase, ...]:
     """The phases of `config.train.phases`, or a single one, with `batches` of their `config.data`.
 
-    A phase reads on where the one before ended if its rows are the same, else from the start.
+    A phase continues where the previous one ended if its rows are the same, else from the start.
     """
     phases, begin, first, source = [], 0, 0, None
     for end, phase_config in phase_configs(config):
@@ -165,7 +165,7 @@ def build_phases(config: ConfigDict, program: Program, batches) -> tuple[Phase, 
         if source is None or made.hash != source.hash:
             source, first = made, begin
         weights = {name: weights_of(entry) for name, entry in phase_config.objectives.items()}
-        # An objective without a weight costs nothing, unless another one reads its view.
+        # An objective without weight costs nothing, unless another one reads its view.
         views = {program.objectives[name].shares for name, weight in weights.items() if any(weight)}
         trained = [name for name, weight in weights.items() if any(weight) or name in views]
         phases.append(

@@ -22,7 +22,7 @@ def open_checkpoints(
     Args:
         directory: RUN/checkpoints.
         keep: How many of the latest to keep; 0: all.
-        steps: To keep for ever.
+        steps: Steps whose checkpoints are kept.
     """
     latest, chosen = preservation_policy.LatestN(keep or None), list(steps)
     policies = [latest, preservation_policy.CustomSteps(chosen)]
@@ -62,13 +62,13 @@ def save_params(run: RunDirectory, params) -> None:
 
 
 def load_params(run: RunDirectory, step: int | None = None):
-    """The parameters of a run as a tree of NumPy arrays, for a run from any devices.
+    """The parameters of a run as a tree of NumPy arrays, whatever devices it was trained on.
 
-    They are the averaged ones if the optimiser has begun to average (NT-ASGD).
+    They are the averaged ones once the optimiser has begun to average (NT-ASGD).
 
     Args:
         run: A run or an import.
-        step: Of the checkpoint; None: the last one.
+        step: The checkpoint's step; None: the last one.
     """
     steps = run.steps()
     if not steps or step not in (None, *steps):

@@ -1,6 +1,6 @@
-"""Refuses configs that would train something else than they read, or cannot run.
+"""Refuses configs that cannot run or would not train what they say.
 
-Each check names the key. What a room reads by itself, such as a family's name, it checks there.
+Each check names the key. What only one package reads, such as a family's name, is checked there.
 """
 
 import jax
@@ -18,7 +18,7 @@ from bertlab.train.sharding import build_mesh
 
 
 def check_config(config: ConfigDict) -> None:
-    """All checks of a pretraining."""
+    """All checks for a pretraining."""
     check_rows(config)
     for name, objective in objectives.build(config.objectives).items():
         check_objective(config, name, objective)
@@ -33,7 +33,7 @@ def check_config(config: ConfigDict) -> None:
 
 
 def check_rows(config: ConfigDict) -> None:
-    """Rows that the format, the model and the devices can have."""
+    """Checks that the format, the model and the devices can have such rows."""
     data = config.data
     if data.format not in FORMATS:
         raise UserError(f"config.data.format={data.format!r} is not one of {', '.join(FORMATS)}")
@@ -46,7 +46,7 @@ def check_rows(config: ConfigDict) -> None:
             f" rows with padding; config.data.format is {data.format!r}"
         )
     shape = model_shape(config.model, vocab_size=1)
-    longest = data.seq_len if data.pack_length else row_length(data)  # positions begin again
+    longest = data.seq_len if data.pack_length else row_length(data)  # positions restart
     if getattr(shape, "position_encoding", "") == "learned" and longest > shape.max_positions:
         raise UserError(
             f"config.data.seq_len={data.seq_len} is more than config.model.max_positions="
@@ -66,7 +66,7 @@ def check_devices(config: ConfigDict) -> None:
 
 
 def check_objective(config: ConfigDict, name: str, objective: Objective) -> None:
-    """That an objective gets the states, the fields and the stream that it reads."""
+    """Checks that an objective gets the states, the fields and the stream that it reads."""
     model, data, follows = config.model, config.data, objective.shares == "any"
     sides = sides_of(model.family, model_direction(model))
     if objective.reads not in sides and not follows:

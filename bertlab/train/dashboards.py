@@ -1,7 +1,7 @@
 """TensorBoard and Weights & Biases as writers of the log: functions of a line (`config.writers`).
 
-Each is set as its own documentation says (WANDB_MODE=offline, WANDB_PROJECT). metrics.jsonl is
-always written and has everything.
+Each is set up as its own documentation says (WANDB_MODE=offline, WANDB_PROJECT). metrics.jsonl
+is always written and has everything.
 """
 
 import atexit
@@ -17,7 +17,7 @@ from bertlab.train.run_directory import RunDirectory
 def open_writers(
     names: str, run: RunDirectory, config: Mapping, resumed: int
 ) -> list[Callable[[Mapping[str, Any]], None]]:
-    """The writers named in `config.writers`, of process 0; `resumed` is the run's first step."""
+    """The writers named in `config.writers`, on process 0; `resumed` is the run's first step."""
     asked = {*names.split(",")} - {"", "jsonl"}
     if not asked <= {"tensorboard", "wandb"}:
         raise UserError(f"config.writers={names} may name jsonl, tensorboard, wandb")
@@ -27,7 +27,7 @@ def open_writers(
     if "tensorboard" in asked:
         from tensorboardX import SummaryWriter
 
-        events = SummaryWriter(  # steps that a resumed run writes again are hidden
+        events = SummaryWriter(  # hides steps that a resumed run writes again
             str(run.path / "tensorboard"), purge_step=resumed + 1, filename_suffix=f".{resumed}"
         )
         atexit.register(events.close)
@@ -40,7 +40,7 @@ def open_writers(
     if "wandb" in asked:
         import wandb
 
-        known = run.read("wandb")  # a resumed run goes on with it
+        known = run.read("wandb")  # a resumed run continues it
         client = wandb.init(
             dir=run.path,
             name=run.path.name,

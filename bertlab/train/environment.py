@@ -1,4 +1,4 @@
-"""What a run's environment.json says of the software and hardware."""
+"""What a run's environment.json says about software and hardware."""
 
 import contextlib
 import importlib.metadata

@@ -1,7 +1,7 @@
-"""What happens every so many steps: logging, evaluation, checkpoints, a profile.
+"""What happens every n steps: logging, evaluation, checkpoints, a profile.
 
-A hook is called with (step, state, sums) and returns the state to go on with, or None. `sums` are
-{name: (weighted sum, weight)} of one step, still on the device.
+A hook is called with (step, state, sums) and returns the state to continue with, or None. `sums`
+are {name: (weighted sum, weight)} of one step, still on the device.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ Hook = Callable[[int, TrainState, Mapping], TrainState | None]
 
 
 def is_due(step: int, every: int, last: int) -> bool:
-    """Whether an action that happens every so many steps (0: only at the end) is due after `step`
-    of `last` steps."""
+    """Whether an action that happens every n steps (0: only at the end) is due after `step` of
+    `last` steps."""
     return step == last or (every > 0 and step % every == 0)
 
 
 def kept_steps(keep: str, steps: int) -> list[int]:
-    """The steps whose checkpoints stay: "log" (10, 20, 50, 100, ... and the last), "100,1000" or
-    both."""
+    """The steps whose checkpoints are kept: "log" (10, 20, 50, 100, ... and the last), "100,1000"
+    or both."""
     kept = set()
     for part in filter(None, (part.strip() for part in keep.split(","))):
         if part == "log":
@@ -41,7 +41,7 @@ def kept_steps(keep: str, steps: int) -> list[int]:
             kept.add(int(part))
         else:
             raise UserError(
-                f"config.train.keep={keep!r}: {part!r} is no step of this run; give log, or steps"
+                f"config.train.keep={keep!r}: {part!r} is not a step of the run; give log, or steps"
             )
     return sorted(kept)
 
@@ -58,11 +58,11 @@ class Totals:
     """What a run has cost so far; saved with every checkpoint.
 
     Attributes:
-        tokens: Without padding.
+        tokens: Number of tokens, without padding.
         supervised: Positions with a loss.
-        flops: Forward and backward, of the model.
-        seconds: Of training, without compilation, evaluation and saving.
-        sums: Of the metrics since the last log line.
+        flops: The model's FLOPs, forward and backward.
+        seconds: Training time, without compilation, evaluation and saving.
+        sums: Sums of the metrics since the last log line.
     """
 
     tokens: int = 0
@@ -80,12 +80,12 @@ class Log:
     """Adds up the steps' sums, and writes their means to metrics.jsonl and the terminal.
 
     Args:
-        experiment: Of the run.
+        experiment: The run's experiment.
         run: Its directory.
-        totals: Of a resumed run, or fresh ones.
+        totals: A resumed run's totals, or fresh ones.
         rate: Updates done -> the learning rate of the next one.
-        resumed: The step from which the run goes on, whose later lines are written again; None: it
-            begins.
+        resumed: The step from which the run resumes, after which lines are written again; None: it
+            is new.
     """
 
     def __init__(self, experiment, run: RunDirectory, totals: Totals, rate, resumed: int | None):
@@ -95,16 +95,16 @@ class Log:
         self._writers = open_writers(config.writers, run, config.to_dict(), resumed or 0)
         self._waiting: list[tuple[int, Mapping]] = []
         self._phase, self._since = None, None
-        self._line = (totals.tokens, totals.seconds)  # at the last line
+        self._line = (totals.tokens, totals.seconds)  # as of the last line
 
     def begin_phase(self, phase) -> None:
-        """The steps from here on are those of a phase, whose first one compiles."""
+        """Steps from here on belong to a phase; its first one compiles."""
         self.fetch()
         self._phase, self._since = phase, None
 
     def __call__(self, step: int, state: TrainState, sums: Mapping) -> None:
         self._waiting.append((step, sums))
-        if self._since is None:  # the clock starts behind the step that compiles
+        if self._since is None:  # the clock starts after the step that compiles
             self.fetch()
             self._line = (self.totals.tokens, self.totals.seconds)
             self._since = time.perf_counter()
@@ -118,8 +118,8 @@ class Log:
             self.write(step, "train", means)
 
     def means(self, step: int, sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-        """Each metric's mean (none without weight), and `loss`: their total by the objectives'
-        weights at this step."""
+        """Each metric's mean (none without weight), and `loss`: the losses' total by the
+        objectives' weights at this step."""
         means = {name: total / weight for name, (total, weight) in sums.items() if weight}
         progress, loss = step / max(1, self._train.steps), 0
         for name, (first, last) in self._phase.weights.items():
@@ -127,7 +127,7 @@ class Log:
         return {"loss": loss, **means}
 
     def fetch(self) -> None:
-        """Waits for the device and adds the waiting steps to the totals."""
+        """Waits for the device and adds the pending steps to the totals."""
         totals = self.totals
         for step, sums in jax.device_get(self._waiting):
             bad = [name for name, (value, _) in sums.items() if not np.isfinite(value)]
@@ -150,7 +150,7 @@ class Log:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """What happens inside does not count as training time."""
+        """A context that does not count as training time."""
         self.fetch()
         yield
         self._since = time.perf_counter()
@@ -172,7 +172,7 @@ class Log:
 def evaluation_hook(
     evaluate: Callable[[int, TrainState], dict[str, float]], log: Log, experiment
 ) -> Hook:
-    """Evaluates the valid split, but for the last step, after which the run evaluates all splits;
+    """Evaluates the valid split, except at the last step, after which the run evaluates all splits;
     the optimiser observes the language model's loss (NT-ASGD)."""
     train, objectives = experiment.config.train, experiment.program.objectives
     first, *_ = objectives
@@ -191,7 +191,7 @@ def evaluation_hook(
 def checkpoint_hook(
     save: Callable[[TrainState], None], log: Log, every: int, steps: int, kept=()
 ) -> Hook:
-    """Saves every so many steps, and those of `kept`."""
+    """Saves every n steps, and at those of `kept`."""
 
     def hook(step: int, state: TrainState, sums: Mapping) -> None:
         if is_due(step, every, steps) or step in kept:

@@ -8,10 +8,10 @@ final norm.
     thaw=gradual: The head first, then one more group each stage, from the top (ibid., 3.3).
     thaw=chain: The head, then each other group by itself from the bottom, then all (Felbo et al.
         2017, section 3.2).
-    thaw=head, last: Only the head, or the head and the top layer, in the whole run.
+    thaw=head, last: Only the head, or the head and the top layer, during the whole run.
     frozen: What the pattern matches is never trained.
 
-All follows from the parameters' names and the number of updates; no state is needed.
+Everything follows from the parameters' names and the number of updates; no state is needed.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ class LayerPlan:
 
     Attributes:
         groups: Like the parameters, int32: scalars, or [n, 1, ...] for n stacked layers.
-        factors: Of each group's rate in each stage, 0 if it is not trained there; the last column
+        factors: Factor of each group's rate in each stage, 0 if not trained there; the last column
             is the frozen parameters'. The last stage lasts to the end.
         stage_steps: Updates in each of the others.
         rate: (updates done) -> the next update's rate, before factors.
@@ -75,14 +75,14 @@ def layer_plan(optimizer, steps: int, params) -> LayerPlan:
     """Applies `config.optimizer` to parameters (or their shapes)."""
     if optimizer.layer_decay != 1 or optimizer.group_rates or optimizer.thaw != "all":
         groups, names = layer_groups(params)
-    else:  # any model will do
+    else:  # works for any model
         groups, names = jax.tree.map(lambda _: np.int32(0), params), ("all",)
     stages = thaw_stages(optimizer, names)
-    early = (len(stages) - 1) * optimizer.thaw_steps  # updates before all is trained
+    early = (len(stages) - 1) * optimizer.thaw_steps  # updates before everything is trained
     if len(stages) > 1 and not 0 < early < (steps or np.inf):
         raise UserError(
-            f"config.optimizer.thaw_steps={optimizer.thaw_steps}: {len(stages) - 1} stages of so"
-            f" many updates must be more than 0 and fewer than the run's {steps} steps"
+            f"config.optimizer.thaw_steps={optimizer.thaw_steps}: {len(stages) - 1} stages of"
+            f" this length must take more than 0 and fewer updates than the run's {steps} steps"
         )
     if optimizer.frozen:
 
@@ -142,7 +142,7 @@ def group_factors(optimizer, names: tuple[str, ...]) -> Float[np.ndarray, "group
     if len(factors) != len(names) or not (factors > 0).all() or optimizer.layer_decay != 1:
         raise UserError(
             f"config.optimizer.group_rates={optimizer.group_rates!r} must be {len(names)} positive"
-            f" numbers with commas between them, for {', '.join(names)}, and layer_decay=1"
+            f" numbers separated by commas, for {', '.join(names)}, and layer_decay=1"
         )
     return factors
 

@@ -29,20 +29,20 @@ from bertlab.train.state import TrainState, abstract_state, build_step, init_sta
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """Everything that a run needs but its directory.
+    """Everything that a run needs except its directory.
 
     Attributes:
         config: The whole config.
         program: The model and all objectives.
-        phases: In order.
+        phases: Its phases, in order.
         tokenizer: Saved with the run.
         evaluations: Held-out batches by split; "valid" is evaluated during training, all at the
             end.
-        facts: data.json, beside the hash of the batches.
+        facts: What data.json has in addition to the hash of the batches.
         start: (fresh parameters) -> the parameters to start from; None: fresh ones.
         score: (split, parameters) -> scores that are not means over rows, such as F1; None in
             pretraining.
-        result: () -> what result.json has beside costs and metrics.
+        result: () -> what result.json has in addition to costs and metrics.
     """
 
     config: ConfigDict
@@ -57,7 +57,7 @@ class Experiment:
 
     @property
     def data_hash(self) -> list[str]:
-        """Of each phase's batches."""
+        """The hash of each phase's batches."""
         return [phase.data_hash for phase in self.phases]
 
     @property
@@ -81,7 +81,7 @@ def fit(
     """Runs `train_step`, (state, batch) -> (state, sums), from `state.step` to `steps`.
 
     `batches` begin with that of `state.step`. The sums stay on the device until a hook asks. A
-    signal ends the loop after the step that runs.
+    signal ends the loop after the current step.
     """
     for step, batch in zip(range(int(state.step), steps), batches):
         state, sums = train_step(state, batch)
@@ -95,10 +95,10 @@ def fit(
 def run(
     experiment: Experiment, workdir: str | Path, at_end: Callable[[Path], Any] | None = None
 ) -> dict[str, Any]:
-    """Trains an experiment to its end, from the last checkpoint of its directory if there is one.
+    """Trains an experiment to its end, from the last checkpoint in its directory if there is one.
 
     After a signal it saves the state and exits (see `StopSignal.status`). Process 0 calls `at_end`
-    with the directory when the last checkpoint is written. Returns the content of result.json.
+    with the directory once the last checkpoint is written. Returns the content of result.json.
     """
     config, directory = experiment.config, RunDirectory(workdir)
     steps = config.train.steps
@@ -137,7 +137,7 @@ def run(
             *hooks.profile_hooks(profile, first, config.profile, steps),
         ]
 
-        # 4. Train, phase by phase; the log weighs the losses by the phase's objectives.
+        # 4. Train, phase by phase; the log weights the losses by the phase's objectives.
         log.begin_phase(experiment.phase(latest or 0))
         if latest is None and steps:
             evaluate("valid", 0, state)
@@ -176,7 +176,7 @@ def describe_run(directory: RunDirectory, experiment: Experiment) -> None:
 def open_state(
     experiment: Experiment, mesh, optimizer, checkpoints: CheckpointManager
 ) -> tuple[TrainState, hooks.Totals]:
-    """The state and the totals of the last checkpoint; fresh ones without any."""
+    """The state and the totals of the last checkpoint; fresh ones if there is none."""
     program, latest = experiment.program, checkpoints.latest_step()
     if latest is None:
         seed, start = experiment.config.seed, experiment.start
@@ -192,7 +192,7 @@ def open_state(
 
 def build_evaluation(experiment: Experiment, mesh, log: hooks.Log) -> Callable:
     """(split, step, state) -> mean metrics over a held-out split, which it logs; with averaged
-    parameters if there are."""
+    parameters if there are any."""
     program = experiment.program
 
     @jax.jit
@@ -223,7 +223,7 @@ def build_evaluation(experiment: Experiment, mesh, log: hooks.Log) -> Callable:
 
 
 def train_phase(config: ConfigDict, phase: Phase, optimizer, mesh, state, step_hooks, stop):
-    """The state at the end of a phase, or after the step in which a signal came."""
+    """The state at the end of a phase, or after the step during which a signal came."""
     step = int(state.step)
     if step == phase.begin:
         state = state.replace(carry=zero_carry(phase.program, mesh, phase.rows))

@@ -1,4 +1,4 @@
-"""Optimisers with the rules of the compared systems as switches.
+"""Optimisers; the rules of the compared systems are switches.
 
 An update always has this order: scale and clip the gradient, add coupled decay; make an update u by
 Adam, Adagrad, SGD or (for layers' matrices) Muon; add decoupled decay; give u the weights' norm
@@ -47,7 +47,7 @@ def build_optimizer(
     """
     for key, choices in CHOICES.items():
         if optimizer[key] not in choices.split():
-            raise UserError(f"config.optimizer.{key}={optimizer[key]} is none of {choices}")
+            raise UserError(f"config.optimizer.{key}={optimizer[key]} is not one of {choices}")
     params = jax.eval_shape(program.init, jax.random.key(0), example)
     plan, width_factors = layer_plan(optimizer, steps, params), program_factors(program, example)
     decayed = decay_mask(params, optimizer.decay_exclude)
@@ -80,7 +80,7 @@ def build_optimizer(
     if optimizer.name == "lamb":
         parts.append(scale_by_trust_ratio(decayed))
     parts = [scale_by_plan(optax.chain(*parts), optimizer, plan)]
-    if optimizer.average_after:  # outside: parameters that are frozen have an average too
+    if optimizer.average_after:  # outermost: frozen parameters have an average too
         parts.append(average_parameters(optimizer.average_after, optimizer.average_again))
     return optax.chain(*parts)
 
@@ -97,8 +97,8 @@ def scale_by_plan(
 ) -> optax.GradientTransformationExtraArgs:
     """−rate · factor · u for each parameter; GPT corrects Adam's bias in the rate.
 
-    To the rule, the gradients of what is not `trained` are 0. It also gets each parameter's number
-    of earlier updates as `updates_done`, so that one which thaws begins like a new one.
+    The rule sees gradients of 0 for what is not `trained`. It also gets each parameter's number
+    of earlier updates as `updates_done`, so that a thawed parameter starts like a new one.
     """
     corrects = optimizer.name == "adam" and optimizer.bias_correction == "rate"
 
@@ -133,7 +133,7 @@ class MomentsState(NamedTuple):
 
 def scale_by_adam(optimizer) -> optax.GradientTransformationExtraArgs:
     """u = m / (√v + ε), with the moments' bias corrected (Kingma and Ba 2015, algorithm 1) or not
-    (BERT). The moments of what is not trained stay."""
+    (BERT). The moments of what is not trained do not change."""
     b1, b2 = optimizer.b1, optimizer.b2
 
     def init(params):
@@ -157,7 +157,7 @@ def scale_by_adam(optimizer) -> optax.GradientTransformationExtraArgs:
 
 
 def one_minus_power(b: float, count: Int[Array, "..."]) -> Float[Array, "..."]:
-    """1 − b^count, in a form that keeps float32's digits if b is close to 1."""
+    """1 − b^count, in a form that keeps float32's precision if b is close to 1."""
     return -jnp.expm1(count * math.log(b)) if b > 0 else jnp.float32(1.0)
 
 
@@ -186,7 +186,7 @@ def matrix_axes(path, _=None) -> MuonDimensionNumbers | None:
     """The axes of a layer's matrix that are its rows (inputs) and columns (outputs).
 
     Other axes number matrices: stacked layers; query, key and value, each with all its heads; an
-    LSTM's four gates. None for what is no matrix of a layer: embeddings, output layer, pooler,
+    LSTM's four gates. None for what is not a layer's matrix: embeddings, output layer, pooler,
     heads, biases, norms, low-rank updates.
     """
     name = parameter_name(path)
@@ -207,7 +207,7 @@ def orthogonalise() -> optax.GradientTransformation:
     So u has the root mean square of Adam's updates (Liu et al. 2025, section 2.2). Five
     Newton-Schulz iterations leave singular values between about 0.7 and 1.2.
     """
-    # Without momentum of its own it is the iteration alone.
+    # Without momentum of its own, it is only the iteration.
     newton_schulz = optax.contrib.scale_by_muon(
         beta=0.0,
         nesterov=False,

@@ -26,7 +26,7 @@ KEYS = re.compile(
 )
 
 COUNTED = 32
-"""Batches of a phase whose tokens are counted for `config.train.tokens`."""
+"""How many batches per phase have their tokens counted for `config.train.tokens`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Phase:
 
     Attributes:
         begin, end: Steps of the run that are done when the phase begins and ends.
-        rows: Of a batch, in all processes.
+        rows: Rows per batch, over all processes.
         program: The model and the objectives that it trains.
         weights: Objective name to weight in the loss at the run's first and last step.
         batches: Step of the run -> this process's rows of its batch.
         data_hash: Equal values mean equal batches.
-        trains_body: Not only heads.
+        trains_body: Whether more than heads is trained.
     """
 
     begin: int
@@ -96,8 +96,8 @@ def trained_objectives(config: ConfigDict, step: int | None = None) -> list[str]
 
 
 def steps_within(tokens: float, phases: Sequence[Phase]) -> int:
-    """The steps that read so many tokens, by the phases' shares of theirs and as many tokens a step
-    as the first batches of each have: the schedule needs the steps in advance."""
+    """The steps that read this many tokens, from the phases' shares of the steps and the tokens per
+    step in the first batches of each: the schedule needs the steps in advance."""
     each = 0.0
     for phase in phases:
         batches = [phase.batches(phase.begin + index) for index in range(COUNTED)]

@@ -20,7 +20,7 @@ def join_processes() -> None:
     if not address and slurm_tasks == 1 and len(slice_hosts) == 1:
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.config.update("jax_enable_preemption_service", True)  # SIGTERM to one stops all
+    jax.config.update("jax_enable_preemption_service", True)  # SIGTERM to one process stops all
     if address and address != "auto":
         count, index = (int(os.environ[f"JAX_{name}"]) for name in ("NUM_PROCESSES", "PROCESS_ID"))
         jax.distributed.initialize(address, count, index)

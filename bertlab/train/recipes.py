@@ -1,4 +1,4 @@
-"""What recipes share: a corpus with objectives, and everything else that these require."""
+"""What recipes share: a corpus, objectives, and everything else that these require."""
 
 from ml_collections import ConfigDict, config_dict
 
@@ -18,7 +18,7 @@ def train_on(config: ConfigDict, corpus: str, names: str, mask_rate: float = 0.0
     """Sets a recipe's corpus and objectives, and every other key that they require.
 
     An objective needs a body that gives what it `reads` and a format that makes what it `needs`;
-    what already fits stays. `--config.KEY=VALUE` comes later and takes precedence.
+    what already fits is kept. `--config.KEY=VALUE` comes later and takes precedence.
 
     Args:
         config: Changed in place.
@@ -52,7 +52,7 @@ def train_on(config: ConfigDict, corpus: str, names: str, mask_rate: float = 0.0
         model.direction = directions[0]
     needs = {field for kind in kinds for field in kind.needs}
     for name in (data.format, *FORMATS):
-        # The lengths of a pair's segments, which fill a row, tell of its label: no floor is exact.
+        # The lengths of a pair's segments, which fill a row, reveal its label: no floor is exact.
         if needs <= {*FORMATS[name].makes} and not (
             corpus == "synthetic" and name == "segment_pair"
         ):
@@ -79,10 +79,10 @@ def add_objectives(config: ConfigDict, names: str) -> None:
 
 
 def take_published(config: ConfigDict, steps: int = 0) -> None:
-    """Sets what the paper of the config's size has (`bertlab.config.papers`).
+    """Sets what the paper has for the config's size (`bertlab.config.papers`).
 
     Args:
-        config: Changed in place; it has its family and size.
+        config: Changed in place; its family and size are set.
         steps: Instead of the paper's; warm-up then takes at most a tenth of them. 0: the paper's.
     """
     for name, value in SIZES.get((config.model.family, config.model.size), {}).items():

@@ -19,8 +19,8 @@ MAY_CHANGE = re.compile(
     r"mesh\..*|evaluate\..*|profile|writers|data\.(directory|workers|corpus|tokenizer\.path)"
     r"|train\.(log_every|checkpoint_every|keep|keep_checkpoints)|model\.(remat|scan_layers|attention)"
 )
-"""Keys that a resumed run may change: they change no result but by rounding, or the hash of the
-data tells."""
+"""Keys that a resumed run may change: they change results by no more than rounding, or the hash of
+the data would show it."""
 
 
 class RunDirectory:
@@ -50,12 +50,12 @@ class RunDirectory:
         return self.path / "tokenizer"
 
     def steps(self) -> list[int]:
-        """Of the complete checkpoints, in order."""
+        """The steps of the complete checkpoints, in order."""
         names = [path.name for path in self.checkpoints.glob("*")]
         return sorted(int(name) for name in names if name.isdecimal())
 
     def lock(self) -> contextlib.AbstractContextManager:
-        """Held by process 0 of the run that trains here."""
+        """A lock that process 0 of the run that trains here holds."""
         self.path.mkdir(parents=True, exist_ok=True)
         if jax.process_index() > 0:
             return contextlib.nullcontext()
@@ -80,28 +80,28 @@ class RunDirectory:
         return config
 
     def require_config(self, config: ConfigDict, but: Iterable[str] = ()) -> None:
-        """Refuses a config that another key than `but` makes differ from the run's."""
+        """Refuses a config that differs from the run's in keys other than `but`."""
         before, now = flatten(self.config()), flatten(config.to_dict())
         for key in sorted((before.keys() | now.keys()).difference(but)):
             is_same = json_line(before.get(key)) == json_line(now.get(key))
-            if key not in before or key not in now:  # added or removed since: off, if it is empty
+            if key not in before or key not in now:  # added or removed since: off if it is empty
                 is_same |= not before.get(key) and not now.get(key)
             if not is_same and not MAY_CHANGE.fullmatch(key):
                 raise UserError(
-                    f"{self} has another run: config.{key} is {before.get(key)!r} there and"
-                    f" {now.get(key)!r} here; give another --workdir"
+                    f"{self} already holds a different run: config.{key} is"
+                    f" {before.get(key)!r} there and {now.get(key)!r} here; give another --workdir"
                 )
 
     def require_data(self, data_hash: Sequence[str]) -> None:
         """Refuses batches that differ from the run's."""
         if self.read("data")["data_hash"] != data_hash:
             raise UserError(
-                f"{self} has a run on other data: the text or the code that makes rows has changed;"
-                " give another --workdir"
+                f"{self} holds a run on different data: the text or the code that makes rows has"
+                " changed; give another --workdir"
             )
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, but for one that a killed process left unfinished."""
+        """The lines of metrics.jsonl, without one that a killed process left unfinished."""
         path = self.path / "metrics.jsonl"
         *lines, _ = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
         return [json.loads(line) for line in lines]

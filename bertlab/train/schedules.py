@@ -10,7 +10,7 @@ from bertlab.errors import UserError
 
 def warmup_steps(optimizer, steps: int) -> int:
     """`config.optimizer.warmup_steps`; unset: a tenth of the steps, or of a stage's own if each has
-    its own schedule. A slanted triangle rises by itself."""
+    its own schedule. A slanted triangle has its own rise."""
     if optimizer.warmup_steps is not None:
         return optimizer.warmup_steps
     if optimizer.decay == "slanted_triangular":
@@ -21,8 +21,8 @@ def warmup_steps(optimizer, steps: int) -> int:
 def learning_rate(optimizer, steps: int) -> Callable:
     """Linear warm-up from 0, then decay to 0 at `steps`; or ULMFiT's slanted triangle.
 
-    Written out, because BERT's and OpenAI's decays count from step 0: parts that are joined by
-    `optax.join_schedules` count from where they begin.
+    Written out because BERT's and OpenAI's decays count from step 0, while parts that
+    `optax.join_schedules` joins count from where they begin.
 
     Args:
         optimizer: `config.optimizer`. Its `decay` is one of
@@ -33,9 +33,9 @@ def learning_rate(optimizer, steps: int) -> Callable:
                 al. 2024, arXiv 2404.06395, section 4).
             warmup_linear: openai/finetune-transformer-lm opt.py: it falls during warm-up too.
             reverse_cosine: Half a cosine up and half a cosine down (FitLaM's "warm-up reverse
-                annealing" as its name reads; the paper has no formula).
+                annealing", going by its name; the paper has no formula).
             slanted_triangular: See `slanted_triangle`.
-        steps: Of the whole run.
+        steps: Number of steps in the whole run.
 
     Returns:
         (updates done, int or array) -> float32 rate of the next update.

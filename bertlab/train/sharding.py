@@ -32,7 +32,7 @@ def build_mesh(mesh: Mapping[str, int], devices=None) -> Mesh:
 
     Args:
         mesh: Sizes of the axes; one may be −1, for all remaining devices.
-        devices: Default all; a single process may use only the first ones.
+        devices: Default: all; a single process may use only the first ones.
     """
     devices = np.asarray(jax.devices() if devices is None else devices).ravel()
     sizes = [int(mesh[axis]) for axis in MESH_AXES]
@@ -46,13 +46,13 @@ def build_mesh(mesh: Mapping[str, int], devices=None) -> Mesh:
         raise UserError(
             f"config.mesh ({asked}) does not fit JAX's {devices.size} devices; change its sizes"
         )
-    # A mesh axis may take part of an axis of a TPU slice: 16 of 4 x 8 x 8.
+    # A mesh axis may take up part of an axis of a TPU slice: 16 of 4 x 8 x 8.
     grid = mesh_utils.create_device_mesh(sizes, devices[:used], allow_split_physical_axes=True)
     return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 
 def parameter_shardings(mesh: Mesh, logical_axes, shapes):
-    """A NamedSharding a parameter, from `Program.logical_axes` and a tree of arrays or their
+    """One NamedSharding per parameter, from `Program.logical_axes` and a tree of arrays or their
     shapes; a dimension stays whole if its mesh axis does not divide it."""
 
     def sharding(axes, leaf):
@@ -67,12 +67,12 @@ def parameter_shardings(mesh: Mesh, logical_axes, shapes):
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Of arrays whose first axis is the batch's."""
+    """The sharding of arrays whose first axis is the batch's."""
     return NamedSharding(mesh, BATCH)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Of arrays that every device holds in full."""
+    """The sharding of arrays that every device holds in full."""
     return NamedSharding(mesh, PartitionSpec())
 
 

@@ -1,4 +1,4 @@
-"""Training state, and the pure function over it: a training step."""
+"""Training state, and the pure function on it: a training step."""
 
 import dataclasses
 import functools
@@ -46,7 +46,7 @@ def init_state(program: Program, optimizer, mesh: Mesh, seed: int, batch, start=
     Args:
         program: Model and all objectives of the run.
         optimizer, mesh: From `build_optimizer` and `build_mesh`.
-        seed: Of the initial parameters.
+        seed: Seed of the initial parameters.
         batch: An example, for its shapes.
         start: (fresh parameters as NumPy arrays) -> those to start from; None: the fresh ones.
     """
@@ -70,7 +70,7 @@ def abstract_state(program: Program, optimizer, mesh: Mesh, batch, carry=None) -
     carry is from `zero_carry`, or None."""
 
     def place(shape, sharding):
-        # The part of an optimiser that does not train a parameter has a node without arrays for it.
+        # A part of an optimiser that does not train a parameter has a node without arrays for it.
         if isinstance(shape, optax.MaskedNode):
             return shape
         return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
@@ -91,7 +91,7 @@ def abstract_state(program: Program, optimizer, mesh: Mesh, batch, carry=None) -
 
 
 def program_factors(program: Program, batch) -> tuple[Any, Any] | None:
-    """The factors of μP, of initial values and of updates: two trees like the parameters; None at
+    """μP's factors of initial values and of updates: two trees like the parameters; None at
     the base width. The batch is an example, for its shapes."""
     shape = program.body.shape
     times = getattr(shape, "times_base", 1)
@@ -187,7 +187,7 @@ def build_step(config: ConfigDict, phase: Phase, optimizer, mesh: Mesh, state: T
         views = phase.program.views(batch, view_key, progress)
         grads, (metrics, carry) = gradients(state.params, views, state.carry, dropout_key, weights)
 
-        # A stream of varying lengths scales this batch's rate; the scale is the same in all rows.
+        # A stream of varying lengths scales the batch's rate; the scale is the same in all rows.
         rate_scale = batch["rate_scale"].max() if "rate_scale" in batch else 1.0
         updates, opt_state = optimizer.update(
             grads, state.opt_state, state.params, rate_scale=rate_scale
@@ -202,7 +202,7 @@ def build_step(config: ConfigDict, phase: Phase, optimizer, mesh: Mesh, state: T
         }
         return TrainState(state.step + 1, params, opt_state, carry), sums
 
-    # The output is the next input: without a sharding the partitioner may move it.
+    # The output is the next input: without a sharding, the partitioner may move it.
     shardings = jax.tree.map(lambda x: x.sharding, state)
     compiled = jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, replicated(mesh)))
     return functools.partial(compiled, seed=np.int32(config.seed))

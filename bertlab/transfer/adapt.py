@@ -1,4 +1,4 @@
-"""Goes on pretraining on a task's own texts, without its labels, before its head is trained.
+"""Continues pretraining on a task's own texts, without its labels, before its head is trained.
 
 This is ULMFiT's second stage (Howard and Ruder 2018, section 3.2), ELMo's fine-tuned biLM (Peters
 et al. 2018, section 3.4), and task-adaptive pretraining.
@@ -56,11 +56,11 @@ def adapt(
 
     Args:
         run: Directory of a pretrained or imported run.
-        task: A name, or FILE.py with one's own task.
-        workdir: The new run's directory, where task_text.jsonl has the texts.
+        task: A name, or FILE.py with your own task.
+        workdir: The new run's directory, where task_text.jsonl holds the texts.
         overrides: Dotted names of the run's config to values, or to their text; `task_data.` too.
         recipe: A key of `RECIPES`.
-        epochs: About so many passes over the text, if the overrides do not set `train.steps`.
+        epochs: About how many passes over the text, if the overrides do not set `train.steps`.
 
     Returns:
         The content of result.json.

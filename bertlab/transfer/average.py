@@ -1,7 +1,7 @@
 """Averages the predictions of several fine-tunings: ULMFiT's two directions (Howard and Ruder 2018,
-section 3.3), ensembles.
+section 3.3), or ensembles.
 
-The average has, for each example, the mean probability of each class or choice, or the mean of
+The average is, for each example, the mean probability of each class or choice, or the mean of
 numbers (`Kind.average`).
 """
 
@@ -33,7 +33,7 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
     if any(theirs != list(data.labels) for theirs in classes):
         raise UserError(
             f"{workdir}: an average needs finished fine-tunings on one task with the same classes,"
-            " in one order"
+            " in the same order"
         )
     tasks, metrics = {task.name: (task, data)}, {}
     write = PredictionWriter(tasks, directory.path).write

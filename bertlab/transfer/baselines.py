@@ -1,4 +1,4 @@
-"""Baselines of scores: the most frequent answer, and a linear model of the same labels."""
+"""Baselines for scores: the most frequent answer, and a linear model of the same labels."""
 
 import dataclasses
 import itertools
@@ -15,11 +15,11 @@ from bertlab.transfer.scoring import Tasks, score_lines
 from bertlab.transfer.tasks import Task, TaskData
 
 VERSION = 1
-"""Of bertlab.transfer.linear: another one trains again."""
+"""Version of bertlab.transfer.linear: a change makes it train again."""
 
 
 def most_frequent(tasks: Tasks, split: str) -> dict[str, float]:
-    """The scores of always answering the most frequent class of train, for tasks with one class a
+    """The scores of always answering the most frequent class of train, for tasks with one class per
     text or word."""
     found = {}
     for name, (task, data) in tasks.items():
@@ -44,7 +44,7 @@ def most_frequent(tasks: Tasks, split: str) -> dict[str, float]:
 
 
 def outcome(tasks: Tasks, cut: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[str, Any]:
-    """What result.json has of a transfer beside its metrics; `cut`: by split and task."""
+    """What a transfer's result.json has in addition to metrics; `cut`: by split and task."""
     unseen = {
         split: {name: n for name, (_, data) in tasks.items() if (n := data.count_unseen(split))}
         for split in ("valid", "test")
@@ -59,7 +59,7 @@ def outcome(tasks: Tasks, cut: Mapping[str, Mapping[str, Mapping[str, int]]]) ->
 
 
 def linear(tasks: Tasks) -> dict[str, dict[str, float]]:
-    """Split -> the scores of the tasks' linear models; {} for kinds without any.
+    """Split -> the scores of the tasks' linear models; {} for kinds without one.
 
     A model is trained once for all runs on the same examples: the cache keeps its scores.
     """

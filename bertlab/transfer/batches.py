@@ -35,7 +35,7 @@ FILL: Mapping[str, float] = {
     **dict.fromkeys(("label", "labels", "word_at", "start", "end"), NO_LABEL),
     **dict.fromkeys(("target_spans", "target_labels"), NO_LABEL),
 }
-"""What fields hold where there is nothing, if not 0; `tokens` hold the tokenizer's padding."""
+"""What fields hold as padding, if not 0; `tokens` hold the tokenizer's padding."""
 
 
 class Batches:
@@ -44,7 +44,7 @@ class Batches:
     Attributes:
         hash: Hexadecimal digest of the rows and the settings on which their order depends: equal
             hashes, equal batches.
-        epoch: Batches of an epoch. Rows that fill no batch are dropped, others in each epoch.
+        epoch: Batches per epoch. Rows that fill no batch are dropped, different ones each epoch.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Batches:
     ):
         """Batches of the rows of one task, or of several (`joined`).
 
-        `data` is `config.data`; its `seq_len` and `buckets` are positions of a text. A process gets
+        `data` is `config.data`; its `seq_len` and `buckets` are positions per text. A process gets
         its slice of each batch.
         """
         self._rows, self._pad_id = rows, pad_id
@@ -133,7 +133,7 @@ def collate(rows: Sequence[Row], shapes: Mapping, width: int, size: int, pad_id:
 
 
 def most_texts(rows: Sequence[Row]) -> int:
-    """The most texts of a row."""
+    """The most texts in a row."""
     return max((int(row["documents"].max(initial=1)) for row in rows), default=1)
 
 

@@ -91,7 +91,7 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experim
 
 
 def check(config: ConfigDict, shape) -> None:
-    """Refuses what would train something else than the config reads."""
+    """Refuses what would not train what the config says."""
     transfer, model = config.transfer, config.model
     if transfer.layout not in LAYOUTS:
         raise UserError(f"config.transfer.layout={transfer.layout!r} is not one of {LAYOUTS}")
@@ -139,7 +139,7 @@ def without_dropout(shape):
 
 
 def pretrained_vectors(config: ConfigDict, name: str, data: TaskData) -> WordVectors:
-    """The pretrained vectors of a task's words, if its head reads any."""
+    """The pretrained vectors of a task's words, if its head reads them."""
     run = config.objectives[name].get(WORD_VECTORS)
     return word_vectors(run, data.words(*SPLITS)) if run else NO_VECTORS
 
@@ -200,11 +200,11 @@ def start_params(config: ConfigDict, vectors: Mapping[str, WordVectors], fresh):
 
 
 def with_body(config: ConfigDict, fresh):
-    """Fresh parameters with those of the run's body, or of its lower layers, in their places."""
+    """Fresh parameters, with those of the run's body or its lower layers put in their places."""
     trained = merged_params(RunDirectory(config.init_from), config.init_step)
     for name in fresh.keys() & trained.keys():
-        # With one seed a run's head of this name began with the same draws, and the body would
-        # still know its classes by number.
+        # With the same seed, the run's head of this name began with the same draws, and the body
+        # would still know its classes by number.
         if name.startswith("heads_"):
             fresh[name] = jax.tree.map(lambda leaf: np.roll(leaf, 1), fresh[name])
     body, layers = {"body": trained["body"]}, config.transfer.layers
@@ -229,7 +229,7 @@ def with_new_tokens(trained, fresh):
 
 
 def lower_layers(params, fresh, count: int):
-    """`params` in the embeddings and the lowest layers, `fresh` above; a final norm belongs to the
+    """`params` for the embeddings and the lowest layers, `fresh` above; a final norm belongs to the
     top layer, and a pooler to none."""
     groups, names = layer_groups(params)
     head = len(names) - 1

@@ -19,11 +19,11 @@ from jaxtyping import Array, Bool, Float, Int
 from bertlab.models.layers import param
 
 FORBIDDEN = -1e9
-"""Score of what is not allowed: finite, so that gradients are too."""
+"""Score of what is not allowed: finite, so that gradients are finite too."""
 
 
 class Scores(NamedTuple):
-    """Scores of a tag after another (second axis after first), of the first and the last tag."""
+    """Scores of one tag after another (second axis after first), and of the first and last tag."""
 
     transitions: Float[Array, "C C"]
     start: Float[Array, "C"]
@@ -92,7 +92,7 @@ def best_tags(
 ) -> Int[Array, "B W"]:
     """The tags with the highest score, int32 with -1 beyond the words.
 
-    They are where the highest score has a derivative, which is what Viterbi's way back finds.
+    They are where the highest score has a derivative, which is what Viterbi's backtracking finds.
     """
     slopes = jax.grad(lambda x: log_partition(x, mask, scores, jnp.max).sum())(emissions)
     return jnp.where(mask, jnp.argmax(slopes, axis=-1), -1).astype(jnp.int32)

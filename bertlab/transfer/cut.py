@@ -2,7 +2,7 @@
 
     {"cut": {SPLIT: {TASK: {"examples": 12, "of_examples": 18, "words": 783, "of_words": 1080}}}}
 
-An example is cut if anything of it is in no row. What else is counted depends on the kind of task:
+An example is cut if any part of it is in no row. What else is counted depends on the kind of task:
 
     pieces      of a text, a pair, a text with its choices, or a question with its context
     words       of a sentence that is given as words
@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 Cut = Mapping[str, tuple[int, int]]
-"""Of one example, by unit: how many are in no row, and how many it has."""
+"""One example's counts by unit: how many are in no row, and how many it has."""
 
 
 def total_cut(examples: Iterable[Cut]) -> dict[str, int]:
@@ -29,7 +29,7 @@ def total_cut(examples: Iterable[Cut]) -> dict[str, int]:
 
 
 def cut_lines(cut: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Iterator[str]:
-    """A sentence for each split of a task some of whose examples were cut."""
+    """One sentence for each split of a task with examples that were cut."""
     for split, tasks in cut.items():
         for task, counts in tasks.items():
             shares = [

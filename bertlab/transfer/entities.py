@@ -1,4 +1,4 @@
-"""Entities in a sentence's tags, as in seqeval's strict mode; the tags' scheme is recognised."""
+"""Entities in a sentence's tags, as in seqeval's strict mode; the scheme is detected."""
 
 import dataclasses
 import functools
@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
 
-# A sentence is two characters a word: "=" if the word has the type of the one before, otherwise
-# "|", and the letter of its tag. Each name has the letters of its scheme.
+# A sentence is two characters per word: "=" if the word has the type of the one before, otherwise
+# "|", and the letter of its tag. Each name consists of its scheme's letters.
 _ENTITIES = {
     "IOB2": re.compile(r".B(=I)*"),
     # B is only for an entity after one of the same type. As in seqeval, a single B before a B of
-    # another type is none.
+    # another type is not an entity.
     "IOB1": re.compile(r".I(=I)*|=B(?!\|B)(=I)*"),
     "IOE2": re.compile(r".I(=I)*=E|.E"),
     "IOBES": re.compile(r".B(=I)*=E|.S"),
@@ -25,7 +25,7 @@ _FORMS = {
     "PER": re.compile(r"(?P<letter>)(?P<type>.+)"),
 }
 _OUTSIDE = ("O", "0")
-_MOST_STRAY = 0.1  # share of the tags that may break the scheme, as slips of annotators do
+_MOST_STRAY = 0.1  # share of the tags that may break the scheme, as annotators' slips do
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ def find_scheme(
     possible = [Scheme(name, form) for name in _ENTITIES if letters <= set(name)]
     outside = len(tags) - len(inside)
     mixed = any(_FORMS[other].fullmatch(tag) for other in ("B-PER", "PER-B") for tag in inside)
-    numbers = all(tag.isdecimal() for tag in inside)  # no file tells which tags these are
+    numbers = all(tag.isdecimal() for tag in inside)  # no file says which tags these are
     if not possible or outside == 2 or (form == "PER" and (mixed or numbers or not outside)):
         raise UserError(
             f"task '{task}': the tags {', '.join(tags)} mark no entities in any of"

@@ -16,19 +16,19 @@ class Example:
     """One example; the fields that its kind of task does not use are empty.
 
     Attributes:
-        id: From the file, or its number; unique in its split.
+        id: From the file, or its number; unique within its split.
         where: "FILE:LINE", for messages.
         texts: A text or a pair. choice: the text before each choice. span: (question, context).
-        label: The number of the class or choice, or a number (regression); of words or spans one
+        label: The number of the class or choice, or a number (regression); for words or spans one
             each. None: span, or a hidden test set.
-        words: Of tagging and other kinds that read a sentence by words.
-        choices: Of choice.
-        answers: Of span; () if the question has none (SQuAD 2.0).
-        targets: [start, end) of words that are asked about, in characters. choice: where choices
-            begin with a candidate, of it.
-        spans: Of each target, one or two spans [first, end) of words.
-        group: Examples with one group are also scored together, as MultiRC's answers; "": none.
-        document: tagging: all words of the sentence's document, its own too; () without documents.
+        words: For tagging and other kinds that read a sentence by words.
+        choices: For choice.
+        answers: For span; () if the question has none (SQuAD 2.0).
+        targets: [start, end) of words that are asked about, in characters. choice: of the
+            candidate with which choices begin, if they do.
+        spans: One or two spans [first, end) of words for each target.
+        group: Examples of a group are also scored together, as MultiRC's answers; "": none.
+        document: tagging: all words of the sentence's document, including its own; () without any.
         document_at: The number in `document` of the sentence's first word.
     """
 

@@ -37,11 +37,11 @@ def chosen_layers(mix: str, count: int) -> list[int]:
         number, is_one = int(numbered[2]), numbered[1] == "layer:"
         if (-count if is_one else 1) <= number <= (count - 1 if is_one else count):
             return [layers[number]] if is_one else layers[-number:]
-    raise UserError(f"config.head.layers={mix} is no mix (LayerMix) of layers 0 to {count - 1}")
+    raise UserError(f"config.head.layers={mix} is not a mix (LayerMix) of layers 0 to {count - 1}")
 
 
 class LayerMix(nn.Module):
-    """One vector a position from a body's layers.
+    """One vector per position from a body's layers.
 
     Attributes:
         mix: "last"; "layer:K" (0: embeddings, -2: last but one); "concat_last_N" (Devlin et al.
@@ -50,7 +50,7 @@ class LayerMix(nn.Module):
             "scalar_mix", γ Σ s_j h_j with γ from 1 (Peters et al. 2018, equation 1).
         penalty: λ of λ‖w‖²: 1 keeps the weights near their mean, 0.001 lets them differ. The first
             version of ELMo's paper has λ‖w − 1/n‖², the same, because softmax ignores a constant.
-        dropout: Of the result (AllenNLP's ELMo: 0.5).
+        dropout: Dropout of the result (AllenNLP's ELMo: 0.5).
     """
 
     mix: str
@@ -109,7 +109,7 @@ class Recurrent(nn.Module):
 
 
 class RecurrentEncoder(nn.Module):
-    """A bidirectional LSTM of a task, with a language model's states at one or two places.
+    """A task's bidirectional LSTM, with a language model's states at one or two places.
 
     Attributes:
         layers: 2 in BERT's feature-based tagger (Devlin et al. 2018, section 5.3) and in TagLM.
@@ -133,12 +133,12 @@ class RecurrentEncoder(nn.Module):
     ) -> Float[Array, "B L F"]:
         """Encodings, zero at padding.
 
-        `x`: features of words, or None; `states`: of the language model, one array a place.
+        `x`: features of words, or None; `states`: the language model's, one array per place.
         """
         filled = documents[..., None] > 0
 
         def join(*arrays):
-            # Zeros at padding, which the backward direction reads first.
+            # Zeros at padding, since the backward direction reads it first.
             joined = jnp.concatenate([array for array in arrays if array is not None], -1)
             return jnp.where(filled, joined, 0)
 
@@ -156,7 +156,7 @@ class RecurrentEncoder(nn.Module):
 
 
 class Spelling(NamedTuple):
-    """What `Convolution` reads of a shape; 30 filters of 3 characters (Ma and Hovy 2016)."""
+    """What `Convolution` reads from a shape; 30 filters of 3 characters (Ma and Hovy 2016)."""
 
     character_width: int = 25
     character_activation: str = "tanh"
@@ -168,7 +168,7 @@ class WordFeatures(nn.Module):
 
     Attributes:
         spelling: A convolution reads the characters; it covers padding too.
-        types, width: Of the table of trained vectors; width 0: none.
+        types, width: Rows and width of the table of trained vectors; width 0: none.
         vectors: Rows and width of the table of pretrained vectors, from zeros; width 0: none.
     """
 

@@ -30,13 +30,13 @@ from bertlab.transfer.recipes import RECIPES
 from bertlab.transfer.tasks import TASK_DATA, find_task, load_tasks
 
 DATA = dict(
-    seq_len=48,  # most positions of a text
+    seq_len=48,  # positions per text, at most
     batch_size=16,
-    seed=placeholder(int),  # of the order of examples; unset: `seed`
-    characters=False,  # as in the pretraining
+    seed=placeholder(int),  # seed of the order of examples; unset: `seed`
+    characters=False,  # as in pretraining
     buckets=(),  # lengths below seq_len: a batch has rows of similar length
 )
-"""`config.data` of a fine-tuning."""
+"""`config.data` for a fine-tuning."""
 
 TRANSFER = dict(
     epochs=0.0,  # passes over the training examples, if train.steps is 0
@@ -45,15 +45,15 @@ TRANSFER = dict(
     # auto, first, last: the piece at which a word is read; auto: the first if the model sees both
     # sides, else the last, which alone has seen the whole word
     word_piece="auto",
-    # tagging: a sentence has as much of its document around it as fits (BERT's table 7)
+    # tagging: a sentence gets as much of its document around it as fits (BERT's table 7)
     document_context=False,
     random=False,  # start from random parameters instead of the run's
     features=False,  # train on stored states (bertlab/transfer/stored.py)
-    # module:function that answers in training's place (bertlab/contrib/zero_shot.py)
+    # module:function that answers instead of training (bertlab/contrib/zero_shot.py)
     answers="",
     layers=placeholder(int),  # how many are transferred, from the embeddings up; unset: all
     doc_stride=128,  # span: pieces between the starts of two windows
-    max_query=64,  # span: most pieces of a question
+    max_query=64,  # span: pieces of a question, at most
 )
 """`config.transfer`."""
 
@@ -68,8 +68,8 @@ def finetune(
     """Trains a run on a task; the same call resumes.
 
     Args:
-        run: Directory of a pretrained, imported or fine-tuned run (STILTs), whose body goes on.
-        task: A name, FILE.py with one's own task, or several joined by "+", which share the body.
+        run: Directory of a pretrained, imported or fine-tuned run (STILTs), whose body is reused.
+        task: A name, FILE.py with your own task, or several joined by "+", which share the body.
         workdir: The new run's directory.
         overrides: Dotted names to values, or to their text; `head.X` is X of every task's head.
         recipe: A key of `RECIPES`.
@@ -134,7 +134,7 @@ def recipe_config(run: str, task: str, recipe: str, pretrained: Mapping[str, Any
         config.objectives[LANGUAGE_MODEL] = ConfigDict(weight)
     config.train.update(steps=400, eval_every=0, eval_batches=0, checkpoint_every=0)
     config.train.keep_checkpoints = 1
-    del config.train.tokens, config.train.phases  # pretraining's
+    del config.train.tokens, config.train.phases  # those are pretraining's
     for name, value in settings.items():
         for key in keys_of(config, name):
             load.set_key(config, key, value)
@@ -142,13 +142,13 @@ def recipe_config(run: str, task: str, recipe: str, pretrained: Mapping[str, Any
 
 
 def pretraining_data(pretrained: Mapping[str, Any]) -> dict[str, Any]:
-    """What tasks that are made of the pretraining's documents need to know of its data."""
+    """What tasks made from the pretraining documents need to know about its data."""
     data = (pretrained.get("task_data") or {}).get("pretraining") or pretrained["data"]
     return {"pretraining": {k: data.get(k, v) for k, v in TASK_DATA["pretraining"].items()}}
 
 
 def keys_of(config: ConfigDict, key: str) -> list[str]:
-    """The keys that an override sets; `head.X` those of the heads that have it."""
+    """The keys that an override sets; `head.X` sets those of the heads that have it."""
     if not key.startswith("head."):
         return [key]
     setting = key.removeprefix("head.")
@@ -165,7 +165,7 @@ def override(config: ConfigDict, overrides: Mapping[str, Any]) -> None:
     command, values = [], {}
     for name, value in overrides.items():
         if not (keys := keys_of(config, name)):
-            raise UserError(f"config.{name} is no setting of any head of this run")
+            raise UserError(f"config.{name} is not a setting of any head of this run")
         if isinstance(value, str):
             command += [f"--config.{key}={value}" for key in keys]
         else:
@@ -176,7 +176,7 @@ def override(config: ConfigDict, overrides: Mapping[str, Any]) -> None:
 
 
 def sized(config: ConfigDict, tasks: Tasks) -> ConfigDict:
-    """The config with what follows from other keys and from the number of training examples."""
+    """The config with what follows from its other keys and the number of training examples."""
     config = config.copy_and_resolve_references()
     train, optimizer, transfer = config.train, config.optimizer, config.transfer
     if not any(find_kind(task.kind).is_trained for task, _ in tasks.values()):
@@ -185,7 +185,7 @@ def sized(config: ConfigDict, tasks: Tasks) -> ConfigDict:
     examples = sum(len(data.examples["train"]) for _, data in tasks.values())
     if config.data.seed is None:
         config.data.seed = config.seed
-    if not train.steps and transfer.epochs:  # as run_classifier.py
+    if not train.steps and transfer.epochs:  # as in run_classifier.py
         train.steps = max(1, int(examples / config.data.batch_size * transfer.epochs))
     if transfer.warmup and optimizer.warmup_steps is None:
         optimizer.warmup_steps = int(train.steps * transfer.warmup)

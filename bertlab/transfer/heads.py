@@ -4,7 +4,7 @@ A head reads a mix of the body's layers, perhaps through a new biLSTM, and class
 one for each kind of task. Whether the body is trained too is a matter of `config.optimizer` alone.
 A row can hold several texts as its documents 1 to n: choices, or both orders of a pair.
 
-Letters: B rows, L positions, W words, D width, C classes, n texts of a row.
+Letters: B rows, L positions, W words, D width, C classes, n texts per row.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ LANGUAGE_MODEL = "language_model"
 
 
 def derived(default: Any) -> Any:
-    """A field of a head that follows from its task, so it is no setting."""
+    """A field of a head that follows from its task, so it is not a setting."""
     return dataclasses.field(default=default, metadata={"derived": True})
 
 
@@ -76,7 +76,7 @@ class TaskHead(Objective):
     Attributes:
         layers: The layers that are read, and how (`LayerMix`).
         mix_penalty: λ of the penalty λ‖w‖² on the mix's weights w.
-        mix_dropout: Of the mix.
+        mix_dropout: Dropout of the mix.
         bilstm: Layers of a new biLSTM; 0: none.
         hidden: Its width in each direction.
         place: Where the mix joins it (`RecurrentEncoder`).
@@ -102,13 +102,13 @@ class TaskHead(Objective):
                 choices = ", ".join(CHOICES[name])
                 raise UserError(f"config.head.{name}={value!r} is not one of {choices}")
         if self.place != "input" and not self.bilstm:
-            raise UserError(f"config.head.place={self.place!r} is of a biLSTM: set head.bilstm=2")
+            raise UserError(f"config.head.place={self.place!r} is for a biLSTM: set head.bilstm=2")
 
     def head(self, body: nn.Module) -> nn.Module:
         return TaskModel(self)
 
     def is_own(self, view: View) -> Bool[Array, "B"]:
-        """Which rows belong to this task; those that pad a batch belong to none."""
+        """Which rows belong to this task; padding rows belong to none."""
         is_filled = (view["documents"] > 0).any(axis=1)
         return is_filled & (view.get("task", self.number) == self.number)
 
@@ -117,7 +117,7 @@ class TextModel(TaskModel):
     """The modules of a head for whole texts.
 
     Attributes:
-        backward: The body reads right to left only.
+        backward: The body reads only right to left.
     """
 
     backward: bool = False
@@ -140,16 +140,16 @@ class TextModel(TaskModel):
 
 @dataclasses.dataclass(frozen=True)
 class TextHead(TaskHead):
-    """−log p of the right class, for rows with `label` [B] ≥ 0, from one vector a text.
+    """−log p of the right class, for rows with `label` [B] ≥ 0, from one vector per text.
 
     Attributes:
         pooling: "mean", "max", "first", "last" of the states; "pooler", the state that has seen
             the whole text through the body's dense layer and tanh (BERT's [CLS]); "concat",
             [h_last; max; mean] (Howard and Ruder 2018, section 3.3).
         blocks: Width of a ReLU layer before the classifier (ULMFiT: 50); 0: none.
-        chunk: Gradients flow back through so many positions of a recurrent body, whose states go on
-            and are all pooled (BPTT for classification: Howard and Ruder 2018, section 3.3); 0:
-            through all. Dropout masks of a row are the same in all chunks; fastai draws them again.
+        chunk: Gradients flow back through this many positions of a recurrent body, whose states
+            continue and are all pooled (BPTT for classification: Howard and Ruder 2018, 3.3);
+            0: all. Dropout masks of a row are the same in all chunks; fastai draws new ones.
         texts: n.
     """
 
@@ -162,7 +162,7 @@ class TextHead(TaskHead):
         super().__post_init__()
         if self.pooling == "pooler" and (self.layers != "last" or self.bilstm or self.chunk):
             raise UserError(
-                "config.head.pooling='pooler' reads the body's last layer alone: choose another for"
+                "config.head.pooling='pooler' only reads the body's last layer: choose another for"
                 " layers, bilstm or chunk"
             )
 
@@ -170,7 +170,7 @@ class TextHead(TaskHead):
         return TextModel(self, backward=body.shape.direction == "right-to-left")
 
     def encoded(self, model: Model, view: View) -> tuple[str, tuple[Float[Array, "B L D"], ...]]:
-        """The side that has seen most, and its layers, embeddings first."""
+        """The side that has seen the most, and its layers, embeddings first."""
         if not self.chunk:
             return model.encode().widest()
         tokens = view["tokens"]
@@ -203,7 +203,7 @@ def pooled(
     x: Float[Array, "B L D"], view: View, pooling: str, texts: int, backward: bool = False
 ) -> Float[Array, "B n D"]:
     """One vector for each text of a row, without padding; "last" is the token that is read last, so
-    for `backward` a text's first."""
+    for `backward` the text's first."""
     last = summary(x, "both" if backward else "forward", view, texts)
     if pooling == "last":
         return last
@@ -214,7 +214,7 @@ def pooled(
         return mean
     inside = inside_documents(view, texts)
     lowest = jnp.finfo(x.dtype).min
-    # A text at a time: together they would take n times the memory of the states.
+    # One text at a time: together they would take n times the memory of the states.
     each = [jnp.where(inside[..., i, None], x, lowest).max(axis=1) for i in range(texts)]
     highest = jnp.where(inside.any(axis=1)[..., None], jnp.stack(each, axis=1), 0)
     return {"max": highest, "concat": jnp.concatenate([last, highest, mean], axis=-1)}[pooling]
@@ -229,12 +229,12 @@ def penalised(metrics: Metrics, penalty: Float[Array, ""]) -> Metrics:
 class Blocks(nn.Module):
     """ULMFiT's classifier (Howard and Ruder 2018, section 3.3): norm, dropout, dense, ReLU, again.
 
-    The paper's norm is batch normalisation; this one is of each vector.
+    The paper's norm is batch normalisation; this one normalises each vector.
 
     Attributes:
         classes: C.
         hidden: Width between the two blocks.
-        dropouts: Of the two (the released script: 0.4 and 0.1).
+        dropouts: Dropout of the two (the released script: 0.4 and 0.1).
     """
 
     classes: int
@@ -262,7 +262,7 @@ class AuxiliaryLanguageModel(Objective):
     openai/finetune-transformer-lm; Hugging Face averages over tokens.
 
     Attributes:
-        texts: The most texts of a row.
+        texts: The most texts in a row.
     """
 
     reads: ClassVar[str] = "any"

@@ -34,15 +34,15 @@ class Layout:
 
     Attributes:
         name: One of `LAYOUTS`.
-        seq_len: Most positions of a text.
+        seq_len: Positions per text, at most.
         first_piece: A word is read at its first piece; False: at its last.
         characters: The model reads characters.
         double_separator: Two separators between A and B, as in RoBERTa.
-        doc_stride, max_query: Of a span task's windows (run_squad.py).
-        document_context: A tagged sentence has as much of its document around it as fits (Devlin et
-            al. 2019, section 5.3, which does not describe the layout).
-        spelling: Tagging rows have the characters of words.
-        word_ids, vector_ids: Tagging rows have these numbers of words, 0 for others.
+        doc_stride, max_query: A span task's windows (run_squad.py).
+        document_context: A tagged sentence gets as much of its document around it as fits (Devlin
+            et al. 2019, section 5.3, which does not describe the layout).
+        spelling: Tagging rows hold the characters of words.
+        word_ids, vector_ids: Tagging rows hold these numbers for words, 0 for others.
     """
 
     name: str
@@ -88,9 +88,9 @@ class Words(NamedTuple):
     """Words as one document.
 
     Attributes:
-        first, last: Positions of each word's first and last piece; those that did not fit lack.
-        read_at: The one of them at which the model's state stands for the word.
-        whole: How many words, those around included, are whole in the document.
+        first, last: Positions of each word's first and last piece; without words that did not fit.
+        read_at: Whichever of them holds the state that stands for the word.
+        whole: How many words, including those around, are whole in the document.
     """
 
     document: Document
@@ -118,7 +118,7 @@ class Inputs:
         return tokenizer.prefix_ids, (tokenizer.sep_id,) * separators, tokenizer.suffix_ids
 
     def pieces(self, ids: Sequence[int], words: Sequence[str] | None = None) -> Pieces:
-        """Pieces by their ids; `words`: what each spells, if it is not in the vocabulary."""
+        """Pieces by their ids; `words`: what each one spells, if it is not in the vocabulary."""
         found = np.array(ids, np.int32).reshape(-1, 1)
         if self._table is None:
             return found
@@ -146,7 +146,7 @@ class Inputs:
     def framed(self, texts: Sequence[Pieces], frame: Frame | None = None) -> Document:
         """One or two texts between the special ids, cut to `seq_len`.
 
-        A pair in the delimited layout has half of it for each text, unless a frame is given.
+        A pair in the delimited layout gets half of it for each text, unless a frame is given.
         """
         before, between, after = map(self.pieces, frame or self.frame)
         sizes, room = [*map(len, texts)], self.layout.seq_len
@@ -170,8 +170,8 @@ class Inputs:
     def words(
         self, words: Sequence[str], before: Sequence[str] = (), after: Sequence[str] = ()
     ) -> Words:
-        """Words, cut to `seq_len`, and as many of those before and after them as fit: each side has
-        half of the room that the words leave, and what the other does not need."""
+        """Words, cut to `seq_len`, and as many of those before and after them as fit: each side
+        gets half of the space that the words leave, plus what the other does not need."""
         pieces, starts = self._word_pieces([*before, *words, *after])
         prefix, suffix = self.tokenizer.prefix_ids, self.tokenizer.suffix_ids
         room = self.layout.seq_len - len(prefix) - len(suffix)
@@ -214,7 +214,7 @@ class Inputs:
 
 
 def shortened(sizes: Sequence[int], room: int) -> list[int]:
-    """Lengths of one or two texts that fit: the longer one loses a piece at a time; B, if equal.
+    """Lengths of one or two texts that fit: the longer one loses a piece at a time; B on ties.
 
     Source: run_classifier.py's `_truncate_seq_pair`.
     """
@@ -231,8 +231,8 @@ def piece_offsets(
 ) -> tuple[Int[np.ndarray, "T"], Int[np.ndarray, "T 2"]]:
     """The pieces of a text, and the characters [first, end) that each stands for, at least one.
 
-    Words between white space are tokenised one by one, as in run_squad. Several pieces of one
-    character stand for it each. Cached, because questions share contexts.
+    Words between white space are tokenised one by one, as in run_squad. Where several pieces share
+    a character, each stands for it. Cached, because questions share contexts.
     """
     words = text.split()
     ids, starts = tokenizer.encode_words(words)

@@ -1,8 +1,8 @@
 """Linear models on n-grams, trained on a task's own labels: a baseline without pretraining.
 
 texts, pairs   a linear SVM on tf-idf of words and neighbouring words: of each text, and of the
-               words that both texts of a pair have
-choices        the same on the text with each choice, right or wrong; the highest score
+               words that both texts of a pair share
+choices        the same on the text with each choice, right or wrong; the highest score wins
 numbers        ridge regression on the same features
 tags           a linear SVM on the word, its prefixes, suffixes and form, and its neighbours
 """
@@ -35,7 +35,7 @@ Outputs = list[dict[str, np.ndarray]]
 
 
 def linear_scores(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
-    """Split -> the task's metrics of a linear model; {} for kinds without one here."""
+    """Split -> a linear model's metrics on the task; {} for kinds without one here."""
     train, kind, found = data.examples["train"], find_kind(task.kind), {}
     if isinstance(kind, Choice):
         answer = choice_model(train)
@@ -53,7 +53,7 @@ def linear_scores(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
 
 
 def text_model(train: Sequence[Example], is_number: bool) -> Callable[[Sequence[Example]], Outputs]:
-    """A model of a class or a number a text or pair."""
+    """A model of one class or number per text or pair."""
     features = NGrams([example.texts for example in train])
     labels = [example.label for example in train]
     model = (Ridge().fit if is_number else fit_classes)(features.train, labels)
@@ -86,7 +86,7 @@ def choice_model(train: Sequence[Example]) -> Callable[[Sequence[Example]], Outp
 
 
 def tag_model(train: Sequence[Example]) -> Callable[[Sequence[Example]], Outputs]:
-    """A model of a tag a word."""
+    """A model of one tag per word."""
     vectorizer = DictVectorizer()
     found = vectorizer.fit_transform([f for e in train for f in word_features(e.words)])
     model = fit_classes(
@@ -104,7 +104,7 @@ def tag_model(train: Sequence[Example]) -> Callable[[Sequence[Example]], Outputs
 
 
 class NGrams:
-    """Texts or pairs to tf-idf features, learned from those of train."""
+    """Turns texts or pairs into tf-idf features, learned from those of train."""
 
     def __init__(self, texts: Sequence[Sequence[str]]):
         columns = self._columns(texts)
@@ -128,14 +128,14 @@ class NGrams:
 
 
 def side_by_side(features: Sequence[Any]) -> scipy.sparse.csr_matrix:
-    """Sparse features in one matrix, with the short indices that liblinear needs."""
+    """Sparse features in one matrix, with the 32-bit indices that liblinear needs."""
     found = scipy.sparse.csr_matrix(scipy.sparse.hstack(features))
     found.indices, found.indptr = found.indices.astype("int32"), found.indptr.astype("int32")
     return found
 
 
 def fit_classes(features, labels: Sequence[int], cost: float = 1.0):
-    """A linear SVM; if there is one class only, a model that always answers it."""
+    """A linear SVM; if there is only one class, a model that always answers it."""
     if len(set(labels)) == 1:
         return DummyClassifier().fit(features, labels)
     return LinearSVC(C=cost).fit(features, labels)

@@ -33,10 +33,10 @@ from bertlab.transfer.heads import pooled
 from bertlab.transfer.inputs import NEW_TOKENS, Inputs, Layout
 
 NO_LIMIT = 1 << 20
-"""Positions of a model without a table of them."""
+"""Positions of a model without a position table."""
 
 ROWS = 16
-"""Texts of a batch."""
+"""Texts per batch."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Embedding:
 
     Attributes:
         tokens: The string of each piece or word.
-        states: float32 [n, T, D] with D of the widest layer; narrower ones end with zeros.
+        states: float32 [n, T, D], where D is the widest layer's; narrower ones end in zeros.
         widths: The width of each of the n layers.
     """
 
@@ -59,12 +59,12 @@ class Pretrained:
     """A trained model.
 
     Attributes:
-        config: Of its run; keys that an import lacks have their defaults.
+        config: Its run's config; keys that an import lacks have their defaults.
         params: Tree of float32 NumPy arrays, with low-rank updates added to their kernels.
         tokenizer: Text to ids and back.
-        program: Body and objectives as pure functions of parameters; no objectives of a
+        program: Body and objectives as pure functions of parameters; without objectives for a
             fine-tuning, whose heads are only in `params`.
-        step: Of the checkpoint; None: the last.
+        step: The checkpoint's step; None: the last.
     """
 
     config: ConfigDict
@@ -75,7 +75,7 @@ class Pretrained:
 
     @property
     def objectives(self) -> Mapping[str, Objective]:
-        """Of a pretraining, by name."""
+        """A pretraining's objectives, by name."""
         return self.program.objectives
 
     @property
@@ -85,7 +85,7 @@ class Pretrained:
 
     @property
     def longest(self) -> int:
-        """The most positions of a text, special tokens included."""
+        """The most positions that a text may have, special tokens included."""
         return longest_text(self.program.body.shape)
 
     def encode(self, batch: View) -> Encoded:
@@ -103,15 +103,15 @@ class Pretrained:
         pooling: str | None = None,
         pretokenized: bool = False,
     ) -> list[Embedding] | Float[np.ndarray, "N n D"]:
-        """Hidden states of texts, on the side that has seen most.
+        """Hidden states of texts, on the side that has seen the most.
 
         Args:
             texts: Strings; with `pretokenized`, lists of words.
             layers: "all", or numbers: 0 is the embeddings, -1 the last layer.
-            pooling: None: the states of each token. "mean", "max", "first" or "last": one vector a
-                text and layer, over all its positions, special tokens included (as Sentence-BERT,
-                Reimers and Gurevych 2019, section 3).
-            pretokenized: One state a word: of its first piece, or of its last one where the model
+            pooling: None: the states of each token. "mean", "max", "first" or "last": one vector
+                per text and layer, over all its positions, special tokens included (as in
+                Sentence-BERT, Reimers and Gurevych 2019, section 3).
+            pretokenized: One state per word: its first piece's, or its last one's if the model
                 reads one way.
         """
         rows, units = self._rows(texts, pretokenized)
@@ -139,7 +139,7 @@ class Pretrained:
         ]
 
     def _rows(self, texts, pretokenized: bool):
-        """Rows of texts, and of each the (names, positions) of its pieces or words."""
+        """Rows of texts, and for each one the (names, positions) of its pieces or words."""
         model = self.config.model
         layout = Layout(
             "pair",
@@ -179,7 +179,7 @@ class Pretrained:
 
 
 def longest_text(shape) -> int:
-    """The most positions of a text that a body of this shape reads."""
+    """The most positions of a text that a body of this shape can read."""
     learned = getattr(shape, "position_encoding", "") == "learned"
     return shape.max_positions if learned else NO_LIMIT
 
@@ -200,7 +200,7 @@ def run_config(run: str | Path) -> ConfigDict:
 
 
 def with_defaults(saved: Mapping[str, Any]) -> ConfigDict:
-    """The content of a config.json, or a part of it, in a config of all keys."""
+    """The content of a config.json, or part of it, in a config with all keys."""
     config = base_config()
     config.update(ConfigDict(saved))
     return config
@@ -230,6 +230,6 @@ def merged_params(run: RunDirectory, step: int | None = None):
 
 
 def embedded_tokens(config: Mapping[str, Any], tokenizer: Tokenizer) -> int:
-    """Rows of a run's token embeddings: the vocabulary, and what a delimited layout adds."""
+    """Rows of a run's token embeddings: the vocabulary, plus what a delimited layout adds."""
     delimited = (config.get("transfer") or {}).get("layout") == "delimited"
     return tokenizer.vocab_size + (len(NEW_TOKENS) if delimited else 0)

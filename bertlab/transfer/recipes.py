@@ -1,7 +1,7 @@
 """How the papers use a pretrained model: named sets of overrides of a fine-tuning's config.
 
-`small` suits small models on a laptop. Of the others all numbers are published, but the epochs and
-heads of `ulmfit` and `fitlam`, and the rows, batches, steps and rates of those that build on
+`small` suits small models on a laptop. All numbers of the others are published, except the epochs
+and heads of `ulmfit` and `fitlam`, and the rows, batches, steps and rates of those that build on
 `SMALL`: set data.seq_len, data.batch_size and transfer.epochs for larger models.
 
 A `head.` key sets `objectives.TASK` of every task whose head has the setting.
@@ -35,7 +35,7 @@ BERT: Settings = {
     "train.steps": 0,
     "head.pooling": "pooler",
 }
-# The development set selects one of them for each task of GLUE (ibid., section 4.1).
+# The development set selects one of them for each GLUE task (ibid., section 4.1).
 BERT_RATES = (5e-5, 4e-5, 3e-5, 2e-5)
 
 # For all stages of ULMFiT: Adam with the paper's betas and the slanted triangle (Howard and Ruder
@@ -72,8 +72,8 @@ FITLAM_ANNEALING: Settings = {
     "optimizer.warmup_steps": None,
 }
 # Peters et al. 2017: a tagger with features of characters and a CRF; the language model's states
-# join it after its first layer. Its tagger of names has GRUs, which also read the characters; here
-# LSTMs and a convolution.
+# join it after its first layer. Its named-entity tagger has GRUs, which also read the characters;
+# here they are LSTMs and a convolution.
 TAGLM: Settings = {
     **FROZEN,
     "head.bilstm": 2,
@@ -116,7 +116,7 @@ RECIPES: Mapping[str, Settings] = {
     },
     "ulmfit": ULMFIT,
     # With the paper's epochs (section 4.1), and texts up to the 20 * 70 positions that the released
-    # classifier pools. Not as there: layer norm in place of batch normalisation, and chunks of one
+    # classifier pools. Unlike there: layer norm in place of batch normalisation, and chunks of one
     # length.
     "ulmfit_paper": {
         **ULMFIT,
@@ -124,7 +124,7 @@ RECIPES: Mapping[str, Settings] = {
         "data.seq_len": 1400,
         "data.buckets": (70, 140, 280, 560),
     },
-    # Howard and Ruder 2018, first version: another factor between layers, cosine annealing.
+    # Howard and Ruder 2018, first version: a different factor between layers, cosine annealing.
     "fitlam": {**ULMFIT, "optimizer.layer_decay": 0.3, "optimizer.decay": "cosine"},
     "probe": {**FROZEN, "head.dropout": 0.0},
     "stored": {**SMALL, "transfer.features": True, "optimizer.learning_rate": 1e-3},

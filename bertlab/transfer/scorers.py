@@ -1,6 +1,6 @@
-"""The metrics of tasks; they give the numbers of the published scripts, as fractions from 0 to 1.
+"""The metrics of tasks: the same numbers as the published scripts, as fractions from 0 to 1.
 
-Every metric compares gold with predicted, which have one item an example. An item is
+Every metric compares gold with predicted, which have one item per example. An item is
 
     a class: a name or, if classes have none, a number; a number (pearson, spearman); for tagging a
     sentence's tags, predicted "" for a word that was not read;
@@ -20,7 +20,7 @@ from bertlab.transfer.entities import Scheme
 
 
 def _flat(gold: Sequence, predicted: Sequence) -> tuple[list, list]:
-    """Classes of examples unchanged; those of sentences one after the other."""
+    """Classes of examples unchanged; those of sentences concatenated."""
     if not isinstance(gold[0], list | tuple):
         return list(gold), list(predicted)
     pairs = zip(gold, predicted, strict=True)
@@ -35,7 +35,7 @@ def accuracy(gold: Sequence, predicted: Sequence) -> float:
 
 
 def f1_of_counts(right: int, predicted: int, gold: int) -> float:
-    """F1; 0 if neither side has any."""
+    """F1; 0 if neither side has any items."""
     return 2 * right / (predicted + gold) if predicted + gold else 0.0
 
 
@@ -47,7 +47,7 @@ def f1(gold: Sequence, predicted: Sequence, label: object = 1) -> float:
 
 
 def macro_f1(gold: Sequence, predicted: Sequence) -> float:
-    """Mean F1 of the classes on either side, as scikit-learn's; "" (not read) is no class."""
+    """Mean F1 of the classes on either side, as in scikit-learn; "" (not read) is not a class."""
     gold, predicted = _flat(gold, predicted)
     labels = {*gold, *predicted} - {""}
     return float(np.mean([f1(gold, predicted, label) for label in labels]))
@@ -61,7 +61,7 @@ def matthews(gold: Sequence, predicted: Sequence) -> float:
 
 
 def group_exact_match(gold: Sequence, predicted: Sequence, groups: Sequence) -> float:
-    """Fraction of groups whose classes are all correct: MultiRC's EM, a group a question.
+    """Fraction of groups whose classes are all correct: MultiRC's EM, one group per question.
 
     Source: Wang et al. 2019 (SuperGLUE), section 3.
     """
@@ -128,7 +128,7 @@ def answer_scores(
     `exact`: 1 if the prediction equals an answer, else 0.
 
     SQuAD 1.1's script if every question has an answer, otherwise 2.0's. They differ for answers
-    that `normalize_answer` makes empty: 2.0 drops them, and "" is the answer if none remains. If
+    that `normalize_answer` empties: 2.0 drops them, and "" is the answer if none remains. If
     answer or prediction has no words, 1.1's F1 is 0; 2.0's is 1 if both have none.
 
     Source: SQuAD's evaluate-v1.1.py and evaluate-v2.0.py (Rajpurkar et al. 2016, 2018).
@@ -165,7 +165,7 @@ def best_threshold(
     """(Threshold, score): the threshold of "no answer" that is best here, and its mean score.
 
     A question gets no answer if its odds of none are above the threshold, which is 0 if none beats
-    giving no answers at all. `scores` are of the `predicted` texts.
+    giving no answers at all. `scores` are those of the `predicted` texts.
 
     Source: find_best_thresh of SQuAD's evaluate-v2.0.py.
     """

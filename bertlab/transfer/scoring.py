@@ -18,14 +18,14 @@ from bertlab.transfer.scorers import METRICS
 from bertlab.transfer.tasks import Task, TaskData
 
 Tasks = Mapping[str, tuple[Task, TaskData]]
-"""By the name of each task's objective."""
+"""Keyed by the name of each task's objective."""
 
 
 class Scores:
     """(split, parameters) -> the tasks' metrics, as `Experiment.score`.
 
     Process 0 writes classes.json and predictions/SPLIT.jsonl. `batches` have the rows of all tasks,
-    one task's after the other's.
+    one task after the other.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class PredictionWriter:
 def score_lines(task: Task, data: TaskData, lines: Sequence[Line]) -> dict[str, float]:
     """The task's metrics over the predictions whose answer is not hidden; {} if all are.
 
-    Tasks of words have the accuracy of all words too.
+    Tasks on words also have the accuracy over all words.
     """
     lines = [line for line in lines if line["gold"] is not None]
     if not lines:

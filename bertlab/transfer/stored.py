@@ -1,8 +1,8 @@
-"""Feature-based transfer from stored states: the body runs once, then heads are trained on disk's.
+"""Feature-based transfer from stored states: the body runs once, then heads train on its states.
 
-The states of all layers at all positions of the rows are stored beside the prepared corpora, in
+The states of all layers at all positions of the rows are stored next to the prepared corpora, in
 float16; runs that read the same rows with the same body (seeds, rates, mixes of layers) share them.
-A head is trained as on a frozen body, but for the rounding.
+A head is trained as on a frozen body, except for the rounding.
 
 Letters: B rows, L positions, W the widths of all layers together.
 """
@@ -52,8 +52,8 @@ class StoredBody(Body):
 
 @dataclasses.dataclass(frozen=True)
 class StoredBatches(Sequence):
-    """Batches with `features` [B, L, W], which are read when a batch is used: evaluation batches as
-    a sequence, training batches by step as a function.
+    """Batches with `features` [B, L, W], which are read when a batch is used: a sequence of
+    evaluation batches, and a function from a step to its training batch.
 
     `states` are those of all positions of the rows, and `bounds` where each row's begin and end.
     """

@@ -1,8 +1,8 @@
-"""Pretrained word vectors next to a model's states: those of a static run for the words of a task.
+"""Pretrained word vectors in addition to a model's states: a static run's, for a task's words.
 
 A word's vector is the mean of its pieces' vectors in the static run's tokenizer: with a vocabulary
 of words, as in imports of word2vec's and GloVe's files, that is one piece. Unknown pieces do not
-count. If all are unknown, the word is searched for in lower case, and then has the vector of
+count. If all are unknown, the word is looked up in lower case, or else gets the vector of
 unknown words: zeros after an import, unless GloVe's file has <unk>.
 """
 
@@ -36,13 +36,13 @@ NO_VECTORS = WordVectors({}, np.zeros((0, 0), np.float32))
 
 
 def word_vectors(path: str, words: Iterable[str]) -> WordVectors:
-    """The vectors that words have in a static run, trained or imported; prints how many have."""
+    """The vectors that words have in a static run, trained or imported; prints how many do."""
     run = RunDirectory(Path(path).expanduser())
     config = run.config()
     if config["model"]["family"] != "static":
         raise UserError(
             f"config.head.word_vectors={path} is of family {config['model']['family']!r}; only a"
-            " static run has vectors of words (bertlab import --from=glove)"
+            " static run has word vectors (bertlab import --from=glove)"
         )
     body = load_params(run)["body"]
     vectors = np.asarray(body["token_embedding"], np.float32)
@@ -59,10 +59,10 @@ def word_vectors(path: str, words: Iterable[str]) -> WordVectors:
 
 
 def known_pieces(words: list[str], tokenizer: Tokenizer) -> list[tuple[int, ...]]:
-    """The known pieces of each word, or of it in lower case; (unk_id,) if there are none."""
+    """The known pieces of each word, or of its lower-case form; (unk_id,) if there are none."""
 
     def encode(words: list[str]) -> list[tuple[int, ...]]:
-        # None is a text's first word, which has no space before it.
+        # No word is a text's first, which has no space before it.
         ids, starts = tokenizer.encode_words(["", *words])
         bounds = itertools.pairwise([*starts[1:], len(ids)])
         return [tuple(i for i in ids[a:b] if i != tokenizer.unk_id) for a, b in bounds]

@@ -31,7 +31,7 @@ def test_cosines_are_those_of_scipy():
     cosine = 1 - cdist(vectors, vectors, "cosine")
     others = sentence[:, None] != sentence
     assert anisotropy(vectors, sentence) == pytest.approx(cosine[others].mean())
-    with pytest.raises(UserError, match="two words or sentences at least"):
+    with pytest.raises(UserError, match="at least two words or sentences"):
         anisotropy(vectors, np.zeros(50))
 
 

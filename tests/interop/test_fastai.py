@@ -98,7 +98,7 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path, monkeypatch):
             load(tensors, tmp_path, monkeypatch=monkeypatch)
     (tmp_path / "itos.json").unlink()
     monkeypatch.setattr(fastai, "read_torch", lambda path: FASTAI_2)
-    with pytest.raises(UserError, match="the words in order of rows"):
+    with pytest.raises(UserError, match="the words in row order"):
         fastai.load(tmp_path)
 
 

@@ -269,7 +269,7 @@ def test_other_refusals(tmp_path):
     run.config.model.update(
         family="static", **dict.fromkeys(("heads", "hidden", "layers", "epsilon"))
     )
-    with pytest.raises(UserError, match="'static' is no transformer"):
+    with pytest.raises(UserError, match="'static' is not a transformer"):
         huggingface.save(run, tmp_path / "out")
     with pytest.raises(UserError, match="format 'tf'"):
         import_weights("tf", source, tmp_path / "run")

@@ -109,7 +109,7 @@ def test_runs_that_read_other_data_are_not_taken_for_finished(tmp_path):
         path = workdir / "seed=1" / f"{name}.json"
         content = json.loads(path.read_text()) | {"data_hash": ["another"]}
         path.write_text(json.dumps(content))
-    with pytest.raises(UserError, match="other data"):
+    with pytest.raises(UserError, match="different data"):
         swept(study, workdir)
 
 

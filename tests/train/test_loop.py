@@ -62,7 +62,7 @@ def test_a_directory_has_one_run(tmp_path):
             loop.run(make("bert", tmp_path, **few), workdir)
     write_json(workdir / "config.json", config)
     (tmp_path / "text" / "b.txt").write_text("Another text.\n\nIt is short.\n")
-    with pytest.raises(UserError, match="on other data"):
+    with pytest.raises(UserError, match="on different data"):
         loop.run(make("bert", tmp_path, **few), workdir)
 
 

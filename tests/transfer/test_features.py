@@ -90,7 +90,7 @@ def test_a_fresh_scalar_mix_is_the_mean_and_its_dropout_is_of_the_result():
         ("layer:4", "layers 0 to 3"),
         ("concat_last_5", "layers 0 to 3"),
         ("concat_last_0", "layers 0 to 3"),
-        ("mean", "layers=mean is no mix"),
+        ("mean", "layers=mean is not a mix"),
     ],
 )
 def test_mixes_that_do_not_exist_are_refused(mix, message):

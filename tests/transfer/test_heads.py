@@ -299,7 +299,7 @@ def test_dropout_is_on_exactly_with_a_key():
         ("choice", {"pooling": "pooler", "layers": "concat_last_2"}, "pooling='pooler' reads"),
         ("regression", {"pooling": "pooler", "chunk": 4}, "pooling='pooler' reads"),
         ("tagging", {"place": "top"}, "place='top' is not one of"),
-        ("tagging", {"place": "input_output"}, "is of a biLSTM"),
+        ("tagging", {"place": "input_output"}, "is for a biLSTM"),
         ("tagging", {"spelling": True}, "are inputs of a biLSTM"),
     ],
 )

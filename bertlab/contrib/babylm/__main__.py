@@ -26,11 +26,11 @@ def evaluate(
         run: Directory of a run or an import.
         data: The folder full_eval or fast_eval of BabyLM's evaluation data.
         kinds: Some of KINDS; (): all that the model allows, bounds only if it allows nothing else.
-        limit: Items of each paradigm at most; 0: all. Reading times are always read whole.
-        step: Of the checkpoint; None: the last.
+        limit: Items per paradigm, at most; 0: all. Reading times are always read whole.
+        step: The checkpoint's step; None: the last.
 
     Returns:
-        TASK/KIND -> score, with standard_error/, items/, ties/ and cut/ of it where there are some.
+        TASK/KIND -> score, with its standard_error/, items/, ties/ and cut/ where there are any.
     """
     items = {name: zero_shot.read_items(data, s, limit) for name, s in zero_shot.SUITES.items()}
     items = {name: asked for name, asked in items.items() if asked}
@@ -54,7 +54,7 @@ def evaluate(
             found[f"{name}/{kind}"] = judged.pop("score")
             judged |= {"items": len(asked), "cut": cut}
             found |= {f"{key}/{name}/{kind}": value for key, value in judged.items()}
-        # Of several hidden pieces only the next is asked for, so the pseudo kinds are one.
+        # Only the next of several hidden pieces is asked for, so the pseudo kinds are one.
         if table is not None and kind in reading.KINDS and not reads_characters(model):
             scored = reading.with_surprisals(scorer, table, kind)
             found[f"reading_eye_tracking/{kind}"] = reading.eye_tracking(scored)
@@ -75,9 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", required=True, help="directory of a run or an import")
     parser.add_argument("--data", required=True, type=Path, help="folder full_eval or fast_eval")
-    parser.add_argument("--kinds", default="", help=f"some of {', '.join(KINDS)}, by commas")
-    parser.add_argument("--limit", type=int, default=0, help="most items of each paradigm")
-    parser.add_argument("--step", type=int, help="of a checkpoint (default: the last one)")
+    parser.add_argument("--kinds", default="", help=f"some of {', '.join(KINDS)}, comma-separated")
+    parser.add_argument("--limit", type=int, default=0, help="items per paradigm, at most")
+    parser.add_argument("--step", type=int, help="the checkpoint's step (default: the last one)")
     given = parser.parse_args(arguments)
     kinds = [kind for kind in given.kinds.split(",") if kind]
     try:

@@ -1,4 +1,4 @@
-"""BabyLM's reading times (De Varda et al. 2023): what a word's surprisal explains of them.
+"""BabyLM's reading times (De Varda et al. 2023): how much of them a word's surprisal explains.
 
 In the pipeline, as here, a masked model is asked for the first of three [MASK]s after the context
 (Samuel 2024), and a model that reads left to right sees the closing token before the word. Words of
@@ -35,10 +35,10 @@ def read_reading(path: Path) -> pd.DataFrame:
     """The words with their contexts (`item`), controls and reading times.
 
     As in the pipeline, pandas decides what is missing: a missing context is the word "None"; a
-    missing `prev_item` stays so.
+    missing `prev_item` stays missing.
 
     Raises:
-        UserError: The file lacks a column, or a column is not of numbers.
+        UserError: The file lacks a column, or a column is not numeric.
     """
     table = pd.read_csv(path, dtype=dict.fromkeys(TEXTS, str))
     numbers = (*EYE_TRACKING, SELF_PACED, *CONTROLS, "prev_length")
@@ -47,7 +47,7 @@ def read_reading(path: Path) -> pd.DataFrame:
             raise UserError(f"{path} lacks the column {name}; give BabyLM's reading_data.csv")
     for name in numbers:
         if not pd.api.types.is_numeric_dtype(table[name]):
-            raise UserError(f"{path}: the column {name} has a value that is no number")
+            raise UserError(f"{path}: the column {name} has a value that is not a number")
     if table["word"].isna().any():
         row = int(table["word"].isna().argmax()) + 2
         raise UserError(f"{path}: the column word is empty in row {row}")
@@ -76,7 +76,7 @@ def with_surprisals(scorer: Scorer, table: pd.DataFrame, kind: str) -> pd.DataFr
 
 
 def word_questions(model: Pretrained, context: str, word: str, kind: str) -> list[Text]:
-    """A text for each piece of a word, in which the piece is scored."""
+    """One text per piece of a word, in which that piece is scored."""
     tokenizer, texts = model.tokenizer, []
     context_ids, pieces = tokenizer.encode(context), tokenizer.encode(word)
     suffix = list(tokenizer.suffix_ids)
@@ -105,14 +105,14 @@ def explained(table: pd.DataFrame, outcome: str, controls: Sequence[str]) -> flo
     """The share that `pred` explains of the variance that the controls leave, (R² − R₀²) / (1 −
     R₀²).
 
-    R₀² is of the least squares regression on the controls and the product of each two, R² of the
-    same with `pred`. Rows that lack a value are left out.
+    R₀² is that of the least squares regression on the controls and their pairwise products, R² that
+    of the same with `pred`. Rows that lack a value are left out.
 
     Raises:
         UserError: There are no more rows than coefficients.
     """
     rows = table[[outcome, *controls, "pred"]].dropna().to_numpy(np.float64)
-    # Standardised controls and their products span the same space, and better conditioned.
+    # Standardised controls and their products span the same space, but are better conditioned.
     scaled = (rows - rows.mean(0)) / np.where(rows.std(0) > 0, rows.std(0), 1)
     target, columns, pred = scaled[:, 0], scaled[:, 1:-1].T, scaled[:, -1]
     products = [columns[i] * columns[j] for i in range(len(columns)) for j in range(i)]

@@ -1,4 +1,4 @@
-"""BabyLM's zero-shot tasks of .jsonl files: which of several texts a model finds most likely.
+"""BabyLM's zero-shot tasks in .jsonl files: which of several texts a model finds most likely.
 
 Folders and fields are those of babylm/evaluation-pipeline-2025. A back end of the pipeline is a
 kind of score here: `causal` is "left-to-right", `mlm` and `mntp` are "pseudo". Only a completion's
@@ -17,8 +17,8 @@ pieces are scored, given the rest of its text.
 Where this differs from the pipeline:
 
 - Equal answers, up to rounding: k best ones count 1/k each. The pipeline takes the first, which is
-  the right one. The scores have the number of `ties`.
-- wug: the pipeline's softmax saturates in float32, which makes ties of its own.
+  the right one. The scores include the number of `ties`.
+- wug: the pipeline's softmax saturates in float32, which creates additional ties.
 - A text that is longer than the model's positions loses the beginning of its context (`cut`).
 """
 
@@ -55,7 +55,7 @@ class Item(NamedTuple):
 
 
 def _pair(record: Mapping, file: str) -> Item:
-    # The supplement's records have no field of linguistics, and its files are the paradigms.
+    # The supplement's records have no linguistics field, and its files are the paradigms.
     paradigm = record["UID"] if "field" in record else file
     return Item((record["sentence_good"], record["sentence_bad"]), (0, 0), paradigm)
 
@@ -84,12 +84,12 @@ def _wug(record: Mapping, file: str) -> Item:
 
 
 def accuracy(items: Sequence[Item], values: Sequence[np.ndarray], by_file=False) -> dict[str, Any]:
-    """The mean over paradigms (of entity tracking over files, then numbers of operations).
+    """The mean over paradigms (for entity tracking over files, then numbers of operations).
 
     Args:
         items: Questions.
         values: log p of each answer of each item.
-        by_file: A paradigm is FILE_N_ops, and files weigh alike.
+        by_file: A paradigm is FILE_N_ops, and files have equal weight.
 
     Returns:
         `score`, `ties` and `standard_error`, over items within paradigms: None where a paradigm has
@@ -114,7 +114,7 @@ def accuracy(items: Sequence[Item], values: Sequence[np.ndarray], by_file=False)
 
 
 def accuracy_by_file(items: Sequence[Item], values: Sequence[np.ndarray]) -> dict[str, Any]:
-    """Of entity tracking."""
+    """The accuracy for entity tracking."""
     return accuracy(items, values, by_file=True)
 
 
@@ -149,7 +149,7 @@ def read_items(data: Path, suite: Suite, limit: int = 0) -> list[Item]:
     """A task's items, at most `limit` (0: all) of each paradigm; [] if it has no folder.
 
     Raises:
-        UserError: A line is no record of the task.
+        UserError: A line is not a record of the task.
     """
     folder = next((data / name for name in suite.folders if (data / name).is_dir()), None)
     items, taken = [], {}
@@ -162,7 +162,7 @@ def read_items(data: Path, suite: Suite, limit: int = 0) -> list[Item]:
                 if not all(isinstance(text, str) and text for text in item.texts):
                     raise TypeError("a text is empty or not a string")
             except (KeyError, TypeError, ValueError, AttributeError) as error:
-                message = f"{path}:{number}: no record of BabyLM's {folder.name} ({error})"
+                message = f"{path}:{number}: not a record of BabyLM's {folder.name} ({error})"
                 raise UserError(message) from None
             taken[item.paradigm] = taken.get(item.paradigm, 0) + 1
             if not limit or taken[item.paradigm] <= limit:

@@ -23,10 +23,10 @@ def edge_probing(name: str, *, spans: int = 2, metrics=("micro_f1",), **task) ->
     """A task of span pairs. Its classes are those of all splits, as a rare one may be in test only.
 
     Args:
-        name: of the task.
-        spans: of a target; 1 reads only `span1`.
+        name: the task's name.
+        spans: spans per target; 1 reads only `span1`.
         metrics: the first selects and is reported.
-        task: of `file_task`.
+        task: arguments of `file_task`.
     """
 
     def parse(record: dict, where: str) -> Iterator[Example]:

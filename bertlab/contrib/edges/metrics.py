@@ -1,4 +1,4 @@
-"""Metrics of edge probing, as jiant reports them: of each of a sentence's targets any classes."""
+"""Metrics of edge probing, as jiant reports them; each target may have any number of classes."""
 
 import re
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from bertlab.transfer.scorers import f1_of_sets
 
 
 def micro_f1(gold: Sequence, predicted: Sequence, counts=bool) -> float:
-    """F1 over all labels that count, of all targets together (Tenney et al. 2019)."""
+    """F1 over all labels that count, over all targets together (Tenney et al. 2019)."""
     sides = [
         [set(filter(counts, target)) for sentence in side for target in sentence]
         for side in (gold, predicted)
@@ -16,7 +16,7 @@ def micro_f1(gold: Sequence, predicted: Sequence, counts=bool) -> float:
 
 
 def core_role_f1(gold: Sequence, predicted: Sequence) -> float:
-    """Micro F1 without references and continuations ("R-", "C-"): jiant's of semantic roles."""
+    """Micro F1 without references and continuations ("R-", "C-"): jiant's for semantic roles."""
     return micro_f1(gold, predicted, lambda label: not label.startswith(("R-", "C-")))
 
 

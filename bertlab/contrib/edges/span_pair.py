@@ -21,7 +21,7 @@ from bertlab.transfer.inputs import Inputs, Words
 from bertlab.transfer.kinds.base import Kind, Line, TaskRows
 
 MOST_TARGETS = 32
-"""Targets of a row; a sentence with more has several rows."""
+"""Targets per row; a sentence with more has several rows."""
 
 
 def attention_pooled(
@@ -31,7 +31,7 @@ def attention_pooled(
 
     Args:
         x: States.
-        scores: Of each position.
+        scores: A score for each position.
         spans: First and last position; one that is not there, -1, gives zeros.
     """
     position = jnp.arange(x.shape[1])
@@ -76,7 +76,7 @@ class SpanPairHead(TaskHead):
 
     A row has `target_spans` [B, T, n, 2], the first and last position of each target's n spans;
     `target_labels` [B, T, K], its classes; and `target_weights` [B, T], 1 if it has a label,
-    possibly of no class. -1: not there. A target of which a span was cut off has no spans.
+    possibly of no class. -1: not there. A target with a span that was cut off has no spans.
 
     Attributes:
         projection: Width to which states are projected before they are pooled (jiant's defaults).
@@ -95,7 +95,7 @@ class SpanPairHead(TaskHead):
         return model.head.logits(x, view["target_spans"]), penalty
 
     def loss(self, model: Model, view: View) -> Metrics:
-        """The loss a target; accuracy: all of its classes are right."""
+        """The loss per target; accuracy: all of its classes are right."""
         logits, penalty = self.logits(model, view)
         gold = (view["target_labels"][..., None] == jnp.arange(self.classes)).any(axis=2)
         weights = (view["target_weights"] > 0) & self.is_own(view)[:, None]
@@ -120,7 +120,7 @@ class SpanPair(Kind):
 
     name = "bertlab.contrib.edges.span_pair:SPAN_PAIR"
     head = SpanPairHead
-    # As the paper's probes: frozen states, mixed with weights that the task learns.
+    # As in the paper's probes: frozen states, mixed with weights that the task learns.
     recipes: ClassVar = {"probe": {"head.layers": "scalar_mix"}}
 
     def rows(

@@ -1,10 +1,10 @@
 """Word senses, in the files of Raganato et al. 2017 (WSD) and of CoarseWSD-20 (COARSE).
 
 Raganato: NAME.data.xml has sentences of <wf> (a word) and <instance> (a word with a sense), with
-lemma and part of speech; NAME.gold.key.txt has an instance's id and its senses a line. First senses
-are those of WordNet's `index.sense` (senseidx(5WN)): a sense's key, an offset, its number, a count.
-CoarseWSD-20 (Loureiro et al. 2021): a folder a word, with SPLIT.data.txt (the word's number from 0,
-a tab, the sentence), SPLIT.gold.txt (a class a line), classes_map.txt ({"0": "apple_inc", ...}).
+lemma and part of speech; NAME.gold.key.txt has one instance per line: its id and senses. First
+senses are from WordNet's `index.sense` (senseidx(5WN)): a key, an offset, a number, a count.
+CoarseWSD-20 (Loureiro et al. 2021): a folder per word; SPLIT.data.txt has its number from 0, a tab,
+the sentence; SPLIT.gold.txt a class per line; classes_map.txt {"0": "apple_inc", ...}.
 """
 
 import json
@@ -91,7 +91,7 @@ def _read_folders(directory: Path, split: str) -> Iterator[Example]:
 
 
 def _with_gold(path: Path) -> list[tuple[str, tuple[str, str]]]:
-    """("FILE:LINE", (line, answer)) of a *.data.txt file and the *.gold.txt beside it."""
+    """("FILE:LINE", (line, answer)) of a *.data.txt file and the *.gold.txt next to it."""
     gold = path.with_name(path.name.replace(".data.", ".gold."))
     answers = [line.strip() for _, line in read_lines(gold) if line.strip()]
     lines = [(where, line) for where, line in read_lines(path) if line.strip()]

@@ -59,7 +59,7 @@ class Sense(Kind):
     name = "bertlab.contrib.senses.kind:SENSE"
     head = SenseHead
     is_trained = False
-    # No recipe's biLSTM.
+    # Not a recipe's biLSTM.
     recipes: ClassVar = {name: {"head.bilstm": 0, "head.place": "input"} for name in RECIPES}
 
     def label_fields(self, example: Example) -> Row:
@@ -95,7 +95,7 @@ class Sense(Kind):
         ]
 
     def finish(self, lines, valid) -> tuple[list[Line], dict[str, float]]:
-        """The nearest sense of each word, without its state; of "valid" itself no sense."""
+        """The nearest sense of each word, without its state; for "valid" itself no sense."""
         without_state = [{k: v for k, v in line.items() if k != "state"} for line in lines]
         if not valid or lines is valid:
             return [line | {"gold": None} for line in without_state], {}

@@ -1,4 +1,4 @@
-"""The corpora that `config.data.corpus` can name."""
+"""The corpora that `config.data.corpus` may name."""
 
 from bertlab.data.corpora.published_splits import PublishedSplits
 from bertlab.data.corpora.pydocs import PydocsCorpus

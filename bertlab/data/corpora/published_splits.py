@@ -13,7 +13,7 @@ END = "<eos>"
 
 
 class PublishedSplits:
-    """One file for each split, with a sentence a line and spaces between the words.
+    """One file for each split, with one sentence per line and spaces between the words.
 
     A file's name is its split or ends in it: `train.txt`, `ptb.train.txt`, `wiki.train.tokens`.
     Every line, empty ones too, ends with the word `<eos>`, as salesforce/awd-lstm-lm's data.py

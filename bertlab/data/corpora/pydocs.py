@@ -5,7 +5,7 @@ modules, parsed with `ast`. Modules that some distributions leave out are not re
 depends only on Python's version: 0.94 MB, 11,500 sentences, 153,000 words in 3.11.
 
 Most of the text is in a few long modules. They are cut into sections of about 200 words, and each
-section is a document: held-out text is from the same modules as train, but no paragraph is twice.
+section is a document: held-out text is from the same modules as train, but shares no paragraph.
 """
 
 import ast
@@ -22,9 +22,9 @@ from typing import NamedTuple
 from bertlab.data.documents import Document, split_sentences
 from bertlab.files import cache_directory, read_json, write_json
 
-# Raise it with every change that changes the text.
+# Raise it with every change that alters the text.
 _VERSION = 5
-# Linux distributions put these into packages of their own, or change them.
+# Linux distributions put these into separate packages, or change them.
 _LEFT_OUT = frozenset(
     "distutils ensurepip idlelib lib2to3 site sysconfig tkinter turtle turtledemo venv".split()
 )
@@ -68,7 +68,7 @@ class Section(NamedTuple):
 
 
 class PydocsCorpus:
-    """The documentation of the standard library, a document a section.
+    """The documentation of the standard library, one document per section.
 
     Args:
         directory: the cache directory; the prose is extracted once, which takes some seconds.
@@ -114,7 +114,7 @@ def _sources() -> dict[str, Path]:
 
 
 def _extract(sources: dict[str, Path]) -> Iterator[tuple[str, list[list[tuple[str, ...]]]]]:
-    """(Name, docstrings) of each section; a paragraph is in the first that has it."""
+    """(Name, docstrings) of each section; a repeated paragraph stays only in the first."""
     before: set[tuple[str, ...]] = set()
     for name, docstrings in _documented(sources):
         prose = []
@@ -166,7 +166,7 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
 
 
 def paragraphs(docstring: str) -> list[tuple[str, ...]]:
-    """The sentences of each different paragraph with prose, without code, headings, tables and
+    """The sentences of each distinct paragraph of prose, without code, headings, tables and
     fragments.
 
     Args:

@@ -10,7 +10,7 @@ A document is made in five draws:
 5. every word, from `emission[its state]`.
 
 Lengths depend on nothing, and words do not depend on them. Every stretch of a document has the
-distribution of its first words. Exact inference is the forward and backward recursions over S
+same distribution as its first words. Exact inference is the forward and backward recursions over S
 states, once per topic.
 
 Words are `w0`, `w1`, ... For one token per word use `tokenizer.kind=words` and a
@@ -29,7 +29,7 @@ import numpy as np
 
 from bertlab.data.documents import Document
 
-# Raise it with every change that changes the text.
+# Raise it with every change that alters the text.
 _VERSION = 1
 _LANGUAGE_STREAM, _DOCUMENT_STREAM = 0, 1
 
@@ -39,7 +39,7 @@ class Language:
     """Every probability of the language (float64), for T topics, S states and V words.
 
     Attributes:
-        topic_prior: [T], P(topic), once a document.
+        topic_prior: [T], P(topic), drawn once per document.
         initial: [T, S], P(first state | topic), the stationary distribution of `transition`.
         transition: [T, S, S], P(next state | topic, state).
         emission: [S, V], P(word | state), the same for all topics.
@@ -129,7 +129,7 @@ class SyntheticCorpus:
 
     Args:
         documents: how many.
-        **options: of `language`; `seed` is that of the text too.
+        **options: for `language`; `seed` seeds the text too.
     """
 
     def __init__(self, documents: int = 2000, **options):

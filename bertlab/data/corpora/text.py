@@ -1,4 +1,4 @@
-"""Corpora in text files, and reading of compressed ones."""
+"""Corpora in text files, which may be compressed."""
 
 import glob
 import gzip
@@ -17,7 +17,7 @@ import zstandard
 from bertlab.data.documents import LONGEST_DOCUMENT, SECTION, Document, make_documents
 from bertlab.errors import UserError
 
-# Characters. A longer stretch without a blank line is cut at a line end, to bound memory.
+# In characters. A longer stretch without a blank line is cut at a line end, to bound memory.
 _LARGEST_DOCUMENT = 1_000_000
 _NAME = re.compile(r".+\.(txt|train|dev|test|jsonl)(\.(gz|xz|zst))?", re.IGNORECASE)
 
@@ -81,7 +81,7 @@ class TextCorpus:
 
 
 def read_records(path: Path, *fields: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(Line number, record) of a file of JSON lines, whose records have these fields of text."""
+    """(Line number, record) of a file of JSON lines whose records have these text fields."""
     for number, line in read_lines(path):
         if line.strip():
             try:
@@ -96,7 +96,7 @@ def read_records(path: Path, *fields: str) -> Iterator[tuple[int, dict[str, Any]
 def _texts_of_records(path: Path) -> Iterator[tuple[int, str]]:
     """(Line number, text) of each record of a .jsonl file."""
     for number, record in read_records(path, "text"):
-        # JSON can spell half a surrogate pair, which no tokenizer can hold.
+        # JSON can encode half a surrogate pair, which no tokenizer can represent.
         text = record["text"].encode("utf-16-le", "surrogatepass")
         yield number, text.decode("utf-16-le", "replace")
 

@@ -12,13 +12,13 @@ from bertlab.errors import UserError
 
 
 class TfdsCorpus:
-    """A dataset in a format with random access; an example is a document.
+    """A dataset in a format with random access; each example is a document.
 
     Args:
         name: what `tfds.builder` takes, such as `ag_news_subset:1.0.0`, looked for in
             $TFDS_DATA_DIR; or the folder of a prepared dataset.
         split: a TFDS split, such as `train` or `train[:10%]`.
-        field: the feature that has the text.
+        field: the feature that holds the text.
     """
 
     def __init__(self, name: str, split: str = "train", field: str = "text"):

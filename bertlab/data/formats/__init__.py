@@ -14,7 +14,7 @@ class Format:
 
     Attributes:
         plan: (text, `config.data`, tokenizer, generator) -> the rows; None for pairs of words.
-        makes: fields that an objective may need and not all formats make.
+        makes: fields that an objective may need but not all formats make.
         has_padding: rows may end in padding, so they can be packed or sorted into buckets.
     """
 
@@ -37,14 +37,14 @@ FORMATS: dict[str, Format] = {
 
 
 def label_field(data) -> str | None:
-    """The field that has the labels of pairs; None without pairs."""
+    """The field that holds the labels of pairs; None without pairs."""
     if FORMATS[data.format].makes != _LABELS:
         return None
     return pairs.NEGATIVES[data[data.format].negatives]
 
 
 def row_length(data) -> int:
-    """Positions of a row."""
+    """Positions per row."""
     if data.format == "stream":
         return data.seq_len + MARGIN * data.stream.vary_length
     return data.pack_length or data.seq_len

@@ -1,9 +1,9 @@
 """Co-occurrences of words, weighted by distance: GloVe's training data (Pennington et al. 2014).
 
 An entry is (i, j, X_ij): X_ij is the sum of 1/distance for all pairs of an i and a j of one
-document that are at most `window` words apart, to both sides, so X is symmetric. As in GloVe's
-cooccur.c, words outside the vocabulary (and other specials) are taken out first, and distances
-count the words that are left. As by its shuffle.c, entries are shuffled once; an epoch then
+document that are at most `window` words apart, on either side, so X is symmetric. As in GloVe's
+cooccur.c, words outside the vocabulary (and other specials) are removed first, and distances
+count the words that are left. As in its shuffle.c, entries are shuffled once; an epoch then
 shuffles rows of them.
 """
 
@@ -17,7 +17,7 @@ from bertlab.data.prepared import Prepared, read_array, write_array
 
 ENTRY = np.dtype([("token", "<i4"), ("context", "<i4"), ("count", "<f4")])
 
-# Pairs that are added up at a time.
+# Pairs to add up at a time.
 _CHUNK_PAIRS = 1 << 24
 
 
@@ -53,7 +53,7 @@ class EntryPlan:
 
 
 def entries(prepared: Prepared, name: str, documents: np.ndarray, window: int) -> np.ndarray:
-    """All entries of some documents of a split, from a file beside the corpus; made once.
+    """All entries of some documents of a split, from a file next to the corpus; made once.
 
     Needs up to 50 bytes of memory for each entry.
     """
@@ -75,7 +75,7 @@ def _count(prepared: Prepared, name: str, documents: np.ndarray, window: int) ->
         words = split.tokens[ranges(first[some], lengths[some])].astype(np.int32)
         document = np.repeat(some, lengths[some])[is_word[words]]
         sums.append(_pairs(words[is_word[words]], document, window, size))
-        # Add up matrices of about one size, so that an entry is added to few others.
+        # Add up matrices of similar size, so that each entry is added only a few times.
         while len(sums) > 1 and sums[-2].nnz < 2 * sums[-1].nnz:
             sums[-2:] = [sums[-2] + sums[-1]]
     total = sum(sums[1:], sums[0])

@@ -17,7 +17,7 @@ def segment_pair(text: Text, data, tokenizer, rng: np.random.Generator) -> RowPl
     """BERT's pairs, as create_pretraining_data.py makes them (Devlin et al. 2018, appendix A.2).
 
     Sentences are gathered until a target length is reached (the row's, or with `short_probability`
-    a random one, drawn once a document); A is a random number of them from the front, and B the
+    a random one, drawn once per document); A is a random number of them from the front, and B the
     rest.
     """
     documents, room = len(text.documents) - 1, data.seq_len - 3
@@ -74,7 +74,7 @@ def _pairs(text: Text, split, end, target, data, tokenizer, rng) -> RowPlan:
         swap = is_negative & ~is_single
         a[swap], b[swap] = b[swap], a[swap]
         a_length[swap], b_length[swap] = b_length[swap], a_length[swap]
-    # Cut after the swap, as in ALBERT's code, so the cut does not give away the label.
+    # Cut after the swap, as in ALBERT's code, so that the cut does not reveal the label.
     a, a_length, b, b_length = _truncated(a, a_length, b, b_length, data.seq_len - 3, rng)
 
     label = np.where(is_single & ~has_random, -1, has_random | (swaps & is_negative))

@@ -32,7 +32,7 @@ def doc_sentences(text: Text, data, tokenizer, rng: np.random.Generator) -> RowP
 
 
 def sentences(text: Text, data, tokenizer, rng: np.random.Generator) -> RowPlan:
-    """One sentence a row."""
+    """One sentence per row."""
     del rng
     text = text.cut(data.seq_len - 2)
     return _rows(text, np.arange(1, len(text.starts) + 1), tokenizer)
@@ -55,9 +55,9 @@ def _rows(text, following, tokenizer, separator=True, across=False) -> RowPlan:
     Args:
         following: [S] the sentence after a row that begins with this one.
         separator: [SEP] after each document of a row, not only the last.
-        across: all of a row is one document.
+        across: the whole row is one document.
     """
-    # A run is what a row has of one document. [CLS] stands before the first run of a row.
+    # A run is the part of a row from one document. [CLS] stands before the first run of a row.
     begins_row, begins_run = np.zeros((2, len(text.starts) + 1), bool)
     begins_row[chain(following)] = begins_row[-1] = True
     begins_run[text.documents] = True

@@ -46,7 +46,7 @@ class Sequence:
 
     @classmethod
     def from_text(cls, text, wrap, backward, tokenizer, lanes, whole_documents) -> "Sequence":
-        """So many lanes; each begins with a document if `whole_documents` is set."""
+        """`lanes` lanes; each begins with a document if `whole_documents` is set."""
         if wrap == "sentence":
             starts, lengths, documents = text.starts, np.diff(text.bounds), text.document + 1
         else:
@@ -70,7 +70,7 @@ class Sequence:
         return self.documents[np.searchsorted(self.bounds, positions, side="right") - 1]
 
     def window(self, arrays, first, last, width, pad_id) -> dict[str, np.ndarray]:
-        """The fields of positions first[r] .. last[r] of the text, a row each."""
+        """The fields of positions first[r] .. last[r] of the text, one row each."""
         i = np.searchsorted(self.bounds, first, side="right") - 1
         counts = np.maximum(np.searchsorted(self.bounds, last) - i, 0)
         spans, row = ranges(i, counts), np.repeat(np.arange(len(i)), counts)
@@ -91,7 +91,7 @@ class StreamPlan:
         sequences: by direction, "forward" and perhaps "backward".
         steps: int64 [n + 1], how far each lane has come before each batch.
         data: `config.data`.
-        tokenizer: has the ids of the special tokens.
+        tokenizer: gives the ids of the special tokens.
     """
 
     sequences: dict[str, Sequence]

@@ -15,7 +15,7 @@ from bertlab.files import read_json
 
 __all__ = ["SPECIALS", "Tokenizer", "load_tokenizer", "sample_texts", "train_tokenizer"]
 
-# Characters of text to train on, at most; SentencePiece needs about 20 bytes for each.
+# Characters of text to train on, at most; SentencePiece needs about 20 bytes for each one.
 _SAMPLE_CHARACTERS = 20_000_000
 
 
@@ -28,9 +28,9 @@ def sample_texts(
 ) -> list[str]:
     """Draws a uniform sample of bounded size from a stream, in one pass and in its order.
 
-    It is the normalised texts whose random numbers are below a threshold: the highest of 1, 0.9,
-    0.81, ... with which the sample has at most so many `sentences` and `characters`. Empty texts
-    are left out.
+    The sample is the normalised texts whose random numbers are below a threshold: the highest of 1,
+    0.9, 0.81, ... at which it has at most `sentences` sentences and `characters` characters. Empty
+    texts are left out.
     """
     generator = random.Random(seed)
     kept, size, threshold = [], 0, 1.0
@@ -62,7 +62,7 @@ def train_tokenizer(
         sample: normalised sentences (`sample_texts`).
         vocab_size: number of pieces, with the five specials (and SentencePiece's 256 bytes).
         lowercase: lower-case text (for WordPiece: strip accents too).
-        split: only of words, see `WordsTokenizer`.
+        split: for words only, see `WordsTokenizer`.
     """
     if kind in ("unigram", "bpe"):
         return train_sentencepiece(sample, kind, vocab_size, lowercase)
@@ -80,9 +80,9 @@ def load_tokenizer(path: str | Path, lowercase: bool | None = None) -> Tokenizer
 
     Args:
         path: a folder that `save` wrote; a vocab.txt (Google's rules); a tokenizer.json; a
-            SentencePiece .model; or a folder with tokenizer.json or vocab.txt.
-        lowercase: lower-case text first; only for a vocabulary and for SentencePiece, whose files
-            do not state it. None: as tokenizer_config.json states; else a vocabulary is
+            SentencePiece .model; or a folder that has a tokenizer.json or vocab.txt.
+        lowercase: lower-case text first; only for a vocab.txt and for SentencePiece, whose files
+            do not say so. None: as tokenizer_config.json states; else a vocabulary is
             lower-cased if only its specials have capital letters.
     """
     path = Path(path).expanduser()

@@ -10,9 +10,9 @@ from bertlab.files import write_json
 
 METADATA = "bertlab_tokenizer.json"
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""The ids 0 to 4 of the vocabularies that are trained here."""
+"""Ids 0 to 4 in the vocabularies that are trained here."""
 
-# What vocabularies call each special, the likeliest name first.
+# What vocabularies call each special, the most likely name first.
 ROLES = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),
@@ -26,7 +26,7 @@ class Tokenizer:
     """Text to ids and back.
 
     Names of specials are never recognised in text: "[MASK]" is tokenised like any other text. A
-    special that a vocabulary lacks has the id of its end of text, or else its start, or else its
+    special that a vocabulary lacks takes the id of its end of text, else of its start, else of its
     unknown piece; only a missing mask has no stand-in.
 
     Attributes:
@@ -68,7 +68,7 @@ class Tokenizer:
         raise NotImplementedError
 
     def metadata(self) -> dict[str, Any]:
-        """What the file does not say."""
+        """Whatever the file does not state."""
         special_ids = {role: getattr(self, f"{role}_id") for role in ROLES}
         return {"kind": self.kind, "lowercase": self.lowercase, "special_ids": special_ids}
 
@@ -94,12 +94,12 @@ class Tokenizer:
         return self.encode_parts([with_spaces(words)])[0]
 
     def spans(self, words: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """Of each word of `encode_spaced`, the characters [first, end) of `changed(word)` that its
-        pieces stand for. Of several pieces for one character some may be empty."""
+        """For each word of `encode_spaced`, the characters [first, end) of `changed(word)` that its
+        pieces stand for. Where several pieces share one character, some may be empty."""
         raise NotImplementedError
 
     def changed(self, text: str) -> str:
-        """What is divided into pieces; each character's part of it has a length of its own."""
+        """The text that is divided into pieces; a character may become any number of characters."""
         return text.lower() if self.lowercase else text
 
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
@@ -123,7 +123,7 @@ class Tokenizer:
         """By id, whether a piece continues the word of the piece before it; specials do not.
 
         White space separates words, and a word includes the punctuation at its end; in WordPiece
-        and words each mark is a word. None if the pieces do not show it.
+        and words each mark is a word. None if the pieces do not tell.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face's `tokenizers` library, with all rules that a tokenizer.json has."""
+"""Tokenizers of Hugging Face's `tokenizers` library, with all the rules of a tokenizer.json."""
 
 import bisect
 import itertools
@@ -15,8 +15,8 @@ class JsonTokenizer(Tokenizer):
     """A published tokenizer, such as the byte-level BPE of GPT-2 and RoBERTa.
 
     It does not recognise the names of its special pieces in text (transformers'
-    `split_special_tokens=True`), but other added pieces. If a model has a special's name among its
-    text pieces, the name becomes the unknown piece. `backend` is the content of a tokenizer.json.
+    `split_special_tokens=True`), only other added pieces. A special's name that is also
+    a text piece of the model becomes the unknown piece. `backend` is a tokenizer.json's content.
     """
 
     kind = "json"
@@ -39,7 +39,7 @@ class JsonTokenizer(Tokenizer):
         inside = [i for i, sequence in enumerate(framed.sequence_ids) if sequence is not None]
         around = framed.ids[: inside[0]], framed.ids[inside[-1] + 1 :]
         super().__init__(pieces, lowercase, special_ids, *around)
-        # A tokenizer that starts every text as if after a space needs none before a word.
+        # A tokenizer that treats every text as if it followed a space needs none before a word.
         one, two = (encoding.ids for encoding in self._encodings(["a", "a a"]))
         self._word_needs_space = two != 2 * one
 
@@ -62,8 +62,8 @@ class JsonTokenizer(Tokenizer):
         found = []
         for parts, encoding in zip(texts, self._encodings(map("".join, texts)), strict=True):
             ids = self._without_specials(encoding.ids)
-            # A piece belongs to the part of its last character. Some normalizers' offsets go back,
-            # so the furthest counts.
+            # A piece belongs to the part of its last character. Some normalizers' offsets go
+            # backwards, so the furthest counts.
             ends = list(itertools.accumulate((end for _, end in encoding.offsets), max))
             begins = itertools.accumulate(map(len, parts[:-1]))
             cuts = [0, *(bisect.bisect_right(ends, begin) for begin in begins), len(ids)]
@@ -74,7 +74,7 @@ class JsonTokenizer(Tokenizer):
         return self.encode_batch(with_spaces(words) if self._word_needs_space else words)
 
     def changed(self, text):
-        return text  # the library's offsets are those of the text as it is
+        return text  # the library's offsets refer to the unchanged text
 
     def spans(self, words):
         spaced = with_spaces(words) if self._word_needs_space else words

@@ -1,7 +1,7 @@
 """Tokenizers as others publish them, with the rules that their files state.
 
-Read are Google's vocab.txt, Hugging Face's tokenizer.json and SentencePiece's models. Refused is
-what has rules that these files do not hold: it would silently tokenize differently.
+It reads Google's vocab.txt, Hugging Face's tokenizer.json and SentencePiece's models, and refuses
+tokenizers with rules that these files do not hold: they would silently tokenize differently.
 """
 
 import re
@@ -24,7 +24,7 @@ from bertlab.data.tokenizers.wordpiece import WordPieceTokenizer
 from bertlab.errors import UserError
 from bertlab.files import read_json
 
-# Values in tokenizer_config.json with which a vocab.txt has Google's rules.
+# Values in tokenizer_config.json for which a vocab.txt has Google's rules.
 _GOOGLE_RULES = {
     "tokenizer_class": ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"),
     "auto_map": (),
@@ -33,7 +33,7 @@ _GOOGLE_RULES = {
     "tokenize_chinese_chars": (True,),
     **{f"{role}_token": (name,) for role, name in zip(ROLES, SPECIALS)},
 }
-# Keys of tokenizer_config.json that repeat what a part of tokenizer.json states, and its key.
+# Keys of tokenizer_config.json that repeat part of tokenizer.json, and the key there.
 _REPEATED = (
     ("do_lower_case", "normalizer", "lowercase"),
     ("strip_accents", "normalizer", "strip_accents"),
@@ -50,14 +50,14 @@ def load_published(path: Path, lowercase: bool | None) -> Tokenizer:
     readers = {".txt": _load_vocabulary, ".json": _load_json, ".model": _load_sentencepiece}
     if not path.is_file() or path.suffix not in readers:
         raise UserError(
-            f"config.data.tokenizer.path={path} is no tokenizer: give a folder that bertlab wrote,"
+            f"config.data.tokenizer.path={path} is not a tokenizer: give a folder from bertlab,"
             " or a vocab.txt, a tokenizer.json, a SentencePiece .model, or the folder of one"
         )
     return readers[path.suffix](path, _read_settings(path.parent), lowercase)
 
 
 def _read_settings(directory: Path) -> dict[str, Any]:
-    """What transformers' files beside a tokenizer state, without nulls; tokens as strings."""
+    """Settings that transformers stores next to a tokenizer, without nulls; tokens as strings."""
     settings = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (directory / name).is_file():
@@ -70,10 +70,10 @@ def _read_settings(directory: Path) -> dict[str, Any]:
 
 
 def _load_vocabulary(path: Path, settings: Mapping[str, Any], lowercase: bool | None) -> Tokenizer:
-    # Google strips each line; one of white space only is kept, or it would become a second "".
+    # Google strips each line; a line of only white space is kept, or it would be a second "".
     pieces = [line.strip() or line.removesuffix("\r") for line in read_vocabulary(path)]
     if missing := [name for name in SPECIALS if name not in pieces]:
-        raise UserError(f"{path} lacks {' '.join(missing)}; a vocabulary has one piece a line")
+        raise UserError(f"{path} lacks {' '.join(missing)}; a vocabulary has one piece per line")
     if lowercase is None:
         words = [piece for piece in pieces if not re.fullmatch(r"\[.*\]", piece)]
         is_lower = all(word == word.lower() for word in words)
@@ -96,9 +96,9 @@ def _load_json(path: Path, settings: Mapping[str, Any], lowercase: bool | None) 
         rules = description.get(section) or {}
         if name not in rules or key not in settings:
             continue
-        # Accents are stripped from lower-cased text.
+        # Accents are stripped if text is lower-cased.
         value = rules["lowercase"] if rules[name] is None else rules[name]
-        if settings[key] != value:  # which counts depends on transformers' version
+        if settings[key] != value:  # which one counts depends on transformers' version
             raise UserError(
                 f"{path.parent / 'tokenizer_config.json'}: {key}={settings[key]!r}, but"
                 f" tokenizer.json has {name}={rules[name]!r}; make them equal"
@@ -112,7 +112,7 @@ def _load_json(path: Path, settings: Mapping[str, Any], lowercase: bool | None) 
 
 
 def _load_sentencepiece(path: Path, settings: Mapping[str, Any], lowercase: bool | None):
-    from sentencepiece import sentencepiece_model_pb2  # protobuf, which may be too old for it
+    from sentencepiece import sentencepiece_model_pb2  # needs protobuf, which may be too old
 
     model = path.read_bytes()
     trained = sentencepiece_model_pb2.ModelProto.FromString(model).trainer_spec

@@ -32,7 +32,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     Args:
         model: serialised. One that was trained elsewhere keeps its own rules, after ours for white
-            space; pieces for the begin and end of a text frame each text.
+            space; pieces for the beginning and end of a text frame each text.
         kind: unigram or bpe.
         lowercase: lower-case text first.
     """
@@ -71,7 +71,7 @@ class SentencePieceTokenizer(Tokenizer):
         settings = {"return_type": "offset_mapping", "num_threads": 1}
         encoded = self._processor.encode(words[:1], **settings)
         encoded += self._inside.encode(words[1:], **settings)
-        # The space before a word is no character of it.
+        # The space before a word is not part of it.
         return [
             [(max(first - (number > 0), 0), end - (number > 0)) for first, end in one["offsets"]]
             for number, one in enumerate(encoded)

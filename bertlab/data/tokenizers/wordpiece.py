@@ -25,7 +25,7 @@ _CJK = re.compile(
 )
 # Distinct characters that training keeps; rarer ones become [UNK].
 _LARGEST_ALPHABET = 1000
-_REMEMBERED_WORDS = 1 << 16  # they cover 95 % of a text
+_REMEMBERED_WORDS = 1 << 16  # these cover 95 % of a text
 # The same rules in a tenth of the time for ASCII without control characters.
 _PLAIN = re.compile(r"[\t\n\r -~]*")
 _PLAIN_WORDS = re.compile(r"[A-Za-z0-9]+|[!-/:-@\[-`{-~]")

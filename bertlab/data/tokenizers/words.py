@@ -1,4 +1,4 @@
-"""Words and single punctuation marks as they are; others are [UNK]."""
+"""Words and single punctuation marks, unchanged; those outside the vocabulary are [UNK]."""
 
 import re
 from collections import Counter

@@ -2,7 +2,7 @@
 (bertlab/data/corpora/synthetic.py), a hidden Markov chain with a topic for each document.
 
 `chain` infers its states, `oracle` is the best possible model, `objectives` has the questions that
-each objective asks it, and `runs` compares a run's loss with its floor.
+each objective asks of it, and `runs` compares a run's loss with its floor.
 """
 
 from bertlab.evals.floors.chain import Chain, chain_of, log_probability

@@ -4,7 +4,7 @@ visible part of a row.
 A state here is a topic with one of its hidden states. The forward recursion gives the joint
 probability of a state and everything visible before it, the backward recursion the probability of
 everything visible after it (Rabiner 1989, section III). Special tokens do not move the chain. A new
-document draws a new state, so rows may hold several documents.
+document draws a new state, so a row may hold several documents.
 
 The second segment of a row may follow the first, be random, or come before it (swapped). Each of
 these relations is a chain of its own.
@@ -34,7 +34,7 @@ class Chain:
     Attributes:
         start: P(state) at the beginning of any stretch of a document.
         transition: P(next state | state).
-        emission: P(id | state); 0 for ids of no word.
+        emission: P(id | state); 0 for ids that are not words.
     """
 
     start: Float[np.ndarray, "S"]
@@ -58,7 +58,7 @@ def chain_of(language, vocab_size: int, ids: Int[np.ndarray, "W"]) -> Chain:
 
 
 def log_probability(chain: Chain, tokens: Int[np.ndarray, "T"]) -> float:
-    """Of any stretch of a document."""
+    """log P of any stretch of a document."""
     state, total = chain.start, 0.0
     for token in tokens:
         joint = state * chain.emission[:, token]
@@ -68,8 +68,8 @@ def log_probability(chain: Chain, tokens: Int[np.ndarray, "T"]) -> float:
 
 
 class Order(NamedTuple):
-    """Rows as chains: their positions in the chain's order, and before each HOLD, MOVE (the chain's
-    next word) or START (a document's first word)."""
+    """Rows as chains: their positions in the chain's order, and the step before each: HOLD, MOVE
+    (to the chain's next word) or START (of a document)."""
 
     positions: Int[np.ndarray, "R L"]
     steps: Int[np.ndarray, "R L"]
@@ -81,7 +81,7 @@ def words_of(batch: Batch, vocabulary: Vocabulary) -> Bool[np.ndarray, "R L"]:
 
 
 def order_of(batch: Batch, words: Bool[np.ndarray, "R L"], relation: str) -> Order:
-    """Of rows whose segments are in a relation: "follows", "random" (of two documents) or
+    """The order of rows whose segments are in a relation: "follows", "random" (of two documents) or
     "swapped"."""
     segments = batch["segments"]
     first = segments == 1 if relation == "swapped" else np.ones_like(words)
@@ -104,12 +104,12 @@ def infer(
     counts: Int[np.ndarray, "R"],
 ) -> tuple[Float[np.ndarray, "2 R L S"], Float[np.ndarray, "R L"]]:
     """Joint probability of each state and all that is visible elsewhere, if the position itself
-    does not count as chosen (0) or does (1); and the log of the factor that they lack.
+    does not count as chosen (0) or does (1); and the log of the factor that was divided out.
 
     Args:
         chain: The language.
-        order: Of the rows' positions.
-        evidence: P(what is visible | state); 1 if nothing is.
+        order: Order of the rows' positions.
+        evidence: P(what is visible | state); 1 where nothing is.
         chosen: The same where the position counts as chosen; 0 where it cannot be.
         counts: Chosen positions of each row.
     """

@@ -1,4 +1,4 @@
-"""The floor of every objective: what the best possible model loses.
+"""The floor of every objective: the loss of the best possible model.
 
 @floor.register
 def _(objective: MyObjective, oracle, view, batch): ...
@@ -41,7 +41,7 @@ def corruption(objective: Objective, view: Batch, vocabulary: Vocabulary) -> Cor
 
 @floor.register
 def _(objective: OneDirection, oracle, view, batch) -> Floors:
-    """By the chain rule, of every token except the first (backward: the last) of a document."""
+    """By the chain rule, for every token except the first (backward: the last) of a document."""
     backward, documents = objective.reads == "backward", batch["documents"]
     neighbour = np.roll(documents, -1 if backward else 1, axis=1)
     asked = (neighbour == documents) & (documents > 0)
@@ -66,13 +66,13 @@ def _(objective: MaskedLanguageModel, view, vocabulary) -> Corruption:
     if not counted and 0 < objective.max_predictions < view["tokens"].shape[1]:
         raise NoFloor("max_predictions cuts off independent choices; set it to 0")
     count = view["masked_weights"].sum(axis=1) if counted else None
-    rate = objective.final_rate or objective.rate  # of evaluation
+    rate = objective.final_rate or objective.rate  # the rate in evaluation
     return Corruption(draws, keep_share, count, rate)
 
 
 @floor.register
 def _(objective: MaskedLanguageModel, oracle, view, batch) -> Floors:
-    """Of each predicted word, given the corrupted row."""
+    """For each predicted word, given the corrupted row."""
     channel = corruption(objective, view, oracle.vocabulary)
     if objective.predict == "all":  # it is not known which words were chosen
         return oracle.corrupted(view["tokens"], channel, chosen_only=False), oracle.words
@@ -82,7 +82,7 @@ def _(objective: MaskedLanguageModel, oracle, view, batch) -> Floors:
 
 @floor.register
 def _(objective: SpanBoundary, oracle, view, batch) -> Floors:
-    """As mlm's: the states next to the span see everything that the model is shown."""
+    """As for mlm: the states next to the span see everything that the model is shown."""
     channel = corruption(oracle.viewed, view, oracle.vocabulary)
     nats = oracle.corrupted(view["tokens"], channel)
     asked = view["masked_weights"] & (view["span_place"] <= objective.places)
@@ -103,7 +103,7 @@ def _(objective: NextSentence, oracle, view, batch) -> Floors:
 
 @floor.register
 def _(objective: PrefixLanguageModel, oracle, view, batch) -> Floors:
-    """By the chain rule, of every token after the prefix."""
+    """By the chain rule, for every token after the prefix."""
     return oracle.chain_rule(), following(view["prefix_targets"] >= 0)
 
 
@@ -114,14 +114,14 @@ def following(predicting: np.ndarray) -> np.ndarray:
 
 @corruption.register
 def _(objective: MaskedNextToken, view, vocabulary) -> Corruption:
-    """As mlm's, in masked rows."""
+    """As for mlm, in masked rows."""
     as_mlm = {"tokens": view["tokens"], "masked_weights": view["masked"]}
     return corruption(objective.masking(), as_mlm, vocabulary)
 
 
 @floor.register
 def _(objective: MaskedNextToken, oracle, view, batch) -> Floors:
-    """By the chain rule in causal rows, as mlm's in masked rows."""
+    """By the chain rule in causal rows, as for mlm in masked rows."""
     masked = oracle.corrupted(view["tokens"], corruption(objective, view, oracle.vocabulary))
     nats = np.where(view["causal"][:, None], oracle.chain_rule(), masked)
     return nats, following(view["next_token_targets"] >= 0)
@@ -129,9 +129,9 @@ def _(objective: MaskedNextToken, oracle, view, batch) -> Floors:
 
 @floor.register
 def _(objective: PermutationLanguageModel, oracle, view, batch) -> Floors:
-    """Of each target, given the tokens up to its rank in the order."""
+    """For each target, given the tokens up to its rank in the order."""
     length = batch["tokens"].shape[1]
-    rank = view["order"][:, length:, None]  # of the last token that a query sees
+    rank = view["order"][:, length:, None]  # rank of the last token that a query sees
     visible_at = view["shown_at"][:, None, :length]
     target = (visible_at == rank + 1).argmax(axis=-1)
     return oracle.visible(target, visible_at <= rank), view["permutation_weights"]
@@ -145,7 +145,7 @@ def _(objective: MaskedDiffusion, view, vocabulary) -> Corruption:
 
 @floor.register
 def _(objective: MaskedDiffusion, oracle, view, batch) -> Floors:
-    """Of each masked word, given the others, times w(t)."""
+    """For each masked word, given the others, times w(t)."""
     nats = oracle.corrupted(view["tokens"], corruption(objective, view, oracle.vocabulary))
     return np.where(view["masked"], view["masked_weight"][:, None] * nats, 0.0), view["words"]
 
@@ -161,7 +161,7 @@ def _(objective: ReplacedTokenDetection, view, vocabulary) -> Corruption:
 
 @floor.register
 def _(objective: ReplacedTokenDetection, oracle, view, batch) -> Floors:
-    """Of the original word, or of whether each token is the original, at all positions or the
+    """For the original word, or for whether each token is the original, at all positions or the
     chosen ones."""
     ask = "original" if objective.discriminates else "word"
     channel = corruption(objective, view, oracle.vocabulary)
@@ -173,11 +173,11 @@ def _(objective: ReplacedTokenDetection, oracle, view, batch) -> Floors:
 
 @floor.register
 def _(objective: SpanCorruption, oracle, view, batch) -> Floors:
-    """Of each masked word, given those that stay and those before it; a sentinel that ends a span
+    """For each masked word, given those that stay and those before it; a sentinel that ends a span
     of one word is certain."""
     if objective.denoisers != "one" or objective.mean_span > 1 or objective.rate >= 0.5:
         raise NoFloor(
-            "how long spans are is hidden; the floor is known only with mean_span=1 and rate < 0.5"
+            "span lengths are hidden; the floor is known only with mean_span=1 and rate < 0.5"
         )
     length = batch["tokens"].shape[1]
     masked = view["order"][:, :length] > 0

@@ -5,7 +5,7 @@ exact if all rows are alike, and a lower bound otherwise.
 
 Corruption is a channel P(input | word) between the language and what the model sees. If exactly n
 positions of a row are chosen, the choices depend on each other, and the recursions of `chain` count
-them. A document does not see the others of its row but shares the row's count, so any of their
+them. A document does not see the others in its row but shares the row's count, so any of their
 words may be chosen.
 """
 
@@ -20,11 +20,11 @@ from bertlab.evals.floors.chain import Batch, Chain, Order, infer, order_of, wor
 from bertlab.objectives.base import Objective, Vocabulary
 
 ROWS = 256
-"""Questions at a time, if each of them sees different words."""
+"""Questions at a time, if each one sees different words."""
 
 
 class NoFloor(Exception):
-    """An objective has no exact floor here; the message has the reason."""
+    """An objective has no exact floor here; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class Corruption:
 
     Attributes:
         draws: [V] probability that a chosen word becomes each id.
-        keep_share: Probability that it stays; with `draws` it sums to 1.
+        keep_share: Probability that it stays; it sums to 1 with `draws`.
         count: [R] words chosen in each row; None: each word independently with probability `rate`.
         rate: One for all rows, or [R].
     """
@@ -45,7 +45,7 @@ class Corruption:
 
     @property
     def chance(self) -> float | Float[np.ndarray, "R 1 1"]:
-        """That a word is chosen; given a row's count, any leads to the same answers."""
+        """P(a word is chosen); given a row's count, any value leads to the same answers."""
         return 0.5 if self.count is not None else np.reshape(self.rate, (-1, 1, 1))
 
 
@@ -56,7 +56,7 @@ class Oracle:
     Attributes:
         chain: The language in the vocabulary's ids.
         batch: The clean rows.
-        vocabulary: Of the run.
+        vocabulary: The run's vocabulary.
         relations: Prior probability of each relation of a row's segments (`relations_of`).
         viewed: The objective that made the view, if it is not the asking one.
         bound: Whether an answer is only a lower bound if rows differ in length; set by answers.
@@ -76,7 +76,7 @@ class Oracle:
 
     @functools.cached_property
     def orders(self) -> dict[str, Order]:
-        """By relation."""
+        """The orders by relation."""
         return {name: order_of(self.batch, self.words, name) for name in self.relations}
 
     @functools.cached_property
@@ -85,7 +85,7 @@ class Oracle:
         return self.chain.emission.T[self.batch["tokens"]]
 
     def states(self, evidence, chosen, counts, rows=slice(None)) -> Float[np.ndarray, "2 R L S"]:
-        """As `infer`'s, over all relations; up to one factor a position."""
+        """As from `infer`, over all relations; up to one factor per position."""
         found, logs = [], []
         for name, order in self.orders.items():
             order = Order(*(array[rows] for array in order))
@@ -98,7 +98,7 @@ class Oracle:
     def visible(
         self, target: Int[np.ndarray, "R P"], seen: Bool[np.ndarray, "R P L"]
     ) -> Float[np.ndarray, "R P"]:
-        """Of the words at the target positions, given the clean words that each of them sees."""
+        """For the words at the target positions, given the clean words that each of them sees."""
         nats = np.empty(target.size)
         for first in range(0, target.size, ROWS):
             flat = np.arange(first, min(first + ROWS, target.size))
@@ -111,7 +111,7 @@ class Oracle:
         return nats.reshape(target.shape)
 
     def chain_rule(self, backward: bool = False) -> Float[np.ndarray, "R L"]:
-        """Of every word, given all words before it (backward: after it)."""
+        """For every word, given all words before it (backward: after it)."""
         self.bound = True  # special tokens cost 0 nats
         rows, length = self.words.shape
         earlier = np.tri(length, k=-1, dtype=bool)
@@ -126,7 +126,7 @@ class Oracle:
         ask: str = "word",
         chosen_only: bool = True,
     ) -> Float[np.ndarray, "R L"]:
-        """Of every word, or with ask="original" of whether the token is the original, given the
+        """For every word, or with ask="original" for whether the token is the original, given the
         corrupted rows `tokens`.
 
         With `chosen_only`, only chosen positions are asked, and the model knows it; values
@@ -136,7 +136,7 @@ class Oracle:
         if corruption.count is not None:
             numbers = range(1, documents.max(initial=1) + 1)
             parts = [self.words & (documents == number) for number in numbers]
-            # Documents know how many positions of a row are chosen.
+            # Documents know how many positions in the row are chosen.
             self.bound |= len(parts) > 1 and corruption.draws[self.vocabulary.mask_id] < 1
         chance, keep = corruption.chance, corruption.keep_share
         own, drawn = self.chain.emission.T[tokens], corruption.draws[tokens]
@@ -171,7 +171,7 @@ class Oracle:
     def relation(
         self, other: str, labels: Int[np.ndarray, "R"], tokens, corruption: Corruption
     ) -> Float[np.ndarray, "R"]:
-        """Of each pair's label, given the corrupted rows: 0 where B follows A, 1 where B is the
+        """For each pair's label, given the corrupted rows: 0 where B follows A, 1 where B is the
         `other` ("random", "swapped")."""
         if other not in self.relations:
             raise NoFloor(f"config.data.format makes no {other} pairs")

@@ -1,4 +1,4 @@
-"""Floors of a program on held-out batches, and the distance of a run's loss to them.
+"""Floors of a program on held-out batches, and the distance of a run's loss from them.
 
 A floor is computed on the views on which a run is evaluated, so loss − floor is a paired
 difference; its expectation is the model's divergence from the language.
@@ -24,11 +24,11 @@ class Floor(NamedTuple):
 
     Attributes:
         value: Nats per supervised position, weighted like the loss.
-        standard_error: Of `value` over rows; None for one row.
+        standard_error: That of `value` over rows; None for one row.
         exact: Whether a model can reach the value; otherwise it is a lower bound.
-        loss: Of the run; None without a run, like the two below.
+        loss: The run's loss; None without a run, like the two below.
         above: loss − value.
-        above_standard_error: Of `above`, from the differences row by row.
+        above_standard_error: That of `above`, from the differences row by row.
     """
 
     value: float
@@ -47,7 +47,7 @@ def floors(
     params: Any = None,
 ) -> dict[str, Floor | str]:
     """The floor of every objective on held-out batches (NumPy arrays), or why it has none; with the
-    parameters of a run, its loss on the same rows."""
+    parameters of a run, also its loss on the same rows."""
     groups = group_by_view(program.objectives, program.stream)
     view_names = {name: view for view, names in groups.items() for name in names}
     row_losses, make_views = jax.jit(losses_by_row(program)), jax.jit(program.views)
@@ -117,7 +117,7 @@ def relations_of(data) -> dict[str, float]:
     if name in ("stream", "cooccurrence"):
         raise NoFloor(f"rows of config.data.format={name} continue or are no text")
     if data.pack_length:
-        raise NoFloor("a row is several texts; set config.data.pack_length=0")
+        raise NoFloor("a row holds several texts; set config.data.pack_length=0")
     if name == "full_sentences" and settings.attend_across_documents:
         raise NoFloor("attend_across_documents=True hides where documents begin")
     if name not in ("segment_pair", "sentence_pair"):
@@ -126,7 +126,7 @@ def relations_of(data) -> dict[str, float]:
     cut = shortest != longest or most % longest
     if name == "segment_pair" and (other == "random" or cut):
         raise NoFloor(
-            "lengths tell how segments are related; use sentence_pair, or doc_sentences where no"
+            "lengths reveal how segments are related; use sentence_pair, or doc_sentences where no"
             " objective asks about pairs, or set segment_pair.negatives=swapped and"
             " synthetic.sentence_words=(n, n) with n dividing seq_len − 3"
         )

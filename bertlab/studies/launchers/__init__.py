@@ -1,4 +1,4 @@
-"""What starts the runs of a sweep: processes here, jobs of SLURM, tasks of Ray."""
+"""What starts the runs of a sweep: local processes, SLURM jobs, Ray tasks."""
 
 import pkgutil
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ class Job(NamedTuple):
     """A run that was started.
 
     Attributes:
-        done: Returns whether its process has ended, well or not.
+        done: Returns whether its process has ended, successfully or not.
         stop: Asks it to save and end.
     """
 

@@ -1,4 +1,4 @@
-"""Runs as processes of this machine, each with its own share of the cores and of the GPUs."""
+"""Runs as processes on this machine, each with its own share of the cores and GPUs."""
 
 import os
 import shutil

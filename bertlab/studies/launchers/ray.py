@@ -1,4 +1,4 @@
-"""Runs as tasks of a Ray cluster, which places them by their needs and names their GPUs."""
+"""Runs as tasks of a Ray cluster, which places them by their needs and assigns GPUs."""
 
 from pathlib import Path
 from typing import Any
@@ -10,19 +10,19 @@ from bertlab.studies.worker import execute_directory
 
 
 class Ray:
-    """Starts tasks on the cluster at an address; without one, on this machine's."""
+    """Starts tasks on the cluster at an address; without one, on this machine."""
 
     def __init__(self, jobs: int, address: str | None = None, **options: Any):
         """Joins the cluster, until the process ends.
 
         Args:
-            jobs: Tasks at a time, queued ones among them.
-            address: As of `ray.init`.
-            options: Of `ray.remote`: num_cpus, num_gpus, memory, resources, ...
+            jobs: Tasks at a time, including queued ones.
+            address: As for `ray.init`.
+            options: Those of `ray.remote`: num_cpus, num_gpus, memory, resources, ...
         """
         self.jobs = jobs
         ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)
-        # A process a task: its devices are free when it ends.
+        # One process per task: its devices are free when it ends.
         self._task = ray.remote(max_calls=1, **{"max_retries": 0, **options})(execute_directory)
 
     def start(self, directory: Path) -> Job:

@@ -1,4 +1,4 @@
-"""Runs as jobs of SLURM, through submitit.
+"""Runs as SLURM jobs, through submitit.
 
 A job that reaches its time limit or is preempted is queued again by submitit (`Checkpointable`) and
 resumes from its last checkpoint.
@@ -22,15 +22,15 @@ class Task(submitit.helpers.Checkpointable):
 
 
 class Slurm:
-    """Submits runs; submitit's files go to `slurm` in a run's directory."""
+    """Submits runs; submitit's files go into `slurm` in a run's directory."""
 
     def __init__(self, jobs: int, cluster: str = "slurm", **parameters: Any):
         """Checks nothing until the first run.
 
         Args:
-            jobs: In the queue at a time.
+            jobs: Jobs in the queue at a time.
             cluster: "slurm", or submitit's "local".
-            parameters: Of `submitit.AutoExecutor.update_parameters`: timeout_min, mem_gb,
+            parameters: For `submitit.AutoExecutor.update_parameters`: timeout_min, mem_gb,
                 cpus_per_task, gpus_per_node, slurm_partition, slurm_account, ...
         """
         if "timeout_min" not in parameters:

@@ -1,4 +1,4 @@
-"""The kinds of downstream tasks; one's own is named by "module:NAME"."""
+"""The kinds of downstream tasks; name your own as "module:NAME"."""
 
 import pkgutil
 
@@ -9,7 +9,7 @@ from bertlab.transfer.kinds.texts import Choice, Classification, Regression
 
 _ALL = Classification, Regression, Tagging, Choice, Span
 KINDS: dict[str, Kind] = {kind.name: kind() for kind in _ALL}
-"""One object a kind: it makes rows of examples, and predictions of its head's outputs."""
+"""One object per kind: it turns examples into rows, and its head's outputs into predictions."""
 
 
 def find_kind(name: str) -> Kind:

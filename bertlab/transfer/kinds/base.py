@@ -18,7 +18,7 @@ Line = dict[str, Any]
 """A prediction: `id`, `gold` (None: hidden), `predicted`, and the numbers that decided it."""
 
 Outputs = Sequence[Mapping[str, np.ndarray]]
-"""A head's outputs, a mapping for each row (`bertlab.transfer.batches.by_row`)."""
+"""A head's outputs, one mapping per row (`bertlab.transfer.batches.by_row`)."""
 
 
 class TaskRows(NamedTuple):
@@ -27,7 +27,7 @@ class TaskRows(NamedTuple):
     Attributes:
         rows: In the order of the examples.
         cut: How much of the examples is in no row (`bertlab.transfer.cut`).
-        about: What `predict` needs to know of them.
+        about: What `predict` needs to know about them.
     """
 
     rows: list[Row]
@@ -36,18 +36,18 @@ class TaskRows(NamedTuple):
 
     @property
     def texts(self) -> int:
-        """The most texts of a row."""
+        """The most texts in a row."""
         return most_texts(self.rows)
 
 
 class Kind(abc.ABC):
-    """By default an example has one row.
+    """Base of all kinds; by default an example has one row.
 
     Attributes:
-        name: In task files and results.
-        head: The objective that is trained; its fields are settings but those that are derived.
-        is_trained: The head has something to learn.
-        recipes: Recipe to the settings of it that differ for this kind.
+        name: Its name in task files and results.
+        head: The objective that is trained; its fields are settings, except the derived ones.
+        is_trained: Whether the head has something to learn.
+        recipes: Recipe -> those of its settings that differ for this kind.
     """
 
     name: ClassVar[str]
@@ -60,8 +60,8 @@ class Kind(abc.ABC):
         return {f.name: f.default for f in dataclasses.fields(self.head) if not f.metadata}
 
     def build_head(self, entry: Mapping[str, Any], **derived: Any) -> TaskHead:
-        """The head with its settings of `config.objectives.TASK`, and what it has of the fields
-        that follow from the task: `number`, `classes`, `texts`, `word_types`, `vector_shape`."""
+        """The head with its settings of `config.objectives.TASK`, and those fields that follow from
+        the task: `number`, `classes`, `texts`, `word_types`, `vector_shape`."""
         settings = {name: entry[name] for name in self.settings()}
         fields = {field.name for field in dataclasses.fields(self.head)}
         return self.head(**settings, **{k: v for k, v in derived.items() if k in fields})
@@ -74,7 +74,7 @@ class Kind(abc.ABC):
         return TaskRows([row for row, _ in made], total_cut(cut for _, cut in made))
 
     def row(self, inputs: Inputs, example: Example, symmetric: bool) -> tuple[Row, Cut]:
-        """An example's row, and what of the example is not in it."""
+        """An example's row, and what part of the example is not in it."""
         raise NotImplementedError
 
     @abc.abstractmethod
@@ -85,12 +85,12 @@ class Kind(abc.ABC):
         outputs: Outputs,
         about: Any,
     ) -> list[Line]:
-        """Predictions, one line an example; `about` is of its `TaskRows`."""
+        """Predictions, one line per example; `about` is that of its `TaskRows`."""
 
     def finish(
         self, lines: list[Line], valid: list[Line] | None
     ) -> tuple[list[Line], dict[str, float]]:
-        """The predictions after what is chosen on the lines `valid`, and what was chosen."""
+        """The predictions with what is chosen on the lines `valid`, and what was chosen."""
         return lines, {}
 
     def average(self, lines: Sequence[Line], labels: Sequence[str]) -> Line:

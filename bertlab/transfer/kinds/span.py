@@ -5,7 +5,7 @@
 
 A long context has several windows, which overlap. An answer is a slice of the context, from the
 characters that its first piece stands for to those of its last. Position 0 means that the window
-does not hold all of the answer.
+does not hold the whole answer.
 
 Letters: T pieces of a window, P pieces of a context, L positions of a row.
 
@@ -33,9 +33,9 @@ from bertlab.transfer.kinds.base import Kind, Line, TaskRows
 from bertlab.transfer.scorers import answer_scores, best_threshold
 
 N_BEST = 20
-"""Starts and ends of a window that are compared (run_squad.py)."""
+"""How many starts and ends of a window are compared (run_squad.py)."""
 LONGEST_ANSWER = 30
-"""In pieces (ibid.)."""
+"""The longest answer, in pieces (ibid.)."""
 
 # run_squad.py
 SCRIPT = {
@@ -44,7 +44,7 @@ SCRIPT = {
     "optimizer.learning_rate": 3e-5,
     "transfer.epochs": 2.0,
 }
-# Devlin et al. 2018, section 4.2 (SQuAD 1.1); the rows are the script's.
+# Devlin et al. 2018, section 4.2 (SQuAD 1.1); the row settings are the script's.
 PAPER = {"data.batch_size": 32, "optimizer.learning_rate": 5e-5, "transfer.epochs": 3.0}
 # google-research/electra, configure_finetuning.py
 ELECTRA = {"data.seq_len": 512, "transfer.epochs": 2.0}
@@ -54,8 +54,8 @@ ELECTRA = {"data.seq_len": 512, "transfer.epochs": 2.0}
 class SpanHead(TaskHead):
     """(−log p(start) − log p(end)) / 2 over a window (Devlin et al. 2018, section 4.2).
 
-    `start` and `end` [B] are 0 ([CLS]) if the window lacks the answer. This softmax is not over
-    padding; run_squad.py's is, although its states are arbitrary.
+    `start` and `end` [B] are 0 ([CLS]) if the window lacks the answer. This softmax leaves out
+    padding; run_squad.py's includes it, although its states are arbitrary.
     """
 
     classes: ClassVar[int] = 2
@@ -86,7 +86,7 @@ class SpanHead(TaskHead):
 
 
 class Span(Kind):
-    """A slice of a context; a question has a row for each window."""
+    """A slice of a context; a question has one row per window."""
 
     name = "span"
     head = SpanHead
@@ -139,8 +139,8 @@ class Window:
     """A question and a part of its context.
 
     Attributes:
-        id: Of the question.
-        context: All of it.
+        id: The question's id.
+        context: The whole context.
         document: The row's tokens.
         offsets: Characters of `context` that a position stands for, [first, end); (-1, -1): none.
         max_context: Whether no other window has more context around the piece.
@@ -157,7 +157,7 @@ class Window:
 
 
 def question_windows(example: Example, inputs: Inputs) -> tuple[list[Window], tuple[int, int]]:
-    """The windows of a question, at least one, and how many of its pieces are in none, of how many.
+    """The windows of a question, at least one, and how many of how many pieces are in none.
 
     An answer that begins or ends inside a piece includes the whole piece. run_squad instead
     searches for the pieces in the words that the answer touches (`_improve_answer_span`).
@@ -227,7 +227,7 @@ def best_answers(
             best answer.
 
     An answer starts at one of a window's `n_best` highest start logits and ends at one of its
-    highest end logits, in the context, at a start with `max_context`. Of equal sums the first wins.
+    highest end logits, in the context, at a start with `max_context`. The first wins ties.
 
     The text is the slice of the context. run_squad instead projects the text of the pieces onto the
     words of the context (`get_final_text`), which yields the same up to white space.
@@ -252,7 +252,7 @@ def window_answer(
     n_best: int,
     longest: int,
 ) -> tuple[float, str]:
-    """The best (score, text) of one window; the score is no number above -inf without any."""
+    """The best (score, text) of one window; without any, the score is -inf."""
     starts, ends = (np.argsort(-x, kind="stable")[:n_best] for x in (start, end))
     length = ends - starts[:, None] + 1
     allowed = window.max_context[starts][:, None] & (window.offsets[ends, 0] >= 0)

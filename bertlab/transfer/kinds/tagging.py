@@ -35,7 +35,7 @@ class TaggingModel(TaskModel):
             self.crf = crf.Transitions(h.classes)
 
     def words(self, view: View) -> Float[Array, "B W E"] | None:
-        """What the biLSTM reads beside the states."""
+        """What the biLSTM reads in addition to the states."""
         return self.features(view) if self.head.reads_words else None
 
 
@@ -44,7 +44,7 @@ class TaggingHead(TaskHead):
     """−Σ log p(tag | word) over the words with `labels` [B, W] ≥ 0, each read at `word_at` [B, W].
 
     That is its first piece, as in Devlin et al. 2018, section 5.3; in a model that reads left to
-    right its last, because only there it has seen the whole word.
+    right, its last, because only there has it seen the whole word.
 
     Attributes:
         crf: One probability for all tags of a sentence (TagLM).
@@ -81,7 +81,7 @@ class TaggingHead(TaskHead):
     def scores(
         self, model: Model, view: View
     ) -> tuple[Float[Array, "B W C"], Bool[Array, "B W"], Float[Array, ""]]:
-        """A score of each word's tags, which words there are, and the penalty on the mix."""
+        """Scores of each word's tags, which words there are, and the penalty on the mix."""
         at, (_, layers) = view["word_at"], model.encode().widest()
         positions = jnp.maximum(at, 0)[..., None]
         layers = tuple(jnp.take_along_axis(layer, positions, axis=1) for layer in layers)
@@ -90,9 +90,9 @@ class TaggingHead(TaskHead):
         return model.head.scores(x), at >= 0, penalty
 
     def loss(self, model: Model, view: View) -> Metrics:
-        """Cross-entropy and accuracy a word; with a CRF the negative log-likelihood a word."""
+        """Cross-entropy and accuracy per word; with a CRF, negative log-likelihood per word."""
         scores, there, penalty = self.scores(model, view)
-        # Numbers from `classes` on are tags that train lacks.
+        # Numbers from `classes` up are tags that train lacks.
         has_label = there & self.is_own(view)[:, None] & (view["labels"] < self.classes)
         labels = jnp.where(has_label, view["labels"], NO_LABEL)
         weights = labels >= 0
@@ -106,7 +106,7 @@ class TaggingHead(TaskHead):
     def outputs(self, model: Model, view: View) -> Mapping[str, Array]:
         """`tags` [B, W], -1 beyond the words, and `probabilities` [B, W, C].
 
-        With a CRF the tags are the likeliest sequence, and the probabilities are each word's own,
+        With a CRF the tags are the most likely sequence, and the probabilities are each word's own,
         summed over the tags of the other words.
         """
         scores, there, _ = self.scores(model, view)
@@ -145,7 +145,7 @@ class Tagging(Kind):
         return row, {"words": (total - size, total)}
 
     def predict(self, examples, labels, outputs, about) -> list[Line]:
-        """Tags by name, and the probabilities of all tags in four digits.
+        """Tags by name, and the probabilities of all tags to four digits.
 
         A word that did not fit has the tag "", which is wrong, and no probabilities.
         """

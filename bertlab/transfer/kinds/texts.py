@@ -26,7 +26,7 @@ class OneLabel(Kind):
     """A kind whose examples are a text or a pair with one label."""
 
     def row(self, inputs: Inputs, example: Example, symmetric: bool) -> tuple[Row, Cut]:
-        """The text or pair; in the delimited layout a pair without an order is there in both."""
+        """The text or pair; in the delimited layout an unordered pair is there in both orders."""
         both = symmetric and inputs.layout.name == "delimited" and len(example.texts) == 2
         orders = (example.texts, example.texts[::-1]) if both else (example.texts,)
         documents = [inputs.document(order) for order in orders]
@@ -45,7 +45,7 @@ class OneClass(OneLabel):
         return {"label": np.int32(NO_LABEL if example.label is None else example.label)}
 
     def predict(self, examples, labels, outputs, about) -> list[Line]:
-        """The likeliest class by name, or choice by number, and all probabilities."""
+        """The most likely class by name, or choice by number, and all probabilities."""
         lines = []
         for example, output in zip(examples, outputs, strict=True):
             line = {
@@ -58,7 +58,7 @@ class OneClass(OneLabel):
         return lines
 
     def decided(self, line: Line, labels: Sequence[str]) -> Line:
-        """The line with what is likeliest by its probabilities."""
+        """The line with the most likely answer by its probabilities."""
         return line | {"predicted": named(np.argmax(line["probabilities"]), labels)}
 
     def average(self, lines, labels) -> Line:
@@ -88,12 +88,12 @@ class Classification(OneClass):
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceHead(TextHead):
-    """−log p(right choice): a softmax of a score a text (Devlin et al. 2018, section 4.4)."""
+    """−log p(right choice): a softmax of one score per text (Devlin et al. 2018, section 4.4)."""
 
     texts: int = derived(4)
 
     def logits(self, model: Model, view: View) -> tuple[Float[Array, "B n"], Float[Array, ""]]:
-        """One for each text; the lowest float where a row lacks it."""
+        """One logit per text; the lowest float where a row lacks it."""
         vectors, penalty = self.vectors(model, view)
         there = inside_documents(view, self.texts).any(axis=1)
         scores = model.head.scores(vectors)[..., 0]
@@ -130,7 +130,7 @@ class Regression(OneLabel):
 
     name = "regression"
     head = RegressionHead
-    # google-research/electra, configure_finetuning.py, of STS-B
+    # google-research/electra, configure_finetuning.py, for STS-B
     recipes: ClassVar = {"electra_paper": {"transfer.epochs": 10.0}}
 
     def label_fields(self, example: Example) -> Row:

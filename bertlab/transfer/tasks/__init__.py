@@ -1,6 +1,6 @@
-"""Downstream tasks: `TASKS`, and the functions that make one's own (`table`, `conll`, ...).
+"""Downstream tasks: `TASKS`, and the functions that make your own (`table`, `conll`, ...).
 
-One's own task is a Python file beside its data:
+Your own task is a Python file next to its data:
 
     from bertlab.transfer.tasks import table
 
@@ -52,7 +52,7 @@ TASKS = {task.name: task for task in (*catalogue.TASKS, *pydocs.TASKS)}
 def find_task(name: str) -> Task:
     """The task of this name, the `TASK` of a .py file, or what "module:NAME" names.
 
-    The files of a .py file's task are relative to it.
+    Paths in a .py file's task are relative to that file.
     """
     if name in TASKS:
         return TASKS[name]
@@ -76,7 +76,7 @@ def find_task(name: str) -> Task:
 def load_tasks(names: str, options: Mapping) -> dict[str, tuple[Task, TaskData]]:
     """The tasks of "NAME+NAME" by their own names, with their examples.
 
-    `options` as for `load_task`; `directory` is one for all, or one each, joined by +.
+    `options` as for `load_task`; `directory` is one for all, or one for each, joined by +.
     """
     tasks = [find_task(name) for name in names.split("+")]
     directory = options.get("directory", "")
@@ -94,7 +94,7 @@ def load_tasks(names: str, options: Mapping) -> dict[str, tuple[Task, TaskData]]
 
 
 def load_task(task: Task, options: Mapping) -> TaskData:
-    """A task's examples, train's after `limit`; options: keys of `config.task_data`."""
+    """A task's examples, with `limit` applied to train; options: keys of `config.task_data`."""
     options = {**TASK_DATA, **options}
     if options["dev"] not in ("test", "valid"):
         raise UserError(f"config.task_data.dev={options['dev']} is neither test nor valid")
@@ -118,7 +118,7 @@ def load_task(task: Task, options: Mapping) -> TaskData:
     train = draw(data.examples["train"], options["limit"], options["seed"])
     if (label := _constant_label(train, data.labels)) is not None:
         notes.append(f"the label never varies: it is {label!r} in all training examples")
-    # A kind that trains nothing has no valid of its own.
+    # A kind that trains nothing needs no valid split of its own.
     examples = {"valid": train, **data.examples, "train": train}
     examples = {split: examples[split] for split in SPLITS}
     return dataclasses.replace(data, examples=examples, scheme=scheme, notes=tuple(notes))

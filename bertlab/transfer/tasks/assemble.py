@@ -1,4 +1,4 @@
-"""From published files to a task's examples: numbered labels, and splits held out of train."""
+"""From published files to a task's examples: numbered labels, and splits held out from train."""
 
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping
@@ -11,7 +11,7 @@ from bertlab.transfer.examples import Example
 from bertlab.transfer.tasks.base import SPLITS
 
 MOST_VALID = 2000
-"""Examples that are held out for selection at most."""
+"""Most examples that are held out for selection."""
 
 
 def number_labels(
@@ -58,8 +58,8 @@ def divide(
     """Train, valid (selects) and test (is reported).
 
     Published splits stay as they are. A development set without a test set becomes the test set
-    (see `task_data.dev`), because a score is too high on what selected it. Missing splits are held
-    out of train, test first.
+    (see `task_data.dev`), because scores are too high on what selected them. Missing splits are
+    held out from train, test first.
     """
     train, valid, test = (published.get(split) for split in SPLITS)
     if valid is not None and test is None:
@@ -87,7 +87,7 @@ def hold_out(
 
     Examples with the same first text (a span's: context) stay together, as many may ask about one
     passage. If a first text has more than `number` examples on average (one question about many
-    passages), only equal pairs stay together. The rest has at least `keep` different texts.
+    passages), only equal pairs stay together. The rest keeps at least `keep` different texts.
     """
     groups = _group(examples, _first_text)
     pairs = examples[0].label is not None and len(examples[0].texts) == 2
@@ -114,7 +114,7 @@ def hold_out(
 
 
 def _group(examples: list[Example], key: Callable[[Example], Hashable]) -> list[list[int]]:
-    """Numbers of the examples of each key."""
+    """Numbers of the examples with each key."""
     groups: dict[Hashable, list[int]] = {}
     for i, example in enumerate(examples):
         groups.setdefault(key(example), []).append(i)

@@ -12,16 +12,16 @@ from bertlab.transfer.scorers import METRICS
 SPLITS = ("train", "valid", "test")
 
 TASK_DATA = dict(
-    # folder of the task's files; of several tasks one for all, or one each (A+B)
+    # folder of the task's files; for several tasks one for all, or one for each (A+B)
     directory="",
-    train_file="",  # name of the training file in it, if it is not one that the task looks for
-    # test: a development set without a labelled test set is the test set, and valid is held out of
-    # train; valid: it is both, as in papers
+    train_file="",  # name of the training file in it, if not one that the task looks for
+    # test: a development set without a labelled test set is the test set, and valid is held out
+    # from train; valid: it is both, as in papers
     dev="test",
-    valid_fraction=0.1,  # share of train that is held out where valid is not published
-    test_fraction=0.1,  # the same of test
-    seed=0,  # of what is held out, and of what `limit` draws
-    limit=0,  # most training examples; fewer are a subset of more; 0: all
+    valid_fraction=0.1,  # share of train that is held out if valid is not published
+    test_fraction=0.1,  # the same for test
+    seed=0,  # seed of what is held out, and of what `limit` draws
+    limit=0,  # training examples, at most; fewer are a subset of more; 0: all
     # tasks made from the pretraining documents: the cache and the split of documents
     pretraining=dict(directory="", valid_fraction=0.05, test_fraction=0.05),
 )
@@ -34,7 +34,7 @@ DEFAULT_METRICS = {
     "tagging": ("accuracy",),
     "span": ("span_f1", "exact_match"),
 }
-"""By kind of task; the first selects."""
+"""Metrics by kind of task; the first selects."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class TaskData:
         examples: by split. Those of train and valid have labels; those of test may lack them.
         unseen: tags that train lacks, numbered after the classes: no head predicts them, so they
             count as wrong.
-        scheme: how the tags mark entities, if a metric asks.
+        scheme: how the tags mark entities, if a metric needs it.
         notes: what to print about the examples.
     """
 
@@ -78,14 +78,14 @@ class Task:
     """A task's description.
 
     Attributes:
-        name: of its folder in results and its entry in `config.objectives`: letters, digits, "_"
+        name: for its folder in results and its entry in `config.objectives`: letters, digits, "_"
             and "-".
         kind: a key of `bertlab.transfer.kinds.KINDS`, or "module:NAME" of a kind.
         metrics: keys of `bertlab.transfer.scorers.METRICS`, or one; the first selects and is
-            reported. () for those of the kind.
+            reported. () for the kind's metrics.
         load: (folder of the files or None, `config.task_data` with all keys) -> TaskData.
         symmetric: the order of a pair does not matter (similarity, paraphrase).
-        recipes: Recipe to the settings of it that differ for this task, as a kind's.
+        recipes: recipe -> those of its settings that differ for this task, as for a kind.
         is_in: whether a folder has the files of all splits.
     """
 

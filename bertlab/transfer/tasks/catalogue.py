@@ -88,7 +88,7 @@ TASKS = (
     _inference("snli", "snli_1.0_{}.jsonl", label_names=_THREE_WAY, unlabelled="-"),
     _inference("scitail", "scitail_1.0_{}.txt"),
     labelled_folders("imdb", ("neg", "pos"), train="train/", test="test/", metrics="accuracy"),
-    # A lone backslash is where the news agency broke a line.
+    # A lone backslash stands where the news agency broke a line.
     _zhang("ag_news", ("title", "description"), 4, replace=("\\", " ")),
     _zhang("dbpedia", ("title", "description"), 14),
     _zhang("yelp_polarity", ("text",), 2),

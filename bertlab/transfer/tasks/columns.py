@@ -1,4 +1,4 @@
-"""Columns, a word a line and an empty line after each sentence: CoNLL and CoNLL-U."""
+"""Columns, one word per line and an empty line after each sentence: CoNLL and CoNLL-U."""
 
 import dataclasses
 import itertools
@@ -11,7 +11,7 @@ from bertlab.transfer.tasks.base import Task
 from bertlab.transfer.tasks.files import file_task, read_blocks, rows_task
 
 UPOS, XPOS = 3, 4
-"""Columns of CoNLL-U: universal tags, the treebank's own."""
+"""Columns of CoNLL-U: universal tags, and the treebank's own."""
 
 
 def conll(
@@ -22,16 +22,16 @@ def conll(
     metrics: str | tuple[str, ...] = ("entity_f1", "accuracy"),
     **task,
 ) -> Task:
-    """A tagging task with a word a line, columns separated by tabs or else by spaces.
+    """A tagging task with one word per line, columns separated by tabs or else by spaces.
 
-    White space at the end of a line is no part of a tag. A line -DOCSTART- begins a document, whose
+    White space at the end of a line is not part of a tag. -DOCSTART- begins a document, whose
     words go with each of its sentences.
 
     Args:
         tag: number of the column from 0; -1 is the last. Words are in the first.
         language_prefix: words begin with a language, as WikiANN's "en:Sioux"; it is removed.
         metrics: the first selects.
-        task: of `file_task`.
+        task: arguments of `file_task`.
     """
 
     def read(path: Path, split: str) -> Iterator[Example]:
@@ -43,7 +43,7 @@ def conll(
             rows = []
             for where, line in lines:
                 line = line.rstrip(" \t")
-                # Between tabs, a word may be any other space, such as U+00A0.
+                # Between tabs, a word may be some other space, such as U+00A0.
                 row = line.split("\t" if "\t" in line else None)
                 columns = columns or max(len(row), 2, tag + 1)
                 if len(row) != columns:

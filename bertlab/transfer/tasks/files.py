@@ -1,4 +1,4 @@
-"""Tasks that are read from files: a file or folder a split, in rows that a function parses."""
+"""Tasks that are read from files: one file or folder per split, in rows that a function parses."""
 
 import dataclasses
 import glob
@@ -27,12 +27,12 @@ Patterns = str | tuple[str, ...]
 
 
 def rows_task(name: str, kind: str, rows: Callable[[Path], Rows], parse: Parse, **task) -> Task:
-    """A task whose files or folders have `rows`; `task`: of `file_task`."""
+    """A task whose files or folders have `rows`; `task`: arguments of `file_task`."""
     return file_task(name, kind, lambda path, split: parse_each(path, rows(path), parse), **task)
 
 
 def json_task(name: str, kind: str, parse: Parse, **task) -> Task:
-    """A task in JSON lines, in a form of its own; `task`: of `file_task`."""
+    """A task in JSON lines of its own form; `task`: arguments of `file_task`."""
     return rows_task(name, kind, read_records, parse, **task)
 
 
@@ -51,19 +51,19 @@ def file_task(
     trained: bool = True,
     **fields,
 ) -> Task:
-    """A task with a file or folder a split.
+    """A task with one file or folder per split.
 
     Args:
-        name, kind, metrics: of `Task`; a kind of one's own needs metrics.
-        read: (file or folder, split) -> examples, as those of `Parse`.
+        name, kind, metrics: as in `Task`; a kind of your own needs metrics.
+        read: (file or folder, split) -> examples, like those of `Parse`.
         train, valid, test: names or globs of files, or of folders ("train/"), the preferred first,
-            in the task's folder (of your own task: the one of its Python file). A split without
-            any is held out of train (`divide`).
-        folder: in the task's folder, where files may be too.
+            in the task's folder (for your own task: its Python file's). A split without any is
+            held out from train (`divide`).
+        folder: a folder inside the task's where files may also be.
         label_names: the classes in order, if labels are texts; () for those of train, sorted.
         every_label: () stands for those of all splits.
         trained: False: labels stay as published, and no split is held out.
-        fields: others of `Task`.
+        fields: other fields of `Task`.
     """
     patterns = {}
     for split, names in (("train", train), ("valid", valid), ("test", test)):
@@ -104,13 +104,13 @@ def file_task(
 
 
 def matches(directory: Path, patterns: tuple[str, ...]) -> list[str]:
-    """What the first pattern that matches anything names in a folder."""
+    """What the first pattern with any match names in a folder."""
     found = (sorted(glob.glob(pattern, root_dir=directory)) for pattern in patterns)
     return next(filter(None, found), [])
 
 
 def _identify(examples: Iterable[Example], path: Path) -> list[Example]:
-    """The examples, each with an id."""
+    """The examples, each one with an id."""
     found: dict[str, Example] = {}
     for number, example in enumerate(examples):
         own = example if example.id else dataclasses.replace(example, id=str(number))
@@ -123,7 +123,7 @@ def _identify(examples: Iterable[Example], path: Path) -> list[Example]:
 
 
 def parse_each(path: Path, rows: Rows, parse: Parse) -> Iterator[Example]:
-    """The examples of each row; a row that is not as published is an error with its place."""
+    """The examples of each row; a row in another format is an error that states its place."""
     where = str(path)
     try:
         for where, row in rows:
@@ -133,12 +133,12 @@ def parse_each(path: Path, rows: Rows, parse: Parse) -> Iterator[Example]:
 
 
 def read_lines(path: Path, encoding: str = "UTF-8") -> Iterator[tuple[str, str]]:
-    """("FILE:LINE", line) of each line; U+0085 and U+2028 are part of a text and end no line."""
+    """("FILE:LINE", line) of each line; U+0085 and U+2028 are part of a text, not line ends."""
     return ((f"{path}:{number}", line) for number, line in text.read_lines(path, encoding))
 
 
 def read_blocks(path: Path) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """("FILE:LINE", its lines as of `read_lines`) of each run of filled lines."""
+    """("FILE:LINE", its lines as from `read_lines`) of each run of non-empty lines."""
     # WNUT has empty lines that hold a tab.
     for filled, block in itertools.groupby(read_lines(path), lambda row: bool(row[1].strip())):
         if filled:

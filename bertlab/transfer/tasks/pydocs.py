@@ -1,7 +1,7 @@
 """Tasks with real labels from real text, the documentation of Python's standard library.
 
-They are made of the text of `config.data.corpus=pydocs`. Each document stays in its split of the
-pretraining, so a model is tested on text that it never read.
+They are made from the text of `config.data.corpus=pydocs`. Each document stays in its pretraining
+split, so a model is tested on text that it has never read.
 """
 
 import itertools
@@ -35,16 +35,16 @@ CHAPTERS = {
     " symtable tabnanny timeit token tokenize trace traceback tracemalloc unittest warnings zipapp"
     " zipimport",
 }
-"""Packages by chapter of the library's reference, near enough."""
+"""Packages by chapter of the library's reference, roughly."""
 CHAPTER_EXAMPLES = 1000
-"""Examples of a chapter at most."""
+"""Most examples per chapter."""
 _CODE = re.compile(r"(``?)(.+?)\1")
 
 Labelled = Iterator[tuple[str, tuple[str, ...], int | tuple[int, ...]]]
 """Section, its text or texts and a label; tagging: its words and a label for each."""
 
 Collect = Callable[[list[Section], Mapping[str, str]], Labelled]
-"""(Sections, split by section) -> examples; texts of other sections are of the same split."""
+"""(Sections, split by section) -> examples; texts of other sections come from the same split."""
 
 
 def pydocs_task(
@@ -76,7 +76,7 @@ def pydocs_task(
 def collect_packages(sections: list[Section], split_of: Mapping[str, str]) -> Labelled:
     """Paragraphs of 6 to 60 words, each with the chapter of its package.
 
-    Not with its package: most have one or two modules, too few for a class in each split. A
+    Not its package: most have one or two modules, too few for a class in each split. A
     paragraph is left out if another section has one of its sentences.
     """
     chapter_of = {package: name for name, of in CHAPTERS.items() for package in of.split()}
@@ -109,7 +109,7 @@ def collect_code_spans(sections: list[Section], split_of: Mapping[str, str]) -> 
 
 
 def collect_next_sentences(sections: list[Section], split_of: Mapping[str, str]) -> Labelled:
-    """Pairs: the second sentence follows the first or, every second time, is of another section.
+    """Pairs: the second sentence follows the first or, every second time, is from another section.
 
     The question of next-sentence prediction (Devlin et al. 2019, section 3.1) about held-out text.
     """
@@ -132,9 +132,9 @@ def collect_sentence_orders(sections: list[Section], split_of: Mapping[str, str]
 
 
 def consecutive_sentences(sections: list[Section]) -> list[tuple[str, str, str]]:
-    """(Section, sentence, the next of its docstring), each of 4 to 20 words.
+    """(Section, sentence, the next one in its docstring), each of 4 to 20 words.
 
-    Sentences of several sections are left out; none is first twice or second twice.
+    Sentences that occur in several sections are left out; none is first or second twice.
     """
     shared = shared_sentences(sections)
     firsts, seconds, pairs = set(shared), set(shared), []
@@ -151,7 +151,7 @@ def consecutive_sentences(sections: list[Section]) -> list[tuple[str, str, str]]
 
 
 def shared_sentences(sections: list[Section]) -> set[str]:
-    """The sentences of several sections: pretraining may have read an example with one."""
+    """Sentences that occur in several sections: pretraining may have read an example with one."""
     first: dict[str, str] = {}
     return {
         sentence

@@ -10,7 +10,7 @@ from bertlab.transfer.tasks.files import rows_task
 
 
 def squad(name: str, **task) -> Task:
-    """A span task in SQuAD's JSON; questions may be impossible (2.0). `task`: of `file_task`."""
+    """A span task in SQuAD's JSON; questions may be impossible (2.0). `task`: see `file_task`."""
     return rows_task(name, "span", read_articles, parse_article, **task)
 
 

@@ -1,4 +1,4 @@
-"""Tables (csv, tsv, JSON lines), lines of a label and a text, and folders of texts."""
+"""Tables (csv, tsv, JSON lines), lines with a label and a text, and folders of texts."""
 
 import csv
 import functools
@@ -23,13 +23,13 @@ def read_rows(
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """("FILE:LINE", field by column) of the rows of a table; arguments as for `table`.
 
-    Fields have commas between them in .csv files, else tabs, or each row is a JSON object.
+    Fields are separated by commas in .csv files, else by tabs, or each row is a JSON object.
     """
     lines = ((where, line) for where, line in read_lines(path, encoding) if line)
     first = next(lines, ("", ""))
     if first[1].startswith("{"):
         for where, record in read_records(path):
-            # Texts as they are, numbers and truth values as JSON writes them; lists are no columns.
+            # Texts as they are, numbers and booleans as JSON writes them; lists are not columns.
             plain = {key: x for key, x in record.items() if isinstance(x, str | int | float)}
             yield where, {k: x if isinstance(x, str) else json.dumps(x) for k, x in plain.items()}
         return
@@ -83,12 +83,12 @@ def table(
         label: the column with the class, or number. A test file may lack it.
         pair: the column with the second text, if the task has pairs.
         kind: classification or regression.
-        unlabelled: what stands for "no label", as SNLI's "-"; such rows are left out.
+        unlabelled: what stands for "no label", like SNLI's "-"; such rows are left out.
         columns: their names, if the file has no header.
-        encoding: of the files.
+        encoding: the files' encoding.
         skip_short_rows: leaves out rows with too few fields, which some published files have.
-        replace: (old, new), if something stands for a character, as ("\\n", "\n") for line ends.
-        task: of `file_task`: train, valid, test, metrics, label_names, folder, symmetric.
+        replace: (old, new) if something stands for a character, like ("\\n", "\n") for line ends.
+        task: arguments of `file_task`: train, valid, test, metrics, label_names, folder, symmetric.
     """
     groups = [_names(text), *([(pair,)] if pair else [])]
     if any(label in group for group in groups):
@@ -129,14 +129,14 @@ def multiple_choice(
     columns: tuple[str, ...] = (),
     **task,
 ) -> Task:
-    """A task that asks for the correct one of a row's choices.
+    """A task that asks for the correct one among a row's choices.
 
     Args:
         text: the column with the text before each choice, or several, joined by a space.
         choices: the columns of the choices.
         label: the column with the number of the correct choice. A test file may lack it.
-        stem: a column with which each choice begins, as SWAG's `sent2`.
-        first: number of the first choice.
+        stem: a column with which each choice begins, like SWAG's `sent2`.
+        first: the first choice's number.
         columns: their names, if the file has no header.
         task: of `file_task`.
     """
@@ -156,8 +156,8 @@ def multiple_choice(
 
 
 def labelled_lines(name: str, *, encoding: str = "UTF-8", **task) -> Task:
-    """A classification task whose lines are a label, a space and the text; of a label "COARSE:fine"
-    the first part."""
+    """A classification task whose lines are a label, a space and the text; "COARSE:fine" counts
+    as COARSE."""
 
     def rows(path: Path) -> Iterator[tuple[str, str]]:
         return (row for row in read_lines(path, encoding) if row[1])
@@ -170,11 +170,11 @@ def labelled_lines(name: str, *, encoding: str = "UTF-8", **task) -> Task:
 
 
 def labelled_folders(name: str, label_names: tuple[str, ...], **task) -> Task:
-    """A classification task with a folder a split, in it a folder a class, in that a .txt a text.
+    """A classification task: one folder per split, in it one per class, in that one .txt per text.
 
     Args:
-        label_names: the classes in order, by their folders; others are not read.
-        task: of `file_task`; train, valid and test end in "/".
+        label_names: the classes in order, named like their folders; other folders are not read.
+        task: arguments of `file_task`; train, valid and test end in "/".
     """
 
     def rows(folder: Path) -> Iterator[tuple[str, Path]]:
