@@ -18,15 +18,21 @@ from bertlab.studies.records import read
 FOLDER = Path(__file__).parent / "results"
 COLOURS = {"agrees": "#0072B2", "contradicts": "#D55E00"}
 WIDEST = 15.0  # points; a longer interval ends in an arrow
+CUT = ("trec", "sst2")
 
 
 def claims(studies: dict) -> pd.DataFrame:
-    """`bertlab.studies.tables.differences` of all studies, the published findings among them, from
-    the largest in the published direction to the largest against it."""
-    frames = [tables.differences(results).assign(study=name) for name, results in studies.items()]
+    """`bertlab.studies.tables.differences` of all studies, those among them for which a paper has
+    numbers, from the largest in the published direction to the largest against it; without tasks
+    whose rows version 0.1.0 cut."""
+    frames = []
+    for name, results in studies.items():
+        frame = tables.differences(results).assign(study=name)
+        cut = frame["task"].str.startswith(CUT) & (results.study.get("version") == ["0.1.0"])
+        frames.append(frame[~cut & frame["published"].str.contains(r"\d")])
     frame = pd.concat(frames)
     of_tasks = frame["label"].str.endswith("(points)")  # of a code length, the lower is better
-    return frame[of_tasks & (frame["published"] != "")].sort_values("mean", ascending=False)
+    return frame[of_tasks].sort_values("mean", ascending=False)
 
 
 def draw(frame: pd.DataFrame) -> Figure:
@@ -65,6 +71,7 @@ def write_page() -> None:
     plots.save(draw(frame), FOLDER / "claims.png")
     beyond = (frame["low"] > 0).sum(), (frame["high"] < 0).sum()
     verdicts = Counter(frame["verdict"])
+    decided = sum(verdicts.pop(verdict, 0) for verdict in VERDICTS)
     counts = "; ".join(f"{verdict}: {count}" for verdict, count in verdicts.most_common())
     rows = []
     for name, results in studies.items():
@@ -73,7 +80,8 @@ def write_page() -> None:
         rows.append(f"| [{study['title']}]({name}/README.md) | {answer} | {caution} |")
     about = (
         f"{len(frame)} published findings, each on one task: {beyond[0]} have a 95 % interval right"
-        f" of zero, where the paper's sign is, {beyond[1]} left of it. Verdicts: {counts}."
+        f" of zero, where the paper's sign is, {beyond[1]} left of it, before any correction."
+        f" {decided} have a verdict; the others: {counts}."
     )
     page = PAGE.format(about=about, rows="\n".join(rows))
     (FOLDER / "README.md").write_text(page, encoding="utf-8")
@@ -87,8 +95,8 @@ PAGE = """# Published studies
 Filled dots have a verdict, which takes five pretraining seeds with three fine-tunings each, rates
 inside the grids that were tried, and p < 0.05 after correction ([the
 rule](../../docs/statistics.md)). Intervals of studies made by version 0.1.0 ignore the sampling of
-test sets and are too short; their rows cut texts, most on TREC and SST-2. [What was
-withdrawn](CORRECTIONS.md) is not here.
+test sets and are too short, and their rows cut texts. Their findings on TREC and SST-2, which were
+cut most, are not counted, nor is [what was withdrawn](CORRECTIONS.md).
 
 | Study | Answer | Caution |
 |---|---|---|

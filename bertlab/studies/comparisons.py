@@ -183,6 +183,7 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
     """
     table, claims = score_table(results, measure), claims_about(results, measure)
     items, edges = sentence_scores(results, measure), rates_at_edges(results, measure)
+    has_one_rate = measure.stage == "finetune" and not results.study["select"]
     draws = test_scores(results, measure).dropna(subset="value")
     draws = draws.groupby(["variant", "seed"]).size().groupby("variant").min()
     contrasts = [tuple(pair) for pair in results.study["contrasts"]]
@@ -204,7 +205,7 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
                 verdict = "too few fine-tunings"
             elif p >= ALPHA:
                 verdict = "undecided"
-            elif {variant, other} & edges.keys():
+            elif has_one_rate or {variant, other} & edges.keys():
                 verdict = EDGE
             elif not claim:
                 verdict = "decided"
@@ -219,7 +220,7 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
 
 
 def rates_at_edges(results: Results, measure: Measure) -> dict[str, list[str]]:
-    """Variant -> those of its selected rates that are the lowest or highest tried."""
+    """Variant -> those of its rates that are the lowest or highest of several tried."""
     found = defaultdict(list)
     for search in [Search(**search) for search in results.study.get("searches", ())]:
         losses = {}

@@ -20,7 +20,7 @@ from bertlab.studies.records import SUFFIX, Results, write_published
 NONE = "–"
 BASELINES = {
     "most_frequent": "always the most frequent answer",
-    "linear": "a linear model on n-grams, same labels",
+    "linear": "a linear model on n-grams, as many labels",
 }
 """What scores are compared with, and what a table calls it."""
 

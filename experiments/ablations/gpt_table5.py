@@ -35,7 +35,7 @@ CLAIMS = table_claims(
     PUBLISHED,
     ("full", "no pre-training", "Average"),
     ("full", "LSTM with auxiliary LM", ("Average", "MRPC F1")),
-    ("full", "no auxiliary LM", ("MNLI", "QQP F1", "Average")),
+    ("no auxiliary LM", "full", ("Average", "MRPC F1", "SST-2")),  # as in small tasks; not MNLI
 )
 
 

@@ -96,15 +96,17 @@ def verdicts(**settings):
 
 def test_a_verdict_takes_five_seeds_with_three_fine_tunings_each():
     """The claims are those about this kind of task; the contrast is not beyond chance."""
-    assert verdicts(draws=3) == ["agrees", "contradicts", "undecided"]
-    assert set(verdicts(draws=2)) == {"too few fine-tunings"}
-    assert set(verdicts(draws=3, seeds=4)) == {"too few seeds"}
+    rates = {"select": True, "rates": ("0.01", "0.1", "0.2")}
+    assert verdicts(**rates, draws=3) == ["agrees", "contradicts", "undecided"]
+    assert set(verdicts(**rates, draws=2)) == {"too few fine-tunings"}
+    assert set(verdicts(**rates, draws=3, seeds=4)) == {"too few seeds"}
 
 
-def test_nothing_is_decided_at_the_edge_of_the_rates_that_were_tried():
-    rates = {"select": True, "draws": 3}
-    assert verdicts(**rates, rates=("0.01", "0.1", "0.2"))[:2] == ["agrees", "contradicts"]
-    assert verdicts(**rates) == [comparisons.EDGE, comparisons.EDGE, "undecided"]
+@pytest.mark.parametrize("select", [False, True])
+def test_nothing_is_decided_at_the_edge_of_the_rates_that_were_tried(select):
+    """The only rate is an edge, and so are both of two."""
+    found = verdicts(select=select, draws=3)
+    assert found == [comparisons.EDGE, comparisons.EDGE, "undecided"]
 
 
 def test_selected_labels_are_compared():

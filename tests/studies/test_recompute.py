@@ -74,7 +74,7 @@ def line(run: str, stage: str, task: str) -> dict:
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
     write_study(folder / "made", np.random.default_rng(1).integers(1, 20, 200))
-    counts = "4 published findings: 2 have an interval right of zero, 1 left. Verdicts: 1, 1, 1, 1"
+    counts = "4 published findings: 2 have an interval right of zero, 1 left. 2 verdicts; 1, 1"
     (folder / "README.md").write_text(counts)
     return folder
 
@@ -109,8 +109,8 @@ def test_a_page_made_by_bertlab_of_nested_fine_tunings_and_sentences_is_recomput
 def test_one_planted_error_is_one_mismatch(page, printed, planted, made, tmp_path):
     for folder in (PAGES / "bert_table5_tiny_wikipedia", made / "made"):
         shutil.copytree(folder, tmp_path / folder.name)
-    numbers = "14 published findings, each on one task: 7 have an interval right of zero, 1 left."
-    (tmp_path / "README.md").write_text(numbers + " Verdicts: 10, 1, 1, 1, 1")
+    numbers = "9 published findings, each on one task: 5 have an interval right of zero, 1 left."
+    (tmp_path / "README.md").write_text(numbers + " 2 verdicts; 5, 1, 1")
     assert recompute.main(tmp_path) == 0
     text = (tmp_path / page).read_text()
     assert text.count(printed) == 1

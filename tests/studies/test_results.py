@@ -217,5 +217,5 @@ def test_a_page_says_first_that_a_linear_model_is_better(tmp_path):
     assert tables.below_linear(read(folder)) == ["colours"]
     report.write_report(read(folder), tmp_path)
     text = (tmp_path / "report.md").read_text()
-    assert "| a linear model on n-grams, same labels | – | 95.0 |" in text
+    assert "| a linear model on n-grams, as many labels | – | 95.0 |" in text
     assert text.index("On colours, no model has a higher mean") < text.index("differences.png")
