@@ -81,7 +81,10 @@ def find(name: str) -> type[Objective]:
         raise UserError(
             f"objective '{name}' is unknown; choose from {choices}, or your own as module:Class"
         )
-    found = pkgutil.resolve_name(name)
+    try:
+        found = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"objective '{name}': {error}") from None
     # Without a decorator of its own a subclass has its base's settings.
     if not issubclass(found, Objective) or "__dataclass_fields__" not in vars(found):
         raise UserError(

@@ -15,7 +15,7 @@ from bertlab.errors import UserError
 from bertlab.files import json_line, write_json
 from bertlab.studies.launchers import Launcher
 from bertlab.studies.launchers.local import Local
-from bertlab.studies.plan import Plan, make_plan
+from bertlab.studies.plan import Plan, make_plan, task_digest
 from bertlab.studies.runs import RunSpec, is_finished
 from bertlab.studies.study import Study
 from bertlab.studies.worker import write_run
@@ -126,6 +126,14 @@ def check_trained(plan: Plan, runs: Sequence[RunSpec], workdir: Path) -> None:
             if reads_text:
                 hashes = [Batches(texts[key], of.data).hash for _, of in phase_configs(config)]
                 directory.require_data(hashes)
+            if stage == "finetune":
+                before = directory.read("data").get("examples")
+                now = task_digest(config.task, json_line(config.task_data.to_dict()))
+                if before not in (None, now):
+                    raise UserError(
+                        f"{directory} holds a run on other examples of {task}: its files or reader"
+                        " have changed; give another --workdir"
+                    )
             first = run.directory(workdir, *run.beginning(stage, task))
             if stage != "pretrain" and not run.existing and not is_finished(first):
                 raise UserError(f"{directory} began with {first}, which is gone; delete it as well")

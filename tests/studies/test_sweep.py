@@ -10,7 +10,7 @@ import pytest
 from bertlab.errors import UserError
 from bertlab.studies import worker
 from bertlab.studies.launchers import Job, build_launcher
-from bertlab.studies.launchers.local import split
+from bertlab.studies.launchers.local import Local, split
 from bertlab.studies.study import Study
 from bertlab.studies.sweep import sweep
 
@@ -142,6 +142,12 @@ def test_fine_tunings_share_a_pretraining_and_average(tmp_path):
     assert not (workdir / "high-seed=1" / "result.json").exists()
     for name in ("low", "high", "both"):
         assert "test" in result(workdir / f"{name}-seed=1" / "finetune" / "mine")["metrics"]
+    data = workdir / "low-seed=1" / "finetune" / "mine" / "data.json"
+    before = data.read_text()
+    data.write_text(json.dumps(json.loads(before) | {"examples": "of another file"}))
+    with pytest.raises(UserError, match="other examples of mine"):
+        swept(study, workdir)
+    data.write_text(before)
     (workdir / "low-seed=1" / "result.json").unlink()
     with pytest.raises(UserError, match="is gone"):
         swept(study, workdir)
@@ -150,6 +156,13 @@ def test_fine_tunings_share_a_pretraining_and_average(tmp_path):
 def test_cores_are_shared_out():
     assert split([0, 1, 2, 3, 4], 2) == [[0, 1, 2], [3, 4]]
     assert split(["0"], 2) == [[], []]
+
+
+def test_more_jobs_than_gpus_share_them(monkeypatch):
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert Local(3)._gpus == [["0"], ["1"], ["0"]]
+    assert Local(1)._gpus == [["0", "1"]]
 
 
 @pytest.mark.slow

@@ -36,5 +36,5 @@ def build_launcher(name: str, jobs: int, options: Mapping[str, Any]) -> Launcher
     try:
         return pkgutil.resolve_name(f"{__name__}.{LAUNCHERS[name]}")(jobs, **options)
     except ImportError as error:
-        message = f"--launcher={name}: pip install 'bertlab[{name}]' ({error})"
+        message = f"--launcher={name}: pip install -e '.[{name}]' in the clone ({error})"
         raise UserError(message) from None

@@ -69,7 +69,8 @@ def divide(
     size, seed = len(train), options["seed"]
     if test is None:
         number = round(options["test_fraction"] * size)
-        train, test = hold_out(train, number, (seed, 1), 1 + (valid is None), symmetric)
+        # Whatever the seed, so that runs with other labels are scored on the same examples.
+        train, test = hold_out(train, number, (0, 1), 1 + (valid is None), symmetric)
     if valid is None:
         number = min(MOST_VALID, round(options["valid_fraction"] * size))
         train, valid = hold_out(train, number, (seed, 2), 1, symmetric)

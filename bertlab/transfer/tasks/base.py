@@ -20,7 +20,7 @@ TASK_DATA = dict(
     dev="test",
     valid_fraction=0.1,  # share of train that is held out if valid is not published
     test_fraction=0.1,  # the same for test
-    seed=0,  # seed of what is held out, and of what `limit` draws
+    seed=0,  # seed of what is held out for valid (test is the same for all), and of `limit`
     limit=0,  # training examples, at most; fewer are a subset of more; 0: all
     # tasks made from the pretraining documents: the cache and the split of documents
     pretraining=dict(directory="", valid_fraction=0.05, test_fraction=0.05),
