@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 from bertlab.config import base_config, load_config, parse_arguments
 from bertlab.config.load import set_key
 from bertlab.errors import UserError
-from bertlab.train.checks import check_config
+from bertlab.train.checks import check_config, check_devices
 from bertlab.train.phases import phase_configs
 
 RECIPES = {
@@ -102,6 +102,7 @@ def test_configs_that_would_train_something_else(message):
         set_key(config, key, value)
     with pytest.raises(UserError, match=message):
         check_config(config)
+        check_devices(config)
 
 
 def test_nothing_is_trained_without_weights():

@@ -296,8 +296,8 @@ def test_dropout_is_on_exactly_with_a_key():
     ("kind", "settings", "message"),
     [
         ("classification", {"pooling": "most"}, "pooling='most' is not one of mean, pooler"),
-        ("choice", {"pooling": "pooler", "layers": "concat_last_2"}, "pooling='pooler' reads"),
-        ("regression", {"pooling": "pooler", "chunk": 4}, "pooling='pooler' reads"),
+        ("choice", {"pooling": "pooler", "layers": "concat_last_2"}, "pooling='pooler' only reads"),
+        ("regression", {"pooling": "pooler", "chunk": 4}, "pooling='pooler' only reads"),
         ("tagging", {"place": "top"}, "place='top' is not one of"),
         ("tagging", {"place": "input_output"}, "is for a biLSTM"),
         ("tagging", {"spelling": True}, "are inputs of a biLSTM"),
