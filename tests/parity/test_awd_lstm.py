@@ -93,7 +93,10 @@ def test_an_export_comes_back_bit_for_bit(name, tmp_path):
 def test_only_tensors_are_read(tmp_path):
     (tmp_path / "itos.json").write_text('["xxunk"]')
     path = tmp_path / "model.pth"
-    for contents, message in ((TorchAwdLstm(), r"state_dict\(\)"), ([torch.zeros(3)], "no state")):
+    for contents, message in (
+        (TorchAwdLstm(), r"state_dict\(\)"),
+        ([torch.zeros(3)], "not a state"),
+    ):
         torch.save(contents, path)
         with pytest.raises(UserError, match=message):
             fastai.load(path)
