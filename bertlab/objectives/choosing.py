@@ -149,7 +149,7 @@ def from_slots(positions: Slots, used: UsedSlots, length: int) -> Mask:
 def at_positions(x: Array, positions: Slots) -> Array:
     """The entries [B, P, ...] of x [B, L, ...] at some positions of each row."""
     dtype = x.dtype
-    if dtype == jnp.bfloat16:  # gradients are added up in float32, as in `lookup`
+    if jnp.issubdtype(dtype, jnp.floating):  # gradients are added up in float32, as in `lookup`
         x = x.astype(jnp.float32)
     return jax.vmap(lambda row, at: row[at])(x, positions).astype(dtype)
 

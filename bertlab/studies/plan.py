@@ -21,7 +21,7 @@ from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer import finetune
 from bertlab.transfer.adapt import adaptation_config
 from bertlab.transfer.build import Tasks
-from bertlab.transfer.tasks import examples_digest, load_tasks
+from bertlab.transfer.tasks import load_tasks
 
 PRETRAIN = ("pretrain", "")
 
@@ -119,18 +119,12 @@ def _stages(run: RunSpec) -> dict[Stage, ConfigDict]:
         name, recipe, overrides = finetuning(run, task).values()
         tuned = finetune.recipe_config(str(begin), name, recipe, before)
         finetune.override(tuned, overrides)
-        tasks = _read_tasks(tuned.task, json_line(tuned.task_data.to_dict()))
+        tasks = read_tasks(tuned.task, json_line(tuned.task_data.to_dict()))
         found["finetune", task] = finetune.sized(tuned, tasks)
     return found
 
 
 @functools.cache
-def task_digest(names: str, options: str) -> str:
-    """The digest of some tasks' examples; arguments as for `_read_tasks`."""
-    return examples_digest(_read_tasks(names, options))
-
-
-@functools.cache
-def _read_tasks(names: str, options: str) -> Tasks:
+def read_tasks(names: str, options: str) -> Tasks:
     """Each task's files are read once."""
     return load_tasks(names, json.loads(options))

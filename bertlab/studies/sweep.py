@@ -15,7 +15,7 @@ from bertlab.errors import UserError
 from bertlab.files import json_line, write_json
 from bertlab.studies.launchers import Launcher
 from bertlab.studies.launchers.local import Local
-from bertlab.studies.plan import Plan, make_plan, task_digest
+from bertlab.studies.plan import Plan, make_plan, read_tasks
 from bertlab.studies.runs import RunSpec, is_finished
 from bertlab.studies.study import Study
 from bertlab.studies.worker import write_run
@@ -128,7 +128,8 @@ def check_trained(plan: Plan, runs: Sequence[RunSpec], workdir: Path) -> None:
                 directory.require_data(hashes)
             if stage == "finetune":
                 before = directory.read("data").get("examples")
-                now = task_digest(config.task, json_line(config.task_data.to_dict()))
+                tasks = read_tasks(config.task, json_line(config.task_data.to_dict()))
+                now = {name: data.digest for name, (_, data) in tasks.items()}
                 if before not in (None, now):
                     raise UserError(
                         f"{directory} holds a run on other examples of {task}: its files or reader"

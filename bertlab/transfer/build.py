@@ -38,7 +38,7 @@ from bertlab.transfer.load import (
 )
 from bertlab.transfer.scoring import Scores, Tasks
 from bertlab.transfer.stored import with_stored_states
-from bertlab.transfer.tasks import SPLITS, TaskData, examples_digest
+from bertlab.transfer.tasks import SPLITS, TaskData
 from bertlab.transfer.word_vectors import NO_VECTORS, WordVectors, word_vectors
 
 
@@ -83,7 +83,7 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experim
         phases=(phase,),
         tokenizer=tokenizer,
         evaluations=evaluations,
-        facts={"examples": examples_digest(tasks)},
+        facts={"examples": {name: data.digest for name, (_, data) in tasks.items()}},
         start=functools.partial(start_params, config, vectors),
         score=Scores(config, program, tasks, rows, evaluations, workdir),
         result=functools.partial(outcome, tasks, cut),

@@ -8,7 +8,6 @@ Your own task is a Python file next to its data:
 """
 
 import dataclasses
-import hashlib
 import pkgutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,7 +35,6 @@ __all__ = [
     "TaskData",
     "conll",
     "conllu",
-    "examples_digest",
     "find_task",
     "json_task",
     "labelled_folders",
@@ -93,17 +91,6 @@ def load_tasks(names: str, options: Mapping) -> dict[str, tuple[Task, TaskData]]
         task.name: (task, load_task(task, {**options, "directory": directory}))
         for task, directory in zip(tasks, directories)
     }
-
-
-def examples_digest(tasks: Mapping[str, tuple[Task, TaskData]]) -> str:
-    """A digest of the labels and examples of all splits, wherever their files lie."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name, (_, data) in tasks.items():
-        digest.update(repr((name, data.names)).encode())
-        for examples in data.examples.values():
-            for example in examples:
-                digest.update(repr(dataclasses.replace(example, where="")).encode())
-    return digest.hexdigest()
 
 
 def load_task(task: Task, options: Mapping) -> TaskData:

@@ -1,6 +1,8 @@
 """A task: its kind, its metrics and its examples, independent of any model."""
 
 import dataclasses
+import functools
+import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -60,6 +62,16 @@ class TaskData:
     def names(self) -> tuple[str, ...]:
         """Names of all labels, by number."""
         return self.labels + self.unseen
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Of the labels and the examples of all splits, wherever their files lie."""
+        digest = hashlib.blake2b(repr(self.names).encode(), digest_size=16)
+        for split, examples in self.examples.items():
+            digest.update(split.encode())
+            for example in examples:
+                digest.update(repr(dataclasses.replace(example, where="")).encode())
+        return digest.hexdigest()
 
     def words(self, *splits: str) -> set[str]:
         """All words of the sentences of these splits."""
