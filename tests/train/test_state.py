@@ -15,34 +15,34 @@ def experiment(tmp_path_factory):
     return make("bert", tmp_path_factory.mktemp("state"), model__dropout=0.0)
 
 
-def test_each_step_draws_other_masks_and_the_same_one_the_same(experiment):
+def sums_of_steps(experiment):
+    """(updates done) -> the sums of a first batch's training step, from fresh parameters."""
     config, (phase,) = experiment.config, experiment.phases
-    mesh = build_mesh(config.mesh)
+    mesh, batch = build_mesh(config.mesh), phase.batches(0)
     optimizer = build_optimizer(config.optimizer, 12, experiment.program, experiment.example)
     fresh = init_state(experiment.program, optimizer, mesh, 0, experiment.example)
-    step, batch = build_step(config, phase, optimizer, mesh, fresh), phase.batches(0)
+    step = build_step(config, phase, optimizer, mesh, fresh)
 
-    def loss(number):
+    def sums(number):
         state = init_state(experiment.program, optimizer, mesh, 0, experiment.example)
         state = state.replace(step=jax.device_put(np.int32(number), state.step.sharding))
         with jax.set_mesh(mesh):
-            return float(step(state, put_batch(mesh, batch))[1]["mlm/loss"][0])
+            return jax.device_get(step(state, put_batch(mesh, batch))[1])
 
-    assert loss(0) == loss(0) != loss(1)
+    return sums
+
+
+def test_each_step_draws_other_masks_and_the_same_one_the_same(experiment):
+    sums = sums_of_steps(experiment)
+    losses = [sums(number)["mlm/loss"][0] for number in (0, 0, 1)]
+    assert losses[0] == losses[1] != losses[2]
 
 
 def test_a_weight_falls_linearly_to_its_final_value(tmp_path):
     def gradient_norm(number, **changes):
         changes = {f"objectives__nsp__{key}": value for key, value in changes.items()}
         experiment = make("bert", tmp_path, model__dropout=0.0, **changes)
-        config, (phase,) = experiment.config, experiment.phases
-        mesh = build_mesh(config.mesh)
-        optimizer = build_optimizer(config.optimizer, 12, experiment.program, experiment.example)
-        state = init_state(experiment.program, optimizer, mesh, 0, experiment.example)
-        state = state.replace(step=jax.device_put(np.int32(number), state.step.sharding))
-        step = build_step(config, phase, optimizer, mesh, state)
-        with jax.set_mesh(mesh):
-            return float(step(state, put_batch(mesh, phase.batches(0)))[1]["gradient_norm"][0])
+        return sums_of_steps(experiment)(number)["gradient_norm"][0]
 
     halfway = gradient_norm(6, weight=2.0, final_weight=0.0)
     assert halfway == pytest.approx(gradient_norm(6, weight=1.0), rel=1e-5)
