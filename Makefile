@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow test-nightly parity lint package planted cuda clean
+.PHONY: demo test test-slow test-nightly parity lint docs package planted cuda clean
 
 demo: $(VENV)/.installed
 	@echo "Pretraining and probing three variants with four seeds on two cores; this takes some minutes."
@@ -44,6 +44,10 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# The documents and published results as a site, build/site/docs/index.html.
+docs: $(VENV)-docs/.installed
+	$(VENV)-docs/bin/sphinx-build -q -W --keep-going -c docs . build/site
+
 # Builds the sdist, and from it the wheel.
 package: $(VENV)/.installed-test
 	rm -rf dist
@@ -77,5 +81,10 @@ $(VENV)-cuda/.installed: $(VENV)/.made pyproject.toml
 	$(VENV)-cuda/bin/python $(PIP) -e '.[cuda,test]'
 	touch $@
 
+$(VENV)-docs/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python $(PIP) furo myst-parser sphinx sphinx-copybutton
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-parity $(VENV)-cuda $(VENV)-newest build dist bertlab.egg-info
+	rm -rf $(VENV) $(VENV)-docs $(VENV)-parity $(VENV)-cuda $(VENV)-newest build dist bertlab.egg-info
