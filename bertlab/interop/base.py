@@ -38,16 +38,10 @@ TOKENIZER = "tokenizer"
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A model to import; for an export, `bertlab.load` gives the same members.
+    """A model to import; for an export, `bertlab.load` gives the same members."""
 
-    Attributes:
-        config: a whole config; its `objectives` are those that trained the model, if any did.
-        params: {"body": ..., "heads_nsp": ...}, float32 NumPy arrays.
-        tokenizer: its map from text to ids.
-    """
-
-    config: ConfigDict
-    params: dict
+    config: ConfigDict  # whole; its `objectives` are those that trained the model, if any did
+    params: dict  # {"body": ..., "heads_nsp": ...}, float32 NumPy arrays
     tokenizer: Tokenizer
 
     @property
@@ -94,6 +88,15 @@ def find(kind: str, registry: Mapping[str, str]) -> Callable:
         choices = ", ".join(registry)
         raise UserError(f"format {kind!r} is not one of {choices}, or your own as module:function")
     return pkgutil.resolve_name(registry.get(kind, kind))
+
+
+def only_file(source: Path, pattern: str) -> Path:
+    """The only file of a directory whose name matches."""
+    found = list(source.glob(pattern))
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise UserError(f"{source} must have one file {pattern}; it has {names}")
+    return found[0]
 
 
 def refuse_occupied(path: Path) -> None:
