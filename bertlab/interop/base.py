@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from bertlab import objectives
 from bertlab.data.tokenizers import Tokenizer
-from bertlab.errors import UserError
+from bertlab.errors import UserError, require_choice
 from bertlab.train.checkpoint import save_params
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer.load import load
@@ -84,9 +84,8 @@ def export_weights(kind: str, run: str | Path, target: str | Path, step: int | N
 
 def find(kind: str, registry: Mapping[str, str]) -> Callable:
     """The function of a format."""
-    if kind not in registry and ":" not in kind:
-        choices = ", ".join(registry)
-        raise UserError(f"format {kind!r} is not one of {choices}, or your own as module:function")
+    if ":" not in kind:
+        require_choice("format", kind, [*registry, "your own module:function"])
     return pkgutil.resolve_name(registry.get(kind, kind))
 
 

@@ -271,7 +271,7 @@ def test_other_refusals(tmp_path):
     )
     with pytest.raises(UserError, match="'static' is not a transformer"):
         huggingface.save(run, tmp_path / "out")
-    with pytest.raises(UserError, match="format 'tf'"):
+    with pytest.raises(UserError, match="format='tf' is not one of"):
         import_weights("tf", source, tmp_path / "run")
     with pytest.raises(UserError, match="exists; give a new name"):
         import_weights("huggingface", source, source)
