@@ -184,7 +184,7 @@ def build_evaluation(experiment: Experiment, mesh, log: hooks.Log) -> Callable:
             for index, batch in enumerate(batches):
                 sums, carry = eval_step(params, put_batch(mesh, batch), np.int32(index), carry)
                 results.append(sums)
-        # Of each metric's sum and weight, over the batches.
+        # Each metric's sum and weight over the batches, added up in float64.
         total = jax.tree.map(lambda *each: sum(map(float, each)), *jax.device_get(results))
         means = log.means(step, total)
         if experiment.score is not None:
