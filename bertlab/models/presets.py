@@ -133,14 +133,14 @@ def model_direction(model) -> str:
     """The direction of a model config: its own, otherwise its family's first."""
     directions = family_of(model).directions
     direction = model.direction or directions[0]
-    require_choice(f"{model.family} with config.model.direction", direction, directions)
+    require_choice(f"{model.family}: config.model.direction", direction, directions)
     return direction
 
 
 def model_shape(model, vocab_size: int):
     """The shape of `config.model`: its family's and size's values, and those that it sets."""
     family = family_of(model)
-    require_choice(f"{model.family} with config.model.size", model.size, family.sizes)
+    require_choice(f"{model.family}: config.model.size", model.size, family.sizes)
     values = {**family.values, **family.sizes[model.size]}
     fields = {field.name for field in dataclasses.fields(family.shape)}
     for key, value in model.items():
