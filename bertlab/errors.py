@@ -1,5 +1,8 @@
 """Errors caused by the user's input."""
 
+from collections.abc import Iterable
+from typing import Any
+
 
 class UserError(Exception):
     """One sentence for the person at the keyboard: the key, or the file and line, and what to do.
@@ -10,3 +13,10 @@ class UserError(Exception):
 
 class Diverged(UserError):
     """A loss is not finite."""
+
+
+def require_choice(key: str, value: Any, choices: Iterable) -> None:
+    """Refuses a value of a key that is not one of the choices."""
+    choices = list(choices)
+    if value not in choices:
+        raise UserError(f"{key}={value!r} is not one of {', '.join(map(str, choices))}")

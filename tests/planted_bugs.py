@@ -105,8 +105,8 @@ BUGS = (
     ),
     Bug(  # micro-batches weigh the same, whatever they predict
         "train/state.py",
-        "if whole is not None:",
-        "if whole is not None and False:",
+        "if batch_metrics is not None:",
+        "if batch_metrics is not None and False:",
         "train/test_state.py",
     ),
     Bug(  # dropout stays on in evaluation

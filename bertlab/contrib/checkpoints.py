@@ -60,8 +60,7 @@ def google(source: Path) -> Model:
 
 def from_variables(variables: Mapping[str, np.ndarray], source: Path) -> Model:
     """A model from Google's variables by name, and the files next to them."""
-    path = source / "bert_config.json"
-    settings = read_json(path) | {"layer_norm_eps": 1e-12}
+    settings = read_json(source / "bert_config.json") | {"layer_norm_eps": 1e-12}
     # modeling.py's gelu is the tanh approximation.
     if settings.get("hidden_act") == "gelu":
         settings["hidden_act"] = "gelu_new"
@@ -70,7 +69,7 @@ def from_variables(variables: Mapping[str, np.ndarray], source: Path) -> Model:
         for name, array in variables.items()
         if not NOT_WEIGHTS.fullmatch(name)
     )
-    return assemble(BERT, settings, tensors, load_tokenizer(source / "vocab.txt"), path)
+    return assemble(BERT, settings, tensors, load_tokenizer(source / "vocab.txt"), source)
 
 
 def transformers_name(name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
@@ -110,7 +109,7 @@ def openai(source: Path) -> Model:
     settings |= {"n_head": width // HEAD_WIDTH, "vocab_size": vocabulary, "afn": "gelu"}
     settings |= dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.1)
     tensors = {f"transformer.{name}": array for name, array in tensors.items()}
-    return assemble(GPT1, settings, tensors, openai_tokenizer(source), path)
+    return assemble(GPT1, settings, tensors, openai_tokenizer(source), source)
 
 
 def openai_tokenizer(source: Path) -> Tokenizer:

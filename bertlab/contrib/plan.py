@@ -46,9 +46,8 @@ from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
 from bertlab.files import write_json
 from bertlab.studies.equal import made_up_program, predictions
-from bertlab.train.build import build_phases
 from bertlab.train.optimizers import build_optimizer
-from bertlab.train.phases import Phase, phase_configs
+from bertlab.train.phases import Phase, build_phases, phase_configs
 from bertlab.train.sharding import batch_sharding, build_mesh
 from bertlab.train.state import abstract_state, build_step
 

@@ -41,8 +41,7 @@ from ml_collections import ConfigDict
 from bertlab.errors import UserError
 from bertlab.evals.code_length import Scorer
 from bertlab.evals.questions import Text, encode_all
-from bertlab.train.environment import describe_environment
-from bertlab.train.run_directory import RunDirectory
+from bertlab.train.run_directory import RunDirectory, describe_environment
 from bertlab.transfer.baselines import outcome
 from bertlab.transfer.cut import total_cut
 from bertlab.transfer.examples import Example

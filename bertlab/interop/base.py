@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from bertlab import objectives
 from bertlab.data.tokenizers import Tokenizer
-from bertlab.errors import UserError
+from bertlab.errors import UserError, require_choice
 from bertlab.train.checkpoint import save_params
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer.load import load
@@ -38,16 +38,10 @@ TOKENIZER = "tokenizer"
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A model to import; for an export, `bertlab.load` gives the same members.
+    """A model to import; for an export, `bertlab.load` gives the same members."""
 
-    Attributes:
-        config: a whole config; its `objectives` are those that trained the model, if any did.
-        params: {"body": ..., "heads_nsp": ...}, float32 NumPy arrays.
-        tokenizer: its map from text to ids.
-    """
-
-    config: ConfigDict
-    params: dict
+    config: ConfigDict  # whole; its `objectives` are those that trained the model, if any did
+    params: dict  # {"body": ..., "heads_nsp": ...}, float32 NumPy arrays
     tokenizer: Tokenizer
 
     @property
@@ -90,10 +84,18 @@ def export_weights(kind: str, run: str | Path, target: str | Path, step: int | N
 
 def find(kind: str, registry: Mapping[str, str]) -> Callable:
     """The function of a format."""
-    if kind not in registry and ":" not in kind:
-        choices = ", ".join(registry)
-        raise UserError(f"format {kind!r} is not one of {choices}, or your own as module:function")
+    if ":" not in kind:
+        require_choice("format", kind, [*registry, "your own module:function"])
     return pkgutil.resolve_name(registry.get(kind, kind))
+
+
+def only_file(source: Path, pattern: str) -> Path:
+    """The only file of a directory whose name matches."""
+    found = list(source.glob(pattern))
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise UserError(f"{source} must have one file {pattern}; it has {names}")
+    return found[0]
 
 
 def refuse_occupied(path: Path) -> None:

@@ -15,9 +15,9 @@ from ml_collections import ConfigDict
 from bertlab.config.defaults import base_config
 from bertlab.data.tokenizers.base import SPECIALS
 from bertlab.data.tokenizers.words import WordsTokenizer
-from bertlab.errors import UserError
+from bertlab.errors import require_choice
 from bertlab.files import read_json
-from bertlab.interop.base import Model
+from bertlab.interop.base import Model, only_file
 from bertlab.interop.tensors import Entry, mapped, read, same
 from bertlab.models.characters import WORD_LENGTH
 from bertlab.models.presets import body_shapes, model_shape
@@ -46,15 +46,6 @@ def load(source: Path) -> Model:
     return Model(config, read(table(shape), tensors, shapes, weights_path), tokenizer)
 
 
-def only_file(source: Path, pattern: str) -> Path:
-    """The only file of a directory whose name matches."""
-    found = list(source.glob(pattern))
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
-        raise UserError(f"{source} must have one file {pattern}; it has {names}")
-    return found[0]
-
-
 def read_hdf5(path: Path) -> dict[str, np.ndarray]:
     """All datasets by path."""
     import h5py
@@ -68,12 +59,12 @@ def read_hdf5(path: Path) -> dict[str, np.ndarray]:
 def read_options(options: Mapping[str, Any], path: Path) -> ConfigDict:
     """The config of options.json; what bertlab would compute differently is refused."""
     lstm, characters = options["lstm"], options["char_cnn"]
-    if lstm["cell_clip"] != lstm["proj_clip"]:
-        raise UserError(f"{path}: lstm.cell_clip and proj_clip differ; bertlab has one bound")
-    if characters["max_characters_per_token"] != WORD_LENGTH:
-        raise UserError(f"{path}: char_cnn.max_characters_per_token must be {WORD_LENGTH}")
-    if characters["activation"] not in ("relu", "tanh"):
-        raise UserError(f"{path}: char_cnn.activation must be relu or tanh")
+    for settings, key, computed in (
+        (lstm, "proj_clip", [lstm["cell_clip"]]),
+        (characters, "max_characters_per_token", [WORD_LENGTH]),
+        (characters, "activation", ["relu", "tanh"]),
+    ):
+        require_choice(f"{path}: {key}", settings[key], computed)
     config = base_config()
     config.data.characters, config.data.tokenizer.kind = True, "words"
     config.model.update(
@@ -114,7 +105,14 @@ def table(shape) -> list[Entry]:
         kernels = (f"{ours}/input_kernel", f"{ours}/recurrent_kernel")
         entries += [
             # One matrix for inputs and states; gates in the order input, candidate, forget, output.
-            Entry((f"{cell}/W_0",), kernels, split_kernels, join_kernels),
+            Entry(
+                (f"{cell}/W_0",),
+                kernels,
+                lambda arrays: np.split(split_gates(arrays[0]), 2),
+                lambda arrays: [
+                    np.concatenate([array.reshape(len(array), -1) for array in arrays])
+                ],
+            ),
             mapped(f"{cell}/B", f"{ours}/bias", split_gates, np.ravel),
             same(f"{cell}/W_P_0", f"{ours}/projection"),
         ]
@@ -124,13 +122,3 @@ def table(shape) -> list[Entry]:
 def split_gates(array):
     """[..., 4F] -> [..., 4, F]."""
     return array.reshape(*array.shape[:-1], 4, -1)
-
-
-def split_kernels(arrays):
-    """[2D, 4F] -> two [D, 4, F]."""
-    return np.split(split_gates(arrays[0]), 2)
-
-
-def join_kernels(arrays):
-    """The inverse."""
-    return [np.concatenate([array.reshape(len(array), -1) for array in arrays])]

@@ -23,15 +23,9 @@ ROLES = dict(pad="pad", unk="unk", cls="cls", sep="sep", mask="mask", bos="cls",
 def save_fast_tokenizer(
     tokenizer: Tokenizer, directory: Path, max_length: int, segments: bool
 ) -> None:
-    """Writes the two files.
+    """Writes the two files, for a model with `max_length` positions that reads token types or not.
 
     A pair of texts is prefix, first, suffix, second, suffix, with type 1 from the second on.
-
-    Args:
-        tokenizer: any kind of tokenizer.
-        directory: an existing one.
-        max_length: the model's number of positions.
-        segments: whether the model reads token types.
     """
     if tokenizer.kind == "words":
         print("not exported: tokenizer.json, which cannot express a vocabulary of words")

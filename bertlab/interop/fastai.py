@@ -18,29 +18,21 @@ from bertlab.data.tokenizers.base import find_specials
 from bertlab.data.tokenizers.fast import JsonTokenizer
 from bertlab.errors import UserError
 from bertlab.files import read_json, write_json
-from bertlab.interop.base import TOKENIZER, Model
+from bertlab.interop.base import TOKENIZER, Model, only_file
 from bertlab.interop.tensors import Entry, mapped, read, same, write
 from bertlab.models.awd_lstm import AwdLstmShape
 from bertlab.models.presets import body_shapes, model_shape
 from bertlab.train.recipes import add_objectives
 
 EMBEDDING = "0.encoder.weight"
-COPIES = ("0.encoder_dp.emb.weight", "1.decoder.weight")
-"""The embedding's name in what fastai 2 saves."""
-OLD_COPY = "0.encoder_with_dropout.embed.weight"
-"""Its name in what fastai 1 saves."""
-ROLES = dict(pad="xxpad", unk="xxunk", cls="xxbos", sep="xxeos")
-"""What fastai calls its special pieces."""
+COPIES = ("0.encoder_dp.emb.weight", "1.decoder.weight")  # the embedding in what fastai 2 saves
+OLD_COPY = "0.encoder_with_dropout.embed.weight"  # in what fastai 1 saves
+ROLES = dict(pad="xxpad", unk="xxunk", cls="xxbos", sep="xxeos")  # fastai's special pieces
 
 
 def load(source: Path) -> Model:
     """Reads a state dict and its words."""
-    path = source
-    if source.is_dir():
-        found = list(source.glob("*.pth"))
-        if len(found) != 1:
-            raise UserError(f"{source} must have one .pth file; it has {len(found)}")
-        path = found[0]
+    path = only_file(source, "*.pth") if source.is_dir() else source
     tensors = plain_names(read_torch(path), path)
     layers = len([name for name in tensors if name.endswith("weight_ih_l0")])
     if EMBEDDING not in tensors or not layers:
@@ -85,14 +77,16 @@ def save(model: Model, directory: Path) -> None:
 def table(layers: int) -> list[Entry]:
     """The parameters by their names in fastai 2."""
     entries = [same(EMBEDDING, "body/token_embedding"), same("1.decoder.bias", "body/output/bias")]
+    names = {
+        "module.weight_ih_l0": "input_kernel",
+        "weight_hh_l0_raw": "recurrent_kernel",
+        "module.bias_ih_l0": "input_bias",
+        "module.bias_hh_l0": "recurrent_bias",
+    }
     for layer in range(layers):
-        theirs, ours = f"0.rnns.{layer}", f"body/layer_{layer}"
-        entries += [
-            mapped(f"{theirs}.module.weight_ih_l0", f"{ours}/input_kernel", split, join),
-            mapped(f"{theirs}.weight_hh_l0_raw", f"{ours}/recurrent_kernel", split, join),
-            mapped(f"{theirs}.module.bias_ih_l0", f"{ours}/input_bias", split, join),
-            mapped(f"{theirs}.module.bias_hh_l0", f"{ours}/recurrent_bias", split, join),
-        ]
+        for theirs, ours in names.items():
+            pair = f"0.rnns.{layer}.{theirs}", f"body/layer_{layer}/{ours}"
+            entries.append(mapped(*pair, split, join))
     return entries
 
 
@@ -123,12 +117,10 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
 
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a pickled model, or not a torch file
-        raise UserError(f"{path} does not hold only tensors; save its state_dict()") from error
-    state = loaded.get("model", loaded) if isinstance(loaded, dict) else {}
-    if not state or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise UserError(f"{path} is not a state dict (tensors by name)")
-    return {name: value.float().numpy() for name, value in state.items()}
+        state = loaded.get("model", loaded)
+        return {name: value.float().numpy() for name, value in state.items()}
+    except Exception as error:  # a pickled model, other objects, or not a torch file
+        raise UserError(f"{path} does not hold tensors by name; save its state_dict()") from error
 
 
 def read_words(directory: Path) -> Tokenizer:

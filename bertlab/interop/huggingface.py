@@ -20,7 +20,7 @@ from bertlab.config.defaults import base_config
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.data.tokenizers.fast import JsonTokenizer
 from bertlab.data.tokenizers.wordpiece import WordPieceTokenizer
-from bertlab.errors import UserError
+from bertlab.errors import UserError, require_choice
 from bertlab.evals.scoring import scoring
 from bertlab.files import read_json, write_json
 from bertlab.interop.base import TOKENIZER, Model
@@ -50,11 +50,10 @@ def load(source: Path, kinds: Mapping[str, Kind] = KINDS) -> Model:
         raise UserError(f"{source} has no config.json; give a directory that transformers wrote")
     settings = read_json(path)
     model_type = settings.get("model_type")
-    if model_type not in kinds:
-        raise UserError(f"{path}: model_type={model_type!r} is not one of {', '.join(kinds)}")
+    require_choice(f"{path}: model_type", model_type, kinds)
     own = source / TOKENIZER
     tokenizer = load_tokenizer(own if own.is_dir() else source)
-    return assemble(kinds[model_type], settings, read_safetensors(source), tokenizer, path)
+    return assemble(kinds[model_type], settings, read_safetensors(source), tokenizer, source)
 
 
 def assemble(
@@ -62,23 +61,13 @@ def assemble(
     settings: Mapping[str, Any],
     tensors: Mapping[str, np.ndarray],
     tokenizer: Tokenizer,
-    path: Path,
+    source: Path,
 ) -> Model:
-    """A model from its tensors.
-
-    Args:
-        kind: the model's kind.
-        settings: config.json.
-        tensors: by their published names.
-        tokenizer: its pieces may be fewer than the embedding's rows.
-        path: that of config.json, for messages.
-    """
-    try:
-        values = kind.read(settings)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+    """A model from the content of config.json and tensors by their published names; the tokenizer's
+    pieces may be fewer than the embedding's rows. `source` is for messages."""
+    values = kind.read(settings)
     table = kind.table(values["heads"])
-    tensors = canonical(tensors, kind, table, values["tied"], path.parent)
+    tensors = canonical(tensors, kind, table, values["tied"], source)
     found = {entry.ours[0] for entry in table if entry.names((1,))[0][0] in tensors}
     architecture = (settings.get("architectures") or [""])[0]
     predicts = any(name.startswith("body/output/") for name in found)
@@ -104,8 +93,8 @@ def assemble(
             "kernel": jax.ShapeDtypeStruct((shape.width, 2), np.float32),
             "bias": jax.ShapeDtypeStruct((2,), np.float32),
         }
-    params = read(table, tensors, shapes, path.parent)
-    return Model(config, params, fit_vocabulary(tokenizer, shape.vocab_size, path.parent))
+    params = read(table, tensors, shapes, source)
+    return Model(config, params, fit_vocabulary(tokenizer, shape.vocab_size, source))
 
 
 def read_safetensors(source: Path) -> dict[str, np.ndarray]:
@@ -151,8 +140,7 @@ def canonical(
 
 def fit_vocabulary(tokenizer: Tokenizer, vocab_size: int, source: Path) -> Tokenizer:
     """Extends a tokenizer to one piece per row, with "<unused_ID>", which no text has: embeddings
-    often have more rows, to make a multiple of 64.
-    """
+    often have more rows, to make a multiple of 64."""
     pieces = tokenizer.pieces()
     unused = [f"<unused_{index}>" for index in range(len(pieces), vocab_size)]
     if len(pieces) > vocab_size or (unused and tokenizer.kind not in ("wordpiece", "json")):

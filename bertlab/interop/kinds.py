@@ -1,14 +1,14 @@
 """The kinds of transformers that bertlab reads and writes, by their model_type.
 
-A kind is data: the names of config.json's keys, and the values that `config.model` always has. The
-same data read a config, write one, and decide whether the kind computes what a model does.
+A kind is data, which reads a config.json, writes one, and decides whether it computes what a model
+does.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bertlab.errors import UserError
+from bertlab.errors import UserError, require_choice
 from bertlab.interop.layers import bert_table, dense, gpt_table, modernbert_table, own_table
 from bertlab.interop.tensors import Entry, flatten
 from bertlab.models.transformer import TransformerShape
@@ -26,42 +26,28 @@ ACTIVATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """One model_type of transformers.
+    """One model_type of transformers."""
 
-    Attributes:
-        family: bertlab's name.
-        table: (number of attention heads) -> the table of its parameters.
-        prefix: prefix of the body's tensors; the plain model's file lacks it.
-        tied: names of the embeddings and of the output matrix, which is the same.
-        keys: those of config.model, and their names in config.json.
-        fixed: what config.model has in every such model.
-        head: what it also has if the model predicts tokens.
-        dropouts: keys of config.json; the first is read, all are written.
-        defaults: default values of config.json's keys.
-        only: keys of config.json, and the one value that bertlab supports.
-        equal: keys of config.json, and the key whose value they must share.
-        architectures: names of its classes, by whether they have an output layer and the
-            next-sentence head.
-        activations: names in config.json, and config.model.activation.
-        buffers: pattern of tensors that are not weights.
-        read_more: config.json -> more keys of config.model.
-        write_more: shape -> more keys of config.json.
-    """
-
-    family: str
-    table: Callable[[int], list[Entry]]
-    prefix: str
-    tied: tuple[str, str]
-    keys: Mapping[str, str]
+    family: str  # bertlab's name
+    table: Callable[[int], list[Entry]]  # (attention heads) -> the table of its parameters
+    prefix: str  # of the body's tensors; the plain model's file lacks it
+    tied: tuple[str, str]  # names of the embeddings and of the output matrix, which is the same
+    keys: Mapping[str, str]  # of config.model, and their names in config.json
+    # Its classes, by whether they have an output layer and the next-sentence head.
     architectures: Mapping[tuple[bool, bool], str]
-    dropouts: tuple[str, ...]
+    dropouts: tuple[str, ...]  # keys of config.json; the first is read, all are written
+    # What config.model has in every such model, and also if the model predicts tokens.
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     head: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # Keys of config.json: their defaults; the one value that bertlab supports; the key whose value
+    # they must share.
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     only: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     equal: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # Names in config.json, and config.model.activation.
     activations: Mapping[str, str] = dataclasses.field(default_factory=lambda: ACTIVATIONS)
-    buffers: str = r"(?!)"
+    buffers: str = r"(?!)"  # pattern of tensors that are not weights
+    # config.json -> more keys of config.model; shape -> more keys of config.json.
     read_more: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda settings: {}
     write_more: Callable[[TransformerShape], dict[str, Any]] = lambda shape: {}
 
@@ -70,12 +56,10 @@ class Kind:
         settings = {**self.defaults, **{k: v for k, v in settings.items() if v is not None}}
         equal = {key: settings.get(other) for key, other in self.equal.items()}
         for key, value in {**self.only, **equal}.items():
-            if settings.get(key, value) != value:
-                raise UserError(f"{key}={settings[key]!r}, but bertlab computes {value!r}")
+            require_choice(f"config.json: {key}", settings.get(key, value), [value])
         values = {ours: settings[theirs] for ours, theirs in self.keys.items()}
-        if values["activation"] not in self.activations:
-            found, choices = values["activation"], ", ".join(self.activations)
-            raise UserError(f"{self.keys['activation']}={found!r} must be one of {choices}")
+        key = f"config.json: {self.keys['activation']}"
+        require_choice(key, values["activation"], self.activations)
         return {
             **self.fixed,
             **self.head,
@@ -163,13 +147,15 @@ def _read_modernbert(settings: Mapping[str, Any]) -> dict[str, Any]:
         "sliding_attention": {"rope_theta": settings["local_rope_theta"]},
     }
     if any(rope.get("rope_type", "default") != "default" for rope in ropes.values()):
-        raise UserError(f"rope_parameters={ropes}: bertlab computes the rope_type 'default'")
+        raise UserError(f"config.json: rope_parameters={ropes}; bertlab has rope_type 'default'")
     layers, every = settings["num_hidden_layers"], settings["global_attn_every_n_layers"]
     if types := settings.get("layer_types"):
         full = [layer for layer in range(layers) if types[layer] == "full_attention"]
         every = full[1] if len(full) > 1 else layers
         if full != list(range(0, layers, every)):
-            raise UserError(f"layer_types={types}: bertlab has full attention in each n-th layer")
+            raise UserError(
+                f"config.json: layer_types={types}; full attention is in each n-th layer"
+            )
     values = {"rotary_base": float(ropes["full_attention"]["rope_theta"])}
     if every == 1:
         return {**values, "local_window": 0}

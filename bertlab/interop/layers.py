@@ -1,7 +1,6 @@
 """Entries of the layers that transformers have in common, and their tables.
 
-Letters: D model width, H heads, K head width; a matrix is in x out here, and
-out x in in torch's Linear.
+Letters: D model width, H heads, K head width. A matrix is in x out; in torch's Linear, out x in.
 """
 
 from collections.abc import Sequence
@@ -28,11 +27,7 @@ def norm(theirs: str, ours: str) -> list[Entry]:
 
 def attention(qkv: Sequence[str], out: str, heads: int, linear: bool = True) -> list[Entry]:
     """Query, key and value, here [D, 3, H, K], and the dense layer `out` after them, here
-    [H, K, D].
-
-    `qkv` are the dense layers of query, key and value, or the one that has them side by side;
-    `linear` is as for `dense`.
-    """
+    [H, K, D]; `qkv` are three dense layers, or the one that has them side by side."""
 
     def turned(array):
         return array.T if linear else array

@@ -1,7 +1,5 @@
-"""Tables that map parameters to another library's tensors, read in both directions.
-
-An export thus writes exactly what an import has read.
-"""
+"""Tables that map parameters to another library's tensors, read in both directions: an export
+writes exactly what an import has read."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -18,19 +16,12 @@ Convert = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Parameters of bertlab, and the tensors elsewhere that hold the same numbers.
+    """Parameters of bertlab, and the tensors elsewhere that hold the same numbers."""
 
-    Attributes:
-        theirs: names of tensors; with "{i}" in them, each layer has its own.
-        ours: paths of parameters, whose first axis is then the layers.
-        to_ours: converts their arrays (of one layer) to ours.
-        to_theirs: the inverse.
-    """
-
-    theirs: tuple[str, ...]
-    ours: tuple[str, ...]
-    to_ours: Convert = list
-    to_theirs: Convert = list
+    theirs: tuple[str, ...]  # names of tensors; with "{i}" in them, each layer has its own
+    ours: tuple[str, ...]  # paths of parameters, whose first axis is then the layers
+    to_ours: Convert = list  # converts their arrays (of one layer) to ours
+    to_theirs: Convert = list  # the inverse
 
     @property
     def is_stacked(self) -> bool:
@@ -66,29 +57,19 @@ def flatten(tree) -> dict[str, Any]:
 def read(
     table: Sequence[Entry], tensors: Mapping[str, np.ndarray], shapes, source: str | Path
 ) -> dict:
-    """Converts another library's tensors to parameters.
-
-    Args:
-        table: entries for every parameter in `shapes`; others are ignored.
-        tensors: by name; of any float type.
-        shapes: tree of the expected parameters; its leaves have a `shape`.
-        source: the file, for messages.
-
-    Returns:
-        A tree like `shapes` of float32 arrays.
-    """
+    """Converts another library's tensors, of any float type, to a tree like `shapes` of float32;
+    `source` is for messages. Entries of parameters that `shapes` lacks are ignored."""
     flat = flatten(shapes)
     entries = [entry for entry in table if entry.ours[0] in flat]
     zeros = {path: np.broadcast_to(np.float32(0), leaf.shape) for path, leaf in flat.items()}
     expected = _convert(entries, zeros)
-    for name, array in expected.items():
-        if name not in tensors:
-            raise UserError(f"{source} lacks {name} {array.shape}")
-        if np.shape(tensors[name]) != array.shape:
-            found = np.shape(tensors[name])
-            raise UserError(f"{source}: {name} has the shape {found}; its config has {array.shape}")
-    if unknown := [name for name in tensors if name not in expected]:
-        raise UserError(f"{source} has {', '.join(unknown[:5])}, which this model does not have")
+    for name in {**expected, **tensors}:
+        theirs, ours = (
+            np.shape(by_name[name]) if name in by_name else "missing"
+            for by_name in (tensors, expected)
+        )
+        if theirs != ours:
+            raise UserError(f"{source}: {name} is {theirs}, and in a model of its config {ours}")
     params = {}
     for entry in entries:
         layers = [
@@ -101,11 +82,8 @@ def read(
 
 
 def write(table: Sequence[Entry], params) -> dict[str, np.ndarray]:
-    """Converts parameters (or gradients) to the other library's tensors; the inverse of `read`.
-
-    Returns:
-        Contiguous float32 arrays by name.
-    """
+    """Converts parameters (or gradients) to the other library's tensors, contiguous float32 arrays
+    by name; the inverse of `read`."""
     flat = flatten(params)
     entries = [entry for entry in table if entry.ours[0] in flat]
     if homeless := set(flat).difference(*(entry.ours for entry in entries)):

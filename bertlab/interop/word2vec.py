@@ -76,12 +76,12 @@ def read_lines(
     for number, line in enumerate(lines, 1 + header):
         word, *fields = line.rstrip(b"\r ").rsplit(b" ", width)
         try:
+            if len(fields) != width or (header and b" " in word):
+                raise ValueError(f"expected a word and {width} numbers")
             vectors.append(np.array(fields, np.float32))
             words.append(word.decode("utf-8"))
         except ValueError as error:
             raise UserError(f"{source}, line {number}: {error}") from None
-        if len(fields) != width or (header and b" " in word):
-            raise UserError(f"{source}, line {number}: expected a word and {width} numbers")
     return words, np.stack(vectors)
 
 
@@ -92,12 +92,12 @@ def read_binary(source: Path, body: bytes, count: int, width: int) -> tuple[list
         space = body.find(b" ", begin)
         end = space + 1 + 4 * width
         if space < 0 or end > len(body):
-            raise UserError(f"{source} was read as binary, but ends within word {number + 1}")
+            break
         words.append(body[begin:space].lstrip(b"\n").decode("utf-8"))
         vectors[number] = np.frombuffer(body, "<f4", width, space + 1)
         begin = end
-    if body[begin:].strip(b"\n"):
-        raise UserError(f"{source} was read as binary, but continues after {count} words")
+    if len(words) < count or body[begin:].strip(b"\n"):
+        raise UserError(f"{source} was read as binary, but does not end after {count} words")
     return words, vectors
 
 

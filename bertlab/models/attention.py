@@ -15,13 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 def attention_rule(shape, length: int, platform: str) -> tuple[str, str]:
-    """The implementation that `attention="auto"` stands for, and why.
-
-    Args:
-        shape: a TransformerShape.
-        length: L.
-        platform: "cpu", "gpu" or "tpu".
-    """
+    """The implementation that `attention="auto"` stands for on "cpu", "gpu" or "tpu", and why."""
     if platform != "gpu":
         return "xla", "cuDNN's kernel needs a GPU"
     if jnp.dtype(shape.dtype).itemsize != 2:

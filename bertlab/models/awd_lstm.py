@@ -14,7 +14,6 @@ from jaxtyping import Array, Float, Int
 
 from bertlab.models.base import Body, Carry, Encoded, Shape, View
 from bertlab.models.layers import (
-    Dense,
     Dropout,
     OutputLayer,
     gather,
@@ -30,35 +29,23 @@ from bertlab.models.recurrent import Borders, Cell, State, begin_with, borders, 
 
 @dataclasses.dataclass(frozen=True)
 class AwdLstmShape(Shape):
-    """Shape of an AWD-LSTM.
-
-    Attributes:
-        width: D, the width of the embeddings and of the last layer.
-        hidden: F in the other layers.
-        direction: "left-to-right" or "right-to-left".
-        embedding_dropout: share of the vocabulary's words that are dropped from a batch.
-        input_dropout: on the embedded text; this and the next two use one mask per row.
-        hidden_dropout: between layers.
-        dropout: on the last layer, before the output layer.
-        weight_dropout: on the recurrent kernels, one mask per batch.
-        remat: see `layers.rematerialised`. Layers differ in shape, so no loop runs through them.
-    """
+    """Shape of an AWD-LSTM. Its layers differ in shape, so no loop runs through them."""
 
     layers: int
-    width: int
-    hidden: int
+    width: int  # D, of the embeddings and of the last layer
+    hidden: int  # F in the other layers
     vocab_size: int
-    direction: str
+    direction: str  # "left-to-right" or "right-to-left"
     dtype: jnp.dtype
-    embedding_dropout: float = 0.1
-    input_dropout: float = 0.65
-    hidden_dropout: float = 0.3
-    dropout: float = 0.4
-    weight_dropout: float = 0.5
+    embedding_dropout: float = 0.1  # share of the vocabulary's words dropped from a batch
+    input_dropout: float = 0.65  # on the embedded text; this and the next two: one mask per row
+    hidden_dropout: float = 0.3  # between layers
+    dropout: float = 0.4  # on the last layer, before the output layer
+    weight_dropout: float = 0.5  # on the recurrent kernels, one mask per batch
     output_transform: bool = False
     tied: bool = True
     output_bias: bool = True
-    remat: str = "none"
+    remat: str = "none"  # see `layers.rematerialised`
 
     @property
     def side(self) -> str:
@@ -132,7 +119,7 @@ class AwdLstm(Body):
         self.input_dropout = Dropout(shape.input_dropout, time)
         self.hidden_dropout = Dropout(shape.hidden_dropout, time)
         self.output_dropout = Dropout(shape.dropout, time)
-        self.pooler = Dense(shape.width, ("embed", None), normal(0.02), dtype=shape.dtype)
+        self.pooler = shape.dense(shape.width, ("embed", None), normal(0.02))
         self.output = OutputLayer(shape, uniform(0.1))
 
     @nn.compact

@@ -20,6 +20,8 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from bertlab.models.layers import Dense, Norm
+
 SIDES = ("forward", "backward", "both")
 
 View = Mapping[str, Array]
@@ -39,18 +41,15 @@ Carry = Mapping[str, Any]
 
 @struct.dataclass
 class Encoded:
-    """Hidden states of every layer (embeddings first), by the side that they have seen, or None.
+    """Hidden states of every layer (embeddings first), by the side that they have seen, or None."""
 
-    Attributes:
-        forward: position t has seen tokens up to t, [B, L, D] per layer.
-        backward: position t has seen tokens from t on.
-        both: position t has seen its document, or what `order` shows it; for a biLSTM [B, L, 2D].
-        dropped: for LSTMs, by side: the last layer, after the dropout before the output layer.
-    """
-
+    # Position t has seen tokens up to t.
     forward: tuple[Float[Array, "B L D"], ...] | None = None
+    # Position t has seen tokens from t on.
     backward: tuple[Float[Array, "B L D"], ...] | None = None
+    # Position t has seen its document, or what `order` shows it; for a biLSTM [B, L, 2D].
     both: tuple[Float[Array, "B L D"], ...] | None = None
+    # For LSTMs, by side: the last layer, after the dropout before the output layer.
     dropped: Mapping[str, Float[Array, "B L D"]] | None = None
 
     def output(self, side: str) -> Float[Array, "B L D"]:
@@ -59,14 +58,12 @@ class Encoded:
 
     def widest(self) -> tuple[str, tuple[Float[Array, "B L D"], ...]]:
         """The side that has seen the most, and its states."""
-        side = next(
-            side for side in ("both", "forward", "backward") if getattr(self, side) is not None
-        )
-        return side, getattr(self, side)
+        sides = ("both", "forward", "backward")
+        return next((side, x) for side in sides if (x := getattr(self, side)) is not None)
 
 
 class Shape:
-    """Base of the frozen dataclasses that describe bodies.
+    """Base of the frozen dataclasses that describe bodies, whose fields are keys of `config.model`.
 
     All have `width`, `vocab_size`, `direction`, `dtype`, and for the output layer the values below
     and `output_transform` (dense layer, activation and norm before the product, as in BERT), `tied`
@@ -79,6 +76,14 @@ class Shape:
     activation = "gelu_tanh"
     times_base = 1.0
 
+    def dense(self, features: int, axes: tuple, initializer, name: str | None = None) -> Dense:
+        """A dense layer with the body's biases and dtype."""
+        return Dense(features, axes, initializer, self.use_bias, self.dtype, name=name)
+
+    def norm_layer(self, name: str | None = None) -> Norm:
+        """A norm of the body's kind."""
+        return Norm(self.epsilon, self.norm, self.use_bias, name=name)
+
 
 class Body(nn.Module):
     """Base of all bodies; `setup` makes `output`, `pooler` and `token_embedding` (or None)."""
@@ -86,13 +91,8 @@ class Body(nn.Module):
     def predict_tokens(
         self, hidden: Float[Array, "... D"], side: str, among: Int[Array, "..."] | None = None
     ) -> Float[Array, "... V"]:
-        """Logits in float32 from states of `Encoded.output`.
-
-        Args:
-            hidden: states.
-            side: the side that they have seen.
-            among: only these tokens' logits: [n], the same for all states, or [..., k], per state.
-        """
+        """Logits in float32 from states of `Encoded.output`, which have seen this side; only those
+        `among` these tokens: [n], the same for all states, or [..., k], per state."""
         return self.output(hidden, self.token_embedding, side, among)
 
     def pool(
@@ -117,11 +117,7 @@ def summary(
 ) -> Float[Array, "B ... D"]:
     """The state that has seen a whole text: its last for the side "forward", otherwise its first.
 
-    Args:
-        hidden: states of one layer.
-        side: the side that they have seen.
-        view: `documents`, from 1 up.
-        documents: None: a row is one text, [B, D]; n: one state per document 1 to n, [B, n, D].
+    `documents` is None if a row is one text, [B, D], or n for a state per document, [B, n, D].
     """
     if not documents and side != "forward":
         return hidden[:, 0]
@@ -139,9 +135,8 @@ def mean_state(
 ) -> Float[Array, "B ... D"]:
     """The mean of a text's states, arguments as for `summary`; zeros for an empty text."""
     inside = inside_documents(view, documents).astype(hidden.dtype)
-    means = (
-        jnp.einsum("bln,bld->bnd", inside, hidden) / jnp.maximum(inside.sum(axis=1), 1)[..., None]
-    )
+    sums, counts = jnp.einsum("bln,bld->bnd", inside, hidden), inside.sum(axis=1)
+    means = sums / jnp.maximum(counts, 1)[..., None]
     return means if documents else means[:, 0]
 
 

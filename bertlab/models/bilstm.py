@@ -15,7 +15,6 @@ from jaxtyping import Array, Float
 from bertlab.models.base import Body, Carry, Encoded, Shape, View, summary
 from bertlab.models.characters import PUBLISHED_FILTERS, Characters
 from bertlab.models.layers import (
-    Dense,
     Dropout,
     OutputLayer,
     gather,
@@ -31,40 +30,27 @@ from bertlab.models.recurrent import Borders, Cell, begin_with, borders, lstm, m
 
 @dataclasses.dataclass(frozen=True)
 class BilstmShape(Shape):
-    """Shape of an ELMo body.
-
-    Attributes:
-        hidden: F.
-        direction: "bidirectional" has both stacks, "left-to-right" and "right-to-left" one.
-        clip: bound of cell states and projections (bilm-tf: 3).
-        token_encoder: "ids", a table of token embeddings, or "characters", the view's `characters`.
-        skip_connections: from the second layer on, add a layer's dropped input to its output.
-        highway_layers: the character encoder's number of them; 2 in the original model.
-        filters: (width, number) of each of its convolutions.
-        character_width: E.
-        character_activation: after the convolutions, "relu" or "tanh"; highway layers use relu.
-        remat, scan_layers: see `layers.stacked`.
-    """
+    """Shape of an ELMo body."""
 
     layers: int
     width: int
-    hidden: int
+    hidden: int  # F
     vocab_size: int
-    direction: str
+    direction: str  # "bidirectional", both stacks; "left-to-right" or "right-to-left", one
     dtype: jnp.dtype
-    clip: float = 3.0
+    clip: float = 3.0  # bound of cell states and projections (bilm-tf: 3)
     epsilon: float = 1e-12
     output_transform: bool = False
     tied: bool = False
     output_bias: bool = True
     dropout: float = 0.1
-    token_encoder: str = "ids"
-    skip_connections: bool = True
-    highway_layers: int = 2
-    filters: tuple[tuple[int, int], ...] = PUBLISHED_FILTERS
-    character_width: int = 16
-    character_activation: str = "relu"
-    remat: str = "none"
+    token_encoder: str = "ids"  # a table of token embeddings; "characters": the view's
+    skip_connections: bool = True  # from layer 2 on, add a layer's dropped input to its output
+    highway_layers: int = 2  # the character encoder's
+    filters: tuple[tuple[int, int], ...] = PUBLISHED_FILTERS  # (width, number) of its convolutions
+    character_width: int = 16  # E
+    character_activation: str = "relu"  # or "tanh", after the convolutions; highway: relu
+    remat: str = "none"  # see `layers.stacked`
     scan_layers: bool | None = None
 
     @property
@@ -95,15 +81,10 @@ class ProjectedLstm(nn.Module):
     def __call__(
         self, x: Float[Array, "L B D"], layer: tuple, borders: Borders
     ) -> tuple[Array, tuple]:
-        """One layer.
+        """The outputs for the next layer; and these outputs with the states after the last one.
 
-        Args:
-            x: the inputs before dropout.
-            layer: whether to add the input to the output, and the states before the first position.
-            borders: the rows' borders.
-
-        Returns:
-            The outputs for the next layer; and these outputs with the states after the last one.
+        x is before dropout; `layer` is whether to add it to the output, and the states before the
+        first position.
         """
         shape = self.shape
         residual, begin = layer
@@ -144,7 +125,7 @@ class Bilstm(Body):
                 "token_embedding", param(init, "vocab", "embed"), size
             )
         self.dropout = Dropout(shape.dropout)
-        self.pooler = Dense(shape.width, ("embed", None), normal(0.02), dtype=shape.dtype)
+        self.pooler = shape.dense(shape.width, ("embed", None), normal(0.02))
         self.output = OutputLayer(shape, normal(shape.width**-0.5))
 
     def encode(self, view: View, carry: Carry | None = None) -> tuple[Encoded, Carry]:

@@ -39,10 +39,9 @@ class Convolution(nn.Module):
 
         @jax.checkpoint  # otherwise it would keep the model's largest array
         def maxima(x, kernel):
-            numbers = ("NWC", "WIO", "NWC")
-            return jax.lax.conv_general_dilated(
-                x, kernel, (1,), "VALID", dimension_numbers=numbers
-            ).max(1)
+            axes = ("NWC", "WIO", "NWC")
+            y = jax.lax.conv_general_dilated(x, kernel, (1,), "VALID", dimension_numbers=axes)
+            return y.max(1)
 
         # Bias and activation are monotone, so they may follow the maximum.
         highest = maxima(x, kernel.astype(shape.dtype))
@@ -71,13 +70,9 @@ class Highway(nn.Module):
 
 
 class Characters(nn.Module):
-    """Convolutions, maxima, highway layers, projection; no dropout.
+    """Convolutions, maxima, highway layers, projection; no dropout."""
 
-    Attributes:
-        shape: has the fields of `BilstmShape` for characters, `width` and `dtype`.
-    """
-
-    shape: Any
+    shape: Any  # has the fields of `BilstmShape` for characters, `width` and `dtype`
 
     @nn.compact
     def __call__(self, characters: Int[Array, "... C"]) -> Float[Array, "... D"]:

@@ -14,13 +14,8 @@ from bertlab.models.transformer import TransformerShape
 
 
 def flops_per_token(shape, length: int, sides: Iterable[str] = ("both",)) -> float:
-    """FLOPs of the body per position, in rows of `length`, without the output layer.
-
-    Args:
-        shape: the body's shape.
-        length: positions per row.
-        sides: those that losses read; a biLSTM computes only their directions.
-    """
+    """FLOPs of the body per position, in rows of `length`, without the output layer; a biLSTM
+    computes only the directions of the `sides` that losses read."""
     match shape:
         case TransformerShape():
             kernels = 4 * shape.width**2 + (3 if shape.gated else 2) * shape.width * shape.hidden

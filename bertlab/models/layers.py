@@ -84,15 +84,10 @@ def lookup(table: Float[Array, "V D"], ids: Int[Array, "..."]) -> Float[Array, "
 
 
 class Dense(nn.Module):
-    """x @ kernel + bias in `dtype`; the first axis of x is the batch's.
+    """x @ kernel + bias in `dtype`; the first axis of x is the batch's."""
 
-    Attributes:
-        features: F.
-        axes: names of the kernel's axes.
-    """
-
-    features: int
-    axes: tuple[str | None, str | None]
+    features: int  # F
+    axes: tuple[str | None, str | None]  # names of the kernel's axes
     initializer: nn.initializers.Initializer = truncated_normal(0.02)
     use_bias: bool = True
     dtype: jnp.dtype = jnp.float32
@@ -139,14 +134,10 @@ class Dropout(nn.Module):
     """Sets elements to zero with probability `rate` and divides the others by 1 - rate.
 
     It is active if and only if there is an rng "dropout". The rate is rounded to 16 bits.
-
-    Attributes:
-        rate: from 0 to 1.
-        broadcast_dims: axes along which the mask is the same.
     """
 
     rate: float
-    broadcast_dims: tuple[int, ...] = ()
+    broadcast_dims: tuple[int, ...] = ()  # axes along which the mask is the same
 
     @nn.compact
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -171,16 +162,11 @@ class OutputLayer(nn.Module):
     """Hidden states to logits over the vocabulary, divided by `embeddings.times_base` (μP).
 
     States whose width differs from the embeddings', a biLSTM's joined ones, are transformed to it.
-
-    Attributes:
-        shape: the shape of the body that has the states (`base.Shape`).
-        initializer: the kernels' initialiser.
-        embeddings: the shape of the body that has the embeddings; a small generator's differs.
     """
 
-    shape: Any
-    initializer: nn.initializers.Initializer
-    embeddings: Any = None
+    shape: Any  # of the body that has the states (`base.Shape`)
+    initializer: nn.initializers.Initializer  # of the kernels
+    embeddings: Any = None  # shape of the body that has the embeddings; a small generator's differs
 
     @nn.compact
     def __call__(
@@ -195,10 +181,9 @@ class OutputLayer(nn.Module):
         width = embeddings.width
         if shape.output_transform or hidden.shape[-1] != width:
             name = "transform" if hidden.shape[-1] == width else f"transform_{side}"
-            settings = (("embed", None), self.initializer, shape.use_bias, shape.dtype)
-            dense = Dense(width, *settings, name=name)
+            dense = shape.dense(width, ("embed", None), self.initializer, name)
             hidden = ACTIVATIONS[shape.activation](dense(hidden))
-            hidden = Norm(shape.epsilon, shape.norm, shape.use_bias, name=f"{name}_norm")(hidden)
+            hidden = shape.norm_layer(f"{name}_norm")(hidden)
         table = embedding
         if not shape.tied:
             kernel_init = param(self.initializer, "vocab", "embed")
@@ -235,13 +220,8 @@ float32_product.defvjp(_forward, _backward)
 
 
 def rematerialised(layer: type[nn.Module], remat: str, prevent_cse: bool = True) -> type[nn.Module]:
-    """A layer whose backward pass recomputes activations.
-
-    Args:
-        layer: its class.
-        remat: "none"; "dots": all but products without batch axes; "full": all but its input.
-        prevent_cse: False inside a loop, where the compiler cannot undo it.
-    """
+    """A layer whose backward pass recomputes activations: "dots" all but products without batch
+    axes, "full" all but its input. In a loop the compiler cannot undo it (`prevent_cse=False`)."""
     if remat == "none":
         return layer
     policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "dots" else None
@@ -257,11 +237,8 @@ def stacked(
 ) -> Callable[..., nn.Module]:
     """Layers one after another, with parameters stacked along a first axis "layers".
 
-    Args:
-        layer: called with (x, own values, shared values), returns (next x, output to keep).
-        layers: how many.
-        remat: see `rematerialised`.
-        scan_layers: run them in a loop, or unrolled; None: whichever suits the device.
+    A layer is called with (x, own values, shared values), and returns (next x, output to keep).
+    With `scan_layers` they run in a loop, else unrolled; None: whichever suits the device.
     """
     if scan_layers is None:
         scan_layers = platform() != "cpu" or layers > UNROLLED_ON_CPU

@@ -14,6 +14,7 @@ Embeddings, the output layer's matrix and convolutions have no updates.
 """
 
 import dataclasses
+import functools
 import math
 import re
 import zlib
@@ -35,24 +36,14 @@ STACKED = re.compile(r"body/(blocks|forward|backward)/")
 
 @dataclasses.dataclass(frozen=True)
 class Lora:
-    """Which kernels are updated, and how (`config.lora`).
+    """Which kernels are updated, and how (`config.lora`)."""
 
-    Attributes:
-        rank: r.
-        alpha: updates are multiplied by alpha / r.
-        targets: pattern of the paths of updated kernels (the paper's: "qkv_kernel/(query|value)$").
-    """
-
-    rank: int
-    alpha: float
-    targets: str
+    rank: int  # r
+    alpha: float  # updates are multiplied by alpha / r
+    targets: str  # pattern of the kernels' paths (the paper's: "qkv_kernel/(query|value)$")
 
     def add(self, params, key: Array) -> dict:
-        """The parameters with updates of zero: A is N(0, 1 / sqrt(inputs)), B zeros.
-
-        Raises:
-            UserError: no kernel is targeted, or the rank exceeds a kernel's inputs or outputs.
-        """
+        """The parameters with updates of zero: A is N(0, 1 / sqrt(inputs)), B zeros."""
         shapes = {name: leaf.shape for name, leaf in _flat(params).items()}
         updates = {}
         for name, (layers, inputs, outputs) in self._kernels(shapes).items():
@@ -84,7 +75,9 @@ class Lora:
             if not name.endswith("/a"):
                 continue
             kernel = name.removesuffix("/a")
-            update = self._product(updates[name], updates[f"{kernel}/b"], STACKED.match(kernel))
+            product = functools.partial(jnp.tensordot, axes=1, precision=jax.lax.Precision.HIGHEST)
+            product = jax.vmap(product) if STACKED.match(kernel) else product
+            update = self.alpha / self.rank * product(updates[name], updates[f"{kernel}/b"])
             parent, _, last = kernel.rpartition("/")
             if parent.endswith("/qkv_kernel"):
                 axis = (slice(None),) * (2 if STACKED.match(kernel) else 1)
@@ -92,14 +85,6 @@ class Lora:
                 kernel = parent
             plain[kernel] = plain[kernel] + update
         return traverse_util.unflatten_dict(plain, sep="/")
-
-    def _product(self, a: Array, b: Array, stacked) -> Array:
-        """alpha / r A B of a kernel, or of each layer's."""
-
-        def product(a, b):
-            return jnp.tensordot(a, b, 1, precision=jax.lax.Precision.HIGHEST)
-
-        return self.alpha / self.rank * (jax.vmap(product) if stacked else product)(a, b)
 
     def _kernels(self, axes: Mapping[str, tuple]) -> dict[str, tuple[tuple, tuple, tuple]]:
         """(layers, inputs, outputs) of each targeted kernel, from shapes or axis names by path."""
@@ -111,8 +96,10 @@ class Lora:
                 kernels |= {f"{name}/{letter}": (layers, own[:1], own[2:]) for letter in QKV}
             elif name.endswith("/out_kernel"):
                 kernels[name] = layers, own[:2], own[2:]
-            elif ONE_INPUT.search(name) or _is_dense(name, own):
-                kernels[name] = layers, own[:1], own[1:]
+            else:
+                is_dense = name.endswith("/kernel") and len(own) == 2
+                if ONE_INPUT.search(name) or (is_dense and name != "body/output/kernel"):
+                    kernels[name] = layers, own[:1], own[1:]
         targeted = {name: split for name, split in kernels.items() if re.search(self.targets, name)}
         if not targeted:
             names = ", ".join(kernels) or "none"
@@ -120,10 +107,6 @@ class Lora:
                 f"config.lora.targets={self.targets!r} matches no kernel; the kernels are: {names}"
             )
         return targeted
-
-
-def _is_dense(name: str, axes: tuple) -> bool:
-    return name.endswith("/kernel") and len(axes) == 2 and name != "body/output/kernel"
 
 
 def _flat(tree) -> dict:

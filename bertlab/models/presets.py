@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertlab.errors import UserError
+from bertlab.errors import UserError, require_choice
 from bertlab.models.awd_lstm import AwdLstm, AwdLstmShape
 from bertlab.models.base import Body
 from bertlab.models.bilstm import Bilstm, BilstmShape
@@ -94,20 +94,13 @@ MODERN = BERT | dict(
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A kind of body with published values.
-
-    Attributes:
-        body: the Linen class.
-        shape: the dataclass of its shape.
-        values: those of all sizes, where they differ from the shape's defaults.
-        sizes: by name, each size's values.
-        directions: the first is the default.
-    """
+    """A kind of body with published values."""
 
     body: type[Body]
     shape: type
-    values: Mapping[str, Any]
-    sizes: Mapping[str, Mapping[str, Any]]
+    values: Mapping[str, Any]  # of all sizes, where they differ from the shape's defaults
+    sizes: Mapping[str, Mapping[str, Any]]  # each size's values
+    # The first is the default.
     directions: tuple[str, ...] = ("bidirectional", "left-to-right", "right-to-left")
 
     @property
@@ -132,33 +125,22 @@ COMPUTATION = ("dtype", "remat", "scan_layers", "attention")
 
 def family_of(model) -> Family:
     """The family that `config.model` names."""
-    if model.family not in FAMILIES:
-        names = ", ".join(FAMILIES)
-        raise UserError(f"config.model.family={model.family!r} is not one of {names}")
+    require_choice("config.model.family", model.family, FAMILIES)
     return FAMILIES[model.family]
 
 
 def model_direction(model) -> str:
     """The direction of a model config: its own, otherwise its family's first."""
     directions = family_of(model).directions
-    if model.direction and model.direction not in directions:
-        names = " or ".join(directions)
-        raise UserError(
-            f"config.model.direction={model.direction!r}: {model.family} is {names}; choose that"
-        )
-    return model.direction or directions[0]
+    direction = model.direction or directions[0]
+    require_choice(f"{model.family}: config.model.direction", direction, directions)
+    return direction
 
 
 def model_shape(model, vocab_size: int):
-    """The shape of `config.model`: its family's and size's values, replaced by those that it sets.
-
-    Raises:
-        UserError: A key's value is not one that the family has, or conflicts with another key's.
-    """
+    """The shape of `config.model`: its family's and size's values, and those that it sets."""
     family = family_of(model)
-    if model.size not in family.sizes:
-        sizes = ", ".join(family.sizes)
-        raise UserError(f"config.model.size={model.size!r}: {model.family} has the sizes {sizes}")
+    require_choice(f"{model.family}: config.model.size", model.size, family.sizes)
     values = {**family.values, **family.sizes[model.size]}
     fields = {field.name for field in dataclasses.fields(family.shape)}
     for key, value in model.items():
@@ -175,24 +157,16 @@ def model_shape(model, vocab_size: int):
     if "filters" in values:
         values["filters"] = tuple(map(tuple, values["filters"]))
     shape = family.shape(**values)
-    _check(shape)
-    return shape
-
-
-def _check(shape) -> None:
-    """Refuses values that would not do what they say."""
+    # Values that would not do what they say.
     if isinstance(shape, TransformerShape):
+        require_choice("config.model.norm", shape.norm, ("layer_norm", "rms_norm"))
+        require_choice("config.model.norm_placement", shape.norm_placement, ("pre", "post"))
         if shape.width % shape.heads:
             values = f"config.model.width={shape.width} and config.model.heads={shape.heads}"
             raise UserError(f"{values}: the width must be a multiple of the heads")
-        for key, choices in (
-            ("norm", ("layer_norm", "rms_norm")),
-            ("norm_placement", ("pre", "post")),
-        ):
-            if (value := getattr(shape, key)) not in choices:
-                raise UserError(f"config.model.{key}={value!r} is not one of {', '.join(choices)}")
     elif isinstance(shape, BilstmShape) and shape.tied and shape.token_encoder == "characters":
         raise UserError("config.model.tied=True needs token embeddings; characters have none")
+    return shape
 
 
 def build_body(shape) -> Body:

@@ -20,29 +20,18 @@ State = Mapping[str, Array]
 
 
 class Borders(NamedTuple):
-    """What happens at each position, bool [L, B] or None for nowhere.
+    """What happens at each position; None: nowhere."""
 
-    Attributes:
-        reset: the state is zero before the step.
-        hold: the state does not change (padding of carried states).
-        cut: no gradient flows to the state before the step.
-    """
-
-    reset: Bool[Array, "L B"]
-    hold: Bool[Array, "L B"] | None = None
-    cut: Bool[Array, "L B"] | None = None
+    reset: Bool[Array, "L B"]  # the state is zero before the step
+    hold: Bool[Array, "L B"] | None = None  # it does not change (padding of carried states)
+    cut: Bool[Array, "L B"] | None = None  # no gradient flows to the state before the step
 
 
 def borders(view: View, reverse: bool, stateful: bool) -> Borders:
-    """The borders of a view's rows.
+    """The borders of a view's rows (`documents` and perhaps `cut`, [B, L]).
 
     Stateless: every stretch of one document, or of padding, starts from zero. Stateful: so does
     every document but a row's first, for which `begin_with` decides, and padding holds the state.
-
-    Args:
-        view: `documents` and perhaps `cut`, [B, L].
-        reverse: rows are read from their end.
-        stateful: states come from the previous row and go to the next.
     """
     documents = view["documents"].T
     cut = view["cut"].T if "cut" in view else None
@@ -86,17 +75,11 @@ def weight_gradient(
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """Settings in which LSTMs differ.
+    """Settings in which LSTMs differ."""
 
-    Attributes:
-        order: where the input, forget, candidate and output gate are along the gates' axis.
-        clip: bound of the cell states, and of the states after a projection; None for none.
-        reverse: read from the last position to the first.
-    """
-
-    order: tuple[int, int, int, int]
-    clip: float | None
-    reverse: bool
+    order: tuple[int, int, int, int]  # of input, forget, candidate, output in the gates' axis
+    clip: float | None  # bound of the cell states, and of the states after a projection
+    reverse: bool  # read from the last position to the first
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -116,16 +99,8 @@ def lstm(
     The derivative is written by hand: each weight's gradient is one product after the loop, where
     automatic differentiation would add it up by position, and only states and gates are kept.
 
-    Args:
-        cell: settings.
-        gates: the inputs' contribution x to the gates, biases included.
-        kernel: W, from states to gates.
-        projection: P; None for none (D = F).
-        begin: the state before the first position.
-        borders: where the state starts from zero, is held, is cut.
-
-    Returns:
-        The states h of all positions, and the state after the last one in reading order.
+    `gates` is x, biases included; `kernel` W; `projection` P (None: D = F). Returns h of all
+    positions, and the state after the last one in reading order.
     """
     return _lstm_forward(cell, gates, kernel, projection, begin, borders)[0]
 

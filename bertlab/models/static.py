@@ -15,21 +15,16 @@ from bertlab.models.layers import OutputLayer, lookup, param, shard_batch, unifo
 
 @dataclasses.dataclass(frozen=True)
 class StaticShape(Shape):
-    """Shape of a table of vectors, and of a second one for the output (syn1neg, GloVe's contexts).
-
-    Attributes:
-        direction: "bidirectional"; a lookup has no direction.
-        output_init: initial second table, "zeros" (word2vec) or "uniform" like the vectors (GloVe).
-    """
+    """Shape of a table of vectors, and of a second for the output (syn1neg, GloVe's contexts)."""
 
     width: int
     vocab_size: int
-    direction: str
+    direction: str  # "bidirectional"; a lookup has no direction
     dtype: jnp.dtype
     output_transform: bool = False
     tied: bool = False
     output_bias: bool = False
-    output_init: str = "zeros"
+    output_init: str = "zeros"  # of the second table (word2vec); "uniform": as the vectors (GloVe)
 
 
 class Static(Body):

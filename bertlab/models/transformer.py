@@ -25,9 +25,7 @@ from bertlab.models.attention import (
 from bertlab.models.base import Body, Carry, Encoded, Shape, View
 from bertlab.models.layers import (
     ACTIVATIONS,
-    Dense,
     Dropout,
-    Norm,
     OutputLayer,
     lookup,
     normal,
@@ -51,74 +49,47 @@ SIDE = {"bidirectional": "both", "left-to-right": "forward", "right-to-left": "b
 
 @dataclasses.dataclass(frozen=True)
 class TransformerShape(Shape):
-    """Shape of a transformer body, by default GPT-1's; `presets` has the published ones.
-
-    Attributes:
-        hidden: F.
-        max_positions: rows of the table of learned positions.
-        direction: "bidirectional", "left-to-right" or "right-to-left".
-        activation: in feed-forward layers and the output's transform, a key of ACTIVATIONS.
-        gated: multiply the feed-forward's activation by a second projection (Shazeer 2020).
-        norm: "layer_norm" or "rms_norm".
-        norm_placement: "post", after each residual sum (BERT, GPT-1), or "pre", before (GPT-2).
-        first_norm: pre: a norm before the first attention too (not in ModernBERT).
-        final_norm: a norm after the last block.
-        embedding_norm: a norm after the summed embeddings.
-        use_bias: biases of dense layers and norms.
-        position_encoding: "learned"; "sinusoidal" (Vaswani et al. 2017); "rotary" (Su et al. 2021);
-            "relative", each head's bias by distance, the same in all layers (Raffel et al. 2020);
-            "none"; or "module:Class" (`positions`).
-        position_buckets: for outside encodings.
-        position_offset: added to learned positions (RoBERTa: 2).
-        rotary_base, rotary_base_local: for layers that see everything, and for local ones.
-        local_window: positions that a local layer sees, both sides together; 0: no layer is local.
-        global_every: layers 0, n, 2n, ... are not local (ModernBERT: 3).
-        segments: rows of the segment embedding; 0: none; 1: the same for all tokens (RoBERTa).
-        truncated_init: initial values are normal, truncated at two deviations (BERT) or not (GPT).
-        init_stddev: its standard deviation.
-        base_width: the width that rates and `init_stddev` are meant for (`width`); 0: this one.
-        scaled_residual_init: kernels that write to the residual start 1 / sqrt(2 layers) as large.
-        output_transform, tied, output_bias: see `Shape`.
-        remat, scan_layers: see `layers.stacked`.
-        attention: "auto" (`attention_rule`), "xla", "cudnn" or "module:function".
-    """
+    """Shape of a transformer body, by default GPT-1's; `presets` has the published ones."""
 
     layers: int
     width: int
     heads: int
-    hidden: int
+    hidden: int  # F
     vocab_size: int
-    direction: str
+    direction: str  # "bidirectional", "left-to-right" or "right-to-left"
     dtype: jnp.dtype
-    max_positions: int = 512
-    activation: str = "gelu_tanh"
-    gated: bool = False
-    norm: str = "layer_norm"
-    norm_placement: str = "post"
-    first_norm: bool = True
-    final_norm: bool = False
-    embedding_norm: bool = False
+    max_positions: int = 512  # rows of the table of learned positions
+    activation: str = "gelu_tanh"  # in feed-forward layers and the output's transform
+    gated: bool = False  # multiplies that activation by a second projection (Shazeer 2020)
+    norm: str = "layer_norm"  # or "rms_norm"
+    norm_placement: str = "post"  # after each residual sum (BERT, GPT-1); "pre": before (GPT-2)
+    first_norm: bool = True  # pre: a norm before the first attention too (not in ModernBERT)
+    final_norm: bool = False  # a norm after the last block
+    embedding_norm: bool = False  # a norm after the summed embeddings
     epsilon: float = 1e-5
-    use_bias: bool = True
+    use_bias: bool = True  # of dense layers and norms
+    # "learned"; "sinusoidal" (Vaswani et al. 2017); "rotary" (Su et al. 2021); "relative", each
+    # head's bias by distance, the same in all layers (Raffel et al. 2020); "none"; or
+    # "module:Class" (`positions`).
     position_encoding: str = "learned"
-    position_buckets: int = 256
-    position_offset: int = 0
-    rotary_base: float = 10_000.0
-    rotary_base_local: float = 10_000.0
-    local_window: int = 0
-    global_every: int = 1
-    segments: int = 0
-    truncated_init: bool = False
+    position_buckets: int = 256  # for outside encodings
+    position_offset: int = 0  # added to learned positions (RoBERTa: 2)
+    rotary_base: float = 10_000.0  # for layers that see everything
+    rotary_base_local: float = 10_000.0  # for local ones
+    local_window: int = 0  # positions a local layer sees, both sides together; 0: none is local
+    global_every: int = 1  # layers 0, n, 2n, ... are not local (ModernBERT: 3)
+    segments: int = 0  # rows of the segment embedding; 1: the same for all tokens (RoBERTa)
+    truncated_init: bool = False  # normal, truncated at two deviations (BERT) or not (GPT)
     init_stddev: float = 0.02
-    base_width: int = 0
-    scaled_residual_init: bool = False
+    base_width: int = 0  # the width that rates and `init_stddev` are meant for; 0: this one
+    scaled_residual_init: bool = False  # 1 / sqrt(2 layers) for kernels that write to the residual
     output_transform: bool = False
     tied: bool = True
     output_bias: bool = False
     dropout: float = 0.1
-    remat: str = "none"
+    remat: str = "none"  # see `layers.stacked`
     scan_layers: bool | None = None
-    attention: str = "auto"
+    attention: str = "auto"  # `attention_rule`; "xla", "cudnn" or "module:function"
 
     @property
     def head_width(self) -> int:
@@ -141,14 +112,6 @@ class TransformerShape(Shape):
         scale = (2 * self.layers) ** -0.5 if self.scaled_residual_init else 1.0
         return dataclasses.replace(self, init_stddev=self.init_stddev * scale).initializer
 
-    def dense(self, features: int, axes: tuple, initializer, name: str | None = None) -> Dense:
-        """A dense layer with the body's biases and dtype."""
-        return Dense(features, axes, initializer, self.use_bias, self.dtype, name=name)
-
-    def norm_layer(self, name: str | None = None) -> Norm:
-        """A norm of the body's kind."""
-        return Norm(self.epsilon, self.norm, self.use_bias, name=name)
-
     @property
     def outside_positions(self):
         """The class of an outside position encoding (see `positions`), or None."""
@@ -170,13 +133,8 @@ class Attention(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "N D"], sight: Sight, positions) -> Float[Array, "N D"]:
-        """Projected means of the visible values.
-
-        Args:
-            x: the residual stream, or its norm.
-            sight: the visible positions.
-            positions: relative positions' bias [1, H, L, L], or an outside encoding's arrays.
-        """
+        """Projected means of the visible values; x is the residual stream, or its norm, and
+        `positions` relative positions' bias [1, H, L, L], or an outside encoding's arrays."""
         shape = self.shape
         batch, length = sight.mask.shape[0], sight.mask.shape[-1]
         size = (shape.width, 3, shape.heads, shape.head_width)
@@ -224,15 +182,10 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "N D"], layer: tuple, shared: tuple) -> tuple[Array, Array]:
-        """One layer.
+        """The new residual stream, twice: for the next layer, and to keep.
 
-        Args:
-            x: the residual stream.
-            layer: whether it is the first, and whether it is local.
-            shared: the sight of layers that see everything, that of local ones, and `positions`.
-
-        Returns:
-            The new residual stream, twice: for the next layer, and to keep.
+        `layer` is whether it is the first, and whether it is local; `shared` the sight of layers
+        that see everything, that of local ones, and `positions`.
         """
         shape = self.shape
         is_first, is_local = layer
@@ -285,9 +238,8 @@ class Transformer(Body):
         self.output = OutputLayer(shape, shape.initializer)
 
     def _table(self, name: str, axis: str | None, rows: int) -> Float[Array, "rows D"]:
-        return self.param(
-            name, param(self.shape.initializer, axis, "embed"), (rows, self.shape.width)
-        )
+        init = param(self.shape.initializer, axis, "embed")
+        return self.param(name, init, (rows, self.shape.width))
 
     def encode(self, view: View, carry: Carry | None = None) -> tuple[Encoded, Carry]:
         """Hidden states of every layer, for the direction's one side; nothing is carried."""

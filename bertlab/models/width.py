@@ -32,11 +32,8 @@ def doubled(shape: TransformerShape) -> TransformerShape:
 def width_factors(times: float, axes, shapes, doubled_shapes) -> Any:
     """A tree like the parameters of (factor of its initial values, factor of its rate).
 
-    Args:
-        times: m, `TransformerShape.times_base`.
-        axes: tree of PartitionSpecs, the logical axis names.
-        shapes: the parameters' shapes.
-        doubled_shapes: the shapes for the same model with its body `doubled`.
+    `times` is m; `axes` are PartitionSpecs of the logical axis names; the shapes are the
+    parameters', and those of the same model with its body `doubled`.
     """
 
     def factors(spec: PartitionSpec, shape, doubled_shape) -> tuple[float, float]:

@@ -15,8 +15,7 @@ from bertlab.models.presets import model_shape
 from bertlab.studies.runs import RunSpec, Stage, adaptation, finetuning, sharing, without_seeds
 from bertlab.studies.selection import Search, find_searches
 from bertlab.studies.study import Study
-from bertlab.train.build import started_from
-from bertlab.train.checks import check_config
+from bertlab.train.build import check_config, started_from
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer import finetune
 from bertlab.transfer.adapt import adaptation_config

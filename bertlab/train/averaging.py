@@ -13,25 +13,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 class AverageState(NamedTuple):
-    """Recent held-out losses, and the averaged parameters.
+    """Recent held-out losses, and the averaged parameters."""
 
-    Attributes:
-        recent: The last n losses, oldest first; +inf for missing ones.
-        least: The least of all losses before those; +inf without any.
-        averaging: Whether averaging has begun.
-        count: Updates since then.
-        updates: All updates.
-        rate_scale: The last update's rate_scale.
-        average: Like the parameters.
-    """
-
-    recent: Float[Array, "n"]
-    least: Float[Array, ""]
-    averaging: Bool[Array, ""]
-    count: Int[Array, ""]
-    updates: Int[Array, ""]
-    rate_scale: Float[Array, ""]
-    average: optax.Params
+    recent: Float[Array, "n"]  # the last n losses, oldest first; +inf for missing ones
+    least: Float[Array, ""]  # of all losses before those; +inf without any
+    averaging: Bool[Array, ""]  # whether averaging has begun
+    count: Int[Array, ""]  # updates since then
+    updates: Int[Array, ""]  # all updates
+    rate_scale: Float[Array, ""]  # the last update's
+    average: optax.Params  # like the parameters
 
 
 def average_parameters(
@@ -39,11 +29,9 @@ def average_parameters(
 ) -> optax.GradientTransformationExtraArgs:
     """Averages the parameters once `observe` has triggered it; the last part of an optimiser.
 
-    Args:
-        average_after: n, the number of latest losses that do not count as best.
-        average_again: Updates after which it restarts from the average: AWD-LSTM's fine-tuning,
-            which runs ASGD on the averaged model from its first step (ibid., section 5;
-            salesforce/awd-lstm-lm finetune.py). 0: never.
+    The latest `average_after` losses do not count as best. After `average_again` updates (0: never)
+    it restarts from the average: AWD-LSTM's fine-tuning, which runs ASGD on the averaged model from
+    its first step (ibid., section 5; salesforce/awd-lstm-lm finetune.py).
     """
 
     def init(params):
@@ -85,10 +73,8 @@ def average_parameters(
 
 
 def observe(opt_state, loss: float):
-    """The optimiser's state after an evaluation; only NT-ASGD's changes.
-
-    Averaging begins when the held-out loss is worse than the best of all but the last n.
-    """
+    """The optimiser's state after an evaluation: NT-ASGD begins to average if the held-out loss is
+    worse than the best of all but the last n; other states do not change."""
     *rules, state = opt_state
     if not isinstance(state, AverageState):
         return opt_state

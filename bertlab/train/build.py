@@ -1,4 +1,5 @@
-"""Composes a pretraining from its config: corpus, model, objectives, phases."""
+"""Composes a pretraining from its config: corpus, model, objectives, phases; refuses configs that
+would not train what they say."""
 
 import dataclasses
 import functools
@@ -10,19 +11,21 @@ from ml_collections import ConfigDict
 from bertlab import objectives
 from bertlab.config import base_config
 from bertlab.data.batches import Batches
-from bertlab.data.formats import row_length
+from bertlab.data.formats import FORMATS, label_field, row_length
+from bertlab.data.formats.pairs import NEGATIVES
 from bertlab.data.prepare import prepare
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
-from bertlab.errors import UserError
+from bertlab.errors import UserError, require_choice
 from bertlab.models.attention import attention_rule
+from bertlab.models.base import sides_of
 from bertlab.models.lora import Lora
-from bertlab.models.presets import build_body, model_shape
+from bertlab.models.presets import build_body, family_of, model_direction, model_shape
 from bertlab.objectives.program import Program
 from bertlab.train.checkpoint import load_params
-from bertlab.train.checks import check_config, check_devices
 from bertlab.train.loop import Experiment
-from bertlab.train.phases import Phase, phase_configs, steps_within, weights_of
+from bertlab.train.phases import build_phases, steps_within, weights_of
 from bertlab.train.run_directory import RunDirectory
+from bertlab.train.sharding import build_mesh
 from bertlab.train.state import parameter_name
 
 
@@ -37,25 +40,110 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     if getattr(shape, "attention", "") == "auto":
         rule = attention_rule(shape, row_length(config.data), jax.default_backend())
         print("attention: {} ({})".format(*rule), flush=True)
-    process = (jax.process_index(), jax.process_count())
-    evaluations = {
-        split: Batches(prepared, config.data, split, *process).evaluation(config.train.eval_batches)
-        for split in ("valid", "test")
-        if split == "valid" or split in prepared.statistics
-    }
 
-    def batches(data):
-        return Batches(prepared, data, "train", *process)
+    def batches(data, split="train"):
+        return Batches(prepared, data, split, jax.process_index(), jax.process_count())
 
     if config.train.tokens and config.train.steps:  # counting all processes' rows
         whole = build_phases(config, program, functools.partial(Batches, prepared))
         config.train.steps = steps_within(config.train.tokens, whole)
-    phases = build_phases(config, program, batches)
-    facts = {"fingerprint": prepared.fingerprint, "statistics": prepared.statistics}
     start = None
     if config.init_from:
         start = functools.partial(start_from, warm_start(config, prepared.tokenizer))
-    return Experiment(config, program, phases, prepared.tokenizer, evaluations, facts, start)
+    return Experiment(
+        config=config,
+        program=program,
+        phases=build_phases(config, program, batches),
+        tokenizer=prepared.tokenizer,
+        evaluations={
+            split: batches(config.data, split).evaluation(config.train.eval_batches)
+            for split in ("valid", "test")
+            if split == "valid" or split in prepared.statistics
+        },
+        facts={"fingerprint": prepared.fingerprint, "statistics": prepared.statistics},
+        start=start,
+    )
+
+
+def check_config(config: ConfigDict) -> None:
+    """All checks for a pretraining."""
+    check_rows(config)
+    for name, objective in objectives.build(config.objectives).items():
+        check_objective(config, name, objective)
+    weights = [weight for entry in config.objectives.values() for weight in weights_of(entry)]
+    trains = any(weights) or config.train.phases or not config.train.steps
+    if min(weights) < 0 or not trains:
+        raise UserError("config.objectives.NAME.weight must be 0 or more, and above 0 for one NAME")
+    if config.optimizer.average_after and not config.train.eval_every:
+        raise UserError(
+            "config.optimizer.average_after needs held-out losses: set config.train.eval_every"
+        )
+
+
+def check_rows(config: ConfigDict) -> None:
+    """Checks that the format and the model can have such rows."""
+    data = config.data
+    require_choice("config.data.format", data.format, FORMATS)
+    packs = data.pack_length and (data.pack_length < data.seq_len or data.buckets)
+    padded = FORMATS[data.format].has_padding or not (data.pack_length or data.buckets)
+    if packs or not padded or not all(2 < length <= data.seq_len for length in data.buckets):
+        raise UserError(
+            f"config.data.pack_length={data.pack_length} (seq_len={data.seq_len} or more) or"
+            f" config.data.buckets={tuple(data.buckets)} (lengths up to seq_len), not both, are for"
+            f" rows with padding; config.data.format is {data.format!r}"
+        )
+    shape = model_shape(config.model, vocab_size=1)
+    longest = data.seq_len if data.pack_length else row_length(data)  # positions restart
+    if getattr(shape, "position_encoding", "") == "learned" and longest > shape.max_positions:
+        raise UserError(
+            f"config.data.seq_len={data.seq_len} is more than config.model.max_positions="
+            f"{shape.max_positions}"
+        )
+
+
+def check_devices(config: ConfigDict) -> None:
+    """That this machine's devices make the mesh, and that it divides the batch."""
+    data, mesh = config.data, build_mesh(config.mesh).shape
+    parts = mesh["data"] * mesh["fsdp"] * config.train.micro_batches
+    if data.batch_size % parts or data.batch_size % jax.process_count():
+        raise UserError(
+            f"config.data.batch_size={data.batch_size} must be a multiple of {parts}, the product"
+            " of mesh.data, mesh.fsdp and train.micro_batches, and of the number of processes"
+        )
+
+
+def check_objective(config: ConfigDict, name: str, objective: objectives.Objective) -> None:
+    """Checks that an objective gets the states, the fields and the stream that it reads."""
+    model, data, follows = config.model, config.data, objective.shares == "any"
+    sides = sides_of(model.family, model_direction(model))
+    if objective.reads not in sides and not follows:
+        raise UserError(
+            f"objective {name} reads {objective.reads} states, and config.model.direction="
+            f"{model_direction(model)!r} gives {' and '.join(sides)}"
+        )
+    makes = {*FORMATS[data.format].makes} - {*NEGATIVES.values()} | {label_field(data)}
+    reads_pairs = data.format == "cooccurrence"
+    if not makes >= {*objective.needs} or reads_pairs != ("counts" in objective.needs):
+        raise UserError(
+            f"objective {name} needs {', '.join(objective.needs) or 'text'}, which these rows lack"
+            f" (config.data.format={data.format!r} and its negatives)"
+        )
+    changes_tokens = type(objective).view is not objectives.Objective.view
+    if model.token_encoder == "characters" and changes_tokens:
+        raise UserError(
+            f"objective {name} changes tokens, and the model would still see their characters;"
+            " set config.model.token_encoder='ids'"
+        )
+    one_way = follows or (objective.reads != "both" and not changes_tokens)
+    streams = data.format == "stream" and family_of(model).recurrent and one_way
+    if objective.reads == "backward":
+        streams = streams and data.stream.backward
+    if model.stateful and not streams:
+        raise UserError(
+            f"config.model.stateful=True carries a recurrent model's states along"
+            " config.data.format='stream' (and stream.backward=True), one direction at a time, and"
+            f" objective {name} on {model.family} with {data.format!r} does not; set it to False"
+        )
 
 
 def build_program(config: ConfigDict, vocabulary: objectives.Vocabulary) -> Program:
@@ -71,10 +159,8 @@ def build_program(config: ConfigDict, vocabulary: objectives.Vocabulary) -> Prog
 
 
 def started_from(config: ConfigDict) -> ConfigDict:
-    """A copy of the config with the size, shape and tokenizer of the run in `config.init_from`.
-
-    What the config sets is kept if the parameters mean the same with it.
-    """
+    """A copy with the size, shape and tokenizer of the run in `config.init_from`; what the config
+    sets itself is kept if the parameters mean the same with it."""
     config = config.copy_and_resolve_references()
     if not config.init_from:
         return config
@@ -91,8 +177,7 @@ def started_from(config: ConfigDict) -> ConfigDict:
 
 
 def require_same_model(model: ConfigDict, theirs: ConfigDict, run: RunDirectory) -> None:
-    """Refuses values of a model for which the parameters of a run of `theirs` would mean something
-    else."""
+    """Refuses values for which the parameters of a run of `theirs` would mean something else."""
     shapes = [dataclasses.asdict(model_shape(each, vocab_size=1)) for each in (model, theirs)]
     for key in sorted(shapes[0].keys() | shapes[1].keys()):
         ours, its = (shape.get(key) for shape in shapes)
@@ -142,45 +227,10 @@ def start_from(trained, fresh):
 
 def vocabulary_of(tokenizer: Tokenizer, counts=None) -> objectives.Vocabulary:
     """What objectives know about a tokenizer and, with `counts` [V] of its ids, its corpus."""
+    roles = ("pad_id", "unk_id", "cls_id", "sep_id", "mask_id")
     return objectives.Vocabulary(
         size=tokenizer.vocab_size,
-        pad_id=tokenizer.pad_id,
-        unk_id=tokenizer.unk_id,
-        cls_id=tokenizer.cls_id,
-        sep_id=tokenizer.sep_id,
-        mask_id=tokenizer.mask_id,
+        **{role: getattr(tokenizer, role) for role in roles},
         counts=None if counts is None else tuple(counts.tolist()),
         continues=tokenizer.continues(),
     )
-
-
-def build_phases(config: ConfigDict, program: Program, batches) -> tuple[Phase, ...]:
-    """The phases of `config.train.phases`, or a single one, with `batches` of their `config.data`.
-
-    A phase continues where the previous one ended if its rows are the same, else from the start.
-    """
-    phases, begin, first, source = [], 0, 0, None
-    for end, phase_config in phase_configs(config):
-        made = batches(phase_config.data)
-        if source is None or made.hash != source.hash:
-            source, first = made, begin
-        weights = {name: weights_of(entry) for name, entry in phase_config.objectives.items()}
-        # An objective without weight costs nothing, unless another one reads its view.
-        views = {program.objectives[name].shares for name, weight in weights.items() if any(weight)}
-        trained = [name for name, weight in weights.items() if any(weight) or name in views]
-        phases.append(
-            Phase(
-                begin=begin,
-                end=end,
-                rows=phase_config.data.batch_size,
-                program=dataclasses.replace(
-                    program, objectives={name: program.objectives[name] for name in trained}
-                ),
-                weights={name: weights[name] for name in trained},
-                # From the batch of step `first` on.
-                batches=lambda step, source=source, first=first: source(step - first),
-                data_hash=source.hash,
-            )
-        )
-        begin = end
-    return tuple(phases)

@@ -17,15 +17,12 @@ from bertlab.train.state import TrainState
 def open_checkpoints(
     directory: Path, keep: int, steps: Collection[int] = ()
 ) -> ocp.CheckpointManager:
-    """The checkpoints of one run, written in the background.
-
-    Args:
-        directory: RUN/checkpoints.
-        keep: How many of the latest to keep; 0: all.
-        steps: Steps whose checkpoints are kept.
-    """
-    latest, chosen = preservation_policy.LatestN(keep or None), list(steps)
-    policies = [latest, preservation_policy.CustomSteps(chosen)]
+    """The checkpoints of one run, written in the background: the last `keep` (0: all) and those of
+    `steps` stay."""
+    policies = [
+        preservation_policy.LatestN(keep or None),
+        preservation_policy.CustomSteps(list(steps)),
+    ]
     options = ocp.CheckpointManagerOptions(
         preservation_policy=preservation_policy.AnyPreservationPolicy(policies),
         cleanup_tmp_directories=True,
@@ -62,14 +59,8 @@ def save_params(run: RunDirectory, params) -> None:
 
 
 def load_params(run: RunDirectory, step: int | None = None):
-    """The parameters of a run as a tree of NumPy arrays, whatever devices it was trained on.
-
-    They are the averaged ones once the optimiser has begun to average (NT-ASGD).
-
-    Args:
-        run: A run or an import.
-        step: The checkpoint's step; None: the last one.
-    """
+    """The parameters of a run or an import at a step (None: the last) as a tree of NumPy arrays,
+    whatever devices it was trained on; NT-ASGD's averages once it has begun to average."""
     steps = run.steps()
     if not steps or step not in (None, *steps):
         raise UserError(f"config.init_step={step} is not one of the checkpoints of {run}: {steps}")
@@ -77,14 +68,12 @@ def load_params(run: RunDirectory, step: int | None = None):
     handler = ocp.PyTreeCheckpointHandler()
     saved = handler.metadata(path).tree
     target = {"params": saved["params"]}
-    parts = list(saved.get("opt_state", []))
-    averages = [i for i, part in enumerate(parts) if part and "average" in part]
-    if averages:
-        target["opt_state"] = [part if i in averages else None for i, part in enumerate(parts)]
+    *others, last = saved.get("opt_state") or [None]
+    if last and "average" in last:
+        target["opt_state"] = [*[None] * len(others), last]
     as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), target)
     args = ocp.args.PyTreeRestore(target, restore_args=as_numpy, partial_restore=True)
     restored = handler.restore(path, args=args)
-    for average in (restored["opt_state"][i] for i in averages):
-        if average["count"] > 0:
-            return average["average"]
+    if "opt_state" in target and restored["opt_state"][-1]["count"] > 0:
+        return restored["opt_state"][-1]["average"]
     return restored["params"]

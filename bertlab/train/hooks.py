@@ -4,19 +4,20 @@ A hook is called with (step, state, sums) and returns the state to continue with
 are {name: (weighted sum, weight)} of one step, still on the device.
 """
 
+import atexit
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
-from bertlab.errors import Diverged, UserError
+from bertlab.errors import Diverged, UserError, require_choice
 from bertlab.objectives.flops import supervised
 from bertlab.train.averaging import observe
-from bertlab.train.dashboards import open_writers
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.state import TrainState
 
@@ -24,16 +25,14 @@ Hook = Callable[[int, TrainState, Mapping], TrainState | None]
 
 
 def is_due(step: int, every: int, last: int) -> bool:
-    """Whether an action that happens every n steps (0: only at the end) is due after `step` of
-    `last` steps."""
+    """Whether an action of every n steps (0: only at the end) is due after `step` of `last`."""
     return step == last or (every > 0 and step % every == 0)
 
 
 def kept_steps(keep: str, steps: int) -> list[int]:
-    """The steps whose checkpoints are kept: "log" (10, 20, 50, 100, ... and the last), "100,1000"
-    or both."""
+    """The steps that "log" (10, 20, 50, 100, ... and the last), "100,1000" or both stand for."""
     kept = set()
-    for part in filter(None, (part.strip() for part in keep.split(","))):
+    for part in filter(None, keep.replace(" ", "").split(",")):
         if part == "log":
             grid = (digit * 10**power for power in range(1, len(str(steps))) for digit in (1, 2, 5))
             kept |= {step for step in grid if step < steps} | {steps}
@@ -46,29 +45,15 @@ def kept_steps(keep: str, steps: int) -> list[int]:
     return sorted(kept)
 
 
-def add_sums(total: dict[str, tuple[float, float]], sums: Mapping[str, tuple]) -> None:
-    """Adds {name: (weighted sum, weight)} of a step or batch to a total, in float64."""
-    for name, pair in sums.items():
-        before = total.get(name, (0.0, 0.0))
-        total[name] = (before[0] + float(pair[0]), before[1] + float(pair[1]))
-
-
 @dataclasses.dataclass
 class Totals:
-    """What a run has cost so far; saved with every checkpoint.
+    """What a run has cost so far; saved with every checkpoint."""
 
-    Attributes:
-        tokens: Number of tokens, without padding.
-        supervised: Positions with a loss.
-        flops: The model's FLOPs, forward and backward.
-        seconds: Training time, without compilation, evaluation and saving.
-        sums: Sums of the metrics since the last log line.
-    """
-
-    tokens: int = 0
-    supervised: int = 0
-    flops: float = 0.0
-    seconds: float = 0.0
+    tokens: int = 0  # without padding
+    supervised: int = 0  # positions with a loss
+    flops: float = 0.0  # the model's, forward and backward
+    seconds: float = 0.0  # of training, without compilation, evaluation and saving
+    # Of the metrics since the last log line.
     sums: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
 
     def costs(self) -> dict[str, float]:
@@ -79,20 +64,15 @@ class Totals:
 class Log:
     """Adds up the steps' sums, and writes their means to metrics.jsonl and the terminal.
 
-    Args:
-        experiment: The run's experiment.
-        run: Its directory.
-        totals: A resumed run's totals, or fresh ones.
-        rate: Updates done -> the learning rate of the next one.
-        resumed: The step from which the run resumes, after which lines are written again; None: it
-            is new.
+    `rate` is by updates done. A run that resumes from a step (None: new) writes later lines again.
     """
 
     def __init__(self, experiment, run: RunDirectory, totals: Totals, rate, resumed: int | None):
         config = experiment.config
         self.totals, self._train, self._run, self._rate = totals, config.train, run, rate
-        run.cut_metrics(-1 if resumed is None else resumed, config.train.steps)
         self._writers = open_writers(config.writers, run, config.to_dict(), resumed or 0)
+        if jax.process_index() == 0:
+            run.cut_metrics(-1 if resumed is None else resumed, config.train.steps)
         self._waiting: list[tuple[int, Mapping]] = []
         self._phase, self._since = None, None
         self._line = (totals.tokens, totals.seconds)  # as of the last line
@@ -135,13 +115,14 @@ class Log:
                 raise Diverged(
                     f"{bad[0]} is not finite at step {step}; lower config.optimizer.learning_rate"
                 )
-            phase = self._phase
-            length = int(sums["tokens"][1]) // phase.rows
-            supervised, flops = phase.costs(sums, length)
+            length = int(sums["tokens"][1]) // self._phase.rows
+            supervised_positions, flops = self._phase.costs(sums, length)
             totals.tokens += int(sums["tokens"][0])
-            totals.supervised += int(supervised)
+            totals.supervised += int(supervised_positions)
             totals.flops += flops
-            add_sums(totals.sums, sums)
+            for name, pair in sums.items():
+                before = totals.sums.get(name, (0.0, 0.0))
+                totals.sums[name] = (before[0] + float(pair[0]), before[1] + float(pair[1]))
         self._waiting.clear()
         if self._since is not None:
             now = time.perf_counter()
@@ -169,6 +150,51 @@ class Log:
         print("  ".join([f"step {number}", f"{split:5}", *shown]), flush=True)
 
 
+def open_writers(
+    names: str, run: RunDirectory, config: Mapping, resumed: int
+) -> list[Callable[[Mapping[str, Any]], None]]:
+    """TensorBoard and Weights & Biases, as `config.writers` names them, as functions of a log line;
+    none but on process 0. Each is set up as its own documentation says (WANDB_MODE=offline)."""
+    asked = {*names.split(",")} - {""}
+    for name in asked:
+        require_choice("config.writers", name, ("jsonl", "tensorboard", "wandb"))
+    if jax.process_index() > 0:
+        return []
+
+    def numbers(line):
+        values = {name: value for name, value in line.items() if isinstance(value, int | float)}
+        return {f"{line['split']}/{name}": x for name, x in values.items() if name != "step"}
+
+    writers = []
+    if "tensorboard" in asked:
+        from tensorboardX import SummaryWriter
+
+        events = SummaryWriter(  # hides steps that a resumed run writes again
+            str(run.path / "tensorboard"), purge_step=resumed + 1, filename_suffix=f".{resumed}"
+        )
+        atexit.register(events.close)
+
+        def write_events(line):
+            for name, value in numbers(line).items():
+                events.add_scalar(name, value, line["step"])
+
+        writers.append(write_events)
+    if "wandb" in asked:
+        import wandb
+
+        client = wandb.init(
+            dir=run.path,
+            name=run.path.name,
+            id=run.read("wandb"),  # a resumed run continues it
+            resume="allow",
+            reinit=True,  # a study's worker trains several runs, one after the other
+            config=config,
+        )
+        run.write("wandb", client.id)
+        writers.append(lambda line: client.log(numbers(line), step=line["step"]))
+    return writers
+
+
 def evaluation_hook(
     evaluate: Callable[[int, TrainState], dict[str, float]], log: Log, experiment
 ) -> Hook:
@@ -189,7 +215,7 @@ def evaluation_hook(
 
 
 def checkpoint_hook(
-    save: Callable[[TrainState], None], log: Log, every: int, steps: int, kept=()
+    save: Callable[[TrainState], None], log: Log, every: int, steps: int, kept: Collection[int]
 ) -> Hook:
     """Saves every n steps, and at those of `kept`."""
 
@@ -201,16 +227,15 @@ def checkpoint_hook(
     return hook
 
 
-def profile_hooks(directory: Path, first: int, count: int, steps: int) -> list[Hook]:
-    """Traces `count` of the `steps` after `first` for TensorBoard's profile plugin and Perfetto."""
-    last = min(first + count, steps)
+def profile_hook(directory: Path, first: int, last: int) -> Hook:
+    """Traces the steps after `first` up to `last`, if any, for TensorBoard and Perfetto."""
 
     def hook(step: int, state: TrainState, sums: Mapping) -> None:
-        if step in (first, last):
+        if first < last and step in (first, last):
             jax.block_until_ready(sums)
-        if step == first:
-            jax.profiler.start_trace(directory, create_perfetto_trace=True)
-        if step == last:
-            jax.profiler.stop_trace()
+            if step == first:
+                jax.profiler.start_trace(directory, create_perfetto_trace=True)
+            else:
+                jax.profiler.stop_trace()
 
-    return [hook] if count and first < last else []
+    return hook

@@ -40,19 +40,14 @@ FROZEN = np.int32(-1)
 
 @dataclasses.dataclass(frozen=True)
 class LayerPlan:
-    """`config.optimizer` applied to one tree of parameters.
+    """`config.optimizer` applied to one tree of parameters."""
 
-    Attributes:
-        groups: Like the parameters, int32: scalars, or [n, 1, ...] for n stacked layers.
-        factors: Factor of each group's rate in each stage, 0 if not trained there; the last column
-            is the frozen parameters'. The last stage lasts to the end.
-        stage_steps: Updates in each of the others.
-        rate: (updates done) -> the next update's rate, before factors.
-    """
-
-    groups: Any
+    groups: Any  # like the parameters, int32: scalars, or [n, 1, ...] for n stacked layers
+    # Of each group's rate in each stage, 0 if not trained there; the last column is the frozen
+    # parameters'. The last stage lasts to the end.
     factors: Float[np.ndarray, "stages groups+1"]
-    stage_steps: int
+    stage_steps: int  # updates in each of the others
+    # (updates done) -> the next update's rate, before factors.
     rate: Callable[[Int[Array, ""] | int], Float[Array, ""]]
 
     def rate_factors(self, step: Int[Array, ""]):
@@ -77,13 +72,6 @@ def layer_plan(optimizer, steps: int, params) -> LayerPlan:
         groups, names = layer_groups(params)
     else:  # works for any model
         groups, names = jax.tree.map(lambda _: np.int32(0), params), ("all",)
-    stages = thaw_stages(optimizer, names)
-    early = (len(stages) - 1) * optimizer.thaw_steps  # updates before everything is trained
-    if len(stages) > 1 and not 0 < early < (steps or np.inf):
-        raise UserError(
-            f"config.optimizer.thaw_steps={optimizer.thaw_steps}: {len(stages) - 1} stages of"
-            f" this length must take more than 0 and fewer updates than the run's {steps} steps"
-        )
     if optimizer.frozen:
 
         def frozen_or(path, group):
@@ -92,7 +80,9 @@ def layer_plan(optimizer, steps: int, params) -> LayerPlan:
         groups = jax.tree.map_with_path(frozen_or, groups)
         if not any(group is FROZEN for group in jax.tree.leaves(groups)):
             raise UserError(f"config.optimizer.frozen={optimizer.frozen!r} matches no parameter")
+    stages = thaw_stages(optimizer, steps, names)
     rate = learning_rate(optimizer, steps)
+    early = (len(stages) - 1) * optimizer.thaw_steps  # updates before everything is trained
     if optimizer.thaw_restarts and early:
         in_stage = learning_rate(optimizer, optimizer.thaw_steps)
         at_last = learning_rate(optimizer, steps and steps - early)
@@ -147,7 +137,7 @@ def group_factors(optimizer, names: tuple[str, ...]) -> Float[np.ndarray, "group
     return factors
 
 
-def thaw_stages(optimizer, names: tuple[str, ...]) -> Bool[np.ndarray, "stages groups"]:
+def thaw_stages(optimizer, steps: int, names: tuple[str, ...]) -> Bool[np.ndarray, "stages groups"]:
     """Which groups each stage trains."""
     has_head, single = names[-1] == "head", np.eye(len(names), dtype=bool)
     upwards = np.triu(np.ones_like(single))  # row i: group i and all above it
@@ -160,9 +150,12 @@ def thaw_stages(optimizer, names: tuple[str, ...]) -> Bool[np.ndarray, "stages g
         "gradual": upwards[:0:-1],
         "chain": np.roll(single, 1, axis=0) if has_head else single,
     }.get(optimizer.thaw)
-    if early is None or optimizer.thaw_stages > len(early):
-        raise UserError(
-            f"config.optimizer.thaw={optimizer.thaw} with thaw_stages={optimizer.thaw_stages}: this"
-            f" model has only {', '.join(names)}; choose another, or fewer stages"
-        )
-    return np.concatenate([early[: optimizer.thaw_stages or None], upwards[:1]])
+    if early is not None and optimizer.thaw_stages <= len(early):
+        early = early[: optimizer.thaw_stages or None]
+        if not len(early) or 0 < len(early) * optimizer.thaw_steps < (steps or np.inf):
+            return np.concatenate([early, upwards[:1]])
+    raise UserError(
+        f"config.optimizer.thaw={optimizer.thaw} with thaw_stages={optimizer.thaw_stages} of"
+        f" thaw_steps={optimizer.thaw_steps}: the model's groups are {', '.join(names)}, and all"
+        f" stages but the last must take more than 0 and fewer updates than the run's {steps}"
+    )

@@ -17,48 +17,31 @@ from bertlab.data.tokenizers import Tokenizer
 from bertlab.objectives.program import Program
 from bertlab.train import checkpoint, hooks
 from bertlab.train.averaging import evaluation_params
-from bertlab.train.environment import describe_environment
 from bertlab.train.layer_groups import layer_plan
 from bertlab.train.optimizers import build_optimizer
 from bertlab.train.phases import Phase
 from bertlab.train.processes import StopSignal
-from bertlab.train.run_directory import RunDirectory
+from bertlab.train.run_directory import RunDirectory, describe_environment
 from bertlab.train.sharding import build_mesh, put_batch
 from bertlab.train.state import TrainState, abstract_state, build_step, init_state, zero_carry
 
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """Everything that a run needs except its directory.
-
-    Attributes:
-        config: The whole config.
-        program: The model and all objectives.
-        phases: Its phases, in order.
-        tokenizer: Saved with the run.
-        evaluations: Held-out batches by split; "valid" is evaluated during training, all at the
-            end.
-        facts: What data.json has in addition to the hash of the batches.
-        start: (fresh parameters) -> the parameters to start from; None: fresh ones.
-        score: (split, parameters) -> scores that are not means over rows, such as F1; None in
-            pretraining.
-        result: () -> what result.json has in addition to costs and metrics.
-    """
+    """Everything that a run needs except its directory."""
 
     config: ConfigDict
-    program: Program
+    program: Program  # the model and all objectives
     phases: Sequence[Phase]
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer  # saved with the run
+    # Held-out batches by split; "valid" is evaluated during training, all at the end.
     evaluations: Mapping[str, Sequence[Mapping[str, np.ndarray]]]
-    facts: Mapping[str, Any]
-    start: Callable | None = None
+    facts: Mapping[str, Any]  # what data.json has in addition to the hash of the batches
+    start: Callable | None = None  # fresh parameters -> those to start from; None: the fresh ones
+    # (split, parameters) -> scores that are not means over rows, such as F1.
     score: Callable[[str, Any], Mapping[str, float]] | None = None
+    # What result.json has in addition to costs and metrics.
     result: Callable[[], Mapping[str, Any]] = dict
-
-    @property
-    def data_hash(self) -> list[str]:
-        """The hash of each phase's batches."""
-        return [phase.data_hash for phase in self.phases]
 
     @property
     def example(self) -> Mapping[str, np.ndarray]:
@@ -71,12 +54,7 @@ class Experiment:
 
 
 def fit(
-    state: TrainState,
-    train_step: Callable,
-    batches: Iterable,
-    steps: int,
-    step_hooks: Sequence[hooks.Hook],
-    stop: StopSignal,
+    state: TrainState, train_step, batches: Iterable, steps: int, step_hooks, stop: StopSignal
 ) -> TrainState:
     """Runs `train_step`, (state, batch) -> (state, sums), from `state.step` to `steps`.
 
@@ -101,15 +79,19 @@ def run(
     with the directory once the last checkpoint is written. Returns the content of result.json.
     """
     config, directory = experiment.config, RunDirectory(workdir)
-    steps = config.train.steps
+    steps, data_hash = config.train.steps, [phase.data_hash for phase in experiment.phases]
     with directory.lock(), StopSignal() as stop, contextlib.ExitStack() as closing:
         # 1. The directory describes the run before anything is compiled.
         if directory.steps() or directory.read("result"):  # else it may get another config
             directory.require_config(config)
-            directory.require_data(experiment.data_hash)
+            directory.require_data(data_hash)
         if (result := directory.read("result")) is not None:
             return result
-        describe_run(directory, experiment)
+        if jax.process_index() == 0:
+            directory.write("config", config.to_dict())
+            directory.write("environment", describe_environment())
+            directory.write("data", {**experiment.facts, "data_hash": data_hash})
+            experiment.tokenizer.save(directory.tokenizer)
 
         # 2. Mesh and optimiser; the state, restored or fresh.
         mesh = build_mesh(config.mesh)
@@ -129,12 +111,13 @@ def run(
         def save(state):
             checkpoint.save(checkpoints, state, dataclasses.asdict(totals))
 
-        profile, first = directory.path / "profile", (latest or 0) + 3
+        first = (latest or 0) + 3
+        last = min(first + config.profile, steps)
         step_hooks = [
             log,
             hooks.evaluation_hook(functools.partial(evaluate, "valid"), log, experiment),
             hooks.checkpoint_hook(save, log, config.train.checkpoint_every, steps, kept),
-            *hooks.profile_hooks(profile, first, config.profile, steps),
+            hooks.profile_hook(directory.path / "profile", first, last),
         ]
 
         # 4. Train, phase by phase; the log weights the losses by the phase's objectives.
@@ -156,21 +139,12 @@ def run(
         checkpoints.wait_until_finished()
         parameters = sum(x.size for x in jax.tree.leaves(state.params))
         result = {"step": steps, "parameters": parameters, **totals.costs(), "metrics": metrics}
-        result |= {"data_hash": experiment.data_hash, **experiment.result()}
+        result |= {"data_hash": data_hash, **experiment.result()}
         if jax.process_index() == 0:
             if at_end is not None:
                 at_end(directory.path)
             directory.write("result", result)
     return result
-
-
-def describe_run(directory: RunDirectory, experiment: Experiment) -> None:
-    """Writes what the run is, and where and on what it runs."""
-    if jax.process_index() == 0:
-        directory.write("config", experiment.config.to_dict())
-        directory.write("environment", describe_environment())
-        directory.write("data", {**experiment.facts, "data_hash": experiment.data_hash})
-        experiment.tokenizer.save(directory.tokenizer)
 
 
 def open_state(
@@ -210,9 +184,8 @@ def build_evaluation(experiment: Experiment, mesh, log: hooks.Log) -> Callable:
             for index, batch in enumerate(batches):
                 sums, carry = eval_step(params, put_batch(mesh, batch), np.int32(index), carry)
                 results.append(sums)
-        total = {}
-        for sums in jax.device_get(results):
-            hooks.add_sums(total, sums)
+        # Each metric's sum and weight over the batches, added up in float64.
+        total = jax.tree.map(lambda *each: sum(map(float, each)), *jax.device_get(results))
         means = log.means(step, total)
         if experiment.score is not None:
             means |= experiment.score(split, params)

@@ -15,7 +15,7 @@ Adam, Adagrad, SGD or (for layers' matrices) Muon; add decoupled decay; give u t
 import functools
 import math
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ import optax
 from jaxtyping import Array, Float, Int
 from optax.contrib import MuonDimensionNumbers
 
-from bertlab.errors import UserError
+from bertlab.errors import UserError, require_choice
 from bertlab.models.lora import STACKED
 from bertlab.objectives.program import Program
 from bertlab.train.averaging import average_parameters
@@ -41,24 +41,25 @@ CHOICES = {
 def build_optimizer(
     optimizer, steps: int, program: Program, example
 ) -> optax.GradientTransformationExtraArgs:
-    """The optimiser of a run by `config.optimizer`; the example is a batch, for its shapes.
-
-    Its `update` takes `rate_scale` (default 1), a factor of the rate.
-    """
+    """The optimiser of a run by `config.optimizer`; the example is a batch, for its shapes. Its
+    `update` takes `rate_scale` (default 1), a factor of the rate."""
     for key, choices in CHOICES.items():
-        if optimizer[key] not in choices.split():
-            raise UserError(f"config.optimizer.{key}={optimizer[key]} is not one of {choices}")
+        require_choice(f"config.optimizer.{key}", optimizer[key], choices.split())
     params = jax.eval_shape(program.init, jax.random.key(0), example)
     plan, width_factors = layer_plan(optimizer, steps, params), program_factors(program, example)
-    decayed = decay_mask(params, optimizer.decay_exclude)
-    if optimizer.name in ("lamb", "muon") and optimizer.bias_correction == "rate":
+    rate_corrects = optimizer.name in ("lamb", "muon") and optimizer.bias_correction == "rate"
+    if rate_corrects or (optimizer.name != "adam" and width_factors is not None):
         raise UserError(
-            f"config.optimizer.bias_correction=rate is GPT's, for name=adam, not {optimizer.name}"
+            f"config.optimizer.name={optimizer.name}: bias_correction=rate (GPT's) and"
+            " config.model.base_width are for adam"
         )
-    if optimizer.name != "adam" and width_factors is not None:
-        raise UserError(
-            f"config.model.base_width is for config.optimizer.name=adam, not {optimizer.name}"
-        )
+
+    def has_decay(path, _) -> bool:
+        # Without a head's own name, which is a task's or an objective's and may contain "norm".
+        name = re.sub(r"^heads_[^/]*/", "", parameter_name(path))
+        return not (optimizer.decay_exclude and re.search(optimizer.decay_exclude, name))
+
+    decayed = jax.tree.map_with_path(has_decay, params)
     rule = scale_by_adam(optimizer)
     if optimizer.name == "adagrad":
         rule = optax.scale_by_rss(optimizer.initial_accumulator, eps=0.0)
@@ -97,8 +98,8 @@ def scale_by_plan(
 ) -> optax.GradientTransformationExtraArgs:
     """−rate · factor · u for each parameter; GPT corrects Adam's bias in the rate.
 
-    The rule sees gradients of 0 for what is not `trained`. It also gets each parameter's number
-    of earlier updates as `updates_done`, so that a thawed parameter starts like a new one.
+    The rule sees gradients of 0 for what is not `trained`, and gets each parameter's number of
+    earlier updates as `updates_done`, so that a thawed parameter starts like a new one.
     """
     corrects = optimizer.name == "adam" and optimizer.bias_correction == "rate"
 
@@ -223,16 +224,3 @@ def orthogonalise() -> optax.GradientTransformation:
         return jax.tree.map_with_path(scaled, updates)
 
     return optax.stateless(update)
-
-
-def decay_mask(params, exclude: str) -> Any:
-    """True for the parameters with decay: those whose name does not match the pattern ("": all).
-
-    A head's own name is left out: it is a task's or an objective's, and may contain "norm".
-    """
-
-    def decayed(path, _) -> bool:
-        name = re.sub(r"^heads_[^/]*/", "", parameter_name(path))
-        return not (exclude and re.search(exclude, name))
-
-    return jax.tree.map_with_path(decayed, params)

@@ -21,36 +21,28 @@ from bertlab.errors import UserError
 from bertlab.objectives.flops import step_costs
 from bertlab.objectives.program import Program
 
-KEYS = re.compile(
-    r"data\.(seq_len|batch_size|pack_length|buckets)|objectives\.\w+\.(weight|final_weight)"
+PART = re.compile(
+    r"[\d.e-]+"
+    r"(\s+(data\.(seq_len|batch_size|pack_length|buckets)|objectives\.\w+\.(final_)?weight)=\S+)*"
 )
+"""A phase: its share, and the keys that may change in a run."""
 
 COUNTED = 32
-"""How many batches per phase have their tokens counted for `config.train.tokens`."""
+"""Batches per phase whose tokens are counted for `config.train.tokens`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """A part of a run (often the whole) that trains one set of objectives on batches of one kind.
+    """A part of a run (often all of it): one set of objectives, on batches of one kind."""
 
-    Attributes:
-        begin, end: Steps of the run that are done when the phase begins and ends.
-        rows: Rows per batch, over all processes.
-        program: The model and the objectives that it trains.
-        weights: Objective name to weight in the loss at the run's first and last step.
-        batches: Step of the run -> this process's rows of its batch.
-        data_hash: Equal values mean equal batches.
-        trains_body: Whether more than heads is trained.
-    """
-
-    begin: int
-    end: int
-    rows: int
-    program: Program
-    weights: Mapping[str, tuple[float, float]]
-    batches: Callable[[int], Mapping[str, np.ndarray]]
-    data_hash: str
-    trains_body: bool = True
+    begin: int  # steps of the run that are done when the phase begins
+    end: int  # and when it ends
+    rows: int  # rows per batch, over all processes
+    program: Program  # the model and the objectives that it trains
+    weights: Mapping[str, tuple[float, float]]  # in the loss at the run's first and last step
+    batches: Callable[[int], Mapping[str, np.ndarray]]  # step -> this process's rows of its batch
+    data_hash: str  # equal values mean equal batches
+    trains_body: bool = True  # more than heads
 
     def costs(self, sums: Mapping[str, tuple], length: int) -> tuple[float, float]:
         """(supervised positions, model FLOPs) of a step with these sums on rows of a length."""
@@ -64,22 +56,22 @@ def phase_configs(config: ConfigDict) -> list[tuple[int, ConfigDict]]:
         return [(steps, config)]
     phases, done = [], 0.0
     for part in map(str.strip, text.split(";")):
+        if not PART.fullmatch(part):
+            raise UserError(
+                f"config.train.phases: {part!r} is not a share of the steps with KEY=VALUE of"
+                " lengths, rows, buckets and weights, which alone may change in a run"
+            )
         share, *settings = part.split()
         phase = override(config.copy_and_resolve_references(), [f"--config.{s}" for s in settings])
-        if other := [s for s in settings if not KEYS.fullmatch(s.partition("=")[0])]:
-            raise UserError(f"config.train.phases: {part!r}: {other[0]} may not change in a run")
-        if not any(any(weights_of(entry)) for entry in phase.objectives.values()):
-            raise UserError(f"config.train.phases: {part!r} trains no objective")
-        try:
-            done += float(share)
-        except ValueError as error:
-            raise UserError(f"config.train.phases: {part!r}: {error}") from None
+        done += float(share)
         phases.append((round(done * steps), phase))
     ends = [0, *(end for end, _ in phases)]
-    if abs(done - 1) > 1e-6 or (steps and ends != sorted(set(ends))):
+    shares = abs(done - 1) <= 1e-6 and (not steps or ends == sorted(set(ends)))
+    trains = all(any(any(weights_of(x)) for x in p.objectives.values()) for _, p in phases)
+    if not shares or not trains:
         raise UserError(
-            f"config.train.phases={text!r}: the shares must add up to 1, and each be at least one"
-            f" step of {steps}"
+            f"config.train.phases={text!r}: the shares must add up to 1, each be at least one step"
+            f" of {steps}, and each phase train an objective"
         )
     return phases
 
@@ -107,7 +99,36 @@ def steps_within(tokens: float, phases: Sequence[Phase]) -> int:
 
 
 def weights_of(entry) -> tuple[float, float]:
-    """An objective's weight in the loss at the first and at the last step, from its entry in
-    `config.objectives`."""
+    """An objective's weight at the first and the last step, by its entry in the config."""
     last = entry.get("final_weight")
     return float(entry.weight), float(entry.weight if last is None else last)
+
+
+def build_phases(config: ConfigDict, program: Program, batches) -> tuple[Phase, ...]:
+    """The phases of `config.train.phases`, or a single one, with `batches` of their `config.data`.
+    One continues where the previous one ended if its rows are the same, else from the start."""
+    phases, begin, first, source = [], 0, 0, None
+    for end, phase_config in phase_configs(config):
+        made = batches(phase_config.data)
+        if source is None or made.hash != source.hash:
+            source, first = made, begin
+        weights = {name: weights_of(entry) for name, entry in phase_config.objectives.items()}
+        # An objective without weight costs nothing, unless another one reads its view.
+        views = {program.objectives[name].shares for name, weight in weights.items() if any(weight)}
+        trained = [name for name, weight in weights.items() if any(weight) or name in views]
+        phases.append(
+            Phase(
+                begin=begin,
+                end=end,
+                rows=phase_config.data.batch_size,
+                program=dataclasses.replace(
+                    program, objectives={name: program.objectives[name] for name in trained}
+                ),
+                weights={name: weights[name] for name in trained},
+                # From the batch of step `first` on.
+                batches=lambda step, source=source, first=first: source(step - first),
+                data_hash=source.hash,
+            )
+        )
+        begin = end
+    return tuple(phases)

@@ -8,12 +8,10 @@ from jax.experimental import multihost_utils
 
 
 def join_processes() -> None:
-    """Joins the other processes of the run, if the environment names any.
-
-    It reads JAX_COORDINATOR_ADDRESS (host:port of process 0; "auto": a cluster that JAX finds, such
-    as Cloud TPUs or Open MPI) with JAX_NUM_PROCESSES and JAX_PROCESS_ID; a SLURM step of several
-    tasks; the hosts of a TPU slice. Call it before anything uses a device.
-    """
+    """Joins the other processes of the run, if the environment names any: JAX_COORDINATOR_ADDRESS
+    (host:port of process 0; "auto": a cluster that JAX finds, such as Cloud TPUs or Open MPI) with
+    JAX_NUM_PROCESSES and JAX_PROCESS_ID; a SLURM step of several tasks; the hosts of a TPU slice.
+    Call it before anything uses a device."""
     address = os.environ.get("JAX_COORDINATOR_ADDRESS")
     slurm_tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))
     slice_hosts = os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")
@@ -31,10 +29,7 @@ def join_processes() -> None:
 
 class StopSignal:
     """SIGTERM or Ctrl-C as a flag that the loop reads between steps; a second one ends the process
-    at once.
-
-    Several processes agree on the step at which they stop through JAX, which receives SIGTERM.
-    """
+    at once. Several processes agree on the step to stop at through JAX, which receives SIGTERM."""
 
     def __enter__(self):
         self.received = None
@@ -56,8 +51,7 @@ class StopSignal:
 
     @property
     def status(self) -> int:
-        """The exit status: 130 after Ctrl-C; 0 after SIGTERM, for schedulers that send it and
-        resume."""
+        """130 after Ctrl-C; 0 after SIGTERM, for schedulers that send it and resume."""
         return 130 if self.received == signal.SIGINT else 0
 
     def __exit__(self, *error):

@@ -18,13 +18,8 @@ def train_on(config: ConfigDict, corpus: str, names: str, mask_rate: float = 0.0
     """Sets a recipe's corpus and objectives, and every other key that they require.
 
     An objective needs a body that gives what it `reads` and a format that makes what it `needs`;
-    what already fits is kept. `--config.KEY=VALUE` comes later and takes precedence.
-
-    Args:
-        config: Changed in place.
-        corpus: For `config.data.corpus`.
-        names: For `add_objectives`.
-        mask_rate: The `rate` of every objective that has one; 0: their own.
+    what already fits is kept. `--config.KEY=VALUE` comes later and takes precedence. `mask_rate` is
+    the `rate` of every objective that has one; 0: their own.
     """
     data, model = config.data, config.model
     data.corpus = corpus
@@ -38,24 +33,17 @@ def train_on(config: ConfigDict, corpus: str, names: str, mask_rate: float = 0.0
             raise UserError(f"mask_rate={mask_rate}: objectives={names} masks nothing; omit it")
         for entry in masked:
             entry.rate = mask_rate
-    kinds = [
-        objectives.find(entry.get("implementation", name))
-        for name, entry in config.objectives.items()
-    ]
+    kinds = [objectives.find(x.get("implementation", n)) for n, x in config.objectives.items()]
     reads = {kind.reads for kind in kinds if kind.shares != "any"}
-    directions = [
-        direction
-        for direction in FAMILIES[model.family].directions
-        if reads <= {*sides_of(model.family, direction)}
-    ]
-    if directions and model_direction(model) not in directions:
-        model.direction = directions[0]
+    family = FAMILIES[model.family]
+    fitting = [way for way in family.directions if reads <= {*sides_of(model.family, way)}]
+    if fitting and model_direction(model) not in fitting:
+        model.direction = fitting[0]
     needs = {field for kind in kinds for field in kind.needs}
     for name in (data.format, *FORMATS):
         # The lengths of a pair's segments, which fill a row, reveal its label: no floor is exact.
-        if needs <= {*FORMATS[name].makes} and not (
-            corpus == "synthetic" and name == "segment_pair"
-        ):
+        reveals = corpus == "synthetic" and name == "segment_pair"
+        if needs <= {*FORMATS[name].makes} and not reveals:
             data.format = name
             break
     for negatives, label in NEGATIVES.items():
@@ -64,12 +52,8 @@ def train_on(config: ConfigDict, corpus: str, names: str, mask_rate: float = 0.0
 
 
 def add_objectives(config: ConfigDict, names: str) -> None:
-    """Fills `config.objectives` from "mlm+nsp": each objective's weight and own settings.
-
-    Args:
-        config: Changed in place.
-        names: Registry names, `bilm` or `module:Class`, joined by "+".
-    """
+    """Fills `config.objectives` from "mlm+nsp" (registry names, `bilm` or `module:Class`): each
+    objective's weight and own settings."""
     for name, weight in objectives.members(names).items():
         key, settings = objectives.default_settings(name)
         final_weight = config_dict.placeholder(float)  # reached linearly; unset: `weight`
@@ -79,12 +63,8 @@ def add_objectives(config: ConfigDict, names: str) -> None:
 
 
 def take_published(config: ConfigDict, steps: int = 0) -> None:
-    """Sets what the paper has for the config's size (`bertlab.config.papers`).
-
-    Args:
-        config: Changed in place; its family and size are set.
-        steps: Instead of the paper's; warm-up then takes at most a tenth of them. 0: the paper's.
-    """
+    """Sets what the paper has for the config's family and size (`bertlab.config.papers`), with
+    `steps` instead of the paper's if given; warm-up then takes at most a tenth of them."""
     for name, value in SIZES.get((config.model.family, config.model.size), {}).items():
         set_key(config, name, value)
     if steps:

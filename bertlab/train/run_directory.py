@@ -1,8 +1,14 @@
 """The files of a run's directory."""
 
 import contextlib
+import importlib.metadata
 import json
+import os
+import platform
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +28,8 @@ MAY_CHANGE = re.compile(
 """Keys that a resumed run may change: they change results by no more than rounding, or the hash of
 the data would show it."""
 
+PACKAGES = ("bertlab", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers")
+
 
 class RunDirectory:
     """A run's directory, `path`.
@@ -37,17 +45,10 @@ class RunDirectory:
 
     def __init__(self, path: str | Path):
         self.path = Path(path).expanduser()
+        self.checkpoints, self.tokenizer = self.path / "checkpoints", self.path / "tokenizer"
 
     def __str__(self) -> str:
         return str(self.path)
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def tokenizer(self) -> Path:
-        return self.path / "tokenizer"
 
     def steps(self) -> list[int]:
         """The steps of the complete checkpoints, in order."""
@@ -59,9 +60,8 @@ class RunDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         if jax.process_index() > 0:
             return contextlib.nullcontext()
-        lock = filelock.FileLock(self.path / ".lock", timeout=0)
         try:
-            return lock.acquire()
+            return filelock.FileLock(self.path / ".lock", timeout=0).acquire()
         except filelock.Timeout:
             raise UserError(f"another process trains in {self}: give another --workdir") from None
 
@@ -111,11 +111,35 @@ class RunDirectory:
             file.write(json_line(line))
 
     def cut_metrics(self, step: int, last: int) -> None:
-        """Drops the lines that a run resumed from `step` writes again: later ones, and the
-        evaluations at the last step."""
-        if jax.process_index() > 0:
-            return
+        """Drops what a run resumed from `step` writes again: later lines, evaluations at `last`."""
         kept = [line for line in self.metrics() if line["step"] <= step]
         kept = [line for line in kept if line["step"] < last or line["split"] == "train"]
         text = "".join(map(json_line, kept))
         (self.path / "metrics.jsonl").write_text(text, encoding="utf-8")
+
+
+def describe_environment() -> dict[str, Any]:
+    """Versions, devices, commit and command of this process, for environment.json."""
+
+    def git(*arguments: str) -> str:
+        if shutil.which("git") is None:
+            return ""
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+    packages = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # not installed by pip
+            packages[name] = importlib.metadata.version(name)
+    return {
+        "python": platform.python_version(),
+        "packages": packages,
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "backend": jax.default_backend(),
+        "devices": [device.device_kind for device in jax.devices()],
+        "processes": jax.process_count(),
+        "git_commit": git("rev-parse", "HEAD"),
+        "git_changed_files": git("status", "--short", "-uno").splitlines(),
+        "command": " ".join(sys.argv),
+    }

@@ -19,26 +19,23 @@ def warmup_steps(optimizer, steps: int) -> int:
 
 
 def learning_rate(optimizer, steps: int) -> Callable:
-    """Linear warm-up from 0, then decay to 0 at `steps`; or ULMFiT's slanted triangle.
+    """(updates done, int or array) -> float32 rate of the next of `steps` updates.
 
-    Written out because BERT's and OpenAI's decays count from step 0, while parts that
-    `optax.join_schedules` joins count from where they begin.
+    It warms up linearly from 0, then decays to 0. Written out because BERT's and OpenAI's decays
+    count from step 0, while parts that `optax.join_schedules` joins count from where they begin.
+    `config.optimizer.decay` is one of
 
-    Args:
-        optimizer: `config.optimizer`. Its `decay` is one of
-            linear, cosine: With `decay_from_start` they count from step 0, as in
-                google-research/bert optimization.py: the rate drops a little where warm-up ends.
-                Otherwise they count from the end of warm-up.
-            constant: The full rate, until it falls linearly in the last `cooldown_steps` (Hu et
-                al. 2024, arXiv 2404.06395, section 4).
-            warmup_linear: openai/finetune-transformer-lm opt.py: it falls during warm-up too.
-            reverse_cosine: Half a cosine up and half a cosine down (FitLaM's "warm-up reverse
-                annealing", going by its name; the paper has no formula).
-            slanted_triangular: See `slanted_triangle`.
-        steps: Number of steps in the whole run.
-
-    Returns:
-        (updates done, int or array) -> float32 rate of the next update.
+        linear, cosine: With `decay_from_start` they count from step 0, as in google-research/bert
+            optimization.py: the rate drops a little where warm-up ends. Otherwise they count from
+            the end of warm-up.
+        constant: The full rate, until it falls linearly in the last `cooldown_steps` (Hu et al.
+            2024, arXiv 2404.06395, section 4).
+        warmup_linear: openai/finetune-transformer-lm opt.py: it falls during warm-up too.
+        reverse_cosine: Half a cosine up and half a cosine down (FitLaM's "warm-up reverse
+            annealing", going by its name; the paper has no formula).
+        slanted_triangular: A linear rise from 1/`ratio` of the rate over `cut_fraction` of the
+            steps, and a linear fall back to it (Howard and Ruder 2018, equation 3, whose t counts
+            updates from 0).
     """
     peak, decay, warmup = optimizer.learning_rate, optimizer.decay, warmup_steps(optimizer, steps)
     if decay == "slanted_triangular":
@@ -72,8 +69,7 @@ def learning_rate(optimizer, steps: int) -> Callable:
 
 
 def slanted_triangle(optimizer, steps: int) -> Callable:
-    """A linear rise from 1/`ratio` of the rate over `cut_fraction` of the steps, and a linear fall
-    back to it (Howard and Ruder 2018, equation 3, whose t counts updates from 0)."""
+    """ULMFiT's rate by updates done."""
     peak, fraction, ratio = optimizer.learning_rate, optimizer.cut_fraction, optimizer.ratio
     # Rounded first: 0.29 of 100 steps is 28.999999999999996 in binary.
     cut = math.floor(round(steps * fraction, 6))

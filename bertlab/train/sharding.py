@@ -28,12 +28,8 @@ RULES = {
 
 
 def build_mesh(mesh: Mapping[str, int], devices=None) -> Mesh:
-    """The device mesh of `config.mesh`.
-
-    Args:
-        mesh: Sizes of the axes; one may be −1, for all remaining devices.
-        devices: Default: all; a single process may use only the first ones.
-    """
+    """The device mesh of `config.mesh`, whose sizes may have one −1, for all remaining devices;
+    a single process may use only the first of JAX's `devices`."""
     devices = np.asarray(jax.devices() if devices is None else devices).ravel()
     sizes = [int(mesh[axis]) for axis in MESH_AXES]
     fixed = math.prod(size for size in sizes if size != -1)

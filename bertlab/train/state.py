@@ -16,7 +16,6 @@ from jaxtyping import Array, Int
 from ml_collections import ConfigDict
 
 from bertlab.models.width import doubled, width_factors
-from bertlab.objectives.base import Metrics
 from bertlab.objectives.program import Program
 from bertlab.train.phases import Phase
 from bertlab.train.sharding import batch_sharding, parameter_shardings, replicated
@@ -24,32 +23,19 @@ from bertlab.train.sharding import batch_sharding, parameter_shardings, replicat
 
 @struct.dataclass
 class TrainState:
-    """Everything that changes in training, arrays only.
+    """Everything that changes in training, arrays only."""
 
-    Attributes:
-        step: Number of updates done.
-        params: float32 tree.
-        opt_state: The optimiser's state.
-        carry: Recurrent states at the start of the next batch's rows, [B, ...] by view and side; {}
-            without a stream.
-    """
-
-    step: Int[Array, ""]
-    params: Any
+    step: Int[Array, ""]  # updates done
+    params: Any  # float32
     opt_state: Any
+    # Recurrent states at the start of the next batch's rows, [B, ...] by view and side; {} without
+    # a stream.
     carry: Any
 
 
 def init_state(program: Program, optimizer, mesh: Mesh, seed: int, batch, start=None) -> TrainState:
-    """A fresh state without a carry; each array is created on its own devices.
-
-    Args:
-        program: Model and all objectives of the run.
-        optimizer, mesh: From `build_optimizer` and `build_mesh`.
-        seed: Seed of the initial parameters.
-        batch: An example, for its shapes.
-        start: (fresh parameters as NumPy arrays) -> those to start from; None: the fresh ones.
-    """
+    """A fresh state without a carry, each array created on its own devices, with the shapes of an
+    example batch. `start` is (fresh parameters as NumPy arrays) -> those to start from."""
 
     def fresh(seed):
         params = program.init(jax.random.key(seed), batch)
@@ -66,8 +52,7 @@ def init_state(program: Program, optimizer, mesh: Mesh, seed: int, batch, start=
 
 
 def abstract_state(program: Program, optimizer, mesh: Mesh, batch, carry=None) -> TrainState:
-    """Shapes and shardings of a state: moments like their parameters, scalars on all devices; the
-    carry is from `zero_carry`, or None."""
+    """Shapes and shardings of a state: moments like their parameters, scalars on all devices."""
 
     def place(shape, sharding):
         # A part of an optimiser that does not train a parameter has a node without arrays for it.
@@ -91,8 +76,8 @@ def abstract_state(program: Program, optimizer, mesh: Mesh, batch, carry=None) -
 
 
 def program_factors(program: Program, batch) -> tuple[Any, Any] | None:
-    """μP's factors of initial values and of updates: two trees like the parameters; None at
-    the base width. The batch is an example, for its shapes."""
+    """μP's factors of initial values and of updates: trees like the parameters; None at the base
+    width."""
     shape = program.body.shape
     times = getattr(shape, "times_base", 1)
     if times == 1:
@@ -112,19 +97,18 @@ def zero_carry(program: Program, mesh: Mesh, rows: int):
 
 
 def build_gradients(program: Program, micro_batches: int, frozen: str) -> Callable:
-    """(params, views, carry, key, weights) -> (gradients, (metrics, carry)).
+    """(params, views, carry, key, weights) -> (gradients, (metrics, carry)); none for parameters
+    whose names match `frozen`. Those of `micro_batches` parts add up to the whole batch's."""
 
-    Args:
-        program: Model and objectives.
-        micro_batches: Parts of the batch; their gradients add up to the whole batch's.
-        frozen: Pattern of names of parameters without gradients ("": none).
-    """
+    def trained(path, leaf):
+        is_frozen = frozen and re.search(frozen, parameter_name(path))
+        return jax.lax.stop_gradient(leaf) if is_frozen else leaf
 
     def loss(params, views, carry, key, weights, batch_metrics=None):
         """`batch_metrics`: of all micro-batches; their weights divide each part's losses, so that
         the parts' gradients add up."""
-        trained = jax.tree.map_with_path(functools.partial(frozen_or_not, frozen), params)
-        metrics, carry = program.metrics(trained, views, carry, key)
+        params = jax.tree.map_with_path(trained, params)
+        metrics, carry = program.metrics(params, views, carry, key)
         total = 0.0
         for name, weight in weights.items():
             loss_sum, denominator = metrics[f"{name}/loss"]
@@ -134,12 +118,23 @@ def build_gradients(program: Program, micro_batches: int, frozen: str) -> Callab
         return total, (metrics, carry)
 
     once = jax.grad(loss, has_aux=True)
+    if micro_batches == 1:
+        return once
+
+    def split(x):  # rows in turn
+        return x.reshape(-1, micro_batches, *x.shape[1:]).swapaxes(0, 1)
+
+    def join(x):
+        return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
 
     def accumulated(params, views, carry, key, weights):
-        parts, carries = jax.tree.map(lambda x: split_rows(x, micro_batches), (views, carry))
+        parts, carries = jax.tree.map(split, (views, carry))
+
+        def only_weights(part):
+            return {name: (0.0, pair[1]) for name, pair in program.metrics(params, part)[0].items()}
+
         # The weights of the losses depend on the views alone: the compiler drops the forward pass.
-        of_parts = jax.lax.map(lambda part: only_weights(program.metrics(params, part)[0]), parts)
-        batch_metrics = jax.tree.map(lambda x: x.sum(0), of_parts)
+        batch_metrics = jax.tree.map(lambda x: x.sum(0), jax.lax.map(only_weights, parts))
 
         def add(total, inputs):
             grads, others = once(params, *inputs, weights, batch_metrics)
@@ -148,32 +143,18 @@ def build_gradients(program: Program, micro_batches: int, frozen: str) -> Callab
         zeros = jax.tree.map(jnp.zeros_like, params)
         inputs = (parts, carries, jax.random.split(key, micro_batches))
         grads, (metrics, carry) = jax.lax.scan(add, zeros, inputs)
-        return grads, (
-            jax.tree.map(lambda x: x.sum(0), metrics),
-            jax.tree.map(join_rows, carry),
-        )
+        return grads, (jax.tree.map(lambda x: x.sum(0), metrics), jax.tree.map(join, carry))
 
-    return once if micro_batches == 1 else accumulated
-
-
-def frozen_or_not(frozen: str, path, leaf: Array) -> Array:
-    """A parameter, without a gradient if the pattern matches its name."""
-    is_frozen = frozen and re.search(frozen, parameter_name(path))
-    return jax.lax.stop_gradient(leaf) if is_frozen else leaf
-
-
-def only_weights(metrics: Metrics) -> Metrics:
-    """The metrics' weights, with 0 for the sums."""
-    return {name: (0.0, weight) for name, (_, weight) in metrics.items()}
+    return accumulated
 
 
 def build_step(config: ConfigDict, phase: Phase, optimizer, mesh: Mesh, state: TrainState):
     """The training step of a phase, compiled: (state, batch) -> (state, sums).
 
     `sums` are {name: (weighted sum, weight)}: the objectives' metrics, `gradient_norm`,
-    `parameter_norm` and `tokens` (without padding, of all positions). The step's randomness is a
-    function of seed and step. It reuses the old state's memory. Runs that differ only in the seed
-    share a program in JAX's compilation cache.
+    `parameter_norm` and `tokens` (without padding, of all positions). Its randomness is a function
+    of seed and step. It reuses the old state's memory. Runs that differ only in the seed share a
+    program in JAX's compilation cache.
     """
     gradients = build_gradients(phase.program, config.train.micro_batches, config.optimizer.frozen)
 
@@ -206,16 +187,6 @@ def build_step(config: ConfigDict, phase: Phase, optimizer, mesh: Mesh, state: T
     shardings = jax.tree.map(lambda x: x.sharding, state)
     compiled = jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, replicated(mesh)))
     return functools.partial(compiled, seed=np.int32(config.seed))
-
-
-def split_rows(x: Array, parts: int) -> Array:
-    """[B, ...] to [parts, B / parts, ...], rows in turn."""
-    return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
-
-
-def join_rows(x: Array) -> Array:
-    """The inverse of `split_rows`."""
-    return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
 
 
 def parameter_name(path) -> str:

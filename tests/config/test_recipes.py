@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 from bertlab.config import base_config, load_config, parse_arguments
 from bertlab.config.load import set_key
 from bertlab.errors import UserError
-from bertlab.train.checks import check_config, check_devices
+from bertlab.train.build import check_config, check_devices
 from bertlab.train.phases import phase_configs
 
 RECIPES = {

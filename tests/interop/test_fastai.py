@@ -90,8 +90,8 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path, monkeypatch):
     more = FASTAI_2 | {"1.layers.0.weight": np.zeros(3, np.float32)}
     for tensors, message in (
         (untied, "1.decoder.weight differs from 0.encoder.weight"),
-        (without, "lacks 0.rnns.1.module.bias_hh_l0"),
-        (narrow, r"0.rnns.1.module.weight_ih_l0 has the shape \(24, 5\)"),
+        (without, "0.rnns.1.module.bias_hh_l0 is missing"),
+        (narrow, r"0.rnns.1.module.weight_ih_l0 is \(24, 5\)"),
         (more, "layers.0.weight"),
     ):
         with pytest.raises(UserError, match=message):

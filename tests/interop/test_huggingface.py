@@ -232,11 +232,11 @@ ROPE = {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}
 @pytest.mark.parametrize(
     ("kind", "config", "tensors", "message"),
     [
-        ("bert", {}, {QUERY: None}, f"lacks {QUERY}"),
-        ("bert", {}, {QUERY: np.zeros((16, 3))}, rf"{QUERY} has the shape \(16, 3\)"),
+        ("bert", {}, {QUERY: None}, f"{QUERY} is missing"),
+        ("bert", {}, {QUERY: np.zeros((16, 3))}, rf"{QUERY} is \(16, 3\)"),
         ("bert", {}, {"classifier.bias": np.zeros(3)}, "classifier.bias"),
         ("bert", {}, {"cls.predictions.decoder.weight": np.zeros((40, 16))}, "bertlab ties them"),
-        ("bert", {"vocab_size": 41}, {}, "word_embeddings.weight has the shape"),
+        ("bert", {"vocab_size": 41}, {}, r"word_embeddings.weight is \(40, 16\)"),
         ("bert", {"model_type": "electra"}, {}, "model_type='electra'"),
         ("bert", {"position_embedding_type": "relative_key"}, {}, "position_embedding_type="),
         ("bert", {"is_decoder": True}, {}, "is_decoder=True"),
@@ -271,7 +271,7 @@ def test_other_refusals(tmp_path):
     )
     with pytest.raises(UserError, match="'static' is not a transformer"):
         huggingface.save(run, tmp_path / "out")
-    with pytest.raises(UserError, match="format 'tf'"):
+    with pytest.raises(UserError, match="format='tf' is not one of"):
         import_weights("tf", source, tmp_path / "run")
     with pytest.raises(UserError, match="exists; give a new name"):
         import_weights("huggingface", source, source)

@@ -95,7 +95,7 @@ def test_only_tensors_are_read(tmp_path):
     path = tmp_path / "model.pth"
     for contents, message in (
         (TorchAwdLstm(), r"state_dict\(\)"),
-        ([torch.zeros(3)], "not a state"),
+        ([torch.zeros(3)], r"state_dict\(\)"),
     ):
         torch.save(contents, path)
         with pytest.raises(UserError, match=message):

@@ -291,8 +291,8 @@ def test_muon_trains_the_matrices_of_layers():
 
 
 REFUSED = {
-    "name=adamw is not one of adam": dict(name="adamw"),
-    "decay=line is not one of": dict(decay="line"),
+    "name='adamw' is not one of adam": dict(name="adamw"),
+    "decay='line' is not one of": dict(decay="line"),
     "bias_correction=rate": dict(name="lamb", bias_correction="rate"),
     "group_rates='1,1,1' must be 4 positive": dict(group_rates="1,1,1"),
     "layer_decay=1": dict(group_rates="1,1,1,2", layer_decay=0.3),

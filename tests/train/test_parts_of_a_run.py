@@ -13,11 +13,10 @@ from bertlab.errors import UserError
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives import Vocabulary, build
 from bertlab.objectives.program import Program
-from bertlab.train.dashboards import open_writers
-from bertlab.train.environment import describe_environment
+from bertlab.train.hooks import open_writers
 from bertlab.train.optimizers import build_optimizer
 from bertlab.train.phases import Phase, phase_configs, steps_within, trained_objectives
-from bertlab.train.run_directory import RunDirectory
+from bertlab.train.run_directory import RunDirectory, describe_environment
 from bertlab.train.sharding import build_mesh
 from bertlab.train.state import init_state, parameter_name
 
@@ -49,9 +48,9 @@ def test_phases_are_differences_of_configs():
     "text, message",
     [
         ("0.5 data.seq_len=16", "must add up to 1"),
-        ("data.seq_len=16; 1.0", "could not convert"),
-        ("0.5 data.corpus=x; 0.5", "data.corpus=x may not change"),
-        ("0.5 objectives.mlm.weight=0; 0.5", "trains no objective"),
+        ("data.seq_len=16; 1.0", "'data.seq_len=16' is not a share"),
+        ("0.5 data.corpus=x; 0.5", "data.corpus=x' is not a share"),
+        ("0.5 objectives.mlm.weight=0; 0.5", "train an objective"),
         ("0.5 data.seq_len='x'; 0.5", "seq_len"),
         ("0.5; 0.001; 0.499", "at least one step of 20"),
     ],
