@@ -92,9 +92,9 @@ BUGS = (
         "data/test_batches.py contracts/test_batches.py",
     ),
     Bug(  # an example's number is not in its id
-        "data/rows.py",
-        "number = np.where(is_example, group.first_number + number.astype(np.int64), 0)",
-        "number = np.where(is_example, group.first_number, 0)",
+        "data/batches.py",
+        "number = np.where(is_example, group.first_number + number, 0).astype(np.int32)",
+        "number = np.where(is_example, group.first_number, 0).astype(np.int32)",
         "data/test_batches.py",
     ),
     Bug(  # the step's randomness is the same at every step

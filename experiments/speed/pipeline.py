@@ -17,8 +17,8 @@ from types import SimpleNamespace
 import numpy as np
 from ml_collections import ConfigDict
 
+from bertlab.data.batches import Rows
 from bertlab.data.prepared import Prepared
-from bertlab.data.rows import Rows
 
 PAIRS = {"random_next_probability": 0.5, "own_document_retries": 10, "negatives": "random"}
 DATA = dict(seq_len=128, batch_size=256, seed=0, dupe_factor=0, unique_tokens=0, pack_length=0)

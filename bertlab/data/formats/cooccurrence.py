@@ -38,7 +38,7 @@ class EntryPlan:
         at = rows[:, None] * self.length + np.arange(width)
         is_entry = at < len(self.entries)
         chosen = self.entries.take(at, mode="clip")
-        none, zeros = np.full(len(rows), -1, np.int32), np.zeros(at.shape, np.int32)
+        zeros = np.zeros(at.shape, np.int32)
         return {
             "tokens": np.where(is_entry, chosen["token"], pad_id),
             "contexts": np.where(is_entry, chosen["context"], pad_id),
@@ -46,9 +46,6 @@ class EntryPlan:
             "documents": is_entry.astype(np.int32),
             "segments": zeros,
             "positions": zeros,
-            "pair_label": none,
-            "order_label": none,
-            "number": rows,
         }
 
 

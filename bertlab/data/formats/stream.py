@@ -106,10 +106,8 @@ class StreamPlan:
     def gather(self, arrays, rows: np.ndarray, width: int, pad_id: int) -> dict[str, np.ndarray]:
         """See `Plan`."""
         step, lane = np.divmod(rows, len(self.sequences["forward"].lanes) - 1)
-        none = np.full(len(rows), -1, np.int32)
-        fields = {"pair_label": none, "order_label": none, "number": rows}
         lengths = self.steps[step + 1] - self.steps[step]
-        fields["rate_scale"] = (lengths / self.data.seq_len).astype(np.float32)
+        fields = {"rate_scale": (lengths / self.data.seq_len).astype(np.float32)}
         for side in self.sequences:
             prefix = "" if side == "forward" else "backward_"
             found = self._side(arrays, side, step, lane, width, pad_id)
