@@ -33,7 +33,7 @@ class EntryPlan:
         return -(-len(self.entries) // self.length)
 
     def gather(self, arrays, rows: np.ndarray, width: int, pad_id: int) -> dict[str, np.ndarray]:
-        """See `Plan`. Padding has the count 1, so that it has a logarithm."""
+        """Fields [B, width] of `rows` [B]. Padding has the count 1, which has a logarithm."""
         del arrays
         at = rows[:, None] * self.length + np.arange(width)
         is_entry = at < len(self.entries)
