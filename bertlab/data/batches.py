@@ -40,8 +40,21 @@ _BLOCKS, _PLAN, _ORDER = range(3)  # what a generator is for, part of its seed
 Batch = dict[str, np.ndarray]
 
 
+class Group(NamedTuple):
+    """The rows of a group in their order; `widths`: of each batch of them, with buckets."""
+
+    plan: Any
+    order: np.ndarray
+    widths: np.ndarray | None
+    visit: int
+    first_number: int
+
+
 class Batches:
     """Training batches by step, and a split's evaluation batches.
+
+    Process i of n gets its slice of each batch's rows. Rows after the last of the `epochs` are
+    padding; with 0 the text is read again and again.
 
     Attributes:
         hash: digest of all that rows depend on, including the seed: equal hashes, equal batches.
@@ -54,121 +67,91 @@ class Batches:
         split: str = "train",
         process_index: int = 0,
         process_count: int = 1,
+        epochs: int = 0,
     ):
-        """Process i of n gets its slice of each batch's rows."""
-        self._arguments = prepared, data, split
-        self._size, self._share = data.batch_size, data.batch_size // process_count
-        self._offset = process_index * self._share
-        self.hash = _hash(prepared, data, split)
-
-    @functools.cached_property
-    def _rows(self) -> "Rows":
-        """Made for training only: evaluation does not read `unique_tokens`."""
-        return Rows(*self._arguments, counts_file=f"rows-{self.hash}.npy")
+        self._prepared, self._data, self._split = prepared, data, prepared.split(split)
+        self._process, self._epochs = (process_index, process_count), epochs
+        keys = ("format", "seq_len", "batch_size", "seed", "dupe_factor", "unique_tokens")
+        keys += ("pack_length", "pack_examples", "buckets", "characters", data.format)
+        settings = {key: data.to_dict().get(key) for key in keys}
+        read = [_VERSION, prepared.fingerprint, split, BLOCK_TOKENS, GROUP_BLOCKS, settings]
+        content = json.dumps(read, sort_keys=True).encode()
+        self.hash = hashlib.sha256(content).hexdigest()[:16]
+        self._arrays = {"tokens": self._split.tokens}
+        if data.characters:
+            self._arrays["words"] = self._split.words
+        self._planner = ThreadPoolExecutor(1, thread_name_prefix="plans")
+        self._planned: dict[int, Future] = {}
+        # Rows up to the end of each group of the first epochs.
+        self._counts_file = prepared.directory / f"rows-{self.hash}.npy"
+        self._ends = [0]
+        if not epochs and self._counts_file.exists():
+            self._ends = np.load(self._counts_file).tolist()
 
     def __call__(self, step: int) -> Batch:
         """This process's rows of a batch: dicts of arrays [B / process_count, ...]."""
-        first = step * self._size + self._offset
-        return self._rows.read(first, first + self._share)
+        index, count = self._process
+        share = self._data.batch_size // count
+        first = step * self._data.batch_size + index * share
+        return self._read(first, first + share)
 
     def evaluation(self, limit: int = 0) -> list[Batch]:
         """Every row of the split once, in up to `limit` batches (0: all); the last is padded.
 
         They are the same for every seed.
         """
-        prepared, data, split = self._arguments
-        data = ConfigDict(data.to_dict())
+        data = ConfigDict(self._data.to_dict())
         data.update(seed=0, dupe_factor=0, unique_tokens=0, buckets=())
         data.stream.update(vary_length=False, whole_documents=True)
-        rows = Rows(prepared, data, split, epochs=1)
-        batches = []
-        for step in itertools.count():
-            first = step * self._size
-            if (limit and step == limit) or not rows.has(first):
-                return batches
-            first += self._offset
-            batches.append(rows.read(first, first + self._share))
+        batches = Batches(self._prepared, data, self._split.name, *self._process, epochs=1)
+        steps = range(limit) if limit else itertools.count()
+        found = itertools.takewhile(lambda step: batches._has(step * data.batch_size), steps)
+        return [batches(step) for step in found]
 
-
-def _hash(prepared: Prepared, data: ConfigDict, split: str) -> str:
-    keys = ("format", "seq_len", "batch_size", "seed", "dupe_factor", "unique_tokens")
-    keys += ("pack_length", "pack_examples", "buckets", "characters", data.format)
-    settings = {key: data.to_dict().get(key) for key in keys}
-    read = [_VERSION, prepared.fingerprint, split, BLOCK_TOKENS, GROUP_BLOCKS, settings]
-    return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()[:16]
-
-
-class Group(NamedTuple):
-    """The rows of a group in their order; `widths`: of each batch of them, with buckets."""
-
-    plan: Any
-    order: np.ndarray
-    widths: np.ndarray | None
-    visit: int
-    first_number: int
-
-
-class Rows:
-    """The rows of all groups of all epochs as one sequence.
-
-    With one of the `epochs` rows after it are padding; with 0 the text is read again and again.
-    `counts_file` is the name of the file for the numbers of rows.
-    """
-
-    def __init__(self, prepared, data, split: str, epochs: int = 0, counts_file: str = ""):
-        self._prepared, self._data, self._epochs = prepared, data, epochs
-        self._split, self._tokenizer = prepared.split(split), prepared.tokenizer
-        self._arrays = {"tokens": self._split.tokens}
-        if data.characters:
-            self._arrays["words"] = self._split.words
-        documents = unique_documents(self._split, data.unique_tokens)
-        if data.format == "cooccurrence":  # a group is part of the entries
-            found = entries(prepared, split, documents, data.cooccurrence.window)
+    @functools.cached_property
+    def _parts(self) -> tuple[list[np.ndarray], int]:
+        """What groups are made of (blocks of documents, or pairs of words), and how many groups."""
+        data, split = self._data, self._split
+        documents = unique_documents(split, data.unique_tokens)
+        if data.format == "cooccurrence":
+            found = entries(self._prepared, split.name, documents, data.cooccurrence.window)
             size = data.seq_len * (BLOCK_TOKENS * GROUP_BLOCKS // data.seq_len)
-            self._parts = [found[start : start + size] for start in range(0, len(found), size)]
-            self._groups = len(self._parts)
-        else:  # a group is `GROUP_BLOCKS` blocks of documents
-            bounds = self._split.token_bounds()
-            block = bounds_of(bounds[documents + 1] - bounds[documents])[:-1] // BLOCK_TOKENS
-            self._parts = np.split(documents, np.flatnonzero(np.diff(block)) + 1)
-            self._groups = -(-len(self._parts) // GROUP_BLOCKS)
-        self._planner = ThreadPoolExecutor(1, thread_name_prefix="plans")
-        self._planned: dict[int, Future] = {}
-        # Rows up to the end of each group of the first epochs.
-        self._counts_file = prepared.directory / counts_file if counts_file else None
-        self._ends = [0]
-        if self._counts_file is not None and self._counts_file.exists():
-            self._ends = np.load(self._counts_file).tolist()
+            parts = [found[start : start + size] for start in range(0, len(found), size)]
+            return parts, len(parts)
+        bounds = split.token_bounds()
+        block = bounds_of(bounds[documents + 1] - bounds[documents])[:-1] // BLOCK_TOKENS
+        parts = np.split(documents, np.flatnonzero(np.diff(block)) + 1)
+        return parts, -(-len(parts) // GROUP_BLOCKS)
 
-    def has(self, row: int) -> bool:
+    def _has(self, row: int) -> bool:
         """Whether there is such a row; plans groups until it is known."""
         while self._ends[-1] <= row:
-            number = len(self._ends) - 1
-            if number >= self._groups and self._ends[-1] == 0:
+            number, groups = len(self._ends) - 1, self._parts[1]
+            if number >= groups and self._ends[-1] == 0:
                 raise UserError(
                     f"the {self._split.name} split of {self._prepared.directory} yields no rows of"
                     f" config.data.format={self._data.format!r}; use more text"
                 )
-            if self._epochs and number == self._epochs * self._groups:
+            if self._epochs and number == self._epochs * groups:
                 return False
             self._ends.append(self._ends[-1] + len(self._group(number).order))
-            if self._counts_file is not None and len(self._ends) % 16 == 0:
+            if not self._epochs and len(self._ends) % 16 == 0:
                 with contextlib.suppress(OSError):  # a corpus that someone else owns
                     write_array(self._counts_file, np.asarray(self._ends))
         return True
 
-    def read(self, first: int, last: int) -> Batch:
+    def _read(self, first: int, last: int) -> Batch:
         """The fields of rows first .. last; rows after the last epoch are padding."""
         pieces, row = [], first
-        while row < last and self.has(row):
+        while row < last and self._has(row):
             number = bisect.bisect_right(self._ends, row) - 1
             end = min(last, self._ends[number + 1])
             offset = self._ends[number]
             pieces.append(self.fields(self._group(number), row - offset, end - offset))
             row = end
         if row < last:
-            example = pieces[0] if pieces else self.read(0, 1)
-            pieces.append(_padding(example, last - row, self._tokenizer.pad_id))
+            example = pieces[0] if pieces else self._read(0, 1)
+            pieces.append(_padding(example, last - row, self._prepared.tokenizer.pad_id))
         if len(pieces) == 1:
             return pieces[0]
         return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
@@ -178,10 +161,10 @@ class Rows:
         width = row_length(self._data)
         if group.widths is not None:
             width = int(group.widths[first // self._data.batch_size])
-        chosen = group.order[first:last]
+        chosen, pad_id = group.order[first:last], self._prepared.tokenizer.pad_id
         none = np.full(len(chosen), -1, np.int32)
         fields = {"number": chosen, "pair_label": none, "order_label": none}
-        fields |= group.plan.gather(self._arrays, chosen, width, self._tokenizer.pad_id)
+        fields |= group.plan.gather(self._arrays, chosen, width, pad_id)
         number = fields.pop("number").astype(np.int64)
         is_example = number >= 0
         number = np.where(is_example, group.first_number + number, 0).astype(np.int32)
@@ -194,7 +177,7 @@ class Rows:
 
     def _group(self, number: int) -> Group:
         """A group by its number over all epochs; meanwhile the next one is planned."""
-        last = self._epochs * self._groups or number + 2
+        last = self._epochs * self._parts[1] or number + 2
         self._planned = {
             n: self._planned.get(n) or self._planner.submit(self.make_group, n)
             for n in range(number, min(number + 2, last))
@@ -202,29 +185,27 @@ class Rows:
         return self._planned[number].result()
 
     def make_group(self, number: int) -> Group:
-        data = self._data
-        epoch, group = divmod(number, self._groups)
+        data, (parts, groups) = self._data, self._parts
+        epoch, group = divmod(number, groups)
         visit = epoch % data.dupe_factor if data.dupe_factor else epoch
-        plan, rng = self._plan(visit, group), self._generator(_ORDER, epoch, group)
-        order, widths = np.arange(len(plan)), None
+        if data.format == "cooccurrence":
+            plan = EntryPlan(parts[group], data.seq_len)
+        else:
+            order = self._generator(_BLOCKS, visit, 0).permutation(len(parts))
+            chosen = np.sort(np.array_split(order, groups)[group])
+            documents = np.concatenate([parts[block] for block in chosen])
+            rng = self._generator(_PLAN, visit, group)
+            text = Text.from_split(self._split).take(rng.permutation(documents))
+            plan = FORMATS[data.format].plan(text, data, self._prepared.tokenizer, rng)
+            if data.pack_length:
+                plan = pack(plan, data.pack_length, data.pack_examples, rng)
+        rng, widths = self._generator(_ORDER, epoch, group), None
         if data.buckets:
             buckets = sorted({*data.buckets, data.seq_len})
             order, widths = bucketed(plan.row_lengths(), buckets, data.batch_size, rng)
-        elif not plan.is_ordered:
-            order = rng.permutation(len(plan))
+        else:
+            order = np.arange(len(plan)) if plan.is_ordered else rng.permutation(len(plan))
         return Group(plan, order, widths, visit, group * _GROUP_NUMBERS)
-
-    def _plan(self, visit: int, group: int):
-        data = self._data
-        if data.format == "cooccurrence":
-            return EntryPlan(self._parts[group], data.seq_len)
-        order = self._generator(_BLOCKS, visit, 0).permutation(len(self._parts))
-        chosen = np.sort(np.array_split(order, self._groups)[group])
-        documents = np.concatenate([self._parts[block] for block in chosen])
-        rng = self._generator(_PLAN, visit, group)
-        text = Text.from_split(self._split).take(rng.permutation(documents))
-        plan = FORMATS[data.format].plan(text, data, self._tokenizer, rng)
-        return pack(plan, data.pack_length, data.pack_examples, rng) if data.pack_length else plan
 
     def _generator(self, use: int, epoch: int, group: int) -> np.random.Generator:
         return np.random.default_rng([self._data.seed, use, epoch, group])

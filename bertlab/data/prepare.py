@@ -86,14 +86,13 @@ def _build(corpus, data, fingerprint: str, directory: Path) -> None:
     shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process; the lock is ours
     temporary.mkdir()
     try:
-        settings, tokenizer = data.tokenizer, None
+        settings = data.tokenizer
         if settings.path:
             tokenizer = load_tokenizer(settings.path, settings.lowercase or None)
-        splits = [split for split in SPLITS if split == "train" or data[f"{split}_fraction"] > 0]
-        if data.corpus.startswith("splits:"):
-            splits = SPLITS
+        held_out = [split for split in SPLITS[1:] if data[f"{split}_fraction"] > 0]
+        splits = SPLITS if data.corpus.startswith("splits:") else ["train", *held_out]
         sample, bounds = _read(corpus, data, splits)
-        if tokenizer is None:
+        if not settings.path:
             tokenizer = train_tokenizer(
                 settings.kind, sample, settings.vocab_size, settings.lowercase, settings.split
             )
@@ -153,22 +152,14 @@ def _chunks(corpus, bounds: Bounds) -> Iterator[Chunk]:
 
 
 class Encoded(NamedTuple):
-    """The documents of a chunk that have at least one token.
-
-    Attributes:
-        tokens: uint32 [T], all documents end to end.
-        sentences: the number of tokens in each sentence that has one.
-        documents: the number of such sentences in each document.
-        bytes: the size of each document's text in UTF-8.
-        unknown_words: with a words tokenizer, the word of each [UNK].
-    """
+    """The documents of a chunk that have at least one token."""
 
     split: str
-    tokens: np.ndarray
-    sentences: list[int]
-    documents: list[int]
-    bytes: list[int]
-    unknown_words: list[str]
+    tokens: np.ndarray  # uint32 [T], all documents end to end
+    sentences: list[int]  # the number of tokens in each sentence that has one
+    documents: list[int]  # the number of such sentences in each document
+    bytes: list[int]  # the size of each document's text in UTF-8
+    unknown_words: list[str]  # with a words tokenizer, the word of each [UNK]
 
 
 def encode_all(chunks: Iterator[Chunk], tokenizer: Path, workers: int) -> Iterator[Encoded]:
@@ -221,13 +212,11 @@ def _write(folder: Path, splits, tokenizer: Tokenizer, found: Iterable[Encoded])
     writers = {split: SplitWriter(folder / split, tokenizer, types) for split in splits}
     for encoded in found:
         writers[encoded.split].add(encoded)
-    for writer in writers.values():
-        writer.close()
     np.save(folder / "counts.npy", writers["train"].counts)
     if types is not None:
         table = np.concatenate([character_table(tokenizer), character_ids(list(types))])
         np.save(folder / "characters.npy", table)
-    return {split: writer.statistics for split, writer in writers.items()}
+    return {split: writer.close() for split, writer in writers.items()}
 
 
 class SplitWriter:
@@ -241,7 +230,7 @@ class SplitWriter:
         folder.mkdir()
         self._unk_id, self._vocab_size, self._types = tokenizer.unk_id, tokenizer.vocab_size, types
         self.counts = np.zeros(tokenizer.vocab_size, np.int64)
-        self.statistics = dict.fromkeys(("documents", "sentences", "tokens", "bytes", "unknown"), 0)
+        self._bytes = 0
         ids = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
         dtypes = {"tokens": ids, "sentences": np.int64, "documents": np.int64, "bytes": np.int64}
         if types is not None:
@@ -266,26 +255,31 @@ class SplitWriter:
 
     def add(self, encoded: Encoded) -> None:
         """Appends documents."""
-        statistics, tokens = self.statistics, encoded.tokens
-        self._append("sentences", statistics["tokens"] + np.cumsum(encoded.sentences))
-        self._append("documents", statistics["sentences"] + np.cumsum(encoded.documents))
+        tokens, lengths = encoded.tokens, self._lengths
+        self._append("documents", lengths["sentences"] - 1 + np.cumsum(encoded.documents))
+        self._append("sentences", lengths["tokens"] + np.cumsum(encoded.sentences))
         self._append("tokens", tokens)
         self._append("bytes", encoded.bytes)
-        is_unknown = tokens == self._unk_id
+        self._bytes += sum(encoded.bytes)
+        self.counts += np.bincount(tokens, minlength=self._vocab_size)
         if self._types is not None:
             words = tokens.copy()
-            words[is_unknown] = [
+            words[tokens == self._unk_id] = [
                 self._types.setdefault(word, self._vocab_size + len(self._types))
                 for word in encoded.unknown_words
             ]
             self._append("words", words)
-        self.counts += np.bincount(tokens, minlength=self._vocab_size)
-        new = len(encoded.documents), len(encoded.sentences), len(tokens), sum(encoded.bytes)
-        for name, number in zip(statistics, (*new, int(is_unknown.sum()))):
-            statistics[name] += number
 
-    def close(self) -> None:
-        """Writes what is not known before."""
+    def close(self) -> dict[str, int]:
+        """Completes the files; returns the split's statistics."""
         self._write_headers()
         for file in self._files.values():
             file.close()
+        lengths = self._lengths
+        return {
+            "documents": lengths["bytes"],
+            "sentences": lengths["sentences"] - 1,
+            "tokens": lengths["tokens"],
+            "bytes": self._bytes,
+            "unknown": int(self.counts[self._unk_id]),
+        }

@@ -82,7 +82,7 @@ def test_groups_of_blocks_read_each_sentence_once(corpus, monkeypatch, name):
         assert len(np.unique(ids, axis=0)) == len(ids)
         starts.append([int(row["tokens"][1]) for row in rows])
     assert starts[0] != starts[1]
-    group = batches._rows.make_group(1)
+    group = batches.make_group(1)
     assert 0 < len(group.plan) < len(rows) / 2
 
 
@@ -93,13 +93,13 @@ def test_numbers_of_rows_are_kept_and_not_needed(tmp_path, monkeypatch):
     expected = first(600)
     (file,) = corpus.directory.glob("rows-*.npy")
     planned = []
-    make_group = batches_module.Rows.make_group
+    make_group = batches_module.Batches.make_group
 
     def count(self, number):
         planned.append(number)
         return make_group(self, number)
 
-    monkeypatch.setattr(batches_module.Rows, "make_group", count)
+    monkeypatch.setattr(batches_module.Batches, "make_group", count)
     assert_equal(Batches(corpus, data)(600), expected)
     with_file = len(planned)
     file.unlink()
