@@ -87,14 +87,14 @@ BUGS = (
     ),
     Bug(  # all processes read the same rows
         "data/batches.py",
-        "self._offset = process_index * self._share",
-        "self._offset = 0 * process_index",
+        "first = step * self._data.batch_size + index * share",
+        "first = step * self._data.batch_size + 0 * index * share",
         "data/test_batches.py contracts/test_batches.py",
     ),
     Bug(  # an example's number is not in its id
-        "data/rows.py",
-        "number = np.where(is_example, group.first_number + number.astype(np.int64), 0)",
-        "number = np.where(is_example, group.first_number, 0)",
+        "data/batches.py",
+        "number = np.where(is_example, group.first_number + number, 0).astype(np.int32)",
+        "number = np.where(is_example, group.first_number, 0).astype(np.int32)",
         "data/test_batches.py",
     ),
     Bug(  # the step's randomness is the same at every step

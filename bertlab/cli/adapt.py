@@ -6,7 +6,6 @@ bertlab adapt --run=runs/awd --task=trec --recipe=ulmfit --config.task_data.dire
 
 
 def add_arguments(parser):
-    """The command's own arguments."""
     parser.add_argument("--run", required=True, help="a pretrained or imported run")
     parser.add_argument("--task", required=True, help="a name or FILE.py")
     parser.add_argument("--recipe", default="same", help="same, ulmfit or fitlam: the optimiser")

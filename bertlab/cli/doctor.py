@@ -5,7 +5,6 @@ bertlab doctor runs/table5
 
 
 def add_arguments(parser):
-    """The command's own arguments."""
     parser.add_argument("directory", help="a sweep, a run or a published study")
 
 

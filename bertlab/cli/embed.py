@@ -9,20 +9,17 @@ width] with pooling. FILE.csv is a table: text, layer, position and token, d0, d
 
 from pathlib import Path
 
-from bertlab.errors import UserError
-
-POOLINGS = ("mean", "max", "first", "last")
-
 
 def add_arguments(parser):
-    """The command's own arguments."""
     parser.add_argument("--run", required=True, help="directory of a run or an import")
     parser.add_argument("--step", type=int, help="the checkpoint's step (default: the last one)")
     parser.add_argument("--text", required=True, type=Path, help="UTF-8 file, one text per line")
     parser.add_argument("--out", required=True, type=Path, help="FILE.npz or FILE.csv")
     layers = "all, or numbers such as 0,-1"
     parser.add_argument("--layers", default="all", type=layer_numbers, help=layers)
-    parser.add_argument("--pooling", choices=POOLINGS, help="one vector per text")
+    parser.add_argument(
+        "--pooling", choices=("mean", "max", "first", "last"), help="one vector per text"
+    )
     parser.add_argument("--pretokenized", action="store_true", help="words are split at spaces")
 
 
@@ -33,8 +30,6 @@ def run(arguments, overrides):
     from bertlab.data.corpora.text import read_lines
     from bertlab.transfer.load import load
 
-    if arguments.out.suffix not in (".npz", ".csv"):
-        raise UserError(f"--out={arguments.out}: choose a name that ends in .npz or .csv")
     layers = arguments.layers
     texts = [line for _, line in read_lines(arguments.text)]
     if arguments.pretokenized:

@@ -11,7 +11,6 @@ from bertlab.errors import UserError
 
 
 def add_arguments(parser):
-    """The command's own arguments."""
     parser.add_argument("--run", required=True, help="directory of a run or an import")
     parser.add_argument("--step", type=int, help="the checkpoint's step (default: the last one)")
 

@@ -5,7 +5,6 @@ bertlab export runs/bert --to=huggingface exported/bert
 
 
 def add_arguments(parser):
-    """The command's own arguments."""
     formats = "huggingface, fastai, word2vec, glove or module:function"
     parser.add_argument("run", help="a run or an imported directory")
     parser.add_argument("--to", required=True, dest="kind", metavar="FORMAT", help=formats)

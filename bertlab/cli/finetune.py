@@ -6,7 +6,6 @@ bertlab finetune --run=runs/bert --task=sst2 --recipe=bert --config.task_data.di
 
 
 def add_arguments(parser):
-    """The command's own arguments."""
     parser.add_argument("--run", required=True, help="a pretrained, imported or fine-tuned run")
     parser.add_argument("--task", required=True, help="a name or FILE.py; several joined by +")
     parser.add_argument("--recipe", default="small", help="a recipe of bertlab/transfer/recipes.py")

@@ -5,7 +5,6 @@ bertlab import --from=huggingface bert-base-uncased/ --workdir=runs/bert_base
 
 
 def add_arguments(parser):
-    """The command's own arguments."""
     formats = "huggingface, elmo, fastai, word2vec, glove or module:function"
     parser.add_argument("--from", required=True, dest="kind", metavar="FORMAT", help=formats)
     parser.add_argument("source", help="the model's directory or file")

@@ -16,7 +16,6 @@ SOURCES = (
 
 
 def add_arguments(parser):
-    """The command's own arguments."""
     parser.add_argument("prefix", nargs="?", default="", help="only keys that begin with this")
 
 
@@ -56,13 +55,7 @@ def read_dict(source: str) -> list[tuple[str, str, str]]:
         elif code == "),":
             groups.pop()
         elif equals:
-            meaning = " ".join([*above, comment]).strip()
-            found.append(
-                (
-                    ".".join([*groups, name]),
-                    "unset" if value.startswith("placeholder(") else value.removesuffix(","),
-                    meaning,
-                )
-            )
+            default = "unset" if value.startswith("placeholder(") else value.removesuffix(",")
+            found.append((".".join([*groups, name]), default, " ".join([*above, comment]).strip()))
         above = []
     return found

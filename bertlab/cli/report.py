@@ -8,7 +8,6 @@ from pathlib import Path
 
 
 def add_arguments(parser):
-    """The command's own arguments."""
     parser.add_argument("directory", help="a sweep, a run or a published study")
     parser.add_argument("--output", help="where report.html and report.md go (default: there)")
     parser.add_argument("--publish", help="folder for NAME.jsonl.zst, README.md and NAME.png")

@@ -5,7 +5,6 @@ bertlab sample --run=runs/gpt --prompt="The function" --number=3 --temperature=0
 
 
 def add_arguments(parser):
-    """The command's own arguments."""
     parser.add_argument("--run", required=True, help="directory of a run or an import")
     parser.add_argument("--step", type=int, help="the checkpoint's step (default: the last one)")
     parser.add_argument("--number", type=int, default=1, help="how many texts (default 1)")

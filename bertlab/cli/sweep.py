@@ -4,11 +4,9 @@ bertlab sweep --study=experiments/ablations/objectives.py --workdir=runs/objecti
 """
 
 import ast
-import re
 
 
 def add_arguments(parser):
-    """The command's own arguments."""
     parser.add_argument("--study", required=True, help="FILE.py or FILE.py:key=value,key=value")
     parser.add_argument("--workdir", required=True, help="the study's directory")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
@@ -25,6 +23,7 @@ def run(arguments, overrides):
     """Runs or prints the study; exit status 1 if a run failed."""
     import jax
 
+    from bertlab.config.load import parse_pairs
     from bertlab.errors import UserError
     from bertlab.studies.study import load_study
 
@@ -40,22 +39,16 @@ def run(arguments, overrides):
     from bertlab.studies.launchers import build_launcher
     from bertlab.studies.sweep import sweep
 
-    options = parse_options(arguments.launcher_options)
+    pairs = parse_pairs(arguments.launcher_options)
+    options = {name: literal(value) for name, value in pairs.items()}
     launcher = build_launcher(arguments.launcher, arguments.jobs, options)
     if not sweep(study, arguments.workdir, launcher):
         raise SystemExit(1)
 
 
-def parse_options(text: str) -> dict:
-    """ "timeout_min=60,slurm_partition=gpu" -> names to values; numbers and lists are parsed.
-
-    A value extends to the next ",NAME=", so it may contain commas.
-    """
-    options = {}
-    for item in filter(None, re.split(r",(?=\w+=)", text)):
-        name, _, value = item.partition("=")
-        try:
-            options[name] = ast.literal_eval(value)
-        except (SyntaxError, ValueError):
-            options[name] = value
-    return options
+def literal(text: str):
+    """A number or list, or else the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text

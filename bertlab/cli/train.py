@@ -7,7 +7,6 @@ from bertlab.config import load_config
 
 
 def add_arguments(parser):
-    """The command's own arguments."""
     parser.add_argument("--config", required=True, help="FILE.py or FILE.py:key=value,key=value")
     parser.add_argument("--workdir", required=True, help="the run's directory")
 

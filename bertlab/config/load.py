@@ -24,17 +24,8 @@ SHIPPED = PACKAGE if (PACKAGE / "experiments").is_dir() else PACKAGE.parent
 def load_config(
     spec: str, overrides: Mapping[str, Any] | None = None, argv: Sequence[str] = ()
 ) -> ConfigDict:
-    """Executes a config file and applies overrides.
-
-    Args:
-        spec: "path/to/file.py" or "path/to/file.py:key=value,key=value"; the path as in
-            `find_file`.
-        overrides: Dotted names to values, such as {"train.steps": 200}.
-        argv: Command-line arguments of the form `--config.KEY=VALUE`; applied first.
-
-    Raises:
-        UserError: The file does not exist, or an override names an unknown key or has another type.
-    """
+    """The config of "FILE.py" or "FILE.py:key=value,key=value" (`find_file`), overridden as by
+    `override`."""
     path, _, arguments = spec.partition(":")
     return override(import_file(path).get_config(arguments), argv, overrides or {})
 
@@ -53,12 +44,12 @@ def override(
         flag_values(command)
         for name, value in (values or {}).items():
             set_key(config, name, value)
-    except (AttributeError, KeyError) as error:
-        # ml_collections quotes the text of one error in another.
-        reason = str(error.args[0]).strip("'").replace("\\'", "'").replace("\\n", "; ")
-        raise UserError(f"the config has no such key: {reason}") from error
-    except (flags.Error, TypeError, ValueError) as error:
-        raise UserError(" ".join(str(error).split())) from error
+    except (AttributeError, KeyError, TypeError, ValueError, flags.Error) as error:
+        reason = str(error.args[0])
+        if isinstance(error, AttributeError | KeyError):  # which may quote another error
+            reason = reason.strip("'").replace("\\'", "'").replace("\\n", "; ")
+            reason = f"no such key: {reason}"
+        raise UserError(f"config: {' '.join(reason.split())}") from error
     return config
 
 
@@ -72,42 +63,33 @@ def import_file(path: str) -> ModuleType:
 
 
 def find_file(path: str) -> Path:
-    """The config or study that a path means: in the working directory, else one of bertlab's own.
-
-    Raises:
-        UserError: There is no such file.
-    """
+    """The config or study that a path means: in the working directory, else one of bertlab's."""
     for candidate in (Path(path), SHIPPED / path):
         if candidate.is_file():
             return candidate
     raise UserError(f"{path} is neither here nor in {SHIPPED}; give the path of a Python file")
 
 
+def parse_pairs(text: str | None) -> dict[str, str]:
+    """ "key=value,key=value" as a dict. A value extends to the next ",key=", so it may contain
+    commas."""
+    items = re.split(r",+(?=\w+=)", (text or "").strip(","))
+    pairs = (item.partition("=") for item in items if item)
+    return {key: value for key, _, value in pairs}
+
+
 def parse_arguments(text: str | None, /, **defaults: Any) -> dict[str, Any]:
-    """Reads "key=value,key=value" into a dict with the types of the defaults.
-
-    A value extends to the next ",key=", so it may contain commas.
-
-    Args:
-        text: What follows the colon of a config or study; None or "" for nothing.
-        **defaults: Every argument with its default (str, int, float or bool).
-
-    Raises:
-        UserError: An argument is unknown, or its value has another type.
-    """
+    """Reads what follows the colon of a config or study, with the types of the defaults."""
     values = dict(defaults)
-    for item in filter(None, re.split(r",+(?=\w+=)", (text or "").strip(","))):
-        key, equals, value = item.partition("=")
-        if key not in defaults or not equals:
-            choices = ", ".join(defaults)
-            raise UserError(
-                f"argument '{item}' after the colon: write KEY=VALUE with one of {choices}"
-            )
-        kind = type(defaults[key])
+    for key, value in parse_pairs(text).items():
         try:
+            kind = type(defaults[key])
             values[key] = flags.BooleanParser().parse(value) if kind is bool else kind(value)
-        except ValueError:
-            raise UserError(f"argument {item}: expected {kind.__name__}") from None
+        except (KeyError, ValueError):
+            raise UserError(
+                f"argument '{key}={value}' after the colon: write KEY=VALUE with one of"
+                f" {', '.join(defaults)}, and a value of the default's type"
+            ) from None
     return values
 
 
@@ -117,7 +99,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key in config:
         value = config[key]
         if isinstance(value, Mapping | ConfigDict) and len(value):
-            flat.update(flatten(value, f"{prefix}{key}."))
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = value
     return flat

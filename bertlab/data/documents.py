@@ -1,11 +1,21 @@
-"""Documents of sentences, a rule-based splitter for English-like text, and a corpus's contract."""
+"""Documents: their sentences, by a rule-based splitter for English-like text, and their split.
 
+A document has a position in [0, 1), a hash of its id: valid are the positions below the first
+bound, test those below the second, train the others, so a document stays in its split while its id
+stays the same. The bounds are the fractions, unless that leaves valid or test without a document:
+then it gets the document at the nearest position above.
+"""
+
+import hashlib
 import itertools
+import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
+import numpy as np
+
+SPLITS = ("train", "valid", "test")
 LONGEST_DOCUMENT = 100_000
 """In characters; a longer text becomes several documents."""
 SECTION = 50_000
@@ -26,8 +36,7 @@ _ABBREVIATIONS = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(NamedTuple):
     """One document.
 
     Attributes:
@@ -39,16 +48,6 @@ class Document:
     id: str
     parts: tuple[str, ...]
     split: str = ""
-
-
-class Corpus(Protocol):
-    """A source of documents."""
-
-    def fingerprint(self) -> str:
-        """A digest that changes when the text may have changed."""
-
-    def documents(self) -> Iterator[Document]:
-        """Streams the documents, in the same order every time."""
 
 
 def make_documents(document_id: str, text: str, joins_lines: bool = False) -> Iterator[Document]:
@@ -80,10 +79,9 @@ def split_sentences(text: str) -> list[str]:
     for line in text.split("\n"):
         start = 0
         for match in _BOUNDARY.finditer(line):
-            if _is_inside(line, start, match):
-                continue
-            sentences.append(line[start : match.end()].strip())
-            start = match.end()
+            if not _is_inside(line, start, match):
+                sentences.append(line[start : match.end()].strip())
+                start = match.end()
         sentences.append(line[start:].strip())
     return [sentence for sentence in sentences if sentence]
 
@@ -116,3 +114,37 @@ def _is_inside(line: str, start: int, match: re.Match) -> bool:
     last = _LAST_WORD.search(before.rpartition(" ")[2])  # the search is slow in a longer text
     word = last.group() if last else ""
     return (len(word) == 1 and word.isupper() and word != "I") or word.lower() in _ABBREVIATIONS
+
+
+def position(document_id: str) -> float:
+    """A hash of the id, in [0, 1]."""
+    name = document_id.encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big") / 2**64
+
+
+class Bounds(NamedTuple):
+    """The positions at which valid and test end."""
+
+    valid: float
+    test: float
+
+    def split(self, document: Document) -> str:
+        """The split of a document: as published, or by its position."""
+        if document.split:
+            return document.split
+        found = position(document.id)
+        return "valid" if found < self.valid else "test" if found < self.test else "train"
+
+
+def find_bounds(data: Mapping, positions) -> Bounds:
+    """The fractions' bounds, raised where valid or test would be empty, unless that leaves none
+    for train. `positions` [D] are those of the documents without a published split."""
+    plain = Bounds(data["valid_fraction"], data["valid_fraction"] + data["test_fraction"])
+    valid, test = plain
+    positions = np.asarray(positions)
+    others = np.sort(positions[positions >= valid])[:3].tolist()
+    if valid and others and (positions >= valid).all():
+        valid = math.nextafter(others.pop(0), 2)
+    if data["test_fraction"] and others and others[0] >= test:
+        test = math.nextafter(others.pop(0), 2)
+    return Bounds(valid, max(valid, test)) if others else plain

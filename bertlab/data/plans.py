@@ -1,13 +1,11 @@
 """Row plans: which spans of a flat array of tokens make each row, and the gather of these spans.
 
-A format (`bertlab.data.formats`) turns a `Text` into a plan with array operations; a batch is
-then one gather. Letters: S sentences, D documents, R rows, N spans, B rows of a batch, L positions
-of a row.
+A format turns a `Text` into a plan with array operations. Letters: S sentences, D documents, R
+rows, N spans, B rows of a batch.
 """
 
 import functools
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -35,11 +33,8 @@ def bounds_of(counts: np.ndarray) -> np.ndarray:
 def chain(following: np.ndarray) -> np.ndarray:
     """The orbit of 0: 0, following[0], following[following[0]], ... up to the end of `following`.
 
-    Greedy filling is such an orbit: `following[i]` is the unit after a row that begins with unit i.
+    Greedy filling is such an orbit: `following[i]` > i is the unit after a row that begins with i.
     Jumps double in length, so an orbit of R elements takes log2(R) operations on whole arrays.
-
-    Args:
-        following: int64 [n], each element above its index and at most n.
     """
     end = len(following)
     jump = np.append(following, end)
@@ -94,25 +89,12 @@ class Text:
         return Text(starts, bounds_of(np.minimum(remaining, room)), bounds_of(counts))
 
 
-class Plan(Protocol):
-    """Rows of a group of documents, numbered from 0."""
-
-    is_ordered: bool  # rows must be read in order (a stream); others are shuffled
-
-    def __len__(self) -> int: ...
-
-    def gather(self, arrays, rows: np.ndarray, width: int, pad_id: int) -> dict[str, np.ndarray]:
-        """The fields [B, width] of `rows` [B], one for each of the split's `arrays` by name too.
-
-        `number` and the labels have one entry per example.
-        """
-
-
 @dataclass(frozen=True)
 class RowPlan:
-    """Rows as spans of a split's tokens.
+    """Rows as spans of a split's tokens. Other plans have a length, `is_ordered` and `gather` too.
 
     Attributes:
+        is_ordered: rows must be read in order (a stream); others are shuffled.
         starts: int64 [N], where each span begins in the tokens; negative: see `special`.
         lengths: int32 [N], its number of tokens.
         segments: int8 [N], 0 or 1.
@@ -135,12 +117,8 @@ class RowPlan:
     def from_groups(cls, starts, lengths, documents, segments, first, **labels) -> "RowPlan":
         """Rows of groups of K spans; those of length 0 are left out.
 
-        Args:
-            starts, lengths: [G, K].
-            documents: [G].
-            segments: K of them, the same in every group.
-            first: [R], the first group of each row.
-            **labels: [R]; `pair_label` and `order_label` are −1 unless they are here.
+        `starts` and `lengths` are [G, K], `documents` [G], `segments` the same K in every group,
+        `first` [R] the first group of each row, and labels [R]; those that lack are −1.
         """
         is_used = lengths > 0
         used = is_used.sum(axis=1)
@@ -171,17 +149,14 @@ class RowPlan:
         return RowPlan(*(field[spans] for field in fields), bounds_of(counts), labels)
 
     def gather(self, arrays, rows: np.ndarray, width: int, pad_id: int) -> dict[str, np.ndarray]:
-        """See `Plan`."""
+        """The fields of `rows` [B]: labels, and those of `read`."""
         chosen = self.take(rows)
         return chosen.read(arrays, width, pad_id) | chosen.labels
 
     def read(self, arrays, width: int, pad_id: int) -> dict[str, np.ndarray]:
-        """All rows, each padded to `width` positions.
-
-        Returns:
-            int32 [R, width]: a field for each of `arrays`, `segments`, `documents` (0: padding) and
-            `positions` (from 0 in each document of a row).
-        """
+        """Of all rows, padded to `width` positions, int32 [R, width]: a field for each of the
+        split's `arrays` by name, `segments`, `documents` (0: padding) and `positions` (from 0 in
+        each document of a row)."""
         # Padding is one more span at the end of each row.
         padding = self.bounds[1:] + np.arange(len(self))
         row_start = self.bounds[:-1] + np.arange(len(self))

@@ -17,13 +17,11 @@ class Split:
     """The documents of one split, end to end. No sentence and no document is empty.
 
     Attributes:
-        name: train, valid or test.
         tokens: uint16 or uint32 [T], ids, without special ones.
         sentences: int64 [S + 1], where each sentence begins in `tokens`, and the end.
         documents: int64 [D + 1], where each document begins among the sentences, and the end.
         bytes: int64 [D], UTF-8 bytes of each document's text.
-        words: uint32 [T], each token's row of `Prepared.characters`; None without a words
-            tokenizer.
+        words: uint32 [T], with a words tokenizer: each token's row of `Prepared.characters`.
     """
 
     name: str
@@ -93,8 +91,6 @@ def load_prepared(directory: str | Path) -> Prepared:
     from bertlab.data.tokenizers import load_tokenizer  # slow to import
 
     directory = Path(directory)
-    if not (directory / "meta.json").is_file():
-        raise UserError(f"{directory} is not a prepared corpus (it has no meta.json)")
     meta = read_json(directory / "meta.json")
     tokenizer = load_tokenizer(directory / "tokenizer")
     return Prepared(directory, tokenizer, meta["fingerprint"], meta["statistics"])

@@ -11,8 +11,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab.data.corpora import open_corpus
+from bertlab.data.documents import find_bounds, position
 from bertlab.data.prepared import Prepared, Split
-from bertlab.data.splits import find_bounds, position
 from bertlab.errors import UserError
 from bertlab.evals.ngrams import KneserNey
 from bertlab.files import cache_directory, cached_json

@@ -153,7 +153,7 @@ def fit_vocabulary(tokenizer: Tokenizer, vocab_size: int, source: Path) -> Token
     backend.add_special_tokens(
         [tokenizers.AddedToken(name, special=True, normalized=False) for name in unused]
     )
-    return JsonTokenizer(backend.to_str(), tokenizer.metadata()["special_ids"])
+    return JsonTokenizer(backend.to_str(), tokenizer.metadata["special_ids"])
 
 
 def save(model: Model, directory: Path, kinds: Mapping[str, Kind] = KINDS) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from orbax.checkpoint import CheckpointManager
 
-from bertlab.data.prefetch import prefetch
+from bertlab.data.batches import prefetch
 from bertlab.data.tokenizers import Tokenizer
 from bertlab.objectives.program import Program
 from bertlab.train import checkpoint, hooks

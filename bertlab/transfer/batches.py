@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertlab.data.buckets import bucketed
 from bertlab.data.characters import PADDING
+from bertlab.data.packing import bucketed
 from bertlab.errors import UserError
 
 Row = dict[str, np.ndarray]

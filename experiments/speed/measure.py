@@ -26,7 +26,7 @@ def main(name: str, folder: Path, seconds: float, rows: int) -> None:
     import jax
 
     from bertlab.config.load import load_config
-    from bertlab.data.prefetch import prefetch
+    from bertlab.data.batches import prefetch
     from bertlab.train import loop
     from bertlab.train.build import build_pretraining
     from bertlab.train.optimizers import build_optimizer

@@ -17,8 +17,8 @@ from types import SimpleNamespace
 import numpy as np
 from ml_collections import ConfigDict
 
+from bertlab.data.batches import Batches
 from bertlab.data.prepared import Prepared
-from bertlab.data.rows import Rows
 
 PAIRS = {"random_next_probability": 0.5, "own_document_retries": 10, "negatives": "random"}
 DATA = dict(seq_len=128, batch_size=256, seed=0, dupe_factor=0, unique_tokens=0, pack_length=0)
@@ -62,7 +62,7 @@ def make_corpus(folder: Path, tokens: int) -> Prepared:
 
 def measure(prepared: Prepared, data) -> dict[str, float]:
     """Rates with planning and without, and the share of positions that are not padding."""
-    rows, size, start = Rows(prepared, data, "train"), data.batch_size, time.process_time()
+    rows, size, start = Batches(prepared, data), data.batch_size, time.process_time()
     group = rows.make_group(0)
     planning = time.process_time() - start
     steps = range(0, len(group.order) - size + 1, size)

@@ -53,4 +53,5 @@ def test_init_copies_the_project_once(tmp_path):
     assert {"config.py", "objective.py", "README.md"} <= {
         path.name for path in (tmp_path / "mine").iterdir()
     }
-    assert cli.main(["init", str(tmp_path / "mine")]) == 2
+    with pytest.raises(FileExistsError):
+        cli.main(["init", str(tmp_path / "mine")])

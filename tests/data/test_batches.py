@@ -3,11 +3,9 @@ import threading
 import numpy as np
 import pytest
 
-from bertlab.data import rows as rows_module
-from bertlab.data.batches import Batches
+from bertlab.data import batches as batches_module
+from bertlab.data.batches import Batches, prefetch, unique_documents
 from bertlab.data.formats import FORMATS
-from bertlab.data.prefetch import prefetch
-from bertlab.data.rows import unique_documents
 from bertlab.errors import UserError
 from tests.data.made_corpus import CLS, PAD, SEP, config, epoch_rows, make, random_documents
 
@@ -29,8 +27,8 @@ def corpus(tmp_path_factory):
 def small_blocks(request, monkeypatch):
     """With blocks of some 80 tokens an epoch has several groups."""
     if request.param:
-        monkeypatch.setattr(rows_module, "BLOCK_TOKENS", 80)
-        monkeypatch.setattr(rows_module, "GROUP_BLOCKS", 3)
+        monkeypatch.setattr(batches_module, "BLOCK_TOKENS", 80)
+        monkeypatch.setattr(batches_module, "GROUP_BLOCKS", 3)
     return request.param
 
 
@@ -70,8 +68,8 @@ def test_processes_read_slices_of_the_same_batches(corpus, name, small_blocks):
 @pytest.mark.parametrize("name", ["full_sentences", "segment_pair", "sentences"])
 def test_groups_of_blocks_read_each_sentence_once(corpus, monkeypatch, name):
     changes = {f"{name}__negatives": "swapped"} if name == "segment_pair" else {}
-    monkeypatch.setattr(rows_module, "BLOCK_TOKENS", 80)
-    monkeypatch.setattr(rows_module, "GROUP_BLOCKS", 3)
+    monkeypatch.setattr(batches_module, "BLOCK_TOKENS", 80)
+    monkeypatch.setattr(batches_module, "GROUP_BLOCKS", 3)
     batches = Batches(corpus, config(format=name, **changes))
     starts = []
     for epoch in range(2):
@@ -84,7 +82,7 @@ def test_groups_of_blocks_read_each_sentence_once(corpus, monkeypatch, name):
         assert len(np.unique(ids, axis=0)) == len(ids)
         starts.append([int(row["tokens"][1]) for row in rows])
     assert starts[0] != starts[1]
-    group = batches._rows.make_group(1)
+    group = batches.make_group(1)
     assert 0 < len(group.plan) < len(rows) / 2
 
 
@@ -95,13 +93,13 @@ def test_numbers_of_rows_are_kept_and_not_needed(tmp_path, monkeypatch):
     expected = first(600)
     (file,) = corpus.directory.glob("rows-*.npy")
     planned = []
-    make_group = rows_module.Rows.make_group
+    make_group = batches_module.Batches.make_group
 
     def count(self, number):
         planned.append(number)
         return make_group(self, number)
 
-    monkeypatch.setattr(rows_module.Rows, "make_group", count)
+    monkeypatch.setattr(batches_module.Batches, "make_group", count)
     assert_equal(Batches(corpus, data)(600), expected)
     with_file = len(planned)
     file.unlink()

@@ -3,9 +3,8 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from bertlab.data.batches import Batches
+from bertlab.data.batches import Batches, unique_documents
 from bertlab.data.formats import cooccurrence
-from bertlab.data.rows import unique_documents
 from tests.data.made_corpus import PAD, config, epoch_rows, make
 
 WINDOW = 3

@@ -8,8 +8,7 @@ import zstandard
 from bertlab.config.defaults import base_config
 from bertlab.data.corpora import open_corpus
 from bertlab.data.corpora.synthetic import SyntheticCorpus
-from bertlab.data.documents import Document, split_sentences
-from bertlab.data.splits import Bounds, find_bounds, position
+from bertlab.data.documents import Bounds, Document, find_bounds, position, split_sentences
 from bertlab.errors import UserError
 
 COMPRESSIONS = {

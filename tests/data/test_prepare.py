@@ -13,7 +13,6 @@ import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
 
 from bertlab.config.defaults import base_config
-from bertlab.data import encode
 from bertlab.data import prepare as prepare_module
 from bertlab.data.batches import Batches
 from bertlab.data.characters import character_ids, character_table
@@ -192,7 +191,7 @@ def test_nothing_depends_on_processes_and_blocks(tmp_path, monkeypatch):
     corpus = f"text:{tmp_path}/a.jsonl"
     changes = {"tokenizer__kind": "words", "tokenizer__vocab_size": 60, "valid_fraction": 0.2}
     one = prepare(config(tmp_path, corpus, **changes))
-    monkeypatch.setattr(encode, "CHUNK_CHARACTERS", 2000)
+    monkeypatch.setattr(prepare_module, "CHUNK_CHARACTERS", 2000)
     changes |= {"workers": 2, "directory": str(tmp_path / "two")}
     two = prepare(config(tmp_path, corpus, **changes))
     assert (two.fingerprint, two.statistics) == (one.fingerprint, one.statistics)
@@ -236,7 +235,7 @@ class Generated:
 
 
 def test_memory_does_not_grow_with_the_text(tmp_path, monkeypatch):
-    monkeypatch.setattr(encode, "CHUNK_CHARACTERS", 1 << 12)
+    monkeypatch.setattr(prepare_module, "CHUNK_CHARACTERS", 1 << 12)
     peaks = []
     for size in (25, 100):
         monkeypatch.setattr(prepare_module, "open_corpus", lambda _, size=size: Generated(size))
@@ -337,5 +336,5 @@ def test_mistakes_name_the_key_or_the_file_and_line(tmp_path):
     assert not [path for path in (tmp_path / "new").iterdir() if path.suffix != ".lock"]
     with pytest.raises(UserError, match="pydocs, text:GLOB"):
         open_corpus(ConfigDict({"corpus": "wiki:x"}))
-    with pytest.raises(UserError, match="is not a prepared corpus"):
+    with pytest.raises(FileNotFoundError, match="meta"):
         load_prepared(tmp_path)

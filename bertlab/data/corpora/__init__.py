@@ -1,23 +1,23 @@
 """The corpora that `config.data.corpus` may name."""
 
-from bertlab.data.corpora.published_splits import PublishedSplits
 from bertlab.data.corpora.pydocs import PydocsCorpus
 from bertlab.data.corpora.synthetic import SyntheticCorpus
-from bertlab.data.corpora.text import TextCorpus
-from bertlab.data.documents import Corpus
+from bertlab.data.corpora.text import PublishedSplits, TextCorpus, TfdsCorpus
 from bertlab.errors import UserError
 
 
-def open_corpus(data) -> Corpus:
-    """Opens the corpus of `config.data`; each module documents its own."""
+def open_corpus(data):
+    """The corpus of `config.data`: an object with two methods.
+
+    `fingerprint()` is a digest that changes when the text may have changed; `documents()` yields
+    every `Document`, in the same order every time.
+    """
     kind, _, name = data.corpus.partition(":")
     if kind in ("text", "files") and name:
         return TextCorpus(name, one_document_a_file=kind == "files")
     if kind == "splits" and name:
         return PublishedSplits(name)
     if kind == "tfds" and name:
-        from bertlab.data.corpora.tfds import TfdsCorpus  # slow to import
-
         return TfdsCorpus(name, data.tfds.split, data.tfds.field)
     if data.corpus == "pydocs":
         return PydocsCorpus(data.directory)

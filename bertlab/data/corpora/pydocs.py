@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertlab.data.documents import Document, split_sentences
-from bertlab.files import cache_directory, read_json, write_json
+from bertlab.files import cache_directory, cached_json
 
 # Raise it with every change that alters the text.
 _VERSION = 5
@@ -47,15 +47,10 @@ Docstring = tuple[tuple[str, ...], ...]
 
 
 class Section(NamedTuple):
-    """The prose of a module, of a topic of the language reference, or of a stretch of a long one.
+    """The prose of a module, of a topic of the reference, or of a stretch of a long one."""
 
-    Attributes:
-        name: `json.decoder`; `pydoc_data.topics:assert`; `ast#1`, `ast#2`, ...
-        docstrings: in the order of the file.
-    """
-
-    name: str
-    docstrings: tuple[Docstring, ...]
+    name: str  # `json.decoder`; `pydoc_data.topics:assert`; `ast#1`, `ast#2`, ...
+    docstrings: tuple[Docstring, ...]  # in the order of the file
 
     @property
     def package(self) -> str:
@@ -70,8 +65,7 @@ class Section(NamedTuple):
 class PydocsCorpus:
     """The documentation of the standard library, one document per section.
 
-    Args:
-        directory: the cache directory; the prose is extracted once, which takes some seconds.
+    The prose is extracted once into the cache directory, which takes some seconds.
     """
 
     def __init__(self, directory: str = ""):
@@ -91,14 +85,11 @@ class PydocsCorpus:
         """All sections; modules are in the order of their names."""
         sources = _sources()
         sizes = [(name, path.stat().st_size) for name, path in sources.items()]
-        settings = repr((_VERSION, sys.version_info[:3], sizes)).encode()
-        digest = hashlib.blake2b(settings, digest_size=8).hexdigest()
-        cached = cache_directory(self._directory) / f"pydocs-{digest}.json"
-        if not cached.exists():
-            write_json(cached, list(_extract(sources)))
+        settings = repr((_VERSION, sys.version_info[:3], sizes))
+        folder = cache_directory(self._directory) / "pydocs"
         return [
             Section(name, tuple(tuple(map(tuple, docstring)) for docstring in docstrings))
-            for name, docstrings in read_json(cached)
+            for name, docstrings in cached_json(folder, settings, lambda: list(_extract(sources)))
         ]
 
 
@@ -121,7 +112,7 @@ def _extract(sources: dict[str, Path]) -> Iterator[tuple[str, list[list[tuple[st
         for text in docstrings:
             prose.append([each for each in paragraphs(text) if each not in before])
             before.update(prose[-1])
-        stretches = [stretch for stretch in _cut(prose) if stretch]
+        stretches = list(filter(None, _cut(prose)))
         for number, stretch in enumerate(stretches, 1):
             yield name if len(stretches) == 1 else f"{name}#{number}", stretch
 
@@ -167,11 +158,7 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
 
 def paragraphs(docstring: str) -> list[tuple[str, ...]]:
     """The sentences of each distinct paragraph of prose, without code, headings, tables and
-    fragments.
-
-    Args:
-        docstring: text without common indentation (`inspect.cleandoc`).
-    """
+    fragments."""
     found = {}
     for block in re.split(r"\n\s*\n", docstring):
         if ">>>" not in block:

@@ -1,17 +1,11 @@
 """The synthetic corpus: a small hidden Markov language with document topics.
 
-A document is made in five draws:
-
-1. its topic t, from `topic_prior`;
-2. its number of sentences, from `document_lengths`, and the number of words of each, from
-   `sentence_lengths`;
-3. the first hidden state, from `initial[t]`;
-4. every further state, from the row `transition[t, state before]`, across sentence ends;
-5. every word, from `emission[its state]`.
-
-Lengths depend on nothing, and words do not depend on them. Every stretch of a document has the
-same distribution as its first words. Exact inference is the forward and backward recursions over S
-states, once per topic.
+A document is made in five draws: its topic t, from `topic_prior`; its number of sentences, from
+`document_lengths`, and of the words of each, from `sentence_lengths`; the first hidden state, from
+`initial[t]`; every further state, from the row `transition[t, state before]`, across sentence ends;
+every word, from `emission[its state]`. So lengths and words are independent, and every stretch of a
+document has the same distribution as its first words. Exact inference is the forward and backward
+recursions over S states, once per topic.
 
 Words are `w0`, `w1`, ... For one token per word use `tokenizer.kind=words` and a
 `tokenizer.vocab_size` of 5 more than `synthetic.vocab_size`. Ids follow the words' frequency, so
@@ -24,6 +18,7 @@ import json
 from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,23 +31,14 @@ _LANGUAGE_STREAM, _DOCUMENT_STREAM = 0, 1
 
 @dataclass(frozen=True, eq=False)
 class Language:
-    """Every probability of the language (float64), for T topics, S states and V words.
+    """Every probability of the language (float64), for T topics, S states and V words."""
 
-    Attributes:
-        topic_prior: [T], P(topic), drawn once per document.
-        initial: [T, S], P(first state | topic), the stationary distribution of `transition`.
-        transition: [T, S, S], P(next state | topic, state).
-        emission: [S, V], P(word | state), the same for all topics.
-        sentence_lengths: [N], P(a sentence has n words) at n - 1.
-        document_lengths: [M], P(a document has m sentences) at m - 1.
-    """
-
-    topic_prior: np.ndarray
-    initial: np.ndarray
-    transition: np.ndarray
-    emission: np.ndarray
-    sentence_lengths: np.ndarray
-    document_lengths: np.ndarray
+    topic_prior: np.ndarray  # [T], P(topic), drawn once per document
+    initial: np.ndarray  # [T, S], P(first state | topic), the stationary distribution
+    transition: np.ndarray  # [T, S, S], P(next state | topic, state)
+    emission: np.ndarray  # [S, V], P(word | state), the same for all topics
+    sentence_lengths: np.ndarray  # [N], P(a sentence has n words) at n - 1
+    document_lengths: np.ndarray  # [M], P(a document has m sentences) at m - 1
 
     @property
     def words(self) -> list[str]:
@@ -60,20 +46,13 @@ class Language:
         return [f"w{index}" for index in range(self.emission.shape[1])]
 
 
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """A document of N sentences and W words, and the hidden variables it was made from.
-
-    Attributes:
-        sentence_lengths: int64 [N].
-        states: int64 [W], hidden state of each word.
-        words: int64 [W], index of each word.
-    """
+class Sample(NamedTuple):
+    """A document of N sentences and W words, and the hidden variables it was made from."""
 
     topic: int
-    sentence_lengths: np.ndarray
-    states: np.ndarray
-    words: np.ndarray
+    sentence_lengths: np.ndarray  # int64 [N]
+    states: np.ndarray  # int64 [W]
+    words: np.ndarray  # int64 [W], numbers of words
 
 
 def language(
@@ -125,12 +104,8 @@ def sample_document(model: Language, rng: np.random.Generator) -> Sample:
 
 
 class SyntheticCorpus:
-    """Documents of the language; each depends only on the options and its number.
-
-    Args:
-        documents: how many.
-        **options: for `language`; `seed` seeds the text too.
-    """
+    """Documents of the language; each depends only on the options of `language`, whose seed is the
+    text's too, and its number."""
 
     def __init__(self, documents: int = 2000, **options):
         self.language = language(**options)

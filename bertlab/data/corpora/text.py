@@ -1,4 +1,4 @@
-"""Corpora in text files, which may be compressed."""
+"""Corpora in text files, which may be compressed, and in TFDS datasets."""
 
 import glob
 import gzip
@@ -14,12 +14,13 @@ from typing import Any
 
 import zstandard
 
-from bertlab.data.documents import LONGEST_DOCUMENT, SECTION, Document, make_documents
+from bertlab.data.documents import LONGEST_DOCUMENT, SECTION, SPLITS, Document, make_documents
 from bertlab.errors import UserError
 
 # In characters. A longer stretch without a blank line is cut at a line end, to bound memory.
 _LARGEST_DOCUMENT = 1_000_000
 _NAME = re.compile(r".+\.(txt|train|dev|test|jsonl)(\.(gz|xz|zst))?", re.IGNORECASE)
+_LINE_END = "<eos>"  # a word
 
 
 class TextCorpus:
@@ -28,9 +29,7 @@ class TextCorpus:
     They may be compressed with gzip (.gz), xz (.xz) or zstd (.zst). Blank lines separate the
     documents of a text file, unless each file is one; each line of a .jsonl file is a record whose
     `text` is a document. A document's id is its file's path relative to the files' common folder
-    and the number of its first line.
-
-    `patterns` are globs, with commas between them.
+    and the number of its first line. `patterns` are globs, with commas between them.
     """
 
     def __init__(self, patterns: str, one_document_a_file: bool = False):
@@ -38,19 +37,17 @@ class TextCorpus:
         found = set()
         for pattern in patterns.split(","):
             matches = glob.glob(os.path.expanduser(pattern.strip()), recursive=True)
-            files = {os.path.abspath(match) for match in matches if os.path.isfile(match)}
-            if not files:
-                raise UserError(f'config.data.corpus: "{pattern}" matches no file')
+            files = {Path(os.path.abspath(match)) for match in matches if os.path.isfile(match)}
+            others = sorted(str(path) for path in files if not _NAME.fullmatch(path.name))
+            if others or not files:
+                raise UserError(
+                    f'config.data.corpus: "{pattern}" matches {(others or ["no file"])[0]}; its'
+                    " files must be .txt or .jsonl (plain, .gz, .xz or .zst)"
+                )
             found |= files
-        self._files = [Path(name) for name in sorted(found)]
+        self._files = sorted(found, key=str)
         folder = os.path.commonpath([path.parent for path in self._files])
         self._names = [path.relative_to(folder).as_posix() for path in self._files]
-        for path in self._files:
-            if not _NAME.fullmatch(path.name):
-                raise UserError(
-                    f"config.data.corpus: {path} is neither .txt nor .jsonl (plain, .gz, .xz or"
-                    " .zst); narrow the glob or rename the file"
-                )
 
     def fingerprint(self) -> str:
         settings = f"{self._whole} {_LARGEST_DOCUMENT} {LONGEST_DOCUMENT} {SECTION}"
@@ -80,6 +77,81 @@ class TextCorpus:
             yield start, "\n".join(lines)
 
 
+class PublishedSplits:
+    """One file for each split, with one sentence per line and spaces between the words, such as
+    the Penn Treebank or WikiText.
+
+    A file's name is its split or ends in it: `train.txt`, `ptb.train.txt`, `wiki.train.tokens`.
+    Every line, empty ones too, ends with the word `<eos>`, as salesforce/awd-lstm-lm's data.py
+    reads it; the words stay as they are, and `data.tokenizer.split=whitespace` keeps them whole.
+    A document is a stretch of lines of about 50,000 characters.
+    """
+
+    def __init__(self, folder: str):
+        files = sorted(path for path in Path(folder).expanduser().glob("*") if path.is_file())
+        self._files = []
+        for split in SPLITS:
+            found = [path for path in files if split in path.name.split(".")[:-1][-1:]]
+            if len(found) != 1:
+                raise UserError(
+                    f"config.data.corpus: expected one file of {split} in {folder}, such as"
+                    f" {split}.txt or ptb.{split}.txt, found {len(found)}"
+                )
+            self._files += found
+
+    def fingerprint(self) -> str:
+        return digest_files(f"{SECTION} {_LINE_END}", SPLITS, self._files)
+
+    def documents(self) -> Iterator[Document]:
+        for split, path in zip(SPLITS, self._files, strict=True):
+            parts, size, start = [], 0, 1
+            for number, line in read_lines(path):
+                sentence = " ".join([*line.split(), _LINE_END])
+                parts.append(f" {sentence}" if parts else sentence)
+                size += len(sentence)
+                if size >= SECTION:
+                    yield Document(f"{path.name}:{start}", tuple(parts), split)
+                    parts, size, start = [], 0, number + 1
+            if parts:
+                yield Document(f"{path.name}:{start}", tuple(parts), split)
+
+
+class TfdsCorpus:
+    """A TFDS dataset on disk, in a format with random access, read without TensorFlow; each example
+    is a document.
+
+    Args:
+        name: what `tfds.builder` takes, such as `ag_news_subset:1.0.0`, looked for in
+            $TFDS_DATA_DIR; or the folder of a prepared dataset.
+        split: a TFDS split, such as `train` or `train[:10%]`.
+        field: the feature that holds the text.
+    """
+
+    def __init__(self, name: str, split: str, field: str):
+        import tensorflow_datasets as tfds  # slow
+
+        folder = Path(name).expanduser().absolute()
+        if folder.is_dir():
+            builder = tfds.builder_from_directory(folder)
+        else:
+            builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
+        if field not in builder.info.features:
+            fields = ", ".join(builder.info.features)
+            raise UserError(f'config.data.tfds.field="{field}" is not one of {fields}')
+        self._examples, self._field = builder.as_data_source(split=split), field
+        self._files = sorted(path for path in Path(builder.data_dir).iterdir() if path.is_file())
+        self._name = f"{builder.info.full_name}/{split}"
+
+    def fingerprint(self) -> str:
+        settings = f"{self._name} {self._field} {LONGEST_DOCUMENT} {SECTION}"
+        return digest_files(settings, [path.name for path in self._files], self._files)
+
+    def documents(self) -> Iterator[Document]:
+        for number in range(len(self._examples)):
+            text = self._examples[number][self._field].decode()
+            yield from make_documents(f"{self._name}:{number}", text)
+
+
 def read_records(path: Path, *fields: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """(Line number, record) of a file of JSON lines whose records have these text fields."""
     for number, line in read_lines(path):
@@ -101,7 +173,7 @@ def _texts_of_records(path: Path) -> Iterator[tuple[int, str]]:
         yield number, text.decode("utf-16-le", "replace")
 
 
-def digest_files(settings: str, names: list[str], paths: list[Path]) -> str:
+def digest_files(settings: str, names, paths) -> str:
     """Digest of settings and of files' names and bytes."""
     digest = hashlib.blake2b(settings.encode(), digest_size=16)
     for name, path in zip(names, paths, strict=True):

@@ -1,26 +1,19 @@
 """Formats: how documents become rows. To add one, write a function and an entry here."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from bertlab.data.formats import pairs, sentences
 from bertlab.data.formats.stream import MARGIN, stream
-from bertlab.data.plans import Plan
 
 
-@dataclass(frozen=True)
-class Format:
-    """A value of `config.data.format`.
+class Format(NamedTuple):
+    """A value of `config.data.format`."""
 
-    Attributes:
-        plan: (text, `config.data`, tokenizer, generator) -> the rows; None for pairs of words.
-        makes: fields that an objective may need but not all formats make.
-        has_padding: rows may end in padding, so they can be packed or sorted into buckets.
-    """
-
-    plan: Callable[..., Plan] | None
-    makes: tuple[str, ...] = ()
-    has_padding: bool = True
+    # (text, `config.data`, tokenizer, generator) -> the rows; None for pairs of words.
+    plan: Callable | None
+    makes: tuple[str, ...] = ()  # fields that an objective may need but not all formats make
+    has_padding: bool = True  # rows may end in padding, so they can be packed or bucketed
 
 
 _LABELS = tuple(pairs.NEGATIVES.values())

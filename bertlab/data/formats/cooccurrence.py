@@ -33,12 +33,12 @@ class EntryPlan:
         return -(-len(self.entries) // self.length)
 
     def gather(self, arrays, rows: np.ndarray, width: int, pad_id: int) -> dict[str, np.ndarray]:
-        """See `Plan`. Padding has the count 1, so that it has a logarithm."""
+        """Fields [B, width] of `rows` [B]. Padding has the count 1, which has a logarithm."""
         del arrays
         at = rows[:, None] * self.length + np.arange(width)
         is_entry = at < len(self.entries)
         chosen = self.entries.take(at, mode="clip")
-        none, zeros = np.full(len(rows), -1, np.int32), np.zeros(at.shape, np.int32)
+        zeros = np.zeros(at.shape, np.int32)
         return {
             "tokens": np.where(is_entry, chosen["token"], pad_id),
             "contexts": np.where(is_entry, chosen["context"], pad_id),
@@ -46,9 +46,6 @@ class EntryPlan:
             "documents": is_entry.astype(np.int32),
             "segments": zeros,
             "positions": zeros,
-            "pair_label": none,
-            "order_label": none,
-            "number": rows,
         }
 
 

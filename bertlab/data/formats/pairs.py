@@ -45,13 +45,10 @@ def sentence_pair(text: Text, data, tokenizer, rng: np.random.Generator) -> RowP
 def _pairs(text: Text, split, end, target, data, tokenizer, rng) -> RowPlan:
     """Rows of pairs; the settings are in `config/defaults.py`.
 
-    Swapped negatives are ALBERT's sentence order (Lan et al. 2020, section 3.1). If nothing follows
-    A, and B is not random either, the row is A only, without a label.
-
-    Args:
-        split, end: [S] where A and B of a pair that begins with this sentence would end; nothing
-            follows A if they are equal.
-        target: [D] tokens that a document's pairs should have.
+    A and B of a pair that begins with a sentence would end at `split` and `end` [S]; nothing
+    follows A if they are equal, and if B is not random either, the row is A only, without a label.
+    `target` [D] is how many tokens a document's pairs should have. Swapped negatives are ALBERT's
+    sentence order (Lan et al. 2020, section 3.1).
     """
     settings = data[data.format]
     swaps = settings.negatives == "swapped"

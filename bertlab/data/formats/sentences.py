@@ -5,14 +5,13 @@ import numpy as np
 from bertlab.data.plans import RowPlan, Text, bounds_of, chain, special
 
 
-def full_sentences(text: Text, data, tokenizer, rng: np.random.Generator) -> RowPlan:
+def full_sentences(text: Text, data, tokenizer, _) -> RowPlan:
     """As many sentences as a row holds, across document borders (Liu et al. 2019, section 4.2).
 
     A [SEP] stands where a document ends in a row (`document_separator`) and at the row's end. By
     default the documents of a row do not see each other: each has its own number and positions.
     With `attend_across_documents`, as in RoBERTa, all tokens of a row are one document.
     """
-    del rng
     settings = data.full_sentences
     text = text.cut(data.seq_len - 2)
     following = _full(text, data.seq_len - 2, settings.document_separator)
@@ -20,20 +19,18 @@ def full_sentences(text: Text, data, tokenizer, rng: np.random.Generator) -> Row
     return _rows(text, following, tokenizer, settings.document_separator, across)
 
 
-def doc_sentences(text: Text, data, tokenizer, rng: np.random.Generator) -> RowPlan:
+def doc_sentences(text: Text, data, tokenizer, _) -> RowPlan:
     """`full_sentences` whose rows end where a document ends (RoBERTa's DOC-SENTENCES).
 
     RoBERTa enlarged the batches to make up for the padding; this format does not.
     """
-    del rng
     text = text.cut(data.seq_len - 2)
     end = text.documents[text.document + 1]
     return _rows(text, np.minimum(_full(text, data.seq_len - 2, 0), end), tokenizer)
 
 
-def sentences(text: Text, data, tokenizer, rng: np.random.Generator) -> RowPlan:
+def sentences(text: Text, data, tokenizer, _) -> RowPlan:
     """One sentence per row."""
-    del rng
     text = text.cut(data.seq_len - 2)
     return _rows(text, np.arange(1, len(text.starts) + 1), tokenizer)
 
@@ -50,12 +47,9 @@ def _full(text: Text, room: int, separator: int) -> np.ndarray:
 
 
 def _rows(text, following, tokenizer, separator=True, across=False) -> RowPlan:
-    """The rows.
+    """The rows; `following` [S] is the sentence after a row that begins with this one.
 
-    Args:
-        following: [S] the sentence after a row that begins with this one.
-        separator: [SEP] after each document of a row, not only the last.
-        across: the whole row is one document.
+    [SEP] ends each document of a row with `separator`, else only the last. They are one `across`.
     """
     # A run is the part of a row from one document. [CLS] stands before the first run of a row.
     begins_row, begins_run = np.zeros((2, len(text.starts) + 1), bool)

@@ -4,16 +4,14 @@ The documents of a plan lie end to end. Each of the batch's B lanes reads an equ
 and a lane's row continues its row of the batch before. Rows have `next_tokens`, the token to
 predict at each position (−1: none); `continues` (1: the row starts with its lane's state, 0: with
 zeros); and `rate_scale`. Nothing in a row is random. With `config.data.stream.backward`, models
-that read right to left get a second stream, of the same documents in another order, with the prefix
-`backward_`. Its rows are in text order; read from the last position to the first, a row continues
-in the next batch.
+that read right to left get a second stream with the prefix `backward_`, of the same documents in
+another order. Its rows are in text order, and their last positions are read first.
 
 How documents are joined (`config.data.stream.wrap`):
 
     document  w w w w [SEP]            predicted: all but the first
     sentence  [CLS] w w  [CLS] w w     predicted: w w [SEP]  w w [SEP], as in ELMo's training
-                                       (bilm-tf, data.py): an end is predicted and never read, a
-                                       start read and never predicted; backward the reverse
+                                       (bilm-tf, data.py); backward the reverse
     none      w w w w
 """
 
@@ -36,7 +34,8 @@ class Sequence:
         starts: int64 [N], see `RowPlan`.
         bounds: int64 [N + 1], the position of each span, from −1 on, and the end.
         documents: int64 [N], from 1 on; 0 for padding.
-        lanes: int64 [B + 1], where each lane begins and the last ends.
+        lanes: int64 [B + 1], where each lane begins and the last ends; with `whole_documents` each
+            begins with a document.
     """
 
     starts: np.ndarray
@@ -46,7 +45,6 @@ class Sequence:
 
     @classmethod
     def from_text(cls, text, wrap, backward, tokenizer, lanes, whole_documents) -> "Sequence":
-        """`lanes` lanes; each begins with a document if `whole_documents` is set."""
         if wrap == "sentence":
             starts, lengths, documents = text.starts, np.diff(text.bounds), text.document + 1
         else:
@@ -90,8 +88,6 @@ class StreamPlan:
     Attributes:
         sequences: by direction, "forward" and perhaps "backward".
         steps: int64 [n + 1], how far each lane has come before each batch.
-        data: `config.data`.
-        tokenizer: gives the ids of the special tokens.
     """
 
     sequences: dict[str, Sequence]
@@ -104,12 +100,9 @@ class StreamPlan:
         return (len(self.steps) - 1) * (len(self.sequences["forward"].lanes) - 1)
 
     def gather(self, arrays, rows: np.ndarray, width: int, pad_id: int) -> dict[str, np.ndarray]:
-        """See `Plan`."""
         step, lane = np.divmod(rows, len(self.sequences["forward"].lanes) - 1)
-        none = np.full(len(rows), -1, np.int32)
-        fields = {"pair_label": none, "order_label": none, "number": rows}
         lengths = self.steps[step + 1] - self.steps[step]
-        fields["rate_scale"] = (lengths / self.data.seq_len).astype(np.float32)
+        fields = {"rate_scale": (lengths / self.data.seq_len).astype(np.float32)}
         for side in self.sequences:
             prefix = "" if side == "forward" else "backward_"
             found = self._side(arrays, side, step, lane, width, pad_id)
@@ -120,9 +113,8 @@ class StreamPlan:
         sequence, backward = self.sequences[side], int(side == "backward")
         low, high = sequence.lanes[lane], sequence.lanes[lane + 1]
         near, far = self.steps[step], self.steps[step + 1]
-        first, last = np.minimum(low + near, high), np.minimum(low + far, high)
-        if backward:
-            first, last = np.maximum(high - far, low), np.maximum(high - near, low)
+        spans = (high - far, high - near) if backward else (low + near, low + far)
+        first, last = np.clip(spans, low, high)
         # One position more than the row: the token that is predicted last.
         window = sequence.window(arrays, first - backward, last + 1 - backward, width + 1, pad_id)
         own = slice(backward, width + backward)
@@ -156,8 +148,7 @@ class StreamPlan:
 
 
 def stream(text: Text, data, tokenizer, rng: np.random.Generator) -> StreamPlan:
-    """See the module. In evaluation (`whole_documents`) each lane begins with a document, so lanes
-    are of different lengths."""
+    """See the module. In evaluation (`whole_documents`) lanes are of different lengths."""
     settings = data.stream
     options = (tokenizer, data.batch_size, settings.get("whole_documents", False))
     sequences = {"forward": Sequence.from_text(text, settings.wrap, False, *options)}

@@ -1,15 +1,30 @@
-"""Tokenizers: trained here (unigram, bpe, wordpiece, words) or read from published files."""
+"""Tokenizers: trained here (unigram, bpe, wordpiece, words) or read from published files.
+
+These are Google's vocab.txt, Hugging Face's tokenizer.json and SentencePiece's models. Tokenizers
+with rules that the files do not hold are refused: they would silently tokenize differently.
+"""
 
 import random
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from bertlab.data.tokenizers.base import METADATA, SPECIALS, Tokenizer, normalise, read_vocabulary
+import tokenizers
+
+from bertlab.data.tokenizers import sentencepieces
+from bertlab.data.tokenizers.base import (
+    METADATA,
+    ROLES,
+    SPECIALS,
+    Tokenizer,
+    find_specials,
+    normalise,
+)
 from bertlab.data.tokenizers.fast import JsonTokenizer
-from bertlab.data.tokenizers.published import load_published
-from bertlab.data.tokenizers.sentencepieces import SentencePieceTokenizer, train_sentencepiece
+from bertlab.data.tokenizers.sentencepieces import SentencePieceTokenizer
 from bertlab.data.tokenizers.wordpiece import WordPieceTokenizer, train_wordpiece
-from bertlab.data.tokenizers.words import WordsTokenizer, train_words
+from bertlab.data.tokenizers.words import DIVIDES, WordsTokenizer, train_words
 from bertlab.errors import UserError
 from bertlab.files import read_json
 
@@ -17,6 +32,23 @@ __all__ = ["SPECIALS", "Tokenizer", "load_tokenizer", "sample_texts", "train_tok
 
 # Characters of text to train on, at most; SentencePiece needs about 20 bytes for each one.
 _SAMPLE_CHARACTERS = 20_000_000
+
+# Values in tokenizer_config.json for which a vocab.txt has Google's rules.
+_GOOGLE_RULES = {
+    "tokenizer_class": ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"),
+    "do_basic_tokenize": (True,),
+    "never_split": ([],),
+    "tokenize_chinese_chars": (True,),
+    **{f"{role}_token": (name,) for role, name in zip(ROLES, SPECIALS)},
+}
+# Keys of tokenizer_config.json that repeat part of tokenizer.json, and the key there. Which one
+# counts depends on transformers' version.
+_REPEATED = (
+    ("do_lower_case", "normalizer", "lowercase"),
+    ("strip_accents", "normalizer", "strip_accents"),
+    ("tokenize_chinese_chars", "normalizer", "handle_chinese_chars"),
+    ("add_prefix_space", "pre_tokenizer", "add_prefix_space"),
+)
 
 
 def sample_texts(
@@ -55,24 +87,28 @@ def train_tokenizer(
     lowercase: bool = False,
     split: str = "punctuation",
 ) -> Tokenizer:
-    """Trains a tokenizer; the same arguments give the same one.
+    """Trains a tokenizer (see `config/defaults.py`) on normalised sentences (`sample_texts`).
 
-    Args:
-        kind: unigram, bpe, wordpiece or words.
-        sample: normalised sentences (`sample_texts`).
-        vocab_size: number of pieces, with the five specials (and SentencePiece's 256 bytes).
-        lowercase: lower-case text (for WordPiece: strip accents too).
-        split: for words only, see `WordsTokenizer`.
+    `vocab_size` includes the five specials and SentencePiece's 256 bytes.
     """
-    if kind in ("unigram", "bpe"):
-        return train_sentencepiece(sample, kind, vocab_size, lowercase)
+    if kind not in ("unigram", "bpe", "wordpiece", "words") or split not in DIVIDES:
+        raise UserError(
+            f"config.data.tokenizer.kind={kind!r} must be unigram, bpe, wordpiece or words, and"
+            f" config.data.tokenizer.split={split!r} must be {' or '.join(DIVIDES)}"
+        )
     if kind == "wordpiece":
-        return train_wordpiece(sample, vocab_size, lowercase)
-    if kind == "words":
-        return train_words(sample, vocab_size, lowercase, split)
-    raise UserError(
-        f'config.data.tokenizer.kind="{kind}" is not one of unigram, bpe, wordpiece, words'
-    )
+        tokenizer = train_wordpiece(sample, vocab_size, lowercase)
+    elif kind == "words":
+        tokenizer = train_words(sample, vocab_size, lowercase, split)
+    else:
+        tokenizer = sentencepieces.train_sentencepiece(sample, kind, vocab_size, lowercase)
+    if (size := tokenizer.vocab_size) != vocab_size:
+        most = "largest" if size < vocab_size else "smallest"
+        raise UserError(
+            f"config.data.tokenizer.vocab_size={vocab_size}: the {most} value that works for this"
+            f" text is {size}"
+        )
+    return tokenizer
 
 
 def load_tokenizer(path: str | Path, lowercase: bool | None = None) -> Tokenizer:
@@ -86,15 +122,87 @@ def load_tokenizer(path: str | Path, lowercase: bool | None = None) -> Tokenizer
             lower-cased if only its specials have capital letters.
     """
     path = Path(path).expanduser()
-    if not (path / METADATA).is_file():
-        return load_published(path, lowercase)
-    metadata = read_json(path / METADATA)
-    kind, lowercase = metadata["kind"], metadata["lowercase"]
+    if (path / METADATA).is_file():
+        return _load_saved(path, **read_json(path / METADATA))
+    if path.is_dir():
+        names = ("tokenizer.json", "vocab.txt")
+        path = next((path / name for name in names if (path / name).is_file()), path)
+    if not path.is_file() or path.suffix not in (".txt", ".json", ".model"):
+        raise UserError(
+            f"config.data.tokenizer.path={path} is not a tokenizer: give a folder from bertlab,"
+            " or a vocab.txt, a tokenizer.json, a SentencePiece .model, or the folder of one"
+        )
+    if path.suffix == ".model":
+        model = path.read_bytes()
+        return SentencePieceTokenizer(model, sentencepieces.model_kind(model), bool(lowercase))
+    load = _load_vocabulary if path.suffix == ".txt" else _load_json
+    return load(path, _read_settings(path.parent), lowercase)
+
+
+def _load_saved(path: Path, kind: str, lowercase: bool, special_ids=None, split="") -> Tokenizer:
     if kind == "json":
-        return JsonTokenizer((path / "tokenizer.json").read_text("utf-8"), metadata["special_ids"])
+        return JsonTokenizer((path / "tokenizer.json").read_text("utf-8"), special_ids)
     if kind in ("unigram", "bpe"):
         return SentencePieceTokenizer((path / "sentencepiece.model").read_bytes(), kind, lowercase)
-    pieces = read_vocabulary(path / "vocab.txt")
+    pieces = _read_pieces(path / "vocab.txt")
     if kind == "wordpiece":
         return WordPieceTokenizer(pieces, lowercase)
-    return WordsTokenizer(pieces, lowercase, metadata["split"])
+    return WordsTokenizer(pieces, lowercase, split)
+
+
+def _load_json(path: Path, settings: Mapping[str, Any], _: bool | None) -> Tokenizer:
+    description = read_json(path)
+    rules = {}
+    for key, section, name in _REPEATED:
+        found = description.get(section) or {}
+        if name in found:  # accents are stripped if text is lower-cased
+            rules[key] = (found["lowercase"] if found[name] is None else found[name],)
+    _check_rules(path, settings, rules)
+    names = {role: settings.get(f"{role}_token") for role in ROLES}
+    names["cls"] = names["cls"] or settings.get("bos_token")
+    names["sep"] = names["sep"] or settings.get("eos_token")
+    backend = path.read_text("utf-8")
+    vocabulary = tokenizers.Tokenizer.from_str(backend).get_vocab(with_added_tokens=True)
+    return JsonTokenizer(backend, find_specials(vocabulary, names, path))
+
+
+def _load_vocabulary(path: Path, settings: Mapping[str, Any], lowercase: bool | None) -> Tokenizer:
+    # Google strips each line; a line of only white space is kept, or it would be a second "".
+    pieces = [line.strip() or line.removesuffix("\r") for line in _read_pieces(path)]
+    if missing := [name for name in SPECIALS if name not in pieces]:
+        raise UserError(f"{path} lacks {' '.join(missing)}; a vocabulary has one piece per line")
+    if lowercase is None:
+        words = [piece for piece in pieces if not re.fullmatch(r"\[.*\]", piece)]
+        is_lower = all(word == word.lower() for word in words)
+        lowercase = settings.get("do_lower_case", is_lower)
+    _check_rules(path, settings, _GOOGLE_RULES | {"strip_accents": (lowercase,)})
+    return WordPieceTokenizer(pieces, lowercase)
+
+
+def _read_pieces(path: Path) -> list[str]:
+    """The lines of a vocab.txt; a piece may be a carriage return."""
+    return path.read_bytes().decode().removesuffix("\n").split("\n")
+
+
+def _read_settings(directory: Path) -> dict[str, Any]:
+    """Settings that transformers stores next to a tokenizer, without nulls; tokens as strings."""
+    settings = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (directory / name).is_file():
+            for key, value in read_json(directory / name).items():
+                is_token = isinstance(value, dict) and "content" in value
+                settings |= {} if value is None else {key: value["content"] if is_token else value}
+    if "tokenizer_class" in settings:
+        settings["tokenizer_class"] = settings["tokenizer_class"].removesuffix("Fast")
+    return settings
+
+
+def _check_rules(path: Path, settings: Mapping[str, Any], rules: Mapping[str, tuple]) -> None:
+    """Refuses settings other than a tokenizer file's rules, by key; auto_map names Python code."""
+    for key, values in ({"auto_map": ()} | rules).items():
+        if key in settings and settings[key] not in values:
+            raise UserError(
+                f"{path} does not have the rules of {key}={settings[key]!r} in its"
+                " tokenizer_config.json; give a tokenizer.json that does (AutoTokenizer's"
+                " save_pretrained writes one), or make them equal"
+            )

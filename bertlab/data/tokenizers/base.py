@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from bertlab.errors import UserError
 from bertlab.files import write_json
@@ -34,6 +34,8 @@ class Tokenizer:
         has_whole_words: each token is one word of the text.
         pad_id, unk_id, cls_id, sep_id, mask_id: special ids; `mask_id` may be None.
         prefix_ids, suffix_ids: special ids around one text: (cls,) and (sep,) for BERT.
+        vocabulary_file: name and content of the file that `save` writes.
+        metadata: what that file does not state.
     """
 
     kind: str
@@ -46,14 +48,15 @@ class Tokenizer:
         special_ids: Mapping[str, int | None],
         prefix_ids: Sequence[int],
         suffix_ids: Sequence[int],
+        vocabulary_file: tuple[str, bytes],
     ):
         self.lowercase, self.vocab_size = lowercase, len(pieces)
-        self._pieces = list(pieces)
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
-            special_ids[role] for role in ROLES
-        )
+        self._pieces, self.vocabulary_file = list(pieces), vocabulary_file
+        special_ids = {role: special_ids[role] for role in ROLES}
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = special_ids.values()
         self.prefix_ids, self.suffix_ids = tuple(prefix_ids), tuple(suffix_ids)
         self.special_ids = frozenset(special_ids.values()) - {None}
+        self.metadata = {"kind": self.kind, "lowercase": lowercase, "special_ids": special_ids}
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of the pieces of each text, without special ids around them."""
@@ -63,22 +66,17 @@ class Tokenizer:
         """Text of pieces that are not special."""
         raise NotImplementedError
 
-    def vocabulary_file(self) -> tuple[str, bytes]:
-        """Name and content of the file that `save` writes."""
+    def spans(self, words: Sequence[str]) -> list[list[tuple[int, int]]]:
+        """For each word of `encode_spaced`, the characters [first, end) of `changed(word)` that its
+        pieces stand for. Where several pieces share one character, some may be empty."""
         raise NotImplementedError
 
-    def metadata(self) -> dict[str, Any]:
-        """Whatever the file does not state."""
-        special_ids = {role: getattr(self, f"{role}_id") for role in ROLES}
-        return {"kind": self.kind, "lowercase": self.lowercase, "special_ids": special_ids}
-
-    def save(self, directory: str | Path) -> None:
+    def save(self, directory: Path) -> None:
         """Writes the files from which `load_tokenizer(directory)` restores the tokenizer."""
-        directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        name, content = self.vocabulary_file()
+        name, content = self.vocabulary_file
         (directory / name).write_bytes(content)
-        write_json(directory / METADATA, self.metadata())
+        write_json(directory / METADATA, self.metadata)
 
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
@@ -93,15 +91,6 @@ class Tokenizer:
         """Ids of each word of a text in which spaces separate them."""
         return self.encode_parts([with_spaces(words)])[0]
 
-    def spans(self, words: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """For each word of `encode_spaced`, the characters [first, end) of `changed(word)` that its
-        pieces stand for. Where several pieces share one character, some may be empty."""
-        raise NotImplementedError
-
-    def changed(self, text: str) -> str:
-        """The text that is divided into pieces; a character may become any number of characters."""
-        return text.lower() if self.lowercase else text
-
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
         """Ids of all words, and for each word the index of its first id (it has at least one)."""
         ids, starts = [], []
@@ -110,6 +99,10 @@ class Tokenizer:
             # A word of control characters has no pieces, but labels need a position.
             ids.extend(word_ids or [self.unk_id])
         return ids, starts
+
+    def changed(self, text: str) -> str:
+        """The text that is divided into pieces; a character may become any number of characters."""
+        return text.lower() if self.lowercase else text
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the pieces; special ids are dropped."""
@@ -140,15 +133,8 @@ class VocabularyTokenizer(Tokenizer):
         self.ids = {piece: index for index, piece in enumerate(pieces)}
         special_ids = {role: self.ids[name] for role, name in zip(ROLES, SPECIALS)}
         around = [special_ids["cls"]], [special_ids["sep"]]
-        super().__init__(pieces, lowercase, special_ids, *around)
-
-    def vocabulary_file(self) -> tuple[str, bytes]:
-        return "vocab.txt", "".join(f"{piece}\n" for piece in self._pieces).encode()
-
-
-def read_vocabulary(path: Path) -> list[str]:
-    """The lines of a vocab.txt; a piece may be a carriage return."""
-    return path.read_bytes().decode().removesuffix("\n").split("\n")
+        file = "vocab.txt", "".join(f"{piece}\n" for piece in pieces).encode()
+        super().__init__(pieces, lowercase, special_ids, *around, file)
 
 
 def find_specials(
@@ -167,9 +153,8 @@ def find_specials(
     stand_ins = [found[role] for role in ("sep", "cls", "unk") if found[role] is not None]
     if not stand_ins:
         raise UserError(f"{source} has no special piece, such as [SEP], </s> or <unk>")
-    for role in ("pad", "unk", "cls", "sep"):
-        found[role] = stand_ins[0] if found[role] is None else found[role]
-    return found
+    defaults = dict.fromkeys(("pad", "unk", "cls", "sep"), stand_ins[0])
+    return {role: defaults.get(role) if i is None else i for role, i in found.items()}
 
 
 def normalise(text: str, lowercase: bool) -> str:

@@ -38,13 +38,11 @@ class JsonTokenizer(Tokenizer):
         framed = self._tokenizer.encode(probe)
         inside = [i for i, sequence in enumerate(framed.sequence_ids) if sequence is not None]
         around = framed.ids[: inside[0]], framed.ids[inside[-1] + 1 :]
-        super().__init__(pieces, lowercase, special_ids, *around)
+        file = "tokenizer.json", backend.encode()
+        super().__init__(pieces, lowercase, special_ids, *around, file)
         # A tokenizer that treats every text as if it followed a space needs none before a word.
         one, two = (encoding.ids for encoding in self._encodings(["a", "a a"]))
         self._word_needs_space = two != 2 * one
-
-    def vocabulary_file(self) -> tuple[str, bytes]:
-        return "tokenizer.json", self.backend.encode()
 
     def _encodings(self, texts) -> list[tokenizers.Encoding]:
         return self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
@@ -70,15 +68,17 @@ class JsonTokenizer(Tokenizer):
             found.append([ids[first:last] for first, last in itertools.pairwise(cuts)])
         return found
 
+    def _spaced(self, words: Sequence[str]) -> Sequence[str]:
+        return with_spaces(words) if self._word_needs_space else words
+
     def encode_spaced(self, words):
-        return self.encode_batch(with_spaces(words) if self._word_needs_space else words)
+        return self.encode_batch(self._spaced(words))
 
     def changed(self, text):
         return text  # the library's offsets refer to the unchanged text
 
     def spans(self, words):
-        spaced = with_spaces(words) if self._word_needs_space else words
-        found = []
+        spaced, found = self._spaced(words), []
         for word, text, encoding in zip(words, spaced, self._encodings(spaced), strict=True):
             shift = len(text) - len(word)
             found.append([(max(a - shift, 0), b - shift) for a, b in encoding.offsets])

@@ -10,13 +10,7 @@ from collections.abc import Sequence
 
 import sentencepiece
 
-from bertlab.data.tokenizers.base import (
-    SPECIALS,
-    Tokenizer,
-    find_specials,
-    normalise,
-    with_spaces,
-)
+from bertlab.data.tokenizers.base import SPECIALS, Tokenizer, find_specials, normalise, with_spaces
 from bertlab.errors import UserError
 
 SPACE_MARK = "▁"
@@ -28,13 +22,10 @@ _INSIDE_A_TEXT = b"\x1a\x04\x18\x00\x20\x00"
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A SentencePiece model.
+    """A serialised SentencePiece model of the kind unigram or bpe.
 
-    Args:
-        model: serialised. One that was trained elsewhere keeps its own rules, after ours for white
-            space; pieces for the beginning and end of a text frame each text.
-        kind: unigram or bpe.
-        lowercase: lower-case text first.
+    One that was trained elsewhere keeps its own rules, after ours for white space; pieces for the
+    beginning and end of a text frame each text.
     """
 
     def __init__(self, model: bytes, kind: str, lowercase: bool):
@@ -47,10 +38,7 @@ class SentencePieceTokenizer(Tokenizer):
         names = {role: pieces[index] for role, index in roles.items() if index >= 0}
         around = [[index] if index >= 0 else [] for index in (first, last)]
         specials = find_specials(ids, names, "the SentencePiece model")
-        super().__init__(pieces, lowercase, specials, *around)
-
-    def vocabulary_file(self) -> tuple[str, bytes]:
-        return "sentencepiece.model", self.model
+        super().__init__(pieces, lowercase, specials, *around, ("sentencepiece.model", model))
 
     def encode_batch(self, texts):
         texts = [normalise(text, self.lowercase) for text in texts]
@@ -88,6 +76,14 @@ class SentencePieceTokenizer(Tokenizer):
         is_control, is_unknown = self._processor.is_control, self._processor.is_unknown
         controls = (i for i in range(self.vocab_size) if is_control(i) or is_unknown(i))
         return self.marked(lambda piece: not piece.startswith(SPACE_MARK), controls)
+
+
+def model_kind(model: bytes) -> str:
+    """unigram or bpe; models of words or characters are a KeyError."""
+    from sentencepiece import sentencepiece_model_pb2  # needs protobuf, which may be too old
+
+    trained = sentencepiece_model_pb2.ModelProto.FromString(model).trainer_spec
+    return {trained.UNIGRAM: "unigram", trained.BPE: "bpe"}[trained.model_type]
 
 
 def train_sentencepiece(

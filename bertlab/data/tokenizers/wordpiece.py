@@ -15,7 +15,6 @@ from collections.abc import Sequence
 import tokenizers
 
 from bertlab.data.tokenizers.base import SPECIALS, VocabularyTokenizer
-from bertlab.errors import UserError
 
 LONGEST_WORD = 200
 """Longer words become [UNK]."""
@@ -75,11 +74,11 @@ class WordPieceTokenizer(VocabularyTokenizer):
 
     def __init__(self, pieces: Sequence[str], lowercase: bool):
         super().__init__(pieces, lowercase)
-        self._tokenizer = _backend(self.ids)
+        self._model = _model(self.ids)
         self._word_ids = functools.lru_cache(_REMEMBERED_WORDS)(self._encode_word)
 
     def _encode_word(self, word: str) -> list[int]:
-        return self._tokenizer.encode(word, add_special_tokens=False).ids
+        return [piece.id for piece in self._model.tokenize(word)]
 
     def encode_batch(self, texts):
         words = (bert_words(text, self.lowercase) for text in texts)
@@ -102,27 +101,24 @@ class WordPieceTokenizer(VocabularyTokenizer):
         return found
 
     def decode_pieces(self, ids):
-        return self._tokenizer.decode(ids, skip_special_tokens=False)
+        return " ".join(self._pieces[index] for index in ids).replace(" ##", "")
 
     def continues(self):
         return self.marked(lambda piece: piece.startswith("##"))
 
 
-def _backend(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
-    """WordPiece in the library's pieces, for single words of `bert_words`."""
+def _model(vocabulary: dict[str, int]) -> tokenizers.models.WordPiece:
+    """Greedy longest match, of single words of `bert_words`."""
     # The specials are not declared as such: the text "[MASK]" would become the mask.
-    model = tokenizers.models.WordPiece(
+    return tokenizers.models.WordPiece(
         vocabulary, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD
     )
-    tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    tokenizer.decoder = tokenizers.decoders.WordPiece(prefix="##", cleanup=False)
-    return tokenizer
 
 
 def train_wordpiece(sample: Sequence[str], vocab_size: int, lowercase: bool) -> WordPieceTokenizer:
     """Trains on sentences; the vocabulary has every character of the `_LARGEST_ALPHABET`."""
-    tokenizer = _backend({"[UNK]": 0})
+    tokenizer = tokenizers.Tokenizer(_model({"[UNK]": 0}))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     texts = [" ".join(bert_words(text, lowercase)) for text in sample]
     characters = Counter("".join(texts).replace(" ", ""))
     alphabet = sorted(characters, key=lambda c: (-characters[c], c))[:_LARGEST_ALPHABET]
@@ -142,11 +138,4 @@ def train_wordpiece(sample: Sequence[str], vocab_size: int, lowercase: bool) -> 
     # The library numbers continuing characters in random order and breaks ties between merges by
     # these numbers; naming the characters first makes the training repeatable.
     continuing = sorted(piece for piece in train(0, list(SPECIALS)) if piece.startswith("##"))
-    pieces = train(vocab_size, [*SPECIALS, *continuing])
-    if len(pieces) != vocab_size:
-        most = "largest" if len(pieces) < vocab_size else "smallest"
-        raise UserError(
-            f"config.data.tokenizer.vocab_size={vocab_size}: the {most} value that works for this"
-            f" text is {len(pieces)}"
-        )
-    return WordPieceTokenizer(pieces, lowercase)
+    return WordPieceTokenizer(train(vocab_size, [*SPECIALS, *continuing]), lowercase)

@@ -3,12 +3,12 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from bertlab.data.tokenizers.base import SPECIALS, VocabularyTokenizer, normalise
-from bertlab.errors import UserError
 
 _WORD = re.compile(r"\w+|[^\w\s]")
+DIVIDES = {"punctuation": _WORD.findall, "whitespace": str.split}
+"""How a sentence becomes words, by `config.data.tokenizer.split`."""
 
 
 class WordsTokenizer(VocabularyTokenizer):
@@ -24,13 +24,10 @@ class WordsTokenizer(VocabularyTokenizer):
 
     def __init__(self, pieces: Sequence[str], lowercase: bool, split: str = "punctuation"):
         super().__init__(pieces, lowercase)
-        self.split = split
+        self.split = self.metadata["split"] = split
         self._word_ids = {
-            piece: index for index, piece in enumerate(pieces) if index not in self.special_ids
+            piece: index for piece, index in self.ids.items() if index not in self.special_ids
         }
-
-    def metadata(self) -> dict[str, Any]:
-        return {**super().metadata(), "split": self.split}
 
     def words(self, text: str) -> list[str]:
         """The words of a text (lower-cased if so chosen), one for each id of `encode`."""
@@ -69,15 +66,6 @@ class WordsTokenizer(VocabularyTokenizer):
 
 def train_words(sample: Sequence[str], vocab_size: int, lowercase: bool, split: str):
     """The most frequent words of normalised sentences; ties in the order of code points."""
-    divide = {"punctuation": _WORD.findall, "whitespace": str.split}.get(split)
-    if divide is None:
-        raise UserError(f'config.data.tokenizer.split="{split}" is not punctuation or whitespace')
-    counts = Counter(word for text in sample for word in divide(text))
+    counts = Counter(word for text in sample for word in DIVIDES[split](text))
     words = sorted(counts, key=lambda word: (-counts[word], word))
-    pieces = [*SPECIALS, *words][:vocab_size]
-    if len(pieces) < vocab_size:
-        raise UserError(
-            f"config.data.tokenizer.vocab_size={vocab_size}: the text has fewer words;"
-            f" the largest value that works is {len(pieces)}"
-        )
-    return WordsTokenizer(pieces, lowercase, split)
+    return WordsTokenizer([*SPECIALS, *words][:vocab_size], lowercase, split)

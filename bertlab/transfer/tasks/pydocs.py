@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from bertlab.data.corpora.pydocs import PydocsCorpus, Section
-from bertlab.data.splits import find_bounds, position
+from bertlab.data.documents import find_bounds, position
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
 from bertlab.transfer.tasks.base import SPLITS, Task, TaskData
