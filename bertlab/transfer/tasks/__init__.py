@@ -15,15 +15,23 @@ from typing import Any
 
 from bertlab.config.load import find_file, import_file
 from bertlab.errors import UserError
-from bertlab.transfer.entities import find_scheme
 from bertlab.transfer.examples import Example
+from bertlab.transfer.scorers import find_scheme
 from bertlab.transfer.tasks import catalogue, pydocs
 from bertlab.transfer.tasks.assemble import draw
 from bertlab.transfer.tasks.base import SPLITS, TASK_DATA, Task, TaskData
-from bertlab.transfer.tasks.columns import UPOS, XPOS, conll, conllu
 from bertlab.transfer.tasks.files import json_task
-from bertlab.transfer.tasks.questions import squad
-from bertlab.transfer.tasks.tables import labelled_folders, labelled_lines, multiple_choice, table
+from bertlab.transfer.tasks.readers import (
+    UPOS,
+    XPOS,
+    conll,
+    conllu,
+    labelled_folders,
+    labelled_lines,
+    multiple_choice,
+    squad,
+    table,
+)
 
 __all__ = [
     "SPLITS",
@@ -105,16 +113,15 @@ def load_task(task: Task, options: Mapping) -> TaskData:
             f"task '{task.name}': f1 scores class 1 of two, and there are {len(data.labels)}; use"
             " macro_f1"
         )
-    notes = [
+    scheme, notes = None, []
+    if "entity_f1" in task.metrics:
+        scheme, notes = find_scheme(task.name, data.names, data.examples)
+    notes += [
         f"{number:,} words of {split} have a tag that train lacks and count as wrong:"
         f" {', '.join(data.unseen)}"
         for split in data.examples
         if (number := data.count_unseen(split))
     ]
-    scheme = None
-    if "entity_f1" in task.metrics:
-        scheme, scheme_notes = find_scheme(task.name, data.names, data.examples)
-        notes = scheme_notes + notes
     train = draw(data.examples["train"], options["limit"], options["seed"])
     if (label := _constant_label(train, data.labels)) is not None:
         notes.append(f"the label never varies: it is {label!r} in all training examples")

@@ -1,6 +1,7 @@
 """From published files to a task's examples: numbered labels, and splits held out from train."""
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
@@ -8,7 +9,6 @@ import numpy as np
 
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
-from bertlab.transfer.tasks.base import SPLITS
 
 MOST_VALID = 2000
 """Most examples that are held out for selection."""
@@ -61,7 +61,7 @@ def divide(
     (see `task_data.dev`), because scores are too high on what selected them. Missing splits are
     held out from train, test first.
     """
-    train, valid, test = (published.get(split) for split in SPLITS)
+    train, valid, test = (published.get(split) for split in ("train", "valid", "test"))
     if valid is not None and test is None:
         test = valid
         if options["dev"] == "test":
@@ -108,17 +108,15 @@ def hold_out(
     if symmetric:  # a pair and the swapped pair stay together
         swapped = {_normalized(examples[i].texts[::-1]) for i in chosen}
         chosen |= {i for i, one in enumerate(examples) if _normalized(one.texts) in swapped}
-    return (
-        [example for i, example in enumerate(examples) if i not in chosen],
-        [example for i, example in enumerate(examples) if i in chosen],
-    )
+    rest = [example for i, example in enumerate(examples) if i not in chosen]
+    return rest, [examples[i] for i in sorted(chosen)]
 
 
 def _group(examples: list[Example], key: Callable[[Example], Hashable]) -> list[list[int]]:
     """Numbers of the examples with each key."""
-    groups: dict[Hashable, list[int]] = {}
+    groups = defaultdict(list)
     for i, example in enumerate(examples):
-        groups.setdefault(key(example), []).append(i)
+        groups[key(example)].append(i)
     return list(groups.values())
 
 

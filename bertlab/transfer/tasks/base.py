@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bertlab.errors import UserError
-from bertlab.transfer.entities import Scheme
 from bertlab.transfer.examples import Example
-from bertlab.transfer.scorers import METRICS
+from bertlab.transfer.scorers import METRICS, Scheme
 
 SPLITS = ("train", "valid", "test")
 
@@ -112,9 +111,8 @@ class Task:
     def __post_init__(self):
         metrics = (self.metrics,) if isinstance(self.metrics, str) else tuple(self.metrics)
         metrics = metrics or DEFAULT_METRICS[self.kind]
-        for metric in metrics:
-            if metric not in METRICS:
-                raise UserError(
-                    f"task '{self.name}': metric '{metric}' is not one of {', '.join(METRICS)}"
-                )
+        if unknown := [metric for metric in metrics if metric not in METRICS]:
+            raise UserError(
+                f"task '{self.name}': metric '{unknown[0]}' is not one of {', '.join(METRICS)}"
+            )
         object.__setattr__(self, "metrics", metrics)

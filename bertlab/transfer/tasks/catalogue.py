@@ -1,9 +1,16 @@
 """Tasks with published files: their names, layouts, columns and metrics."""
 
 from bertlab.transfer.tasks.base import Task
-from bertlab.transfer.tasks.columns import XPOS, conll, conllu
-from bertlab.transfer.tasks.questions import squad
-from bertlab.transfer.tasks.tables import labelled_folders, labelled_lines, multiple_choice, table
+from bertlab.transfer.tasks.readers import (
+    XPOS,
+    conll,
+    conllu,
+    labelled_folders,
+    labelled_lines,
+    multiple_choice,
+    squad,
+    table,
+)
 
 _BINARY = ("0", "1")
 _ENTAILED = ("entailment", "not_entailment")

@@ -18,10 +18,8 @@ Rows = Iterable[tuple[str, Any]]
 """("FILE:LINE", row)."""
 
 Parse = Callable[[Any, str], Iterable[Example]]
-"""(Row, "FILE:LINE") -> its examples, with labels as published.
-
-Labels may be None in test. An example without an id gets its number in the file.
-"""
+"""(Row, "FILE:LINE") -> its examples, with labels as published (None in some tests). An example
+without an id gets its number in the file."""
 
 Patterns = str | tuple[str, ...]
 
