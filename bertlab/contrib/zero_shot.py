@@ -44,8 +44,7 @@ from bertlab.evals.questions import Text, encode_all
 from bertlab.train.environment import describe_environment
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer.baselines import outcome
-from bertlab.transfer.cut import total_cut
-from bertlab.transfer.examples import Example
+from bertlab.transfer.examples import Example, total_cut
 from bertlab.transfer.load import Pretrained, load
 from bertlab.transfer.scorers import METRICS
 from bertlab.transfer.scoring import PredictionWriter, Tasks

@@ -22,7 +22,7 @@ from bertlab.errors import UserError
 from bertlab.train import loop
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer.build import Tasks, build_finetuning
-from bertlab.transfer.cut import cut_lines
+from bertlab.transfer.examples import cut_lines
 from bertlab.transfer.features import WORD_VECTORS
 from bertlab.transfer.heads import LANGUAGE_MODEL
 from bertlab.transfer.kinds import find_kind

@@ -22,11 +22,10 @@ from bertlab.models.flops import flops_per_prediction
 from bertlab.models.layers import Dense, Dropout, Norm
 from bertlab.objectives import flops
 from bertlab.objectives.autoregressive import neighbours
-from bertlab.objectives.base import Metrics, Model, Objective, cross_entropy
+from bertlab.objectives.base import Metrics, Model, Objective, cross_entropy, restrict
 from bertlab.transfer.features import PLACES, LayerMix, RecurrentEncoder
 
 POOLINGS = ("mean", "pooler", "first", "last", "max", "concat")
-CHOICES = {"pooling": POOLINGS, "place": PLACES}
 LANGUAGE_MODEL = "language_model"
 """The name of `AuxiliaryLanguageModel` among a fine-tuning's objectives; no task has it."""
 
@@ -69,9 +68,8 @@ class TaskModel(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class TaskHead(Objective):
-    """The settings of all heads.
-
-    Heads have `outputs` too: (model, view) -> arrays [B, ...] by name, which `Kind.predict` reads.
+    """The settings of all heads, which also have `outputs`: (model, view) -> arrays [B, ...] by
+    name, for `Kind.predict`.
 
     Attributes:
         layers: The layers that are read, and how (`LayerMix`).
@@ -82,10 +80,12 @@ class TaskHead(Objective):
         place: Where the mix joins it (`RecurrentEncoder`).
         dropout: Before the classifier, and on the biLSTM's inputs.
         number: The task's number among those that are trained together.
+        reads_words: Whether the biLSTM reads features of the words themselves.
     """
 
     reads: ClassVar[str] = "any"
     classes: ClassVar[int] = 1
+    reads_words: ClassVar[bool] = False
 
     layers: str = "last"
     mix_penalty: float = 0.0
@@ -97,12 +97,12 @@ class TaskHead(Objective):
     number: int = derived(0)
 
     def __post_init__(self):
-        for name in CHOICES.keys() & vars(self).keys():
-            if (value := getattr(self, name)) not in CHOICES[name]:
-                choices = ", ".join(CHOICES[name])
-                raise UserError(f"config.head.{name}={value!r} is not one of {choices}")
-        if self.place != "input" and not self.bilstm:
-            raise UserError(f"config.head.place={self.place!r} is for a biLSTM: set head.bilstm=2")
+        restrict(self, place=" ".join(PLACES))
+        if (self.place != "input" or self.reads_words) and not self.bilstm:
+            raise UserError(
+                "config.head.place, spelling, word_width and word_vectors are for a biLSTM: set"
+                " head.bilstm=2"
+            )
 
     def head(self, body: nn.Module) -> nn.Module:
         return TaskModel(self)
@@ -114,11 +114,7 @@ class TaskHead(Objective):
 
 
 class TextModel(TaskModel):
-    """The modules of a head for whole texts.
-
-    Attributes:
-        backward: The body reads only right to left.
-    """
+    """The modules of a head for whole texts; `backward`: the body reads only right to left."""
 
     backward: bool = False
 
@@ -131,11 +127,6 @@ class TextModel(TaskModel):
     def scores(self, x: Float[Array, "... D"]) -> Float[Array, "... C"]:
         """Logits in float32."""
         return self.classifier(x) if self.head.blocks else super().scores(x)
-
-    def chunk_starts(self, size: int) -> Bool[Array, "L"]:
-        """Which positions begin a chunk in the order of reading."""
-        starts = jnp.arange(size) % self.head.chunk == 0
-        return starts[::-1] if self.backward else starts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +151,7 @@ class TextHead(TaskHead):
 
     def __post_init__(self):
         super().__post_init__()
+        restrict(self, pooling=" ".join(POOLINGS))
         if self.pooling == "pooler" and (self.layers != "last" or self.bilstm or self.chunk):
             raise UserError(
                 "config.head.pooling='pooler' only reads the body's last layer: choose another for"
@@ -174,8 +166,9 @@ class TextHead(TaskHead):
         if not self.chunk:
             return model.encode().widest()
         tokens = view["tokens"]
-        cut = jnp.broadcast_to(model.head.chunk_starts(tokens.shape[1]), tokens.shape)
-        return model.encode({**view, "cut": cut}).widest()
+        starts = jnp.arange(tokens.shape[1]) % self.chunk == 0  # in the order of reading
+        starts = starts[::-1] if model.head.backward else starts
+        return model.encode({**view, "cut": jnp.broadcast_to(starts, tokens.shape)}).widest()
 
     def vectors(self, model: Model, view: View) -> tuple[Float[Array, "B n D"], Float[Array, ""]]:
         """A vector for each text of a row, and the penalty on the mix."""
@@ -230,16 +223,11 @@ class Blocks(nn.Module):
     """ULMFiT's classifier (Howard and Ruder 2018, section 3.3): norm, dropout, dense, ReLU, again.
 
     The paper's norm is batch normalisation; this one normalises each vector.
-
-    Attributes:
-        classes: C.
-        hidden: Width between the two blocks.
-        dropouts: Dropout of the two (the released script: 0.4 and 0.1).
     """
 
     classes: int
-    hidden: int
-    dropouts: tuple[float, float]
+    hidden: int  # width between the two blocks
+    dropouts: tuple[float, float]  # of the two (the released script: 0.4 and 0.1)
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... C"]:
@@ -259,10 +247,7 @@ class AuxiliaryLanguageModel(Objective):
     """Language modelling of a task's own rows (Radford et al. 2018, equation 5).
 
     Each text's mean loss counts the same, special tokens included, as in
-    openai/finetune-transformer-lm; Hugging Face averages over tokens.
-
-    Attributes:
-        texts: The most texts in a row.
+    openai/finetune-transformer-lm; Hugging Face averages over tokens. `texts`: the most of a row.
     """
 
     reads: ClassVar[str] = "any"

@@ -25,8 +25,7 @@ from jaxtyping import Array, Bool, Float, Int
 from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Metrics, Model, cross_entropy
-from bertlab.transfer.cut import total_cut
-from bertlab.transfer.examples import Example
+from bertlab.transfer.examples import Example, total_cut
 from bertlab.transfer.heads import TaskHead, penalised
 from bertlab.transfer.inputs import Document, Inputs
 from bertlab.transfer.kinds.base import Kind, Line, TaskRows
@@ -111,11 +110,8 @@ class Span(Kind):
         """The best slice of each context, and the odds of no answer."""
         logits = [(output["start"], output["end"]) for output in outputs]
         found = best_answers(about, logits)
-        return [
-            {"id": example.id, "gold": [answer.text for answer in example.answers]}
-            | found[example.id]
-            for example in examples
-        ]
+        gold = {example.id: [answer.text for answer in example.answers] for example in examples}
+        return [{"id": name, "gold": answers, **found[name]} for name, answers in gold.items()]
 
     def finish(self, lines, valid) -> tuple[list[Line], dict[str, float]]:
         """No answer above the threshold of the best F1 on `valid`.

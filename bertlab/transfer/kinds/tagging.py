@@ -10,13 +10,11 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
 from bertlab.data.characters import character_ids
-from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Metrics, Model, cross_entropy
 from bertlab.transfer import crf
 from bertlab.transfer.batches import NO_LABEL, Row
-from bertlab.transfer.cut import Cut
-from bertlab.transfer.examples import Example
+from bertlab.transfer.examples import Cut, Example
 from bertlab.transfer.features import WordFeatures
 from bertlab.transfer.heads import TaskHead, TaskModel, derived, penalised
 from bertlab.transfer.inputs import Inputs
@@ -33,10 +31,6 @@ class TaggingModel(TaskModel):
             self.features = WordFeatures(h.spelling, h.word_types, h.word_width, h.vector_shape)
         if h.crf:
             self.crf = crf.Transitions(h.classes)
-
-    def words(self, view: View) -> Float[Array, "B W E"] | None:
-        """What the biLSTM reads in addition to the states."""
-        return self.features(view) if self.head.reads_words else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,17 +56,8 @@ class TaggingHead(TaskHead):
     word_types: int = derived(0)
     vector_shape: tuple[int, int] = derived((0, 0))
 
-    def __post_init__(self):
-        super().__post_init__()
-        if self.reads_words and not self.bilstm:
-            raise UserError(
-                "config.head.spelling, word_width and word_vectors are inputs of a biLSTM; set"
-                " head.bilstm=2"
-            )
-
     @property
     def reads_words(self) -> bool:
-        """Whether the biLSTM reads features of the words themselves."""
         return self.spelling or self.word_width > 0 or bool(self.word_vectors)
 
     def head(self, body: nn.Module) -> nn.Module:
@@ -85,8 +70,8 @@ class TaggingHead(TaskHead):
         at, (_, layers) = view["word_at"], model.encode().widest()
         positions = jnp.maximum(at, 0)[..., None]
         layers = tuple(jnp.take_along_axis(layer, positions, axis=1) for layer in layers)
-        documents, words = (at >= 0).astype(jnp.int32), model.head.words(view)
-        x, penalty = model.head.states(layers, documents, words)
+        words = model.head.features(view) if self.reads_words else None
+        x, penalty = model.head.states(layers, (at >= 0).astype(jnp.int32), words)
         return model.head.scores(x), at >= 0, penalty
 
     def loss(self, model: Model, view: View) -> Metrics:
@@ -155,11 +140,8 @@ class Tagging(Kind):
             tags = tags[tags != NO_LABEL]
             missing = len(example.words) - len(tags)
             shares = output["probabilities"][: len(tags)].astype(np.float64)
-            line = {
-                "id": example.id,
-                "gold": None if example.label is None else [labels[tag] for tag in example.label],
-                "predicted": [labels[tag] for tag in tags] + [""] * missing,
-                "probabilities": np.round(shares, 4).tolist(),
-            }
-            lines.append(line)
+            gold = None if example.label is None else [labels[tag] for tag in example.label]
+            predicted = [labels[tag] for tag in tags] + [""] * missing
+            line = {"id": example.id, "gold": gold, "predicted": predicted}
+            lines.append(line | {"probabilities": np.round(shares, 4).tolist()})
         return lines
