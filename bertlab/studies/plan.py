@@ -20,7 +20,7 @@ from bertlab.train.checks import check_config
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer import finetune
 from bertlab.transfer.adapt import adaptation_config
-from bertlab.transfer.build import Tasks
+from bertlab.transfer.scoring import Tasks
 from bertlab.transfer.tasks import load_tasks
 
 PRETRAIN = ("pretrain", "")

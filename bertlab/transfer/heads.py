@@ -23,11 +23,11 @@ from bertlab.models.layers import Dense, Dropout, Norm
 from bertlab.objectives import flops
 from bertlab.objectives.autoregressive import neighbours
 from bertlab.objectives.base import Metrics, Model, Objective, cross_entropy, restrict
-from bertlab.transfer.features import PLACES, LayerMix, RecurrentEncoder
+from bertlab.transfer.crf import Transitions
+from bertlab.transfer.features import PLACES, LayerMix, RecurrentEncoder, WordFeatures
 
 POOLINGS = ("mean", "pooler", "first", "last", "max", "concat")
-LANGUAGE_MODEL = "language_model"
-"""The name of `AuxiliaryLanguageModel` among a fine-tuning's objectives; no task has it."""
+LANGUAGE_MODEL = "language_model"  # name of `AuxiliaryLanguageModel` among the objectives
 
 
 def derived(default: Any) -> Any:
@@ -36,9 +36,10 @@ def derived(default: Any) -> Any:
 
 
 class TaskModel(nn.Module):
-    """The modules of a head: mixes of layers, perhaps a biLSTM, and a dense layer."""
+    """The modules that a head's settings ask for; `backward`: the body reads only right to left."""
 
     head: "TaskHead"
+    backward: bool = False
 
     def setup(self):
         h = self.head
@@ -46,16 +47,21 @@ class TaskModel(nn.Module):
         self.mixes = [LayerMix(*mix) for _ in range(2 if h.place == "input_output" else 1)]
         if h.bilstm:
             self.encoder = RecurrentEncoder(h.bilstm, h.hidden, h.dropout, h.place)
-        self.dense = Dense(h.classes, ("embed", "classes"))
-        self.dropout = Dropout(h.dropout)
+        if h.reads_words:
+            self.features = WordFeatures(h.spelling, h.word_types, h.word_width, h.vector_shape)
+        if h.blocks:
+            self.classifier = Blocks(h.classes, h.blocks, (h.dropout, 0.1))
+        else:
+            self.dense = Dense(h.classes, ("embed", "classes"))
+            self.dropout = Dropout(h.dropout)
+        if h.crf:
+            self.crf = Transitions(h.classes)
 
     def states(
         self, layers: tuple[Float[Array, "B L D"], ...], documents: Int[Array, "B L"], words=None
     ) -> tuple[Float[Array, "B L D"], Float[Array, ""]]:
-        """Mixed layers, and the penalty on the mixes' weights.
-
-        If there is a biLSTM, its states over them and over features of `words` [B, L, E].
-        """
+        """Mixed layers, and the penalty on the mixes' weights. If there is a biLSTM, its states
+        over them and over features of `words` [B, L, E]."""
         mixed, penalties = zip(*(mix(layers) for mix in self.mixes))
         if not self.head.bilstm:
             return mixed[0], penalties[0]
@@ -63,38 +69,30 @@ class TaskModel(nn.Module):
 
     def scores(self, x: Float[Array, "... D"]) -> Float[Array, "... C"]:
         """Logits in float32."""
+        if self.head.blocks:
+            return self.classifier(x)
         return self.dense(self.dropout(x)).astype(jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskHead(Objective):
     """The settings of all heads, which also have `outputs`: (model, view) -> arrays [B, ...] by
-    name, for `Kind.predict`.
-
-    Attributes:
-        layers: The layers that are read, and how (`LayerMix`).
-        mix_penalty: λ of the penalty λ‖w‖² on the mix's weights w.
-        mix_dropout: Dropout of the mix.
-        bilstm: Layers of a new biLSTM; 0: none.
-        hidden: Its width in each direction.
-        place: Where the mix joins it (`RecurrentEncoder`).
-        dropout: Before the classifier, and on the biLSTM's inputs.
-        number: The task's number among those that are trained together.
-        reads_words: Whether the biLSTM reads features of the words themselves.
-    """
+    name, for `Kind.predict`."""
 
     reads: ClassVar[str] = "any"
     classes: ClassVar[int] = 1
-    reads_words: ClassVar[bool] = False
+    blocks: ClassVar[int] = 0
+    crf: ClassVar[bool] = False
+    reads_words: ClassVar[bool] = False  # the biLSTM reads features of the words themselves
 
-    layers: str = "last"
-    mix_penalty: float = 0.0
+    layers: str = "last"  # the layers that are read, and how (`LayerMix`)
+    mix_penalty: float = 0.0  # λ of the penalty λ‖w‖² on the mix's weights w
     mix_dropout: float = 0.0
-    bilstm: int = 0
-    hidden: int = 128
-    place: str = "input"
-    dropout: float = 0.1
-    number: int = derived(0)
+    bilstm: int = 0  # layers of a new biLSTM; 0: none
+    hidden: int = 128  # its width in each direction
+    place: str = "input"  # where the mix joins it (`RecurrentEncoder`)
+    dropout: float = 0.1  # before the classifier, and on the biLSTM's inputs
+    number: int = derived(0)  # the task's among those that are trained together
 
     def __post_init__(self):
         restrict(self, place=" ".join(PLACES))
@@ -105,7 +103,7 @@ class TaskHead(Objective):
             )
 
     def head(self, body: nn.Module) -> nn.Module:
-        return TaskModel(self)
+        return TaskModel(self, backward=body.shape.direction == "right-to-left")
 
     def is_own(self, view: View) -> Bool[Array, "B"]:
         """Which rows belong to this task; padding rows belong to none."""
@@ -113,41 +111,20 @@ class TaskHead(Objective):
         return is_filled & (view.get("task", self.number) == self.number)
 
 
-class TextModel(TaskModel):
-    """The modules of a head for whole texts; `backward`: the body reads only right to left."""
-
-    backward: bool = False
-
-    def setup(self):
-        super().setup()
-        h = self.head
-        if h.blocks:
-            self.classifier = Blocks(h.classes, h.blocks, (h.dropout, 0.1))
-
-    def scores(self, x: Float[Array, "... D"]) -> Float[Array, "... C"]:
-        """Logits in float32."""
-        return self.classifier(x) if self.head.blocks else super().scores(x)
-
-
 @dataclasses.dataclass(frozen=True)
 class TextHead(TaskHead):
-    """−log p of the right class, for rows with `label` [B] ≥ 0, from one vector per text.
+    """−log p of the right class, for rows with `label` [B] ≥ 0, from one vector per text."""
 
-    Attributes:
-        pooling: "mean", "max", "first", "last" of the states; "pooler", the state that has seen
-            the whole text through the body's dense layer and tanh (BERT's [CLS]); "concat",
-            [h_last; max; mean] (Howard and Ruder 2018, section 3.3).
-        blocks: Width of a ReLU layer before the classifier (ULMFiT: 50); 0: none.
-        chunk: Gradients flow back through this many positions of a recurrent body, whose states
-            continue and are all pooled (BPTT for classification: Howard and Ruder 2018, 3.3);
-            0: all. Dropout masks of a row are the same in all chunks; fastai draws new ones.
-        texts: n.
-    """
-
+    # "mean", "max", "first", "last" of the states; "pooler", the state that has seen the whole text
+    # through the body's dense layer and tanh (BERT's [CLS]); "concat", [h_last; max; mean] (Howard
+    # and Ruder 2018, section 3.3)
     pooling: str = "mean"
-    blocks: int = 0
+    blocks: int = 0  # width of a ReLU layer before the classifier (ULMFiT: 50); 0: none
+    # Gradients flow back through this many positions of a recurrent body, whose states continue and
+    # are all pooled (BPTT for classification: ibid.); 0: all. Dropout masks of a row are the same
+    # in all chunks; fastai draws new ones.
     chunk: int = 0
-    texts: int = derived(1)
+    texts: int = derived(1)  # n
 
     def __post_init__(self):
         super().__post_init__()
@@ -157,9 +134,6 @@ class TextHead(TaskHead):
                 "config.head.pooling='pooler' only reads the body's last layer: choose another for"
                 " layers, bilstm or chunk"
             )
-
-    def head(self, body: nn.Module) -> nn.Module:
-        return TextModel(self, backward=body.shape.direction == "right-to-left")
 
     def encoded(self, model: Model, view: View) -> tuple[str, tuple[Float[Array, "B L D"], ...]]:
         """The side that has seen the most, and its layers, embeddings first."""
@@ -221,9 +195,7 @@ def penalised(metrics: Metrics, penalty: Float[Array, ""]) -> Metrics:
 
 class Blocks(nn.Module):
     """ULMFiT's classifier (Howard and Ruder 2018, section 3.3): norm, dropout, dense, ReLU, again.
-
-    The paper's norm is batch normalisation; this one normalises each vector.
-    """
+    The paper's norm is batch normalisation; this one normalises each vector."""
 
     classes: int
     hidden: int  # width between the two blocks
@@ -244,11 +216,9 @@ class Blocks(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class AuxiliaryLanguageModel(Objective):
-    """Language modelling of a task's own rows (Radford et al. 2018, equation 5).
-
-    Each text's mean loss counts the same, special tokens included, as in
-    openai/finetune-transformer-lm; Hugging Face averages over tokens. `texts`: the most of a row.
-    """
+    """Language modelling of a task's own rows (Radford et al. 2018, equation 5). Each text's mean
+    loss counts the same, special tokens included, as in openai/finetune-transformer-lm; Hugging
+    Face averages over tokens. `texts`: the most of a row."""
 
     reads: ClassVar[str] = "any"
 

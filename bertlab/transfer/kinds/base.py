@@ -32,18 +32,12 @@ class TaskRows(NamedTuple):
 
 
 class Kind:
-    """Base of all kinds; by default an example has one row.
+    """Base of all kinds; by default an example has one row."""
 
-    Attributes:
-        name: Its name in task files and results.
-        head: The objective that is trained; its fields are settings, except the derived ones.
-        is_trained: Whether the head has something to learn.
-        recipes: Recipe -> those of its settings that differ for this kind.
-    """
-
-    name: ClassVar[str]
-    head: ClassVar[type[TaskHead]]
-    is_trained: ClassVar[bool] = True
+    name: ClassVar[str]  # in task files and results
+    head: ClassVar[type[TaskHead]]  # is trained; its fields are settings, except the derived ones
+    is_trained: ClassVar[bool] = True  # whether the head has something to learn
+    # Recipe -> those of its settings that differ for this kind.
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def settings(self) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
 from bertlab.data.characters import character_ids
@@ -15,42 +14,21 @@ from bertlab.objectives.base import Metrics, Model, cross_entropy
 from bertlab.transfer import crf
 from bertlab.transfer.batches import NO_LABEL, Row
 from bertlab.transfer.examples import Cut, Example
-from bertlab.transfer.features import WordFeatures
-from bertlab.transfer.heads import TaskHead, TaskModel, derived, penalised
+from bertlab.transfer.heads import TaskHead, derived, penalised
 from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.kinds.base import Kind, Line
-
-
-class TaggingModel(TaskModel):
-    """The modules of a tagger."""
-
-    def setup(self):
-        super().setup()
-        h = self.head
-        if h.reads_words:
-            self.features = WordFeatures(h.spelling, h.word_types, h.word_width, h.vector_shape)
-        if h.crf:
-            self.crf = crf.Transitions(h.classes)
 
 
 @dataclasses.dataclass(frozen=True)
 class TaggingHead(TaskHead):
     """−Σ log p(tag | word) over the words with `labels` [B, W] ≥ 0, each read at `word_at` [B, W].
-
     That is its first piece, as in Devlin et al. 2018, section 5.3; in a model that reads left to
-    right, its last, because only there has it seen the whole word.
+    right, its last, because only there has it seen the whole word."""
 
-    Attributes:
-        crf: One probability for all tags of a sentence (TagLM).
-        spelling: Features of the word's characters for the biLSTM.
-        word_width: Width of a table of trained word vectors for the biLSTM; 0: none.
-        word_vectors: A static run whose vectors the biLSTM reads too (`transfer.word_vectors`);
-            they are not trained.
-    """
-
-    crf: bool = False
-    spelling: bool = False
-    word_width: int = 0
+    crf: bool = False  # one probability for all tags of a sentence (TagLM)
+    spelling: bool = False  # features of the word's characters for the biLSTM
+    word_width: int = 0  # width of a table of trained word vectors for the biLSTM; 0: none
+    # A static run whose vectors the biLSTM reads too (`transfer.word_vectors`); they stay as is.
     word_vectors: str = ""
     classes: int = derived(2)
     word_types: int = derived(0)
@@ -59,9 +37,6 @@ class TaggingHead(TaskHead):
     @property
     def reads_words(self) -> bool:
         return self.spelling or self.word_width > 0 or bool(self.word_vectors)
-
-    def head(self, body: nn.Module) -> nn.Module:
-        return TaggingModel(self)
 
     def scores(
         self, model: Model, view: View
@@ -89,11 +64,9 @@ class TaggingHead(TaskHead):
         return penalised({"loss": loss}, penalty)
 
     def outputs(self, model: Model, view: View) -> Mapping[str, Array]:
-        """`tags` [B, W], -1 beyond the words, and `probabilities` [B, W, C].
-
-        With a CRF the tags are the most likely sequence, and the probabilities are each word's own,
-        summed over the tags of the other words.
-        """
+        """`tags` [B, W], -1 beyond the words, and `probabilities` [B, W, C]. With a CRF the tags
+        are the most likely sequence, and the probabilities are each word's own, summed over the
+        tags of the other words."""
         scores, there, _ = self.scores(model, view)
         if self.crf:
             between = model.head.crf()
@@ -130,10 +103,8 @@ class Tagging(Kind):
         return row, {"words": (total - size, total)}
 
     def predict(self, examples, labels, outputs, about) -> list[Line]:
-        """Tags by name, and the probabilities of all tags to four digits.
-
-        A word that did not fit has the tag "", which is wrong, and no probabilities.
-        """
+        """Tags by name, and the probabilities of all tags to four digits. A word that did not fit
+        has the tag "", which is wrong, and no probabilities."""
         lines = []
         for example, output in zip(examples, outputs, strict=True):
             tags = output["tags"][: len(example.words)]

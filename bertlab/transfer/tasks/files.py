@@ -11,8 +11,7 @@ from typing import Any
 from bertlab.data.corpora import text
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
-from bertlab.transfer.tasks.assemble import divide, number_labels
-from bertlab.transfer.tasks.base import Task, TaskData
+from bertlab.transfer.tasks.base import Task, TaskData, divide, number_labels
 
 Rows = Iterable[tuple[str, Any]]
 """("FILE:LINE", row)."""

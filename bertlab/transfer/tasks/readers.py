@@ -20,8 +20,7 @@ from bertlab.transfer.tasks.files import (
     rows_task,
 )
 
-UPOS, XPOS = 3, 4
-"""Columns of CoNLL-U: universal tags, and the treebank's own."""
+UPOS, XPOS = 3, 4  # columns of CoNLL-U: universal tags, and the treebank's own
 
 
 def read_rows(
@@ -31,10 +30,8 @@ def read_rows(
     skip_short_rows: bool = False,
     replace: tuple[str, str] = ("", ""),
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """("FILE:LINE", field by column) of the rows of a table; arguments as for `table`.
-
-    Fields are separated by commas in .csv files, else by tabs, or each row is a JSON object.
-    """
+    """("FILE:LINE", field by column) of the rows of a table; arguments as for `table`. Fields are
+    separated by commas in .csv files, else by tabs, or each row is a JSON object."""
     _, first = next(_filled_lines(path, encoding), ("", ""))
     if first.startswith("{"):
         for where, record in read_records(path):
@@ -99,7 +96,6 @@ def table(
         kind: classification or regression.
         unlabelled: what stands for "no label", like SNLI's "-"; such rows are left out.
         columns: their names, if the file has no header.
-        encoding: the files' encoding.
         skip_short_rows: leaves out rows with too few fields, which some published files have.
         replace: (old, new) if something stands for a character, like ("\\n", "\n") for line ends.
         task: arguments of `file_task`: train, valid, test, metrics, label_names, folder, symmetric.
@@ -140,16 +136,13 @@ def multiple_choice(
     columns: tuple[str, ...] = (),
     **task,
 ) -> Task:
-    """A task that asks for the correct one among a row's choices.
+    """A task that asks for the correct one among a row's choices; arguments also as for `table`.
 
     Args:
         text: the column with the text before each choice, or several, joined by a space.
         choices: the columns of the choices.
-        label: the column with the number of the correct choice. A test file may lack it.
+        label: the column with the number of the correct choice, of which the first is `first`.
         stem: a column with which each choice begins, like SWAG's `sent2`.
-        first: the first choice's number.
-        columns: their names, if the file has no header.
-        task: of `file_task`.
     """
     numbers = [str(first + i) for i in range(len(choices))]
 
@@ -180,17 +173,14 @@ def labelled_lines(name: str, *, encoding: str = "UTF-8", **task) -> Task:
 
 def labelled_folders(name: str, label_names: tuple[str, ...], **task) -> Task:
     """A classification task: one folder per split, in it one per class, in that one .txt per text.
-
-    Args:
-        label_names: the classes in order, named like their folders; other folders are not read.
-        task: arguments of `file_task`; train, valid and test end in "/".
-    """
+    `label_names`: the classes in order, named like their folders; others are not read. `task`:
+    arguments of `file_task`; train, valid and test end in "/"."""
 
     def rows(folder: Path) -> Iterator[tuple[str, Path]]:
         for label in label_names:
             paths = sorted((folder / label).glob("*.txt"))
             if not paths:
-                raise UserError(f"{folder / label}: there is no .txt file")
+                raise ValueError(f"there is no .txt file in {label}")
             yield from ((f"{path}:1", path) for path in paths)
 
     def parse(path: Path, where: str) -> Iterator[Example]:
@@ -216,7 +206,6 @@ def conll(
     Args:
         tag: number of the column from 0; -1 is the last. Words are in the first.
         language_prefix: words begin with a language, as WikiANN's "en:Sioux"; it is removed.
-        metrics: the first selects.
         task: arguments of `file_task`.
     """
 
@@ -249,10 +238,8 @@ def conll(
 
 
 def conllu(name: str, *, tag: int = UPOS, **task) -> Task:
-    """A tagging task of the syntactic words of CoNLL-U (universaldependencies.org/format).
-
-    Ranges of multiword tokens (1-2) and empty nodes (1.1) are left out. `tag` is a column.
-    """
+    """A tagging task of the syntactic words of CoNLL-U (universaldependencies.org/format). Ranges
+    of multiword tokens (1-2) and empty nodes (1.1) are left out. `tag` is a column."""
 
     def parse(block: list[tuple[str, str]], _: str) -> Iterator[Example]:
         rows, sentence_id = [], ""
