@@ -14,9 +14,8 @@ from scipy.special import softmax
 from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Model
-from bertlab.transfer.batches import NO_LABEL, Row
-from bertlab.transfer.cut import Cut
-from bertlab.transfer.examples import Example
+from bertlab.transfer.batches import Row
+from bertlab.transfer.examples import Cut, Example
 from bertlab.transfer.heads import pooled
 from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.kinds.base import Line
@@ -34,9 +33,6 @@ class Candidate(OneLabel):
 
     name = "candidate"
     head = ClassificationHead
-
-    def label_fields(self, example: Example) -> Row:
-        return {"label": np.int32(NO_LABEL if example.label is None else example.label)}
 
     def predict(self, examples, labels, outputs, about) -> list[Line]:
         """One line per question: its most likely candidate, and each candidate's p(class 1)."""

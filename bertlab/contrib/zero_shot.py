@@ -42,12 +42,10 @@ from bertlab.errors import UserError
 from bertlab.evals.code_length import Scorer
 from bertlab.evals.questions import Text, encode_all
 from bertlab.train.run_directory import RunDirectory, describe_environment
-from bertlab.transfer.baselines import outcome
-from bertlab.transfer.cut import total_cut
-from bertlab.transfer.examples import Example
+from bertlab.transfer.examples import Example, total_cut
 from bertlab.transfer.load import Pretrained, load
 from bertlab.transfer.scorers import METRICS
-from bertlab.transfer.scoring import PredictionWriter, Tasks
+from bertlab.transfer.scoring import Tasks, outcome, predict, prediction_writer
 from bertlab.transfer.tasks import Task, TaskData
 
 BEST = {"sst2": 0.932, "cola": 0.454, "race": 0.59}
@@ -162,9 +160,10 @@ def zero_shot(config: ConfigDict, tasks: Tasks, workdir: Path) -> dict[str, Any]
         side, threshold = separate(values["valid"][:, 0], labels, METRICS[metric])
         above = {split: side * (value - threshold) for split, value in values.items()}
         values = {s: np.concatenate([np.zeros_like(v), v], axis=1) for s, v in above.items()}
-    write, metrics = PredictionWriter(tasks, workdir), {}
+    write, metrics = prediction_writer(tasks, workdir), {}
     for split, value in values.items():
-        metrics[split] = write(split, {name: ([{"logits": row} for row in value], None)})
+        outputs = [{"logits": row} for row in value]
+        metrics[split] = write(split, {name: predict(task, data, split, outputs, None)})
         if (score := metrics[split].get(f"{name}/{metric}")) is not None:
             metrics[split][f"{name}/relative"] = relative(score, task, value.shape[1])
     cut = {split: {name: lost} for split, (_, lost) in found.items()}

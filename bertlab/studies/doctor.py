@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from bertlab.studies import comparisons
 from bertlab.studies.records import Results
-from bertlab.transfer.cut import cut_lines
+from bertlab.transfer.examples import cut_lines
 
 NEAR_GUESSING = 0.97  # times what guessing by frequency costs
 RISE, RISE_NATS = 0.02, 0.02  # of the last held-out loss over the lowest one: share and nats

@@ -19,7 +19,7 @@ from bertlab.train.build import check_config, started_from
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer import finetune
 from bertlab.transfer.adapt import adaptation_config
-from bertlab.transfer.build import Tasks
+from bertlab.transfer.scoring import Tasks
 from bertlab.transfer.tasks import load_tasks
 
 PRETRAIN = ("pretrain", "")

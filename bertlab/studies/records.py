@@ -27,7 +27,7 @@ from bertlab.transfer.scorers import normalize_answer
 
 COSTS = ("tokens", "supervised", "flops", "seconds")  # cumulative, in every line of metrics.jsonl
 SUFFIX = ".jsonl.zst"
-BASELINES = ("most_frequent", "linear")  # for a fine-tuning's labels (bertlab.transfer.baselines)
+BASELINES = ("most_frequent", "linear")  # for a fine-tuning's labels (bertlab.transfer.scoring)
 
 Record = dict[str, Any]
 """A stage: `run`, `stage` ("pretrain", "adapt", "finetune"), `task` ("" for a pretraining),

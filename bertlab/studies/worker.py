@@ -47,7 +47,7 @@ def _execute(run: RunSpec, stage: str, task: str, workdir: Path) -> None:
     directory = run.directory(workdir, stage, task)
     start = run.directory(workdir, *run.beginning(stage, task))
     if run.averages:
-        from bertlab.transfer.average import average
+        from bertlab.transfer.scoring import average
 
         average([workdir / name / stage / task for name in run.averages], directory)
     elif stage == "pretrain":

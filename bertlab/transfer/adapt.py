@@ -16,10 +16,9 @@ from bertlab.files import json_line
 from bertlab.train import loop
 from bertlab.train.build import build_pretraining
 from bertlab.train.run_directory import RunDirectory
-from bertlab.transfer.examples import Example
 from bertlab.transfer.finetune import override, pretraining_data
-from bertlab.transfer.load import is_finetuning, with_defaults
-from bertlab.transfer.recipes import FITLAM_ANNEALING, SLANTED_ADAM
+from bertlab.transfer.load import with_defaults
+from bertlab.transfer.recipes import FITLAM_ANNEALING, SLANTED_ADAM, find_recipe
 from bertlab.transfer.tasks import TASK_DATA, find_task, load_task
 
 ULMFIT = {
@@ -53,6 +52,7 @@ def adapt(
     epochs: float = 1.0,
 ) -> dict[str, Any]:
     """Trains a run's objectives on the texts of a task's training examples; the same call resumes.
+    Returns the content of result.json.
 
     Args:
         run: Directory of a pretrained or imported run.
@@ -61,9 +61,6 @@ def adapt(
         overrides: Dotted names of the run's config to values, or to their text; `task_data.` too.
         recipe: A key of `RECIPES`.
         epochs: About how many passes over the text, if the overrides do not set `train.steps`.
-
-    Returns:
-        The content of result.json.
     """
     pretrained = RunDirectory(run).config()
     config, lines = adaptation_config(run, task, workdir, overrides, recipe, epochs, pretrained)
@@ -85,9 +82,7 @@ def adaptation_config(
 ) -> tuple[ConfigDict, list[dict[str, str]]]:
     """The config of an adaptation of a run with the config `pretrained`, and the texts that it
     reads; further arguments as for `adapt`."""
-    if recipe not in RECIPES:
-        raise UserError(f"--recipe={recipe} is not one of {', '.join(RECIPES)}")
-    if is_finetuning(pretrained):
+    if pretrained.get("task"):
         raise UserError(f"{run} is a fine-tuning, without a pretraining objective; give another")
     keys = ("model", "data", "objectives", "optimizer", "seed")
     config = with_defaults({key: pretrained[key] for key in keys if key in pretrained})
@@ -96,15 +91,18 @@ def adaptation_config(
     config.data.corpus = f"text:{Path(workdir).absolute() / 'task_text.jsonl'}"
     config.data.tokenizer.path = str(RunDirectory(run).tokenizer)
     config.data.unique_tokens = 0
-    settings = {**RECIPES[recipe], **(overrides or {})}
+    settings = {**find_recipe(RECIPES, recipe), **(overrides or {})}
     override(config, settings)
     data, optimizer, train = config.data, config.optimizer, config.train
-    examples = load_task(find_task(task), config.task_data.to_dict()).examples["train"]
-    lines = [{"id": one.id, "text": text} for one in examples for text in texts_of(one)]
+    lines = []
+    for example in load_task(find_task(task), config.task_data.to_dict()).examples["train"]:
+        sentence = [" ".join(example.words)] if example.words else []
+        texts = (*example.texts, *example.choices, *sentence)
+        lines += [{"id": example.id, "text": text} for text in texts]
     if "train.steps" not in settings:
         pieces = PIECES_PER_WORD * sum(len(line["text"].split()) for line in lines)
-        row = data.pack_length or data.seq_len
-        train.steps = max(20, int(pieces * epochs / (data.batch_size * row)))
+        batch = data.batch_size * (data.pack_length or data.seq_len)
+        train.steps = max(20, int(pieces * epochs / batch))
     # Warm-up takes the same share of the steps as in the run, at most a tenth.
     steps = pretrained.get("train", {}).get("steps")
     if optimizer.warmup_steps and steps and "optimizer.warmup_steps" not in settings:
@@ -112,9 +110,3 @@ def adaptation_config(
     if optimizer.thaw == "gradual" and not optimizer.thaw_steps:
         optimizer.thaw_steps = max(1, train.steps // (config.model.layers or 4) // 2)
     return config, lines
-
-
-def texts_of(example: Example) -> tuple[str, ...]:
-    """The texts of an example; a list of words is one."""
-    words = (" ".join(example.words),) if example.words else ()
-    return (*example.texts, *example.choices, *words)

@@ -39,13 +39,10 @@ FILL: Mapping[str, float] = {
 
 
 class Batches:
-    """Training batches by step, and the evaluation batches of the same rows.
-
-    Attributes:
-        hash: Hexadecimal digest of the rows and the settings on which their order depends: equal
-            hashes, equal batches.
-        epoch: Batches per epoch. Rows that fill no batch are dropped, different ones each epoch.
-    """
+    """Training batches by step, and the evaluation batches of the same rows, which are those of one
+    task or of several (`joined`). `data` is `config.data`; its `seq_len` and `buckets` are
+    positions per text. A process gets its slice of each batch. `hash` is a hexadecimal digest of
+    the rows and the settings on which their order depends: equal hashes, equal batches."""
 
     def __init__(
         self,
@@ -55,11 +52,6 @@ class Batches:
         process_index: int = 0,
         process_count: int = 1,
     ):
-        """Batches of the rows of one task, or of several (`joined`).
-
-        `data` is `config.data`; its `seq_len` and `buckets` are positions per text. A process gets
-        its slice of each batch.
-        """
         self._rows, self._pad_id = rows, pad_id
         self._size, self._seed = data.batch_size, data.seed
         self._share = data.batch_size // process_count
@@ -67,17 +59,20 @@ class Batches:
         lengths = {length for length in data.buckets if length < data.seq_len} | {data.seq_len}
         self._widths = [most_texts(rows) * length for length in sorted(lengths)]
         self._lengths = np.array([len(row["tokens"]) for row in rows], np.int64)
-        self._shapes = _shapes(rows)
         self._order = functools.lru_cache(1)(self._order_of)
+        self._shapes = {}  # the largest shape of each field, and its type
         settings = [self._widths, self._size, self._seed]
         digest = hashlib.sha256(json.dumps(settings).encode())
         for row in rows:
-            for name in sorted(row):
-                digest.update(f"{name}{row[name].shape}".encode() + row[name].tobytes())
+            for name, value in sorted(row.items()):
+                digest.update(f"{name}{value.shape}".encode() + value.tobytes())
+                before = self._shapes.get(name, (value.shape, None))[0]
+                self._shapes[name] = tuple(map(max, value.shape, before)), value.dtype
         self.hash = digest.hexdigest()[:16]
 
     @property
     def epoch(self) -> int:
+        """Batches per epoch. Rows that fill no batch are dropped, different ones each epoch."""
         return len(self._order(0)[1])
 
     def __call__(self, step: int) -> Batch:
@@ -89,9 +84,7 @@ class Batches:
 
     def evaluation(self) -> list[Batch]:
         """Every row once, the shortest first; the last batch is padded with empty rows.
-
-        `row_number` [B] is each row's number, -1 for an empty one (`by_row`).
-        """
+        `row_number` [B] is each row's number, -1 for an empty one (`by_row`)."""
         order, batches = np.argsort(self._lengths, kind="stable"), []
         for first in range(0, len(order), self._size):
             longest = self._lengths[order[first : first + self._size]].max()
@@ -112,24 +105,17 @@ class Batches:
 
     def _batch(self, numbers: np.ndarray, width: int) -> Batch:
         rows = [self._rows[number] for number in numbers]
-        batch = collate(rows, self._shapes, width, self._share, self._pad_id)
-        batch["row_number"] = np.full(self._share, FILL["row_number"], np.int32)
+        batch = {"row_number": np.full(self._share, FILL["row_number"], np.int32)}
         batch["row_number"][: len(numbers)] = numbers
+        for name, (shape, dtype) in self._shapes.items():
+            if name in PADDED:
+                shape = (width, *shape[1:])
+            fill = self._pad_id if name == "tokens" else FILL.get(name, 0)
+            batch[name] = np.full((self._share, *shape), fill, dtype)
+            for index, row in enumerate(rows):
+                if name in row:
+                    batch[name][(index, *map(slice, row[name].shape))] = row[name]
         return batch
-
-
-def collate(rows: Sequence[Row], shapes: Mapping, width: int, size: int, pad_id: int) -> Batch:
-    """Rows as one batch of `size` rows and `width` positions; `shapes`: (shape, dtype) by field."""
-    batch = {}
-    for name, (shape, dtype) in shapes.items():
-        if name in PADDED:
-            shape = (width, *shape[1:])
-        fill = pad_id if name == "tokens" else FILL.get(name, 0)
-        batch[name] = np.full((size, *shape), fill, dtype)
-        for number, row in enumerate(rows):
-            if name in row:
-                batch[name][(number, *map(slice, row[name].shape))] = row[name]
-    return batch
 
 
 def most_texts(rows: Sequence[Row]) -> int:
@@ -149,13 +135,3 @@ def by_row(outputs: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.nda
         for index, number in enumerate(arrays["row_number"].tolist()):
             found[number] = {name: np.asarray(array[index]) for name, array in arrays.items()}
     return [found[number] for number in sorted(found.keys() - {FILL["row_number"]})]
-
-
-def _shapes(rows: Sequence[Row]) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-    """The largest shape of each field, and its type."""
-    shapes = {}
-    for row in rows:
-        for name, value in row.items():
-            before = shapes.get(name, (value.shape, None))[0]
-            shapes[name] = tuple(map(max, value.shape, before)), value.dtype
-    return shapes

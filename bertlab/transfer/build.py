@@ -13,8 +13,8 @@ from ml_collections import ConfigDict
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.models.lora import Lora
-from bertlab.models.presets import build_body, family_of, model_direction, model_shape
-from bertlab.objectives.base import Objective
+from bertlab.models.presets import build_body, family_of, model_shape
+from bertlab.objectives.base import Objective, restrict
 from bertlab.objectives.program import Program
 from bertlab.train.build import require_same_model, start_from, vocabulary_of
 from bertlab.train.layer_groups import layer_groups
@@ -22,11 +22,10 @@ from bertlab.train.loop import Experiment
 from bertlab.train.phases import Phase, weights_of
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.state import parameter_name
-from bertlab.transfer.baselines import outcome
 from bertlab.transfer.batches import Batches, joined
 from bertlab.transfer.features import WORD_VECTORS
 from bertlab.transfer.heads import LANGUAGE_MODEL, AuxiliaryLanguageModel
-from bertlab.transfer.inputs import LAYOUTS, NEW_TOKENS, Inputs, Layout
+from bertlab.transfer.inputs import NEW_TOKENS, Inputs, Layout
 from bertlab.transfer.kinds import find_kind
 from bertlab.transfer.kinds.base import TaskRows
 from bertlab.transfer.load import (
@@ -36,7 +35,7 @@ from bertlab.transfer.load import (
     reads_both_sides,
     run_config,
 )
-from bertlab.transfer.scoring import Scores, Tasks
+from bertlab.transfer.scoring import Tasks, build_score, outcome
 from bertlab.transfer.stored import with_stored_states
 from bertlab.transfer.tasks import SPLITS, TaskData
 from bertlab.transfer.word_vectors import NO_VECTORS, WordVectors, word_vectors
@@ -47,7 +46,11 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experim
     tokenizer = load_tokenizer(RunDirectory(config.init_from).tokenizer)
     shape = model_shape(config.model, embedded_tokens(config, tokenizer))
     check(config, shape)
-    vectors = {name: pretrained_vectors(config, name, data) for name, (_, data) in tasks.items()}
+    runs = {name: config.objectives[name].get(WORD_VECTORS) for name in tasks}
+    vectors = {
+        name: word_vectors(runs[name], data.words(*SPLITS)) if runs[name] else NO_VECTORS
+        for name, (_, data) in tasks.items()
+    }
     rows, heads = rows_and_heads(config, tasks, tokenizer, vectors)
 
     process = jax.process_index(), jax.process_count()
@@ -57,8 +60,8 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experim
     }
     data_hash = "-".join(batches[split].hash for split in SPLITS)
     if config.transfer.features:
-        body, stored = with_stored_states(config, batches, every)
-        train, evaluations = stored["train"], {split: stored[split] for split in ("valid", "test")}
+        body, evaluations = with_stored_states(config, batches, every)
+        train = evaluations.pop("train")
     else:
         body = build_body(without_dropout(shape) if is_fixed(config) else shape)
         train = batches["train"]
@@ -85,7 +88,7 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experim
         evaluations=evaluations,
         facts={"examples": {name: data.digest for name, (_, data) in tasks.items()}},
         start=functools.partial(start_params, config, vectors),
-        score=Scores(config, program, tasks, rows, evaluations, workdir),
+        score=build_score(config, program, tasks, rows, evaluations, workdir),
         result=functools.partial(outcome, tasks, cut),
     )
 
@@ -93,29 +96,29 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experim
 def check(config: ConfigDict, shape) -> None:
     """Refuses what would not train what the config says."""
     transfer, model = config.transfer, config.model
-    if transfer.layout not in LAYOUTS:
-        raise UserError(f"config.transfer.layout={transfer.layout!r} is not one of {LAYOUTS}")
+    restrict(transfer, layout="pair delimited", word_piece="auto first last")
     if config.data.seq_len > (longest := longest_text(shape)):
         raise UserError(
             f"config.data.seq_len={config.data.seq_len} is more than the model's {longest}"
             " positions; lower it"
         )
-    is_whole = not transfer.random and transfer.layers is None and not config.lora.rank
+    pools = any(entry.get("pooling") == "pooler" for entry in config.objectives.values())
+    is_whole = not (transfer.random or config.lora.rank or pools) and transfer.layers is None
     if transfer.features and not (is_whole and jax.process_count() == 1):
         raise UserError(
-            "config.transfer.features=True stores the run's own states in one process; omit"
-            " transfer.random, transfer.layers and lora"
+            "config.transfer.features=True stores the run's own states, and no pooler, in one"
+            " process; omit transfer.random, transfer.layers, lora and pooling='pooler'"
         )
     if not transfer.random:
         run = RunDirectory(config.init_from)
         require_same_model(model, run_config(run.path).model, run)
+    one_way, is_recurrent = not reads_both_sides(model), family_of(model).recurrent
     chunked = any(entry.get("chunk") for entry in config.objectives.values())
-    if chunked and not (family_of(model).recurrent and model_direction(model) != "bidirectional"):
-        raise UserError("config.head.chunk needs a recurrent model that reads one way; set it to 0")
-    if models_language(config) and reads_both_sides(model):
+    if (models_language(config) and not one_way) or (chunked and not (one_way and is_recurrent)):
         raise UserError(
-            "language_model needs a body that reads in one direction: set"
-            " config.objectives.language_model.weight=0"
+            "config.objectives.language_model needs a body that reads in one direction, and"
+            " config.head.chunk a recurrent one too: set objectives.language_model.weight=0 or"
+            " head.chunk=0"
         )
 
 
@@ -134,14 +137,8 @@ def is_fixed(config: ConfigDict) -> bool:
 
 def without_dropout(shape):
     """The shape with all dropouts at 0."""
-    names = [field.name for field in dataclasses.fields(shape)]
-    return dataclasses.replace(shape, **{name: 0.0 for name in names if name.endswith("dropout")})
-
-
-def pretrained_vectors(config: ConfigDict, name: str, data: TaskData) -> WordVectors:
-    """The pretrained vectors of a task's words, if its head reads them."""
-    run = config.objectives[name].get(WORD_VECTORS)
-    return word_vectors(run, data.words(*SPLITS)) if run else NO_VECTORS
+    dropouts = [x.name for x in dataclasses.fields(shape) if x.name.endswith("dropout")]
+    return dataclasses.replace(shape, **dict.fromkeys(dropouts, 0.0))
 
 
 def rows_and_heads(
@@ -179,44 +176,37 @@ def layout_of(config: ConfigDict, name: str, data: TaskData, vectors: WordVector
         first_piece=first_piece[transfer.word_piece],
         characters=config.data.characters,
         double_separator=bool(config.model.position_offset),
-        doc_stride=transfer.doc_stride,
-        max_query=transfer.max_query,
-        document_context=transfer.document_context,
         spelling=entry.get("spelling", False),
         word_ids={word: number for number, word in enumerate(words, 1)},
         vector_ids=vectors.ids,
+        **{key: transfer[key] for key in ("doc_stride", "max_query", "document_context")},
     )
 
 
 def start_params(config: ConfigDict, vectors: Mapping[str, WordVectors], fresh):
-    """The run's body, the tasks' word vectors, and `fresh` parameters for the rest."""
+    """The run's body or its lower layers, the tasks' word vectors, and `fresh` parameters."""
     params, transfer = jax.tree.map(np.asarray, fresh), config.transfer
     if not (transfer.random or transfer.features):
-        params = with_body(config, params)
+        trained = merged_params(RunDirectory(config.init_from), config.init_step)
+        for name in params.keys() & trained.keys():
+            # With the same seed, the run's head of this name began with the same draws, and the
+            # body would still know its classes by number.
+            if name.startswith("heads_"):
+                params[name] = jax.tree.map(lambda leaf: np.roll(leaf, 1), params[name])
+        body = {"body": trained["body"]}
+        if transfer.layout == "delimited":
+            body = with_new_tokens(body, params)
+        started = start_from(body, params)
+        whole = transfer.layers is None
+        params = started if whole else lower_layers(started, params, transfer.layers)
     for name, found in vectors.items():
         if found.table.size:
             params[f"heads_{name}"]["features"][WORD_VECTORS] = found.table
     return params
 
 
-def with_body(config: ConfigDict, fresh):
-    """Fresh parameters, with those of the run's body or its lower layers put in their places."""
-    trained = merged_params(RunDirectory(config.init_from), config.init_step)
-    for name in fresh.keys() & trained.keys():
-        # With the same seed, the run's head of this name began with the same draws, and the body
-        # would still know its classes by number.
-        if name.startswith("heads_"):
-            fresh[name] = jax.tree.map(lambda leaf: np.roll(leaf, 1), fresh[name])
-    body, layers = {"body": trained["body"]}, config.transfer.layers
-    if config.transfer.layout == "delimited":
-        body = with_new_tokens(body, fresh)
-    params = start_from(body, fresh)
-    return params if layers is None else lower_layers(params, fresh, layers)
-
-
 def with_new_tokens(trained, fresh):
-    """The run's tree with the fresh rows of the delimited layout's tokens in tables that lack
-    them."""
+    """The run's tree with fresh rows of the delimited layout's tokens in tables that lack them."""
     new = {parameter_name(path): leaf for path, leaf in jax.tree.leaves_with_path(fresh)}
 
     def extended(path, leaf):

@@ -18,8 +18,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bertlab.models.layers import param
 
-FORBIDDEN = -1e9
-"""Score of what is not allowed: finite, so that gradients are finite too."""
+FORBIDDEN = -1e9  # score of what is not allowed: finite, so that gradients are finite too
+
+Emissions = Float[Array, "B W C"]
+Mask = Bool[Array, "B W"]
 
 
 class Scores(NamedTuple):
@@ -37,22 +39,15 @@ class Transitions(nn.Module):
 
     @nn.compact
     def __call__(self) -> Scores:
-        shapes = {"transitions": (self.classes, self.classes)}
-        shapes |= {"start": (self.classes,), "end": (self.classes,)}
-        init = nn.initializers.zeros
-        return Scores(
-            *(
-                self.param(name, param(init, *["classes"] * len(shape)), shape)
-                for name, shape in shapes.items()
-            )
-        )
+        def scores(name, rank):
+            init = param(nn.initializers.zeros, *["classes"] * rank)
+            return self.param(name, init, (self.classes,) * rank)
+
+        return Scores(scores("transitions", 2), scores("start", 1), scores("end", 1))
 
 
 def log_likelihood(
-    emissions: Float[Array, "B W C"],
-    mask: Bool[Array, "B W"],
-    labels: Int[Array, "B W"],
-    scores: Scores,
+    emissions: Emissions, mask: Mask, labels: Int[Array, "B W"], scores: Scores
 ) -> Float[Array, "B"]:
     """log p(labels) in nats; a label of -1 is unknown: it sums over all tags of its word."""
     possible = (labels[..., None] < 0) | (labels[..., None] == jnp.arange(emissions.shape[-1]))
@@ -61,13 +56,10 @@ def log_likelihood(
 
 
 def log_partition(
-    emissions: Float[Array, "B W C"],
-    mask: Bool[Array, "B W"],
-    scores: Scores,
-    reduce: Callable = logsumexp,
+    emissions: Emissions, mask: Mask, scores: Scores, reduce: Callable = logsumexp
 ) -> Float[Array, "B"]:
-    """log Σ exp(score) of all tag sequences, by the forward recursion; the highest score, if
-    `reduce` is max."""
+    """log Σ exp(score) of all tag sequences, by the forward recursion; if `reduce` is max, the
+    highest score."""
 
     def step(before, now):
         emission, inside = now
@@ -80,19 +72,13 @@ def log_partition(
     return jnp.where(mask[:, 0], reduce(last + scores.end, axis=-1), 0.0)
 
 
-def marginals(
-    emissions: Float[Array, "B W C"], mask: Bool[Array, "B W"], scores: Scores
-) -> Float[Array, "B W C"]:
+def marginals(emissions: Emissions, mask: Mask, scores: Scores) -> Float[Array, "B W C"]:
     """p(tag of a word | the row), the derivative of the partition; 0 beyond the words."""
     return jax.grad(lambda x: log_partition(x, mask, scores).sum())(emissions)
 
 
-def best_tags(
-    emissions: Float[Array, "B W C"], mask: Bool[Array, "B W"], scores: Scores
-) -> Int[Array, "B W"]:
-    """The tags with the highest score, int32 with -1 beyond the words.
-
-    They are where the highest score has a derivative, which is what Viterbi's backtracking finds.
-    """
+def best_tags(emissions: Emissions, mask: Mask, scores: Scores) -> Int[Array, "B W"]:
+    """The tags with the highest score, int32 with -1 beyond the words. They are where the highest
+    score has a derivative, which is what Viterbi's backtracking finds."""
     slopes = jax.grad(lambda x: log_partition(x, mask, scores, jnp.max).sum())(emissions)
     return jnp.where(mask, jnp.argmax(slopes, axis=-1), -1).astype(jnp.int32)

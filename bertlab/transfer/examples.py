@@ -1,6 +1,8 @@
-"""One labelled example of a downstream task."""
+"""Labelled examples of downstream tasks, and counts of what of them did not fit into rows."""
 
 import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,34 +15,57 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """One example; the fields that its kind of task does not use are empty.
+    """One example; the fields that its kind of task does not use are empty."""
 
-    Attributes:
-        id: From the file, or its number; unique within its split.
-        where: "FILE:LINE", for messages.
-        texts: A text or a pair. choice: the text before each choice. span: (question, context).
-        label: The number of the class or choice, or a number (regression); for words or spans one
-            each. None: span, or a hidden test set.
-        words: For tagging and other kinds that read a sentence by words.
-        choices: For choice.
-        answers: For span; () if the question has none (SQuAD 2.0).
-        targets: [start, end) of words that are asked about, in characters. choice: of the
-            candidate with which choices begin, if they do.
-        spans: One or two spans [first, end) of words for each target.
-        group: Examples of a group are also scored together, as MultiRC's answers; "": none.
-        document: tagging: all words of the sentence's document, including its own; () without any.
-        document_at: The number in `document` of the sentence's first word.
-    """
-
-    id: str
-    where: str
+    id: str  # from the file, or its number; unique within its split
+    where: str  # "FILE:LINE", for messages
+    # A text or a pair. choice: the text before each choice. span: (question, context).
     texts: tuple[str, ...] = ()
+    # The number of the class or choice, or a number (regression); for words or spans one each.
+    # None: span, or a hidden test set.
     label: int | float | tuple[int | str | tuple[int, ...], ...] | None = None
-    words: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()  # for tagging and other kinds that read a sentence by words
     choices: tuple[str, ...] = ()
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[Answer, ...] = ()  # for span; () if the question has none (SQuAD 2.0)
+    # [start, end) of words that are asked about, in characters. choice: of the candidate with which
+    # choices begin, if they do.
     targets: tuple[tuple[int, int], ...] = ()
-    spans: tuple[tuple[tuple[int, int], ...], ...] = ()
-    group: str = ""
-    document: tuple[str, ...] = ()
-    document_at: int = 0
+    spans: tuple[tuple[tuple[int, int], ...], ...] = ()  # of words, [first, end), for each target
+    group: str = ""  # examples of a group are also scored together, as MultiRC's answers
+    document: tuple[str, ...] = ()  # tagging: all words of the sentence's document, its own too
+    document_at: int = 0  # the number in `document` of the sentence's first word
+
+
+Cut = Mapping[str, tuple[int, int]]
+"""One example's counts by unit: how many are in no row, and how many it has.
+
+Units: pieces of a text, a pair, a text with its choices, or a question with its context; words of a
+sentence that is given as words; targets, which are words or spans that are asked about; answers, if
+no window holds all of one.
+"""
+
+
+def total_cut(examples: Iterable[Cut]) -> dict[str, int]:
+    """The counts of a split's examples: {"examples": 12, "of_examples": 18, "words": 783, ...}. An
+    example is cut if any part of it is in no row."""
+    counts: Counter[str] = Counter()
+    for example in examples:
+        any_cut = int(any(lost for lost, _ in example.values()))
+        for unit, (lost, total) in {"examples": (any_cut, 1), **example}.items():
+            counts[unit] += lost
+            counts[f"of_{unit}"] += total
+    return dict(counts)
+
+
+def cut_lines(cut: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Iterator[str]:
+    """One sentence for each split of a task with examples that were cut: `cut` by split, task."""
+    for split, tasks in cut.items():
+        for task, counts in tasks.items():
+            shares = [
+                f"{count:,} of {counts[f'of_{unit}']:,} {unit}"
+                f" ({100 * count / counts[f'of_{unit}']:.2g} %)"
+                for unit, count in counts.items()
+                if count and not unit.startswith("of_")
+            ]
+            if shares:
+                yield f"{task}, what did not fit into rows of {split}: {', '.join(shares)}"

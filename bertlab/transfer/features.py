@@ -19,8 +19,7 @@ from bertlab.models.layers import Dropout, lookup, normal, param, shard_batch, u
 from bertlab.models.recurrent import Cell, borders, lstm
 
 PLACES = ("input", "after_first", "output", "input_output")
-WORD_VECTORS = "word_vectors"
-"""Name of the parameter that holds pretrained word vectors."""
+WORD_VECTORS = "word_vectors"  # name of the parameter that holds pretrained word vectors
 
 
 def chosen_layers(mix: str, count: int) -> list[int]:
@@ -41,21 +40,17 @@ def chosen_layers(mix: str, count: int) -> list[int]:
 
 
 class LayerMix(nn.Module):
-    """One vector per position from a body's layers.
-
-    Attributes:
-        mix: "last"; "layer:K" (0: embeddings, -2: last but one); "concat_last_N" (Devlin et al.
-            2018, section 5.3: N = 4); "concat_first_last" (Tenney et al. 2019's "cat");
-            "weighted_sum", Σ s_j h_j with s = softmax(w) and w from 0, and "weighted_sum_last_N";
-            "scalar_mix", γ Σ s_j h_j with γ from 1 (Peters et al. 2018, equation 1).
-        penalty: λ of λ‖w‖²: 1 keeps the weights near their mean, 0.001 lets them differ. The first
-            version of ELMo's paper has λ‖w − 1/n‖², the same, because softmax ignores a constant.
-        dropout: Dropout of the result (AllenNLP's ELMo: 0.5).
-    """
+    """One vector per position from a body's layers. Mixes: "last"; "layer:K" (0: embeddings, -2:
+    last but one); "concat_last_N" (Devlin et al. 2018, section 5.3: N = 4); "concat_first_last"
+    (Tenney et al. 2019's "cat"); "weighted_sum", Σ s_j h_j with s = softmax(w) and w from 0, and
+    "weighted_sum_last_N"; "scalar_mix", γ Σ s_j h_j with γ from 1 (Peters et al. 2018, equation
+    1)."""
 
     mix: str
+    # λ of λ‖w‖²: 1 keeps the weights near their mean, 0.001 lets them differ. The first version of
+    # ELMo's paper has λ‖w − 1/n‖², the same, because softmax ignores a constant.
     penalty: float = 0.0
-    dropout: float = 0.0
+    dropout: float = 0.0  # of the result (AllenNLP's ELMo: 0.5)
 
     @nn.compact
     def __call__(
@@ -76,10 +71,8 @@ class LayerMix(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """One direction of an LSTM of width F; parameters from U(±1/√F), as in torch.
-
-    Gates are input, forget, candidate, output, with 1 added to the forget gate's first bias.
-    """
+    """One direction of an LSTM of width F; parameters from U(±1/√F), as in torch. Gates are input,
+    forget, candidate, output, with 1 added to the forget gate's first bias."""
 
     hidden: int
     reverse: bool
@@ -109,19 +102,13 @@ class Recurrent(nn.Module):
 
 
 class RecurrentEncoder(nn.Module):
-    """A task's bidirectional LSTM, with a language model's states at one or two places.
+    """A task's bidirectional LSTM, with a language model's states at one or two places. Where the
+    states s join: "input" [x; s]; "after_first", to the first layer's output (TagLM: Peters et al.
+    2017); "output" [h; s] (ELMo); "input_output", each with a mix."""
 
-    Attributes:
-        layers: 2 in BERT's feature-based tagger (Devlin et al. 2018, section 5.3) and in TagLM.
-        hidden: F of each direction.
-        dropout: On each layer's input, element by element (TagLM: 0.25).
-        place: Where the states s join: "input" [x; s]; "after_first", to the first layer's output
-            (TagLM: Peters et al. 2017); "output" [h; s] (ELMo); "input_output", each with a mix.
-    """
-
-    layers: int
-    hidden: int
-    dropout: float = 0.0
+    layers: int  # 2 in BERT's feature-based tagger (Devlin et al. 2018, section 5.3) and in TagLM
+    hidden: int  # F of each direction
+    dropout: float = 0.0  # on each layer's input, element by element (TagLM: 0.25)
     place: str = "input"
 
     @nn.compact
@@ -131,10 +118,7 @@ class RecurrentEncoder(nn.Module):
         states: Sequence[Float[Array, "B L E"]],
         documents: Int[Array, "B L"],
     ) -> Float[Array, "B L F"]:
-        """Encodings, zero at padding.
-
-        `x`: features of words, or None; `states`: the language model's, one array per place.
-        """
+        """Encodings, zero at padding, of words' features x and the states, one array per place."""
         filled = documents[..., None] > 0
 
         def join(*arrays):
@@ -164,25 +148,24 @@ class Spelling(NamedTuple):
 
 
 class WordFeatures(nn.Module):
-    """Features of words: spelling, trained and pretrained vectors, concatenated.
+    """Features of words: spelling, trained and pretrained vectors, concatenated."""
 
-    Attributes:
-        spelling: A convolution reads the characters; it covers padding too.
-        types, width: Rows and width of the table of trained vectors; width 0: none.
-        vectors: Rows and width of the table of pretrained vectors, from zeros; width 0: none.
-    """
-
-    spelling: bool = False
-    types: int = 0
-    width: int = 0
-    vectors: tuple[int, int] = (0, 0)
+    spelling: bool = False  # a convolution reads the characters; it covers padding too
+    types: int = 0  # rows of the table of trained vectors
+    width: int = 0  # its width; 0: none
+    vectors: tuple[int, int] = (0, 0)  # shape of the table of pretrained vectors, from zeros
 
     @nn.compact
     def __call__(self, view) -> Float[Array, "B W D"]:
         """From the view's `spelling` [B, W, 50], `word_ids` and `vector_ids` [B, W]."""
         found = []
         if self.spelling:
-            found.append(self._spelling(view["spelling"]))
+            shape, characters = Spelling(), view["spelling"]
+            init = param(uniform((3 / shape.character_width) ** 0.5), None, None)
+            table = self.param("character_embedding", init, (CHARACTERS, shape.character_width))
+            words = characters.reshape(-1, characters.shape[-1])
+            x = Convolution(shape, 3, 30, name="filters")(shard_batch(table[words]))
+            found.append(x.reshape(*characters.shape[:-1], -1))
         if self.width:
             init = param(normal(self.width**-0.5), "vocab", "embed")
             table = self.param("word_embedding", init, (self.types, self.width))
@@ -191,11 +174,3 @@ class WordFeatures(nn.Module):
             init = param(nn.initializers.zeros, "vocab", "embed")
             found.append(lookup(self.param(WORD_VECTORS, init, self.vectors), view["vector_ids"]))
         return jnp.concatenate(found, -1)
-
-    def _spelling(self, characters: Int[Array, "B W 50"]) -> Float[Array, "B W E"]:
-        shape = Spelling()
-        init = param(uniform((3 / shape.character_width) ** 0.5), None, None)
-        table = self.param("character_embedding", init, (CHARACTERS, shape.character_width))
-        words = characters.reshape(-1, characters.shape[-1])
-        x = Convolution(shape, 3, 30, name="filters")(shard_batch(table[words]))
-        return x.reshape(*characters.shape[:-1], -1)

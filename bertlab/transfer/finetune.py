@@ -21,12 +21,13 @@ from bertlab.config.defaults import base_config
 from bertlab.errors import UserError
 from bertlab.train import loop
 from bertlab.train.run_directory import RunDirectory
-from bertlab.transfer.build import Tasks, build_finetuning
-from bertlab.transfer.cut import cut_lines
+from bertlab.transfer.build import build_finetuning
+from bertlab.transfer.examples import cut_lines
 from bertlab.transfer.features import WORD_VECTORS
 from bertlab.transfer.heads import LANGUAGE_MODEL
 from bertlab.transfer.kinds import find_kind
-from bertlab.transfer.recipes import RECIPES
+from bertlab.transfer.recipes import RECIPES, find_recipe
+from bertlab.transfer.scoring import Tasks
 from bertlab.transfer.tasks import TASK_DATA, find_task, load_tasks
 
 DATA = dict(
@@ -65,7 +66,7 @@ def finetune(
     overrides: Mapping[str, Any] | None = None,
     recipe: str = "small",
 ) -> dict[str, Any]:
-    """Trains a run on a task; the same call resumes.
+    """Trains a run on a task; the same call resumes. Returns the content of result.json.
 
     Args:
         run: Directory of a pretrained, imported or fine-tuned run (STILTs), whose body is reused.
@@ -73,9 +74,6 @@ def finetune(
         workdir: The new run's directory.
         overrides: Dotted names to values, or to their text; `head.X` is X of every task's head.
         recipe: A key of `RECIPES`.
-
-    Returns:
-        The content of result.json.
     """
     config, tasks = configure(run, task, recipe, overrides)
     if jax.process_index() == 0:
@@ -83,8 +81,7 @@ def finetune(
             counts = ", ".join(f"{len(found):,} {split}" for split, found in data.examples.items())
             print(f"{name}: {counts} examples", *data.notes, sep=f"\n{name}: ", flush=True)
     if config.transfer.answers:
-        answer = pkgutil.resolve_name(config.transfer.answers)
-        result = answer(config, tasks, Path(workdir))
+        result = pkgutil.resolve_name(config.transfer.answers)(config, tasks, Path(workdir))
     else:
         result = loop.run(build_finetuning(config, tasks, Path(workdir)), workdir)
     if jax.process_index() == 0:
@@ -94,10 +91,7 @@ def finetune(
 
 
 def configure(
-    run: str | Path,
-    task: str,
-    recipe: str = "small",
-    overrides: Mapping[str, Any] | None = None,
+    run: str | Path, task: str, recipe: str = "small", overrides: Mapping[str, Any] | None = None
 ) -> tuple[ConfigDict, Tasks]:
     """The config of a fine-tuning, and the tasks' examples."""
     config = recipe_config(str(run), task, recipe, RunDirectory(run).config())
@@ -109,31 +103,27 @@ def configure(
 def recipe_config(run: str, task: str, recipe: str, pretrained: Mapping[str, Any]) -> ConfigDict:
     """The run's model, the defaults and a recipe's keys, before overrides; `pretrained`: the run's
     config."""
-    if recipe not in RECIPES:
-        raise UserError(f"--recipe={recipe} is not one of {', '.join(RECIPES)}")
+    settings = find_recipe(RECIPES, recipe)
     tasks, config = [find_task(name) for name in task.split("+")], base_config()
     config.init_from, config.task, config.recipe = run, task, recipe
     config.seed = pretrained["seed"]
     config.model.update(pretrained["model"])
     config.model.update(stateful=False, attention="auto")
-    config.data = ConfigDict(copy.deepcopy(DATA))
+    config.data, config.transfer = map(ConfigDict, copy.deepcopy((DATA, TRANSFER)))
     config.data.characters = pretrained["data"].get("characters", False)
-    config.task_data = ConfigDict({**copy.deepcopy(TASK_DATA), **pretraining_data(pretrained)})
-    config.transfer = ConfigDict(copy.deepcopy(TRANSFER))
+    config.task_data = ConfigDict({**TASK_DATA, **pretraining_data(pretrained)})
     config.transfer.layout = (pretrained.get("transfer") or {}).get("layout", "pair")
     config.metrics = ConfigDict({task.name: task.metrics[0] for task in tasks})
-    settings = dict(RECIPES[recipe])
     for differing in (find_kind(tasks[0].kind).recipes, tasks[0].recipes):
         settings |= differing.get(recipe, {})
     weight = {"weight": 1.0, "final_weight": placeholder(float)}
-    config.objectives = ConfigDict(
-        {task.name: weight | find_kind(task.kind).settings() for task in tasks}
-    )
+    settings_of = {task.name: weight | find_kind(task.kind).settings() for task in tasks}
+    config.objectives = ConfigDict(settings_of)
     if LANGUAGE_MODEL in settings:
         weight["weight"] = settings.pop(LANGUAGE_MODEL)
         config.objectives[LANGUAGE_MODEL] = ConfigDict(weight)
-    config.train.update(steps=400, eval_every=0, eval_batches=0, checkpoint_every=0)
-    config.train.keep_checkpoints = 1
+    config.train.update(steps=400, eval_every=0, eval_batches=0)
+    config.train.update(checkpoint_every=0, keep_checkpoints=1)
     del config.train.tokens, config.train.phases  # those are pretraining's
     for name, value in settings.items():
         for key in keys_of(config, name):
@@ -149,19 +139,16 @@ def pretraining_data(pretrained: Mapping[str, Any]) -> dict[str, Any]:
 
 def keys_of(config: ConfigDict, key: str) -> list[str]:
     """The keys that an override sets; `head.X` sets those of the heads that have it."""
-    if not key.startswith("head."):
+    group, _, setting = key.partition(".")
+    if group != "head":
         return [key]
-    setting = key.removeprefix("head.")
-    return [
-        f"objectives.{n}.{setting}" for n, entry in config.objectives.items() if setting in entry
-    ]
+    names = [name for name, entry in config.objectives.items() if setting in entry]
+    return [f"objectives.{name}.{setting}" for name in names]
 
 
 def override(config: ConfigDict, overrides: Mapping[str, Any]) -> None:
     """Sets keys to values, or to what text means for the key's type, as --config.KEY=TEXT does.
-
-    `transfer.epochs` replaces the recipe's `train.steps`.
-    """
+    `transfer.epochs` replaces the recipe's `train.steps`."""
     command, values = [], {}
     for name, value in overrides.items():
         if not (keys := keys_of(config, name)):
@@ -180,8 +167,7 @@ def sized(config: ConfigDict, tasks: Tasks) -> ConfigDict:
     config = config.copy_and_resolve_references()
     train, optimizer, transfer = config.train, config.optimizer, config.transfer
     if not any(find_kind(task.kind).is_trained for task, _ in tasks.values()):
-        train.steps, transfer.epochs = 0, 0.0
-        optimizer.frozen, optimizer.thaw = "", "all"
+        train.steps, transfer.epochs, optimizer.frozen, optimizer.thaw = 0, 0.0, "", "all"
     examples = sum(len(data.examples["train"]) for _, data in tasks.values())
     if config.data.seed is None:
         config.data.seed = config.seed

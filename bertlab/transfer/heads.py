@@ -22,13 +22,12 @@ from bertlab.models.flops import flops_per_prediction
 from bertlab.models.layers import Dense, Dropout, Norm
 from bertlab.objectives import flops
 from bertlab.objectives.autoregressive import neighbours
-from bertlab.objectives.base import Metrics, Model, Objective, cross_entropy
-from bertlab.transfer.features import PLACES, LayerMix, RecurrentEncoder
+from bertlab.objectives.base import Metrics, Model, Objective, cross_entropy, restrict
+from bertlab.transfer.crf import Transitions
+from bertlab.transfer.features import PLACES, LayerMix, RecurrentEncoder, WordFeatures
 
 POOLINGS = ("mean", "pooler", "first", "last", "max", "concat")
-CHOICES = {"pooling": POOLINGS, "place": PLACES}
-LANGUAGE_MODEL = "language_model"
-"""The name of `AuxiliaryLanguageModel` among a fine-tuning's objectives; no task has it."""
+LANGUAGE_MODEL = "language_model"  # name of `AuxiliaryLanguageModel` among the objectives
 
 
 def derived(default: Any) -> Any:
@@ -37,9 +36,10 @@ def derived(default: Any) -> Any:
 
 
 class TaskModel(nn.Module):
-    """The modules of a head: mixes of layers, perhaps a biLSTM, and a dense layer."""
+    """The modules that a head's settings ask for; `backward`: the body reads only right to left."""
 
     head: "TaskHead"
+    backward: bool = False
 
     def setup(self):
         h = self.head
@@ -47,16 +47,21 @@ class TaskModel(nn.Module):
         self.mixes = [LayerMix(*mix) for _ in range(2 if h.place == "input_output" else 1)]
         if h.bilstm:
             self.encoder = RecurrentEncoder(h.bilstm, h.hidden, h.dropout, h.place)
-        self.dense = Dense(h.classes, ("embed", "classes"))
-        self.dropout = Dropout(h.dropout)
+        if h.reads_words:
+            self.features = WordFeatures(h.spelling, h.word_types, h.word_width, h.vector_shape)
+        if h.blocks:
+            self.classifier = Blocks(h.classes, h.blocks, (h.dropout, 0.1))
+        else:
+            self.dense = Dense(h.classes, ("embed", "classes"))
+            self.dropout = Dropout(h.dropout)
+        if h.crf:
+            self.crf = Transitions(h.classes)
 
     def states(
         self, layers: tuple[Float[Array, "B L D"], ...], documents: Int[Array, "B L"], words=None
     ) -> tuple[Float[Array, "B L D"], Float[Array, ""]]:
-        """Mixed layers, and the penalty on the mixes' weights.
-
-        If there is a biLSTM, its states over them and over features of `words` [B, L, E].
-        """
+        """Mixed layers, and the penalty on the mixes' weights. If there is a biLSTM, its states
+        over them and over features of `words` [B, L, E]."""
         mixed, penalties = zip(*(mix(layers) for mix in self.mixes))
         if not self.head.bilstm:
             return mixed[0], penalties[0]
@@ -64,48 +69,41 @@ class TaskModel(nn.Module):
 
     def scores(self, x: Float[Array, "... D"]) -> Float[Array, "... C"]:
         """Logits in float32."""
+        if self.head.blocks:
+            return self.classifier(x)
         return self.dense(self.dropout(x)).astype(jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskHead(Objective):
-    """The settings of all heads.
-
-    Heads have `outputs` too: (model, view) -> arrays [B, ...] by name, which `Kind.predict` reads.
-
-    Attributes:
-        layers: The layers that are read, and how (`LayerMix`).
-        mix_penalty: λ of the penalty λ‖w‖² on the mix's weights w.
-        mix_dropout: Dropout of the mix.
-        bilstm: Layers of a new biLSTM; 0: none.
-        hidden: Its width in each direction.
-        place: Where the mix joins it (`RecurrentEncoder`).
-        dropout: Before the classifier, and on the biLSTM's inputs.
-        number: The task's number among those that are trained together.
-    """
+    """The settings of all heads, which also have `outputs`: (model, view) -> arrays [B, ...] by
+    name, for `Kind.predict`."""
 
     reads: ClassVar[str] = "any"
     classes: ClassVar[int] = 1
+    blocks: ClassVar[int] = 0
+    crf: ClassVar[bool] = False
+    reads_words: ClassVar[bool] = False  # the biLSTM reads features of the words themselves
 
-    layers: str = "last"
-    mix_penalty: float = 0.0
+    layers: str = "last"  # the layers that are read, and how (`LayerMix`)
+    mix_penalty: float = 0.0  # λ of the penalty λ‖w‖² on the mix's weights w
     mix_dropout: float = 0.0
-    bilstm: int = 0
-    hidden: int = 128
-    place: str = "input"
-    dropout: float = 0.1
-    number: int = derived(0)
+    bilstm: int = 0  # layers of a new biLSTM; 0: none
+    hidden: int = 128  # its width in each direction
+    place: str = "input"  # where the mix joins it (`RecurrentEncoder`)
+    dropout: float = 0.1  # before the classifier, and on the biLSTM's inputs
+    number: int = derived(0)  # the task's among those that are trained together
 
     def __post_init__(self):
-        for name in CHOICES.keys() & vars(self).keys():
-            if (value := getattr(self, name)) not in CHOICES[name]:
-                choices = ", ".join(CHOICES[name])
-                raise UserError(f"config.head.{name}={value!r} is not one of {choices}")
-        if self.place != "input" and not self.bilstm:
-            raise UserError(f"config.head.place={self.place!r} is for a biLSTM: set head.bilstm=2")
+        restrict(self, place=" ".join(PLACES))
+        if (self.place != "input" or self.reads_words) and not self.bilstm:
+            raise UserError(
+                "config.head.place, spelling, word_width and word_vectors are for a biLSTM: set"
+                " head.bilstm=2"
+            )
 
     def head(self, body: nn.Module) -> nn.Module:
-        return TaskModel(self)
+        return TaskModel(self, backward=body.shape.direction == "right-to-left")
 
     def is_own(self, view: View) -> Bool[Array, "B"]:
         """Which rows belong to this task; padding rows belong to none."""
@@ -113,69 +111,38 @@ class TaskHead(Objective):
         return is_filled & (view.get("task", self.number) == self.number)
 
 
-class TextModel(TaskModel):
-    """The modules of a head for whole texts.
-
-    Attributes:
-        backward: The body reads only right to left.
-    """
-
-    backward: bool = False
-
-    def setup(self):
-        super().setup()
-        h = self.head
-        if h.blocks:
-            self.classifier = Blocks(h.classes, h.blocks, (h.dropout, 0.1))
-
-    def scores(self, x: Float[Array, "... D"]) -> Float[Array, "... C"]:
-        """Logits in float32."""
-        return self.classifier(x) if self.head.blocks else super().scores(x)
-
-    def chunk_starts(self, size: int) -> Bool[Array, "L"]:
-        """Which positions begin a chunk in the order of reading."""
-        starts = jnp.arange(size) % self.head.chunk == 0
-        return starts[::-1] if self.backward else starts
-
-
 @dataclasses.dataclass(frozen=True)
 class TextHead(TaskHead):
-    """−log p of the right class, for rows with `label` [B] ≥ 0, from one vector per text.
+    """−log p of the right class, for rows with `label` [B] ≥ 0, from one vector per text."""
 
-    Attributes:
-        pooling: "mean", "max", "first", "last" of the states; "pooler", the state that has seen
-            the whole text through the body's dense layer and tanh (BERT's [CLS]); "concat",
-            [h_last; max; mean] (Howard and Ruder 2018, section 3.3).
-        blocks: Width of a ReLU layer before the classifier (ULMFiT: 50); 0: none.
-        chunk: Gradients flow back through this many positions of a recurrent body, whose states
-            continue and are all pooled (BPTT for classification: Howard and Ruder 2018, 3.3);
-            0: all. Dropout masks of a row are the same in all chunks; fastai draws new ones.
-        texts: n.
-    """
-
+    # "mean", "max", "first", "last" of the states; "pooler", the state that has seen the whole text
+    # through the body's dense layer and tanh (BERT's [CLS]); "concat", [h_last; max; mean] (Howard
+    # and Ruder 2018, section 3.3)
     pooling: str = "mean"
-    blocks: int = 0
+    blocks: int = 0  # width of a ReLU layer before the classifier (ULMFiT: 50); 0: none
+    # Gradients flow back through this many positions of a recurrent body, whose states continue and
+    # are all pooled (BPTT for classification: ibid.); 0: all. Dropout masks of a row are the same
+    # in all chunks; fastai draws new ones.
     chunk: int = 0
-    texts: int = derived(1)
+    texts: int = derived(1)  # n
 
     def __post_init__(self):
         super().__post_init__()
+        restrict(self, pooling=" ".join(POOLINGS))
         if self.pooling == "pooler" and (self.layers != "last" or self.bilstm or self.chunk):
             raise UserError(
                 "config.head.pooling='pooler' only reads the body's last layer: choose another for"
                 " layers, bilstm or chunk"
             )
 
-    def head(self, body: nn.Module) -> nn.Module:
-        return TextModel(self, backward=body.shape.direction == "right-to-left")
-
     def encoded(self, model: Model, view: View) -> tuple[str, tuple[Float[Array, "B L D"], ...]]:
         """The side that has seen the most, and its layers, embeddings first."""
         if not self.chunk:
             return model.encode().widest()
         tokens = view["tokens"]
-        cut = jnp.broadcast_to(model.head.chunk_starts(tokens.shape[1]), tokens.shape)
-        return model.encode({**view, "cut": cut}).widest()
+        starts = jnp.arange(tokens.shape[1]) % self.chunk == 0  # in the order of reading
+        starts = starts[::-1] if model.head.backward else starts
+        return model.encode({**view, "cut": jnp.broadcast_to(starts, tokens.shape)}).widest()
 
     def vectors(self, model: Model, view: View) -> tuple[Float[Array, "B n D"], Float[Array, ""]]:
         """A vector for each text of a row, and the penalty on the mix."""
@@ -228,18 +195,11 @@ def penalised(metrics: Metrics, penalty: Float[Array, ""]) -> Metrics:
 
 class Blocks(nn.Module):
     """ULMFiT's classifier (Howard and Ruder 2018, section 3.3): norm, dropout, dense, ReLU, again.
-
-    The paper's norm is batch normalisation; this one normalises each vector.
-
-    Attributes:
-        classes: C.
-        hidden: Width between the two blocks.
-        dropouts: Dropout of the two (the released script: 0.4 and 0.1).
-    """
+    The paper's norm is batch normalisation; this one normalises each vector."""
 
     classes: int
-    hidden: int
-    dropouts: tuple[float, float]
+    hidden: int  # width between the two blocks
+    dropouts: tuple[float, float]  # of the two (the released script: 0.4 and 0.1)
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... C"]:
@@ -256,14 +216,9 @@ class Blocks(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class AuxiliaryLanguageModel(Objective):
-    """Language modelling of a task's own rows (Radford et al. 2018, equation 5).
-
-    Each text's mean loss counts the same, special tokens included, as in
-    openai/finetune-transformer-lm; Hugging Face averages over tokens.
-
-    Attributes:
-        texts: The most texts in a row.
-    """
+    """Language modelling of a task's own rows (Radford et al. 2018, equation 5). Each text's mean
+    loss counts the same, special tokens included, as in openai/finetune-transformer-lm; Hugging
+    Face averages over tokens. `texts`: the most of a row."""
 
     reads: ClassVar[str] = "any"
 

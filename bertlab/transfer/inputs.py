@@ -23,37 +23,26 @@ from bertlab.data.tokenizers import Tokenizer
 from bertlab.errors import UserError
 from bertlab.transfer.batches import Row
 
-LAYOUTS = ("pair", "delimited")
+# What the delimited layout adds to the vocabulary, after its last id.
 NEW_TOKENS = ("start", "delimiter", "extract")
-"""What the delimited layout adds to the vocabulary, after its last id."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How examples become the rows of one model.
+    """How examples become the rows of one model."""
 
-    Attributes:
-        name: One of `LAYOUTS`.
-        seq_len: Positions per text, at most.
-        first_piece: A word is read at its first piece; False: at its last.
-        characters: The model reads characters.
-        double_separator: Two separators between A and B, as in RoBERTa.
-        doc_stride, max_query: A span task's windows (run_squad.py).
-        document_context: A tagged sentence gets as much of its document around it as fits (Devlin
-            et al. 2019, section 5.3, which does not describe the layout).
-        spelling: Tagging rows hold the characters of words.
-        word_ids, vector_ids: Tagging rows hold these numbers for words, 0 for others.
-    """
-
-    name: str
-    seq_len: int
-    first_piece: bool = True
-    characters: bool = False
-    double_separator: bool = False
-    doc_stride: int = 128
+    name: str  # pair, delimited
+    seq_len: int  # positions per text, at most
+    first_piece: bool = True  # a word is read at its first piece; False: at its last
+    characters: bool = False  # the model reads characters
+    double_separator: bool = False  # two separators between A and B, as in RoBERTa
+    doc_stride: int = 128  # a span task's windows (run_squad.py)
     max_query: int = 64
+    # A tagged sentence gets as much of its document around it as fits (Devlin et al. 2019, section
+    # 5.3, which does not describe the layout).
     document_context: bool = False
-    spelling: bool = False
+    spelling: bool = False  # tagging rows hold the characters of words
+    # Tagging rows hold these numbers for words, 0 for others.
     word_ids: Mapping[str, int] = dataclasses.field(default_factory=dict)
     vector_ids: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
@@ -66,18 +55,13 @@ Frame = tuple[Sequence[int], Sequence[int], Sequence[int]]
 
 
 class Document(NamedTuple):
-    """One text or pair with its special ids.
-
-    Attributes:
-        begins, ends: Positions of each text's first and last piece.
-        cut: How many pieces did not fit, and how many there are.
-    """
+    """One text or pair with its special ids."""
 
     pieces: Pieces
     segments: Int[np.ndarray, "T"]
-    begins: list[int]
-    ends: list[int]
-    cut: tuple[int, int]
+    begins: list[int]  # positions of each text's first piece
+    ends: list[int]  # and of its last
+    cut: tuple[int, int]  # how many pieces did not fit, and how many there are
 
     @property
     def tokens(self) -> Int[np.ndarray, "T"]:
@@ -85,19 +69,13 @@ class Document(NamedTuple):
 
 
 class Words(NamedTuple):
-    """Words as one document.
-
-    Attributes:
-        first, last: Positions of each word's first and last piece; without words that did not fit.
-        read_at: Whichever of them holds the state that stands for the word.
-        whole: How many words, including those around, are whole in the document.
-    """
+    """Words as one document; those that did not fit have no positions."""
 
     document: Document
-    first: Int[np.ndarray, "W"]
-    last: Int[np.ndarray, "W"]
-    read_at: Int[np.ndarray, "W"]
-    whole: int
+    first: Int[np.ndarray, "W"]  # positions of each word's first piece
+    last: Int[np.ndarray, "W"]  # and of its last
+    read_at: Int[np.ndarray, "W"]  # whichever of them holds the state that stands for the word
+    whole: int  # how many words, including those around, are whole in the document
 
 
 class Inputs:
@@ -109,7 +87,6 @@ class Inputs:
 
     @property
     def frame(self) -> Frame:
-        """The frame of a layout's documents."""
         tokenizer = self.tokenizer
         if self.layout.name == "delimited":
             start, delimiter, extract = range(tokenizer.vocab_size, tokenizer.vocab_size + 3)
@@ -137,17 +114,14 @@ class Inputs:
 
     def document(self, texts: Sequence[str]) -> Document:
         """A text or a pair, cut to `seq_len`."""
-        tokenizer = self.tokenizer
-        words = [None if self._table is None else tokenizer.words(text) for text in texts]
-        return self.framed(
-            [self.pieces(tokenizer.encode(text), own) for text, own in zip(texts, words)]
-        )
+        encode, words = self.tokenizer.encode, [None] * len(texts)
+        if self._table is not None:
+            words = [self.tokenizer.words(text) for text in texts]
+        return self.framed([self.pieces(encode(text), own) for text, own in zip(texts, words)])
 
     def framed(self, texts: Sequence[Pieces], frame: Frame | None = None) -> Document:
-        """One or two texts between the special ids, cut to `seq_len`.
-
-        A pair in the delimited layout gets half of it for each text, unless a frame is given.
-        """
+        """One or two texts between the special ids, cut to `seq_len`. A pair in the delimited
+        layout gets half of it for each text, unless a frame is given."""
         before, between, after = map(self.pieces, frame or self.frame)
         sizes, room = [*map(len, texts)], self.layout.seq_len
         total = sum(sizes)
@@ -156,15 +130,15 @@ class Inputs:
         else:
             room -= len(before) + len(after) + len(between) * (len(texts) - 1)
             sizes = shortened(sizes, room)
-        begins = [len(before), len(before) + sizes[0] + len(between)][: len(texts)]
-        parts = [before, texts[0][: sizes[0]], after]
-        if len(texts) == 2:
-            parts[2:] = [between, texts[1][: sizes[1]], after]
-        pieces = np.concatenate(parts)
+        parts, begins, ends = [before], [], []
+        for text, size in zip(texts, sizes):
+            parts += [between, text[:size]] if begins else [text[:size]]
+            ends.append(sum(map(len, parts)) - 1)
+            begins.append(ends[-1] - size + 1)
+        pieces = np.concatenate([*parts, after])
         segments = np.zeros(len(pieces), np.int32)
         if self.layout.name == "pair":
             segments[begins[-1] :] = len(texts) - 1
-        ends = [begin + size - 1 for begin, size in zip(begins, sizes)]
         return Document(pieces, segments, begins, ends, (total - sum(sizes), total))
 
     def words(
@@ -214,10 +188,8 @@ class Inputs:
 
 
 def shortened(sizes: Sequence[int], room: int) -> list[int]:
-    """Lengths of one or two texts that fit: the longer one loses a piece at a time; B on ties.
-
-    Source: run_classifier.py's `_truncate_seq_pair`.
-    """
+    """Lengths of one or two texts that fit: the longer one loses a piece at a time; B on ties
+    (run_classifier.py's `_truncate_seq_pair`)."""
     if len(sizes) == 1:
         return [min(sizes[0], room)]
     first, second = sizes
@@ -230,10 +202,8 @@ def piece_offsets(
     text: str, tokenizer: Tokenizer
 ) -> tuple[Int[np.ndarray, "T"], Int[np.ndarray, "T 2"]]:
     """The pieces of a text, and the characters [first, end) that each stands for, at least one.
-
     Words between white space are tokenised one by one, as in run_squad. Where several pieces share
-    a character, each stands for it. Cached, because questions share contexts.
-    """
+    a character, each stands for it. Cached, because questions share contexts."""
     words = text.split()
     ids, starts = tokenizer.encode_words(words)
     offsets, at = [], 0

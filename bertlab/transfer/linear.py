@@ -7,7 +7,7 @@ numbers        ridge regression on the same features
 tags           a linear SVM on the word, its prefixes, suffixes and form, and its neighbours
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,109 +22,74 @@ from bertlab.transfer.examples import Example
 from bertlab.transfer.kinds import find_kind
 from bertlab.transfer.kinds.tagging import Tagging
 from bertlab.transfer.kinds.texts import Choice, OneClass, Regression
-from bertlab.transfer.scoring import score_lines
+from bertlab.transfer.scoring import as_outputs, score_lines
 from bertlab.transfer.tasks import Task, TaskData
 
-REACH = 2
-"""Words on each side of a tagged one."""
-AFFIX = 4
-"""Letters of the longest prefix and suffix."""
-
-Outputs = list[dict[str, np.ndarray]]
-"""What a kind's `predict` reads."""
+REACH = 2  # words on each side of a tagged one
+AFFIX = 4  # letters of the longest prefix and suffix
+TF_IDF = dict(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
 
 
 def linear_scores(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
     """Split -> a linear model's metrics on the task; {} for kinds without one here."""
-    train, kind, found = data.examples["train"], find_kind(task.kind), {}
-    if isinstance(kind, Choice):
-        answer = choice_model(train)
-    elif isinstance(kind, OneClass | Regression):
-        answer = text_model(train, is_number=isinstance(kind, Regression))
-    elif isinstance(kind, Tagging):
-        answer = tag_model(train)
-    else:
+    train, kind = data.examples["train"], find_kind(task.kind)
+    if not isinstance(kind, OneClass | Regression | Tagging):
         return {}
+    features = [part for example in train for part in parts(kind, example)]
+    if isinstance(kind, Tagging):
+        labels = [tag for example in train for tag in example.label]
+    elif isinstance(kind, Choice):
+        labels = [n == example.label for example in train for n in range(len(example.choices))]
+    else:
+        labels = [example.label for example in train]
+    is_words = isinstance(kind, Tagging)
+    vectorizers = [DictVectorizer() if is_words else TfidfVectorizer(**TF_IDF) for _ in features[0]]
+    pairs = zip(vectorizers, zip(*features))
+    model = linear_model(kind, labels)
+    model.fit(side_by_side([of.fit_transform(column) for of, column in pairs]), labels)
+    ask = model.decision_function if isinstance(kind, Choice) else model.predict
+
+    found = {}
     for split in ("valid", "test"):
-        outputs = answer(data.examples[split])
-        lines = kind.predict(data.examples[split], data.names, outputs, None)
+        examples = data.examples[split]
+        asked = [parts(kind, example) for example in examples]
+        columns = zip(*(part for of_example in asked for part in of_example))
+        answers = ask(side_by_side([of.transform(c) for of, c in zip(vectorizers, columns)]))
+        by_example = np.split(answers, np.cumsum([len(one) for one in asked])[:-1])
+        if isinstance(kind, Choice | Regression):
+            outputs = [{"logits": answers} for answers in by_example]
+        else:
+            outputs = [as_outputs(kind, answers) for answers in by_example]
+        lines = kind.predict(examples, data.names, outputs, None)
         found[split] = score_lines(task, data, lines)
     return found
 
 
-def text_model(train: Sequence[Example], is_number: bool) -> Callable[[Sequence[Example]], Outputs]:
-    """A model of one class or number per text or pair."""
-    features = NGrams([example.texts for example in train])
-    labels = [example.label for example in train]
-    model = (Ridge().fit if is_number else fit_classes)(features.train, labels)
-
-    def answer(examples):
-        found = model.predict(features([example.texts for example in examples]))
-        if is_number:
-            return [{"logits": np.array([number])} for number in found]
-        return [{"logits": np.eye(number + 1)[number]} for number in found]
-
-    return answer
+def parts(kind, example: Example) -> list[tuple]:
+    """What the model answers one by one (a text or pair, each choice, each word): each with the
+    content of its columns of features."""
+    if isinstance(kind, Tagging):
+        return [(features,) for features in word_features(example.words)]
+    if isinstance(kind, Choice):
+        return [with_shared_words((" ".join(example.texts), one)) for one in example.choices]
+    return [with_shared_words(example.texts)]
 
 
-def choice_model(train: Sequence[Example]) -> Callable[[Sequence[Example]], Outputs]:
-    """A model of the right choice."""
-
-    def texts(examples):
-        return [(" ".join(e.texts), choice) for e in examples for choice in e.choices]
-
-    features = NGrams(texts(train))
-    right = [number == e.label for e in train for number in range(len(e.choices))]
-    model = fit_classes(features.train, right)
-
-    def answer(examples):
-        scores = model.decision_function(features(texts(examples)))
-        ends = np.cumsum([len(example.choices) for example in examples])
-        return [{"logits": part} for part in np.split(scores, ends[:-1])]
-
-    return answer
+def with_shared_words(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Texts and, for a pair, the words that both have."""
+    if len(texts) != 2:
+        return texts
+    first, second = (set(text.lower().split()) for text in texts)
+    return *texts, " ".join(sorted(first & second)) or "none"
 
 
-def tag_model(train: Sequence[Example]) -> Callable[[Sequence[Example]], Outputs]:
-    """A model of one tag per word."""
-    vectorizer = DictVectorizer()
-    found = vectorizer.fit_transform([f for e in train for f in word_features(e.words)])
-    model = fit_classes(
-        side_by_side([found]), [tag for example in train for tag in example.label], cost=0.1
-    )
-
-    def answer(examples):
-        found = [f for example in examples for f in word_features(example.words)]
-        numbers = model.predict(side_by_side([vectorizer.transform(found)]))
-        ends = np.cumsum([len(example.words) for example in examples])
-        parts = np.split(numbers, ends[:-1])
-        return [{"tags": part, "probabilities": np.ones((len(part), 1))} for part in parts]
-
-    return answer
-
-
-class NGrams:
-    """Turns texts or pairs into tf-idf features, learned from those of train."""
-
-    def __init__(self, texts: Sequence[Sequence[str]]):
-        columns = self._columns(texts)
-        self._vectorizers = [
-            TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
-            for _ in columns
-        ]
-        pairs = zip(self._vectorizers, columns)
-        self.train = side_by_side([of.fit_transform(column) for of, column in pairs])
-
-    def __call__(self, texts: Sequence[Sequence[str]]) -> Any:
-        columns = zip(self._vectorizers, self._columns(texts))
-        return side_by_side([of.transform(column) for of, column in columns])
-
-    def _columns(self, texts: Sequence[Sequence[str]]) -> list[list[str]]:
-        columns = [list(column) for column in zip(*texts)]
-        if len(columns) == 2:
-            words = [[set(text.lower().split()) for text in column] for column in columns]
-            columns.append([" ".join(sorted(a & b)) or "none" for a, b in zip(*words)])
-        return columns
+def linear_model(kind, labels: Sequence[int]):
+    """If there is only one class, a model that always answers it."""
+    if isinstance(kind, Regression):
+        return Ridge()
+    if len(set(labels)) == 1:
+        return DummyClassifier()
+    return LinearSVC(C=0.1 if isinstance(kind, Tagging) else 1.0)
 
 
 def side_by_side(features: Sequence[Any]) -> scipy.sparse.csr_matrix:
@@ -132,13 +97,6 @@ def side_by_side(features: Sequence[Any]) -> scipy.sparse.csr_matrix:
     found = scipy.sparse.csr_matrix(scipy.sparse.hstack(features))
     found.indices, found.indptr = found.indices.astype("int32"), found.indptr.astype("int32")
     return found
-
-
-def fit_classes(features, labels: Sequence[int], cost: float = 1.0):
-    """A linear SVM; if there is only one class, a model that always answers it."""
-    if len(set(labels)) == 1:
-        return DummyClassifier().fit(features, labels)
-    return LinearSVC(C=cost).fit(features, labels)
 
 
 def word_features(words: Sequence[str]) -> list[dict[str, Any]]:

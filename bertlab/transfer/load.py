@@ -32,46 +32,30 @@ from bertlab.transfer.batches import Batches, by_row
 from bertlab.transfer.heads import pooled
 from bertlab.transfer.inputs import NEW_TOKENS, Inputs, Layout
 
-NO_LIMIT = 1 << 20
-"""Positions of a model without a position table."""
-
-ROWS = 16
-"""Texts per batch."""
+NO_LIMIT = 1 << 20  # positions of a model without a position table
+ROWS = 16  # texts per batch
 
 
 @dataclasses.dataclass(frozen=True)
 class Embedding:
-    """Hidden states of one text.
+    """Hidden states of one text."""
 
-    Attributes:
-        tokens: The string of each piece or word.
-        states: float32 [n, T, D], where D is the widest layer's; narrower ones end in zeros.
-        widths: The width of each of the n layers.
-    """
-
-    tokens: tuple[str, ...]
-    states: Float[np.ndarray, "n T D"]
-    widths: tuple[int, ...]
+    tokens: tuple[str, ...]  # the string of each piece or word
+    states: Float[np.ndarray, "n T D"]  # float32; D is the widest layer's, narrower ones end in 0
+    widths: tuple[int, ...]  # of each of the n layers
 
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """A trained model.
+    """A trained model."""
 
-    Attributes:
-        config: Its run's config; keys that an import lacks have their defaults.
-        params: Tree of float32 NumPy arrays, with low-rank updates added to their kernels.
-        tokenizer: Text to ids and back.
-        program: Body and objectives as pure functions of parameters; without objectives for a
-            fine-tuning, whose heads are only in `params`.
-        step: The checkpoint's step; None: the last.
-    """
-
-    config: ConfigDict
-    params: Any
+    config: ConfigDict  # its run's; keys that an import lacks have their defaults
+    params: Any  # tree of float32 NumPy arrays, with low-rank updates added to their kernels
     tokenizer: Tokenizer
+    # Body and objectives as pure functions of parameters; without objectives for a fine-tuning,
+    # whose heads are only in `params`.
     program: Program
-    step: int | None = None
+    step: int | None = None  # the checkpoint's; None: the last
 
     @property
     def objectives(self) -> Mapping[str, Objective]:
@@ -89,12 +73,9 @@ class Pretrained:
         return longest_text(self.program.body.shape)
 
     def encode(self, batch: View) -> Encoded:
-        """Hidden states of every layer, on the device, without dropout.
-
-        Args:
-            batch: int32 [B, L] `tokens`, `segments`, `documents` (0: padding) and `positions`.
-        """
-        return self._encode(self._device_params, dict(batch))
+        """Hidden states of every layer, on the device, without dropout; `batch`: int32 [B, L]
+        `tokens`, `segments`, `documents` (0: padding) and `positions`."""
+        return self._encode(dict(batch))
 
     def embed(
         self,
@@ -133,20 +114,14 @@ class Pretrained:
         found = [output["states"] for output in by_row(outputs)]
         if pooling is not None:
             return np.stack(found)
-        return [
-            Embedding(names, states[:, positions], widths)
-            for (names, positions), states in zip(units, found)
-        ]
+        pairs = zip(units, found)
+        return [Embedding(names, states[:, at], widths) for (names, at), states in pairs]
 
     def _rows(self, texts, pretokenized: bool):
         """Rows of texts, and for each one the (names, positions) of its pieces or words."""
         model = self.config.model
-        layout = Layout(
-            "pair",
-            NO_LIMIT,
-            first_piece=reads_both_sides(model),
-            characters=model.token_encoder == "characters",
-        )
+        has_characters = model.token_encoder == "characters"
+        layout = Layout("pair", NO_LIMIT, reads_both_sides(model), characters=has_characters)
         inputs, pieces = Inputs(self.tokenizer, layout), self.tokenizer.pieces()
         rows, units = [], []
         for number, text in enumerate(texts):
@@ -170,12 +145,8 @@ class Pretrained:
         return rows, units
 
     @functools.cached_property
-    def _device_params(self):
-        return jax.device_put(self.params)
-
-    @functools.cached_property
     def _encode(self):
-        return jax.jit(self.program.encode)
+        return functools.partial(jax.jit(self.program.encode), jax.device_put(self.params))
 
 
 def longest_text(shape) -> int:
@@ -187,11 +158,6 @@ def longest_text(shape) -> int:
 def reads_both_sides(model: ConfigDict) -> bool:
     """Whether a state of the model of `config.model` has seen the tokens before and after it."""
     return "both" in sides_of(model.family, model_direction(model))
-
-
-def is_finetuning(config: Mapping[str, Any]) -> bool:
-    """Whether a run's config is a fine-tuning's."""
-    return bool(config.get("task"))
 
 
 def run_config(run: str | Path) -> ConfigDict:
@@ -210,14 +176,11 @@ def load(path: str | Path, step: int | None = None) -> Pretrained:
     """Opens a run or an imported model."""
     run, config = RunDirectory(path), run_config(path)
     tokenizer = load_tokenizer(run.tokenizer)
-    has_objectives = len(config.objectives) and not is_finetuning(config)
+    has_objectives = len(config.objectives) and not config.get("task")
     built = objectives.build(config.objectives) if has_objectives else {}
-    program = Program(
-        build_body(model_shape(config.model, embedded_tokens(config, tokenizer))),
-        built,
-        vocabulary_of(tokenizer),
-        stream=config.data.get("format") == "stream",
-    )
+    body = build_body(model_shape(config.model, embedded_tokens(config, tokenizer)))
+    is_stream = config.data.get("format") == "stream"
+    program = Program(body, built, vocabulary_of(tokenizer), stream=is_stream)
     return Pretrained(config, merged_params(run, step), tokenizer, program, step)
 
 

@@ -10,6 +10,8 @@ A `head.` key sets `objectives.TASK` of every task whose head has the setting.
 from collections.abc import Mapping
 from typing import Any
 
+from bertlab.errors import UserError
+
 Settings = Mapping[str, Any]
 
 SMALL: Settings = {
@@ -145,3 +147,10 @@ RECIPES: Mapping[str, Settings] = {
         "head.hidden": 384,
     },
 }
+
+
+def find_recipe(recipes: Mapping[str, Settings], name: str) -> dict[str, Any]:
+    """A copy of the settings of this name."""
+    if name not in recipes:
+        raise UserError(f"--recipe={name} is not one of {', '.join(recipes)}")
+    return dict(recipes[name])

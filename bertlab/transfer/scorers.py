@@ -8,30 +8,31 @@ Every metric compares gold with predicted, which have one item per example. An i
     (exact_match, span_f1).
 """
 
+import dataclasses
+import functools
 import math
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from bertlab.transfer.entities import Scheme
+from bertlab.errors import UserError
+from bertlab.transfer.examples import Example
 
 
-def _flat(gold: Sequence, predicted: Sequence) -> tuple[list, list]:
-    """Classes of examples unchanged; those of sentences concatenated."""
+def _pairs(gold: Sequence, predicted: Sequence) -> list[tuple]:
+    """(Gold, predicted) of each example, or of each word of sentences."""
+    pairs = list(zip(gold, predicted, strict=True))
     if not isinstance(gold[0], list | tuple):
-        return list(gold), list(predicted)
-    pairs = zip(gold, predicted, strict=True)
-    words = [pair for one, other in pairs for pair in zip(one, other, strict=True)]
-    return [one for one, _ in words], [other for _, other in words]
+        return pairs
+    return [pair for one, other in pairs for pair in zip(one, other, strict=True)]
 
 
 def accuracy(gold: Sequence, predicted: Sequence) -> float:
     """Fraction of correct classes, or of correct word tags."""
-    gold, predicted = _flat(gold, predicted)
-    return float(np.mean([one == other for one, other in zip(gold, predicted, strict=True)]))
+    return float(np.mean([one == other for one, other in _pairs(gold, predicted)]))
 
 
 def f1_of_counts(right: int, predicted: int, gold: int) -> float:
@@ -41,14 +42,14 @@ def f1_of_counts(right: int, predicted: int, gold: int) -> float:
 
 def f1(gold: Sequence, predicted: Sequence, label: object = 1) -> float:
     """F1 of one class, as GLUE reports it for MRPC and QQP; 0 if neither side has this class."""
-    gold, predicted = _flat(gold, predicted)
-    right = sum(one == other == label for one, other in zip(gold, predicted, strict=True))
-    return f1_of_counts(right, predicted.count(label), gold.count(label))
+    pairs = _pairs(gold, predicted)
+    right = sum(one == other == label for one, other in pairs)
+    return f1_of_counts(right, *(side.count(label) for side in zip(*pairs)))
 
 
 def macro_f1(gold: Sequence, predicted: Sequence) -> float:
     """Mean F1 of the classes on either side, as in scikit-learn; "" (not read) is not a class."""
-    gold, predicted = _flat(gold, predicted)
+    gold, predicted = zip(*_pairs(gold, predicted))
     labels = {*gold, *predicted} - {""}
     return float(np.mean([f1(gold, predicted, label) for label in labels]))
 
@@ -61,10 +62,8 @@ def matthews(gold: Sequence, predicted: Sequence) -> float:
 
 
 def group_exact_match(gold: Sequence, predicted: Sequence, groups: Sequence) -> float:
-    """Fraction of groups whose classes are all correct: MultiRC's EM, one group per question.
-
-    Source: Wang et al. 2019 (SuperGLUE), section 3.
-    """
+    """Fraction of groups whose classes are all correct: MultiRC's EM, one group per question (Wang
+    et al. 2019 (SuperGLUE), section 3)."""
     right = dict.fromkeys(groups, True)
     for one, other, group in zip(gold, predicted, groups, strict=True):
         right[group] &= one == other
@@ -95,13 +94,108 @@ def f1_of_sets(gold: Sequence[set], predicted: Sequence[set]) -> float:
     return f1_of_counts(right, sum(map(len, predicted)), sum(map(len, gold)))
 
 
+# A sentence is two characters per word: "=" if the word has the type of the one before, otherwise
+# "|", and the letter of its tag. Each name consists of its scheme's letters.
+_ENTITIES = {
+    "IOB2": re.compile(r".B(=I)*"),
+    # B is only for an entity after one of the same type. As in seqeval, a single B before a B of
+    # another type is not an entity.
+    "IOB1": re.compile(r".I(=I)*|=B(?!\|B)(=I)*"),
+    "IOE2": re.compile(r".I(=I)*=E|.E"),
+    "IOBES": re.compile(r".B(=I)*=E|.S"),
+    "BILOU": re.compile(r".B(=I)*=L|.U"),
+}
+_FORMS = {
+    "B-PER": re.compile(r"(?P<letter>[BIELSU])(?:[\W_](?P<type>.*))?"),
+    "PER-B": re.compile(r"(?:(?P<type>.*)[\W_])?(?P<letter>[BIELSU])"),
+    "PER": re.compile(r"(?P<letter>)(?P<type>.+)"),
+}
+_OUTSIDE = ("O", "0")
+_MOST_STRAY = 0.1  # share of the tags that may break the scheme, as annotators' slips do
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheme:
+    """How tags mark entities, as in seqeval's strict mode.
+
+    Attributes:
+        name: IOB1, IOB2, IOE2, IOBES or BILOU.
+        form: where a tag has its letter: "B-PER" (also B_PER), "PER-B", or "PER" for tags without
+            one, which are read as I in IOB1: neighbours of one type are one entity.
+    """
+
+    name: str
+    form: str
+
+    def entities(self, tags: Sequence[str]) -> list[tuple[str, int, int]]:
+        """(Type, first word, end) of each entity; a tag that breaks the scheme is in none."""
+        words = [_split(tag, self.form) for tag in tags]
+        sentence = "".join(
+            ("=" if word[1] == before[1] else "|") + word[0]
+            for word, before in zip(words, [("O", None), *words])
+        )
+        spans = [match.span() for match in _ENTITIES[self.name].finditer(sentence)]
+        return [(words[first // 2][1], first // 2, end // 2) for first, end in spans]
+
+    def strays(self, tags: Sequence[str]) -> list[int]:
+        """The words that have a type but are in no entity."""
+        words = {word for word, tag in enumerate(tags) if tag not in _OUTSIDE}
+        entities = self.entities(tags) if words else []
+        return sorted(words.difference(*(range(first, end) for _, first, end in entities)))
+
+
+@functools.cache
+def _split(tag: str, form: str) -> tuple[str, str | None]:
+    """A tag's letter and type; a word without a prediction has the tag ""."""
+    if tag in ("", *_OUTSIDE):
+        return "O", None
+    match = _FORMS[form].fullmatch(tag)
+    return match["letter"] or "I", match["type"] or ""
+
+
+def find_scheme(
+    task: str, names: Sequence[str], examples: Mapping[str, Sequence[Example]]
+) -> tuple[Scheme, list[str]]:
+    """The scheme that the fewest tags of all splits break, and notes for the user."""
+    labelled = [one for split in examples.values() for one in split if one.label is not None]
+    sentences = [(one.where, [names[number] for number in one.label]) for one in labelled]
+    tags = sorted({tag for _, sentence in sentences for tag in sentence})
+    inside = [tag for tag in tags if tag not in _OUTSIDE]
+    form = next(form for form, pattern in _FORMS.items() if all(map(pattern.fullmatch, inside)))
+    letters = {_split(tag, form)[0] for tag in inside}
+    possible = [Scheme(name, form) for name in _ENTITIES if letters <= set(name)]
+    outside = len(tags) - len(inside)
+    mixed = any(_FORMS[other].fullmatch(tag) for other in ("B-PER", "PER-B") for tag in inside)
+    numbers = all(tag.isdecimal() for tag in inside)  # no file says which tags these are
+    if not possible or outside == 2 or (form == "PER" and (mixed or numbers or not outside)):
+        raise UserError(
+            f"task '{task}': the tags {', '.join(tags)} mark no entities in any of"
+            f" {', '.join(_ENTITIES)}; correct them, or give the task the metric accuracy"
+        )
+    strays = {
+        scheme: [(*one, word) for one in sentences for word in scheme.strays(one[1])]
+        for scheme in possible
+    }
+    scheme = min(possible, key=lambda scheme: len(strays[scheme]))
+    notes = [f"entities are tagged as {'types' if form == 'PER' else scheme.name} ({form})"]
+    if found := strays[scheme]:
+        total = sum(tag not in _OUTSIDE for _, sentence in sentences for tag in sentence)
+        where, sentence, word = found[0]
+        notes.append(
+            f"{len(found):,} of {total:,} tags break {scheme.name}, the first '{sentence[word]}' of"
+            f" word {word + 1} of the sentence at {where}"
+        )
+        if len(found) > _MOST_STRAY * total:
+            raise UserError(f"task '{task}': {notes[-1]}; write all tags in one scheme")
+    return scheme, notes
+
+
 def entity_f1(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: Scheme
 ) -> float:
     """F1 over all entities, whose types and words must agree (CoNLL's FB1)."""
-    return f1_of_sets(
-        *([set(scheme.entities(tags)) for tags in side] for side in (gold, predicted))
-    )
+    sides = ([set(scheme.entities(tags)) for tags in side] for side in (gold, predicted))
+    return f1_of_sets(*sides)
 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -185,8 +279,5 @@ METRICS: dict[str, Callable[..., float]] = {
         *(entity_f1, exact_match, span_f1),
     )
 }
-"""Name -> (gold, predicted), at least one item each -> value; higher is better.
-
-`f1` reads which class counts too, `entity_f1` the tags' scheme, `group_exact_match` the group of
-each item.
-"""
+"""Name -> (gold, predicted), at least one item each -> value; higher is better. `f1` reads which
+class counts too, `entity_f1` the tags' scheme, `group_exact_match` the group of each item."""

@@ -1,111 +1,108 @@
-"""From a head's outputs to predictions, and from predictions to the task's metrics."""
+"""From a head's outputs to predictions, from predictions to the task's metrics, and baselines: the
+most frequent answer, and a linear model of the same labels."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
-from bertlab.files import json_line
+from bertlab.errors import UserError
+from bertlab.files import cache_directory, cached_json, json_line
 from bertlab.objectives.program import Program
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.sharding import build_mesh, put_batch, replicated
 from bertlab.transfer.batches import Batch, by_row
 from bertlab.transfer.kinds import find_kind
-from bertlab.transfer.kinds.base import Line, Outputs, TaskRows
+from bertlab.transfer.kinds.base import Kind, Line, Outputs, TaskRows
+from bertlab.transfer.kinds.tagging import Tagging
+from bertlab.transfer.kinds.texts import OneClass
 from bertlab.transfer.scorers import METRICS
-from bertlab.transfer.tasks import Task, TaskData
+from bertlab.transfer.tasks import Task, TaskData, find_task, load_task
+
+VERSION = 1  # of bertlab.transfer.linear: a change makes it train again
 
 Tasks = Mapping[str, tuple[Task, TaskData]]
 """Keyed by the name of each task's objective."""
 
 
-class Scores:
-    """(split, parameters) -> the tasks' metrics, as `Experiment.score`.
+def build_score(
+    config: ConfigDict,
+    program: Program,
+    tasks: Tasks,
+    rows: Mapping[str, Mapping[str, TaskRows]],
+    batches: Mapping[str, Sequence[Batch]],
+    workdir: Path,
+) -> Callable[[str, Any], dict[str, float]]:
+    """(split, parameters) -> the tasks' metrics, as `Experiment.score`. Process 0 writes
+    classes.json and predictions/SPLIT.jsonl. `rows` are by split and task; the batches have the
+    rows of one task after the other."""
+    mesh, write = build_mesh(config.mesh), prediction_writer(tasks, workdir)
 
-    Process 0 writes classes.json and predictions/SPLIT.jsonl. `batches` have the rows of all tasks,
-    one task after the other.
-    """
+    def outputs(params, batch):
+        found = {}
+        for name in tasks:
+            made = program.call(params, name, batch, program.objectives[name].outputs)
+            found[name] = {**made, "row_number": batch["row_number"]}
+        return found
 
-    def __init__(
-        self,
-        config: ConfigDict,
-        program: Program,
-        tasks: Tasks,
-        rows: Mapping[str, Mapping[str, TaskRows]],
-        batches: Mapping[str, Sequence[Batch]],
-        workdir: Path,
-    ):
-        self._rows, self._batches = rows, batches
-        self._writer = PredictionWriter(tasks, workdir)
-        self._mesh = build_mesh(config.mesh)
+    # Every process gets the outputs of all rows.
+    outputs = jax.jit(outputs, out_shardings=replicated(mesh))
 
-        def outputs(params, batch):
-            found = {}
-            for name in tasks:
-                made = program.call(params, name, batch, program.objectives[name].outputs)
-                found[name] = {**made, "row_number": batch["row_number"]}
-            return found
-
-        # Every process gets the outputs of all rows.
-        self._outputs = jax.jit(outputs, out_shardings=replicated(self._mesh))
-
-    def __call__(self, split: str, params: Any) -> dict[str, float]:
-        with jax.set_mesh(self._mesh):
+    def score(split: str, params: Any) -> dict[str, float]:
+        with jax.set_mesh(mesh):
             found = [
-                jax.device_get(self._outputs(params, put_batch(self._mesh, batch)))
-                for batch in self._batches[split]
+                jax.device_get(outputs(params, put_batch(mesh, batch))) for batch in batches[split]
             ]
-        outputs, begin = {}, 0
-        for name, made in self._rows[split].items():
-            every = by_row([batch[name] for batch in found])
-            outputs[name] = every[begin : begin + len(made.rows)], made.about
+        lines, begin = {}, 0
+        for name, made in rows[split].items():
+            own = by_row([batch[name] for batch in found])[begin : begin + len(made.rows)]
+            lines[name] = predict(*tasks[name], split, own, made.about)
             begin += len(made.rows)
-        return self._writer(split, outputs)
+        return write(split, lines)
+
+    return score
 
 
-class PredictionWriter:
-    """Scores and writes the predictions of a split; "valid" comes before "test", whose threshold it
-    chooses. Metrics are "TASK/METRIC"; a split without labels has none."""
+def predict(task: Task, data: TaskData, split: str, outputs: Outputs, about: Any) -> list[Line]:
+    """The predictions of a split from a head's outputs by row."""
+    return find_kind(task.kind).predict(data.examples[split], data.names, outputs, about)
 
-    def __init__(self, tasks: Tasks, workdir: Path):
-        self._tasks, self._run = tasks, RunDirectory(workdir)
-        self._valid: Mapping[str, list[Line]] = {}
 
-    def __call__(self, split: str, outputs: Mapping[str, tuple[Outputs, Any]]) -> dict[str, float]:
-        """Metrics of each task's outputs by row and `TaskRows.about`."""
-        lines = {}
-        for name, (task, data) in self._tasks.items():
-            predict = find_kind(task.kind).predict
-            lines[name] = predict(data.examples[split], data.names, *outputs[name])
-        return self.write(split, lines)
+def prediction_writer(
+    tasks: Tasks, workdir: Path
+) -> Callable[[str, Mapping[str, list[Line]]], dict[str, float]]:
+    """(split, predictions by task) -> their metrics, "TASK/METRIC"; writes the predictions. "valid"
+    comes before "test", whose threshold it chooses. A split without labels has no metrics."""
+    run, valid = RunDirectory(workdir), {}
 
-    def write(self, split: str, predictions: Mapping[str, list[Line]]) -> dict[str, float]:
-        """Metrics of each task's predictions."""
+    def write(split: str, predictions: Mapping[str, list[Line]]) -> dict[str, float]:
         if split == "valid":
-            self._valid = predictions
+            valid.update(predictions)
         metrics, written = {}, []
-        for name, (task, data) in self._tasks.items():
-            finish = find_kind(task.kind).finish
-            lines, chosen = finish(predictions[name], self._valid.get(name))
+        for name, (task, data) in tasks.items():
+            lines, chosen = find_kind(task.kind).finish(predictions[name], valid.get(name))
             scores = chosen | score_lines(task, data, lines)
             metrics |= {f"{name}/{metric}": value for metric, value in scores.items()}
             written += [{"task": name, **line} for line in lines]
         if jax.process_index() == 0:
-            classes = {name: list(data.labels) for name, (_, data) in self._tasks.items()}
-            self._run.write("classes", classes)
-            path = self._run.path / "predictions" / f"{split}.jsonl"
+            run.write("classes", {name: list(data.labels) for name, (_, data) in tasks.items()})
+            path = run.path / "predictions" / f"{split}.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("".join(map(json_line, written)), encoding="utf-8")
         return metrics
 
+    return write
+
 
 def score_lines(task: Task, data: TaskData, lines: Sequence[Line]) -> dict[str, float]:
-    """The task's metrics over the predictions whose answer is not hidden; {} if all are.
-
-    Tasks on words also have the accuracy over all words.
-    """
+    """The task's metrics over the predictions whose answer is not hidden; {} if all are. Tasks on
+    words also have the accuracy over all words."""
     lines = [line for line in lines if line["gold"] is not None]
     if not lines:
         return {}
@@ -117,3 +114,103 @@ def score_lines(task: Task, data: TaskData, lines: Sequence[Line]) -> dict[str, 
     }
     metrics = [*task.metrics, *(["accuracy"] if task.kind == "tagging" else [])]
     return {name: float(METRICS[name](*sides, *more.get(name, ()))) for name in metrics}
+
+
+def as_outputs(kind: Kind, answers: np.ndarray) -> dict[str, np.ndarray]:
+    """The class of an example, [1], or those of its words, as the outputs of a head."""
+    if isinstance(kind, Tagging):
+        return {"tags": answers, "probabilities": np.ones((len(answers), 1))}
+    return {"logits": np.eye(answers[0] + 1)[answers[0]]}
+
+
+def most_frequent(tasks: Tasks, split: str) -> dict[str, float]:
+    """The scores of always answering the most frequent class of train, for tasks with one class per
+    text or word."""
+    found = {}
+    for name, (task, data) in tasks.items():
+        kind, examples = find_kind(task.kind), data.examples[split]
+        if not isinstance(kind, OneClass | Tagging):
+            continue
+        labels = [example.label for example in data.examples["train"]]
+        is_words = isinstance(kind, Tagging)
+        counts = Counter(itertools.chain.from_iterable(labels) if is_words else labels)
+        number = counts.most_common(1)[0][0]
+        sizes = [len(example.words) if is_words else 1 for example in examples]
+        outputs = [as_outputs(kind, np.full(size, number)) for size in sizes]
+        scores = score_lines(task, data, kind.predict(examples, data.names, outputs, None))
+        found |= {f"{name}/{metric}": value for metric, value in scores.items()}
+    return found
+
+
+def outcome(tasks: Tasks, cut: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[str, Any]:
+    """What a transfer's result.json has in addition to metrics; `cut`: by split and task."""
+    unseen, frequent = {}, {}
+    for split in ("valid", "test"):
+        counts = {name: data.count_unseen(split) for name, (_, data) in tasks.items()}
+        unseen[split] = {name: count for name, count in counts.items() if count}
+        frequent[split] = most_frequent(tasks, split)
+    return {
+        "cut": cut,
+        "unseen_tags": {split: counts for split, counts in unseen.items() if counts},
+        "most_frequent": {split: scores for split, scores in frequent.items() if scores},
+        "linear": linear(tasks),
+    }
+
+
+def linear(tasks: Tasks) -> dict[str, dict[str, float]]:
+    """Split -> the scores of the tasks' linear models; {} for kinds without one. A model is trained
+    once for all runs on the same examples: the cache keeps its scores."""
+    found: dict[str, dict[str, float]] = {}
+    for name, (task, data) in tasks.items():
+
+        def compute(task=task, data=data):
+            from bertlab.transfer.linear import linear_scores  # scikit-learn imports in a second
+
+            print(f"training a linear model on the labels of {task.name}", flush=True)
+            return linear_scores(task, data)
+
+        content = repr((VERSION, task.kind, task.metrics, data.digest))
+        by_split = cached_json(cache_directory() / "linear", content, compute)
+        for split, scores in by_split.items():
+            of_task = {f"{name}/{metric}": value for metric, value in scores.items()}
+            found[split] = found.get(split, {}) | of_task
+    return found
+
+
+def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
+    """Averages the predictions of fine-tunings (`Kind.average`): ULMFiT's two directions (Howard
+    and Ruder 2018, section 3.3), or ensembles. Writes a run without a model: predictions/ and
+    result.json, whose content it returns."""
+    runs, directory = [RunDirectory(run) for run in runs], RunDirectory(workdir)
+    config, results = runs[0].config(), [run.read("result") for run in runs]
+    task = find_task(config["task"])
+    data, kind = load_task(task, config["task_data"]), find_kind(task.kind)
+    tasks, metrics = {task.name: (task, data)}, {}
+    write = prediction_writer(tasks, directory.path)
+    classes = [run.read("classes", {}).get(task.name) for run in runs]
+    for split in ("valid", "test"):
+        by_run = [_predictions(run, split) for run in runs]
+        ids = [[line["id"] for line in lines] for lines in by_run]
+        if any((*both,) != (list(data.labels), ids[0]) for both in zip(classes, ids)):
+            raise UserError(
+                f"{workdir}: an average needs finished fine-tunings on one task with the same"
+                " classes, in the same order, and the same examples"
+            )
+        lines = [kind.average(same_example, data.labels) for same_example in zip(*by_run)]
+        metrics[split] = write(split, {task.name: lines})
+    costs = ("tokens", "supervised", "flops", "seconds", "parameters")
+    result = {
+        "step": max(result["step"] for result in results),
+        **{name: sum(result.get(name, 0) for result in results) for name in costs},
+        "metrics": metrics,
+        "data_hash": results[0]["data_hash"],
+        **outcome(tasks, results[0]["cut"]),
+    }
+    directory.write("config", config | {"init_from": "", "averages": [str(run) for run in runs]})
+    directory.write("result", result)
+    return result
+
+
+def _predictions(run: RunDirectory, split: str) -> list[Line]:
+    text = (run.path / "predictions" / f"{split}.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]

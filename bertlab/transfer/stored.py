@@ -10,7 +10,7 @@ Letters: B rows, L positions, W the widths of all layers together.
 import dataclasses
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -19,7 +19,6 @@ import numpy as np
 from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
-from bertlab.errors import UserError
 from bertlab.files import cache_directory
 from bertlab.models.base import Body, Carry, Encoded, View
 from bertlab.models.presets import model_direction
@@ -46,22 +45,16 @@ class StoredBody(Body):
         layers = tuple(jnp.split(view["features"], ends, axis=-1))
         return Encoded(**{self.shape.side: layers}), {}
 
-    def pool(self, encoded: Encoded, view: View, documents: int | None = None):
-        raise UserError("config.transfer.features=True stores no pooler: set pooling='mean'")
-
 
 @dataclasses.dataclass(frozen=True)
 class StoredBatches(Sequence):
     """Batches with `features` [B, L, W], which are read when a batch is used: a sequence of
-    evaluation batches, and a function from a step to its training batch.
-
-    `states` are those of all positions of the rows, and `bounds` where each row's begin and end.
-    """
+    evaluation batches, and a function from a step to its training batch."""
 
     batches: Batches
     evaluation: Sequence[Batch]
-    states: Float[np.ndarray, "T W"]
-    bounds: Int[np.ndarray, "R+1"]
+    states: Float[np.ndarray, "T W"]  # of all positions of the rows
+    bounds: Int[np.ndarray, "R+1"]  # where each row's begin and end
 
     def __len__(self) -> int:
         return len(self.evaluation)
@@ -73,13 +66,17 @@ class StoredBatches(Sequence):
         return self._with_features(self.batches(step))
 
     def _with_features(self, batch: Batch) -> Batch:
-        shape = (*batch["tokens"].shape, self.states.shape[1])
-        features = np.zeros(shape, np.float32)
-        for index, number in enumerate(batch["row_number"]):
-            if number >= 0:
-                first, last = self.bounds[number : number + 2]
-                features[index, : last - first] = self.states[first:last]
+        features = np.zeros((*batch["tokens"].shape, self.states.shape[1]), np.float32)
+        for index, first, last in positions_of(batch, self.bounds):
+            features[index, : last - first] = self.states[first:last]
         return {**batch, "features": features}
+
+
+def positions_of(batch: Batch, bounds: Int[np.ndarray, "R+1"]) -> Iterator[tuple[int, int, int]]:
+    """(Index in the batch, first position, end) of each of a batch's rows."""
+    for index, number in enumerate(batch["row_number"]):
+        if number >= 0:
+            yield index, bounds[number], bounds[number + 1]
 
 
 def with_stored_states(
@@ -120,9 +117,7 @@ def store(model: Pretrained, batches: Sequence[Batch], bounds, path: Path) -> No
         if states is None:
             shape = (int(bounds[-1]), found.shape[-1])
             states = np.lib.format.open_memmap(temporary, "w+", np.float16, shape)
-        for index, number in enumerate(batch["row_number"]):
-            if number >= 0:
-                first, last = bounds[number : number + 2]
-                states[first:last] = found[index, : last - first]
+        for index, first, last in positions_of(batch, bounds):
+            states[first:last] = found[index, : last - first]
     states.flush()
     os.replace(temporary, path)

@@ -21,15 +21,10 @@ from bertlab.train.run_directory import RunDirectory
 
 
 class WordVectors(NamedTuple):
-    """The vectors of a task's words.
+    """The vectors of a task's words."""
 
-    Attributes:
-        ids: Each word's row of the table, from 1.
-        table: Row 0 is zeros, for no word.
-    """
-
-    ids: dict[str, int]
-    table: Float[np.ndarray, "R E"]
+    ids: dict[str, int]  # each word's row of the table, from 1
+    table: Float[np.ndarray, "R E"]  # row 0 is zeros, for no word
 
 
 NO_VECTORS = WordVectors({}, np.zeros((0, 0), np.float32))

@@ -76,7 +76,7 @@ def test_a_sense_is_the_nearest_mean_of_its_word_or_the_first():
     assert [x["gold"] for x in own] == [None] * 3, "valid has no score"
     with pytest.raises(UserError, match="'new' is not in the training data"):
         SENSE.finish([line("5", "new", (1, 0), None)], train)
-    with pytest.raises(UserError, match="not averaged"):
+    with pytest.raises(NotImplementedError, match="not averaged"):
         SENSE.average([], ())
     with pytest.raises(UserError, match="bilstm=2 would stay random"):
         SENSE.head(bilstm=2)

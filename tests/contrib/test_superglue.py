@@ -5,9 +5,9 @@ import pytest
 
 from bertlab.contrib.superglue import CANDIDATE, WORD_PAIR
 from bertlab.errors import UserError
-from bertlab.transfer.baselines import most_frequent
 from bertlab.transfer.examples import Answer, Example
 from bertlab.transfer.inputs import Inputs, Layout
+from bertlab.transfer.scoring import most_frequent
 from bertlab.transfer.tasks import Task, TaskData
 from tests.transfer.letters import LetterTokenizer
 from tests.transfer.test_heads import LABEL, LAST, all_asked, dense, document_vector

@@ -10,9 +10,9 @@ from bertlab.cli.main import main
 from bertlab.train import loop
 from bertlab.train.checkpoint import load_params
 from bertlab.train.run_directory import RunDirectory
-from bertlab.transfer.average import average
 from bertlab.transfer.build import build_finetuning
 from bertlab.transfer.finetune import configure
+from bertlab.transfer.scoring import average
 from tests.transfer.planted import (
     FEW,
     HALVES,
@@ -172,7 +172,7 @@ def test_unseen_tags_and_constant_labels_and_cuts(run, tmp_path, capsys):
 
 
 REFUSED = [
-    ({"transfer.layout": "both"}, "config.transfer.layout"),
+    ({"transfer.layout": "both"}, "layout='both' must be one of pair"),
     ({"data.seq_len": 4096}, "config.data.seq_len=4096"),
     ({"head.chunk": 4}, "config.head.chunk"),
     ({"head.crf": True}, "config.head.crf"),

@@ -295,12 +295,12 @@ def test_dropout_is_on_exactly_with_a_key():
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
-        ("classification", {"pooling": "most"}, "pooling='most' is not one of mean, pooler"),
+        ("classification", {"pooling": "most"}, "pooling='most' must be one of mean, pooler"),
         ("choice", {"pooling": "pooler", "layers": "concat_last_2"}, "pooling='pooler' only reads"),
         ("regression", {"pooling": "pooler", "chunk": 4}, "pooling='pooler' only reads"),
-        ("tagging", {"place": "top"}, "place='top' is not one of"),
-        ("tagging", {"place": "input_output"}, "is for a biLSTM"),
-        ("tagging", {"spelling": True}, "are inputs of a biLSTM"),
+        ("tagging", {"place": "top"}, "place='top' must be one of"),
+        ("tagging", {"place": "input_output"}, "are for a biLSTM"),
+        ("tagging", {"spelling": True}, "are for a biLSTM"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(kind, settings, message):

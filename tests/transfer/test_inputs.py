@@ -8,8 +8,7 @@ import pytest
 from bertlab.data.characters import character_ids, character_table
 from bertlab.data.tokenizers import SPECIALS, WordsTokenizer
 from bertlab.errors import UserError
-from bertlab.transfer.cut import cut_lines
-from bertlab.transfer.examples import Answer, Example
+from bertlab.transfer.examples import Answer, Example, cut_lines
 from bertlab.transfer.inputs import shortened
 from bertlab.transfer.kinds import KINDS
 from tests.transfer.letters import NAMES, made, spelled

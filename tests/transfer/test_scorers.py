@@ -12,9 +12,8 @@ import sklearn.metrics
 from scipy import stats
 
 from bertlab.errors import UserError
-from bertlab.transfer.entities import find_scheme
 from bertlab.transfer.examples import Example
-from bertlab.transfer.scorers import METRICS, answer_scores, best_threshold
+from bertlab.transfer.scorers import METRICS, answer_scores, best_threshold, find_scheme
 
 _WORDS = (
     *"the The a an AN theory cat Cats U.S. 1,000 1000 o'clock o’clock — the-a café".split(),

@@ -14,8 +14,7 @@ from bertlab.models.base import View
 from bertlab.models.layers import Dense, Norm
 from bertlab.objectives.base import Metrics, Model
 from bertlab.transfer.batches import NO_LABEL, Row
-from bertlab.transfer.cut import total_cut
-from bertlab.transfer.examples import Example
+from bertlab.transfer.examples import Example, total_cut
 from bertlab.transfer.heads import TaskHead, TaskModel, derived, penalised
 from bertlab.transfer.inputs import Inputs, Words
 from bertlab.transfer.kinds.base import Kind, Line, TaskRows

@@ -13,8 +13,7 @@ from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Metrics, Model
 from bertlab.transfer.batches import NO_LABEL, Row
-from bertlab.transfer.cut import Cut
-from bertlab.transfer.examples import Example
+from bertlab.transfer.examples import Cut, Example
 from bertlab.transfer.heads import TaskHead, penalised
 from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.kinds.base import Kind, Line

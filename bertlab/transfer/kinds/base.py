@@ -1,16 +1,13 @@
 """The contract of a kind of task: from examples to rows, from outputs to predictions."""
 
-import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from bertlab.errors import UserError
 from bertlab.transfer.batches import Row, most_texts
-from bertlab.transfer.cut import Cut, total_cut
-from bertlab.transfer.examples import Example
+from bertlab.transfer.examples import Cut, Example, total_cut
 from bertlab.transfer.heads import TaskHead
 from bertlab.transfer.inputs import Inputs
 
@@ -22,13 +19,7 @@ Outputs = Sequence[Mapping[str, np.ndarray]]
 
 
 class TaskRows(NamedTuple):
-    """The rows of a split.
-
-    Attributes:
-        rows: In the order of the examples.
-        cut: How much of the examples is in no row (`bertlab.transfer.cut`).
-        about: What `predict` needs to know about them.
-    """
+    """The rows of a split, how much of its examples is in none, and what `predict` must know."""
 
     rows: list[Row]
     cut: dict[str, int]
@@ -40,19 +31,13 @@ class TaskRows(NamedTuple):
         return most_texts(self.rows)
 
 
-class Kind(abc.ABC):
-    """Base of all kinds; by default an example has one row.
+class Kind:
+    """Base of all kinds; by default an example has one row."""
 
-    Attributes:
-        name: Its name in task files and results.
-        head: The objective that is trained; its fields are settings, except the derived ones.
-        is_trained: Whether the head has something to learn.
-        recipes: Recipe -> those of its settings that differ for this kind.
-    """
-
-    name: ClassVar[str]
-    head: ClassVar[type[TaskHead]]
-    is_trained: ClassVar[bool] = True
+    name: ClassVar[str]  # in task files and results
+    head: ClassVar[type[TaskHead]]  # is trained; its fields are settings, except the derived ones
+    is_trained: ClassVar[bool] = True  # whether the head has something to learn
+    # Recipe -> those of its settings that differ for this kind.
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def settings(self) -> dict[str, Any]:
@@ -62,9 +47,9 @@ class Kind(abc.ABC):
     def build_head(self, entry: Mapping[str, Any], **derived: Any) -> TaskHead:
         """The head with its settings of `config.objectives.TASK`, and those fields that follow from
         the task: `number`, `classes`, `texts`, `word_types`, `vector_shape`."""
-        settings = {name: entry[name] for name in self.settings()}
+        values = {**derived, **{name: entry[name] for name in self.settings()}}
         fields = {field.name for field in dataclasses.fields(self.head)}
-        return self.head(**settings, **{k: v for k, v in derived.items() if k in fields})
+        return self.head(**{name: values[name] for name in fields & values.keys()})
 
     def rows(
         self, inputs: Inputs, examples: Sequence[Example], symmetric: bool = False
@@ -77,15 +62,11 @@ class Kind(abc.ABC):
         """An example's row, and what part of the example is not in it."""
         raise NotImplementedError
 
-    @abc.abstractmethod
     def predict(
-        self,
-        examples: Sequence[Example],
-        labels: Sequence[str],
-        outputs: Outputs,
-        about: Any,
+        self, examples: Sequence[Example], labels: Sequence[str], outputs: Outputs, about: Any
     ) -> list[Line]:
         """Predictions, one line per example; `about` is that of its `TaskRows`."""
+        raise NotImplementedError
 
     def finish(
         self, lines: list[Line], valid: list[Line] | None
@@ -95,7 +76,4 @@ class Kind(abc.ABC):
 
     def average(self, lines: Sequence[Line], labels: Sequence[str]) -> Line:
         """One prediction from those of several runs for one example."""
-        raise UserError(
-            f"predictions of a {self.name} task are not averaged; choose a task of classes, choices"
-            " or numbers"
-        )
+        raise NotImplementedError(f"predictions of {self.name} tasks are not averaged")

@@ -25,17 +25,11 @@ from jaxtyping import Array, Bool, Float, Int
 from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Metrics, Model, cross_entropy
-from bertlab.transfer.cut import total_cut
-from bertlab.transfer.examples import Example
+from bertlab.transfer.examples import Example, total_cut
 from bertlab.transfer.heads import TaskHead, penalised
 from bertlab.transfer.inputs import Document, Inputs
 from bertlab.transfer.kinds.base import Kind, Line, TaskRows
 from bertlab.transfer.scorers import answer_scores, best_threshold
-
-N_BEST = 20
-"""How many starts and ends of a window are compared (run_squad.py)."""
-LONGEST_ANSWER = 30
-"""The longest answer, in pieces (ibid.)."""
 
 # run_squad.py
 SCRIPT = {
@@ -52,11 +46,9 @@ ELECTRA = {"data.seq_len": 512, "transfer.epochs": 2.0}
 
 @dataclasses.dataclass(frozen=True)
 class SpanHead(TaskHead):
-    """(−log p(start) − log p(end)) / 2 over a window (Devlin et al. 2018, section 4.2).
-
-    `start` and `end` [B] are 0 ([CLS]) if the window lacks the answer. This softmax leaves out
-    padding; run_squad.py's includes it, although its states are arbitrary.
-    """
+    """(−log p(start) − log p(end)) / 2 over a window (Devlin et al. 2018, section 4.2). `start` and
+    `end` [B] are 0 ([CLS]) if the window lacks the answer. This softmax leaves out padding;
+    run_squad.py's includes it, although its states are arbitrary."""
 
     classes: ClassVar[int] = 2
     dropout: float = 0.0
@@ -109,19 +101,13 @@ class Span(Kind):
 
     def predict(self, examples, labels, outputs, about) -> list[Line]:
         """The best slice of each context, and the odds of no answer."""
-        logits = [(output["start"], output["end"]) for output in outputs]
-        found = best_answers(about, logits)
-        return [
-            {"id": example.id, "gold": [answer.text for answer in example.answers]}
-            | found[example.id]
-            for example in examples
-        ]
+        found = best_answers(about, [(output["start"], output["end"]) for output in outputs])
+        gold = {example.id: [answer.text for answer in example.answers] for example in examples}
+        return [{"id": name, "gold": answers, **found[name]} for name, answers in gold.items()]
 
     def finish(self, lines, valid) -> tuple[list[Line], dict[str, float]]:
-        """No answer above the threshold of the best F1 on `valid`.
-
-        If all questions of `valid` have an answer (SQuAD 1.1), all are answered.
-        """
+        """No answer above the threshold of the best F1 on `valid`; if all its questions have an
+        answer (SQuAD 1.1), all are answered."""
         if not valid or all(line["gold"] for line in valid):
             return lines, {}
         texts, gold = ([line[key] for line in valid] for key in ("best_answer", "gold"))
@@ -136,32 +122,21 @@ class Span(Kind):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Window:
-    """A question and a part of its context.
+    """A question and a part of its context."""
 
-    Attributes:
-        id: The question's id.
-        context: The whole context.
-        document: The row's tokens.
-        offsets: Characters of `context` that a position stands for, [first, end); (-1, -1): none.
-        max_context: Whether no other window has more context around the piece.
-        start, end: Positions of the first answer's first and last piece, or (0, 0).
-    """
-
-    id: str
-    context: str
-    document: Document
-    offsets: Int[np.ndarray, "T 2"]
-    max_context: Bool[np.ndarray, "T"]
-    start: int
-    end: int
+    id: str  # the question's
+    context: str  # the whole
+    document: Document  # the row's tokens
+    offsets: Int[np.ndarray, "T 2"]  # of characters of `context`, [first, end); (-1, -1): none
+    max_context: Bool[np.ndarray, "T"]  # whether no other window has more context around the piece
+    start: int  # position of the first answer's first piece, or 0
+    end: int  # and of its last
 
 
 def question_windows(example: Example, inputs: Inputs) -> tuple[list[Window], tuple[int, int]]:
-    """The windows of a question, at least one, and how many of how many pieces are in none.
-
-    An answer that begins or ends inside a piece includes the whole piece. run_squad instead
-    searches for the pieces in the words that the answer touches (`_improve_answer_span`).
-    """
+    """The windows of a question, at least one, and how many of how many pieces are in none. An
+    answer that begins or ends inside a piece includes the whole piece. run_squad instead searches
+    for the pieces in the words that the answer touches (`_improve_answer_span`)."""
     layout, (question, context) = inputs.layout, example.texts
     question_ids = inputs.tokenizer.encode(question)
     asked = question_ids[: layout.max_query]
@@ -184,17 +159,13 @@ def question_windows(example: Example, inputs: Inputs) -> tuple[list[Window], tu
     for number, (first, end) in enumerate(bounds):
         document = inputs.framed([inputs.pieces(asked), pieces[first:end]], inputs.frame)
         begin = document.begins[1]
-        positions = slice(begin, begin + end - first)
-        window_offsets = np.full((len(document.tokens), 2), -1, np.int32)
-        window_offsets[positions] = offsets[first:end]
-        max_context = np.zeros(len(document.tokens), bool)
-        max_context[positions] = best_window[first:end] == number
-        answer_at = 0, 0
+        around = (begin, len(document.tokens) - begin - (end - first))
+        places = np.pad(offsets[first:end], (around, (0, 0)), constant_values=-1)
+        is_best = np.pad(best_window[first:end] == number, around)
+        answer = 0, 0
         if len(touched) and first <= touched[0] and touched[-1] < end:
-            answer_at = (int(touched[0]) + begin - first, int(touched[-1]) + begin - first)
-        windows.append(
-            Window(example.id, context, document, window_offsets, max_context, *answer_at)
-        )
+            answer = int(touched[0]) + begin - first, int(touched[-1]) + begin - first
+        windows.append(Window(example.id, context, document, places, is_best, *answer))
     return windows, (len(question_ids) - len(asked), len(question_ids) + len(pieces))
 
 
@@ -217,8 +188,8 @@ def most_context(bounds: Sequence[tuple[int, int]], size: int) -> Int[np.ndarray
 def best_answers(
     windows: Sequence[Window],
     logits: Sequence[tuple[Float[np.ndarray, "L"], Float[np.ndarray, "L"]]],
-    n_best: int = N_BEST,
-    longest: int = LONGEST_ANSWER,
+    n_best: int = 20,
+    longest: int = 30,
 ) -> dict[str, dict[str, Any]]:
     """By the id of each question:
 
@@ -226,8 +197,9 @@ def best_answers(
         null_odds: The logits of position 0, in the window where they are lowest, minus those of the
             best answer.
 
-    An answer starts at one of a window's `n_best` highest start logits and ends at one of its
-    highest end logits, in the context, at a start with `max_context`. The first wins ties.
+    An answer of at most `longest` pieces starts at one of a window's `n_best` highest start logits
+    and ends at one of its highest end logits, in the context, at a start with `max_context` (the
+    numbers are run_squad.py's). The first wins ties.
 
     The text is the slice of the context. run_squad instead projects the text of the pieces onto the
     words of the context (`get_final_text`), which yields the same up to white space.
@@ -245,14 +217,8 @@ def best_answers(
     return predictions
 
 
-def window_answer(
-    window: Window,
-    start: Float[np.ndarray, "T"],
-    end: Float[np.ndarray, "T"],
-    n_best: int,
-    longest: int,
-) -> tuple[float, str]:
-    """The best (score, text) of one window; without any, the score is -inf."""
+def window_answer(window: Window, start, end, n_best: int, longest: int) -> tuple[float, str]:
+    """The best (score, text) of one window by its logits [T]; without any, the score is -inf."""
     starts, ends = (np.argsort(-x, kind="stable")[:n_best] for x in (start, end))
     length = ends - starts[:, None] + 1
     allowed = window.max_context[starts][:, None] & (window.offsets[ends, 0] >= 0)

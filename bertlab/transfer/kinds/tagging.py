@@ -6,77 +6,37 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
 from bertlab.data.characters import character_ids
-from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Metrics, Model, cross_entropy
 from bertlab.transfer import crf
 from bertlab.transfer.batches import NO_LABEL, Row
-from bertlab.transfer.cut import Cut
-from bertlab.transfer.examples import Example
-from bertlab.transfer.features import WordFeatures
-from bertlab.transfer.heads import TaskHead, TaskModel, derived, penalised
+from bertlab.transfer.examples import Cut, Example
+from bertlab.transfer.heads import TaskHead, derived, penalised
 from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.kinds.base import Kind, Line
-
-
-class TaggingModel(TaskModel):
-    """The modules of a tagger."""
-
-    def setup(self):
-        super().setup()
-        h = self.head
-        if h.reads_words:
-            self.features = WordFeatures(h.spelling, h.word_types, h.word_width, h.vector_shape)
-        if h.crf:
-            self.crf = crf.Transitions(h.classes)
-
-    def words(self, view: View) -> Float[Array, "B W E"] | None:
-        """What the biLSTM reads in addition to the states."""
-        return self.features(view) if self.head.reads_words else None
 
 
 @dataclasses.dataclass(frozen=True)
 class TaggingHead(TaskHead):
     """−Σ log p(tag | word) over the words with `labels` [B, W] ≥ 0, each read at `word_at` [B, W].
-
     That is its first piece, as in Devlin et al. 2018, section 5.3; in a model that reads left to
-    right, its last, because only there has it seen the whole word.
+    right, its last, because only there has it seen the whole word."""
 
-    Attributes:
-        crf: One probability for all tags of a sentence (TagLM).
-        spelling: Features of the word's characters for the biLSTM.
-        word_width: Width of a table of trained word vectors for the biLSTM; 0: none.
-        word_vectors: A static run whose vectors the biLSTM reads too (`transfer.word_vectors`);
-            they are not trained.
-    """
-
-    crf: bool = False
-    spelling: bool = False
-    word_width: int = 0
+    crf: bool = False  # one probability for all tags of a sentence (TagLM)
+    spelling: bool = False  # features of the word's characters for the biLSTM
+    word_width: int = 0  # width of a table of trained word vectors for the biLSTM; 0: none
+    # A static run whose vectors the biLSTM reads too (`transfer.word_vectors`); they stay as is.
     word_vectors: str = ""
     classes: int = derived(2)
     word_types: int = derived(0)
     vector_shape: tuple[int, int] = derived((0, 0))
 
-    def __post_init__(self):
-        super().__post_init__()
-        if self.reads_words and not self.bilstm:
-            raise UserError(
-                "config.head.spelling, word_width and word_vectors are inputs of a biLSTM; set"
-                " head.bilstm=2"
-            )
-
     @property
     def reads_words(self) -> bool:
-        """Whether the biLSTM reads features of the words themselves."""
         return self.spelling or self.word_width > 0 or bool(self.word_vectors)
-
-    def head(self, body: nn.Module) -> nn.Module:
-        return TaggingModel(self)
 
     def scores(
         self, model: Model, view: View
@@ -85,8 +45,8 @@ class TaggingHead(TaskHead):
         at, (_, layers) = view["word_at"], model.encode().widest()
         positions = jnp.maximum(at, 0)[..., None]
         layers = tuple(jnp.take_along_axis(layer, positions, axis=1) for layer in layers)
-        documents, words = (at >= 0).astype(jnp.int32), model.head.words(view)
-        x, penalty = model.head.states(layers, documents, words)
+        words = model.head.features(view) if self.reads_words else None
+        x, penalty = model.head.states(layers, (at >= 0).astype(jnp.int32), words)
         return model.head.scores(x), at >= 0, penalty
 
     def loss(self, model: Model, view: View) -> Metrics:
@@ -104,11 +64,9 @@ class TaggingHead(TaskHead):
         return penalised({"loss": loss}, penalty)
 
     def outputs(self, model: Model, view: View) -> Mapping[str, Array]:
-        """`tags` [B, W], -1 beyond the words, and `probabilities` [B, W, C].
-
-        With a CRF the tags are the most likely sequence, and the probabilities are each word's own,
-        summed over the tags of the other words.
-        """
+        """`tags` [B, W], -1 beyond the words, and `probabilities` [B, W, C]. With a CRF the tags
+        are the most likely sequence, and the probabilities are each word's own, summed over the
+        tags of the other words."""
         scores, there, _ = self.scores(model, view)
         if self.crf:
             between = model.head.crf()
@@ -145,21 +103,16 @@ class Tagging(Kind):
         return row, {"words": (total - size, total)}
 
     def predict(self, examples, labels, outputs, about) -> list[Line]:
-        """Tags by name, and the probabilities of all tags to four digits.
-
-        A word that did not fit has the tag "", which is wrong, and no probabilities.
-        """
+        """Tags by name, and the probabilities of all tags to four digits. A word that did not fit
+        has the tag "", which is wrong, and no probabilities."""
         lines = []
         for example, output in zip(examples, outputs, strict=True):
             tags = output["tags"][: len(example.words)]
             tags = tags[tags != NO_LABEL]
             missing = len(example.words) - len(tags)
             shares = output["probabilities"][: len(tags)].astype(np.float64)
-            line = {
-                "id": example.id,
-                "gold": None if example.label is None else [labels[tag] for tag in example.label],
-                "predicted": [labels[tag] for tag in tags] + [""] * missing,
-                "probabilities": np.round(shares, 4).tolist(),
-            }
-            lines.append(line)
+            gold = None if example.label is None else [labels[tag] for tag in example.label]
+            predicted = [labels[tag] for tag in tags] + [""] * missing
+            line = {"id": example.id, "gold": gold, "predicted": predicted}
+            lines.append(line | {"probabilities": np.round(shares, 4).tolist()})
         return lines

@@ -12,8 +12,7 @@ from scipy.special import softmax
 from bertlab.models.base import View, inside_documents
 from bertlab.objectives.base import Metrics, Model
 from bertlab.transfer.batches import NO_LABEL, Row
-from bertlab.transfer.cut import Cut
-from bertlab.transfer.examples import Example
+from bertlab.transfer.examples import Cut, Example
 from bertlab.transfer.heads import TextHead, derived, penalised
 from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.kinds.base import Kind, Line
@@ -35,14 +34,11 @@ class OneLabel(Kind):
 
     def label_fields(self, example: Example) -> Row:
         """The fields of a row that hold its label."""
-        raise NotImplementedError
+        return {"label": np.int32(NO_LABEL if example.label is None else example.label)}
 
 
 class OneClass(OneLabel):
     """A kind whose label is one class or choice, predicted from the head's `logits` [C]."""
-
-    def label_fields(self, example: Example) -> Row:
-        return {"label": np.int32(NO_LABEL if example.label is None else example.label)}
 
     def predict(self, examples, labels, outputs, about) -> list[Line]:
         """The most likely class by name, or choice by number, and all probabilities."""
@@ -54,17 +50,18 @@ class OneClass(OneLabel):
                 "probabilities": softmax(output["logits"].astype(np.float64)).tolist(),
             }
             line |= {"group": example.group} if example.group else {}
-            lines.append(self.decided(line, labels))
+            lines.append(decided(line, labels))
         return lines
-
-    def decided(self, line: Line, labels: Sequence[str]) -> Line:
-        """The line with the most likely answer by its probabilities."""
-        return line | {"predicted": named(np.argmax(line["probabilities"]), labels)}
 
     def average(self, lines, labels) -> Line:
         """The class with the highest mean probability."""
         runs = [line["probabilities"] for line in lines]
-        return self.decided(lines[0] | {"probabilities": np.mean(runs, axis=0).tolist()}, labels)
+        return decided(lines[0] | {"probabilities": np.mean(runs, axis=0).tolist()}, labels)
+
+
+def decided(line: Line, labels: Sequence[str]) -> Line:
+    """The line with the most likely answer by its probabilities."""
+    return line | {"predicted": named(np.argmax(line["probabilities"]), labels)}
 
 
 def named(number: int, labels: Sequence[str]) -> str | int:

@@ -1,17 +1,21 @@
-"""A task: its kind, its metrics and its examples, independent of any model."""
+"""A task: its kind, its metrics and its examples, with numbered labels and held-out splits."""
 
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from bertlab.errors import UserError
-from bertlab.transfer.entities import Scheme
 from bertlab.transfer.examples import Example
-from bertlab.transfer.scorers import METRICS
+from bertlab.transfer.scorers import METRICS, Scheme
 
 SPLITS = ("train", "valid", "test")
+MOST_VALID = 2000  # examples that are held out for selection, at most
 
 TASK_DATA = dict(
     # folder of the task's files; for several tasks one for all, or one for each (A+B)
@@ -41,22 +45,15 @@ DEFAULT_METRICS = {
 
 @dataclasses.dataclass(frozen=True)
 class TaskData:
-    """A task's examples.
+    """A task's examples."""
 
-    Attributes:
-        labels: names of the classes, by number; () for kinds without classes.
-        examples: by split. Those of train and valid have labels; those of test may lack them.
-        unseen: tags that train lacks, numbered after the classes: no head predicts them, so they
-            count as wrong.
-        scheme: how the tags mark entities, if a metric needs it.
-        notes: what to print about the examples.
-    """
-
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # names of the classes, by number; () for kinds without classes
+    # By split. Those of train and valid have labels; those of test may lack them.
     examples: Mapping[str, list[Example]]
+    # Tags that train lacks, numbered after the classes: no head predicts them, so they are wrong.
     unseen: tuple[str, ...] = ()
-    scheme: Scheme | None = None
-    notes: tuple[str, ...] = ()
+    scheme: Scheme | None = None  # how the tags mark entities, if a metric needs it
+    notes: tuple[str, ...] = ()  # what to print about the examples
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -87,34 +84,143 @@ class TaskData:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task's description.
+    """A task's description."""
 
-    Attributes:
-        name: for its folder in results and its entry in `config.objectives`: letters, digits, "_"
-            and "-".
-        kind: a key of `bertlab.transfer.kinds.KINDS`, or "module:NAME" of a kind.
-        metrics: keys of `bertlab.transfer.scorers.METRICS`, or one; the first selects and is
-            reported. () for the kind's metrics.
-        load: (folder of the files or None, `config.task_data` with all keys) -> TaskData.
-        symmetric: the order of a pair does not matter (similarity, paraphrase).
-        recipes: recipe -> those of its settings that differ for this task, as for a kind.
-        is_in: whether a folder has the files of all splits.
-    """
-
-    name: str
-    kind: str
+    name: str  # of its folder in results and its entry in `config.objectives`: [A-Za-z0-9_-]+
+    kind: str  # a key of `bertlab.transfer.kinds.KINDS`, or "module:NAME" of a kind
+    # Keys of `bertlab.transfer.scorers.METRICS`, or one; the first selects and is reported. () for
+    # the kind's metrics.
     metrics: tuple[str, ...]
+    # (folder of the files or None, `config.task_data` with all keys) -> the examples
     load: Callable[[Path | None, Mapping], TaskData]
-    symmetric: bool = False
+    symmetric: bool = False  # the order of a pair does not matter (similarity, paraphrase)
+    # Recipe -> those of its settings that differ for this task, as for a kind.
     recipes: Mapping[str, Mapping] = dataclasses.field(default_factory=dict)
-    is_in: Callable[[Path], bool] = lambda directory: True
+    is_in: Callable[[Path], bool] = lambda directory: True  # has a folder the files of all splits?
 
     def __post_init__(self):
         metrics = (self.metrics,) if isinstance(self.metrics, str) else tuple(self.metrics)
         metrics = metrics or DEFAULT_METRICS[self.kind]
-        for metric in metrics:
-            if metric not in METRICS:
-                raise UserError(
-                    f"task '{self.name}': metric '{metric}' is not one of {', '.join(METRICS)}"
-                )
+        if unknown := [metric for metric in metrics if metric not in METRICS]:
+            raise UserError(
+                f"task '{self.name}': metric '{unknown[0]}' is not one of {', '.join(METRICS)}"
+            )
         object.__setattr__(self, "metrics", metrics)
+
+
+def number_labels(
+    published: Mapping[str, list[Example]], names: tuple[str, ...] = (), every: bool = False
+) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, list[Example]]]:
+    """(The classes, the tags that train lacks, the examples with numbers in place of texts).
+    Classes are `names`, or the labels of train (or of `every` split) that are texts, sorted."""
+    used = {
+        split: {label for example in examples for label in _flatten(example.label)}
+        for split, examples in published.items()
+    }
+    everywhere = set().union(*used.values())
+    labels = names or tuple(sorted(everywhere if every else used["train"]))
+    unseen = tuple(sorted(everywhere - set(labels)))
+    tags = any(isinstance(example.label, tuple) for example in published["train"])
+    if unseen and (names or not tags):
+        examples = (example for examples in published.values() for example in examples)
+        where = next(one.where for one in examples if unseen[0] in _flatten(one.label))
+        raise UserError(f"{where}: the label '{unseen[0]}' is not one of {', '.join(labels)}")
+    numbers = {label: number for number, label in enumerate(labels + unseen)}
+
+    def number(label: Any) -> Any:
+        return tuple(map(number, label)) if isinstance(label, tuple) else numbers.get(label, label)
+
+    numbered = {
+        split: [dataclasses.replace(example, label=number(example.label)) for example in examples]
+        for split, examples in published.items()
+    }
+    return labels, unseen, numbered
+
+
+def _flatten(label: Any) -> list[str]:
+    """The texts in a label."""
+    if isinstance(label, tuple):
+        return [name for one in label for name in _flatten(one)]
+    return [label] if isinstance(label, str) else []
+
+
+def divide(
+    published: Mapping[str, list[Example]], options: Mapping, symmetric: bool = False
+) -> dict[str, list[Example]]:
+    """Train, valid (selects) and test (is reported). Published splits stay as they are. A
+    development set without a test set becomes the test set (see `task_data.dev`), because scores
+    are too high on what selected them. Missing splits are held out from train, test first."""
+    train, valid, test = (published.get(split) for split in ("train", "valid", "test"))
+    if valid is not None and test is None:
+        test = valid
+        if options["dev"] == "test":
+            valid = None
+    size, seed = len(train), options["seed"]
+    if test is None:
+        number = round(options["test_fraction"] * size)
+        # Whatever the seed, so that runs with other labels are scored on the same examples.
+        train, test = hold_out(train, number, (0, 1), 1 + (valid is None), symmetric)
+    if valid is None:
+        number = min(MOST_VALID, round(options["valid_fraction"] * size))
+        train, valid = hold_out(train, number, (seed, 2), 1, symmetric)
+    return {"train": train, "valid": valid, "test": test}
+
+
+def hold_out(
+    examples: list[Example],
+    number: int,
+    seed: tuple[int, ...],
+    keep: int = 1,
+    symmetric: bool = False,
+) -> tuple[list[Example], list[Example]]:
+    """(The rest, about `number` examples and at least one), in their order. Examples with the same
+    first text (a span's: context) stay together, as many may ask about one passage. If a first text
+    has more than `number` examples on average (one question about many passages), only equal pairs
+    stay together. The rest keeps at least `keep` different texts."""
+    groups = _group(examples, _first_text)
+    pairs = examples[0].label is not None and len(examples[0].texts) == 2
+    if pairs and len(examples) > max(number, 1) * len(groups):
+        groups = _group(examples, lambda example: _normalized(example.texts))
+    if len(groups) <= keep:
+        raise UserError(
+            f"{examples[0].where}: train has too few different texts ({len(groups)}) to hold out"
+            " other splits; give more, or a file of each split"
+        )
+    chosen, left = set(), len(groups)
+    for index in np.random.default_rng(seed).permutation(len(groups)):
+        if left > keep and len(chosen) + len(groups[index]) <= number:
+            chosen.update(groups[index])
+            left -= 1
+    chosen = chosen or set(min(groups, key=len))
+    if symmetric:  # a pair and the swapped pair stay together
+        swapped = {_normalized(examples[i].texts[::-1]) for i in chosen}
+        chosen |= {i for i, one in enumerate(examples) if _normalized(one.texts) in swapped}
+    rest = [example for i, example in enumerate(examples) if i not in chosen]
+    return rest, [examples[i] for i in sorted(chosen)]
+
+
+def _group(examples: list[Example], key: Callable[[Example], Hashable]) -> list[list[int]]:
+    """Numbers of the examples with each key."""
+    groups = defaultdict(list)
+    for i, example in enumerate(examples):
+        groups[key(example)].append(i)
+    return list(groups.values())
+
+
+def _first_text(example: Example) -> tuple[str, ...]:
+    """The words, a span's context, otherwise the first text; where it is empty, all texts."""
+    first = example.texts[-1:] if example.label is None else example.texts[:1]
+    texts = example.words or first
+    return _normalized(texts if any(texts) else example.texts + example.choices)
+
+
+def _normalized(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(" ".join(text.casefold().split()) for text in texts)
+
+
+def draw(examples: list[Example], limit: int, seed: int) -> list[Example]:
+    """`limit` random examples, in their order; 0: all. Fewer are a subset of more."""
+    if not limit or limit >= len(examples):
+        return examples
+    order = np.random.default_rng((seed, 3)).permutation(len(examples))
+    return [examples[i] for i in sorted(order[:limit])]

@@ -11,17 +11,14 @@ from typing import Any
 from bertlab.data.corpora import text
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
-from bertlab.transfer.tasks.assemble import divide, number_labels
-from bertlab.transfer.tasks.base import Task, TaskData
+from bertlab.transfer.tasks.base import Task, TaskData, divide, number_labels
 
 Rows = Iterable[tuple[str, Any]]
 """("FILE:LINE", row)."""
 
 Parse = Callable[[Any, str], Iterable[Example]]
-"""(Row, "FILE:LINE") -> its examples, with labels as published.
-
-Labels may be None in test. An example without an id gets its number in the file.
-"""
+"""(Row, "FILE:LINE") -> its examples, with labels as published (None in some tests). An example
+without an id gets its number in the file."""
 
 Patterns = str | tuple[str, ...]
 

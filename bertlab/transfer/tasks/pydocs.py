@@ -1,8 +1,6 @@
-"""Tasks with real labels from real text, the documentation of Python's standard library.
-
-They are made from the text of `config.data.corpus=pydocs`. Each document stays in its pretraining
-split, so a model is tested on text that it has never read.
-"""
+"""Tasks with real labels from real text, the documentation of Python's standard library, as in
+`config.data.corpus=pydocs`. Each document stays in its pretraining split, so a model is tested on
+text that it has never read."""
 
 import itertools
 import re
@@ -36,21 +34,22 @@ CHAPTERS = {
     " zipimport",
 }
 """Packages by chapter of the library's reference, roughly."""
-CHAPTER_EXAMPLES = 1000
-"""Most examples per chapter."""
+CHAPTER_EXAMPLES = 1000  # at most
 _CODE = re.compile(r"(``?)(.+?)\1")
 
 Labelled = Iterator[tuple[str, tuple[str, ...], int | tuple[int, ...]]]
 """Section, its text or texts and a label; tagging: its words and a label for each."""
 
-Collect = Callable[[list[Section], Mapping[str, str]], Labelled]
-"""(Sections, split by section) -> examples; texts of other sections come from the same split."""
-
 
 def pydocs_task(
-    name: str, kind: str, labels: tuple[str, ...], collect: Collect, metric: str
+    name: str,
+    kind: str,
+    labels: tuple[str, ...],
+    collect: Callable[[list[Section], Mapping[str, str]], Labelled],
+    metric: str,
 ) -> Task:
-    """A task whose examples are collected from the sections of the standard library."""
+    """A task whose examples `collect` makes from the sections of the standard library and the split
+    of each; texts of other sections come from the same split."""
 
     def load(directory: Path | None, options: Mapping) -> TaskData:
         corpus = PydocsCorpus(options["pretraining"]["directory"])
@@ -63,22 +62,19 @@ def pydocs_task(
             found = examples[split_of[section]]
             field = "words" if kind == "tagging" else "texts"
             found.append(Example(str(len(found)), section, label=label, **{field: texts}))
-        for split, found in examples.items():
-            if not found:
-                raise UserError(
-                    f"task '{name}' has no {split} examples; raise config.data.{split}_fraction"
-                )
+        if empty := [split for split, found in examples.items() if not found]:
+            raise UserError(
+                f"task '{name}' has no {empty[0]} examples; raise config.data.{empty[0]}_fraction"
+            )
         return TaskData(labels, examples)
 
     return Task(name, kind, (metric,), load)
 
 
 def collect_packages(sections: list[Section], split_of: Mapping[str, str]) -> Labelled:
-    """Paragraphs of 6 to 60 words, each with the chapter of its package.
-
-    Not its package: most have one or two modules, too few for a class in each split. A
-    paragraph is left out if another section has one of its sentences.
-    """
+    """Paragraphs of 6 to 60 words, each with the chapter of its package: most packages have one or
+    two modules, too few for a class in each split. A paragraph is left out if another section has
+    one of its sentences."""
     chapter_of = {package: name for name, of in CHAPTERS.items() for package in of.split()}
     shared = shared_sentences(sections)
     texts: dict[str, dict[str, str]] = {name: {} for name in CHAPTERS}
@@ -109,10 +105,8 @@ def collect_code_spans(sections: list[Section], split_of: Mapping[str, str]) -> 
 
 
 def collect_next_sentences(sections: list[Section], split_of: Mapping[str, str]) -> Labelled:
-    """Pairs: the second sentence follows the first or, every second time, is from another section.
-
-    The question of next-sentence prediction (Devlin et al. 2019, section 3.1) about held-out text.
-    """
+    """Pairs: the second sentence follows the first or, every second time, is from another section,
+    the question of next-sentence prediction (Devlin et al. 2019, section 3.1)."""
     by_split: dict[str, list[tuple[str, str, str]]] = {}
     for pair in consecutive_sentences(sections):
         by_split.setdefault(split_of[pair[0]], []).append(pair)
@@ -132,10 +126,8 @@ def collect_sentence_orders(sections: list[Section], split_of: Mapping[str, str]
 
 
 def consecutive_sentences(sections: list[Section]) -> list[tuple[str, str, str]]:
-    """(Section, sentence, the next one in its docstring), each of 4 to 20 words.
-
-    Sentences that occur in several sections are left out; none is first or second twice.
-    """
+    """(Section, sentence, the next one in its docstring), each of 4 to 20 words. Sentences that
+    occur in several sections are left out; none is first or second twice."""
     shared = shared_sentences(sections)
     firsts, seconds, pairs = set(shared), set(shared), []
     for section in sections:

@@ -15,7 +15,7 @@ from bertlab.transfer.tasks import (
     load_tasks,
     table,
 )
-from bertlab.transfer.tasks.assemble import MOST_VALID, divide, draw, hold_out
+from bertlab.transfer.tasks.base import MOST_VALID, divide, draw, hold_out
 
 
 def examples(texts):

@@ -1,6 +1,6 @@
 """What did not fit is counted, whatever of an example it is."""
 
-from bertlab.transfer.cut import cut_lines, total_cut
+from bertlab.transfer.examples import cut_lines, total_cut
 
 
 def test_an_example_is_cut_if_anything_of_it_is():

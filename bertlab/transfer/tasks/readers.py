@@ -1,0 +1,297 @@
+"""Tasks in common formats: tables, labelled lines, folders, CoNLL's columns, SQuAD's JSON."""
+
+import csv
+import dataclasses
+import functools
+import itertools
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bertlab.errors import UserError
+from bertlab.transfer.examples import Answer, Example
+from bertlab.transfer.tasks.base import Task
+from bertlab.transfer.tasks.files import (
+    file_task,
+    read_blocks,
+    read_lines,
+    read_records,
+    rows_task,
+)
+
+UPOS, XPOS = 3, 4  # columns of CoNLL-U: universal tags, and the treebank's own
+
+
+def read_rows(
+    path: Path,
+    columns: tuple[str, ...] = (),
+    encoding: str = "UTF-8",
+    skip_short_rows: bool = False,
+    replace: tuple[str, str] = ("", ""),
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """("FILE:LINE", field by column) of the rows of a table; arguments as for `table`. Fields are
+    separated by commas in .csv files, else by tabs, or each row is a JSON object."""
+    _, first = next(_filled_lines(path, encoding), ("", ""))
+    if first.startswith("{"):
+        for where, record in read_records(path):
+            # Texts as they are, numbers and booleans as JSON writes them; lists are not columns.
+            plain = {key: x for key, x in record.items() if isinstance(x, str | int | float)}
+            yield where, {k: x if isinstance(x, str) else json.dumps(x) for k, x in plain.items()}
+        return
+    if path.suffix == ".csv":
+        rows = _quoted_rows(path, encoding)
+    else:  # GLUE's tables have quotes that are part of the text
+        rows = ((where, line.split("\t")) for where, line in _filled_lines(path, encoding))
+    columns = columns or next(rows, ("", ()))[1]
+    for where, fields in rows:
+        if len(fields) >= len(columns) or not skip_short_rows:
+            _check_width(where, fields, len(columns))
+            yield where, {key: field.replace(*replace) for key, field in zip(columns, fields)}
+
+
+def _filled_lines(path: Path, encoding: str) -> Iterator[tuple[str, str]]:
+    return (row for row in read_lines(path, encoding) if row[1])
+
+
+def _quoted_rows(path: Path, encoding: str) -> Iterator[tuple[str, list[str]]]:
+    """("FILE:LINE", fields); a quoted field may hold commas and line ends."""
+    csv.field_size_limit(2**31 - 1)  # documents are longer than 128 KiB
+    reader = csv.reader((f"{line}\n" for _, line in read_lines(path, encoding)), strict=True)
+    line = 1
+    try:
+        for fields in reader:
+            if fields:
+                yield f"{path}:{line}", fields
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(f"{path}:{line}: the row is badly quoted ({error})") from error
+
+
+def _check_width(where: str, row: Sequence[str], columns: int) -> None:
+    if len(row) != columns:
+        raise UserError(f"{where}: {len(row)} columns in place of {columns}")
+
+
+def table(
+    name: str,
+    text: str | tuple[str, ...],
+    label: str,
+    *,
+    pair: str = "",
+    kind: str = "classification",
+    unlabelled: str = "",
+    columns: tuple[str, ...] = (),
+    encoding: str = "UTF-8",
+    skip_short_rows: bool = False,
+    replace: tuple[str, str] = ("", ""),
+    **task,
+) -> Task:
+    r"""A task whose files are tables.
+
+    Args:
+        text: the column with the text, or several, joined by a space.
+        label: the column with the class, or number. A test file may lack it.
+        pair: the column with the second text, if the task has pairs.
+        kind: classification or regression.
+        unlabelled: what stands for "no label", like SNLI's "-"; such rows are left out.
+        columns: their names, if the file has no header.
+        skip_short_rows: leaves out rows with too few fields, which some published files have.
+        replace: (old, new) if something stands for a character, like ("\\n", "\n") for line ends.
+        task: arguments of `file_task`: train, valid, test, metrics, label_names, folder, symmetric.
+    """
+    groups = [_names(text), *([(pair,)] if pair else [])]
+    if any(label in group for group in groups):
+        raise UserError(f"task '{name}': column '{label}' is both a text and the label")
+
+    def parse(row: dict[str, str], where: str) -> Iterator[Example]:
+        value = row.get(label) or None
+        if unlabelled and value == unlabelled:
+            return
+        texts = tuple(" ".join(row[column] for column in group) for group in groups)
+        if kind == "regression" and value:
+            value = float(value)
+            if not math.isfinite(value):
+                raise ValueError(f"the label is {value}")
+        yield Example("", where, texts, value)
+
+    def rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+        return read_rows(path, columns, encoding, skip_short_rows, replace)
+
+    return rows_task(name, kind, rows, parse, **task)
+
+
+def _names(columns: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else columns
+
+
+def multiple_choice(
+    name: str,
+    text: str | tuple[str, ...],
+    choices: tuple[str, ...],
+    label: str,
+    *,
+    stem: str = "",
+    first: int = 0,
+    columns: tuple[str, ...] = (),
+    **task,
+) -> Task:
+    """A task that asks for the correct one among a row's choices; arguments also as for `table`.
+
+    Args:
+        text: the column with the text before each choice, or several, joined by a space.
+        choices: the columns of the choices.
+        label: the column with the number of the correct choice, of which the first is `first`.
+        stem: a column with which each choice begins, like SWAG's `sent2`.
+    """
+    numbers = [str(first + i) for i in range(len(choices))]
+
+    def parse(row: dict[str, str], where: str) -> Iterator[Example]:
+        begin = f"{row[stem]} " if stem else ""
+        yield Example(
+            "",
+            where,
+            texts=(" ".join(row[column] for column in _names(text)),),
+            choices=tuple(begin + row[choice] for choice in choices),
+            label=numbers.index(row[label].strip()) if label in row else None,
+        )
+
+    return rows_task(name, "choice", functools.partial(read_rows, columns=columns), parse, **task)
+
+
+def labelled_lines(name: str, *, encoding: str = "UTF-8", **task) -> Task:
+    """A classification task whose lines are a label, a space and the text; "COARSE:fine" counts
+    as COARSE."""
+
+    def parse(line: str, where: str) -> Iterator[Example]:
+        label, text = line.split(" ", 1)
+        yield Example("", where, (text,), label.partition(":")[0])
+
+    rows = functools.partial(_filled_lines, encoding=encoding)
+    return rows_task(name, "classification", rows, parse, **task)
+
+
+def labelled_folders(name: str, label_names: tuple[str, ...], **task) -> Task:
+    """A classification task: one folder per split, in it one per class, in that one .txt per text.
+    `label_names`: the classes in order, named like their folders; others are not read. `task`:
+    arguments of `file_task`; train, valid and test end in "/"."""
+
+    def rows(folder: Path) -> Iterator[tuple[str, Path]]:
+        for label in label_names:
+            paths = sorted((folder / label).glob("*.txt"))
+            if not paths:
+                raise ValueError(f"there is no .txt file in {label}")
+            yield from ((f"{path}:1", path) for path in paths)
+
+    def parse(path: Path, where: str) -> Iterator[Example]:
+        label = path.parent.name
+        yield Example(f"{label}/{path.stem}", where, (path.read_text("utf-8-sig"),), label)
+
+    return rows_task(name, "classification", rows, parse, label_names=label_names, **task)
+
+
+def conll(
+    name: str,
+    *,
+    tag: int = -1,
+    language_prefix: bool = False,
+    metrics: str | tuple[str, ...] = ("entity_f1", "accuracy"),
+    **task,
+) -> Task:
+    """A tagging task with one word per line, columns separated by tabs or else by spaces.
+
+    White space at the end of a line is not part of a tag. -DOCSTART- begins a document, whose
+    words go with each of its sentences.
+
+    Args:
+        tag: number of the column from 0; -1 is the last. Words are in the first.
+        language_prefix: words begin with a language, as WikiANN's "en:Sioux"; it is removed.
+        task: arguments of `file_task`.
+    """
+
+    def read(path: Path, split: str) -> Iterator[Example]:
+        documents, columns = [[]], 0  # first the sentences before any -DOCSTART-
+        for _, block in read_blocks(path):
+            rows = []
+            for where, line in block:
+                if line.startswith("-DOCSTART-"):
+                    documents.append([])
+                    continue
+                line = line.rstrip(" \t")
+                # Between tabs, a word may be some other space, such as U+00A0.
+                row = line.split("\t" if "\t" in line else None)
+                columns = columns or max(len(row), 2, tag + 1)
+                _check_width(where, row, columns)
+                _, colon, rest = row[0].partition(":")
+                rows.append((where, rest if language_prefix and colon else row[0], row[tag]))
+            if rows:
+                documents[-1].append(_sentence(rows))
+        yield from documents[0]
+        for sentences in documents[1:]:
+            words = tuple(itertools.chain.from_iterable(one.words for one in sentences))
+            start = 0
+            for one in sentences:
+                yield dataclasses.replace(one, document=words, document_at=start)
+                start += len(one.words)
+
+    return file_task(name, "tagging", read, metrics=metrics, **task)
+
+
+def conllu(name: str, *, tag: int = UPOS, **task) -> Task:
+    """A tagging task of the syntactic words of CoNLL-U (universaldependencies.org/format). Ranges
+    of multiword tokens (1-2) and empty nodes (1.1) are left out. `tag` is a column."""
+
+    def parse(block: list[tuple[str, str]], _: str) -> Iterator[Example]:
+        rows, sentence_id = [], ""
+        for where, line in block:
+            if line.startswith("#"):
+                key, _, value = line[1:].partition("=")
+                sentence_id = value.strip() if key.strip() == "sent_id" else sentence_id
+                continue
+            row = line.split("\t")
+            _check_width(where, row, 10)
+            if row[0].isdigit():
+                rows.append((where, row[1], row[tag].removeprefix("_")))
+        if rows:
+            yield dataclasses.replace(_sentence(rows), id=sentence_id)
+
+    return rows_task(name, "tagging", read_blocks, parse, **task)
+
+
+def _sentence(rows: list[tuple[str, str, str]]) -> Example:
+    """The example of a sentence's ("FILE:LINE", word, tag)."""
+    for where, word, tag in rows:
+        if not (word and tag.strip()):
+            raise UserError(f"{where}: the word '{word}' has the tag '{tag}'; give every word one")
+    _, words, tags = zip(*rows)
+    return Example("", rows[0][0], words=words, label=tuple(tag.strip() for tag in tags))
+
+
+def squad(name: str, **task) -> Task:
+    """A span task in SQuAD's JSON; questions may be impossible (2.0). `task`: see `file_task`."""
+    return rows_task(name, "span", read_articles, parse_article, **task)
+
+
+def read_articles(path: Path) -> Iterator[tuple[str, dict]]:
+    """("FILE: article NUMBER", article) of a file."""
+    articles = json.loads(path.read_bytes())["data"]
+    return ((f"{path}: article {i}", article) for i, article in enumerate(articles, 1))
+
+
+def parse_article(article: dict, where: str) -> Iterator[Example]:
+    """The questions of an article."""
+    for paragraph in article["paragraphs"]:
+        context = paragraph["context"]
+        for question in paragraph["qas"]:
+            name, answers = question["id"], question["answers"]
+            if bool(answers) == question.get("is_impossible", False):
+                raise ValueError(f"question {name} has {len(answers)} answers")
+            answers = tuple(Answer(one["text"], one["answer_start"]) for one in answers)
+            for answer in answers:
+                at, text = answer.start, answer.text
+                if at < 0 or not text.strip() or not context.startswith(text, at):
+                    raise ValueError(
+                        f"question {name} has an answer that is not at its answer_start"
+                    )
+            texts = (question["question"], context)
+            yield Example(name, f"{where}: question {name}", texts, answers=answers)
