@@ -241,8 +241,8 @@ DEFAULTS = dict(
     ),
     evaluate=dict(
         sentences=64,  # test sentences to score in bits per byte after training; 0: none
-        # bytes of whole test documents to score instead, along with n-grams and gzip, such as
-        # 1_000_000; kinds that take many passes then score `sentences` of their rows
+        # bytes of whole test documents to score instead, such as 1_000_000; kinds that take many
+        # passes then score `sentences` of their rows
         bytes=0,
         text="",  # a file of texts, one per line, to score in bits per byte
         kinds="",  # kinds of score (bertlab/evals/code_length.py) joined by commas; empty: all

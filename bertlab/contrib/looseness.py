@@ -30,8 +30,7 @@ from ml_collections import ConfigDict
 from bertlab.errors import UserError
 from bertlab.evals import floors
 from bertlab.evals.code_length import Scorer
-from bertlab.evals.evaluate import find_prepared, language_of
-from bertlab.evals.held_out import short_sentences, texts_between
+from bertlab.evals.evaluate import find_prepared, language_of, short_sentences, texts_between
 from bertlab.evals.questions import Question, Text
 from bertlab.evals.ratio import ratio
 from bertlab.evals.scoring import HIDDEN

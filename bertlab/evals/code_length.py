@@ -68,28 +68,20 @@ class Scores(NamedTuple):
 
 
 class Scorer:
-    """Scores texts with a model."""
+    """Scores texts with a model, by the objectives with a weight in training; by the first in the
+    config if several can. `kinds` are those that the model allows, its default first."""
 
     def __init__(self, model: Pretrained):
-        """Finds how the model predicts tokens, by the objectives with a weight in training; by the
-        first in the config if several can."""
-        self.model, self.params = model, jax.device_put(model.params)
-        self.has_mask = model.program.vocabulary.mask_id is not None
-        trained, self.answerers = model.trained, {}
-        self.scorings = {
-            name: scoring(item) for name, item in model.objectives.items() if name in trained
-        }
+        self.model, self.params, self.answerers = model, jax.device_put(model.params), {}
+        self.has_mask, trained = model.program.vocabulary.mask_id is not None, model.trained
+        self.scorings = {name: scoring(model.objectives[name]) for name in trained}
         for name, how in self.scorings.items():
             for ability in ("forward", "backward", "hidden"):
                 possible = getattr(how, ability) and (self.has_mask or ability != "hidden")
                 if possible and ability not in self.answerers:
                     self.answerers[ability] = Answerer(model.program, name, how, ability)
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of score that the model allows, its default first."""
         ordered = "hidden" in self.answerers and self.answerers["hidden"].how.in_order
-        return tuple(
+        self.kinds = tuple(
             kind
             for kind, needs in KINDS.items()
             if set(needs) <= self.answerers.keys() and not (ordered and kind.startswith("pseudo"))
@@ -128,13 +120,12 @@ class Scorer:
     def _sums(self, texts, kind: str, ability: str, special: bool) -> Scores:
         """The scores by one ability."""
         answerer, tokenizer, questions = self.answerers[ability], self.model.tokenizer, []
-        how = answerer.how
-        first, within_word = int(how.from_before), kind == "pseudo-within-word"
-        continues = tokenizer.continues() if within_word else None
+        first = int(answerer.how.from_before)
+        continues = tokenizer.continues() if kind == "pseudo-within-word" else None
         frame = (len(tokenizer.prefix_ids), len(tokenizer.suffix_ids)) if special else (0, 0)
         for number, text in enumerate(texts):
             if kind == "any-order":
-                questions += in_random_orders(number, text, first, how.in_order)
+                questions += in_random_orders(number, text, first, answerer.how.in_order)
             elif ability == "hidden":
                 questions += one_by_one(number, text, first, continues)
             else:
@@ -159,18 +150,11 @@ def bits_per_byte(
     is its own).
 
     Bytes that the model does not predict count too and make the value too low: capitals and accents
-    that a tokenizer drops, text behind [UNK], and a free first token. A predicted [SEP] or [CLS]
-    adds no bytes.
-
-    Returns:
-        `bits_per_byte`, `standard_error/bits_per_byte` over documents (None for one), `perplexity`
-        per scored token, scored `tokens`, `bytes`, the texts' own `pieces` (if there are more than
-        `tokens`, one per text is free), and the share of these that are `unknown`; if above 0, do
-        not compare tokenizers.
+    that a tokenizer drops, text behind [UNK], and a free first token: then there are more `pieces`
+    of the texts than scored `tokens`. If the share of `unknown` pieces is above 0, do not compare
+    tokenizers. The standard error is over documents, None for one; perplexity is per scored token.
     """
     nats, tokens = -scores.log_probability, int(scores.tokens.sum())
-    if not tokens:
-        raise UserError("the texts have no token to score; give longer ones")
     sizes, nats_by_document = by_document(texts, nats, documents)
     value, error = ratio(nats_by_document / math.log(2), sizes)
     pieces = np.concatenate([text.tokens[text.pieces] for text in texts])

@@ -4,7 +4,6 @@ evaluation.json is {text: {metric: number}}; a text is "test" (the held-out spli
 file. The metrics of a model that predicts tokens:
 
     bits_per_byte/KIND, perplexity/KIND, tokens/KIND, bytes/KIND, ...            of "test" and texts
-    baseline/4-gram, baseline/gzip (with evaluate.bytes)                         of "test"
     above_truth/KIND (on the synthetic language, with evaluate.floors)           of "test"
     accuracy/KIND, accuracy/KIND/PHENOMENON, pairs                               of minimal pairs
     similarity/WAY, layer N, scored, pairs                                       of rated words
@@ -12,14 +11,14 @@ file. The metrics of a model that predicts tokens:
     OBJECTIVE/guessing, OBJECTIVE/floor, OBJECTIVE/above_floor, ...              of "test"
 
 and standard_error/METRIC where it is known. With evaluate.bytes, "test" also has `by_document`,
-{KIND or 4-gram: {"bytes": [...], "nats": [...]}}, so that intervals can be computed over documents.
+{KIND: {"bytes": [...], "nats": [...]}}, so that intervals can be computed over documents.
 """
 
 import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -29,13 +28,11 @@ from ml_collections import ConfigDict
 from bertlab.data.batches import Batches
 from bertlab.data.corpora import open_corpus
 from bertlab.data.corpora.text import read_lines
-from bertlab.data.prepared import Prepared, load_prepared
+from bertlab.data.prepared import Prepared, Split, load_prepared
 from bertlab.errors import UserError
 from bertlab.evals import floors, similarity
-from bertlab.evals.baselines import ORDER, baselines
 from bertlab.evals.code_length import EXACT, Scorer, bits_per_byte, by_document
 from bertlab.evals.guessing import guessing
-from bertlab.evals.held_out import short_sentences, texts_between, whole_documents
 from bertlab.evals.minimal_pairs import judge, read_pairs
 from bertlab.evals.questions import Text, encode_all
 from bertlab.evals.ratio import ratio
@@ -46,16 +43,15 @@ from bertlab.transfer.load import Pretrained, load
 
 Metrics = dict[str, Any]
 
+LONGEST = 480
+"""Most bytes of a held-out sentence: every tokenizer's pieces then fit into 512 positions."""
+
 
 def evaluate_run(
     directory: str | Path, settings: ConfigDict | None = None, step: int | None = None
 ) -> dict[str, Metrics]:
     """Measures what `config.evaluate` names (or `settings` in its place), at the last checkpoint or
-    another, and adds it to evaluation.json (or evaluation-STEP.json).
-
-    Returns:
-        What was measured: text -> metric -> number.
-    """
+    another, and adds it to evaluation.json (or evaluation-STEP.json)."""
     run, model = RunDirectory(directory), load(directory, step)
     settings = model.config.evaluate if settings is None else settings
     scorer, found = Scorer(model), {}
@@ -100,11 +96,9 @@ def code_lengths(
     most: int | None = None,
     truth: Float[np.ndarray, "N"] | None = None,
 ) -> Metrics:
-    """Bits per byte and perplexity by kind of score.
-
-    `documents` numbers each text's document, for sums by document; kinds of many passes score
-    `most` random texts (None: all); `truth` is log p of the pieces of each text.
-    """
+    """Bits per byte and perplexity by kind of score. `documents` numbers each text's document, for
+    sums by document; kinds of many passes score `most` random texts (None: all); `truth` is log p
+    of the pieces of each text."""
     found, unk_id = {}, scorer.model.tokenizer.unk_id
     drawn = np.sort(np.random.default_rng(0).permutation(len(texts))[:most])
     for kind in kinds:
@@ -117,8 +111,8 @@ def code_lengths(
         bits = bits_per_byte(some, scores, unk_id, of_some)
         found |= {f"{name}/{kind}": value for name, value in bits.items()}
         if documents is not None:
-            sums = by_document(some, -scores.log_probability, of_some)
-            found.setdefault("by_document", {})[kind] = as_lists(sums)
+            sums = by_document(some, -scores.log_probability, of_some).round(2).tolist()
+            found.setdefault("by_document", {})[kind] = dict(zip(("bytes", "nats"), sums))
         if truth is not None and not kind.startswith("pseudo"):
             scores = scorer.score(some, kind, special=False)
             if scores.tokens.sum() == bits["pieces"]:  # otherwise first pieces are free
@@ -126,11 +120,6 @@ def code_lengths(
                 above, error = ratio(sums[1] / math.log(2), sums[0])
                 found |= {f"above_truth/{kind}": above, f"standard_error/above_truth/{kind}": error}
     return found
-
-
-def as_lists(sums: Float[np.ndarray, "2 D"]) -> dict[str, list[float]]:
-    """The bytes and nats of documents for evaluation.json."""
-    return dict(zip(("bytes", "nats"), sums.round(2).tolist()))
 
 
 def accuracies(scorer: Scorer, pairs: pd.DataFrame, kinds: Sequence[str]) -> Metrics:
@@ -153,17 +142,12 @@ def held_out(prepared: Prepared, scorer: Scorer, kinds: Sequence[str], settings)
     if kinds and (settings.sentences or settings.bytes):
         choose = whole_documents if settings.bytes else short_sentences
         spans, truth = choose(prepared.split("test"), settings, model), None
-        texts, documents = texts_between(prepared, model, spans), spans.documents
+        texts = texts_between(prepared, model, spans)
         if chain is not None:
             pieces = [text.tokens[text.pieces] for text in texts]
             truth = np.array([floors.log_probability(chain, of_text) for of_text in pieces])
-        if settings.bytes:
-            found |= code_lengths(scorer, texts, kinds, documents, settings.sentences, truth)
-            baseline = baseline_metrics(prepared, model.config.data, np.unique(documents))
-            sums = found.get("by_document", {}) | baseline["by_document"]
-            found |= {**baseline, "by_document": sums}
-        else:
-            found |= code_lengths(scorer, texts, kinds, truth=truth)
+        whole = (spans.documents, settings.sentences) if settings.bytes else (None, None)
+        found |= code_lengths(scorer, texts, kinds, *whole, truth)
     batches = Batches(prepared, model.config.data, "test")
     batches = batches.evaluation(model.config.train.eval_batches)
     for view, names in group_by_view(model.objectives, model.program.stream).items():
@@ -176,6 +160,59 @@ def held_out(prepared: Prepared, scorer: Scorer, kinds: Sequence[str], settings)
     return found
 
 
+class Spans(NamedTuple):
+    """Where N texts begin and end among a split's tokens, and the document of each."""
+
+    begins: Int[np.ndarray, "N"]
+    ends: Int[np.ndarray, "N"]
+    documents: Int[np.ndarray, "N"]
+
+
+def whole_documents(split: Split, settings: ConfigDict, model: Pretrained) -> Spans:
+    """Random documents of `settings.bytes` in total, each cut where a training row would end."""
+    order = np.random.default_rng(0).permutation(len(split.bytes))
+    number = np.searchsorted(np.cumsum(split.bytes[order]), settings.bytes) + 1
+    bounds, width = split.token_bounds(), longest(model, model.config.data.seq_len)
+    pairs = [bounds[[document, document + 1]] for document in np.sort(order[:number])]
+    begins = np.concatenate([np.arange(begin, end, width) for begin, end in pairs])
+    documents = np.searchsorted(bounds, begins, side="right") - 1
+    return Spans(begins, np.minimum(begins + width, bounds[documents + 1]), documents)
+
+
+def short_sentences(split: Split, settings: ConfigDict, model: Pretrained) -> Spans:
+    """`settings.sentences` random ones."""
+    begins, lengths, bounds = split.sentences[:-1], np.diff(split.sentences), split.token_bounds()
+    documents = np.searchsorted(bounds, begins, side="right") - 1
+    sizes = split.bytes[documents] * lengths / np.diff(bounds)[documents]
+    fit = (sizes <= LONGEST) & (lengths <= longest(model))
+    order = np.random.default_rng(0).permutation(len(lengths))
+    chosen = order[fit[order]][: settings.sentences]
+    return Spans(begins[chosen], begins[chosen] + lengths[chosen], documents[chosen])
+
+
+def longest(model: Pretrained, seq_len: int | None = None) -> int:
+    """The most pieces that a text may have."""
+    special = len(model.tokenizer.prefix_ids) + len(model.tokenizer.suffix_ids)
+    return min(model.longest, seq_len or model.longest) - special
+
+
+def texts_between(prepared: Prepared, model: Pretrained, spans: Spans) -> list[Text]:
+    """Texts of the test split, the same for all models of one tokenizer (whole documents: and one
+    row length). Only the bytes of documents are known, so a text gets a share in proportion to its
+    tokens: their sum is unbiased, exact for whole documents, and the same for all objectives."""
+    split, tokenizer = prepared.split("test"), prepared.tokenizer
+    before, after = list(tokenizer.prefix_ids), list(tokenizer.suffix_ids)
+    table = prepared.characters if model.config.model.token_encoder == "characters" else None
+    bytes_a_token, texts = split.bytes / np.diff(split.token_bounds()), []
+    for begin, end, document in zip(*spans):
+        tokens = np.array([*before, *split.tokens[begin:end], *after], np.int32)
+        pieces = len(before) + np.arange(end - begin)
+        size = float((end - begin) * bytes_a_token[document])
+        characters = None if table is None else table[[*before, *split.words[begin:end], *after]]
+        texts.append(Text(tokens, pieces, size, characters))
+    return texts
+
+
 def find_prepared(data: ConfigDict, fingerprint: str) -> Prepared:
     """The prepared corpus that a run has read."""
     cache = cache_directory(data.directory)
@@ -185,19 +222,6 @@ def find_prepared(data: ConfigDict, fingerprint: str) -> Prepared:
         f"{cache} has no corpus {fingerprint[:16]}, which the run has read; prepare it again with"
         " `bertlab prepare`, or set config.evaluate.sentences=0"
     )
-
-
-def baseline_metrics(
-    prepared: Prepared, data: ConfigDict, documents: Int[np.ndarray, "D"]
-) -> Metrics:
-    """Bits per byte of an n-gram model and of gzip on the same documents."""
-    found, name = baselines(prepared, data, documents.tolist()), f"{ORDER}-gram"
-    sizes, nats = prepared.split("test").bytes[documents].astype(float), np.array(found["nats"])
-    bits, error = ratio(nats / math.log(2), sizes)
-    metrics = {f"baseline/{name}": bits, f"standard_error/baseline/{name}": error}
-    metrics["baseline/gzip"] = found["gzip"]
-    metrics["by_document"] = {name: as_lists(np.stack([sizes, nats]))}
-    return metrics
 
 
 def language_of(model: Pretrained, prepared: Prepared) -> floors.Chain:
@@ -214,20 +238,19 @@ def language_of(model: Pretrained, prepared: Prepared) -> floors.Chain:
 
 def floor_metrics(model: Pretrained, prepared: Prepared, batches, params, chain) -> Metrics:
     """Exact floors on the synthetic language, and how far above them the model is."""
-    found = {}
-    try:
-        relations = floors.relations_of(model.config.data)
-    except floors.NoFloor as reason:
-        print(f"no floors: {reason}")
-        return {}
-    counts = tuple(prepared.counts.tolist())
+    counts, metrics = tuple(prepared.counts.tolist()), {}
     vocabulary = dataclasses.replace(model.program.vocabulary, counts=counts)
     program = dataclasses.replace(model.program, vocabulary=vocabulary)
-    for name, of in floors.floors(program, batches, chain, relations, params).items():
+    try:
+        relations = floors.relations_of(model.config.data)
+        found = floors.floors(program, batches, chain, relations, params)
+    except floors.NoFloor as reason:
+        found = dict.fromkeys(program.objectives, str(reason))
+    for name, of in found.items():
         if isinstance(of, str):
             print(f"{name}: no floor: {of}")
             continue
-        found[f"{name}/floor" if of.exact else f"{name}/lower_bound"] = of.value
-        found[f"{name}/above_floor"] = of.above
-        found[f"standard_error/{name}/above_floor"] = of.above_standard_error
-    return found
+        metrics[f"{name}/floor" if of.exact else f"{name}/lower_bound"] = of.value
+        metrics[f"{name}/above_floor"] = of.above
+        metrics[f"standard_error/{name}/above_floor"] = of.above_standard_error
+    return metrics

@@ -7,16 +7,14 @@ import numpy as np
 from jaxtyping import Int
 from scipy.special import entr
 
-from bertlab.evals.by_class import by_class
-from bertlab.evals.scoring import scoring
+from bertlab.evals.scoring import by_class, scoring
 from bertlab.models.base import View
+from bertlab.objectives.autoregressive import PrefixLanguageModel
 from bertlab.objectives.base import Objective
 from bertlab.objectives.electra import ReplacedTokenDetection
-from bertlab.objectives.masked import MaskedLanguageModel
+from bertlab.objectives.masked import MaskedLanguageModel, SpanBoundary
 from bertlab.objectives.masked_next_token import MaskedNextToken
 from bertlab.objectives.next_sentence import NextSentence
-from bertlab.objectives.prefix import PrefixLanguageModel
-from bertlab.objectives.span_boundary import SpanBoundary
 
 
 @by_class
@@ -27,11 +25,8 @@ def guessing(
     viewed: Objective | None = None,
 ) -> float | None:
     """Nats; None: unknown. By default the entropy of the tokens' frequencies, if the objective's
-    models predict tokens (`scoring`).
-
-    `counts` say how often each id occurs in the training text, held-out `batches` have labels, and
-    `viewed` is the objective whose view this one shares, if it does.
-    """
+    models predict tokens (`scoring`). `counts` say how often each id occurs in the training text,
+    held-out `batches` have labels, and `viewed` is the objective whose view this one shares."""
     how = scoring(objective)
     return entropy(counts) if how.forward or how.backward or how.hidden else None
 
@@ -53,10 +48,8 @@ def _(objective: MaskedLanguageModel, counts, batches=(), viewed=None) -> float:
 
 
 def in_place(counts: Int[np.ndarray, "V"], mask_share: float, random_share: float) -> float:
-    """H(token | input at its position), where a token becomes [MASK], random or stays.
-
-    Both shares are of the predicted tokens.
-    """
+    """H(token | input at its position), where these shares of the predicted tokens become [MASK] or
+    random."""
     frequency, size = counts / counts.sum(), len(counts)
     kept = max(1 - mask_share - random_share, 0.0)
     other = random_share * frequency / size  # P(token, one other token in the input)

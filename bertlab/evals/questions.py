@@ -1,7 +1,6 @@
 """Questions about the tokens of texts, and one compiled program that answers them.
 
-A question is a text with some tokens hidden, some of which are asked for. Questions share rows as
-documents, so all have one shape regardless of the texts' lengths.
+Questions share rows as documents, so all have one shape regardless of the texts' lengths.
 
 Letters: T tokens per text, L row length, P asked positions per text.
 """
@@ -30,27 +29,17 @@ ORDERS, STEPS = 4, 8
 
 
 class Text(NamedTuple):
-    """A text between its special tokens.
+    """A text between its special tokens, with the UTF-8 `bytes` of the text."""
 
-    Attributes:
-        tokens: [T] ids, special ones included.
-        pieces: Positions to score; all others but the special ones are given.
-        bytes: UTF-8 bytes of the text.
-        characters: [T, 50] for a model that reads them.
-    """
-
-    tokens: Int[np.ndarray, "T"]
-    pieces: Int[np.ndarray, "n"]
+    tokens: Int[np.ndarray, "T"]  # special ones included
+    pieces: Int[np.ndarray, "n"]  # positions to score; all others but the special ones are given
     bytes: float
-    characters: Int[np.ndarray, "T 50"] | None = None
+    characters: Int[np.ndarray, "T 50"] | None = None  # for a model that reads them
 
 
 class Question(NamedTuple):
-    """Asks for the tokens of text number `text` at the positions `asked`.
-
-    `ranks` say when each token becomes visible (`scoring`), 0: all are; `weight` is that of the
-    answers in the text's score.
-    """
+    """Asks for the tokens of text number `text` at the positions `asked`; `ranks` say when each
+    token becomes visible (`scoring`), `weight` is that of the answers in the text's score."""
 
     text: int
     asked: Int[np.ndarray, "P"]
@@ -62,17 +51,16 @@ def encode(text: str, tokenizer, table: Int[np.ndarray, "V 50"] | None = None) -
     """The text as the tokenizer frames it, with the characters of words and, from `table`, those of
     special tokens."""
     prefix, suffix = list(tokenizer.prefix_ids), list(tokenizer.suffix_ids)
-    pieces = tokenizer.encode(text)
-    tokens = np.array([*prefix, *pieces, *suffix], np.int32)
-    characters = None
+    pieces, characters = tokenizer.encode(text), None
     if table is not None:
         own = character_ids(tokenizer.words(text))
         characters = np.concatenate([table[prefix], own, table[suffix]])
+    tokens = np.array([*prefix, *pieces, *suffix], np.int32)
     return Text(tokens, len(prefix) + np.arange(len(pieces)), len(text.encode()), characters)
 
 
 def encode_all(model, texts: Sequence[str]) -> list[Text]:
-    """Texts as the model (from `bertlab.load`) reads them, with characters if it reads those."""
+    """Texts as the model (from `bertlab.load`) reads them."""
     reads_characters = model.config.model.token_encoder == "characters"
     table = character_table(model.tokenizer) if reads_characters else None
     return [encode(text, model.tokenizer, table) for text in texts]
@@ -161,32 +149,32 @@ class Answerer:
             if end + lengths[number] > length:
                 rows.append([])
                 end = 0
-            rows[-1].append((number, end))
+            rows[-1].append((questions[number], number, end))
             end += lengths[number]
         answers = [None] * len(questions)
         for start in range(0, len(rows), size):
             some = rows[start : start + size]
-            view = self.view(texts, questions, some, (size, length))
+            view = self.view(texts, some, (size, length))
             log_p = np.asarray(self.log_probabilities(params, view), np.float64)
-            for row, placed in enumerate(some):
-                for number, begin in placed:
-                    answers[number] = log_p[row, begin + questions[number].asked]
+            for row, placed in zip(log_p, some):
+                for question, number, begin in placed:
+                    answers[number] = row[begin + question.asked]
         return answers
 
-    def view(self, texts, questions, rows: list[list[tuple[int, int]]], shape) -> View:
-        """Rows of (question's number, where it begins); each question is a document."""
+    def view(self, texts, rows: list[list[tuple[Question, int, int]]], shape) -> View:
+        """Rows of (question, its number, where it begins); each question is a document."""
         names = ("tokens", "segments", "documents", "positions", "ranks")
         view = {name: np.zeros(shape, np.int32) for name in names}
         view["tokens"][:] = self.pad_id
         if texts[0].characters is not None:
             view["characters"] = np.zeros((*shape, texts[0].characters.shape[1]), np.int32)
         for row, placed in enumerate(rows):
-            for document, (number, begin) in enumerate(placed, 1):
-                text = texts[questions[number].text]
-                values = {"tokens": text.tokens, "documents": document}
-                values |= {"positions": range(len(text.tokens)), "ranks": questions[number].ranks}
+            for document, (question, _, begin) in enumerate(placed, 1):
+                text = texts[question.text]
+                at = slice(begin, begin + len(text.tokens))
+                view["tokens"][row, at], view["documents"][row, at] = text.tokens, document
+                view["positions"][row, at] = range(len(text.tokens))
+                view["ranks"][row, at] = question.ranks
                 if text.characters is not None:
-                    values["characters"] = text.characters
-                for name, value in values.items():
-                    view[name][row, begin : begin + len(text.tokens)] = value
+                    view["characters"][row, at] = text.characters
         return view

@@ -36,13 +36,10 @@ def sample(
 
     Args:
         model: From `bertlab.load`.
-        number: N.
         length: Pieces per text, prompt included: left to right at most, in any order exactly.
         kind: One of ABILITIES; None: the first that the model allows.
-        steps: Number of steps of "any-order"; None: one per piece.
-        prompt: How the texts begin.
+        steps: None: one per piece.
         temperature: Divides the logits; 0: the most likely piece.
-        seed: Seed of the draws.
     """
     tokenizer, scorer = model.tokenizer, Scorer(model)
     kinds = [kind for kind, ability in ABILITIES.items() if ability in scorer.answerers]
@@ -50,18 +47,16 @@ def sample(
         raise UserError(f"this model has no kind={kind}; it allows {', '.join(kinds) or 'none'}")
     kind = kind or kinds[0]
     forward, prefix, suffix = kind == "left-to-right", tokenizer.prefix_ids, tokenizer.suffix_ids
-    given = [*prefix, *tokenizer.encode(prompt)]
-    first, end = len(given), len(prefix) + length
-    hidden = end - first
+    given, end = [*prefix, *tokenizer.encode(prompt)], len(prefix) + length
+    first, hidden = len(given), end - len(given)
     if hidden <= 0 or end + len(suffix) > model.longest:
         raise UserError(
             f"length={length} must be more than the prompt's {first - len(prefix)} pieces and fit"
             f" into {model.longest} positions"
         )
-    answerer = scorer.answerers[ABILITIES[kind]]
+    answerer, rng = scorer.answerers[ABILITIES[kind]], np.random.default_rng(seed)
     if not given and (forward or answerer.how.from_before):
         raise UserError("nothing precedes the first piece to predict it from; give a prompt")
-    rng = np.random.default_rng(seed)
     if forward:
         order = np.tile(np.arange(hidden), (number, 1))
         stop, steps = next(iter(suffix), None), hidden
@@ -70,10 +65,9 @@ def sample(
     tokens = np.full((number, end + len(suffix)), tokenizer.pad_id, np.int32)
     tokens[:, :first], tokens[:, end:] = given, suffix
     logits = functools.partial(answerer.logits, scorer.params)
-
-    def draw(found):
-        return draw_pieces(found, tokenizer.special_ids - {stop}, temperature, rng)
-
+    draw = functools.partial(
+        draw_pieces, forbidden=tokenizer.special_ids - {stop}, temperature=temperature, rng=rng
+    )
     reveal(logits, draw, tokens, len(prefix), first + order, steps or hidden, stop)
     rows = (itertools.takewhile(lambda piece: piece != stop, row) for row in tokens.tolist())
     return [tokenizer.decode(list(row)[len(prefix) : end]) for row in rows]

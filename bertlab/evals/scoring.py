@@ -1,9 +1,5 @@
-"""How an objective's model predicts the tokens of a text.
-
-By default the chain rule, if the loss reads one side of unchanged tokens; else, if the objective
-hides tokens by a view of its own, [MASK] in place of hidden tokens. Whatever a model was trained
-for, each answer is a distribution over the vocabulary, so the scores of `code_length` are code
-lengths of texts.
+"""How an objective's model predicts the tokens of a text: each answer is a distribution over the
+vocabulary, whatever the model was trained for, so the scores of `code_length` are code lengths.
 
 Letters: B rows, L length, P asked positions per row, V vocabulary.
 """
@@ -15,16 +11,14 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bertlab.evals.by_class import by_class
 from bertlab.models.base import View
-from bertlab.objectives.autoregressive import OneDirection
+from bertlab.objectives.autoregressive import OneDirection, PrefixLanguageModel
 from bertlab.objectives.base import Model, Objective
 from bertlab.objectives.choosing import at_positions
 from bertlab.objectives.electra import ReplacedTokenDetection
 from bertlab.objectives.masked import MaskedLanguageModel
 from bertlab.objectives.masked_next_token import MaskedNextToken
 from bertlab.objectives.permutation import NEVER, PermutationLanguageModel, with_queries
-from bertlab.objectives.prefix import PrefixLanguageModel
 from bertlab.objectives.span_corruption import SpanCorruption
 from bertlab.objectives.word_vectors import ContinuousBagOfWords, SkipGram
 
@@ -37,30 +31,41 @@ tokens, and int32 [B, L] `ranks`: when each token becomes visible, from 0, or HI
 rank become visible together."""
 
 
+def by_class(default: Callable) -> Callable:
+    """`functools.singledispatch` on an objective, but a function that is registered for a class
+    applies to a subclass only if that overrides none of `view`, `loss` and `token_logits`: what is
+    true of an objective need not be true of one that trains differently."""
+    dispatched = functools.singledispatch(default)
+
+    @functools.wraps(default)
+    def function(objective: Objective, *args, **settings):
+        kind, registry = type(objective), dispatched.registry
+        parent = next(parent for parent in kind.__mro__ if parent in registry)
+        members = ("view", "loss", "token_logits")
+        same = all(getattr(kind, name) is getattr(parent, name, None) for name in members)
+        return registry[parent if same else object](objective, *args, **settings)
+
+    function.register = dispatched.register
+    return function
+
+
 @dataclasses.dataclass(frozen=True)
 class Scoring:
-    """What a model can predict of a text.
+    """What a model can predict of a text; `reason` says why something is missing."""
 
-    Attributes:
-        forward: Tokens, given all tokens before them, whatever `ranks` are. None: it cannot.
-        backward: Tokens, given all tokens after them.
-        hidden: Hidden tokens, given the visible ones.
-        from_before: `hidden` reads the state before a token, so it cannot predict a text's first.
-        in_order: `hidden` depends on the order of the ranks, not only on what is visible.
-        reason: Why something is missing.
-    """
-
-    forward: Predict | None = None
-    backward: Predict | None = None
-    hidden: Predict | None = None
-    from_before: bool = False
-    in_order: bool = False
+    forward: Predict | None = None  # tokens, given all tokens before them, whatever `ranks` are
+    backward: Predict | None = None  # tokens, given all tokens after them
+    hidden: Predict | None = None  # hidden tokens, given the visible ones
+    from_before: bool = False  # `hidden` reads the state before a token: not for a text's first
+    in_order: bool = False  # `hidden` depends on the ranks' order, not only on what is visible
     reason: str = ""
 
 
 @by_class
 def scoring(objective: Objective) -> Scoring:
-    """How a text is scored by a model of this objective."""
+    """How a text is scored by a model of this objective. By default by the chain rule, if the loss
+    reads one side of unchanged tokens, or with [MASK] in place of hidden tokens, if it has a view.
+    """
     kind = type(objective)
     if kind.head is not Objective.head and kind.token_logits is Objective.token_logits:
         return Scoring(reason="its head makes the predictions, and it has no token_logits")
@@ -71,26 +76,19 @@ def scoring(objective: Objective) -> Scoring:
     return Scoring(reason="it hides no tokens to predict them")
 
 
-def from_neighbour(
-    objective: Objective, model: Model, view: View, at: Int[Array, "B P"]
-) -> Float[Array, "B P V"]:
+def from_neighbour(objective, model, view, at) -> Float[Array, "B P V"]:
     """By the state before each token (backward: after it)."""
     states = model.encode(view).output(objective.reads)
     neighbours = at + 1 if objective.reads == "backward" else at - 1
     return objective.token_logits(model, at_positions(states, neighbours), objective.reads)
 
 
-def left_to_right(
-    objective: Objective, model: Model, view: View, at: Int[Array, "B P"]
-) -> Float[Array, "B P V"]:
-    """By the state before each token, on a body that sees both sides and reads the text in
-    order."""
+def left_to_right(objective, model, view, at) -> Float[Array, "B P V"]:
+    """By the state before each token, on a body that sees both sides and reads in order."""
     return from_neighbour(objective, model, {**view, "order": view["positions"]}, at)
 
 
-def in_place(
-    objective: Objective, model: Model, view: View, at: Int[Array, "B P"], before: int = 0
-) -> Float[Array, "B P V"]:
+def in_place(objective, model, view, at, before: int = 0) -> Float[Array, "B P V"]:
     """By the state at each [MASK], or `before` positions before it; [MASK] replaces all hidden
     tokens."""
     states = model.encode(masked(model, view)).output(objective.reads)
@@ -139,10 +137,8 @@ def _(objective: PermutationLanguageModel) -> Scoring:
     return Scoring(hidden=by_queries, in_order=objective.context_in_order)
 
 
-def by_queries(
-    objective: PermutationLanguageModel, model: Model, view: View, at: Int[Array, "B P"]
-) -> Float[Array, "B P V"]:
-    """By queries at the asked positions, which see all visible tokens; these see each other as in
+def by_queries(objective, model, view, at) -> Float[Array, "B P V"]:
+    """By queries at the asked positions, which see all visible tokens, and each other as in
     training."""
     ranks = view["ranks"]
     if not objective.context_in_order:
@@ -163,18 +159,11 @@ def _(objective: ReplacedTokenDetection) -> Scoring:
     return Scoring(hidden=by_generator)
 
 
-def by_generator(
-    objective: ReplacedTokenDetection, model: Model, view: View, at: Int[Array, "B P"]
-) -> Float[Array, "B P V"]:
+def by_generator(objective, model, view, at) -> Float[Array, "B P V"]:
     """By ELECTRA's generator, with [MASK] in place of all hidden tokens."""
     return model.head.generator.logits({**masked(model, view), "masked_positions": at})
 
 
 @scoring.register
-def _(objective: SpanCorruption) -> Scoring:
-    return Scoring(reason="it never predicts the first word of a text")
-
-
-@scoring.register
-def _(objective: SkipGram | ContinuousBagOfWords) -> Scoring:
-    return Scoring(reason="word vectors do not model texts")
+def _(objective: SpanCorruption | SkipGram | ContinuousBagOfWords) -> Scoring:
+    return Scoring(reason="it does not predict every word of a text")

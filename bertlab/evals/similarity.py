@@ -7,7 +7,6 @@ this word ("alone"; Bommasani et al. 2020: decontextualized).
 Letters: N words, Q questions, V possible answers, n layers (0: the embeddings), D width.
 """
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -27,17 +26,9 @@ ROUNDING = 1e-9  # error of cosines in float64
 AT_A_TIME = 256  # texts whose states are in memory
 
 Vectors = Mapping[str, Float[np.ndarray, "n D"]]
-"""The vectors of words on each layer."""
-
-
-Rating = tuple[str, str, float]
-"""Two words and their similarity."""
-
-Question = tuple[str, str, str, str, str]
-"""A section, and words: the first is to the second as the third to the fourth."""
-
-Results = tuple[dict[str, int], dict[str, list[float]]]
-"""Counts by name, and scores of each layer by name."""
+Rating = tuple[str, str, float]  # two words and their similarity
+Question = tuple[str, str, str, str, str]  # a section; a is to b as c is to d
+Results = tuple[dict[str, int], dict[str, list[float]]]  # counts, and each layer's scores, by name
 
 
 def read_ratings(path: Path) -> list[Rating]:
@@ -49,9 +40,7 @@ def read_ratings(path: Path) -> list[Rating]:
                 first, second, rating = fields
                 pairs.append((first, second, float(rating)))
         except ValueError:
-            raise UserError(
-                f"{path}:{number}: expected two words and a number, such as 'old new 1.58'"
-            ) from None
+            raise UserError(f"{path}:{number}: expected two words and a number") from None
     return pairs
 
 
@@ -72,20 +61,20 @@ def read_questions(path: Path) -> list[Question]:
 def word_scores(model: Pretrained, settings) -> dict[str, dict[str, float]]:
     """`config.evaluate`'s files of rated words and of analogies, on every layer: file -> metric ->
     number."""
-    tests, words = {}, []
-    for path in filter(None, settings.words.split(",")):
-        pairs = read_ratings(Path(path))
-        tests[path] = functools.partial(rate_words, pairs)
-        words += [word for pair in pairs for word in pair[:2]]
-    if path := settings.analogies:
-        questions = read_questions(Path(path))
-        answers = possible_answers(model, questions)
-        tests[path] = functools.partial(answer_questions, questions, answers)
-        words += answers
-    vectors, found = word_vectors(model, list(dict.fromkeys(words))), {}
     way = "table" if model.config.model.family == "static" else "alone"
-    for path, test in tests.items():
-        found[path], scores = test(vectors)
+    ratings = {path: read_ratings(Path(path)) for path in settings.words.split(",") if path}
+    words = [word for pairs in ratings.values() for pair in pairs for word in pair[:2]]
+    if settings.analogies:
+        questions = read_questions(Path(settings.analogies))
+        answers = possible_answers(model, questions)
+        words += answers
+    vectors = word_vectors(model, list(dict.fromkeys(words)))
+    results = {path: rate_words(pairs, vectors) for path, pairs in ratings.items()}
+    if settings.analogies:
+        results[settings.analogies] = answer_questions(questions, answers, vectors)
+    found = {}
+    for path, (counts, scores) in results.items():
+        found[path] = dict(counts)
         for name, layers in scores.items():
             found[path] |= {f"{name}/{way}, layer {n}": x for n, x in enumerate(layers)}
     return found
@@ -162,20 +151,20 @@ def answer_questions(
     may still be answers.
     """
     words = [word for word in words if word in vectors]
-    capitals = [word.upper() for word in words]
-    row = {word: number for number, word in reversed([*enumerate(capitals)])}
+    capitals = np.array([word.upper() for word in words])
+    row = {word: number for number, word in reversed([*enumerate(capitals.tolist())])}
     answered = [q for q in questions if all(word.upper() in row for word in q[1:])]
     counts = {"questions": len(questions), "answers": len(words), "answered": len(answered)}
     if not answered:
         return counts, {}
-    sections, *asked, right = zip(*answered)
-    asked = np.array([[row[word.upper()] for word in column] for column in asked]).T
+    sections = np.array([question[0] for question in answered])
+    asked = np.array([[row[word.upper()] for word in question[1:]] for question in answered])
     layers = np.stack([vectors[word] for word in words], axis=1)
-    solved = [[capitals[answer] for answer in solve(layer, asked)] for layer in layers]
-    right = np.array(solved) == [word.upper() for word in right]  # [n, Q]
-    syntactic = np.array([section.startswith("gram") for section in sections])
+    solved = np.array([solve(layer, asked[:, :3]) for layer in layers])
+    right = capitals[solved] == capitals[asked[:, 3]]  # [n, Q]
+    is_syntactic = np.char.startswith(sections, "gram")
     scores = {"analogies": right.mean(axis=1).tolist()}
-    for name, group in (("semantic", ~syntactic), ("syntactic", syntactic)):
+    for name, group in (("semantic", ~is_syntactic), ("syntactic", is_syntactic)):
         if group.any():
             scores[f"analogies ({name})"] = right[:, group].mean(axis=1).tolist()
     return counts, scores

@@ -4,27 +4,25 @@ import dataclasses
 import pkgutil
 
 from bertlab.errors import UserError
-from bertlab.objectives.activation import (
+from bertlab.objectives.autoregressive import (
     ActivationRegularisation,
+    LeftToRight,
+    PrefixLanguageModel,
+    RightToLeft,
     TemporalActivationRegularisation,
 )
-from bertlab.objectives.autoregressive import LeftToRight, RightToLeft
-from bertlab.objectives.base import Metrics, Model, Objective, Vocabulary, cross_entropy
+from bertlab.objectives.base import Objective, Vocabulary, cross_entropy
 from bertlab.objectives.diffusion import MaskedDiffusion
 from bertlab.objectives.electra import ReplacedTokenDetection
-from bertlab.objectives.masked import MaskedLanguageModel
+from bertlab.objectives.masked import MaskedLanguageModel, SpanBoundary
 from bertlab.objectives.masked_next_token import MaskedNextToken
 from bertlab.objectives.next_sentence import NextSentence, SentenceOrder
 from bertlab.objectives.permutation import PermutationLanguageModel
-from bertlab.objectives.prefix import PrefixLanguageModel
-from bertlab.objectives.span_boundary import SpanBoundary
 from bertlab.objectives.span_corruption import SpanCorruption
 from bertlab.objectives.word_vectors import ContinuousBagOfWords, Glove, SkipGram
 
 __all__ = [
     "REGISTRY",
-    "Metrics",
-    "Model",
     "Objective",
     "Vocabulary",
     "build",
@@ -58,17 +56,14 @@ SEVERAL = {"bilm": {"ltr": 0.5, "rtl": 0.5}}
 """Names for several objectives, with their weights: ELMo's loss is the mean of both directions."""
 
 CONFIG_FIELDS = ("weight", "final_weight", "implementation")
-"""Fields of an entry of `config.objectives` that are not settings of its class."""
+"""Keys of an entry of `config.objectives` that are not settings of its class."""
 
 
 def members(names: str) -> dict[str, float]:
     """The objectives of "mlm+nsp" with their default weights; "bilm" stands for two."""
     found = {}
     for name in names.split("+"):
-        for member, weight in SEVERAL.get(name, {name: 1.0}).items():
-            if member in found:
-                raise UserError(f"objectives={names}: '{member}' appears twice")
-            found[member] = weight
+        found |= SEVERAL.get(name, {name: 1.0})
     return found
 
 
@@ -76,15 +71,13 @@ def find(name: str) -> type[Objective]:
     """The class of a registry name or of `module:Class`."""
     if name in REGISTRY:
         return REGISTRY[name]
-    if ":" not in name:
-        choices = ", ".join([*REGISTRY, *SEVERAL])
-        raise UserError(
-            f"objective '{name}' is unknown; choose from {choices}, or your own as module:Class"
-        )
     try:
         found = pkgutil.resolve_name(name)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"objective '{name}': {error}") from None
+    except (ImportError, AttributeError, ValueError) as error:
+        choices = ", ".join([*REGISTRY, *SEVERAL])
+        raise UserError(
+            f"objective '{name}': {error}; choose from {choices}, or your own as module:Class"
+        ) from None
     # Without a decorator of its own a subclass has its base's settings.
     if not issubclass(found, Objective) or "__dataclass_fields__" not in vars(found):
         raise UserError(

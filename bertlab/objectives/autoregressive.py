@@ -1,5 +1,6 @@
-"""Language modelling in one direction: GPT's (Radford et al. 2018, equation 1) and each half of
-ELMo's biLM (Peters et al. 2018, equation 1 and the one below it)."""
+"""Language modelling in one direction: GPT's (Radford et al. 2018, equation 1), each half of ELMo's
+biLM (Peters et al. 2018, equation 1 and the one below it), with a prefix that all tokens see, and
+the penalties of AWD-LSTM."""
 
 import dataclasses
 import math
@@ -9,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 from flax import linen as nn
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
+from bertlab.errors import UserError
 from bertlab.models.base import View
-from bertlab.objectives.base import Metrics, Model, Objective, cross_entropy
+from bertlab.objectives.base import Metrics, Model, Objective, Vocabulary, cross_entropy
+from bertlab.objectives.choosing import Ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +72,85 @@ class RightToLeft(OneDirection):
     reads = "backward"
 
 
+@dataclasses.dataclass(frozen=True)
+class PrefixLanguageModel(Objective):
+    """Prefix LM: −Σ_{t ≥ m} log p(x_t | x_0 … x_{t−1}), where a document's positions all see its
+    first m tokens (Dong et al. 2019, UniLM; Raffel et al. 2020, section 3.2).
+
+    For each document of n tokens in a row, a share is drawn uniformly between `min_share` and
+    `max_share`, and m = min(⌊share · n⌋, n − 1), so at least the last token is predicted. Later
+    tokens see the prefix and everything to their left. The state at t predicts the token at t + 1.
+
+    With max_share=0 it is left-to-right modelling (`ltr`) on a bidirectional body: the same numbers
+    from the same parameters. Curricula from left-to-right to masked modelling need that.
+
+    Attributes:
+        min_share: Smallest share of a document that is its prefix.
+        max_share: Largest share.
+    """
+
+    min_share: float = 0.0
+    max_share: float = 1.0
+
+    def __post_init__(self):
+        if not self.min_share <= self.max_share:
+            raise UserError(f"min_share={self.min_share} is above max_share={self.max_share}")
+
+    def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
+        """The batch with its `order`, and int32 [B, L] `prefix_targets`: what each state predicts,
+        −1 for nothing."""
+        position, size = position_in_document(batch["documents"])
+        first = jnp.arange(position.shape[1]) - position
+        # One draw per document: that of its first position.
+        shares = jax.random.uniform(key, position.shape, float, self.min_share, self.max_share)
+        share = jnp.take_along_axis(shares, first, axis=1)
+        prefix = jnp.minimum((share * size).astype(jnp.int32), size - 1)
+        targets = jnp.where(position >= prefix - 1, neighbours(batch, "forward"), -1)
+        return {**batch, "order": jnp.maximum(position, prefix - 1), "prefix_targets": targets}
+
+    def loss(self, model: Model, view: View) -> Metrics:
+        # Logits at all positions: only the device knows which ones predict.
+        targets = view["prefix_targets"]
+        logits = model.predict_tokens(model.encode().output("both"), "both")
+        return cross_entropy(logits, jnp.maximum(targets, 0), targets >= 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class ActivationPenalty(Objective):
+    """Regularisers of an LSTM's last layer, added to a language model's loss (Merity et al. 2017,
+    section 4.6; salesforce/awd-lstm-lm weights AR by 2 and TAR by 1): they read its own pass."""
+
+    reads = "any"
+    shares = "any"
+
+
+@dataclasses.dataclass(frozen=True)
+class ActivationRegularisation(ActivationPenalty):
+    """AR: the mean of h² over positions and coordinates; h is the last layer after its dropout."""
+
+    def loss(self, model: Model, view: View) -> Metrics:
+        encoded = model.encode()
+        side, _ = encoded.widest()
+        return {"loss": squares(encoded.output(side), view["documents"] > 0)}
+
+
+@dataclasses.dataclass(frozen=True)
+class TemporalActivationRegularisation(ActivationPenalty):
+    """TAR: the mean of (h_{t+1} − h_t)² in a document; h is the last layer before its dropout."""
+
+    def loss(self, model: Model, view: View) -> Metrics:
+        _, layers = model.encode().widest()
+        hidden, documents = layers[-1].astype(jnp.float32), view["documents"]
+        same = (documents[:, 1:] == documents[:, :-1]) & (documents[:, 1:] > 0)
+        return {"loss": squares(hidden[:, 1:] - hidden[:, :-1], same)}
+
+
+def squares(values: Float[Array, "B L D"], where: Bool[Array, "B L"]) -> tuple[Array, Array]:
+    """(Σ values² over some positions, number of values there)."""
+    squared = jnp.where(where[:, :, None], jnp.square(values.astype(jnp.float32)), 0.0)
+    return squared.sum(), (where.sum() * values.shape[-1]).astype(jnp.float32)
+
+
 def neighbours(view: View, side: str) -> Int[Array, "B L"]:
     """The token after each position (side "backward": before it) in its document, or −1 for none.
 
@@ -81,6 +163,16 @@ def neighbours(view: View, side: str) -> Int[Array, "B L"]:
     same = (jnp.roll(documents, step, axis=1) == documents) & (documents > 0)
     same = same.at[:, edge].set(False)  # `roll` puts the other end of the row here
     return jnp.where(same, jnp.roll(tokens, step, axis=1), -1)
+
+
+def position_in_document(documents: Ids) -> tuple[Ids, Ids]:
+    """Each position's number in its document, from 0, and the document's length; padding is one."""
+    index = jnp.arange(documents.shape[1])
+    begins = jnp.diff(documents, axis=1, prepend=-1) != 0
+    ends = jnp.diff(documents, axis=1, append=-1) != 0
+    first = jax.lax.cummax(jnp.where(begins, index, 0), axis=1)
+    last = jax.lax.cummin(jnp.where(ends, index, documents.shape[1]), axis=1, reverse=True)
+    return index - first, last - first + 1
 
 
 class LogUniform(nn.Module):

@@ -1,8 +1,7 @@
 """The contract of an objective: what the model is shown, and what it must predict.
 
 An objective is a frozen dataclass whose fields are its settings (`config.objectives.NAME.FIELD`).
-How a text is scored, what the exact floor is and what guessing costs are functions in
-`bertlab.evals`, registered by class.
+How a text is scored, the exact floor and what guessing costs are functions in `bertlab.evals`.
 
 Letters: B batch, L length, D model width, V vocabulary, P predicted positions per row.
 """
@@ -21,8 +20,7 @@ from bertlab.models.base import View
 from bertlab.models.layers import platform
 
 Metrics = Mapping[str, tuple[Array, Array]]
-"""Metric name to (weighted sum, weight), float32 scalars that are divided once, after everything
-has been added."""
+"""Name to (weighted sum, weight), float32 scalars that are divided once, after all were added."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +48,7 @@ class Vocabulary:
         return (tokens == self.pad_id) | (tokens == self.cls_id) | (tokens == self.sep_id)
 
     def require_mask(self) -> int:
-        """The id of [MASK].
-
-        Raises:
-            UserError: The tokenizer has none.
-        """
+        """The id of [MASK], which is refused where there is none."""
         if self.mask_id is None:
             raise UserError(
                 "config.objectives masks tokens, but the tokenizer has no [MASK]; name one in"
@@ -103,16 +97,12 @@ class Objective:
     shares: ClassVar[str | None] = None
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
-        """What the model is shown. Called on the whole batch, so micro-batches share it.
+        """What the model is shown: the batch with other `tokens` and the fields that the loss
+        needs, with leading axis B. Called on the whole batch, so micro-batches share it.
 
         Args:
-            batch: As `bertlab.data.batches` makes it.
             key: A function of seed and step alone.
-            vocabulary: Size and special ids.
             progress: float32 scalar, the share of training steps done; 1 in evaluation.
-
-        Returns:
-            The batch with other `tokens` and the fields that the loss needs, with leading axis B.
         """
         return batch
 
@@ -127,10 +117,8 @@ class Objective:
     def token_logits(
         self, model: Model, hidden: Float[Array, "... D"], side: str
     ) -> Float[Array, "... V"]:
-        """The logits with which it predicts tokens from gathered states, for scoring.
-
-        Override it if the loss trains a layer other than the model's output layer.
-        """
+        """The logits with which it predicts tokens from gathered states, for scoring. Override it
+        if the loss trains a layer other than the model's output layer."""
         return model.predict_tokens(hidden, side)
 
 
@@ -144,13 +132,8 @@ def restrict(objective: Objective, **choices: str) -> None:
 def cross_entropy(
     logits: Float[Array, "... V"], labels: Int[Array, "..."], weights: Float[Array, "..."]
 ) -> Metrics:
-    """Weighted sums of −log p(label) in nats, and of right guesses (ties for the highest share).
-
-    Args:
-        logits: float32.
-        labels: The right class; anything in range where the weight is zero.
-        weights: Non-negative weight of each position.
-    """
+    """Weighted sums of −log p(label) in nats, and of right guesses (ties for the highest share),
+    from float32 logits; labels are in range even where the weight is zero."""
     weights = weights.astype(jnp.float32)
     # argmax and logsumexp would cost two more passes over [..., V]; one maximum serves both.
     top = jax.lax.stop_gradient(logits.max(axis=-1))

@@ -27,11 +27,9 @@ def choose_tokens(candidates: Mask, priority: Draws, number: Number) -> Mask:
 def word_starts(
     tokens: Ids, documents: Ids, candidates: Mask, continues: tuple[bool, ...] | None
 ) -> Mask:
-    """Which candidates begin a word; others join the candidate before them in the same document.
-
-    As in create_pretraining_data.py, a [SEP] may lie between the two. `continues`: by id, whether a
-    piece continues a word; None: every piece is a word.
-    """
+    """Which candidates begin a word; others join the candidate before them in the same document,
+    even with a [SEP] between the two, as in create_pretraining_data.py. `continues`: by id, whether
+    a piece continues a word; None: every piece is a word."""
     if continues is None:
         return candidates
     last_document = jax.lax.cummax(jnp.where(candidates, documents, 0), axis=1)
@@ -40,10 +38,8 @@ def word_starts(
 
 
 def choose_words(candidates: Mask, starts: Mask, priority: Draws, number: Number) -> Mask:
-    """Words by the priority of their first piece, until `number` pieces are chosen.
-
-    A word with more pieces than are left to choose is skipped (create_pretraining_data.py).
-    """
+    """Words by the priority of their first piece, until `number` pieces are chosen; a word with
+    more pieces than are left to choose is skipped (create_pretraining_data.py)."""
     first_piece = jax.lax.cummax(jnp.where(starts, jnp.arange(candidates.shape[1]), 0), axis=1)
     rows = jnp.arange(len(candidates))[:, None]
     sizes = jnp.zeros(candidates.shape, jnp.int32).at[rows, first_piece].add(candidates)
@@ -64,27 +60,21 @@ def _all_that_fit(sizes: Ids, budget: Number) -> Mask:
     falls with every round, so there are few rounds.
     """
 
-    def another_round(taken):
+    def fitting(taken):
         left = (budget - jnp.where(taken, sizes, 0).sum(axis=1))[:, None]
-        fits = ~taken & (sizes > 0) & (sizes <= left)
+        return ~taken & (sizes > 0) & (sizes <= left), left
+
+    def another_round(taken):
+        fits, left = fitting(taken)
         return taken | (fits & (jnp.cumsum(jnp.where(fits, sizes, 0), axis=1) <= left))
 
-    def changed(state):
-        return (state[0] != state[1]).any()
-
-    def advance(state):
-        return state[1], another_round(state[1])
-
     none = jnp.zeros(sizes.shape, bool)
-    return jax.lax.while_loop(changed, advance, (none, another_round(none)))[1]
+    return jax.lax.while_loop(lambda taken: fitting(taken)[0].any(), another_round, none)
 
 
 def span_lengths(chance: Float[Array, "..."], p: float, longest: int) -> Int[Array, "..."]:
-    """Lengths ℓ = 1 … longest with probability ∝ p (1 − p)^(ℓ − 1).
-
-    Longer draws are drawn again, not shortened: the mean for p = .2 and 10 is 3.8, as in SpanBERT's
-    section 3.1.
-    """
+    """Lengths ℓ = 1 … longest with probability ∝ p (1 − p)^(ℓ − 1): longer draws are drawn again,
+    not shortened. The mean for p = .2 and 10 is 3.8, as in SpanBERT's section 3.1."""
     distribution = (1 - p) ** np.arange(longest)
     cumulative = np.cumsum(distribution)[:-1] / distribution.sum()
     return 1 + jnp.searchsorted(jnp.asarray(cumulative, jnp.float32), chance, side="right")
@@ -120,10 +110,8 @@ def choose_spans(
         new = covered & ~chosen & is_free
         return chosen | (new & (jnp.cumsum(new, axis=1) <= missing(chosen)))
 
-    def unfinished(chosen):
-        return free(chosen).any()
-
-    return jax.lax.while_loop(unfinished, another_span, jnp.zeros_like(candidates))
+    none = jnp.zeros_like(candidates)
+    return jax.lax.while_loop(lambda chosen: free(chosen).any(), another_span, none)
 
 
 def inside_documents(documents: Ids) -> Mask:
@@ -163,11 +151,8 @@ def put_at(tokens: Ids, positions: Slots, used: UsedSlots, values: Slots) -> Ids
 
 
 def span_edges(chosen: Mask) -> tuple[Ids, Ids]:
-    """For each position, the nearest unchosen ones before and after it, itself included.
-
-    For a chosen position these are s − 1 and e + 1 of its span (s, e). Touching spans count as one,
-    as in SpanBERT's code.
-    """
+    """For each position, the nearest unchosen ones before and after it, itself included: s − 1 and
+    e + 1 of a chosen position's span (s, e). Touching spans count as one, as in SpanBERT's code."""
     index = jnp.arange(chosen.shape[1])
     before = jax.lax.cummax(jnp.where(chosen, 0, index), axis=1)
     after = jax.lax.cummin(jnp.where(chosen, chosen.shape[1], index), axis=1, reverse=True)

@@ -52,11 +52,9 @@ class MaskedDiffusion(Objective):
         return jnp.cos(angle), math.pi / 2 * jnp.tan(angle)
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
-        """The batch with masked tokens.
-
-        Adds bool [B, L] `words` (what can be masked) and `masked`, int32 [B, L] `original_tokens`,
-        and float32 [B] `masked_share` and `masked_weight`: m(t) and w(t).
-        """
+        """The batch with masked tokens, bool [B, L] `words` (what can be masked) and `masked`,
+        int32 [B, L] `original_tokens`, and float32 [B] `masked_share` and `masked_weight`: m(t) and
+        w(t)."""
         mask_id, tokens = vocabulary.require_mask(), batch["tokens"]
         time_key, mask_key = jax.random.split(key)
         rows = len(tokens)

@@ -88,16 +88,11 @@ class ReplacedTokenDetection(Objective):
 
     def masking(self) -> MaskedLanguageModel:
         """How positions are chosen, and what the generator reads there."""
-        return MaskedLanguageModel(
-            rate=self.rate, exact=self.exact, mask_share=1.0, random_share=0.0
-        )
+        return MaskedLanguageModel(self.rate, exact=self.exact, mask_share=1.0, random_share=0.0)
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
-        """The batch with `original_tokens` [B, L] and `mlm`'s [B, P] fields.
-
-        For a small generator `tokens` have [MASK] at the chosen positions, with float32 [B, P]
-        `uniforms` in [0, 1) to draw with. Otherwise `tokens` are replaced.
-        """
+        """The batch with `original_tokens` [B, L] and `mlm`'s [B, P] fields: with [MASK] at the
+        chosen positions and float32 [B, P] `uniforms` to draw with, or with replaced tokens."""
         choose_key, draw_key = jax.random.split(key)
         view = dict(self.masking().view(batch, choose_key, vocabulary, progress))
         view["original_tokens"] = batch["tokens"]
@@ -155,8 +150,7 @@ class ReplacedTokenDetection(Objective):
 def unigram_probabilities(vocabulary: Vocabulary) -> Float[np.ndarray, "V"]:
     """The fixed generator's distribution, float64: the training text's counts, or equal ones if
     they are unknown. Padding, [CLS], [SEP] and [MASK] are never drawn."""
-    counts = np.ones(vocabulary.size) if vocabulary.counts is None else vocabulary.counts
-    counts = np.array(counts, np.float64)
+    counts = np.array(vocabulary.counts or [1] * vocabulary.size, np.float64)
     special = (vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id)
     counts[[number for number in special if number is not None]] = 0
     return counts / counts.sum()
@@ -178,10 +172,7 @@ def replaced(view: View, drawn: Slots) -> Ids:
 
 def detection(logits: Array, is_replaced: Array, asked: Array) -> Metrics:
     """Sums over [B, M] of −log p(answer) in nats and of right guesses; z = 0 is "original"."""
-
-    def count(where):
-        return where.sum(dtype=jnp.float32)
-
+    count = functools.partial(jnp.sum, dtype=jnp.float32)
     losses = jax.nn.softplus(logits) - is_replaced * logits
     right = ((logits > 0) == is_replaced) & asked
     return {

@@ -8,16 +8,15 @@ import functools
 from collections.abc import Mapping
 
 from bertlab.models.flops import flops_per_prediction, flops_per_token
-from bertlab.objectives.activation import ActivationPenalty
+from bertlab.objectives.autoregressive import ActivationPenalty, PrefixLanguageModel
 from bertlab.objectives.base import Objective
 from bertlab.objectives.diffusion import MaskedDiffusion
 from bertlab.objectives.electra import ReplacedTokenDetection, generator_shape
+from bertlab.objectives.masked import SpanBoundary
 from bertlab.objectives.masked_next_token import MaskedNextToken
 from bertlab.objectives.next_sentence import NextSentence
 from bertlab.objectives.permutation import PermutationLanguageModel
-from bertlab.objectives.prefix import PrefixLanguageModel
 from bertlab.objectives.program import Program, group_by_view
-from bertlab.objectives.span_boundary import SpanBoundary
 from bertlab.objectives.span_corruption import SpanCorruption
 from bertlab.objectives.word_vectors import Glove, NegativeSampling
 
@@ -32,23 +31,18 @@ def step_costs(
 ) -> tuple[float, float]:
     """(supervised positions, model FLOPs) of one training step on rows of `length` positions.
 
-    The backward pass costs twice the forward one; a body that is not trained has none.
-
-    Args:
-        program: The model and the objectives of the step.
-        weights: Objective name to weight in the loss at the first and the last step; an objective
-            that is only measured does not supervise.
-        sums: The step's metrics, {"mlm/loss": (sum, weight), ...}.
+    The backward pass costs twice the forward one; a body that is not trained has none. `weights`
+    are by objective, at the first and the last step: one that is only measured does not supervise.
+    `sums` are the step's metrics, {"mlm/loss": (sum, weight), ...}.
     """
     shape, objectives = program.body.shape, program.objectives
-    flops = 0.0
+    flops, supervised_positions = 0.0, 0.0
     for names in group_by_view(objectives, program.stream).values():
         sides = {objectives[name].reads for name in names}
         if not sides <= {"forward", "backward"}:  # some loss reads everything that the body has
             sides = {"both"}
         flops += rows * length * flops_per_token(shape, length, sides)
     flops = flops if trains_body else flops / 3
-    supervised_positions = 0.0
     for name, objective in objectives.items():
         predictions = float(sums[f"{name}/loss"][1])
         flops += objective_flops(objective, shape, rows, length, predictions)

@@ -1,5 +1,5 @@
 """Masked language modelling (Devlin et al. 2018, sections 3.3.1 and A.1; masking as in
-create_pretraining_data.py)."""
+create_pretraining_data.py), and SpanBERT's boundary objective."""
 
 import dataclasses
 import functools
@@ -7,13 +7,15 @@ import math
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from bertlab.errors import UserError
 from bertlab.models.base import View
+from bertlab.models.layers import Dense, Norm, param, truncated_normal
 from bertlab.objectives import choosing
 from bertlab.objectives.base import Metrics, Model, Objective, Vocabulary, cross_entropy, restrict
-from bertlab.objectives.choosing import at_positions, put_at
+from bertlab.objectives.choosing import Slots, at_positions, put_at
 
 OVERFLOW = 1e-6
 """With exact=False, the probability that a row has more predictions than slots is below this."""
@@ -66,26 +68,23 @@ class MaskedLanguageModel(Objective):
 
     def __post_init__(self):
         restrict(self, unit="token whole_word span", predict="chosen all")
-        if not 0 < max(self.rate, self.final_rate) <= 1:
+        rate, share = max(self.rate, self.final_rate), self.mask_share + self.random_share
+        if not 0 < rate <= 1 or share > 1:
             raise UserError(
-                f"rate={self.rate}, final_rate={self.final_rate}: the larger must be above 0 and at"
-                " most 1"
+                f"the larger of rate and final_rate ({rate}) must be above 0 and at most 1, and"
+                f" mask_share + random_share ({share}) at most 1"
             )
-        if (share := self.mask_share + self.random_share) > 1:
-            raise UserError(f"mask_share + random_share={share} must be at most 1")
-        if not self.exact and self.unit != "token":
-            raise UserError(f"exact=False chooses single tokens: unit={self.unit} needs exact=True")
-        if self.static and self.final_rate:
-            raise UserError("final_rate changes the masks, static=True keeps them: set just one")
+        if (self.unit != "token" and not self.exact) or (self.static and self.final_rate):
+            raise UserError(
+                f"unit={self.unit!r} needs exact=True, and final_rate changes the masks that"
+                " static=True keeps"
+            )
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
-        """The batch with corrupted tokens, and [B, P] `masked_positions`, `masked_labels`,
-        `masked_weights`.
-
-        unit="span" adds [B, P] fields for the boundary objective: `span_left` and `span_right`, the
-        positions before and after the slot's span (s − 1 and e + 1), and `span_place`, i − s + 1,
-        from 1; 0 in unused slots.
-        """
+        """The batch with corrupted tokens, and [B, P] `masked_positions`, `masked_labels` and
+        `masked_weights`; with unit="span" also `span_left` and `span_right`, the positions before
+        and after the slot's span (s − 1 and e + 1), and `span_place`, i − s + 1, from 1; these are
+        0 in unused slots."""
         tokens, documents = batch["tokens"], batch["documents"]
         rows, length = tokens.shape
         slots = self.slots(length)
@@ -171,3 +170,67 @@ def _draw(key: Array, length: int, slots: int, vocab_size: int, rows: tuple[int,
     extent = jax.random.uniform(jax.random.fold_in(choose_key, 1), (*rows, length))
     fate = jax.random.uniform(fate_key, (*rows, slots))
     return priority, extent, fate, jax.random.randint(random_key, (*rows, slots), 0, vocab_size)
+
+
+States = Float[Array, "B P D"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanBoundary(Objective):
+    """SBO: −Σ log p(x_i | y_i) over the positions i of each masked span (s, e), from the states
+    next to the span (Joshi et al. 2020, section 3.2).
+
+        h_0 = [x_{s−1}; x_{e+1}; p_{i−s+1}],  h_1 = LayerNorm(GeLU(W_1 h_0)),
+        y_i = LayerNorm(GeLU(W_2 h_1))
+
+    It shares mlm's view and forward pass, with mlm's unit="span". As in the paper, the body's
+    output layer predicts the tokens "exactly like the MLM objective"; SpanBERT's code multiplies
+    y_i by the embeddings directly, with its own bias.
+
+    Attributes:
+        places: Relative positions p_1 … p_places; later positions of a span are not predicted
+            (SpanBERT's code: 20).
+        place_width: Width of their embeddings (SpanBERT's code: 200).
+    """
+
+    shares = "mlm"
+
+    places: int = 20
+    place_width: int = 200
+
+    def head(self, body: nn.Module) -> nn.Module:
+        return FromBoundaries(self.places, self.place_width, body.shape.dtype)
+
+    def loss(self, model: Model, view: View) -> Metrics:
+        if "span_place" not in view:
+            raise UserError(
+                "config.objectives.sbo predicts masked spans: train it together with mlm, with"
+                " config.objectives.mlm.unit=span"
+            )
+        hidden = model.encode().output("both")
+        left = at_positions(hidden, view["span_left"])
+        right = at_positions(hidden, view["span_right"])
+        weights = view["masked_weights"] & (view["span_place"] <= self.places)
+        logits = model.predict_tokens(model.head(left, right, view["span_place"]), "both")
+        return cross_entropy(logits, view["masked_labels"], weights)
+
+
+class FromBoundaries(nn.Module):
+    """y of the equations, as wide as the states, so the body's output layer can read it."""
+
+    places: int
+    place_width: int
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, left: States, right: States, relative: Slots) -> States:
+        width = left.shape[-1]
+        init = param(truncated_normal(0.02), None, None)
+        table = self.param("places", init, (self.places, self.place_width)).astype(self.dtype)
+        # Unused slots (0) and positions beyond the last have no weight in the loss.
+        own = table[jnp.clip(relative - 1, 0, self.places - 1)]
+        h = jnp.concatenate([left, right, own], axis=-1)
+        for name, axes in (("first", (None, "embed")), ("second", ("embed", None))):
+            h = jax.nn.gelu(Dense(width, axes, dtype=self.dtype, name=name)(h))
+            h = Norm(1e-12, name=f"{name}_norm")(h)
+        return h

@@ -37,11 +37,9 @@ class MaskedNextToken(Objective):
         return MaskedLanguageModel(**{name: getattr(self, name) for name in names})
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
-        """The batch with masked tokens in some rows and an `order` in the others.
-
-        Adds bool [B] `causal`, bool [B, L] `masked` (the chosen tokens of masked rows), and int32
-        [B, L] `next_token_targets`: what each state predicts, −1 for nothing.
-        """
+        """The batch with masked tokens in some rows and an `order` in the others, bool [B]
+        `causal`, bool [B, L] `masked` (the chosen tokens of masked rows), and int32 [B, L]
+        `next_token_targets`: what each state predicts, −1 for nothing."""
         row_key, mask_key = jax.random.split(key)
         rows, length = batch["tokens"].shape
         causal = jax.random.uniform(row_key, (rows,)) < self.causal_share

@@ -42,21 +42,15 @@ class PermutationLanguageModel(Objective):
     context_in_order: bool = True
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
-        """The longer row of a random order; see `in_order`."""
+        """As `in_order`, in a random one."""
         ranks = jnp.argsort(jax.random.uniform(key, batch["tokens"].shape), axis=1)
         return self.in_order(batch, ranks.astype(jnp.int32), vocabulary)
 
     def in_order(self, batch: View, ranks: Ids, vocabulary: Vocabulary) -> View:
-        """The batch as it is read in a given order.
+        """The batch with [B, L + P] `tokens`, `segments`, `documents`, `positions`, `order` and
+        `shown_at`, and [B, P] `permutation_labels` and `permutation_weights`, by falling rank.
 
-        Args:
-            batch: Rows of L positions.
-            ranks: When each position, padding included, is read: a permutation of 0 … L − 1.
-            vocabulary: Size and special ids.
-
-        Returns:
-            The batch with [B, L + P] `tokens`, `segments`, `documents`, `positions`, `order` and
-            `shown_at`, and [B, P] `permutation_labels` and `permutation_weights`, by falling rank.
+        `ranks` say when each position, padding included, is read: a permutation of 0 … L − 1.
         """
         tokens, documents = batch["tokens"], batch["documents"]
         candidates = (documents > 0) & ~vocabulary.is_special(tokens)
@@ -88,15 +82,11 @@ class PermutationLanguageModel(Objective):
 def with_queries(
     batch: View, ranks: Ids, queries: View, used: UsedSlots, vocabulary: Vocabulary
 ) -> View:
-    """The two streams in one row: the batch, read at these ranks, then [MASK] at the used queries.
+    """The two streams in one row: the batch, read at these ranks, then [MASK] at the used queries;
+    others become padding.
 
-    Args:
-        batch: The content.
-        ranks: When each position is read.
-        queries: [B, P] `segments`, `documents`, `positions` and `order`: the last rank that each
-            query sees. No other position sees a query.
-        used: Unused queries become padding.
-        vocabulary: Special ids.
+    `queries` have [B, P] `segments`, `documents`, `positions` and `order`: the last rank that each
+    sees. No other position sees a query.
     """
     queries = {
         **queries,

@@ -25,10 +25,8 @@ from bertlab.objectives.base import Metrics, Model, Objective, Vocabulary
 def group_by_view(
     objectives: Mapping[str, Objective], stream: bool = False
 ) -> dict[str, tuple[str, ...]]:
-    """View name to the objectives that share its forward pass.
-
-    A view is named after the objective that makes it, "batch", or the direction of a stream.
-    """
+    """View name to the objectives that share its forward pass; a view is named after the objective
+    that makes it, "batch", or the direction of a stream."""
     own = [name for name, item in objectives.items() if type(item).view is not Objective.view]
     groups = {}
     for name, objective in objectives.items():
@@ -127,16 +125,16 @@ class Program:
         batch, progress = jax.tree.map(jnp.asarray, batch), jnp.asarray(progress, jnp.float32)
         views = {}
         for name in group_by_view(self.objectives, self.stream):
-            if name in self.objectives:
-                own_key = named_key(key, name)
-                views[name] = self.objectives[name].view(batch, own_key, self.vocabulary, progress)
-                if "order" in views[name] and not isinstance(self.body, Transformer):
-                    raise UserError(
-                        f"objective {name} hides tokens by an order, which only transformers read;"
-                        " choose another config.model.family"
-                    )
-            else:
+            if name not in self.objectives:
                 views[name] = one_direction(batch, name)
+                continue
+            own_key = named_key(key, name)
+            views[name] = self.objectives[name].view(batch, own_key, self.vocabulary, progress)
+            if "order" in views[name] and not isinstance(self.body, Transformer):
+                raise UserError(
+                    f"objective {name} hides tokens by an order, which only transformers read;"
+                    " choose another config.model.family"
+                )
         return views
 
     def initial_carry(self, rows: int) -> dict[str, Carry]:
@@ -148,10 +146,8 @@ class Program:
 
     def init(self, key: Array, batch: View):
         """Fresh float32 parameters. Values depend only on the key and each parameter's path."""
-        params = nn.meta.unbox(self._init(key, batch))
-        if self.adapter is None:
-            return params
-        return self.adapter.add(params, named_key(key, "adapter"))
+        params, adapter = nn.meta.unbox(self._init(key, batch)), self.adapter
+        return params if adapter is None else adapter.add(params, named_key(key, "adapter"))
 
     def logical_axes(self, batch: View):
         """The logical axis names of every parameter, a tree like `init`'s."""
@@ -174,17 +170,9 @@ class Program:
     def metrics(
         self, params, views: Mapping[str, View], carry: Mapping[str, Carry] | None = None, key=None
     ):
-        """All losses and metrics.
-
-        Args:
-            params: From `init`.
-            views: From `views`.
-            carry: Recurrent states at the start of the rows; None: zeros.
-            key: For dropout and negative samples; None for neither.
-
-        Returns:
-            The sums by "mlm/loss", ..., and the states at the ends of the rows.
-        """
+        """The sums of all losses and metrics by "mlm/loss", ..., and the recurrent states at the
+        ends of the rows, which begin with `carry` (None: zeros). `key` is for dropout and negative
+        samples; None for neither."""
         rngs = {} if key is None else {"dropout": key}
         return self.module.apply({"params": self.plain(params)}, views, carry or {}, rngs=rngs)
 

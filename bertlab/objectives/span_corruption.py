@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bertlab.models.base import View
+from bertlab.objectives.autoregressive import position_in_document
 from bertlab.objectives.base import Metrics, Model, Objective, Vocabulary, cross_entropy
 from bertlab.objectives.choosing import Draws, Ids, Mask, at_positions, choose_tokens, in_slots
-from bertlab.objectives.prefix import position_in_document
 
 UL2 = {
     "R": ((0.15, 3.0), (0.15, 8.0)),
@@ -68,12 +68,8 @@ class SpanCorruption(Objective):
         return [denoiser for mode in self.denoisers.split("+") for denoiser in UL2[mode]]
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
-        """The longer row.
-
-        Returns:
-            The batch with `tokens`, `segments`, `documents`, `positions` and `order` [B, L + 2 S],
-            and int32 [B, L + 2 S] `span_targets`: what each state predicts, −1 for nothing.
-        """
+        """The batch with `tokens`, `segments`, `documents`, `positions` and `order` of the longer
+        row, and int32 [B, L + 2 S] `span_targets`: what each state predicts, −1 for nothing."""
         tokens, documents = batch["tokens"], batch["documents"]
         rows, length = tokens.shape
         slots, mask_id = self.slots(length), vocabulary.require_mask()

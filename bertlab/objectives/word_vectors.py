@@ -15,7 +15,6 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.models.layers import param, uniform
 from bertlab.objectives.base import Metrics, Model, Objective, Vocabulary
@@ -39,13 +38,8 @@ class NegativeSampling(Objective):
     power: float = 0.75
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
-        """The kept words at the front of each row, and the draws for each of them.
-
-        Returns:
-            The batch with [B, L] `tokens`, `segments`, `documents` and `positions` of the kept
-            words, [B, L] `sentences` (0: padding; windows stay within one), [B, L] `radius` and
-            [B, L, ..., k] `negative_tokens`.
-        """
+        """The batch with the kept words at the front of each row, [B, L] `sentences` (0: padding;
+        windows stay within one), [B, L] `radius` and [B, L, ..., k] `negative_tokens`."""
         counts = word_counts(vocabulary)
         subsample_key, radius_key, negative_key = jax.random.split(key, 3)
         tokens, documents = batch["tokens"], batch["documents"]
@@ -73,22 +67,18 @@ class NegativeSampling(Objective):
 
     def draws(self, rows: int, length: int) -> tuple[int, ...]:
         """Shape of `negative_tokens`."""
-        return (rows, length, self.negatives)
+        return rows, length, self.negatives
 
     def offsets(self, length: int) -> list[int]:
         """Offsets of a centre's context words: −W … −1, 1 … W."""
-        window = range(-self.window, self.window + 1)
-        return [offset for offset in window if offset and abs(offset) < length]
+        widest = min(self.window, length - 1)
+        return [*range(-widest, 0), *range(1, widest + 1)]
 
     def compare(self, model: Model, hidden: Array, right: Array, drawn: Array, weights: Array):
         """Weighted sums of −log σ(u·v) − Σ log σ(−u·v') and of right words above all drawn ones.
 
-        Args:
-            model: Its output layer holds the vectors u.
-            hidden: [B, L, D] v.
-            right: [B, L].
-            drawn: [B, L, k]; those that equal the right word do not count.
-            weights: [B, L].
+        v is `hidden` [B, L, D], u are rows of the output layer; of `drawn` [B, L, k] those that
+        equal the `right` word [B, L] do not count.
         """
         candidates = jnp.concatenate([right[..., None], drawn], axis=-1)
         logits = model.predict_tokens(hidden, "both", candidates)
@@ -172,16 +162,7 @@ def special_ids(vocabulary: Vocabulary) -> list[int]:
 
 
 def word_counts(vocabulary: Vocabulary) -> Float[np.ndarray, "V"]:
-    """float64 counts of the words in the training text, 0 for special tokens.
-
-    Raises:
-        UserError: The counts are unknown.
-    """
-    if vocabulary.counts is None:
-        raise UserError(
-            "skip_gram and cbow draw words by their frequency in the training text, and this"
-            " tokenizer came without counts; train on a prepared corpus"
-        )
+    """float64 counts of the words in the training text, 0 for special tokens."""
     counts = np.array(vocabulary.counts, np.float64)
     counts[special_ids(vocabulary)] = 0
     return counts

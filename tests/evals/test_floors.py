@@ -13,8 +13,7 @@ from bertlab.config.defaults import base_config
 from bertlab.data.corpora.synthetic import Language, language, sample_document
 from bertlab.evals import floors
 from bertlab.evals.floors import Corruption, NoFloor
-from bertlab.evals.floors.chain import words_of
-from bertlab.evals.floors.runs import row_sums
+from bertlab.evals.floors.oracle import words_of
 from bertlab.evals.ratio import ratio
 from bertlab.objectives import REGISTRY, electra
 from bertlab.objectives.base import Objective, Vocabulary
@@ -357,7 +356,7 @@ def test_what_has_no_floor_has_a_reason():
     only_masks = OBJECTIVES["mlm, spans"]
     with pytest.raises(ValueError, match="cannot produce"):
         view = {**views["mlm"], "tokens": np.where(words_of(batch, VOCABULARY), UNK, CLS)}
-        row_sums(only_masks, oracle, view)
+        floors.row_sums(only_masks, oracle, view)
 
 
 def test_relations_that_lengths_give_away_are_refused():

@@ -9,7 +9,7 @@ from bertlab.config.defaults import base_config
 from bertlab.data.tokenizers.wordpiece import WordPieceTokenizer
 from bertlab.evals.code_length import Scorer
 from bertlab.models.presets import FAMILIES, build_body, model_shape
-from bertlab.objectives.autoregressive import LeftToRight, RightToLeft
+from bertlab.objectives.autoregressive import LeftToRight, PrefixLanguageModel, RightToLeft
 from bertlab.objectives.base import Vocabulary
 from bertlab.objectives.diffusion import MaskedDiffusion
 from bertlab.objectives.electra import ReplacedTokenDetection
@@ -17,7 +17,6 @@ from bertlab.objectives.masked import MaskedLanguageModel
 from bertlab.objectives.masked_next_token import MaskedNextToken
 from bertlab.objectives.next_sentence import NextSentence
 from bertlab.objectives.permutation import PermutationLanguageModel
-from bertlab.objectives.prefix import PrefixLanguageModel
 from bertlab.objectives.program import Program
 from bertlab.transfer.load import Pretrained
 from tests.references import random_params

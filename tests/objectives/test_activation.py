@@ -4,7 +4,10 @@ layer."""
 import numpy as np
 
 from bertlab.models.base import Encoded
-from bertlab.objectives.activation import ActivationRegularisation, TemporalActivationRegularisation
+from bertlab.objectives.autoregressive import (
+    ActivationRegularisation,
+    TemporalActivationRegularisation,
+)
 from bertlab.objectives.base import Model
 
 RNG = np.random.default_rng(0)

@@ -9,8 +9,7 @@ import pytest
 from scipy.stats import binom
 
 from bertlab.objectives.choosing import choose_spans, choose_words, span_lengths, word_starts
-from bertlab.objectives.masked import MaskedLanguageModel
-from bertlab.objectives.span_boundary import SpanBoundary
+from bertlab.objectives.masked import MaskedLanguageModel, SpanBoundary
 from tests.references import (
     VOCABULARY,
     assert_metrics,

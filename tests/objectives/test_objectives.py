@@ -194,7 +194,7 @@ def test_a_steps_costs_are_its_passes_and_its_logits():
         ("mlm", {"rates": 0.1}, "config.objectives.mlm: .* unexpected keyword argument 'rates'"),
         ("electra", {"task": "mlm"}, "config.objectives.electra: task='mlm' must be one of"),
         ("prefix", {"min_share": 0.5, "max_share": 0.2}, "min_share=0.5 is above max_share=0.2"),
-        ("glow", {}, "objective 'glow' is unknown; choose from mlm, "),
+        ("glow", {}, "objective 'glow': No module named 'glow'; choose from mlm, "),
     ],
 )
 def test_what_would_train_something_else_is_refused(name, settings, message):

@@ -8,10 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-from bertlab.objectives.autoregressive import LeftToRight
+from bertlab.objectives.autoregressive import LeftToRight, PrefixLanguageModel
 from bertlab.objectives.masked_next_token import MaskedNextToken
 from bertlab.objectives.permutation import PermutationLanguageModel
-from bertlab.objectives.prefix import PrefixLanguageModel
 from tests.influence import assert_sees
 from tests.references import (
     VOCABULARY,

@@ -7,29 +7,25 @@ def _(objective: MyObjective, oracle, view, batch): ...
 import numpy as np
 from jaxtyping import Array, Float
 
-from bertlab.evals.by_class import by_class
-from bertlab.evals.floors.chain import Batch
-from bertlab.evals.floors.oracle import Corruption, NoFloor, Oracle
-from bertlab.objectives.autoregressive import OneDirection
+from bertlab.evals.floors.oracle import Batch, Corruption, NoFloor, Oracle
+from bertlab.evals.scoring import by_class
+from bertlab.objectives.autoregressive import OneDirection, PrefixLanguageModel, neighbours
 from bertlab.objectives.base import Objective, Vocabulary
 from bertlab.objectives.diffusion import MaskedDiffusion
 from bertlab.objectives.electra import ReplacedTokenDetection, unigram_probabilities
-from bertlab.objectives.masked import MaskedLanguageModel
+from bertlab.objectives.masked import MaskedLanguageModel, SpanBoundary
 from bertlab.objectives.masked_next_token import MaskedNextToken
 from bertlab.objectives.next_sentence import NextSentence
 from bertlab.objectives.permutation import PermutationLanguageModel
-from bertlab.objectives.prefix import PrefixLanguageModel
-from bertlab.objectives.span_boundary import SpanBoundary
 from bertlab.objectives.span_corruption import SpanCorruption
 
 Floors = tuple[Float[Array, "R P"], Float[Array, "R P"]]
-"""Nats at every position, and how much each weighs in the loss; 0 where nothing is supervised."""
 
 
 @by_class
 def floor(objective: Objective, oracle: Oracle, view: Batch, batch: Batch) -> Floors:
-    """The loss of the best possible model at every position of a view of clean rows (NumPy
-    arrays)."""
+    """The loss of the best possible model on a view of clean rows (NumPy arrays): nats at every
+    position, and how much each weighs in the loss; 0 where nothing is supervised."""
     raise NoFloor("not known for this objective")
 
 
@@ -42,11 +38,9 @@ def corruption(objective: Objective, view: Batch, vocabulary: Vocabulary) -> Cor
 @floor.register
 def _(objective: OneDirection, oracle, view, batch) -> Floors:
     """By the chain rule, for every token except the first (backward: the last) of a document."""
-    backward, documents = objective.reads == "backward", batch["documents"]
-    neighbour = np.roll(documents, -1 if backward else 1, axis=1)
-    asked = (neighbour == documents) & (documents > 0)
-    asked[:, -1 if backward else 0] = False
-    return oracle.chain_rule(backward), asked
+    backward = objective.reads == "backward"
+    known = neighbours(batch, "forward" if backward else "backward") >= 0
+    return oracle.chain_rule(backward), np.asarray(known)
 
 
 @corruption.register
@@ -73,18 +67,22 @@ def _(objective: MaskedLanguageModel, view, vocabulary) -> Corruption:
 @floor.register
 def _(objective: MaskedLanguageModel, oracle, view, batch) -> Floors:
     """For each predicted word, given the corrupted row."""
-    channel = corruption(objective, view, oracle.vocabulary)
     if objective.predict == "all":  # it is not known which words were chosen
-        return oracle.corrupted(view["tokens"], channel, chosen_only=False), oracle.words
-    nats = oracle.corrupted(view["tokens"], channel)
+        return of_corrupted(objective, oracle, view, chosen_only=False), oracle.words
+    nats = of_corrupted(objective, oracle, view)
     return np.take_along_axis(nats, view["masked_positions"], axis=1), view["masked_weights"]
+
+
+def of_corrupted(objective: Objective, oracle: Oracle, view: Batch, **question) -> np.ndarray:
+    """[R, L] nats for every word, given the rows as the objective's view corrupts them."""
+    channel = corruption(objective, view, oracle.vocabulary)
+    return oracle.corrupted(view["tokens"], channel, **question)
 
 
 @floor.register
 def _(objective: SpanBoundary, oracle, view, batch) -> Floors:
     """As for mlm: the states next to the span see everything that the model is shown."""
-    channel = corruption(oracle.viewed, view, oracle.vocabulary)
-    nats = oracle.corrupted(view["tokens"], channel)
+    nats = of_corrupted(oracle.viewed, oracle, view)
     asked = view["masked_weights"] & (view["span_place"] <= objective.places)
     return np.take_along_axis(nats, view["masked_positions"], axis=1), asked
 
@@ -122,7 +120,7 @@ def _(objective: MaskedNextToken, view, vocabulary) -> Corruption:
 @floor.register
 def _(objective: MaskedNextToken, oracle, view, batch) -> Floors:
     """By the chain rule in causal rows, as for mlm in masked rows."""
-    masked = oracle.corrupted(view["tokens"], corruption(objective, view, oracle.vocabulary))
+    masked = of_corrupted(objective, oracle, view)
     nats = np.where(view["causal"][:, None], oracle.chain_rule(), masked)
     return nats, following(view["next_token_targets"] >= 0)
 
@@ -146,8 +144,8 @@ def _(objective: MaskedDiffusion, view, vocabulary) -> Corruption:
 @floor.register
 def _(objective: MaskedDiffusion, oracle, view, batch) -> Floors:
     """For each masked word, given the others, times w(t)."""
-    nats = oracle.corrupted(view["tokens"], corruption(objective, view, oracle.vocabulary))
-    return np.where(view["masked"], view["masked_weight"][:, None] * nats, 0.0), view["words"]
+    nats = view["masked_weight"][:, None] * of_corrupted(objective, oracle, view)
+    return np.where(view["masked"], nats, 0.0), view["words"]
 
 
 @corruption.register
@@ -163,10 +161,9 @@ def _(objective: ReplacedTokenDetection, view, vocabulary) -> Corruption:
 def _(objective: ReplacedTokenDetection, oracle, view, batch) -> Floors:
     """For the original word, or for whether each token is the original, at all positions or the
     chosen ones."""
-    ask = "original" if objective.discriminates else "word"
-    channel = corruption(objective, view, oracle.vocabulary)
-    nats = oracle.corrupted(view["tokens"], channel, ask, chosen_only=not objective.covers_all)
-    if objective.covers_all:
+    ask, covers_all = "original" if objective.discriminates else "word", objective.covers_all
+    nats = of_corrupted(objective, oracle, view, ask=ask, chosen_only=not covers_all)
+    if covers_all:
         return nats, batch["documents"] > 0
     return np.take_along_axis(nats, view["masked_positions"], axis=1), view["masked_weights"]
 

@@ -1,26 +1,145 @@
-"""The best possible model of the synthetic language.
+"""The best possible model of the synthetic language, by exact inference in a hidden Markov chain.
 
-It conditions only on what a model sees. Special tokens that the model must predict cost 0 nats:
-exact if all rows are alike, and a lower bound otherwise.
+A state here is a topic with one of its hidden states. The forward recursion gives the joint
+probability of a state and everything visible before it, the backward recursion the probability of
+everything visible after it (Rabiner 1989, section III). Special tokens do not move the chain; each
+document of a row begins with a new state. Where the model must predict special tokens they cost 0
+nats: exact if all rows are alike, and a lower bound otherwise.
 
 Corruption is a channel P(input | word) between the language and what the model sees. If exactly n
-positions of a row are chosen, the choices depend on each other, and the recursions of `chain` count
-them. A document does not see the others in its row but shares the row's count, so any of their
-words may be chosen.
+positions of a row are chosen, the choices depend on each other, and the recursions count them. A
+document does not see the others in its row but shares the row's count, so any of their words may be
+chosen.
+
+Letters: S states, W words, V vocabulary, R rows, L length, K counts. NumPy float64; messages are
+scaled at each position, so nothing underflows.
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from bertlab.evals.floors.chain import Batch, Chain, Order, infer, order_of, words_of
 from bertlab.objectives.base import Objective, Vocabulary
+
+Batch = Mapping[str, np.ndarray]
+
+HOLD, MOVE, START = range(3)
+"""The step before a position: none, to the chain's next word, or to the start of a document."""
 
 ROWS = 256
 """Questions at a time, if each one sees different words."""
+
+
+class Chain(NamedTuple):
+    """A language in the ids of a vocabulary."""
+
+    start: Float[np.ndarray, "S"]  # P(state) at the beginning of any stretch of a document
+    transition: Float[np.ndarray, "S S"]  # P(next state | state)
+    emission: Float[np.ndarray, "S V"]  # P(id | state); 0 for ids that are not words
+
+
+def chain_of(language, vocab_size: int, ids: Int[np.ndarray, "W"]) -> Chain:
+    """The language (`bertlab.data.corpora.synthetic`) with words replaced by their ids; several
+    words may share one ([UNK])."""
+    topics, states = language.initial.shape
+    emission = np.zeros((states, vocab_size))
+    np.add.at(emission.T, np.asarray(ids), language.emission.T)
+    transition = np.zeros((topics, states, topics, states))
+    transition[range(topics), :, range(topics)] = language.transition
+    return Chain(
+        start=(language.topic_prior[:, None] * language.initial).ravel(),
+        transition=transition.reshape(topics * states, -1),
+        emission=np.tile(emission, (topics, 1)),
+    )
+
+
+def log_probability(chain: Chain, tokens: Int[np.ndarray, "T"]) -> float:
+    """log P of any stretch of a document."""
+    state, total = chain.start, 0.0
+    for token in tokens:
+        joint = state * chain.emission[:, token]
+        total += np.log(joint.sum())
+        state = joint / joint.sum() @ chain.transition
+    return total
+
+
+def words_of(batch: Batch, vocabulary: Vocabulary) -> Bool[np.ndarray, "R L"]:
+    """Where a row holds words, not padding, [CLS] or [SEP]."""
+    return (batch["documents"] > 0) & ~vocabulary.is_special(batch["tokens"])
+
+
+def order_of(
+    batch: Batch, words: Bool[np.ndarray, "R L"], relation: str
+) -> Int[np.ndarray, "2 R L"]:
+    """Rows as chains: their positions in the chain's order, and the step before each; for rows
+    whose segments are in a relation: "follows", "random" (of two documents) or "swapped"."""
+    segments = batch["segments"]
+    first = segments == 1 if relation == "swapped" else np.ones_like(words)
+    positions = np.argsort(~(first & words), axis=1, kind="stable")
+    # One chain runs through a stretch.
+    stretch = batch["documents"] * 2 + (segments if relation == "random" else 0)
+    word = np.take_along_axis(words, positions, axis=1)
+    stretch = np.take_along_axis(stretch, positions, axis=1)
+    last = np.maximum.accumulate(np.where(word, np.arange(word.shape[1]), -1), axis=1)
+    last = np.pad(last, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]  # the word before
+    same = np.take_along_axis(stretch, np.maximum(last, 0), axis=1) == stretch
+    steps = np.where(word, np.where((last >= 0) & same, MOVE, START), HOLD)
+    return np.stack([positions, steps])
+
+
+def infer(
+    chain: Chain,
+    order: Int[np.ndarray, "2 R L"],
+    evidence: Float[np.ndarray, "R L S"],
+    chosen: Float[np.ndarray, "R L S"],
+    counts: Int[np.ndarray, "R"],
+) -> tuple[Float[np.ndarray, "2 R L S"], Float[np.ndarray, "R L"]]:
+    """Joint probability of each state and all that is visible elsewhere, if the position itself
+    does not count as chosen (0) or does (1); and the log of the factor that was divided out.
+
+    Args:
+        order: From `order_of`.
+        evidence: P(what is visible | state); 1 where nothing is.
+        chosen: The same where the position counts as chosen; 0 where it cannot be.
+        counts: Chosen positions of each row.
+    """
+    row, size, (positions, steps) = np.arange(len(counts)), counts.max(initial=0) + 1, order
+    at = row, positions.T
+    evidence, chosen, steps = evidence[at][:, :, None], chosen[at][:, :, None], steps.T
+    restart = np.tile(chain.start, (len(chain.start), 1))
+    first, last = np.zeros((2, len(row), size, len(chain.start)))
+    first[:, 0] = chain.start
+    last[row, size - 1 - counts] = 1.0
+    before, log_before = recursion(first, steps, chain.transition, restart, evidence, chosen)
+    steps = np.vstack([steps[1:], np.full_like(steps[:1], HOLD)])[::-1]
+    after, log_after = recursion(
+        last, steps, chain.transition.T, restart.T, evidence[::-1], chosen[::-1]
+    )
+    after = after[::-1, :, ::-1]  # the remaining count
+    place = np.argsort(positions, axis=1), row[:, None]
+    states = [
+        (before[:, :, : size - counted] * after[:, :, counted:]).sum(axis=2)[place]
+        for counted in (0, 1)
+    ]
+    return np.stack(states), (log_before + log_after[::-1])[place]
+
+
+def recursion(message: Float[np.ndarray, "R K S"], steps, move, restart, evidence, chosen):
+    """The message before the evidence of each position [L, R, K, S], by state and count so far; and
+    the log of its scale [L, R]."""
+    found = np.empty((len(steps), *message.shape))
+    tops = np.empty(steps.shape)
+    for i, step in enumerate(steps):
+        message = np.choose(step[:, None, None], (message, message @ move, message @ restart))
+        top = message.max(axis=(1, 2))
+        tops[i] = np.where(top > 0, top, 1.0)  # impossible states stay zero
+        found[i] = message / tops[i, :, None, None]
+        message = found[i] * evidence[i]
+        message[:, 1:] += found[i, :, :-1] * chosen[i]
+    return found, np.log(tops).cumsum(axis=0)
 
 
 class NoFloor(Exception):
@@ -29,17 +148,11 @@ class NoFloor(Exception):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Corruption:
-    """How an objective's view changes the words that it chooses.
+    """How an objective's view changes the words that it chooses: `count` in each row, or (None)
+    each word independently with probability `rate`."""
 
-    Attributes:
-        draws: [V] probability that a chosen word becomes each id.
-        keep_share: Probability that it stays; it sums to 1 with `draws`.
-        count: [R] words chosen in each row; None: each word independently with probability `rate`.
-        rate: One for all rows, or [R].
-    """
-
-    draws: Float[np.ndarray, "V"]
-    keep_share: float = 0.0
+    draws: Float[np.ndarray, "V"]  # P(a chosen word becomes this id)
+    keep_share: float = 0.0  # P(it stays); sums to 1 with `draws`
     count: Int[np.ndarray, "R"] | None = None
     rate: float | Float[np.ndarray, "R"] = 0.0
 
@@ -49,47 +162,36 @@ class Corruption:
         return 0.5 if self.count is not None else np.reshape(self.rate, (-1, 1, 1))
 
 
-@dataclasses.dataclass(eq=False)
 class Oracle:
     """Exact inference on some rows. Every method returns −log p(right answer | what a model sees).
 
     Attributes:
-        chain: The language in the vocabulary's ids.
-        batch: The clean rows.
-        vocabulary: The run's vocabulary.
+        batch: The clean rows; `words` [R, L] says where they have words, `emission` [R, L, S] is
+            P(clean word | state).
         relations: Prior probability of each relation of a row's segments (`relations_of`).
         viewed: The objective that made the view, if it is not the asking one.
         bound: Whether an answer is only a lower bound if rows differ in length; set by answers.
     """
 
-    chain: Chain
-    batch: Batch
-    vocabulary: Vocabulary
-    relations: Mapping[str, float]
-    viewed: Objective | None = None
-    bound: bool = False
-
-    @functools.cached_property
-    def words(self) -> Bool[np.ndarray, "R L"]:
-        """Where the rows have words."""
-        return words_of(self.batch, self.vocabulary)
-
-    @functools.cached_property
-    def orders(self) -> dict[str, Order]:
-        """The orders by relation."""
-        return {name: order_of(self.batch, self.words, name) for name in self.relations}
-
-    @functools.cached_property
-    def emission(self) -> Float[np.ndarray, "R L S"]:
-        """P(clean word | state)."""
-        return self.chain.emission.T[self.batch["tokens"]]
+    def __init__(
+        self,
+        chain: Chain,
+        batch: Batch,
+        vocabulary: Vocabulary,
+        relations: Mapping[str, float],
+        viewed: Objective | None = None,
+    ):
+        self.chain, self.batch, self.vocabulary = chain, batch, vocabulary
+        self.relations, self.viewed, self.bound = relations, viewed, False
+        self.words = words_of(batch, vocabulary)
+        self.orders = {name: order_of(batch, self.words, name) for name in relations}
+        self.emission = chain.emission.T[batch["tokens"]]
 
     def states(self, evidence, chosen, counts, rows=slice(None)) -> Float[np.ndarray, "2 R L S"]:
         """As from `infer`, over all relations; up to one factor per position."""
         found, logs = [], []
         for name, order in self.orders.items():
-            order = Order(*(array[rows] for array in order))
-            states, log_scale = infer(self.chain, order, evidence, chosen, counts)
+            states, log_scale = infer(self.chain, order[:, rows], evidence, chosen, counts)
             found.append(states)
             logs.append(np.log(self.relations[name]) + log_scale)
         weights = np.exp(logs - np.max(logs, axis=0))[..., None]
@@ -127,11 +229,8 @@ class Oracle:
         chosen_only: bool = True,
     ) -> Float[np.ndarray, "R L"]:
         """For every word, or with ask="original" for whether the token is the original, given the
-        corrupted rows `tokens`.
-
-        With `chosen_only`, only chosen positions are asked, and the model knows it; values
-        elsewhere have no meaning.
-        """
+        corrupted rows `tokens`. With `chosen_only`, only chosen positions are asked, and the model
+        knows it; values elsewhere have no meaning."""
         documents, parts = self.batch["documents"], [self.words]
         if corruption.count is not None:
             numbers = range(1, documents.max(initial=1) + 1)
