@@ -28,9 +28,8 @@ FORMATS = {
     "sentence_pair": PAIRS | {"force_random_if_single": False},
     "full_sentences": {"attend_across_documents": False, "document_separator": True},
     "doc_sentences": {},
-    "stream": dict(
-        wrap="document", backward=False, vary_length=False, attend_across_documents=True
-    ),
+    "stream": {"wrap": "document", "backward": False, "vary_length": False}
+    | {"attend_across_documents": True},
     "cooccurrence": {"window": 5},
 }
 CASES = {name: (name, {}) for name in FORMATS} | {
@@ -61,7 +60,6 @@ def make_corpus(folder: Path, tokens: int) -> Prepared:
 
 
 def measure(prepared: Prepared, data) -> dict[str, float]:
-    """Rates with planning and without, and the share of positions that are not padding."""
     rows, size, start = Rows(prepared, data, "train"), data.batch_size, time.process_time()
     group = rows.make_group(0)
     planning = time.process_time() - start
