@@ -17,7 +17,7 @@ NUMBERS = ("value", "parameters", "step", *COSTS, "transfer_flops", "transfer_se
 
 
 def load(path: str | Path) -> pd.DataFrame:
-    """The scores: one row per number.
+    """The scores: one row per number of a finished stage.
 
     Columns: `run`, `variant` (all labels but the seeds' and the selected axes'), one for each
     axis, `stage` ("pretrain", "evaluate", "finetune"; "most_frequent": what always giving the most
@@ -25,7 +25,7 @@ def load(path: str | Path) -> pd.DataFrame:
     the file that was scored, "" for the held-out text), `split`, `metric`, `value`; what the run's
     pretraining cost: `parameters`, `step`, `tokens`, `supervised` (predicted positions), `flops`,
     `seconds`; what adapting and fine-tuning cost: `transfer_flops`, `transfer_seconds` (NaN for a
-    pretraining); and `data_hash` of the stage's batches. Unfinished stages have no rows.
+    pretraining); and `data_hash` of the stage's batches.
     """
     return scores(read(path)).copy()
 
@@ -76,7 +76,7 @@ def _measured(results: Results, run: RunSpec) -> Iterator[tuple[str, str, str, R
 
 
 def _transfer_costs(results: Results, run: RunSpec, record: Record) -> dict[str, float]:
-    """FLOPs and seconds of an adaptation and its fine-tuning; for an average, its members'."""
+    """Of an adaptation and its fine-tuning; for an average, its members'."""
     if record["stage"] == "pretrain":
         return {}
     members = [results.runs[name] for name in run.averages or [run.name]]

@@ -3,8 +3,7 @@ pages to the last printed digit. Shares no code with bertlab: written from docs/
 
 python experiments/recompute.py [FOLDER]
 
-Scores, differences, selected labels, bits per byte and the counts in the list of studies are
-recomputed; costs, warnings, intervals of bits per byte and numbers in sentences are not.
+Not recomputed: costs, warnings, intervals of bits per byte and numbers in sentences.
 """
 
 import base64
@@ -70,56 +69,49 @@ def sentences(answers: dict, score: float) -> np.ndarray | None:
     if "sizes" not in answers:
         return None
     data = np.frombuffer(base64.b64decode(answers["bits"]), np.uint8)
-    right = np.cumsum(np.unpackbits(data)[: answers["items"]], dtype=float)
-    by_sentence = np.diff(right[np.cumsum(answers["sizes"]) - 1], prepend=0.0)
-    by_sentence *= len(answers["sizes"]) / answers["items"]
-    return by_sentence if abs(by_sentence.mean() - score) < 1e-6 else None
+    right = np.split(np.unpackbits(data)[: answers["items"]], np.cumsum(answers["sizes"])[:-1])
+    scores = np.array([len(right) * of.sum() / answers["items"] for of in right])
+    return scores if abs(scores.mean() - score) < 1e-6 else None
 
 
-def two_way(differences: np.ndarray) -> tuple:
-    """(seeds, mean, low, high, p) of [seeds, sentences], both drawn: a crossed design."""
+def two_way(differences: np.ndarray, resolution: float = 0.0) -> tuple:
+    """(seeds, mean, low, high, p) of [seeds, sentences], both drawn: a crossed design. With a
+    single column it is Student's."""
     seeds, items = differences.shape
     mean, centred = differences.mean(), differences - differences.mean()
+    if np.ptp(differences) <= resolution:  # then p is a permutation test's
+        return seeds, mean, math.nan, math.nan, 2 / 2**seeds if abs(mean) > resolution else 1.0
     squares = [items * (centred.mean(1) ** 2).sum(), seeds * (centred.mean(0) ** 2).sum()]
     squares = np.array([*squares, (centred**2).sum() - sum(squares)])
-    freedom = np.array([seeds - 1, items - 1, (seeds - 1) * (items - 1)])
+    freedom = np.maximum([seeds - 1, items - 1, (seeds - 1) * (items - 1)], 1)
     parts = squares / freedom * [1, 1, -1] / differences.size
     variance = max(parts.sum(), parts.max())
-    if variance <= 0:
-        return seeds, mean, math.nan, math.nan, 2 / 2**seeds if mean else 1.0
     student = scipy.stats.t(variance**2 / (parts**2 / freedom).sum(), scale=math.sqrt(variance))
     return seeds, mean, *(mean + student.ppf([0.025, 0.975])), 2 * student.sf(abs(mean))
 
 
 def difference(ours: dict, theirs: dict) -> tuple | None:
-    """(pairs, mean, low, high, p) of two variants' {seed: runs}; None with too few seeds."""
-    pairs = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
+    """`two_way` of two variants' {seed: runs}, by sentence or score; None with too few seeds."""
+    pairs, every = [(ours[x], theirs[x]) for x in ours if x in theirs], (ours, theirs)
     if len(pairs) < 2:
         return None
-    if all(row is not None for of in (ours, theirs) for runs in of.values() for _, row in runs):
-        rows = [[np.mean([row for _, row in runs], 0) for runs in pair] for pair in pairs]
-        return two_way(np.array([first - second for first, second in rows]))
-    scores = np.array([[np.mean([score for score, _ in runs]) for runs in pair] for pair in pairs])
-    mean, resolution = np.mean(scores[:, 0] - scores[:, 1]), 1e-6 * np.abs(scores).max()
-    if np.ptp(scores[:, 0] - scores[:, 1]) <= resolution:  # then p is a permutation test's
-        p = 2 / 2 ** len(pairs) if abs(mean) > resolution else 1.0
-        return len(pairs), mean, math.nan, math.nan, p
-    test = scipy.stats.ttest_rel(*scores.T)
-    return len(pairs), mean, *test.confidence_interval(0.95), test.pvalue
+    by_sentence = all(row is not None for of in every for runs in of.values() for _, row in runs)
+    means = [[np.mean([run[by_sentence] for run in runs], 0) for runs in pair] for pair in pairs]
+    differences = np.array([first - second for first, second in means]).reshape(len(pairs), -1)
+    return two_way(differences, 0.0 if by_sentence else 1e-6 * np.abs(means).max())
 
 
 def at_edge(study: dict, chosen: dict) -> set:
     """Variants with a selected rate that is the lowest or highest tried."""
     found = set()
     for search in study.get("searches", ()):
-        tried, rates = [], search["candidates"].values()
-        for name, rate in search["candidates"].items():
-            record = study["records"].get((name, "pretrain", ""), UNFINISHED)
-            tried.append((record["scores"]["valid"]["loss"], rate))
-        if min(tried)[1] in (min(rates), max(rates)):
+        records = [study["records"].get((of, "pretrain", "")) for of in search["candidates"]]
+        losses = [(of or UNFINISHED)["scores"]["valid"]["loss"] for of in records]
+        rates = list(search["candidates"].values())
+        if min(zip(losses, rates))[1] in (min(rates), max(rates)):
             found |= {of["variant"] for of in study["runs"] if of["name"] in search["runs"]}
+    grids = [sorted(study["axes"][axis], key=float) for axis in study["select"]]
     for variant, (labels, _) in chosen.items():
-        grids = [sorted(study["axes"][axis], key=float) for axis in study["select"]]
         edges = [label in (rates[0], rates[-1]) for label, rates in zip(labels, grids)]
         if any(edges) or (study["tasks"] and not grids):  # an only rate is the lowest one
             found.add(variant)
@@ -129,25 +121,21 @@ def at_edge(study: dict, chosen: dict) -> set:
 def differences(study: dict, place: str, digits: int, chosen: dict, cells: dict) -> tuple:
     """({cell: text}, [(low, high, verdict) of the claims]) on a task. A claim about some kinds of
     tasks counts if the page has it: raw lines do not name a task's kind."""
-    values, edges, is_task = {}, at_edge(study, chosen), place in study["tasks"]
-    contrasts, claims, findings = [tuple(pair) for pair in study["contrasts"]], [], []
-    counted = set()  # on the first page
+    values, findings, claims, counted = {}, [], [], set()
+    old = study.get("version") == ["0.1.0"] and re.match("trec|sst2", place)  # cut, not counted
     for claim in study["claims"]:
         pair = claim["higher"], claim["lower"]
-        if not place.endswith(tuple(claim.get("uses") or [""])):
-            continue
-        old = study.get("version") == ["0.1.0"] and re.match("trec|sst2", place)  # cut, not counted
-        if not old and re.search(r"\d", claim["published"]):
-            counted.add(pair)
-        if not claim["kinds"] or ("Differences", f"{place}: {' − '.join(pair)}", "pairs") in cells:
+        is_printed = ("Differences", f"{place}: {' − '.join(pair)}", "pairs") in cells
+        if place.endswith(tuple(claim.get("uses") or [""])) and (is_printed or not claim["kinds"]):
             claims.append(pair)
+            counted |= {pair} if not old and re.search(r"\d", claim["published"]) else set()
+    contrasts, is_task = [tuple(pair) for pair in study["contrasts"]], place in study["tasks"]
     if not study["claims"] and not contrasts:
         contrasts = [(name, next(iter(chosen))) for name in [*chosen][1:]]
     for family in (contrasts, claims):  # a pair in both is a claim
         pairs = [pair for pair in family if set(pair) <= chosen.keys()]
         tests = [(pair, difference(*(chosen[name][1] for name in pair))) for pair in pairs]
-        tests = sorted((test for test in tests if test[1]), key=lambda test: test[1][4])
-        corrected, scale = 0.0, 100 if digits == 1 else 1
+        tests, corrected = sorted((x for x in tests if x[1]), key=lambda test: test[1][4]), 0.0
         for rank, (pair, (seeds, mean, low, high, p)) in enumerate(tests):
             corrected = max(corrected, min(1.0, p * (len(tests) - rank)))  # Holm
             tunings = min(len(runs) for name in pair for runs in chosen[name][1].values())
@@ -155,21 +143,26 @@ def differences(study: dict, place: str, digits: int, chosen: dict, cells: dict)
                 "too few seeds": seeds < 5,
                 "too few fine-tunings": is_task and tunings < 3,
                 "undecided": corrected >= 0.05,
-                "undecided: rate at the edge": edges & set(pair),
+                "undecided: rate at the edge": at_edge(study, chosen) & set(pair),
                 "decided": family is contrasts,
                 "agrees": (mean > 0) == is_task,  # of code lengths the lower is better
                 "contradicts": True,
             }
             verdict = next(name for name, holds in verdicts.items() if holds)
-            interval = f"{scale * low:.{digits}f} to {scale * high:.{digits}f}"
+            interval = f"{printed(low, digits)} to {printed(high, digits)}"
             interval = "no spread between seeds" if math.isnan(low) else interval
-            interval = f"{scale * mean:+.{digits}f} ({interval})".replace("-", "−")
-            p_value = "< 0.001" if corrected < 0.001 else f"{corrected:.3f}"
+            interval = f"{printed(mean, digits, '+')} ({interval})".replace("-", "−")
+            texts = {"mean (95 % interval)": interval, "pairs": str(seeds), "verdict": verdict}
+            texts["p (Holm)"] = "< 0.001" if corrected < 0.001 else f"{corrected:.3f}"
             row = "Differences", f"{place}: {' − '.join(pair)}"
-            values |= {(*row, "mean (95 % interval)"): interval, (*row, "pairs"): str(seeds)}
-            values |= {(*row, "p (Holm)"): p_value, (*row, "verdict"): verdict}
+            values |= {(*row, column): text for column, text in texts.items()}
             findings += [(low, high, verdict)] if family is claims and pair in counted else []
     return values, findings
+
+
+def printed(value: float, digits: int, sign: str = "") -> str:
+    """A number of points if it has one digit."""
+    return f"{value * (100 if digits == 1 else 1):{sign}.{digits}f}"
 
 
 def read_cells(page: str) -> dict:
@@ -188,36 +181,38 @@ def read_cells(page: str) -> dict:
 
 def recompute(study: dict, cells: dict) -> tuple[dict, list]:
     """({cell: text}, [(low, high, verdict) of the claims]) of the columns of a page."""
-    values, findings, records = {}, [], study["records"].items()
-    for heading, column in dict.fromkeys((heading, column) for heading, _, column in cells):
+    values, findings = {}, []
+    for heading, column in dict.fromkeys((x, z) for x, _, z in cells if x in ("Scores", BITS)):
         task, metric, digits = "", f"bits_per_byte/{column}", 1 if "(%)" in column else 3
         if column.endswith(", above the truth"):
             metric = f"above_truth/{column.partition(',')[0]}"
         if heading == "Scores" and study["tasks"]:
             task, _, metric = column.removesuffix(" (%)").partition(" ")
-        chosen = select(study, task, metric) if heading in ("Scores", BITS) else {}
-        scale = 100 if digits == 1 else 1
+        if not (chosen := select(study, task, metric)):
+            continue
+        found = {}
         for name, (labels, seeds) in chosen.items():
-            means = [scale * np.mean([score for score, _ in runs]) for runs in seeds.values()]
-            spread = f" ± {np.std(means, ddof=1):.{digits}f}" if len(means) > 1 else ""
+            means = [np.mean([score for score, _ in runs]) for runs in seeds.values()]
+            found[name] = printed(np.mean(means), digits)
             if heading == "Scores":
-                values[heading, name, column] = f"{np.mean(means):.{digits}f}{spread}"
+                spread = f" ± {printed(np.std(means, ddof=1), digits)}" if len(means) > 1 else ""
                 most = max(len(means), int(values.get((heading, name, "seeds"), 0)))
-                values[heading, name, "seeds"] = str(most)
-            elif (heading, name, column) in cells:  # models from random values have none
-                values[heading, name, column] = f"{np.mean(means):.{digits}f}"
+                values |= {(heading, name, "seeds"): str(most)}
+                found[name] += spread
             if task and study["select"]:
                 values["Selected on validation", name, task] = ", ".join(labels)
-        rows = {name for where, name, of in cells if (where, of) == (heading, column)}
-        for name in rows - chosen.keys() if chosen else ():
+        rows = [name for x, name, z in cells if (x, z) == (heading, column)]
+        tests = [of["scores"]["test"] for (*_, x), of in study["records"].items() if x == task]
+        for name in {*rows} - chosen.keys():
             key = f"{name}/{metric}" if task else f"baseline/{name}"
-            tests = [of["scores"]["test"] for (*_, place), of in records if place == task]
             if scores := [test[key] for test in tests if key in test]:
-                values[heading, name, column] = f"{scale * np.mean(scores):.{digits}f}"
-        if chosen and heading == "Scores" and "pseudo" not in metric:
-            texts, found = differences(study, task or metric, digits, chosen, cells)
-            values |= texts
-            findings += found
+                found[name] = printed(np.mean(scores), digits)
+        for name, text in found.items():
+            if heading == "Scores" or name in rows:  # models from random values have no bits
+                values[heading, name, column] = text
+        if heading == "Scores" and "pseudo" not in metric:
+            texts, more = differences(study, task or metric, digits, chosen, cells)
+            values, findings = values | texts, findings + more
     return values, findings
 
 
@@ -226,9 +221,8 @@ def check(page: str, cells: dict, values: dict) -> int:
     places = [of for of in {**values, **cells} if cells.get(of) != values.get(of, "–")]
     numbers = re.findall(r"\d+\.?\d*", " ".join(values.values()))
     print(f"{page}: {len(numbers)} numbers, {len(places)} mismatches")
-    for place in places:
-        printed, found = cells.get(place), values.get(place)
-        print(f"  {' | '.join(place)}: printed {printed}, recomputed {found}")
+    for of in places:
+        print(f"  {' | '.join(of)}: printed {cells.get(of)}, recomputed {values.get(of)}")
     return len(places)
 
 
@@ -239,15 +233,13 @@ def main(folder: Path) -> int:
         values, found = recompute(study, cells)
         findings += found
         wrong += check(path.parent.name, cells, values) + (not values)
-    lines = (folder / "README.md").read_text().split("\n")
-    about = next(line for line in lines if "published findings" in line)
-    printed = re.findall(r"\d+", about.replace("95 %", ""))
+    about = re.search(".*published findings.*", (folder / "README.md").read_text())[0]
     counts = [len(findings), sum(of[0] > 0 for of in findings), sum(of[1] < 0 for of in findings)]
     verdicts = Counter(of[2] for of in findings)
     counts.append(sum(verdicts.pop(name, 0) for name in ("decided", "agrees", "contradicts")))
     counts += [count for _, count in verdicts.most_common()]
-    values = {("counts",): ", ".join(map(str, counts))}
-    return wrong + check("README.md", {("counts",): ", ".join(printed)}, values)
+    cells = {("counts",): ", ".join(re.findall(r"\d+", about.replace("95 %", "")))}
+    return wrong + check("README.md", cells, {("counts",): ", ".join(map(str, counts))})
 
 
 if __name__ == "__main__":

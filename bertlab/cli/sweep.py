@@ -32,7 +32,7 @@ def run(arguments, overrides):
     jax.config.update("jax_platforms", "cpu")  # in this process: GPUs are for the runs
     study = load_study(arguments.study)
     if arguments.dry_run:
-        from bertlab.studies.dry_run import dry_run
+        from bertlab.studies.plan import dry_run
 
         dry_run(study, arguments.workdir)
         return

@@ -16,7 +16,7 @@ import pandas as pd
 
 from bertlab.results import run_labels, scores
 from bertlab.studies import statistics
-from bertlab.studies.records import Record, Results, unpack
+from bertlab.studies.records import Results, unpack
 from bertlab.studies.selection import Search
 from bertlab.transfer.tasks import find_task
 
@@ -32,16 +32,10 @@ DIFFERENCE += ["sentences", "published", "source", "verdict"]
 
 
 class Measure(NamedTuple):
-    """A score that variants are compared by.
+    """A score that variants are compared by."""
 
-    Attributes:
-        stage: "finetune", or "evaluate" in a study without tasks.
-        task: Its directory's name; "" for an evaluation.
-        metric: Such as "accuracy".
-    """
-
-    stage: str
-    task: str
+    stage: str  # "finetune", or "evaluate" in a study without tasks
+    task: str  # its directory's name; "" for an evaluation
     metric: str
 
     @property
@@ -62,19 +56,15 @@ def measures(results: Results) -> list[Measure]:
     for task in results.study["tasks"]:
         records = [results.stage(run, "finetune", task) for run in results.runs.values()]
         if record := next(filter(None, records), None):
-            found.append(Measure("finetune", task, _first_metric(record)))
+            named = [value for key, value in record["config"].items() if key.startswith("metrics.")]
+            measured = record["scores"].get("test", {})
+            reported = [metric for metric in [*named, *measured] if metric in measured]
+            found.append(Measure("finetune", task, [*reported, ""][0]))
     if results.study["tasks"]:
         return found
     frame = scores(results)
     frame = frame[(frame["stage"] == "evaluate") & frame["metric"].str.startswith(CODE_LENGTH)]
     return [Measure("evaluate", "", metric) for metric in frame["metric"].unique()]
-
-
-def _first_metric(record: Record) -> str:
-    """The metric by which a fine-tuning is reported: its task's first."""
-    named = [value for key, value in record["config"].items() if key.startswith("metrics.")]
-    measured = record["scores"].get("test", {})
-    return next((metric for metric in [*named, *measured] if metric in measured), "")
 
 
 def variants(results: Results) -> list[str]:
@@ -92,8 +82,7 @@ def values_of(results: Results, measure: Measure, stage: str = "") -> pd.DataFra
 @functools.lru_cache(maxsize=64)
 def selected_scores(results: Results, measure: Measure) -> pd.DataFrame:
     """The scores of a measure, one row per run and split, at the labels that `valid` selects for
-    each variant; NaN for a run without one or a variant in `incomparable`. Cached: do not
-    modify."""
+    each variant; NaN for a run without one or in `incomparable`. Cached: do not modify."""
     runs = [run_labels(results, run) for run in results.runs.values()]
     splits = pd.DataFrame({"split": ["valid", "test"]})
     values = values_of(results, measure)[["run", "split", "value"]]
@@ -106,13 +95,8 @@ def selected_scores(results: Results, measure: Measure) -> pd.DataFrame:
 def select_labels(scores: pd.DataFrame, select: Sequence[str]) -> pd.DataFrame:
     """The scores of each variant, task and metric at the labels with the best mean on `valid`.
 
-    Labels with fewer failed runs come first; among equal means the first label wins, among rates
-    the smaller one.
-
-    Args:
-        scores: One row per run, task and split, in the study's order: `variant`, `task`, `metric`,
-            `split`, `value`, and a column for each axis of `select`. NaN: the run failed.
-        select: The axes; without any, all rows are selected.
+    Labels with fewer failed runs (NaN) come first; among equal means the first label wins, among
+    rates the smaller one. Without axes in `select` all rows are selected.
     """
     if not select:
         return scores
@@ -133,10 +117,12 @@ def as_numbers(labels: pd.Series) -> pd.Series:
 
 
 def test_scores(results: Results, measure: Measure) -> pd.DataFrame:
-    """The rows of `selected_scores` for the test set, with their pretraining `seed`."""
-    frame = selected_scores(results, measure)
+    """The rows of `selected_scores` for the test set, with their pretraining `seed`; in a study
+    without any, that of fine-tuning."""
+    frame, axes = selected_scores(results, measure), results.study["seed_axes"]
     frame = frame[frame["split"] == "test"]
-    return frame.assign(seed=seed_labels(results, frame))
+    seeds = [axis for axis in axes if not axis.startswith("finetune.")] or axes
+    return frame.assign(seed=frame[seeds].agg(" ".join, axis=1) if seeds else "")
 
 
 def score_table(results: Results, measure: Measure) -> pd.DataFrame:
@@ -145,16 +131,8 @@ def score_table(results: Results, measure: Measure) -> pd.DataFrame:
     return table.reindex(columns=[name for name in variants(results) if name in table])
 
 
-def seed_labels(results: Results, frame: pd.DataFrame) -> pd.Series | str:
-    """The pretraining seed of each row; without any, the fine-tuning seed."""
-    axes = results.study["seed_axes"]
-    seeds = [axis for axis in axes if not axis.startswith("finetune.")] or axes
-    return frame[seeds].agg(" ".join, axis=1) if seeds else ""
-
-
 def incomparable(results: Results, measure: Measure) -> dict[str, str]:
-    """Variant -> why its score in a measure is refused: it was not scored on the same examples and
-    words as the others."""
+    """Variant -> why it is not compared: it was scored on other examples or words."""
     answered: dict[str, set[tuple]] = {}
     for run in results.runs.values():
         record = results.stage(run, "finetune", measure.task) or {}
@@ -191,10 +169,8 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
         contrasts = [(name, table.columns[0]) for name in table.columns[1:]]
     found = {}
     for family in (claims, contrasts):
-        tests = {}
-        for pair in family:
-            if set(pair) <= set(table):
-                tests[pair] = compare(table, items, pair)
+        known = [pair for pair in family if set(pair) <= set(table)]
+        tests = {pair: compare(table, items, pair) for pair in known}
         tests = {pair: test for pair, test in tests.items() if test is not None}
         corrected = statistics.holm([test.p for test in tests.values()])
         for ((variant, other), test), p in zip(tests.items(), corrected):
@@ -241,9 +217,7 @@ def rates_at_edges(results: Results, measure: Measure) -> dict[str, list[str]]:
     return found
 
 
-def compare(
-    table: pd.DataFrame, items: Mapping[str, pd.DataFrame], pair
-) -> statistics.TTest | None:
+def compare(table: pd.DataFrame, items: Mapping[str, pd.DataFrame], pair):
     """A pair's test: over seeds and test sentences if both variants have those, else over seeds."""
     if set(pair) <= items.keys():
         ours, theirs = (items[name] for name in pair)

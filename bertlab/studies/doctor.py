@@ -1,8 +1,5 @@
-"""What may make a study's numbers misleading, judging by its files.
-
-A check is a function of `Results` that yields sentences. Limits are chosen so that good runs raise
-nothing.
-"""
+"""What may make a study's numbers misleading: checks of `Results` that yield sentences. Limits are
+chosen so that good runs raise nothing."""
 
 import json
 from collections import defaultdict
@@ -79,7 +76,7 @@ def cut(results: Results) -> Iterator[str]:
     for record in results.records:
         for split, tasks in record.get("cut", {}).items():
             for task, counts in tasks.items():
-                share = counts["examples"] / counts["of_examples"] if counts["examples"] else 0.0
+                share = counts["examples"] / max(counts["of_examples"], 1)
                 if share > most.get((task, split), (0.0,))[0]:
                     most[task, split] = share, {split: {task: counts}}
     for _, counts in most.values():

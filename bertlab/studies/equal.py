@@ -1,4 +1,4 @@
-"""What makes models equal: parameters, tokens or FLOPs of pretraining, computed from configs."""
+"""What makes models equal: parameters, tokens or FLOPs of pretraining, from their configs."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -44,12 +44,11 @@ def sized(
     target: int,
     start: int,
 ) -> dict[str, Any]:
-    """The keys of the size whose parameters are nearest to a target.
+    """The keys of the size whose parameters, at most quadratic in a width, are nearest to a target.
 
     Args:
-        recipe: Config file with its arguments.
-        overrides: Dotted config name -> value.
-        size: A width -> the keys that set it. Parameters are at most quadratic in it.
+        recipe, overrides: The config.
+        size: A width -> the keys that set it.
         target: Number of parameters.
         start: A width that the model can have; it must allow its double and triple too.
     """

@@ -1,17 +1,21 @@
-"""What a study trains: its runs, and the configs of all their stages."""
+"""What a study trains: its runs, the configs of all their stages, and a dry run with its cost."""
 
 import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab.config.load import load_config
 from bertlab.errors import UserError
 from bertlab.files import json_line
+from bertlab.models.flops import flops_per_token
 from bertlab.models.presets import model_shape
+from bertlab.studies.equal import pretraining_cost
 from bertlab.studies.runs import RunSpec, Stage, adaptation, finetuning, sharing, without_seeds
 from bertlab.studies.selection import Search, find_searches
 from bertlab.studies.study import Study
@@ -19,6 +23,7 @@ from bertlab.train.build import check_config, started_from
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer import finetune
 from bertlab.transfer.adapt import adaptation_config
+from bertlab.transfer.build import is_fixed
 from bertlab.transfer.scoring import Tasks
 from bertlab.transfer.tasks import load_tasks
 
@@ -27,29 +32,17 @@ PRETRAIN = ("pretrain", "")
 
 @dataclass(frozen=True)
 class Plan:
-    """What a study trains, at the rates that the runs in its directory select.
+    """What a study trains, at the rates that the runs in its directory select."""
 
-    Attributes:
-        searches: The searches for pretraining rates.
-        candidates: The runs of the searches.
-        runs: The study's runs; those in `undecided` at their own rate.
-        undecided: Names of runs whose rate is not selected yet.
-        configs: Run -> stage -> config, for both.
-    """
-
-    searches: Sequence[Search]
-    candidates: Sequence[RunSpec]
-    runs: Sequence[RunSpec]
-    undecided: Sequence[str]
-    configs: Mapping[str, Mapping[Stage, ConfigDict]]
+    searches: Sequence[Search]  # for pretraining rates
+    candidates: Sequence[RunSpec]  # the runs of the searches
+    runs: Sequence[RunSpec]  # the study's; those in `undecided` at their own rate
+    undecided: Sequence[str]  # names of runs whose rate is not selected yet
+    configs: Mapping[str, Mapping[Stage, ConfigDict]]  # run -> stage -> config, for both
 
 
 def make_plan(study: Study, workdir: Path) -> Plan:
-    """The plan of a study in its directory.
-
-    Raises:
-        UserError: The study or a config is wrong.
-    """
+    """The plan of a study in its directory."""
     own = {run.name: run for run in study.runs()}
     configs = compose(list(own.values()))
     pretrainings = {name: of[PRETRAIN] for name, of in configs.items() if PRETRAIN in of}
@@ -70,10 +63,8 @@ def make_plan(study: Study, workdir: Path) -> Plan:
 
 
 def compose(runs: Sequence[RunSpec]) -> dict[str, dict[Stage, ConfigDict]]:
-    """Run -> stage -> its config; without the stages of averages and existing runs.
-
-    Pretrainings have their own seeds; fine-tunings and adaptations may share another run's.
-    """
+    """Run -> stage -> its config, without the stages of averages and existing runs; a fine-tuning
+    or adaptation may be another run's, which differs in seeds."""
     found, loaded = {}, {}
     for run in runs:
         parts = [run.overrides, run.adapt, *run.downstream.values()]
@@ -125,5 +116,42 @@ def _stages(run: RunSpec) -> dict[Stage, ConfigDict]:
 
 @functools.cache
 def read_tasks(names: str, options: str) -> Tasks:
-    """Each task's files are read once."""
+    """Reads each task's files once."""
     return load_tasks(names, json.loads(options))
+
+
+def dry_run(study: Study, workdir: str | Path) -> dict[str, Any]:
+    """Checks a study and prints its runs with their tokens and FLOPs; returns the names of the
+    `runs` still to do, and their `tokens` and `flops`."""
+    plan, workdir = make_plan(study, Path(workdir)), Path(workdir)
+    total, waiting, known = np.zeros(2), [], {}
+    for run in [*plan.candidates, *plan.runs]:
+        cost = np.zeros(2)
+        for stage, config in plan.configs[run.name].items():
+            if stage[0] in run.shares:
+                continue
+            if id(config) not in known:
+                count = finetuning_cost if stage[0] == "finetune" else pretraining_cost
+                known[id(config)] = count(config)
+            cost += known[id(config)]
+        state = "to do" if run.unfinished(workdir) else "finished"
+        if state == "to do":
+            waiting.append(run.name)
+            total += cost
+        source = run.shares.get("pretrain") or run.config
+        print(f"{run.name}  ({state})  {cost[0]:.3g} tokens, {cost[1]:.3g} FLOPs; {source}")
+    count, candidates = len(plan.candidates) + len(plan.runs), len(plan.candidates)
+    print(
+        f"{study.name}: {count} runs ({candidates} of them candidates for rates), then"
+        f" {', '.join(study.tasks) or 'no task'}; {len(waiting)} to do: {total[0]:.3g} tokens,"
+        f" {total[1]:.3g} FLOPs (rows counted as full); nothing was started"
+    )
+    return {"runs": waiting, "tokens": total[0], "flops": total[1]}
+
+
+def finetuning_cost(config: ConfigDict) -> tuple[float, float]:
+    """(tokens, model FLOPs) of a fine-tuning by its config; rows count as full."""
+    tokens = float(config.train.steps * config.data.batch_size * config.data.seq_len)
+    flops = flops_per_token(model_shape(config.model, vocab_size=1), config.data.seq_len)
+    share = 0.0 if config.transfer.features else 1 / 3 if is_fixed(config) else 1.0
+    return tokens, share * tokens * flops

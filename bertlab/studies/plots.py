@@ -16,11 +16,8 @@ WIDEST = 3.0  # an interval is drawn up to this many times its task's largest di
 
 
 def dot_plot(differences: pd.DataFrame) -> Figure:
-    """Paired differences with their intervals, one panel per task; a single panel if each has one.
-
-    Args:
-        differences: From `bertlab.studies.tables.differences`.
-    """
+    """Paired differences (`bertlab.studies.tables.differences`) with their intervals, one panel per
+    task; a single panel if each has one."""
     names = differences["variant"] + " − " + differences["other"]
     panels = [
         (f"{task}: difference in {rows['label'].iloc[0]}", rows.assign(name=names[rows.index]))
@@ -64,13 +61,8 @@ def _draw_differences(panel, rows: pd.DataFrame) -> None:
 
 
 def learning_curves(points: pd.DataFrame, metrics: Sequence[str]) -> Figure:
-    """Held-out metrics of pretraining by tokens and by FLOPs: one row per metric, one line per
-    variant (its mean over seeds, with the range of the seeds).
-
-    Args:
-        points: From `bertlab.studies.tables.pretraining_curves`.
-        metrics: Such as "mlm/loss".
-    """
+    """Held-out metrics of pretraining (`tables.pretraining_curves`) by tokens and by FLOPs: one row
+    per metric, one line per variant (its mean over seeds, and their range)."""
     size = (9.0, 2.9 * len(metrics) + 0.4)
     figure = Figure(figsize=size, dpi=110, layout="constrained")
     axes = figure.subplots(len(metrics), len(X_AXES), squeeze=False, sharey="row")
@@ -87,14 +79,10 @@ def learning_curves(points: pd.DataFrame, metrics: Sequence[str]) -> Figure:
             panel.grid(color="#dddddd", linewidth=0.6)
             panel.spines[["top", "right"]].set_visible(False)
         row[0].set_ylabel(f"{metric}, held out" + (" (nats)" if metric.endswith("loss") else ""))
-    handles = dict(
-        (label, handle)
-        for panel in axes[:, 0]
-        for handle, label in zip(*panel.get_legend_handles_labels())
-    )
-    figure.legend(
-        handles.values(), handles.keys(), loc="outside upper center", ncols=4, fontsize=8.5
-    )
+    found = [panel.get_legend_handles_labels() for panel in axes[:, 0]]
+    lines = {label: line for lines, labels in found for line, label in zip(lines, labels)}
+    where = {"loc": "outside upper center", "ncols": 4, "fontsize": 8.5}
+    figure.legend(lines.values(), lines.keys(), **where)
     return figure
 
 

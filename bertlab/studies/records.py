@@ -38,24 +38,17 @@ where the run has them, `evaluation` (evaluation.json), `cut`, `most_frequent` a
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What was measured.
+    """What was measured."""
 
-    Attributes:
-        study: The content of study.json, with `failures`: run -> why it failed.
-        records: One per stage.
-    """
-
-    study: Mapping[str, Any]
-    records: Sequence[Record]
+    study: Mapping[str, Any]  # study.json, with `failures`: run -> why it failed
+    records: Sequence[Record]  # one per stage
 
     @functools.cached_property
     def runs(self) -> dict[str, RunSpec]:
-        """The runs by name, in the study's order."""
         return {run["name"]: RunSpec(**run) for run in self.study["runs"]}
 
     @functools.cached_property
     def by_stage(self) -> dict[tuple[str, str, str], Record]:
-        """(run, stage, task) -> record."""
         return {(of["run"], of["stage"], of["task"]): of for of in self.records}
 
     def stage(self, run: RunSpec, stage: str, task: str = "") -> Record | None:
@@ -64,7 +57,6 @@ class Results:
         return record if record and record["finished"] else None
 
     def finished(self, run: RunSpec) -> bool:
-        """Whether all stages of a run have a result."""
         outside = [("pretrain", "")] if run.existing else []
         return all(self.stage(run, *stage) for stage in run.stages() if stage not in outside)
 
@@ -127,12 +119,6 @@ def read(path: str | Path | Results) -> Results:
     return Results(study | {"failures": failures}, records)
 
 
-def write_published(path: Path, results: Results) -> None:
-    """Writes STUDY.jsonl.zst."""
-    text = "".join(map(json_line, [results.study, *results.records]))
-    path.write_bytes(zstandard.compress(text.encode(), level=19))
-
-
 def read_stage(path: Path, run: str, stage: str, task: str = "") -> Record:
     """The record of one directory."""
     directory = RunDirectory(path)
@@ -162,8 +148,7 @@ def read_stage(path: Path, run: str, stage: str, task: str = "") -> Record:
 
 
 def own_names(config: Mapping[str, Any], metrics: Mapping[str, float]) -> dict[str, float]:
-    """The metrics of a fine-tuning on one task by their plain names: "trec/accuracy" is
-    "accuracy"."""
+    """Metrics of a fine-tuning on one task by plain names: "trec/accuracy" is "accuracy"."""
     tasks = config.get("metrics") or {name.partition("/")[0] for name in metrics if "/" in name}
     prefix = f"{next(iter(tasks))}/" if len(tasks) == 1 else ""
     return {name.removeprefix(prefix): value for name, value in metrics.items()}
@@ -188,8 +173,7 @@ def correctness(folder: Path) -> dict[str, Any]:
 
 
 def _marks(line: Mapping[str, Any]) -> list[bool]:
-    """Whether a prediction is right: one mark per word if each has a class, none without an answer
-    or for a number."""
+    """Whether a prediction is right: one mark per word if each has a class; none for a number."""
     gold, predicted = line["gold"], line["predicted"]
     if gold is None or isinstance(gold, float):
         return []

@@ -12,17 +12,18 @@ from pathlib import Path
 
 import jinja2
 import pandas as pd
+import zstandard
 from matplotlib.figure import Figure
 
+from bertlab.files import json_line
 from bertlab.studies import comparisons, doctor, plots, tables
-from bertlab.studies.records import SUFFIX, Results, write_published
+from bertlab.studies.records import SUFFIX, Results
 
 NONE = "–"
-BASELINES = {
+BASELINES = {  # what scores are compared with, and what a table calls it
     "most_frequent": "always the most frequent answer",
     "linear": "a linear model on n-grams, as many labels",
 }
-"""What scores are compared with, and what a table calls it."""
 
 
 def write_report(results: Results, folder: Path) -> list[Path]:
@@ -41,12 +42,12 @@ def write_report(results: Results, folder: Path) -> list[Path]:
 
 
 def publish(results: Results, folder: Path) -> None:
-    """Writes a published study: NAME.jsonl.zst, README.md and NAME.png, where NAME is the folder's.
-
-    The figure shows the differences; for a study without any, the learning curves.
-    """
+    """Writes a published study: NAME.jsonl.zst, README.md and NAME.png (the differences, or else
+    the learning curves), where NAME is the folder's."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_published(folder / f"{folder.name}{SUFFIX}", results)
+    text = "".join(map(json_line, [results.study, *results.records]))
+    packed = zstandard.compress(text.encode(), level=19)
+    (folder / f"{folder.name}{SUFFIX}").write_bytes(packed)
     files = {}
     for name, figure in list(draw(results).items())[:1]:
         files[name] = f"{folder.name}.png"
@@ -66,13 +67,7 @@ def draw(results: Results) -> dict[str, Figure]:
 
 
 def render(results: Results, markup: str, figures: Mapping[str, str]) -> str:
-    """The page.
-
-    Args:
-        results: Results of a study or a single run.
-        markup: "html" or "markdown".
-        figures: Name, as from `draw` -> what to link; the others are left out.
-    """
+    """The page in "html" or "markdown"; `figures` are names as from `draw` -> what to link."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
     environment = jinja2.Environment(loader=loader, autoescape=markup == "html")
     environment.filters["cell"] = lambda text: str(text).replace("|", "\\|")
@@ -121,12 +116,9 @@ def score_table(results: Results) -> pd.DataFrame:
 def difference_table(differences: pd.DataFrame) -> pd.DataFrame:
     """One row per difference of `bertlab.studies.tables.differences`."""
     published = differences["published"] + " (" + differences["source"] + ")"
+    pairs = differences["variant"] + " − " + differences["other"]
     columns = {
-        "Difference": differences["task"]
-        + ": "
-        + differences["variant"]
-        + " − "
-        + differences["other"],
+        "Difference": differences["task"] + ": " + pairs,
         "mean (95 % interval)": differences["interval"],
         "pairs": differences["seeds"],
         "p (Holm)": [f"{p:.3f}" if p >= 0.001 else "< 0.001" for p in differences["p"]],
@@ -170,21 +162,15 @@ def cost_table(results: Results) -> pd.DataFrame:
 
 def provenance_table(results: Results) -> pd.DataFrame:
     """Versions, commits and machines of all runs."""
-    environments = []
+    found = dict.fromkeys(("bertlab", "jax", "git commit", "python", "platform", "devices"), ())
     for record in results.records:
         environment = record["environment"]
-        packages = environment.get("packages", {})
-        values = {
-            "bertlab": packages.get("bertlab"),
-            "jax": packages.get("jax"),
-            "git commit": environment.get("git_commit"),
-            "python": environment.get("python"),
-            "platform": environment.get("platform"),
-            "devices": ", ".join(sorted(set(environment.get("devices", ())))),
-        }
-        environments.append({name: value or None for name, value in values.items()})
-    values = pd.DataFrame(environments).dropna(axis="columns", how="all")
-    rows = [[name, ", ".join(values[name].dropna().unique())] for name in values]
+        devices = ", ".join(sorted(set(environment.get("devices", ()))))
+        values = environment | environment.get("packages", {}) | {"devices": devices}
+        for name, others in found.items():
+            value = values.get(name.replace(" ", "_"))
+            found[name] = dict.fromkeys(filter(None, [*others, value]))
+    rows = [[name, ", ".join(values)] for name, values in found.items() if values]
     if results.study.get("read_only"):
         status = "read-only: today's version reads other batches, so no sweep goes on"
         rows.append(["status", status])
@@ -220,7 +206,7 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-COST_COLUMNS = {
+COST_COLUMNS = {  # heading -> column of `tables.costs`, and how its numbers are printed
     "parameters": ("parameters", short),
     "steps": ("step", short),
     "tokens": ("tokens", short),
@@ -230,4 +216,3 @@ COST_COLUMNS = {
     "transfer FLOPs": ("transfer_flops", short),
     "transfer time": ("transfer_seconds", duration),
 }
-"""Heading -> column of `bertlab.studies.tables.costs`, and how its numbers are printed."""

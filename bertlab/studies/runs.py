@@ -18,30 +18,17 @@ Stage = tuple[str, str]
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run: pretraining, perhaps an adaptation to each task's text, fine-tunings.
+    """One run: pretraining, perhaps an adaptation to each task's text, fine-tunings."""
 
-    Attributes:
-        name: Its directory's name, such as "mlm+nsp-seed=1".
-        variant: Its labels, except the seeds' and the selected axes': "MLM, 1000".
-        labels: Axis -> label, in the study's order; "" for an axis that the run does not have.
-        config: Config file with its arguments; or "run:DIRECTORY", a run that is not trained
-            further.
-        overrides: Overrides of pretraining.
-        downstream: Task directory -> settings of its fine-tuning, as `Study.downstream`.
-        adapt: Settings of the adaptation; empty for none.
-        shares: "pretrain" or "adapt" -> name of the run that trains this stage.
-        averages: Names of runs whose predictions this run averages; it trains nothing.
-    """
-
-    name: str
-    variant: str
-    labels: Mapping[str, str]
-    config: str
-    overrides: Mapping[str, Any]
-    downstream: Mapping[str, Mapping[str, Any]]
-    adapt: Mapping[str, Any] = field(default_factory=dict)
-    shares: Mapping[str, str] = field(default_factory=dict)
-    averages: Sequence[str] = ()
+    name: str  # its directory's, such as "mlm+nsp-seed=1"
+    variant: str  # its labels, except the seeds' and the selected axes': "MLM, 1000"
+    labels: Mapping[str, str]  # axis -> label, in the study's order; "" for none
+    config: str  # file with its arguments; or "run:DIRECTORY", which is not trained further
+    overrides: Mapping[str, Any]  # of pretraining
+    downstream: Mapping[str, Mapping[str, Any]]  # task directory -> settings of its fine-tuning
+    adapt: Mapping[str, Any] = field(default_factory=dict)  # settings of the adaptation, if any
+    shares: Mapping[str, str] = field(default_factory=dict)  # stage -> the run that trains it
+    averages: Sequence[str] = ()  # runs whose predictions it averages; then it trains nothing
 
     @property
     def existing(self) -> Path | None:
@@ -56,7 +43,6 @@ class RunSpec:
         return before + [("finetune", task) for task in self.downstream]
 
     def directory(self, workdir: Path, stage: str, task: str = "") -> Path:
-        """The files of a stage."""
         if stage == "pretrain" and self.existing:
             return self.existing
         folder = workdir / self.shares.get(stage, self.name)
@@ -139,7 +125,7 @@ def _first_steps(run: RunSpec, stage: str) -> list[int]:
 
 
 def task_data(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a fine-tuning that its adaptation reads too: the task and its data."""
+    """The settings of a fine-tuning that its adaptation reads too."""
     return {k: v for k, v in settings.items() if k == "task" or k.startswith("task_data.")}
 
 

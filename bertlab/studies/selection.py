@@ -1,10 +1,10 @@
 """The search for pretraining rates.
 
-With `Study.rates`, each variant has a few multiples of its own rate as candidates. All are trained
-to the end with the study's first seed, and the lowest validation loss of the variant's own
-objectives wins. (Half a run ranks rates by which first leaves the plateau of word frequencies.) The
-winner is the first seed's pretraining, so k candidates cost k - 1 more pretrainings. A winner at
-the edge of the grid gets one more candidate beyond it. Nothing downstream is looked at.
+With `Study.rates`, a few multiples of each variant's own rate are trained to the end with the first
+seed, and the lowest validation loss of the variant's own objectives wins. (Half a run ranks rates
+by which first leaves the plateau of word frequencies.) The winner is the first seed's pretraining,
+so k candidates cost k - 1 more pretrainings. A winner at the edge of the grid gets one more
+candidate beyond it. Nothing downstream is looked at.
 """
 
 import json
@@ -15,7 +15,6 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from bertlab.errors import UserError
 from bertlab.studies.runs import RunSpec, without_seeds
 from bertlab.studies.study import RATE, Study
 from bertlab.train.run_directory import RunDirectory
@@ -23,19 +22,12 @@ from bertlab.train.run_directory import RunDirectory
 
 @dataclass(frozen=True)
 class Search:
-    """The search for the rate of one pretraining.
+    """The search for the rate of one pretraining."""
 
-    Attributes:
-        variant: The variants that use it.
-        own: The rate without a search.
-        candidates: Name of a candidate's run -> its rate, from low to high.
-        runs: Names of the runs that pretrain at the selected rate.
-    """
-
-    variant: str
-    own: float
-    candidates: Mapping[str, float]
-    runs: Sequence[str]
+    variant: str  # the variants that use it
+    own: float  # the rate without a search
+    candidates: Mapping[str, float]  # name of a candidate's run -> its rate, from low to high
+    runs: Sequence[str]  # names of the runs that pretrain at the selected rate
 
     def losses(self, workdir: Path) -> dict[str, float]:
         """Candidate -> its validation loss in nats, infinite if it diverged; only for those that
@@ -73,9 +65,8 @@ class Search:
 
     def at_rate(self, run: RunSpec, rate: float) -> RunSpec:
         """A run at a rate; one at its own rate has no override, so that others can share it."""
-        if rate == self.own:
-            return run
-        return replace(run, overrides={**run.overrides, RATE: rate})
+        changed = {} if rate == self.own else {RATE: rate}
+        return replace(run, overrides={**run.overrides, **changed})
 
     def candidate_runs(self, first: RunSpec) -> list[RunSpec]:
         """The first seed's pretraining at every candidate."""
@@ -88,17 +79,15 @@ class Search:
 def find_searches(
     study: Study, runs: Sequence[RunSpec], configs: Mapping[str, ConfigDict]
 ) -> list[Search]:
-    """One search for all runs whose pretrainings differ only in seeds; none without `Study.rates`.
+    """One search for all runs (at their own rates) whose pretrainings differ only in seeds.
 
     Args:
-        study: The study.
-        runs: The runs, at their own rates.
+        study: Its `rates` are two or more factors; without any there is no search.
+        runs: The study's.
         configs: Run -> its pretraining's config; without the runs that do not pretrain.
     """
     if not study.rates:
         return []
-    if len(set(study.rates)) < 2:
-        raise UserError(f"study {study.name}: rates={study.rates}: give two factors or more")
     groups: dict[str, list[RunSpec]] = {}
     for run in runs:
         if run.name in configs and configs[run.name].train.steps:

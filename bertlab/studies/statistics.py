@@ -1,8 +1,4 @@
-"""Statistics over seeds: differences between two variants, corrections.
-
-Scores are one variant's numbers in one metric, a pandas Series indexed by seed; NaN is left out.
-Two variants are compared seed by seed.
-"""
+"""Statistics over seeds: differences between two variants, compared seed by seed; corrections."""
 
 import math
 from collections.abc import Sequence
@@ -21,33 +17,23 @@ RESOLUTION = 1e-6
 
 @dataclass(frozen=True)
 class TTest:
-    """First variant minus second in one metric.
-
-    Attributes:
-        mean: Mean of the differences.
-        low, high: The 95 % interval; NaN if nothing varies, since no spread can be estimated.
-        p: Two-sided p-value of no difference.
-        pairs: Number of seeds for which both have a score.
-        items: Number of test items, if they are drawn too (`compare_items`).
-    """
+    """First variant minus second in one metric."""
 
     mean: float
-    low: float
+    low: float  # of the 95 % interval; NaN if nothing varies, since no spread can be estimated
     high: float
-    p: float
-    pairs: int
-    items: int = 0
+    p: float  # two-sided, of no difference
+    pairs: int  # seeds for which both have a score
+    items: int = 0  # of the test set, if they are drawn too (`compare_items`)
 
 
 def compare(first: pd.Series, second: pd.Series) -> TTest | None:
-    """Student's paired t test seed by seed.
+    """Student's paired t test of scores indexed by seed (NaN is left out); None with fewer than two
+    seeds for which both have one.
 
     If all differences are equal, Student's p of 0 would decide, after three seeds, a metric that
     moves in steps of one example. Then p is 1 for no difference, otherwise the permutation test's
     smallest, 2/2^n of n pairs.
-
-    Returns:
-        None with fewer than two seeds for which both have a score.
     """
     ours, theirs = first.dropna().astype(float), second.dropna().astype(float)
     seeds = ours.index.intersection(theirs.index)
@@ -80,21 +66,14 @@ def compare_items(differences: Float[np.ndarray, "P N"]) -> TTest:
     seeds, items = differences.shape
     mean, by_seed, by_item = differences.mean(), differences.mean(1), differences.mean(0)
     rest = differences - by_seed[:, None] - by_item + mean
-    shares = (
-        np.array(
-            [
-                items * by_seed.var(ddof=1),
-                seeds * by_item.var(ddof=1),
-                -(rest**2).sum() / ((seeds - 1) * (items - 1)),
-            ]
-        )
-        / differences.size
-    )
+    degrees = np.array([seeds - 1, items - 1, (seeds - 1) * (items - 1)])
+    squares = [items * by_seed.var(ddof=1), seeds * by_item.var(ddof=1)]
+    shares = np.array([*squares, -(rest**2).sum() / degrees[2]]) / differences.size
     variance = max(shares.sum(), shares.max())
     if variance <= 0:
         p = 1.0 if mean == 0 else 2 / 2**seeds
         return TTest(mean, math.nan, math.nan, p, seeds, items)
-    freedom = variance**2 / (shares**2 / [seeds - 1, items - 1, (seeds - 1) * (items - 1)]).sum()
+    freedom = variance**2 / (shares**2 / degrees).sum()
     half = scipy.stats.t.ppf(0.975, freedom) * math.sqrt(variance)
     p = 2 * scipy.stats.t.sf(abs(mean) / math.sqrt(variance), freedom)
     return TTest(mean, mean - half, mean + half, p, seeds, items)

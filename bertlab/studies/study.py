@@ -1,6 +1,6 @@
 """A study is pure data: a base config and the axes along which its runs differ.
 
-Runs with equal pretraining share it. A study's directory:
+A study's directory:
 
     study.json                what `Study.describe` returns
     RUN/                      the files of its pretraining (bertlab/train/run_directory.py)
@@ -21,12 +21,49 @@ from typing import Any
 
 from bertlab.config.load import SHIPPED, find_file, import_file
 from bertlab.errors import UserError
-from bertlab.studies.axes import Point, axis, product
 from bertlab.studies.runs import RunSpec, sharing
 
 STAGES = ("finetune.", "adapt.")  # prefixes of overrides; those without one are pretraining's
 RATE = "optimizer.learning_rate"
 TASK_RATES = "finetune.rate"  # the axis of `Study.task_rates`
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One label of an axis; in a run's name it is `name`: the label, or "seed=1" for a bare value.
+    `overrides` are dotted config names -> values."""
+
+    label: str
+    name: str
+    overrides: Mapping[str, Any]
+
+
+Point = Mapping[str, Choice]
+"""Places a run on the axes. A grid is a list of points:
+
+    product(axis("rate", {"15 %": {...}, "40 %": {...}}), axis("seed", [1, 2]))
+    chain(grid, axis("variant", {"no pretraining": {"train.steps": 0}}))  # one after the other
+"""
+
+
+def axis(name: str, values: Mapping[str, Mapping[str, Any]] | Sequence[Any]) -> list[Point]:
+    """A grid along one axis, from label -> overrides, or from plain values of the config name."""
+    if not isinstance(values, Mapping):
+        return [{name: Choice(str(value), f"{name}={value}", {name: value})} for value in values]
+    return [{name: Choice(label, label, overrides)} for label, overrides in values.items()]
+
+
+def product(*grids: Sequence[Point]) -> list[Point]:
+    """Every point of each grid with every point of the others; the last grid varies fastest."""
+    return [
+        {name: choice for point in points for name, choice in point.items()}
+        for points in itertools.product(*grids)
+    ]
+
+
+def chain(*grids: Sequence[Point]) -> list[Point]:
+    """The points of the grids one after another; the axes may differ."""
+    return list(itertools.chain(*grids))
 
 
 @dataclass(frozen=True)
@@ -37,7 +74,6 @@ class Published:
         source: Paper and table, such as "Devlin et al. 2019, table 5 (dev)".
         columns: Headings that include the metric: "MNLI-m", "SQuAD F1".
         rows: Variant -> its values, as printed; None where the paper has none.
-        note: Remarks, for example on another scale.
     """
 
     source: str
@@ -48,12 +84,10 @@ class Published:
 
 @dataclass(frozen=True)
 class Claim:
-    """A published finding: one variant scores higher than another.
+    """A published finding: the variant `higher` scores higher than `lower`.
 
     Attributes:
-        higher, lower: Variants of the study.
         published: With its numbers: "59.9 without pre-training, 74.7 with it (mean of nine tasks)".
-        source: Paper and table.
         kinds: The kinds of task for which it was found, such as "span"; empty: all.
         uses: Endings of the task directories' names, such as "_tuned"; empty: any.
     """
@@ -72,12 +106,11 @@ class Study:
 
     Overrides are dotted config names -> values. A plain name sets pretraining's config;
     "finetune.NAME" that of every task's fine-tuning (also "finetune.recipe"); "adapt.NAME" adds an
-    adaptation to each task's text in between (also "adapt.recipe" and "adapt.epochs"). The reserved
-    key "config" replaces the base config. `"finetune.init_step": [100, 1000]` compares steps of one
-    pretraining, which keeps their checkpoints.
+    adaptation to each task's text in between (also "adapt.recipe" and "adapt.epochs"); "config"
+    replaces the base config. `"finetune.init_step": [100, 1000]` compares steps of one pretraining,
+    which keeps their checkpoints.
 
     Attributes:
-        name: Short name.
         title: Heading of the report.
         question: One or two sentences.
         config: Base config file with its arguments; "run:DIRECTORY" for an existing run; in an
@@ -86,7 +119,7 @@ class Study:
             dotted config name, such as `"train.steps": [10, 20]`, is short for `{"10":
             {"train.steps": 10}, ...}`. `"seed": [1, 2]` also sets `data.seed`, unless something
             else does: each seed reads the text in its own order, the same for all variants, so
-            the spread of seeds includes the order. Or a grid of `bertlab.studies.axes`.
+            the spread of seeds includes the order. Or a grid of points.
         overrides: Overrides of all runs; axes take precedence.
         downstream: The tasks: names, or task directory -> settings of its fine-tuning, with the
             reserved keys "recipe" and "task" (default: the directory's name). They take precedence
@@ -96,7 +129,6 @@ class Study:
             selects before the seeds are run (`bertlab.studies.selection`); empty: its own.
         task_rates: Rates of fine-tuning: one more axis, "finetune.rate", selected as in `select`;
             empty: the recipe's.
-        published: A published table.
         claims: Published findings that the report compares with the study's own.
         contrasts: Pairs of variants whose difference the study asks for.
     """
@@ -125,18 +157,16 @@ class Study:
     @functools.cached_property
     def grid(self) -> list[Point]:
         """The points, one per run."""
-        if isinstance(self.axes, Mapping):
-            grid = product(*(axis(name, values) for name, values in self.axes.items()))
-        else:
-            grid = list(self.axes)
-        if self.task_rates:
-            rates = rate_axis(self.task_rates)
-            grid = [_before_seed(point, rate) for point in grid for rate in rates]
+        points, grid = self.axes, []
+        if isinstance(points, Mapping):
+            points = product(*itertools.starmap(axis, points.items()))
+        for point in points:  # the seed stays the last axis
+            others = {name: point[name] for name in point if name != "seed"}
+            grid += [{**others, **rate, **point} for rate in rate_axis(self.task_rates) or [{}]]
         return grid
 
     @property
     def axis_names(self) -> list[str]:
-        """The axes' names, in order."""
         return list(dict.fromkeys(name for point in self.grid for name in point))
 
     @property
@@ -146,12 +176,22 @@ class Study:
 
     def runs(self) -> list[RunSpec]:
         """One run per point; those with equal pretraining or adaptation share the first one's."""
-        self._check()
-        runs = [self._run(point) for point in self.grid]
-        names = [run.name for run in runs]
-        if taken := {name for name in names if names.count(name) > 1 or not name}:
-            raise UserError(f'study {self.name}: two runs are named "{min(taken)}"; rename a label')
-        return sharing([self._averaging(run, runs) for run in runs])
+        runs = {}
+        for run in map(self._run, self.grid):
+            if run.name in runs or not run.name:
+                raise UserError(
+                    f'study {self.name}: two runs are named "{run.name}"; rename a label'
+                )
+            runs[run.name] = run
+        variants = list(dict.fromkeys(run.variant for run in runs.values()))
+        compared = [(claim.higher, claim.lower) for claim in self.claims] + list(self.contrasts)
+        unknown = [name for pair in compared for name in pair if name not in variants]
+        if unknown := [*(set(self.select) - set(self.axis_names)), *unknown]:
+            raise UserError(
+                f'study {self.name}: "{unknown[0]}" is no axis that select, or variant that a claim'
+                f" or contrast, can name; the variants are {'; '.join(variants)}"
+            )
+        return sharing([self._averaging(run, list(runs.values())) for run in runs.values()])
 
     def describe(self, runs: Sequence[RunSpec], searches: Sequence[Any] = ()) -> dict[str, Any]:
         """The content of study.json: its runs, at rates that `searches` selected."""
@@ -167,23 +207,6 @@ class Study:
             "searches": [dataclasses.asdict(search) for search in searches],
             "runs": [dataclasses.asdict(run) for run in runs],
         }
-
-    def _check(self) -> None:
-        if unknown := set(self.select) - set(self.axis_names):
-            raise UserError(f'study {self.name}: select names "{min(unknown)}", which is no axis')
-        variants = {self._variant(_labels(point, self.axis_names)) for point in self.grid}
-        pairs = [(claim.higher, claim.lower) for claim in self.claims]
-        for pair in [*pairs, *self.contrasts]:
-            if unknown := set(pair) - variants:
-                raise UserError(
-                    f'study {self.name}: a claim or contrast is about "{min(unknown)}", and the'
-                    f" variants are {'; '.join(sorted(variants))}"
-                )
-
-    def _variant(self, labels: Mapping[str, str]) -> str:
-        apart = (*seed_axes(labels), *self.selected)
-        compared = [label for name, label in labels.items() if name not in apart]
-        return ", ".join(filter(None, compared)) or self.title
 
     def _run(self, point: Point) -> RunSpec:
         """The run at a point, without what it shares."""
@@ -204,10 +227,12 @@ class Study:
             if not any(overlap(key, other) for other in own)
         }
         everything = common | own
-        labels = _labels(point, self.axis_names)
+        labels = {name: point[name].label if name in point else "" for name in self.axis_names}
+        apart = (*seed_axes(labels), *self.selected)
+        compared = [label for name, label in labels.items() if label and name not in apart]
         return RunSpec(
             name=file_name([choice.name for choice in point.values()] or [self.name]),
-            variant=self._variant(labels),
+            variant=", ".join(compared) or self.title,
             labels=labels,
             config=config,
             overrides={k: v for k, v in everything.items() if not k.startswith(STAGES)},
@@ -219,7 +244,7 @@ class Study:
         )
 
     def _averaging(self, run: RunSpec, runs: Sequence[RunSpec]) -> RunSpec:
-        """The run; if it is an average, with the runs that it averages."""
+        """The run; an average with the runs that it averages."""
         if not run.config.startswith("average:"):
             return run
         averages = []
@@ -260,19 +285,13 @@ def overlap(key: str, other: str) -> bool:
 
 def file_name(names: Sequence[str]) -> str:
     """Joins labels into one name: ["MLM + NSP", "seed=1"] -> "mlm-+-nsp-seed=1"."""
-    plain = [re.sub(r"[^\w+=.]+", "-", name.lower()).strip("-.") for name in names]
-    for name, part in zip(names, plain):
-        if not name.isascii() or not part:
-            raise UserError(f'label "{name}" names a directory; write it in plain ASCII letters')
-    return "-".join(plain)
+    return "-".join(re.sub(r"[^\w+=.]+", "-", name.lower()).strip("-.") for name in names)
 
 
 def load_study(spec: str) -> Study:
-    """Reads a study from "path.py" or "path.py:key=value,key=value".
-
-    The file defines `get_study(arguments: str | None) -> Study`; `arguments` is the text after the
-    colon. It can import files from its own directory and from experiments/ablations.
-    """
+    """The study of "path.py" or "path.py:key=value,key=value": `get_study` of that file is called
+    with the text after the colon. It can import files from its own directory and from
+    experiments/ablations."""
     path, _, arguments = spec.partition(":")
     before = list(sys.path)
     sys.path[:0] = [str(find_file(path).parent), str(SHIPPED / "experiments" / "ablations")]
@@ -280,12 +299,3 @@ def load_study(spec: str) -> Study:
         return import_file(path).get_study(arguments or None)
     finally:
         sys.path[:] = before
-
-
-def _labels(point: Point, axes: Sequence[str]) -> dict[str, str]:
-    return {name: point[name].label if name in point else "" for name in axes}
-
-
-def _before_seed(point: Point, rate: Point) -> Point:
-    """The point with a rate, before the seed in the order of axes."""
-    return {**{name: point[name] for name in point if name != "seed"}, **rate, **point}

@@ -13,7 +13,6 @@ from bertlab.data.batches import Batches
 from bertlab.data.prepare import prepare
 from bertlab.errors import UserError
 from bertlab.files import json_line, write_json
-from bertlab.studies.launchers import Launcher
 from bertlab.studies.launchers.local import Local
 from bertlab.studies.plan import Plan, make_plan, read_tasks
 from bertlab.studies.runs import RunSpec, is_finished
@@ -25,14 +24,12 @@ from bertlab.train.run_directory import RunDirectory
 POLL_SECONDS = 0.2
 
 
-def sweep(study: Study, workdir: str | Path, launcher: Launcher | None = None) -> bool:
-    """Runs the unfinished runs of a study in `workdir`/RUN, and writes study.json.
+def sweep(study: Study, workdir: str | Path, launcher=None) -> bool:
+    """Runs the unfinished runs of a study in `workdir`/RUN, and writes study.json; returns whether
+    all are finished.
 
     Seeds, labels and tasks can be added to a study later: finished runs are kept. Without a
-    launcher, it runs one at a time on this machine.
-
-    Returns:
-        Whether every run is finished.
+    launcher (`bertlab.studies.launchers`), it runs one at a time on this machine.
 
     Raises:
         UserError: The study or a config is wrong, or the directory has runs with other settings
@@ -66,12 +63,8 @@ def sweep(study: Study, workdir: str | Path, launcher: Launcher | None = None) -
     return done == len(plan.runs)
 
 
-def run_all(runs: Sequence[RunSpec], workdir: Path, launcher: Launcher) -> dict[str, str]:
-    """Executes the unfinished runs, `launcher.jobs` at a time; returns why runs failed.
-
-    Raises:
-        SystemExit: After SIGTERM or Ctrl-C, when the runs have saved and ended.
-    """
+def run_all(runs: Sequence[RunSpec], workdir: Path, launcher) -> dict[str, str]:
+    """Executes the unfinished runs, `launcher.jobs` at a time; returns why runs failed."""
     waiting = [run for run in runs if run.unfinished(workdir)]
     print(f"{len(runs)} runs, {len(runs) - len(waiting)} finished, in {workdir}", flush=True)
     running, failures = {}, {}

@@ -21,9 +21,8 @@ def summary(results: Results) -> pd.DataFrame:
     for measure in comparisons.measures(results):
         table = comparisons.score_table(results, measure)
         selected = comparisons.selected_scores(results, measure).drop_duplicates("variant")
-        chosen = {}
-        for row in selected[["variant", *results.study["select"]]].to_numpy():
-            chosen[row[0]] = ", ".join(row[1:])
+        labels = selected[["variant", *results.study["select"]]].to_numpy()
+        chosen = {variant: ", ".join(others) for variant, *others in labels}
         frame = pd.DataFrame({"mean": table.mean(), "sd": table.std(), "seeds": table.count()})
         frame = frame.rename_axis("variant").reset_index()
         frame["chosen"] = frame["variant"].map(chosen)
@@ -74,8 +73,7 @@ def differences(results: Results) -> pd.DataFrame:
 def _interval(row) -> str:
     """A difference with its interval: "+1.2 (0.8 to 1.6)"."""
     text = f"{row.low:.{row.digits}f} to {row.high:.{row.digits}f}"
-    if math.isnan(row.low):
-        text = "no spread between seeds"
+    text = "no spread between seeds" if math.isnan(row.low) else text
     return f"{row.mean:+.{row.digits}f} ({text})".replace("-", "\N{MINUS SIGN}")
 
 

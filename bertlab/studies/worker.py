@@ -1,8 +1,4 @@
-"""One run of a study, stage by stage, in its own process: `python -m bertlab.studies.worker
-RUN`.
-
-A stage with a result.json is finished; the others begin, or resume from their last checkpoint.
-"""
+"""One run of a study, stage by stage, in a process: `python -m bertlab.studies.worker RUN`."""
 
 import dataclasses
 import sys
@@ -16,14 +12,14 @@ from bertlab.train.run_directory import RunDirectory
 
 
 def write_run(run: RunSpec, workdir: Path) -> Path:
-    """Writes run.json, all that a worker needs to know about a run; returns the run's directory."""
+    """Writes run.json, from which a worker executes the run; returns its directory."""
     directory = RunDirectory(workdir / run.name)
     directory.write("run", dataclasses.asdict(run))
     return directory.path
 
 
 def execute_directory(path: Path | str) -> None:
-    """Trains the unfinished stages of the run of a run.json.
+    """Trains the unfinished stages of the run of a run.json, or resumes them.
 
     failed.json has a run's `status`, "failed" or "diverged", and the `reason` in one line. After a
     signal the state is saved and SystemExit is raised.

@@ -1,31 +1,25 @@
 """What each part of AWD-LSTM gives as a language model: Merity et al. 2017, section 7, table 4.
 
 The full model, and eight that each lack one part ("full-sized embedding": equal widths, as we read
-it). The score is the held-out loss in nats per token; the paper prints its exponential.
-
-Fine-tuning (section 5) is a second run of averaged SGD from the first run's average: here the
-second half of the steps (`optimizer.average_again`), where the paper ends either stage once the
-held-out loss stops falling. Averaging begins once that loss is worse than the best of all
-measurements but the last five. "Without NT-ASGD" has no fine-tuning either.
-
-scale=paper is salesforce/awd-lstm-lm's README on WikiText-2 (`corpus=splits:DIR`, where DIR holds
-wiki.train.tokens and so on) or, with `text=penn_treebank`, the Penn Treebank (ptb.train.txt and so
-on), whose words are what spaces separate. Lanes read stretches of about 50,000 characters in random
-order, not the text in order.
-
-Expect: the weight-dropped recurrence matters most, then averaging and the embeddings' width. If a
-small model cannot overfit the text, every kind of dropout at first costs more than it gains.
+it). The score is the held-out loss in nats per token; the paper prints its exponential. Fine-tuning
+(section 5) is a second run of averaged SGD from the first run's average: here the second half of
+the steps, where the paper ends either stage once the held-out loss stops falling. "Without NT-ASGD"
+has no fine-tuning either. scale=paper is salesforce/awd-lstm-lm's README on WikiText-2
+(`corpus=splits:DIR` with wiki.train.tokens and so on) or, with `text=penn_treebank`, the Penn
+Treebank (ptb.train.txt and so on). Lanes read stretches of about 50,000 characters in random order,
+not the text in order. Expect: the weight-dropped recurrence matters most, then averaging and the
+embeddings' width. If a small model cannot overfit the text, dropout at first costs more than it
+gains.
 """
 
-from common import read_setting
+from common import read_setting, table
 
 from bertlab.config import papers
-from bertlab.studies.study import Published
 
-PUBLISHED = Published(
-    source="Merity et al. 2017, table 4 (perplexity)",
-    columns=("PTB valid", "PTB test", "WikiText-2 valid", "WikiText-2 test"),
-    rows={
+TABLE = table(
+    "Merity et al. 2017, table 4 (perplexity)",
+    "PTB valid|PTB test|WikiText-2 valid|WikiText-2 test",
+    {
         "full": (60.0, 57.3, 68.6, 65.8),
         "without fine-tuning": (60.7, 58.8, 69.1, 66.0),
         "without NT-ASGD": (66.3, 63.7, 73.3, 69.7),
@@ -38,6 +32,13 @@ PUBLISHED = Published(
     },
     note="Perplexities of words; ours are losses of tokens. Lower is better.",
 )
+WITHOUT = {
+    "without NT-ASGD": {"optimizer.average_after": 0},
+    "without variable length": {"data.stream.vary_length": False},
+    "without embedding dropout": {"model.embedding_dropout": 0.0},
+    "without weight decay": {"optimizer.weight_decay": 0.0},
+    "without AR and TAR": {"objectives.ar.weight": 0.0, "objectives.tar.weight": 0.0},
+}
 TEXTS = {"wikitext_2": papers.AWD_LSTM, "penn_treebank": papers.AWD_LSTM_PENN_TREEBANK}
 
 
@@ -46,8 +47,8 @@ def get_study(arguments=None):
     text = read_setting(arguments, **own).arguments["text"]
     setting = read_setting(arguments, paper=TEXTS[text], **own)
     once = setting.steps(setting.recipe("awd_lstm"))
-    every = setting.pretraining["train.eval_every"]
-    looks = {"train.eval_every": min(100, every)} if setting.scale in ("tiny", "mini") else {}
+    every, hidden = setting.pretraining["train.eval_every"], setting.numbers("awd_lstm")["hidden"]
+    looks = {"train.eval_every": min(100, every)} if setting.is_tiny else {}
     return setting.study(
         name="awd_lstm_table4",
         title="The parts of AWD-LSTM",
@@ -57,14 +58,8 @@ def get_study(arguments=None):
             "model": {
                 "full": {},
                 "without fine-tuning": {"train.steps": once, "optimizer.average_again": 0},
-                "without NT-ASGD": {"optimizer.average_after": 0},
-                "without variable length": {"data.stream.vary_length": False},
-                "without embedding dropout": {"model.embedding_dropout": 0.0},
-                "without weight decay": {"optimizer.weight_decay": 0.0},
-                "without AR and TAR": {"objectives.ar.weight": 0.0, "objectives.tar.weight": 0.0},
-                "without full-sized embedding": {
-                    "model.width": setting.numbers("awd_lstm")["hidden"]
-                },
+                **WITHOUT,
+                "without full-sized embedding": {"model.width": hidden},
                 "without weight-dropping": {"model.weight_dropout": 0.0},
             }
         },
@@ -75,5 +70,5 @@ def get_study(arguments=None):
             "train.steps": 2 * once,
             "optimizer.average_again": once,
         },
-        published=PUBLISHED,
+        **TABLE,
     )

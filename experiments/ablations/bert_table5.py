@@ -1,31 +1,27 @@
 """Which part of BERT's pretraining counts: Devlin et al. 2019, section 5.1, table 5.
 
 BERT (MLM + NSP); without NSP; left to right without NSP, also in fine-tuning; and that with a new
-BiLSTM on top in fine-tuning. MLM and LTR share one body. The paper has no rows without pretraining;
-ours are BERT's body from random values, and the left-to-right one below the BiLSTM.
-
-At base and paper the pooler reads the token that has seen the whole text, [CLS] or a left-to-right
-model's last token; at smaller scales the head reads the mean of the states. The task
-`next_sentence` asks NSP's own question about held-out sentences, in place of the paper's pairs. The
-paper's tasks: `tasks=mnli+qnli+mrpc+sst2+squad1,data=DIR`. At scale=paper `valid` selects each
-task's rate among the paper's four.
-
-Expect: MLM above LTR at equal data, most on tokens and spans, where the BiLSTM closes part of the
-gap. In the paper NSP matters for pairs of sentences; later work found that it does not. With few
-tokens LTR is ahead: it is supervised at every position, MLM at 30 % of them (15 % in the paper).
+BiLSTM on top. MLM and LTR share one body. Ours are the rows without pretraining, and the task
+`next_sentence`, NSP's own question, for the paper's pairs:
+`tasks=mnli+qnli+mrpc+sst2+squad1,data=DIR`. At base and paper the pooler reads the token that has
+seen the whole text, [CLS] or a left-to-right model's last; at smaller scales the head reads the
+mean of the states. At scale=paper `valid` selects each task's rate among the paper's four. Expect:
+MLM above LTR at equal data, most on tokens and spans, where the BiLSTM closes part of the gap. With
+few tokens LTR is ahead: it is supervised at every position, MLM at 30 % (15 % in the paper). NSP
+matters for pairs in the paper; later work found that it does not.
 """
 
-from common import claims, read_setting
+from common import claims, read_setting, table
 from scales import LAST_PIECE
 
 from bertlab.config import papers
-from bertlab.studies.study import Claim, Published
+from bertlab.studies.study import Claim
 from bertlab.transfer.recipes import BERT_RATES
 
-PUBLISHED = Published(
-    source="Devlin et al. 2019, table 5 (development sets, BERT-Base)",
-    columns=("MNLI-m", "QNLI", "MRPC", "SST-2", "SQuAD F1"),
-    rows={
+TABLE = table(
+    "Devlin et al. 2019, table 5 (development sets, BERT-Base)",
+    "MNLI-m|QNLI|MRPC|SST-2|SQuAD F1",
+    {
         "BERT": (84.4, 88.4, 86.7, 92.7, 88.5),
         "No NSP": (83.9, 84.9, 86.5, 92.6, 87.9),
         "LTR & No NSP": (82.1, 84.3, 77.5, 92.1, 77.8),
@@ -51,7 +47,7 @@ def get_study(arguments=None):
     setting = read_setting(arguments, paper=papers.BERT, tasks="package+code_spans+next_sentence")
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     bilstm = {"finetune.head.bilstm": 2}
-    if setting.scale in ("base", "paper"):  # their recipe's pooler reads the body, below a biLSTM
+    if setting.is_large:  # their recipe's pooler reads the body, below a biLSTM
         bilstm["finetune.head.pooling"] = "last"
     return setting.study(
         name="bert_table5",
@@ -60,7 +56,7 @@ def get_study(arguments=None):
         config=setting.recipe("bert", objectives="mlm"),
         axes={
             "pretraining": {
-                "BERT": {"config": setting.recipe("bert", objectives="mlm+nsp")},
+                "BERT": setting.bert("mlm+nsp"),
                 "No NSP": {},
                 "LTR & No NSP": ltr,
                 "+ BiLSTM": ltr | bilstm,
@@ -70,6 +66,6 @@ def get_study(arguments=None):
         },
         overrides={**setting.on_transformer, **LAST_PIECE, "data.format": "segment_pair"},
         task_rates=setting.published_rates(BERT_RATES),
-        published=PUBLISHED,
+        **TABLE,
         claims=CLAIMS,
     )

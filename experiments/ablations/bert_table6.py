@@ -1,26 +1,23 @@
 """How large the model should be: Devlin et al. 2019, section 5.2, table 6.
 
-BERT (MLM + NSP) in six sizes, named layers/width/heads, with the same hyper-parameters. At
-scale=base and scale=paper the sizes are the published ones; smaller scales scale them down in the
-same steps. The paper's perplexity is exp(mlm/loss) on held-out text; compare it only between models
-with the same vocabulary. The paper's tasks are MNLI, MRPC and SST-2:
-`tasks=mnli+mrpc+sst2,data=DIR`. At scale=paper the seeds are restarts of fine-tuning on one
-pretraining, as in the paper (five), and `valid` selects each task's rate among the paper's four.
-
-Expect: perplexity falls and scores rise with size, even on tasks of a few thousand examples. With
-few steps the deepest model may fall behind.
+BERT (MLM + NSP) in six sizes, named layers/width/heads, with the same hyper-parameters: from
+scale=base the published sizes, below it in the same steps. The paper's perplexity is exp(mlm/loss)
+on held-out text. Its tasks: `tasks=mnli+mrpc+sst2,data=DIR`. At scale=paper the seeds are restarts
+of fine-tuning on one pretraining (five in the paper), and `valid` selects each task's rate among
+the paper's four. Expect: perplexity falls and scores rise with size, even on tasks of a few
+thousand examples. With few steps the deepest model may fall behind.
 """
 
-from common import claims, read_setting
+from common import claims, read_setting, table
 
 from bertlab.config import papers
-from bertlab.studies.study import Published
 from bertlab.transfer.recipes import BERT_RATES
 
-PUBLISHED = Published(
-    source="Devlin et al. 2019, table 6 (development sets)",
-    columns=("LM perplexity", "MNLI-m", "MRPC", "SST-2"),
-    rows={
+SOURCE = "Devlin et al. 2019, table 6 (development sets)"
+TABLE = table(
+    SOURCE,
+    "LM perplexity|MNLI-m|MRPC|SST-2",
+    {
         "3/768/12": (5.84, 77.9, 79.8, 88.4),
         "6/768/3": (5.24, 80.6, 82.2, 90.7),
         "6/768/12": (4.68, 81.9, 84.8, 91.3),
@@ -29,13 +26,10 @@ PUBLISHED = Published(
         "24/1024/16": (3.23, 86.6, 87.8, 93.7),
     },
 )
-AS_PUBLISHED = tuple(PUBLISHED.rows)
 SIZES = {
     "tiny": ("1/128/2", "2/128/1", "2/128/2", "4/128/2", "4/192/3", "8/192/3"),
     "mini": ("1/256/4", "2/256/1", "2/256/4", "4/256/4", "4/384/6", "8/384/6"),
     "small": ("1/512/8", "2/512/2", "2/512/8", "4/512/8", "4/768/12", "8/768/12"),
-    "base": AS_PUBLISHED,
-    "paper": AS_PUBLISHED,
 }
 # Two sizes, by their places in SIZES, and the published finding.
 CLAIMS = (
@@ -50,17 +44,13 @@ CLAIMS = (
 def shape(size):
     """The keys of a size: "12/768/12" is layers, width and heads."""
     layers, width, heads = map(int, size.split("/"))
-    return {
-        "model.layers": layers,
-        "model.width": width,
-        "model.heads": heads,
-        "model.hidden": 4 * width,
-    }
+    shape = {"layers": layers, "width": width, "heads": heads, "hidden": 4 * width}
+    return {f"model.{key}": value for key, value in shape.items()}
 
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=papers.BERT)
-    sizes = SIZES[setting.scale]
+    sizes = SIZES.get(setting.scale) or tuple(TABLE["published"].rows)
     return setting.study(
         name="bert_table6",
         title="BERT's size",
@@ -71,6 +61,6 @@ def get_study(arguments=None):
         seeds=setting.restarts(),
         overrides=setting.on_transformer,
         task_rates=setting.published_rates(BERT_RATES),
-        published=PUBLISHED,
-        claims=claims(PUBLISHED.source, *((sizes[a], sizes[b], of) for a, b, of in CLAIMS)),
+        **TABLE,
+        claims=claims(SOURCE, *((sizes[a], sizes[b], of) for a, b, of in CLAIMS)),
     )

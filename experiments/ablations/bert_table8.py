@@ -1,26 +1,22 @@
-"""What a chosen token becomes, [MASK], itself or another one: Devlin et al. 2019, appendix C.2,
-table 8.
+"""What a chosen token becomes: Devlin et al. 2019, appendix C.2, table 8.
 
 Six ways to corrupt the chosen 15 %, as percentages [MASK]/same/random, fine-tuned and as features
-(a BiLSTM on the frozen body reads the last four layers side by side), with one pretraining. The
-paper's tasks: `tasks=mnli+ner,data=DIR`. A model that never saw [MASK] has no bits per byte, and
-each row measures mlm/loss under its own corruption, so do not compare rows by it. At scale=paper
-rates and documents are as in table 7.
-
-Expect: fine-tuning hardly depends on the corruption, even at 100 % [MASK]. As features, 100 %
-[MASK] is clearly worst (94.0 against 94.9 F1), because downstream text contains no [MASK]. Random
-tokens without [MASK] cost a little everywhere.
+(a BiLSTM reads the last four frozen layers side by side). The paper's tasks:
+`tasks=mnli+ner,data=DIR`; at scale=paper rates and documents are as in table 7. A model that never
+saw [MASK] has no bits per byte, and each row's mlm/loss is under its own corruption: do not compare
+rows by it. Expect: fine-tuning hardly depends on the corruption. As features, 100 % [MASK] is
+clearly worst (94.0 against 94.9 F1): downstream text has no [MASK]. Only random tokens cost a
+little everywhere.
 """
 
-from common import read_setting, table_claims
+from common import read_setting, table
 
 from bertlab.config import papers
-from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.study import TASK_RATES, Published
+from bertlab.studies.study import axis, chain, product
 from bertlab.transfer.recipes import BERT_RATES
 
 # [MASK]/same/random -> MNLI fine-tuned, NER fine-tuned, NER by features.
-TABLE = {
+SCORES = {
     "80/10/10": (84.2, 95.4, 94.9),
     "100/0/0": (84.3, 94.9, 94.0),
     "80/0/20": (84.1, 95.2, 94.6),
@@ -28,20 +24,17 @@ TABLE = {
     "0/20/80": (83.7, 94.8, 94.6),
     "0/0/100": (83.6, 94.9, 94.6),
 }
-PUBLISHED = Published(
-    source="Devlin et al. 2019, table 8 (development sets, BERT-Base)",
-    columns=("MNLI", "NER F1"),
-    rows={
-        **{f"{shares}, fine-tuned": scores[:2] for shares, scores in TABLE.items()},
-        **{f"{shares}, features": (None, scores[2]) for shares, scores in TABLE.items()},
+TABLE = table(
+    "Devlin et al. 2019, table 8 (development sets, BERT-Base)",
+    "MNLI|NER F1",
+    {
+        **{f"{shares}, fine-tuned": scores[:2] for shares, scores in SCORES.items()},
+        **{f"{shares}, features": (None, scores[2]) for shares, scores in SCORES.items()},
     },
-    note="Tables 5 and 7 report other runs; they differ from these by up to a point.",
-)
-CLAIMS = table_claims(
-    PUBLISHED,
     ("80/10/10, features", "100/0/0, features", "NER F1"),
     ("80/10/10, features", "0/0/100, features", "NER F1"),
-    ("80/10/10, fine-tuned", "0/0/100, fine-tuned", ("MNLI", "NER F1")),
+    ("80/10/10, fine-tuned", "0/0/100, fine-tuned", "MNLI|NER F1"),
+    note="Tables 5 and 7 report other runs; they differ from these by up to a point.",
 )
 
 
@@ -61,12 +54,10 @@ def get_study(arguments=None):
         question="Does it matter what a chosen token becomes, fine-tuned and as features?",
         config=setting.recipe("bert", objectives="mlm+nsp"),
         axes=product(
-            axis("[MASK]/same/random", {shares: corruption(shares) for shares in TABLE}),
+            axis("[MASK]/same/random", {shares: corruption(shares) for shares in SCORES}),
             chain(tuned, axis("use", {"features": setting.features(f"concat_last_{last}")})),
         ),
-        select=[TASK_RATES] if TASK_RATES in tuned[0] else [],
         overrides=setting.on_transformer,
         downstream=setting.in_documents(),
-        published=PUBLISHED,
-        claims=CLAIMS,
+        **TABLE,
     )

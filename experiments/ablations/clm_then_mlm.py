@@ -1,23 +1,20 @@
 """Left to right first, then masked: Gisserot-Boukhlef et al. 2025, arXiv 2507.00994.
 
 One budget of steps, spent on MLM, on causal language modelling (CLM), or on CLM for a quarter, half
-or three quarters of the steps and then on MLM. CLM is the objective `prefix` without a prefix: left
-to right on a body that otherwise sees both sides. The CLM model is fine-tuned twice: seeing both
-sides, and only the left. `rate=` sets MLM's mask rate; the paper has 20 to 50 %.
-
-The rate is constant between a warm-up and a cooldown. scale=paper has the smallest of the paper's
-sizes, 210 million parameters in EuroBERT's shape. It adds the budgets of 12,000 and 22,000 steps
-and continued pretraining (`whole=on` at other scales): MLM for 22,000 further steps, from MLM or
-from CLM before its cooldown. Not verified: these 22,000 steps, where they begin, initial values.
-
-Expect: CLM ahead early and on tokens; MLM ahead of CLM on sentences, most on questions and answers;
-CLM and then MLM above MLM, reliably with a quarter of CLM.
+or three quarters of it and then on MLM. CLM is the objective `prefix` without a prefix, on a body
+that otherwise sees both sides; it is fine-tuned seeing both sides, and only the left. `rate=` sets
+MLM's mask rate (20 to 50 % in the paper). The learning rate is constant between a warm-up and a
+cooldown. scale=paper has the smallest of the paper's sizes, 210 million parameters in EuroBERT's
+shape, and adds budgets of 12,000 and 22,000 steps and continued pretraining (`whole=on` at other
+scales): MLM for 22,000 further steps, from MLM or from CLM before its cooldown. Not verified: these
+steps, where they begin, initial values. Expect: CLM ahead early and on tokens, MLM on sentences,
+most on questions and answers; CLM and then MLM above MLM, reliably with a quarter of CLM.
 """
 
 from common import claims, read_setting
 from scales import LAST_PIECE
 
-from bertlab.studies.axes import axis, chain, product
+from bertlab.studies.study import axis, chain, product
 
 # Steps, rate and rows: the paper. Shape and vocabulary: Nicolas-BZRD/EuroBERT
 # optimus/trainer/model/encoder/eurobert.py, 210m.

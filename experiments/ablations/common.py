@@ -1,7 +1,7 @@
-"""Shared by the studies of this folder: arguments, scales, and tasks with their data.
+"""What the studies of this folder share: arguments, scales, tasks with their data, claims.
 
 setting = read_setting(arguments, paper=papers.BERT)
-setting.study(config=setting.recipe("bert", objectives="mlm"), axes={"masks": {...}}, ...)
+setting.study(config=setting.recipe("bert", objectives="mlm"), axes={"masks": {...}}, **TABLE)
 """
 
 import itertools
@@ -17,8 +17,17 @@ from published_tasks import LONG, LONG_ROWS, TASKS, config_name
 from bertlab.config import base_config, load_config, parse_arguments
 from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
-from bertlab.studies.axes import Point, axis, product
-from bertlab.studies.study import Claim, Published, Study, rate_axis, stage_keys
+from bertlab.studies.study import (
+    TASK_RATES,
+    Claim,
+    Point,
+    Published,
+    Study,
+    axis,
+    product,
+    rate_axis,
+    stage_keys,
+)
 from bertlab.train.recipes import add_objectives
 from bertlab.transfer.recipes import RECIPES
 from bertlab.transfer.tasks import find_task
@@ -30,15 +39,11 @@ class Setting:
 
     Attributes:
         arguments: By name, the study's own among them.
-        scale: One of scales.SCALES.
-        seeds: Of pretraining: 1, 2, ...
-        tasks: Their names.
         pretraining: Overrides for all models: rows, batches, steps; published ones at scale paper.
         adam: Further overrides of models trained with Adam: rate, warm-up, dropout.
         transformer: Further overrides of transformers: their body, rate and moments.
         finetune: Overrides of fine-tuning, with the prefix "finetune.".
         task_steps: Steps of fine-tuning from the arguments; 0: the scale's.
-        rates, task_rates: As `Study`'s.
         labels: Numbers of labelled examples, 0 for all; empty: all, without a number in the name.
     """
 
@@ -54,6 +59,10 @@ class Setting:
     rates: Sequence[float]
     task_rates: Sequence[float]
     labels: Sequence[int]
+
+    @property
+    def is_tiny(self) -> bool:
+        return self.scale in ("tiny", "mini")
 
     @property
     def is_large(self) -> bool:
@@ -81,16 +90,17 @@ class Setting:
         **fields: Any,
     ) -> Study:
         """A study at these rates and on these tasks, if `fields` has no others; its last axis is
-        the seed's."""
+        the seed's. Where some points have rates of their own, `valid` selects among them."""
         if isinstance(axes, Mapping):
             axes = product(*itertools.starmap(axis, axes.items()))
         own = {"rates": self.rates, "task_rates": self.task_rates}
+        own |= {"select": [TASK_RATES]} if any(TASK_RATES in point for point in axes) else {}
         own |= {} if "downstream" in fields else {"downstream": self.downstream()}
         return Study(axes=product(axes, seeds or self.seeds_and_draws()), **own | fields)
 
     def seeds_and_draws(self) -> list[Point]:
-        """The seeds; with `draws`, of each so many fine-tunings with other seeds and other draws of
-        the labels: others for each seed, the same for all variants."""
+        """The seeds; with `draws`, of each so many fine-tunings, whose own seeds and draws of the
+        labels differ from seed to seed and are the same for all variants."""
         if self.arguments["draws"] == 1:
             return axis("seed", self.seeds)
         points = []
@@ -117,6 +127,10 @@ class Setting:
         listed = ",".join(f"{key}={value}" for key, value in values.items())
         return f"experiments/pretrain/{family}.py:{listed}"
 
+    def bert(self, objectives: str) -> dict[str, str]:
+        """The override to BERT's recipe with these objectives."""
+        return {"config": self.recipe("bert", objectives=objectives)}
+
     def size(self, family: str) -> str:
         """The name of a family's size at this scale."""
         return scales.SIZES[family].get(self.scale, self.scale)
@@ -124,6 +138,12 @@ class Setting:
     def numbers(self, family: str) -> Mapping[str, Any]:
         """Layers, width, heads and so on of a family's size at this scale."""
         return FAMILIES[family].sizes[self.size(family)]
+
+    def examples(self, small: Sequence[int], large: Sequence[int]) -> dict[str, dict[str, Any]]:
+        """The labels of an axis of numbers of training examples: the arguments', or these and all
+        at scales tiny and mini, or larger ones."""
+        counts = self.labels or (*(small if self.is_tiny else large), 0)
+        return {str(count or "all"): {"finetune.task_data.limit": count} for count in counts}
 
     def published_rates(self, rates: Sequence[float]) -> Sequence[float]:
         """`task_rates`, or at scale=paper those of which the paper's authors selected one."""
@@ -140,11 +160,9 @@ class Setting:
         return axis("finetune.seed" if self.scale == "paper" else "seed", self.seeds)
 
     def features(self, layers: str) -> dict[str, Any]:
-        """A frozen BERT's layers (named as in `LayerMix`) below a biLSTM of its width.
-
-        Each direction is half as wide (Devlin et al. 2018, section 5.3, does not say which of the
-        two its 768 are). At scale=paper rows are as long as in `in_documents`.
-        """
+        """A frozen BERT's layers (named as in `LayerMix`) below a biLSTM of its width, with rows as
+        in `in_documents`. Each direction is half as wide (Devlin et al. 2018, section 5.3, does not
+        say which of the two its 768 are)."""
         rows = scales.LARGE_FEATURES | {"train.steps": self.task_steps} if self.is_large else {}
         rows |= scales.DOCUMENTS if self.scale == "paper" else {}
         width = self.numbers("bert")["width"] // 2
@@ -152,10 +170,8 @@ class Setting:
         return of_stage("finetune", own | rows)
 
     def finetuning(self, recipe: str) -> dict[str, Any]:
-        """Overrides for a recipe of fine-tuning, in the scale's rows, batches and steps.
-
-        From scale=base on, the recipe's own apply if it counts passes.
-        """
+        """Overrides for a recipe of fine-tuning, in the scale's rows, batches and steps; from
+        scale=base on the recipe's own, if it counts passes."""
         if not self.is_large:
             names = ("data.batch_size", "train.steps", "train.eval_every")
             rows = {name: RECIPES["small"][name] for name in names} | scales.SMALL_ROWS
@@ -169,14 +185,9 @@ class Setting:
         long_rows: int = LONG_ROWS,
         labels: Sequence[int] | None = None,
     ) -> dict[str, dict[str, Any]]:
-        """`Study.downstream`: each task once for each number of `labels` and each of `use`, such as
-        "package_100_probe".
-
-        Args:
-            kinds: Of the tasks that the study can use; empty: all.
-            long_rows: Pieces of a row of the tasks in LONG from scale=base on; 0: the recipe's.
-            labels: In the place of the setting's.
-        """
+        """`Study.downstream`: each task of these kinds (empty: all) for each number of `labels` and
+        each of `use`, such as "package_100_probe". From scale=base on the tasks in LONG have rows
+        of `long_rows` pieces (0: the recipe's)."""
         labels, found = self.labels if labels is None else labels, {}
         names = [n for n in self.tasks if not kinds or find_task(config_name(n)).kind in kinds]
         if self.tasks and not names:
@@ -192,14 +203,13 @@ class Setting:
             settings |= self._rows(name, long_rows)
             if count:
                 settings["task_data.limit"] = count
-                if self.scale not in ("tiny", "mini") and not self.task_steps:
+                if not self.is_tiny and not self.task_steps:
                     settings["train.steps"] = scales.FEW_STEPS
             task = config_name(name)
             found["_".join(parts)] = settings | ({} if parts == [task] else {"task": task})
         return found
 
     def _rows(self, name: str, long_rows: int) -> dict[str, Any]:
-        """A task's files and rows."""
         folder = TASKS.get(name)
         data = {"task_data.directory": f"{self.arguments['data']}/{folder}"} if folder else {}
         if not self.is_large:
@@ -240,20 +250,14 @@ ARGUMENTS: Mapping[str, Any] = {
 def read_setting(
     arguments: str | None, paper: Mapping[str, Any] | None = None, **defaults: Any
 ) -> Setting:
-    """Reads a study's arguments: those of `ARGUMENTS`, and its own.
+    """Reads a study's arguments: those of `ARGUMENTS`, with `defaults` of the study and arguments
+    of its own; `paper` has overrides at scale=paper that the recipe lacks.
 
-    `scale`, `corpus`, `seeds`, `draws`, `steps`, `rows` (of a batch), `tasks`, `data` and
-    `task_steps` set how much is trained on what. `body=paper` gives transformers the papers' body
-    at tiny and mini (larger scales have it), `dtype=bfloat16` computes in it. `select=on` selects
-    each variant's pretraining rate, and is the default below scale base; `select=1/3+1` selects it
-    from these multiples. `task_rates=3e-4+1e-3` fine-tunes at each rate, and `valid` selects one.
-    `labels=100+1000+all` trains each task on so many examples. `use=study+probe` adds a linear
-    probe to each task.
-
-    Args:
-        arguments: Text after the colon.
-        paper: Overrides at scale=paper: published hyper-parameters that the recipe lacks.
-        **defaults: As `ARGUMENTS`: the study's own defaults, and arguments of its own.
+    `rows` are a batch's. `body=paper` gives transformers the papers' body at tiny and mini (larger
+    scales have it). `select=on` selects each variant's pretraining rate, and is the default below
+    scale base; `select=1/3+1` selects it from these multiples. `task_rates=3e-4+1e-3` fine-tunes at
+    each rate, and `valid` selects one. `labels=100+1000+all` trains each task on so many examples.
+    `use=study+probe` adds a linear probe to each task.
     """
     choices = {**ARGUMENTS, **defaults}
     first = {name: of[0] if isinstance(of, tuple) else of for name, of in choices.items()}
@@ -290,17 +294,23 @@ def claims(source: str, *findings: tuple) -> list[Claim]:
     return [Claim(*finding[:3], source, *finding[3:]) for finding in findings]
 
 
-def table_claims(published: Published, *findings: tuple) -> list[Claim]:
-    """Findings of a published table: (higher, lower, columns with the numbers), perhaps with kinds
-    of task."""
-    found = []
-    for higher, lower, columns, *kinds in findings:
-        rows = (dict(zip(published.columns, published.rows[row])) for row in (higher, lower))
-        above, below = rows
-        names = [columns] if isinstance(columns, str) else columns
-        numbers = ", ".join(f"{name} {above[name]} and {below[name]}" for name in names)
-        found.append(Claim(higher, lower, numbers, published.source, *kinds))
-    return found
+def table(
+    source: str, columns: str, rows: Mapping[str, Sequence], *findings: tuple, note: str = ""
+) -> dict[str, Any]:
+    """A published table as the fields `published` and `claims` of a study.
+
+    Args:
+        source, rows, note: As `Published`'s.
+        columns: "MNLI-m|SQuAD F1".
+        *findings: (higher, lower, columns with the numbers), perhaps with kinds of task.
+    """
+    names, found = columns.split("|"), []
+    for higher, lower, chosen, *kinds in findings:
+        above, below = (dict(zip(names, rows[row])) for row in (higher, lower))
+        numbers = ", ".join(f"{name} {above[name]} and {below[name]}" for name in chosen.split("|"))
+        found.append(Claim(higher, lower, numbers, source, *kinds))
+    published = {"published": Published(source, names, rows, note)}
+    return published | ({"claims": found} if found else {})
 
 
 def of_stage(stage: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,22 +1,19 @@
-"""When one objective overtakes another, and in which use: masked against left to right, by steps of
-pretraining and by what is done with the result.
+"""When one objective overtakes another, and in which use: masked against left to right.
 
-Devlin et al. 2019 (appendix C.1, figure 5) find that MLM learns more slowly than LTR and is above
-it almost at once; Peters et al. 2018 freeze what is pretrained, Radford et al. 2018 and Devlin et
-al. 2019 fine-tune it. Each task is learned in three ways: a linear probe on the last layer's frozen
-states, a biLSTM on them, and fine-tuning. Beside the last checkpoint there are `early=3` on a
-logarithmic grid, at which the rate has not yet fallen. `objectives=mlm+mlm15+nsp+ltr+bilm` adds
-more; each is compared with the first. The rates of the uses are fixed, from a pilot with the first
-seed: the best, but for the probe the middle one, 0.1 points below the highest tried.
-
-Expect: left to right ahead early and under a probe, masks ahead late and when fine-tuned.
+By steps of pretraining, and by what is done with the result. Devlin et al. 2019 (appendix C.1,
+figure 5) find that MLM learns more slowly than LTR and is above it almost at once. Each task is
+learned in three ways: a linear probe on the last layer's frozen states, a biLSTM on them (as Peters
+et al. 2018), and fine-tuning. Beside the last checkpoint there are `early=3` on a logarithmic grid,
+at which the rate has not yet fallen. `objectives=mlm+mlm15+nsp+ltr+bilm` adds more; each is
+compared with the first. The uses' rates are from a pilot with the first seed: the best, but for the
+probe the middle one, 0.1 points below the highest. Expect: left to right ahead early and under a
+probe, masks ahead late and when fine-tuned.
 """
 
 from common import read_setting
 from scales import LAST_PIECE
 
-from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.study import Claim, stage_keys
+from bertlab.studies.study import Claim, axis, chain, product, stage_keys
 from bertlab.train.hooks import kept_steps
 
 # The best of a pilot: MLM at a rate of 6e-3, the first seed, accuracy on UD's valid in %.

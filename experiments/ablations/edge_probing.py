@@ -1,39 +1,31 @@
-"""What contextual vectors know beyond the words themselves: edge probing, Tenney et al. 2019, table
-2.
+"""What contextual vectors know beyond the words: Tenney et al. 2019 (edge probing), table 2.
 
-A probe labels spans of a sentence, or pairs of spans, from frozen vectors: the embeddings
-(lexical), the last layer (top), both side by side (cat), or all layers with weights that the probe
-learns (mix; ULMFiT has none, because its layers differ in width). Static vectors are lexical only;
-`static=` names their objective. Tasks are the ten `edges_*` (`tasks=edges_relations,data=DIR`);
-without files the study tags code spans.
-
-At scale=paper the probes have jiant's settings (config/defaults.conf and config/edgeprobe) and the
-most steps that a probe can have there, 250,000, or 10,000 on small tasks; the rate falls linearly,
-where jiant halves it and ends early. jiant's lexical BERT vectors have no positions; here they do.
-
-Expect: contextual far above lexical on parts of speech, constituents, dependencies and roles, and
-little above on the semantic tasks (SPR, Winograd). mix above cat, above all for BERT on
-constituents.
+A probe labels spans of a sentence, or pairs of them, from frozen vectors: the embeddings (lexical),
+the last layer (top), both side by side (cat), or all layers with weights that the probe learns
+(mix; not ULMFiT's, which differ in width). Static vectors are lexical only; `static=` names their
+objective. Tasks are the ten `edges_*` (`tasks=edges_relations,data=DIR`); without files the study
+tags code spans. At scale=paper the probes have jiant's settings (config/defaults.conf and
+config/edgeprobe) and the most steps that a probe can have there; the rate falls linearly, where
+jiant halves it and ends early. jiant's lexical BERT vectors have no positions; here they do.
+Expect: contextual far above lexical on syntax, entities and roles, little above on the semantic
+tasks (SPR, Winograd); mix above cat.
 """
 
 import systems
-from common import read_setting, table_claims
+from common import read_setting, table
 from published_tasks import config_name
 from scales import LAST_PIECE, SAME_ROWS
 
 from bertlab.contrib.edges import KIND
-from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.study import Published
+from bertlab.studies.study import axis, chain, product
 
 STATIC = ("glove", "skip_gram", "cbow")
 LAYERS = {"lexical": "layer:0", "top": "last", "mix": "scalar_mix", "cat": "concat_first_last"}
-PUBLISHED = Published(
-    source="Tenney et al. 2019, development sets, from their notebook (nyu-mll/jiant,"
+TABLE = table(
+    "Tenney et al. 2019, development sets, from their notebook (nyu-mll/jiant,"
     " probing/analysis_edgeprobe_ICLR_camera_ready.ipynb)",
-    columns="POS|constituents|dependencies|entities|SRL|coref|SPR1|SPR2|Winograd|relations".split(
-        "|"
-    ),
-    rows={
+    "POS|constituents|dependencies|entities|SRL|coref|SPR1|SPR2|Winograd|relations",
+    {
         "static, lexical": (85.9, 55.2, 76.9, 89.3, 57.2, 73.5, 76.3, 80.7, 53.2, 56.4),
         "ELMo, lexical": (90.7, 68.8, 80.6, 91.4, 72.9, 75.6, 78.6, 81.2, 54.8, 53.3),
         "ELMo, mix": (96.6, 84.7, 94.2, 95.2, 89.9, 84.8, 83.0, 82.5, 54.6, 77.4),
@@ -44,17 +36,14 @@ PUBLISHED = Published(
         "BERT, cat": (96.8, 83.5, 93.4, 95.9, 89.0, 89.2, 83.3, 82.6, 54.9, 79.5),
         "BERT, mix": (96.5, 86.6, 95.4, 96.0, 90.9, 90.5, 84.0, 82.8, 55.9, 83.2),
     },
+    ("ELMo, mix", "ELMo, lexical", "SRL|relations", (KIND,)),
+    ("GPT, mix", "GPT, lexical", "SRL|relations", (KIND,)),
+    ("BERT, mix", "BERT, lexical", "SRL|relations", (KIND,)),
+    ("BERT, mix", "ELMo, mix", "coref|relations", (KIND,)),
+    ("BERT, mix", "GPT, mix", "constituents|coref", (KIND,)),
+    ("BERT, mix", "BERT, cat", "constituents|relations", (KIND,)),
     note="F1; BERT-Base uncased; static: GloVe, of words. ELMo's lexical layer reads characters."
     " Table 2 has the test sets.",
-)
-CLAIMS = table_claims(
-    PUBLISHED,
-    ("ELMo, mix", "ELMo, lexical", ("SRL", "relations"), (KIND,)),
-    ("GPT, mix", "GPT, lexical", ("SRL", "relations"), (KIND,)),
-    ("BERT, mix", "BERT, lexical", ("SRL", "relations"), (KIND,)),
-    ("BERT, mix", "ELMo, mix", ("coref", "relations"), (KIND,)),
-    ("BERT, mix", "GPT, mix", ("constituents", "coref"), (KIND,)),
-    ("BERT, mix", "BERT, cat", ("constituents", "relations"), (KIND,)),
 )
 # jiant's config/defaults.conf, edges-tmpl; the tasks with a validation each 100 steps, and a
 # hundred of them.
@@ -101,6 +90,5 @@ def get_study(arguments=None):
         ),
         overrides={**probes, **LAST_PIECE},
         downstream=downstream,
-        published=PUBLISHED,
-        claims=CLAIMS,
+        **TABLE,
     )

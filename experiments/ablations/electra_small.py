@@ -1,25 +1,20 @@
 """What makes ELECTRA learn more from the same text: Clark et al. 2020, section 3.4, table 5.
 
-Five objectives on one body: BERT (MLM without NSP); Replace MLM (a generator's tokens in place of
-[MASK]); ELECTRA 15 % (which of the chosen tokens are replaced?); All-Tokens MLM (predicts every
-token, and can copy); ELECTRA (is this token replaced? for every token). The generator has a quarter
-of the body's width and heads, like ELECTRA-Small's; at base and paper a third, like ELECTRA-Base's.
-All train for the same number of steps, as in the paper.
-
-The paper's scores are means over GLUE (`tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`).
-scale=paper is ELECTRA-Base (appendix A) with 766,000 steps, the number at BERT-Base's compute (the
-paper does not say which of its two numbers table 5 uses). base and paper are fine-tuned by recipe
-electra_paper.
-
-Expect: ELECTRA best and All-Tokens MLM close behind, the others near BERT. Most of the gain comes
-from supervision at every token, little from removing the mismatch of [MASK].
+Five objectives on one body, for the same number of steps: BERT (MLM without NSP); Replace MLM (a
+generator's tokens in place of [MASK]); ELECTRA 15 % (which of the chosen tokens are replaced?);
+All-Tokens MLM (predicts every token, and can copy); ELECTRA (is this token replaced? for every
+one). The generator has a quarter of the body's width and heads, like ELECTRA-Small's; from
+scale=base a third, like ELECTRA-Base's, and recipe electra_paper fine-tunes. The paper's scores are
+means over GLUE (`tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`). scale=paper is
+ELECTRA-Base (appendix A) with 766,000 steps, the number at BERT-Base's compute (the paper does not
+say which of its two numbers table 5 uses). Expect: ELECTRA best and All-Tokens MLM close behind.
+Most of the gain comes from supervision at every token, little from removing the mismatch of [MASK].
 """
 
-from common import read_setting, table_claims
+from common import read_setting, table
 from scales import ONE_LENGTH
 
 from bertlab.config import papers
-from bertlab.studies.study import Published
 
 TASKS = {
     "Replace MLM": "replace_mlm",
@@ -28,19 +23,16 @@ TASKS = {
     "ELECTRA": "discriminate",
 }
 PAPER = {**papers.BERT, **ONE_LENGTH, "train.steps": 766_000, "optimizer.learning_rate": 2e-4}
-PUBLISHED = Published(
-    source="Clark et al. 2020, table 5",
-    columns=("GLUE",),
-    rows={
+TABLE = table(
+    "Clark et al. 2020, table 5",
+    "GLUE",
+    {
         "BERT": (82.2,),
         "Replace MLM": (82.4,),
         "ELECTRA 15 %": (82.4,),
         "All-Tokens MLM": (84.3,),
         "ELECTRA": (85.0,),
     },
-)
-CLAIMS = table_claims(
-    PUBLISHED,
     ("ELECTRA", "BERT", "GLUE"),
     ("ELECTRA", "ELECTRA 15 %", "GLUE"),
     ("ELECTRA", "All-Tokens MLM", "GLUE"),
@@ -50,14 +42,12 @@ CLAIMS = table_claims(
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=PAPER)
-    large, tasks = setting.scale in ("base", "paper"), setting.downstream()
-    size = 1 / 3 if large else 1 / 4
-    tuned = setting.finetuning("electra_paper") if large else {}
-    if large and "rte" in tasks:
+    tasks, size = setting.downstream(), 1 / 3 if setting.is_large else 1 / 4
+    tuned = setting.finetuning("electra_paper") if setting.is_large else {}
+    if setting.is_large and "rte" in tasks:
         # As STS-B's: google-research/electra configure_finetuning.py.
         tasks["rte"]["transfer.epochs"] = 10.0
-    electra = {"config": setting.recipe("bert", objectives="electra")}
-    electra["objectives.electra.generator_size"] = size
+    electra = {**setting.bert("electra"), "objectives.electra.generator_size": size}
     variants = {name: {**electra, "objectives.electra.task": of} for name, of in TASKS.items()}
     return setting.study(
         name="electra_small",
@@ -68,6 +58,5 @@ def get_study(arguments=None):
         axes={"objective": {"BERT": {}, **variants}},
         overrides={**setting.on_transformer, **tuned},
         downstream=tasks,
-        published=PUBLISHED,
-        claims=CLAIMS,
+        **TABLE,
     )

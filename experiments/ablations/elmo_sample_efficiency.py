@@ -1,15 +1,10 @@
 """How many labelled examples ELMo saves: Peters et al. 2018, section 5.4, figure 1.
 
-Each task trains on a growing number of its training examples (smaller sets are parts of larger
-ones), with ELMo and without, as in `elmo_layers.py`. The figure shows 0.1 % to 100 % of SNLI and
-SRL; we use counts, because tasks differ in size. All train for the same number of steps, 3,000 from
-scale=small on, so small sets are read more often.
-
-Published: the figure has no table. According to the text, ELMo passes the baseline's best SRL score
-(epoch 486) in epoch 10, and 1 % of the data with ELMo is about as good as 10 % without. The report
-compares ELMo with as many examples without, and with ten times as many.
-
-Expect: the fewer examples, the more ELMo gives.
+Each task trains on a growing number of examples, with ELMo and without, as in `elmo_layers.py`. The
+figure shows 0.1 % to 100 % of SNLI and SRL; we use counts, because tasks differ in size. All train
+for the same number of steps, 3,000 from scale=small on. The figure has no table: in the text, 1 %
+of the data with ELMo is about as good as 10 % without. The report compares ELMo with as many
+examples without, and with ten times as many. Expect: the fewer examples, the more ELMo gives.
 """
 
 from common import read_setting
@@ -18,7 +13,6 @@ from scales import FRESH_EMBEDDINGS
 from bertlab.config import papers
 from bertlab.studies.study import Claim
 
-COUNTS, FEWER = (100, 1000, 10_000, 100_000), (100, 300, 1000, 3000)
 CLAIM = (
     "SQuAD 85.8 and 81.1, SNLI 88.7 and 88.0, SRL 84.6 and 81.4",
     "Peters et al. 2018, table 1 (test sets, all examples)",
@@ -39,8 +33,7 @@ def compared(counts):
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=papers.ELMO)
-    counts = setting.labels or (*(FEWER if setting.scale in ("tiny", "mini") else COUNTS), 0)
-    examples = {str(count or "all"): {"finetune.task_data.limit": count} for count in counts}
+    examples = setting.examples((100, 300, 1000, 3000), (100, 1000, 10_000, 100_000))
     overrides = {**setting.overrides, **setting.finetuning("elmo")}
     if not overrides["finetune.train.steps"]:
         overrides["finetune.train.steps"] = 3000

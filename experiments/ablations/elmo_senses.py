@@ -1,46 +1,38 @@
-"""Which of a biLM's layers knows word senses, and which parts of speech: Peters et al. 2018,
-section 5.3, tables 5 and 6.
+"""Which of a biLM's layers knows senses: Peters et al. 2018, section 5.3, tables 5 and 6.
 
-Each layer is asked twice, and its body stays as it is:
+Each frozen layer is asked twice, also of a body with random values:
 
 - senses (`senses_wsd`): a word gets the sense whose mean state in SemCor is nearest, of the senses
   of its lemma and part of speech, and WordNet's first sense if SemCor lacks the word (Raganato et
-  al. 2017, all five test sets). `senses_coarse` has twenty words with few senses (Loureiro et al.
-  2021).
+  al. 2017, all five test sets). `senses_coarse` has twenty words (Loureiro et al. 2021).
 - parts of speech: a linear layer on each word's state; `ud_xpos` has the Penn Treebank's tags on
   English EWT (`tasks=senses_wsd+ud_xpos,data=DIR`).
 
-The biLM reads characters at scale=paper, as the paper's. The body with random values shows what a
-layer of this form gives without pretraining.
-
-Expect: the first layer above the second on parts of speech, the second above the first on senses,
-and the embeddings last in both. After little text the first sense is hard to beat.
+The biLM reads characters at scale=paper. Expect: the first layer above the second on parts of
+speech, the second above the first on senses, the embeddings last. After little text the first sense
+is hard to beat.
 """
 
-from common import read_setting, table_claims
+from common import read_setting, table
 from scales import LAST_PIECE
 
 from bertlab.config import papers
 from bertlab.contrib.senses import KIND
-from bertlab.studies.study import Published
 
 LAYERS = {"embeddings": "layer:0", "first layer": "layer:1", "second layer": "layer:2"}
-PUBLISHED = Published(
-    source="Peters et al. 2018, tables 5 and 6",
-    columns=("WSD F1", "PTB POS"),
-    rows={
+TABLE = table(
+    "Peters et al. 2018, tables 5 and 6",
+    "WSD F1|PTB POS",
+    {
         "WordNet 1st sense": (65.9, None),
         "CoVe, first layer": (59.4, 93.3),
         "CoVe, second layer": (64.7, 92.8),
         "biLM, first layer": (67.4, 97.3),
         "biLM, second layer": (69.0, 96.8),
     },
-    note="No variants here: WordNet 1st sense; CoVe, first layer; CoVe, second layer.",
-)
-CLAIMS = table_claims(
-    PUBLISHED,
     ("biLM, second layer", "biLM, first layer", "WSD F1", (KIND,)),
     ("biLM, first layer", "biLM, second layer", "PTB POS", ("tagging",)),
+    note="No variants here: WordNet 1st sense; CoVe, first layer; CoVe, second layer.",
 )
 
 
@@ -57,6 +49,5 @@ def get_study(arguments=None):
         },
         overrides={**setting.overrides, **setting.finetuning("probe"), **LAST_PIECE},
         downstream=setting.downstream(("tagging", KIND)),
-        published=PUBLISHED,
-        claims=CLAIMS,
+        **TABLE,
     )

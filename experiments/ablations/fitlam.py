@@ -1,18 +1,12 @@
-"""ULMFiT's first version (FitLaM) against its last: Howard and Ruder 2018, arXiv 1801.06146 v1 and
-v5.
+"""ULMFiT's first version (FitLaM) against its last: Howard and Ruder 2018, v1 and v5.
 
-The last version, with each of the first version's choices one at a time and with all of them:
-
-- rates that fall by 0.3 a layer, not 1/2.6, in both later stages;
-- one epoch for the language model, and a cosine instead of the slanted triangle; the language model
-  first warms up along the reversed cosine for a tenth of the steps ("warm-up reverse annealing");
-- gradual unfreezing of the language model, not of the classifier.
-
-This follows reviews of the first version. Not verified: formula and length of the reverse warm-up,
-and the classifier's schedule (here the cosine alone). Otherwise as `ulmfit_table4.py`.
-
-Expect: little difference between 0.3 and 1/2.6. What to unfreeze matters if the task has little
-text.
+The last version, with each of the first version's choices and with all of them: rates that fall by
+0.3 a layer, not 1/2.6; one epoch for the language model, and a cosine instead of the slanted
+triangle, after a warm-up along the reversed cosine for a tenth of the steps; gradual unfreezing of
+the language model, not of the classifier. This follows reviews of the first version. Not verified:
+formula and length of the reverse warm-up, and the classifier's schedule (here the cosine alone).
+Otherwise as `ulmfit_table4.py`. Expect: little difference between 0.3 and 1/2.6. What to unfreeze
+matters if the task has little text.
 """
 
 import ulmfit

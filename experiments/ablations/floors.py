@@ -2,15 +2,12 @@
 
     bertlab sweep --study=experiments/ablations/floors.py --workdir=runs/floors --jobs=2
 
-The language has 16 words, 2 topics and 4 hidden states. All sentences have the same length, and so
-do all documents, so separators carry no information and every floor is exact. A model has much to
-learn: a word costs 2.32 nats with frequencies only, and 1.60 for the best MLM. Guessing whether two
-sentences belong together costs 0.69 nats; the best model needs less than 0.5.
-
-The model is a transformer 64 wide. For objectives about tokens it has two layers (three for
-ELECTRA) and reads rows of 16 words (`doc_sentences`). For objectives about sentences it has three
-layers and reads pairs of sentences of 4 words (`sentence_pair`). ELMo's LSTMs read the same rows as
-the transformer. The numbers of steps are chosen to take minutes on two cores.
+The language has 16 words, 2 topics and 4 hidden states. All sentences, and all documents, are
+equally long, so separators tell nothing and every floor is exact. A word costs 2.32 nats by its
+frequency, and 1.60 for the best MLM; whether two sentences belong together 0.69 by guessing, and
+less than 0.5 at best. A transformer 64 wide has two layers (three for ELECTRA) and reads rows of 16
+words; for objectives about sentences three layers, and pairs of sentences of 4 words. The steps
+take minutes on two cores.
 """
 
 from bertlab.config import parse_arguments

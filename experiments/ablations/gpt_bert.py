@@ -1,17 +1,13 @@
-"""Causal and masked rows in one model, in which proportion: Charpentier and Samuel 2024 (GPT-BERT),
-arXiv 2410.24159.
+"""Causal and masked rows in one model: Charpentier and Samuel 2024 (GPT-BERT), arXiv 2410.24159.
 
-One model predicts every token from the position before it (objective `masked_next_token`); the
-study varies the share of its rows that is causal, where the others are masked. All are fine-tuned
-seeing both sides. The paper's evaluation is BabyLM's (`bertlab.contrib.babylm`).
-
-scale=paper is the released training of the base size (ltgoslo/gpt-bert: configs/base.json,
-pretraining/train_100m.py), with T5's positions in the place of DeBERTa's. Their batch grows
-fourfold; ours has its mean. **Shares count rows.** In the paper each kind's mean loss has its
-share, so 1 : 15 gives causal rows 6 % of the loss; here the loss is the mean over all predictions,
-and 1 : 15 gives them 18 % at a mask rate of 30 %, and 31 % at 15 %.
-
-Expect: mixtures above both pure kinds; the paper's best share of causal rows is small (1 in 16).
+One model predicts every token from the position before it (`masked_next_token`); some of its rows
+are causal and the others masked. All are fine-tuned seeing both sides. The paper's evaluation is
+BabyLM's (`bertlab.contrib.babylm`). scale=paper is the released training of the base size
+(ltgoslo/gpt-bert: configs/base.json, pretraining/train_100m.py), with T5's positions for DeBERTa's
+and the mean of their batch, which grows fourfold. **Shares count rows.** In the paper each kind's
+mean loss has its share, so 1 : 15 gives causal rows 6 % of the loss; here the loss is the mean over
+all predictions, and 1 : 15 gives them 18 % at a mask rate of 30 %, and 31 % at 15 %. Expect:
+mixtures above both pure kinds; the paper's best share of causal rows is small (1 in 16).
 """
 
 from common import claims, read_setting

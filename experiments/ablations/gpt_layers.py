@@ -1,18 +1,13 @@
 """How many of GPT's layers are worth transferring: Radford et al. 2018, section 5, figure 2 (left).
 
-One pretraining per seed. Fine-tuning starts from random values, or from the pretrained embeddings
-and the layers above them up to the first, second, ... last. Layers that are not transferred start
-from random values; everything is trained. Fine-tuning follows the paper, auxiliary language model
-included, at 5e-4 for small models and 6.25e-5 for the paper's.
-
-The paper's tasks are MultiNLI and RACE: `tasks=mnli+race,data=DIR`. The paper gives its curve
-without numbers, so we show none.
-
-Expect: the embeddings without layers help, and each layer helps more, up to 9 points on MultiNLI
-for all layers (the paper's text).
+Fine-tuning starts from random values, or from the pretrained embeddings and the layers above them
+up to the first, second, ... last; the others start from random values. It follows the paper,
+auxiliary language model included, at 5e-4 for small models and 6.25e-5 for the paper's. The paper's
+tasks: `tasks=mnli+race,data=DIR`; its curve has no numbers. Expect: the embeddings alone help, and
+each layer helps more, up to 9 points on MultiNLI for all.
 """
 
-import gpt
+import systems
 from common import read_setting
 
 from bertlab.config import papers
@@ -30,19 +25,15 @@ CLAIMS = (
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=papers.GPT)
     layers = setting.numbers("gpt")["layers"]
-    transferred = {
-        "none": {"finetune.transfer.random": True},
-        "embeddings": {"finetune.transfer.layers": 0},
-    }
-    transferred |= {
-        f"{n} of {layers}": {"finetune.transfer.layers": n} for n in range(1, layers + 1)
-    }
+    labels = ["embeddings", *(f"{n} of {layers}" for n in range(1, layers + 1))]
+    transferred = {"none": {"finetune.transfer.random": True}}
+    transferred |= {label: {"finetune.transfer.layers": n} for n, label in enumerate(labels)}
     return setting.study(
         name="gpt_layers",
         title="Layers transferred from GPT",
         question="How much does each pretrained layer add downstream?",
         config=setting.recipe("gpt"),
         axes={"layers transferred": transferred},
-        overrides={**setting.on_transformer, **gpt.finetuning(setting)},
+        overrides={**setting.on_transformer, **systems.gpt_finetuning(setting)},
         claims=[Claim(higher.format(all=f"{layers} of {layers}"), *of) for higher, *of in CLAIMS],
     )

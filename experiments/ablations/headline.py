@@ -1,36 +1,28 @@
-"""The headline tables of BERT, GPT, ELMo and ULMFiT as one: Devlin et al. 2019, tables 1 to 4,
-Radford et al. 2018, tables 2 to 4, Peters et al. 2018, table 1, Howard and Ruder 2018, tables 2
-and 3.
+"""The headline tables of BERT, GPT, ELMo and ULMFiT (the sources of TABLE) as one.
 
 Every system is used as its paper uses it (`four_systems.py`), on those of the tables' tasks whose
-files are in the folder `data=`; `tasks=` names some of them. Without `data` the study has two tasks
-of its own.
-
-Below scale=paper the pretrainings are those of `four_systems.py` with equal=steps. At scale=paper
-each system is pretrained as its paper prints, on your text. ELMo reads characters there, and cannot
-mark spans of pieces: with `squad1` or `squad2` name `elmo=subwords`. The static vectors have as
-many words as GloVe's 6B vectors.
-
-All systems read a word at its last piece, BERT's paper at its first. At scale=paper `valid` selects
-BERT's rate on every task, where the paper has one for SQuAD and one for SWAG. With `ner` among the
-tasks BERT keeps the case of letters for all of them, so train `ner` in a study of its own.
-
-Expect: BERT first on pairs and spans once it has read enough; with few tokens GPT and ELMo first.
-ULMFiT is closest to the others on whole texts.
+files are in the folder `data=`, or on `tasks=`; without `data` on two tasks of our own. Below
+scale=paper the pretrainings are those of `four_systems.py` with equal=steps. At scale=paper each
+system is pretrained as its paper prints, on your text. ELMo reads characters there, and cannot mark
+spans of pieces: with `squad1` or `squad2` name `elmo=subwords`. The static vectors have as many
+words as GloVe's 6B vectors. All systems read a word at its last piece, BERT's paper at its first.
+At scale=paper `valid` selects BERT's rate on every task, where the paper has one for SQuAD and one
+for SWAG. With `ner` among the tasks BERT keeps the case of letters for all of them, so train `ner`
+in a study of its own. Expect: BERT first on pairs and spans once it has read enough; with few
+tokens GPT and ELMo first. ULMFiT is closest to the others on whole texts.
 """
 
 import re
 
 import systems
 import ulmfit
-from common import read_setting
+from common import read_setting, table
 from published_tasks import tasks_in
 from scales import LAST_PIECE, SAME_ROWS
 
 from bertlab.config import papers
 from bertlab.errors import UserError
-from bertlab.studies.axes import axis, chain
-from bertlab.studies.study import TASK_RATES, Published
+from bertlab.studies.study import axis, chain
 from bertlab.transfer.recipes import BERT_RATES
 
 GLUE = ("mnli", "mnli_mismatched", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte")
@@ -39,18 +31,20 @@ TEXTS = ("imdb", "trec", "ag_news", "dbpedia", "yelp_polarity", "yelp_full")
 WITHOUT_DATA = ("package", "code_spans")
 WITH_BERT = ("BERT", "no pretraining")  # with its body and recipe
 WORDS = {**SAME_ROWS, "data.tokenizer.kind": "words", "data.tokenizer.vocab_size": 400_000}
-ON_GLUE = ("MNLI-m", "MNLI-mm", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE")
+COLUMNS = (
+    "MNLI-m|MNLI-mm|QQP|QNLI|SST-2|CoLA|STS-B|MRPC|RTE|GLUE average|SQuAD 1.1 F1|SWAG|NER F1|SNLI"
+    "|SciTail|Story Cloze|RACE|SST-5|IMDb error|TREC-6 error|AG error|DBpedia error|Yelp-bi error"
+    "|Yelp-full error"
+)
 BERT_GLUE = (84.6, 83.4, 71.2, 90.5, 93.5, 52.1, 85.8, 88.9, 66.4, 79.6)
 GPT_GLUE = (82.1, 81.4, 70.3, 87.4, 91.3, 45.4, 80.0, 82.3, 56.0, 75.1)
-ON_OTHERS = ("SQuAD 1.1 F1", "SWAG", "NER F1", "SNLI", "SciTail", "Story Cloze", "RACE", "SST-5")
-ERRORS = ("IMDb", "TREC-6", "AG", "DBpedia", "Yelp-bi", "Yelp-full")
 GPT_OTHERS = (None, 78.0, None, 89.9, 88.3, 86.5, 59.0, None)
 ELMO_OTHERS = (85.8, None, 92.2, 88.7, None, None, None, 54.7)
-PUBLISHED = Published(
-    source="Devlin et al. 2019, tables 1, 2, 4 and 7; Radford et al. 2018, tables 2 to 4; Peters"
+TABLE = table(
+    "Devlin et al. 2019, tables 1, 2, 4 and 7; Radford et al. 2018, tables 2 to 4; Peters"
     " et al. 2018, table 1; Howard and Ruder 2018, tables 2 and 3",
-    columns=(*ON_GLUE, "GLUE average", *ON_OTHERS, *(f"{name} error" for name in ERRORS)),
-    rows={
+    COLUMNS,
+    {
         "BERT": (*BERT_GLUE, 88.5, 81.6, 92.4, *[None] * 11),
         "GPT": (*GPT_GLUE, *GPT_OTHERS, *[None] * 6),
         "ELMo": (*[None] * 10, *ELMO_OTHERS, *[None] * 6),
@@ -98,9 +92,8 @@ def get_study(arguments=None):
         " paper uses it?",
         config=setting.recipe("bert"),
         axes=chain(*grids),
-        select=[TASK_RATES] if TASK_RATES in grids[0][0] else [],
         overrides=LAST_PIECE,
         downstream=setting.in_documents(),
-        published=PUBLISHED,
+        **TABLE,
         claims=systems.CLAIMS,
     )

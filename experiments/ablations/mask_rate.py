@@ -1,16 +1,13 @@
-"""How much to mask, and with what: Wettig et al. 2022, "Should you mask 15 % in masked language
-modeling?", arXiv 2202.08005.
+"""How much to mask, and with what: Wettig et al. 2022, arXiv 2202.08005.
 
-MLM without NSP at five rates from 15 to 80 %, each with BERT's 80/10/10 and with [MASK] in every
-chosen place. Losses at different rates answer different questions: compare bits per byte, for which
-one token at a time is masked, and downstream scores. The paper's tasks are GLUE's and SQuAD:
-`tasks=mnli+qnli+squad1,data=DIR`. scale=paper is its "efficient recipe" (princeton-nlp/DinkyTrain):
-BERT-Large's size with norms before the sublayers. The vocabulary of 50,265 pieces is trained on the
-corpus; the paper uses GPT-2's.
-
-Expect: for large models 40 % is as good as 15 % or better, and 80 % not far below (95 % of the
-fine-tuned performance). Smaller models prefer lower rates. With few steps supervision matters more
-and favours higher rates.
+MLM without NSP at five rates, each with BERT's 80/10/10 and with [MASK] in every chosen place.
+Losses at different rates answer different questions: compare bits per byte, for which one token at
+a time is masked, and downstream scores. The paper's tasks are GLUE's and SQuAD:
+`tasks=mnli+qnli+squad1,data=DIR`. scale=paper is its "efficient recipe" (princeton-nlp/DinkyTrain),
+BERT-Large's size with norms before the sublayers, with 50,265 pieces trained on the corpus where
+the paper has GPT-2's. Expect: for large models 40 % is as good as 15 % or better, and 80 % not far
+below. Smaller models prefer lower rates. With few steps supervision matters more and favours higher
+rates.
 """
 
 from common import claims, read_setting

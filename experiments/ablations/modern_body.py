@@ -1,15 +1,12 @@
-"""From the encoder of 2018 to today's, one switch after another: Devlin et al. 2018 to Warner et
-al. 2024 (ModernBERT).
+"""From the encoder of 2018 to today's (ModernBERT, Warner et al. 2024), switch by switch.
 
-Each row adds one switch and keeps those of the rows above it; with `alone=true` it sets only its
-own. Pre-norm brings a norm at the end, and gated layers are narrower, with as many weights as
-before. The last row adds the rest of experiments/pretrain/modern.py. Depth, width, dropout,
-optimiser and text stay BERT's. Every third layer is global, starting with the first; the others see
-a quarter of the row's positions. We know of no published table for these steps at equal data.
-
-Expect: pre-norm and rotary positions learn faster in short runs; gates help a little; norm, biases,
-initial values and the rest change next to nothing. Local attention costs little or no quality,
-saves no time in this code, and can hurt if texts are short.
+Each row adds one switch to those above it, or with `alone=true` sets only its own. Pre-norm brings
+a norm at the end, and gated layers are narrower, with as many weights as before. The last row adds
+the rest of experiments/pretrain/modern.py. Depth, width, dropout, optimiser and text stay BERT's.
+Every third layer is global, starting with the first; the others see a quarter of the row. We know
+of no published table for these steps at equal data. Expect: pre-norm and rotary positions learn
+faster in short runs; gates help a little, the rest change next to nothing. Local attention saves no
+time in this code, and can hurt if texts are short.
 """
 
 import math

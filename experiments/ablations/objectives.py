@@ -1,11 +1,9 @@
-"""The objectives ablation: MLM, MLM + NSP, left-to-right and biLM on the same tokens in the same
-order.
+"""MLM, MLM + NSP, left-to-right and biLM on the same tokens in the same order.
 
-The question of Devlin et al. 2018, table 5 (BERT, No NSP, LTR & No NSP), with ELMo's biLM added and
-no pretraining as the baseline. MLM and LTR share one transformer body; only its direction and the
-objective differ. `make demo` runs `scale=demo`: MLM, left-to-right and no pretraining at scale=tiny
-for 600 steps of 16 short rows, four seeds, and a linear layer on frozen states (`use=probe`), where
-the effect of pretraining shows most.
+The question of Devlin et al. 2018, table 5, with ELMo's biLM added and no pretraining as the
+baseline. MLM and LTR share one transformer body. `make demo` runs `scale=demo`: MLM, left-to-right
+and no pretraining at scale=tiny for 600 steps of 16 short rows, four seeds, and a linear layer on
+frozen states (`use=probe`), where the effect of pretraining shows most.
 """
 
 from common import read_setting
@@ -35,7 +33,7 @@ def get_study(arguments=None):
     setting = read_setting(arguments, paper=papers.BERT, **(DEMO if is_demo else {}))
     mlm = setting.recipe("bert", objectives="mlm")
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
-    nsp = {"config": setting.recipe("bert", objectives="mlm+nsp")}
+    nsp = setting.bert("mlm+nsp")
     transformer, demo = {**setting.transformer}, {}
     if is_demo:
         transformer |= DEMO_OPTIMIZER

@@ -1,18 +1,15 @@
-"""Every objective on the same text, compared by code length: a mean over orders bounds a masked
-model's (Uria et al. 2014).
+"""Every objective on the same text, compared by code length.
 
 Left-to-right models give a code length, and every model that predicts hidden tokens an upper bound
-of one, so bits per byte of held-out sentences rank objectives that ask for different things. All
-transformers share body, rows and steps. ELMo and AWD-LSTM are widened to the transformer's number
-of parameters, and keep their own optimiser. ELECTRA is scored by its generator, which is smaller.
-`pairs=BLIMP.jsonl.xz` adds minimal pairs, by phenomenon. No paper has this table.
-
-Expect: left to right has the shortest code. How much of what the others lose to it is their bound's
-slack is not known: a masked model at 15 % has met few of the contexts that the bound asks for.
-
-Select the rates (`select=1/3+1` is cheap): at the transformers' own, 6e-3, diffusion still predicts
-words by their frequencies after 2,000 steps on Wikipedia (`results/one_scale_tiny_wikipedia`), and
-at a third of it no longer. Give ELECTRA more steps: two of three generators had not begun.
+of one, a mean over orders (Uria et al. 2014), so bits per byte of held-out sentences rank
+objectives that ask for different things. All transformers share body, rows and steps. ELMo and
+AWD-LSTM are widened to the transformer's parameters, and keep their own optimiser. ELECTRA is
+scored by its generator, which is smaller. `pairs=BLIMP.jsonl.xz` adds minimal pairs, by phenomenon.
+No paper has this table. Expect: left to right has the shortest code. How much the others lose to
+their bound's slack is not known: a masked model at 15 % has met few of the contexts that the bound
+asks for. Select the rates (`select=1/3+1` is cheap): at 6e-3 diffusion still predicts words by
+their frequencies after 2,000 steps on Wikipedia (`results/one_scale_tiny_wikipedia`), at a third of
+it no longer. Give ELECTRA more steps: two of three generators had not begun.
 """
 
 import systems

@@ -1,17 +1,15 @@
-"""Little text read often: Muennighoff et al. 2023, arXiv 2305.16264; for masked diffusion
-Prabhudesai et al. 2025, 2507.15857.
+"""Little text read often: Muennighoff et al. 2023, arXiv 2305.16264; Prabhudesai et al. 2025,
+2507.15857.
 
     bertlab sweep --study=experiments/ablations/repetition.py:readings=128+512 --workdir=runs/repeat
 
-LTR, MLM and masked diffusion with one number of steps, on parts of the text that are read once and
-more often (`readings=`, by `config.data.unique_tokens`). One reading needs as much text as the
-steps read, at scale=tiny 24.6 M tokens: pydocs has 1 % of that, so the command above has no
-baseline of new text; give a larger `corpus=`. A smaller part is in every larger one. Compare bits
-per byte, and each objective's loss with its own on more text.
-
-Expect: in Muennighoff et al. up to four readings are nearly as good as new text for a left-to-right
-model, and with many more the return falls to nothing. In Prabhudesai et al. diffusion goes on
-gaining where a left-to-right model overfits: new masks make a new task of each reading.
+LTR, MLM and masked diffusion with one number of steps, on parts of the text (a smaller one is in
+every larger one) that are read once and more often. One reading needs as much text as the steps
+read, at scale=tiny 24.6 M tokens: pydocs has 1 % of that, so the command above has no baseline of
+new text; give a larger `corpus=`. Compare bits per byte, and each objective's loss with its own on
+more text. Expect: up to four readings are nearly as good as new text for a left-to-right model, and
+the return of many more falls to nothing. Diffusion goes on gaining in Prabhudesai et al. (masked
+diffusion): new masks make a new task of each reading.
 """
 
 from common import read_setting

@@ -1,50 +1,43 @@
-"""The format of a row of text, with and without NSP: Liu et al. 2019 (RoBERTa), section 4.2, table
-2.
+"""The format of a row, with and without NSP: Liu et al. 2019 (RoBERTa), section 4.2, table 2.
 
 MLM with NSP on pairs of segments or of sentences, and MLM without NSP on packed sentences, across
-documents or within one. One row is not in the paper's table: pairs of segments without NSP, which
-BERT's own "No NSP" may have been. Some formats fill rows less than others, pairs of sentences
-least. The paper gave those larger batches; here every run reads the same number of tokens
-(config.train.tokens), so a format that fills rows less takes more steps. The paper's tasks:
-`tasks=squad1+squad2+mnli+sst2+race,data=DIR`.
-
-Expect: pairs of sentences below the rest (too little context); NSP does not help, or hurts, at
-equal format; rows of one document slightly above rows across documents.
+documents or within one. Pairs of segments without NSP are not in the table; BERT's own "No NSP" may
+have been these. Every run reads the same number of tokens, so a format that fills rows less, pairs
+of sentences most of all, takes more steps; the paper gave those larger batches. Its tasks:
+`tasks=squad1+squad2+mnli+sst2+race,data=DIR`. Expect: pairs of sentences below the rest (too little
+context); NSP does not help, or hurts, at equal format; rows of one document slightly above rows
+across documents.
 """
 
-from common import read_setting, table_claims
+from common import read_setting, table
 from scales import ONE_LENGTH
 
 from bertlab.config import papers
-from bertlab.studies.study import Published
 
 # 1,000,000 steps in batches of 256, as BERT-Base.
 PAPER = {**papers.BERT, **ONE_LENGTH}
-PUBLISHED = Published(
-    source="Liu et al. 2019, table 2 (development sets, BERT-Base)",
-    columns=("SQuAD 1.1 F1", "SQuAD 2.0 F1", "MNLI-m", "SST-2", "RACE"),
-    rows={
+TABLE = table(
+    "Liu et al. 2019, table 2 (development sets, BERT-Base)",
+    "SQuAD 1.1 F1|SQuAD 2.0 F1|MNLI-m|SST-2|RACE",
+    {
         "segment_pair + NSP": (90.4, 78.7, 84.0, 92.9, 64.2),
         "sentence_pair + NSP": (88.7, 76.2, 82.9, 92.1, 63.0),
         "full_sentences": (90.4, 79.1, 84.7, 92.5, 64.8),
         "doc_sentences": (90.6, 79.7, 84.7, 92.7, 65.6),
         "BERT-Base": (88.5, 76.3, 84.3, 92.8, 64.3),
     },
+    ("segment_pair + NSP", "sentence_pair + NSP", "SQuAD 2.0 F1|MNLI-m"),
+    ("full_sentences", "segment_pair + NSP", "SQuAD 2.0 F1|MNLI-m|SST-2"),
+    ("doc_sentences", "segment_pair + NSP", "SQuAD 2.0 F1|MNLI-m"),
+    ("doc_sentences", "full_sentences", "SQuAD 2.0 F1|RACE"),
     note="Medians of five runs. BERT-Base is BERT's own and not among ours.",
-)
-CLAIMS = table_claims(
-    PUBLISHED,
-    ("segment_pair + NSP", "sentence_pair + NSP", ("SQuAD 2.0 F1", "MNLI-m")),
-    ("full_sentences", "segment_pair + NSP", ("SQuAD 2.0 F1", "MNLI-m", "SST-2")),
-    ("doc_sentences", "segment_pair + NSP", ("SQuAD 2.0 F1", "MNLI-m")),
-    ("doc_sentences", "full_sentences", ("SQuAD 2.0 F1", "RACE")),
 )
 
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=PAPER)
     mlm = setting.recipe("bert", objectives="mlm")
-    with_nsp = {"config": setting.recipe("bert", objectives="mlm+nsp")}
+    with_nsp = setting.bert("mlm+nsp")
     rows = setting.overrides["data.batch_size"] * setting.overrides["data.seq_len"]
     tokens = setting.steps(mlm) * rows
     return setting.study(
@@ -66,6 +59,5 @@ def get_study(arguments=None):
             }
         },
         overrides={**setting.on_transformer, "train.tokens": tokens},
-        published=PUBLISHED,
-        claims=CLAIMS,
+        **TABLE,
     )

@@ -1,17 +1,14 @@
-"""How the loss of each objective falls with size and text: Hoffmann et al. 2022, arXiv 2203.15556,
-section 3.3.
+"""The loss of each objective by size and text: Hoffmann et al. 2022, arXiv 2203.15556.
 
     bertlab sweep --study=experiments/ablations/scaling.py --workdir=runs/scaling --jobs=2
     python -m bertlab.contrib.scaling runs/scaling
 
-One body in four widths (half to twice the scale's, with heads of the same width), each trained to
-the end with a quarter, a half and all of the scale's steps. The second command fits E + A / N^α + B
-/ D^β for each objective of `objectives=`. One seed by default: the fit is over sizes and budgets.
-
-Compare exponents, not losses. Twelve runs an objective give wide intervals. The law is one of new
-text, and pydocs is read about a hundred times; give a larger `corpus=`. Parameters count
-embeddings, most of a small model. Without the search for rates (`select=off`) the scale's rate is
-carried over to the other widths by μP (`model.base_width`).
+One body in four widths (half to twice the scale's, with heads of one width), each trained to the
+end with a quarter, a half and all of the scale's steps. The second command fits E + A / N^α + B /
+D^β for each objective of `objectives=`. One seed by default: the fit is over sizes and budgets.
+Compare exponents, not losses; twelve runs give wide intervals. The law is one of new text, and
+pydocs is read about a hundred times; give a larger `corpus=`. Parameters count embeddings, most of
+a small model. With `select=off` μP carries the scale's rate over to the other widths.
 """
 
 from common import read_setting

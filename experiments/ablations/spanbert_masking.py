@@ -1,23 +1,19 @@
-"""Which tokens are masked together, and SpanBERT's boundary objective: Joshi et al. 2020, sections
-6.1 and 6.2.
+"""Masks of words and spans, and the boundary objective: Joshi et al. 2020, sections 6.1 and 6.2.
 
-The paper's two tables in one: subword tokens, whole words or geometric spans of words, on pairs of
-segments with NSP (2seq); then spans on rows of one document without NSP (1seq), and the same with
-the span boundary objective (SBO). Do not compare MLM losses between units: spans are harder to
-guess. `tasks=squad2+mnli+qnli,data=DIR` are among the paper's tasks. scale=paper follows section
-4.2; the paper's tables come from checkpoints at 1,200,000 of 2,400,000 steps, and here the whole
-schedule has 1,200,000.
-
-Expect: spans above subwords and whole words by a point or two when the task is to find an answer in
-a text, less elsewhere; one document per row above pairs with NSP. SBO helps most if the task
-compares spans (coreference).
+Subword tokens, whole words or geometric spans of words, on pairs of segments with NSP (2seq); then
+spans on rows of one document without NSP (1seq), and these with the span boundary objective (SBO).
+Do not compare MLM losses between units: spans are harder to guess.
+`tasks=squad2+mnli+qnli,data=DIR` are among the paper's tasks. scale=paper follows section 4.2; the
+paper's tables come from checkpoints at 1,200,000 of 2,400,000 steps, and here the whole schedule
+has 1,200,000. Expect: spans above subwords and whole words by a point or two on finding answers in
+a text, less elsewhere; one document per row above pairs with NSP. SBO helps most in comparing spans
+(coreference).
 """
 
-from common import read_setting, table_claims
+from common import read_setting, table
 from scales import ONE_LENGTH
 
 from bertlab.config import papers
-from bertlab.studies.study import Published
 
 PAPER = {
     **papers.BERT,
@@ -32,10 +28,10 @@ PAPER = {
     "optimizer.bias_correction": "moments",
 }
 SPAN = {"objectives.mlm.unit": "span"}
-PUBLISHED = Published(
-    source="Joshi et al. 2020, ablations of masks and of objectives (BERT-Large's size)",
-    columns=("SQuAD 2.0 F1", "NewsQA", "TriviaQA", "Coreference", "MNLI-m", "QNLI", "GLUE"),
-    rows={
+TABLE = table(
+    "Joshi et al. 2020, ablations of masks and of objectives (BERT-Large's size)",
+    "SQuAD 2.0 F1|NewsQA|TriviaQA|Coreference|MNLI-m|QNLI|GLUE",
+    {
         "Subword tokens": (83.8, 72.0, 76.3, 77.7, 86.7, 92.5, 83.2),
         "Whole words": (84.3, 72.8, 77.1, 76.6, 86.3, 92.8, 82.9),
         "Geometric spans": (85.4, 73.0, 78.8, 76.4, 87.0, 93.3, 83.4),
@@ -44,22 +40,19 @@ PUBLISHED = Published(
         "Named entities": (84.8, 72.7, 78.7, 75.6, 86.0, 93.1, 83.2),
         "Noun phrases": (85.0, 73.0, 77.7, 76.7, 86.5, 93.2, 83.5),
     },
+    ("Geometric spans", "Subword tokens", "SQuAD 2.0 F1|QNLI|Coreference"),
+    ("Geometric spans", "Whole words", "SQuAD 2.0 F1|QNLI"),
+    ("Geometric spans (1seq)", "Geometric spans", "SQuAD 2.0 F1|QNLI"),
+    ("Geometric spans (1seq) + SBO", "Geometric spans (1seq)", "Coreference|SQuAD 2.0 F1"),
     note="Named entities and Noun phrases have no variant here: such masks need a parser.",
-)
-CLAIMS = table_claims(
-    PUBLISHED,
-    ("Geometric spans", "Subword tokens", ("SQuAD 2.0 F1", "QNLI", "Coreference")),
-    ("Geometric spans", "Whole words", ("SQuAD 2.0 F1", "QNLI")),
-    ("Geometric spans (1seq)", "Geometric spans", ("SQuAD 2.0 F1", "QNLI")),
-    ("Geometric spans (1seq) + SBO", "Geometric spans (1seq)", ("Coreference", "SQuAD 2.0 F1")),
 )
 
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=PAPER)
     one_sequence = {**SPAN, "data.format": "doc_sentences"}
-    no_nsp = {"config": setting.recipe("bert", objectives="mlm")}
-    sbo = {"config": setting.recipe("bert", objectives="mlm+sbo")}
+    no_nsp = setting.bert("mlm")
+    sbo = setting.bert("mlm+sbo")
     return setting.study(
         name="spanbert_masking",
         title="Masks of spans",
@@ -76,6 +69,5 @@ def get_study(arguments=None):
             }
         },
         overrides=setting.on_transformer,
-        published=PUBLISHED,
-        claims=CLAIMS,
+        **TABLE,
     )

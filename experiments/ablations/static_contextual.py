@@ -1,28 +1,21 @@
 """Static word vectors against contextual models, as features and fine-tuned, on the same text.
 
 word2vec's skip-gram and CBOW (Mikolov et al. 2013), GloVe (Pennington et al. 2014), ELMo (Peters et
-al. 2018), GPT (Radford et al. 2018) and BERT (Devlin et al. 2019). All train for the same number of
-steps on rows of the same text in the same pieces (GloVe: on entries of its table of counts, as many
-as a row has positions for each row). Each is used in two ways:
-
-- features: the model is frozen; a biLSTM of two layers reads a mix of its layers (a static model
-  has one);
-- fine-tuned: everything is trained under a linear layer on the mean of the states, or on each
-  word's; static vectors at ten times the rate.
-
-A task's biLSTM gives context to static vectors too: "features" compares what the vectors know, and
-"fine-tuned" shows whether the model itself sees context. No paper has this table; at scale=paper
-steps, rows, ELMo's optimiser and the static vectors' are ours.
-
-Expect: contextual above static if the task's model has no context of its own, by least on topics of
-whole texts. ELMo, GPT and BERT differ less as features than fine-tuned.
+al. 2018), GPT (Radford et al. 2018) and BERT (Devlin et al. 2019) train for the same number of
+steps on rows of the same text in the same pieces (GloVe: on as many entries of its table of counts
+as a row has positions). As features a frozen model's layers are mixed below a biLSTM of two layers,
+which gives static vectors context too; fine-tuned, everything is trained under a linear layer on
+the mean of the states or on each word's, static vectors at ten times the rate. No paper has this
+table; at scale=paper steps, rows, ELMo's optimiser and the static vectors' are ours. Expect:
+contextual above static if the task's model has no context of its own, by least on topics of whole
+texts. ELMo, GPT and BERT differ less as features than fine-tuned.
 """
 
 import systems
 from common import claims, read_setting
 from scales import LAST_PIECE, SAME_ROWS
 
-from bertlab.studies.axes import axis, chain, product
+from bertlab.studies.study import axis, chain, product
 
 CLAIMS = (
     *claims("Peters et al. 2018, table 1", ("ELMo, features", "GloVe, features", systems.BESIDE)),

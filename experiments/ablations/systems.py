@@ -28,6 +28,9 @@ CLAIMS = (
     Claim("BERT", "no pretraining", PRETRAINING[0], f"{PRETRAINING[1]}, for GPT"),
 )
 
+# Of the LSTM that GPT's paper compares its transformer with: V·W + 8·W² weights equal GPT's at the
+# scale, V·D + 512·D + 12·D² per layer.
+LSTM_WIDTHS = {"tiny": 200, "mini": 456, "small": 900, "base": 2246, "paper": 2048}
 Used = Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]]
 """System -> (recipe of pretraining, overrides of pretraining, overrides of its use)."""
 
@@ -73,6 +76,20 @@ def _recipe_rows(use: Mapping[str, Any]) -> dict[str, Any]:
         "transfer.document_context": False,
     }
     return {**of_stage("finetune", rows), **use}
+
+
+def gpt_lstm(setting: Setting) -> dict[str, Any]:
+    """Overrides that replace GPT's transformer by one layer of AWD-LSTM without its regularisers
+    (Radford et al. 2018, section 5)."""
+    shape = {"family": "awd_lstm", "size": "tiny", "layers": 1, "width": LSTM_WIDTHS[setting.scale]}
+    return {**{f"model.{key}": of for key, of in shape.items()}, **ulmfit.NO_DROPOUT}
+
+
+def gpt_finetuning(setting: Setting) -> dict[str, Any]:
+    """Overrides of fine-tuning with recipe `gpt`; small models have a higher rate than the paper's
+    6.25e-5."""
+    rate = 6.25e-5 if setting.is_large else 5e-4
+    return {**setting.finetuning("gpt"), "finetune.optimizer.learning_rate": rate}
 
 
 def check_elmo(setting: Setting, reads: str) -> None:

@@ -1,30 +1,26 @@
-"""Where a language model's states join a tagger, and whether one direction is enough: Peters et al.
-2017, section 5 (TagLM).
+"""Where a language model's states join a tagger: Peters et al. 2017 (TagLM), section 5.
 
-A tagger with characters, word vectors, two biLSTM layers and a CRF. The frozen language model's top
-states go to its input, to the output of its first layer (TagLM) or to the output of its second. One
-more row uses a forward language model, pretrained separately. Without a language model, embeddings
-that are trained with the tagger take its place.
-
-The paper's task is CoNLL 2003: `tasks=ner,data=DIR`. Its two language models share nothing; ours
-share their embeddings. At scale=paper they have 2,048 cells and projections to 512. The paper's
-tagger has GRUs, ours LSTMs. The scale sets the tagger's training.
-
-Expect: after the first layer best, input and output a little below; both directions above one. We
-could verify only two of the paper's numbers.
+A tagger has characters, word vectors, two biLSTM layers (the paper's are GRUs) and a CRF. The
+frozen language model's top states go to its input, to the output of its first layer (TagLM) or of
+its second. One more row has a forward language model, pretrained separately; without any,
+embeddings trained with the tagger take its place. The paper's task: `tasks=ner,data=DIR`. Its two
+language models share nothing; ours share their embeddings. At scale=paper they have 2,048 cells and
+projections to 512. The scale sets the tagger's training. Expect: after the first layer best, input
+and output a little below; both directions above one. We could verify only two of the paper's
+numbers.
 """
 
-from common import claims, read_setting
+from common import claims, read_setting, table
 from scales import FRESH_EMBEDDINGS, LAST_PIECE
 
 from bertlab.config import papers
-from bertlab.studies.study import Published
 
 PAPER = {**papers.ELMO, "model.hidden": 2048, "model.width": 512}
-PUBLISHED = Published(
-    source="Peters et al. 2017 (CoNLL 2003, test)",
-    columns=("NER F1",),
-    rows={"no language model": (90.87,), "after the first layer": (91.93,)},
+SOURCE = "Peters et al. 2017 (CoNLL 2003, test)"
+TABLE = table(
+    SOURCE,
+    "NER F1",
+    {"no language model": (90.87,), "after the first layer": (91.93,)},
     note="The published language model is larger than scale=paper's in the forward direction. No"
     " language model is there the tagger alone; here it has embeddings of its own in the language"
     " model's place.",
@@ -32,7 +28,7 @@ PUBLISHED = Published(
 FIRST = "after the first layer"
 UNVERIFIED = "numbers not verified"
 CLAIMS = [
-    *claims(PUBLISHED.source, (FIRST, "no language model", "NER 91.93 and 90.87")),
+    *claims(SOURCE, (FIRST, "no language model", "NER 91.93 and 90.87")),
     *claims(
         "Peters et al. 2017",
         (FIRST, "input", UNVERIFIED),
@@ -65,6 +61,6 @@ def get_study(arguments=None):
         },
         overrides={**setting.overrides, **setting.finetuning("taglm"), **LAST_PIECE},
         downstream=setting.downstream(("tagging",)),
-        published=PUBLISHED,
+        **TABLE,
         claims=CLAIMS,
     )

@@ -7,10 +7,10 @@ Rates, schedules and proportions of the later stages are the paper's at every sc
 have fewer rows, batches and steps.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common import Setting, of_stage, read_setting
+from common import Setting, of_stage, read_setting, table
 from scales import SMALL_ROWS
 
 from bertlab.studies.study import Study
@@ -59,6 +59,16 @@ def study(setting: Setting, **fields: Any) -> Study:
     own = {"config": setting.recipe("awd_lstm"), "overrides": stages(setting)}
     own["downstream"] = setting.downstream(("classification",), long_rows=0)
     return setting.study(**own | fields)
+
+
+def published(
+    number: int, rows: Mapping[str, Sequence], *findings: tuple[str, str]
+) -> dict[str, Any]:
+    """A table of Howard and Ruder 2018, with pairs (better, worse) of its rows, on the tasks with
+    the least and the most text."""
+    source = f"Howard and Ruder 2018, table {number} (validation error, %)"
+    pairs = [(*pair, "TREC-6|IMDb") for pair in findings]
+    return table(source, "IMDb|TREC-6|AG", rows, *pairs, note="Errors: lower is better.")
 
 
 def stages(setting: Setting, steps: int = 0) -> dict[str, Any]:

@@ -1,25 +1,20 @@
-"""What a second, backward language model adds to ULMFiT: Howard and Ruder 2018, section 5 ("Impact
-of bidirectionality").
+"""What a backward language model adds to ULMFiT: Howard and Ruder 2018, section 5.
 
-One AWD-LSTM reads forward and one backward. Each is pretrained, adapted and turned into a
-classifier separately. A third row averages their predictions, at no training cost. Stages, tasks
-and corpus are as in `ulmfit_table4.py`.
-
-Expect: the mean above both.
+One AWD-LSTM reads forward and one backward, each pretrained, adapted and turned into a classifier
+separately; the third row averages their predictions. Otherwise as `ulmfit_table4.py`. Expect: the
+mean above both.
 """
 
 import ulmfit
-from common import table_claims
+from common import table
 
-from bertlab.studies.study import Published
-
-PUBLISHED = Published(
-    source="Howard and Ruder 2018, section 5 (test error, %)",
-    columns=("IMDb",),
-    rows={"forward": (5.30,), "average": (4.58,)},
+TABLE = table(
+    "Howard and Ruder 2018, section 5 (test error, %)",
+    "IMDb",
+    {"forward": (5.30,), "average": (4.58,)},
+    ("average", "forward", "IMDb"),
     note="Errors: lower is better.",
 )
-CLAIMS = table_claims(PUBLISHED, ("average", "forward", "IMDb"))
 
 
 def get_study(arguments=None):
@@ -36,6 +31,5 @@ def get_study(arguments=None):
                 "average": {"config": "average:forward,backward"},
             }
         },
-        published=PUBLISHED,
-        claims=CLAIMS,
+        **TABLE,
     )

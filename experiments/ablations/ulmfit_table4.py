@@ -5,26 +5,19 @@ modelling of the task's text (for the model without pretraining too, as we read 
 ULMFiT's classifier. Rates, schedules and the order of thawing are the paper's at every scale; tiny
 and mini have fewer steps and shorter rows. At scale=paper the classifier makes 50 passes, and
 pretraining has the paper's dropouts, batch, and Adam with its β; its rate, ten passes and 60,000
-words are ours. The smaller scales pretrain as AWD-LSTM does, by averaged SGD.
-
-The paper's tasks are IMDb, TREC-6 and AG News: `tasks=imdb+trec+ag_news,data=DIR`. Its corpus is
-WikiText-103: `corpus='text:wikitext-103/*.txt'`. Its scores are errors, ours accuracies.
-
-Expect: the less text the task has, the more pretraining helps (TREC-6 has least).
+words are ours. The smaller scales pretrain as AWD-LSTM does, by averaged SGD. The paper's tasks:
+`tasks=imdb+trec+ag_news,data=DIR`; its corpus: `corpus='text:wikitext-103/*.txt'`. Its scores are
+errors, ours accuracies. Expect: the less text the task has, the more pretraining helps (TREC-6 has
+least).
 """
 
 import ulmfit
-from common import table_claims
 
-from bertlab.studies.study import Published
-
-PUBLISHED = Published(
-    source="Howard and Ruder 2018, table 4 (validation error, %)",
-    columns=("IMDb", "TREC-6", "AG"),
-    rows={"without pretraining": (5.63, 10.67, 5.52), "with pretraining": (5.00, 5.69, 5.38)},
-    note="Errors: lower is better.",
+TABLE = ulmfit.published(
+    4,
+    {"without pretraining": (5.63, 10.67, 5.52), "with pretraining": (5.00, 5.69, 5.38)},
+    ("with pretraining", "without pretraining"),
 )
-CLAIMS = table_claims(PUBLISHED, ("with pretraining", "without pretraining", ("TREC-6", "IMDb")))
 
 
 def get_study(arguments=None):
@@ -36,6 +29,5 @@ def get_study(arguments=None):
         question="What does pretraining on general text give, if the language model reads the"
         " task's text too?",
         axes={"pretraining": {"without pretraining": {"train.steps": 0}, "with pretraining": {}}},
-        published=PUBLISHED,
-        claims=CLAIMS,
+        **TABLE,
     )

@@ -1,37 +1,25 @@
 """How best to adapt a language model to a task's text: Howard and Ruder 2018, section 5, table 6.
 
-One pretraining per seed. The variants skip the second stage, or adapt the language model at a
-constant rate, at rates that fall by a factor of 2.6 per layer ("discr"), or with the slanted
-triangle as well ("stlr"). The classifier is always ULMFiT's. Stages, tasks and corpus are as in
-`ulmfit_table4.py`. The text is read twice at scale=tiny (few texts in 20 steps), five times at
-mini, ten times at small and base, and 25 times at paper, as in the released script (the paper
-chooses by the validation set).
-
-Expect: adapting the language model helps, most on large tasks. On the smallest, full fine-tuning
-hurts unless it has both discr and stlr.
+The variants skip the second stage, or adapt the language model at a constant rate, at rates that
+fall by a factor of 2.6 per layer ("discr"), or with the slanted triangle as well ("stlr"); they
+read the text as often as `ulmfit.READINGS` says. The classifier is always ULMFiT's. Otherwise as
+`ulmfit_table4.py`. Expect: adapting the language model helps, most on large tasks. On the smallest,
+full fine-tuning hurts unless it has both discr and stlr.
 """
 
 import ulmfit
-from common import table_claims
 
-from bertlab.studies.study import Published
-
-PUBLISHED = Published(
-    source="Howard and Ruder 2018, table 6 (validation error, %)",
-    columns=("IMDb", "TREC-6", "AG"),
-    rows={
+TABLE = ulmfit.published(
+    6,
+    {
         "no LM fine-tuning": (6.99, 6.38, 6.09),
         "full": (5.86, 6.54, 5.61),
         "full + discr": (5.55, 6.36, 5.47),
         "full + discr + stlr": (5.00, 5.69, 5.38),
     },
-    note="Errors: lower is better.",
-)
-CLAIMS = table_claims(
-    PUBLISHED,
-    ("full + discr + stlr", "no LM fine-tuning", ("TREC-6", "IMDb")),
-    ("full + discr + stlr", "full", ("TREC-6", "IMDb")),
-    ("full + discr", "full", ("TREC-6", "IMDb")),
+    ("full + discr + stlr", "no LM fine-tuning"),
+    ("full + discr + stlr", "full"),
+    ("full + discr", "full"),
 )
 
 
@@ -53,6 +41,5 @@ def get_study(arguments=None):
             }
         },
         overrides={**setting.pretraining, **ulmfit.prose(setting), **ulmfit.classifier(setting)},
-        published=PUBLISHED,
-        claims=CLAIMS,
+        **TABLE,
     )

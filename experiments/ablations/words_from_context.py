@@ -1,19 +1,13 @@
-"""Words' vectors from contextual models against static ones: Bommasani et al. 2020; word2vec's
-analogies, Mikolov et al. 2013.
+"""Words' vectors from contextual and static models: Bommasani et al. 2020, Mikolov et al. 2013.
 
 The pretrainings are those of `static_contextual.py`. Every model gives each word one vector: a
-static model its row of the table, or the mean of its pieces' rows; a contextual one, on every
-layer, the mean of the states of the word's pieces in a text of this word `alone`. The report has a
-column for each layer and file: Spearman's correlation of cosines and human ratings, and the share
-of analogies that 3CosAdd answers.
-
-- `words=A,B`: lines "word word rating", such as SimLex-999 or MEN in Faruqui and Dyer's collection
-- `analogies=`: word2vec's questions-words.txt
-
-Without `words=` and `analogies=` the study only trains.
-
-Expect: lower layers above the last. After as little text as at scale=tiny, static vectors above
-contextual ones on analogies; only with far more text is it the reverse.
+static model the mean of its pieces' rows; a contextual one, on every layer, the mean of the states
+of the word's pieces in a text of this word `alone`. For each layer and file the report has
+Spearman's correlation of cosines and human ratings, and the share of analogies that 3CosAdd
+answers. `words=A,B` are lines "word word rating", such as SimLex-999 or MEN in Faruqui and Dyer's
+collection; `analogies=` is word2vec's questions-words.txt. Without either the study only trains.
+Expect: lower layers above the last. After little text static vectors above contextual ones on
+analogies; only with far more is it the reverse.
 """
 
 import systems

@@ -24,6 +24,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import subprocess
 import sys
 import tempfile
@@ -53,7 +54,7 @@ def main():
     parser.add_argument("--turn", type=float, default=2, help="seconds of one of three turns")
     parser.add_argument("--rows", type=int, default=0, help="of a batch, to rehearse")
     given = parser.parse_args()
-    names = given.only.split(";") if given.only else SUITES[given.suite]
+    names = re.split("; *", given.only or SUITES[given.suite])
     if unknown := {name.removesuffix(RIVAL) for name in names} - WORKLOADS.keys():
         parser.error(f"{min(unknown)} is not one of {'; '.join(WORKLOADS)}")
     with tempfile.TemporaryDirectory() as folder:

@@ -73,14 +73,11 @@ def build_bert(size: str, view, vocab_size: int, dropout: float, device: str):
         attention_probs_dropout_prob=dropout,
     )
     model = transformers.BertForMaskedLM(config).to(device).train()
-    tokens, segments, inside = (
-        torch.tensor(view[key]).long().to(device) for key in ("tokens", "segments", "documents")
-    )
-    inside = (inside > 0).long()
     rows, slots = (view["masked_weights"] > 0).nonzero()
-    positions = torch.tensor(view["masked_positions"][rows, slots]).long().to(device)
-    labels = torch.tensor(view["masked_labels"][rows, slots]).long().to(device)
-    rows = torch.tensor(rows).to(device)
+    asked = [view[key][rows, slots] for key in ("masked_positions", "masked_labels")]
+    arrays = [view["tokens"], view["segments"], view["documents"] > 0, rows, *asked]
+    tensors = [torch.tensor(array).long().to(device) for array in arrays]
+    tokens, segments, inside, rows, positions, labels = tensors
 
     def loss():
         hidden = model.bert(tokens, inside, segments).last_hidden_state
@@ -93,13 +90,11 @@ def build_gpt2(size: str, view, vocab_size: int, dropout: float, device: str):
     """GPT-2 of 124 million parameters, and the function of its loss."""
     if size != "gpt2":
         raise SystemExit(f"no rival for GPT of size {size}")
-    config = transformers.GPT2Config(
-        vocab_size=vocab_size, resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout
-    )
+    dropouts = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
+    config = transformers.GPT2Config(vocab_size=vocab_size, **dropouts)
     model = transformers.GPT2LMHeadModel(config).to(device).train()
-    tokens, inside = (torch.tensor(view[key]).long() for key in ("tokens", "documents"))
-    labels = torch.where(inside > 0, tokens, -100)[:, 1:].flatten().to(device)
-    tokens = tokens.to(device)
+    tokens, inside = (torch.tensor(view[key]).long().to(device) for key in ("tokens", "documents"))
+    labels = torch.where(inside > 0, tokens, -100)[:, 1:].flatten()
 
     def loss():
         logits = model(tokens).logits[:, :-1]

@@ -28,9 +28,8 @@ FORMATS = {
     "sentence_pair": PAIRS | {"force_random_if_single": False},
     "full_sentences": {"attend_across_documents": False, "document_separator": True},
     "doc_sentences": {},
-    "stream": dict(
-        wrap="document", backward=False, vary_length=False, attend_across_documents=True
-    ),
+    "stream": {"wrap": "document", "backward": False, "vary_length": False}
+    | {"attend_across_documents": True},
     "cooccurrence": {"window": 5},
 }
 CASES = {name: (name, {}) for name in FORMATS} | {

@@ -20,21 +20,14 @@ SLICES = {"v5e:16x16": 256, "v6e:16x16": 256, "v5p:4x8x8": 256}
 """Topologies, and their chips."""
 COMMON = {"train.phases": "", "model.dtype": "bfloat16", "mesh.data": -1, "mesh.fsdp": 16}
 IN_KERNEL = {**COMMON, "model.attention": KERNEL, "model.remat": "dots"}
+LSTM = {**COMMON, "data.tokenizer.vocab_size": 30_522}
 MODELS = {
-    "BERT-Large 512": (
-        "bert.py:size=large,objectives=mlm+nsp",
-        {**IN_KERNEL, "data.seq_len": 512},
-        16,
-    ),
-    "GPT-2 1024": ("gpt.py:size=gpt2", IN_KERNEL, 8),
-    "ModernBERT-base 8192": ("modern.py:size=base", {**IN_KERNEL, "data.seq_len": 8192}, 1),
-    "ELMo 128": (
-        "elmo.py:size=original",
-        {**COMMON, "data.seq_len": 128, "data.tokenizer.vocab_size": 30_522},
-        32,
-    ),
+    "BERT-Large 512": ("bert.py:size=large,objectives=mlm+nsp", IN_KERNEL, 512, 16),
+    "GPT-2 1024": ("gpt.py:size=gpt2", IN_KERNEL, 1024, 8),
+    "ModernBERT-base 8192": ("modern.py:size=base", IN_KERNEL, 8192, 1),
+    "ELMo 128": ("elmo.py:size=original", LSTM, 128, 32),
 }
-"""Recipe, overrides, and rows a chip."""
+"""Recipe, overrides, length of rows, and rows a chip."""
 
 
 def rows() -> dict[str, tuple[str, dict, str]]:
@@ -44,9 +37,9 @@ def rows() -> dict[str, tuple[str, dict, str]]:
         for name, (recipe, overrides) in WORKLOADS.items()
         if name.startswith("gpu ") and replicas(name) == 1
     }
-    for model, (recipe, overrides, rows_of_chip) in MODELS.items():
+    for model, (recipe, overrides, length, rows_of_chip) in MODELS.items():
         for topology, chips in SLICES.items():
-            size = {"data.batch_size": rows_of_chip * chips}
+            size = {"data.batch_size": rows_of_chip * chips, "data.seq_len": length}
             found[f"{model}, {topology}"] = (RECIPES + recipe, {**overrides, **size}, topology)
     return found
 
@@ -57,8 +50,7 @@ def record(recipe: str, overrides: dict, topology: str) -> dict:
     from bertlab.contrib.plan import TooLarge, plans
 
     try:
-        (found,) = plans(load_config(recipe, overrides), topology)
-        return found.record()
+        return plans(load_config(recipe, overrides), topology)[0].record()
     except TooLarge as error:
         return {"refused": str(error)}
 
@@ -106,10 +98,9 @@ def main(words: list[str]) -> None:
     from bertlab.files import read_json, write_json
 
     for name, row in rows().items():
-        records = read_json(FILE) if FILE.exists() else {}
-        if name not in records and all(word.lower() in name.lower() for word in words):
-            made = record(*row)
-            write_json(FILE, {**(read_json(FILE) if FILE.exists() else {}), name: made})
+        if name not in read_json(FILE) and all(word.lower() in name.lower() for word in words):
+            made = record(*row)  # takes minutes, in which another process may add others
+            write_json(FILE, {**read_json(FILE), name: made})
             print(f"{name}: done", file=sys.stderr, flush=True)
     print(table(read_json(FILE)))
 

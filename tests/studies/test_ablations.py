@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bertlab.config.load import SHIPPED
-from bertlab.studies.dry_run import dry_run
+from bertlab.studies.plan import dry_run
 from bertlab.studies.study import load_study
 
 FOLDER = SHIPPED / "experiments" / "ablations"

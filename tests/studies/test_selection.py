@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bertlab.errors import Diverged, UserError
+from bertlab.errors import Diverged
 from bertlab.files import write_json
 from bertlab.studies.comparisons import select_labels
 from bertlab.studies.plan import make_plan
@@ -71,8 +71,6 @@ def test_seeds_share_a_search_which_goes_on_beyond_an_edge_and_the_first_seed_ta
     assert plan.runs[1].overrides[RATE] == 0.005 and not plan.runs[1].shares
     assert plan.configs["mlm-seed=2"]["pretrain", ""].optimizer.learning_rate == 0.005
     assert RATE not in plan.runs[2].overrides
-    with pytest.raises(UserError, match="two factors"):
-        make_plan(Study("s", "T", "?", CONFIG, AXES, rates=(1.0,)), tmp_path)
 
 
 def scores(rows):

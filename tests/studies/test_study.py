@@ -3,8 +3,7 @@
 import pytest
 
 from bertlab.errors import UserError
-from bertlab.studies.axes import axis, chain, product
-from bertlab.studies.study import Claim, Study, load_study, overlap
+from bertlab.studies.study import Claim, Study, axis, chain, load_study, overlap, product
 
 OBJECTIVES = {"MLM": {}, "LTR": {"config": "ltr.py"}}
 
@@ -105,7 +104,6 @@ TWICE = {"a": {"x": {"train.steps": 1}}, "b": {"y": {"train": {}}}}
     [
         (TWICE, {}, "let only one"),
         ({"a": {"x": {}, "X": {}}}, {}, "two runs"),
-        ({"a": {"all, λ=1": {}}}, {}, "ASCII"),
         ({"a": {"x": {}}}, {"select": ["b"]}, "no axis"),
         ({"a": {"x": {}}}, {"claims": [Claim("x", "y", "", "")]}, '"y"'),
         ({"a": {"x": {}}}, {"contrasts": [("z", "x")]}, '"z"'),

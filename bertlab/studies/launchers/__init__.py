@@ -1,9 +1,12 @@
-"""What starts the runs of a sweep: local processes, SLURM jobs, Ray tasks."""
+"""What starts the runs of a sweep: local processes, SLURM jobs, Ray tasks.
+
+A launcher has `jobs`, how many runs it starts at a time, and `start(directory) -> Job`, which
+executes the run of `directory`/run.json (`bertlab.studies.worker`).
+"""
 
 import pkgutil
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from bertlab.errors import UserError
 
@@ -11,27 +14,13 @@ LAUNCHERS = {"local": "local:Local", "slurm": "slurm:Slurm", "ray": "ray:Ray"}
 
 
 class Job(NamedTuple):
-    """A run that was started.
+    """A run that was started."""
 
-    Attributes:
-        done: Returns whether its process has ended, successfully or not.
-        stop: Asks it to save and end.
-    """
-
-    done: Callable[[], bool]
-    stop: Callable[[], Any]
+    done: Callable[[], bool]  # whether its process has ended, successfully or not
+    stop: Callable[[], Any]  # asks it to save and end
 
 
-class Launcher(Protocol):
-    """Starts runs, at most `jobs` at a time."""
-
-    jobs: int
-
-    def start(self, directory: Path) -> Job:
-        """Executes the run of `directory`/run.json (`bertlab.studies.worker`)."""
-
-
-def build_launcher(name: str, jobs: int, options: Mapping[str, Any]) -> Launcher:
+def build_launcher(name: str, jobs: int, options: Mapping[str, Any]):
     """A launcher of `LAUNCHERS`."""
     try:
         return pkgutil.resolve_name(f"{__name__}.{LAUNCHERS[name]}")(jobs, **options)

@@ -14,8 +14,8 @@ from bertlab.studies.launchers import Job
 class Local:
     """A pool of `jobs` processes, among which cores and GPUs are shared out.
 
-    A single job has all of them. With more jobs than GPUs, several share one, each with an equal
-    part of its memory, which suits small models. Output goes to log.txt in the run's directory.
+    With more jobs than GPUs, several share one, each with an equal part of its memory, which suits
+    small models. Output goes to log.txt in the run's directory.
     """
 
     def __init__(self, jobs: int):

@@ -10,16 +10,10 @@ from bertlab.studies.worker import execute_directory
 
 
 class Ray:
-    """Starts tasks on the cluster at an address; without one, on this machine."""
+    """Joins the cluster at an address, else starts one on this machine; `options` are those of
+    `ray.remote`: num_cpus, num_gpus, memory, resources, ..."""
 
     def __init__(self, jobs: int, address: str | None = None, **options: Any):
-        """Joins the cluster, until the process ends.
-
-        Args:
-            jobs: Tasks at a time, including queued ones.
-            address: As for `ray.init`.
-            options: Those of `ray.remote`: num_cpus, num_gpus, memory, resources, ...
-        """
         self.jobs = jobs
         ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)
         # One process per task: its devices are free when it ends.

@@ -1,8 +1,5 @@
-"""Runs as SLURM jobs, through submitit.
-
-A job that reaches its time limit or is preempted is queued again by submitit (`Checkpointable`) and
-resumes from its last checkpoint.
-"""
+"""Runs as SLURM jobs, through submitit, which queues a job again that reached its time limit or was
+preempted (`Checkpointable`); it resumes from its last checkpoint."""
 
 from pathlib import Path
 from typing import Any
@@ -22,17 +19,11 @@ class Task(submitit.helpers.Checkpointable):
 
 
 class Slurm:
-    """Submits runs; submitit's files go into `slurm` in a run's directory."""
+    """Submits runs to "slurm" or submitit's "local", whose files go to RUN/slurm.
+    `parameters` are for `submitit.AutoExecutor.update_parameters`: timeout_min, mem_gb,
+    cpus_per_task, gpus_per_node, slurm_partition, slurm_account, ..."""
 
     def __init__(self, jobs: int, cluster: str = "slurm", **parameters: Any):
-        """Checks nothing until the first run.
-
-        Args:
-            jobs: Jobs in the queue at a time.
-            cluster: "slurm", or submitit's "local".
-            parameters: For `submitit.AutoExecutor.update_parameters`: timeout_min, mem_gb,
-                cpus_per_task, gpus_per_node, slurm_partition, slurm_account, ...
-        """
         if "timeout_min" not in parameters:
             raise UserError(
                 "--launcher=slurm: give a run's minutes, --launcher_options=timeout_min=60"
