@@ -30,7 +30,7 @@ from bertlab.data.tokenizers.base import ROLES, Tokenizer, find_specials
 from bertlab.data.tokenizers.fast import JsonTokenizer
 from bertlab.errors import UserError
 from bertlab.files import read_json
-from bertlab.interop.base import Model
+from bertlab.interop.base import Model, only_file
 from bertlab.interop.huggingface import assemble
 from bertlab.interop.kinds import BERT
 
@@ -47,13 +47,10 @@ LAYER = (
 
 def google(source: Path) -> Model:
     """A directory of Google's."""
-    found = sorted(source.glob("*.ckpt*.index"))
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
-        raise UserError(f"{source}: expected one checkpoint (*.ckpt.index), found {names}")
+    index = only_file(source, "*.ckpt*.index")
     import tensorflow  # not a dependency of bertlab
 
-    reader = tensorflow.train.load_checkpoint(str(found[0].with_suffix("")))
+    reader = tensorflow.train.load_checkpoint(str(index.with_suffix("")))
     names = [name for name in reader.get_variable_to_shape_map() if not NOT_WEIGHTS.fullmatch(name)]
     return from_variables({name: reader.get_tensor(name) for name in names}, source)
 
