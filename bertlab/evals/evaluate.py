@@ -27,13 +27,12 @@ from ml_collections import ConfigDict
 
 from bertlab.data.batches import Batches
 from bertlab.data.corpora import open_corpus
-from bertlab.data.corpora.text import read_lines
+from bertlab.data.corpora.text import read_lines, read_records
 from bertlab.data.prepared import Prepared, Split, load_prepared
 from bertlab.errors import UserError
 from bertlab.evals import floors, similarity
 from bertlab.evals.code_length import EXACT, Scorer, bits_per_byte, by_document
 from bertlab.evals.guessing import guessing
-from bertlab.evals.minimal_pairs import judge, read_pairs
 from bertlab.evals.questions import Text, encode_all
 from bertlab.evals.ratio import ratio
 from bertlab.files import cache_directory
@@ -45,6 +44,9 @@ Metrics = dict[str, Any]
 
 LONGEST = 480
 """Most bytes of a held-out sentence: every tokenizer's pieces then fit into 512 positions."""
+
+ROUNDING = 1e-5
+"""Sums of float32 log-probabilities that differ by less are tied."""
 
 
 def evaluate_run(
@@ -120,6 +122,34 @@ def code_lengths(
                 above, error = ratio(sums[1] / math.log(2), sums[0])
                 found |= {f"above_truth/{kind}": above, f"standard_error/above_truth/{kind}": error}
     return found
+
+
+def read_pairs(path: Path, limit: int = 0) -> pd.DataFrame:
+    """The first `limit` minimal pairs of each paradigm (0: all) of JSON lines with BLiMP's fields
+    (Warstadt et al. 2020): `good`, `bad`, `paradigm`, and `phenomenon`, which may be missing."""
+    fields = ["sentence_good", "sentence_bad", "UID"]
+    records = [record for _, record in read_records(path, *fields)]
+    table = pd.DataFrame(records, columns=[*fields, "linguistics_term"], dtype=object).fillna("")
+    table.columns = ["good", "bad", "paradigm", "phenomenon"]
+    return table.groupby("paradigm").head(limit) if limit else table
+
+
+def judge(pairs: pd.DataFrame, scores: Float[np.ndarray, "2N"]) -> dict[str, Any]:
+    """How often the good sentence is the more likely one, by log p of the good and the bad one of
+    each pair in turn, not divided by length (Warstadt et al. 2020, section 4): means over
+    paradigms; a tie counts as half. The standard error over pairs is None if a paradigm has one, or
+    there is no spread anywhere: ten right answers of ten do not make the next one certain."""
+    difference = np.subtract(*np.reshape(scores, (-1, 2)).T)
+    right = np.where(np.abs(difference) < ROUNDING, 0.5, difference > 0)
+    paradigms = pairs.assign(right=right).groupby(["phenomenon", "paradigm"], sort=False)["right"]
+    means, errors = paradigms.mean(), paradigms.sem()  # NaN for one pair
+    phenomena = means.groupby("phenomenon", sort=False).mean().drop("", errors="ignore")
+    error = math.hypot(*errors) / len(errors)
+    return {
+        "accuracy": float(means.mean()),
+        "standard_error/accuracy": error if error > 0 else None,
+        "phenomena": phenomena.to_dict(),
+    }
 
 
 def accuracies(scorer: Scorer, pairs: pd.DataFrame, kinds: Sequence[str]) -> Metrics:

@@ -91,12 +91,9 @@ def one_by_one(
 
 
 def in_random_orders(number: int, text: Text, first: int, in_order: bool) -> Iterator[Question]:
-    """Ask for all hidden pieces, at steps of random orders of those from position `first` on; the
-    weighted sum of the answers is the bound.
-
-    The tokens determine the orders. If there are no more sets of visible pieces (`in_order`:
-    orders of them) than random steps, there is one question for each.
-    """
+    """Ask for all hidden pieces, at steps of random orders (by the tokens) of those from position
+    `first` on; the weighted sum of the answers is the bound. If there are no more sets of visible
+    pieces (`in_order`: orders of them) than random steps, there is one question for each."""
     pieces = text.pieces[text.pieces >= first]
     total, steps = len(pieces), min(len(pieces), STEPS)
     count = math.perm if in_order else math.comb

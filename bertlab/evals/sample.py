@@ -27,19 +27,13 @@ def sample(
     temperature: float = 1.0,
     seed: int = 0,
 ) -> list[str]:
-    """N texts without special tokens.
+    """N texts of `length` pieces with the prompt (left to right: at most), without special tokens,
+    by a model from `bertlab.load`; at temperature 0 the most likely pieces.
 
     "left-to-right" draws one piece after the other, until the end of the text is drawn or the text
     is full. "any-order" begins with all pieces hidden and reveals them in a random order, in
     `steps` steps of about equal size, whose pieces do not see each other: with one step per piece
-    it draws from the model whose code length the score "any-order" bounds.
-
-    Args:
-        model: From `bertlab.load`.
-        length: Pieces per text, prompt included: left to right at most, in any order exactly.
-        kind: One of ABILITIES; None: the first that the model allows.
-        steps: None: one per piece.
-        temperature: Divides the logits; 0: the most likely piece.
+    (None) it draws from the model whose code length the score "any-order" bounds.
     """
     tokenizer, scorer = model.tokenizer, Scorer(model)
     kinds = [kind for kind, ability in ABILITIES.items() if ability in scorer.answerers]

@@ -172,9 +172,7 @@ def answer_questions(
 
 def solve(vectors: Float[np.ndarray, "V D"], asked: Int[np.ndarray, "Q 3"]) -> list[int]:
     """The d of "a is to b as c is to d" with the highest cos(d, b) − cos(d, a) + cos(d, c), among
-    all words but a, b and c (3CosAdd, Levy and Goldberg 2014); of equal ones the first. `asked` are
-    rows of the vectors.
-    """
+    all words but a, b and c (3CosAdd, Levy and Goldberg 2014); of equal ones the first."""
     units, answers = unit(vectors), []
     for a, b, c in asked:
         scores = units @ (units[b] - units[a] + units[c])

@@ -83,10 +83,6 @@ class PrefixLanguageModel(Objective):
 
     With max_share=0 it is left-to-right modelling (`ltr`) on a bidirectional body: the same numbers
     from the same parameters. Curricula from left-to-right to masked modelling need that.
-
-    Attributes:
-        min_share: Smallest share of a document that is its prefix.
-        max_share: Largest share.
     """
 
     min_share: float = 0.0

@@ -25,23 +25,16 @@ Metrics = Mapping[str, tuple[Array, Array]]
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """What objectives know about the tokenizer and its corpus.
-
-    Attributes:
-        size: V.
-        mask_id: None if the tokenizer has no [MASK] (GPT's).
-        counts: [V] how often each id occurs in the training text, or None.
-        continues: [V] whether a piece continues the word before it (WordPiece's ##ing), or None.
-    """
+    """What objectives know about the tokenizer and its corpus."""
 
     size: int
     pad_id: int
     unk_id: int
     cls_id: int
     sep_id: int
-    mask_id: int | None
-    counts: tuple[int, ...] | None = None
-    continues: tuple[bool, ...] | None = None
+    mask_id: int | None  # None if the tokenizer has no [MASK] (GPT's)
+    counts: tuple[int, ...] | None = None  # [V] how often each id occurs in the training text
+    continues: tuple[bool, ...] | None = None  # [V] whether a piece continues a word (##ing)
 
     def is_special(self, tokens: Int[Array, "..."]) -> Bool[Array, "..."]:
         """Where a token is padding, [CLS] or [SEP]: never masked."""

@@ -29,15 +29,10 @@ class MaskedDiffusion(Objective):
 
     [MASK] has probability 0 (MDLM's zero masking probabilities). Times of a batch are
     (u + b / B) mod 1 for row b of B and one uniform u (Kingma et al. 2021, appendix I.1).
-
-    Attributes:
-        schedule: How the masked share grows with t, "linear" or "cosine".
-        least_share: Smallest masked share that is drawn: weights grow without limit towards 0
-            (MDLM's code: 0.001).
     """
 
-    schedule: str = "linear"
-    least_share: float = 0.001
+    schedule: str = "linear"  # how the masked share grows with t, linear or cosine
+    least_share: float = 0.001  # smallest m(t): weights grow without limit towards 0; as in MDLM
 
     def __post_init__(self):
         restrict(self, schedule="linear cosine")

@@ -186,17 +186,12 @@ class SpanBoundary(Objective):
     It shares mlm's view and forward pass, with mlm's unit="span". As in the paper, the body's
     output layer predicts the tokens "exactly like the MLM objective"; SpanBERT's code multiplies
     y_i by the embeddings directly, with its own bias.
-
-    Attributes:
-        places: Relative positions p_1 … p_places; later positions of a span are not predicted
-            (SpanBERT's code: 20).
-        place_width: Width of their embeddings (SpanBERT's code: 200).
     """
 
     shares = "mlm"
 
-    places: int = 20
-    place_width: int = 200
+    places: int = 20  # later positions of a span are not predicted; as in SpanBERT's code
+    place_width: int = 200  # of the embeddings p_1 … p_places
 
     def head(self, body: nn.Module) -> nn.Module:
         return FromBoundaries(self.places, self.place_width, body.shape.dtype)

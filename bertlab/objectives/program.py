@@ -97,23 +97,14 @@ class _Composite(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Body and objectives as pure functions. Nothing here holds arrays.
+    """Body and objectives as pure functions. Nothing here holds arrays."""
 
-    Attributes:
-        body: A Linen body (`bertlab.models`).
-        objectives: By name, in the order of the config; empty in a program that only encodes.
-        vocabulary: Special ids for the views.
-        stream: Rows continue where the last batch ended.
-        stateful: Recurrent states continue with them.
-        adapter: Parameters added to the model's (`bertlab.models.lora.Lora`), or None.
-    """
-
-    body: nn.Module
-    objectives: Mapping[str, Objective]
+    body: nn.Module  # of `bertlab.models`
+    objectives: Mapping[str, Objective]  # in the order of the config; empty: it only encodes
     vocabulary: Vocabulary
-    stream: bool = False
-    stateful: bool = False
-    adapter: Any = None
+    stream: bool = False  # rows continue where the last batch ended
+    stateful: bool = False  # recurrent states continue with them
+    adapter: Any = None  # parameters added to the model's (`bertlab.models.lora.Lora`)
 
     @property
     def module(self) -> _Composite:

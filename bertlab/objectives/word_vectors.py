@@ -23,19 +23,12 @@ from bertlab.objectives.choosing import Ids, Mask
 
 @dataclasses.dataclass(frozen=True)
 class NegativeSampling(Objective):
-    """Base of skip-gram and CBOW: the loss of one right word against a few drawn ones.
+    """Base of skip-gram and CBOW: the loss of one right word against a few drawn ones."""
 
-    Attributes:
-        window: Most words on each side; each centre draws its own number from 1 to this.
-        negatives: k, the drawn words for each right one.
-        subsample: Words above this frequency are dropped at random; 0: none are.
-        power: Exponent of a word's count in the distribution of negatives.
-    """
-
-    window: int = 5
-    negatives: int = 5
-    subsample: float = 1e-3
-    power: float = 0.75
+    window: int = 5  # most words on each side; each centre draws its own number from 1 to this
+    negatives: int = 5  # k, the drawn words for each right one
+    subsample: float = 1e-3  # words above this frequency are dropped at random; 0: none are
+    power: float = 0.75  # exponent of a word's count in the distribution of negatives
 
     def view(self, batch: View, key: Array, vocabulary: Vocabulary, progress: Array) -> View:
         """The batch with the kept words at the front of each row, [B, L] `sentences` (0: padding;
@@ -191,15 +184,11 @@ class Glove(Objective):
 
     X is how often two words occur near each other (the batch's `counts`), w is the body's vector
     and w̃ a row of its output matrix. The published vector of a word is w + w̃; ½ is from the code.
-
-    Attributes:
-        x_max: A pair that occurs this often has full weight.
-        power: Exponent of X / x_max in the weight of a rarer pair.
     """
 
     needs = ("counts",)
 
-    x_max: float = 100.0
+    x_max: float = 100.0  # a pair that occurs this often has full weight
     power: float = 0.75
 
     def head(self, body: nn.Module) -> nn.Module:

@@ -34,7 +34,7 @@ from bertlab.contrib.zero_shot import ending
 from bertlab.data.corpora.text import read_lines
 from bertlab.errors import UserError
 from bertlab.evals.code_length import Scorer
-from bertlab.evals.minimal_pairs import ROUNDING
+from bertlab.evals.evaluate import ROUNDING
 from bertlab.transfer.scorers import spearman
 
 
