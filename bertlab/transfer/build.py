@@ -23,7 +23,7 @@ from bertlab.train.phases import Phase, weights_of
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.state import parameter_name
 from bertlab.transfer.batches import Batches, joined
-from bertlab.transfer.features import WORD_VECTORS
+from bertlab.transfer.features import NO_VECTORS, WORD_VECTORS, WordVectors, word_vectors
 from bertlab.transfer.heads import LANGUAGE_MODEL, AuxiliaryLanguageModel
 from bertlab.transfer.inputs import NEW_TOKENS, Inputs, Layout
 from bertlab.transfer.kinds import find_kind
@@ -38,7 +38,6 @@ from bertlab.transfer.load import (
 from bertlab.transfer.scoring import Tasks, build_score, outcome
 from bertlab.transfer.stored import with_stored_states
 from bertlab.transfer.tasks import SPLITS, TaskData
-from bertlab.transfer.word_vectors import NO_VECTORS, WordVectors, word_vectors
 
 
 def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experiment:

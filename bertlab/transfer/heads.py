@@ -240,10 +240,10 @@ class AuxiliaryLanguageModel(Objective):
 
 
 @flops.objective_flops.register
-def _(objective: TaskHead, shape, rows: int, length: int, predictions: float) -> float:
+def _(objective: TaskHead, shape, rows, length, predictions):
     return 0.0
 
 
 @flops.objective_flops.register
-def _(objective: AuxiliaryLanguageModel, shape, rows: int, length: int, predictions: float):
+def _(objective: AuxiliaryLanguageModel, shape, rows, length, predictions):
     return rows * length * flops_per_prediction(shape)

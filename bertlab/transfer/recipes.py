@@ -69,10 +69,7 @@ ULMFIT: Settings = {
 }
 # The language model of its first version, FitLaM: "warm-up reverse annealing", then a cosine. The
 # share of the warm-up is ours.
-FITLAM_ANNEALING: Settings = {
-    "optimizer.decay": "reverse_cosine",
-    "optimizer.warmup_steps": None,
-}
+FITLAM_ANNEALING: Settings = {"optimizer.decay": "reverse_cosine", "optimizer.warmup_steps": None}
 # Peters et al. 2017: a tagger with features of characters and a CRF; the language model's states
 # join it after its first layer. Its named-entity tagger has GRUs, which also read the characters;
 # here they are LSTMs and a convolution.

@@ -116,15 +116,11 @@ _MOST_STRAY = 0.1  # share of the tags that may break the scheme, as annotators'
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """How tags mark entities, as in seqeval's strict mode.
+    """How tags mark entities, as in seqeval's strict mode."""
 
-    Attributes:
-        name: IOB1, IOB2, IOE2, IOBES or BILOU.
-        form: where a tag has its letter: "B-PER" (also B_PER), "PER-B", or "PER" for tags without
-            one, which are read as I in IOB1: neighbours of one type are one entity.
-    """
-
-    name: str
+    name: str  # IOB1, IOB2, IOE2, IOBES or BILOU
+    # Where a tag has its letter: "B-PER" (also B_PER), "PER-B", or "PER" for tags without one,
+    # which are read as I in IOB1: neighbours of one type are one entity.
     form: str
 
     def entities(self, tags: Sequence[str]) -> list[tuple[str, int, int]]:

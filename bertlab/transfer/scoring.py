@@ -164,7 +164,7 @@ def linear(tasks: Tasks) -> dict[str, dict[str, float]]:
     for name, (task, data) in tasks.items():
 
         def compute(task=task, data=data):
-            from bertlab.transfer.linear import linear_scores  # scikit-learn imports in a second
+            from bertlab.transfer.linear import linear_scores  # scikit-learn takes a second
 
             print(f"training a linear model on the labels of {task.name}", flush=True)
             return linear_scores(task, data)
@@ -191,7 +191,7 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
     for split in ("valid", "test"):
         by_run = [_predictions(run, split) for run in runs]
         ids = [[line["id"] for line in lines] for lines in by_run]
-        if any((*both,) != (list(data.labels), ids[0]) for both in zip(classes, ids)):
+        if classes != [list(data.labels)] * len(runs) or ids != ids[:1] * len(runs):
             raise UserError(
                 f"{workdir}: an average needs finished fine-tunings on one task with the same"
                 " classes, in the same order, and the same examples"
@@ -212,5 +212,6 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
 
 
 def _predictions(run: RunDirectory, split: str) -> list[Line]:
-    text = (run.path / "predictions" / f"{split}.jsonl").read_text(encoding="utf-8")
+    path = run.path / "predictions" / f"{split}.jsonl"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
     return [json.loads(line) for line in text.splitlines()]

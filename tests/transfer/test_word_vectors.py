@@ -5,7 +5,7 @@ from bertlab.data.tokenizers import SPECIALS, WordsTokenizer
 from bertlab.errors import UserError
 from bertlab.train.checkpoint import save_params
 from bertlab.train.run_directory import RunDirectory
-from bertlab.transfer.word_vectors import word_vectors
+from bertlab.transfer.features import word_vectors
 
 WORDS = ("the", "The", "york", "-", "new")
 VECTORS = np.arange(20, dtype=np.float32).reshape(10, 2) ** 2

@@ -28,8 +28,7 @@ class TaggingHead(TaskHead):
     crf: bool = False  # one probability for all tags of a sentence (TagLM)
     spelling: bool = False  # features of the word's characters for the biLSTM
     word_width: int = 0  # width of a table of trained word vectors for the biLSTM; 0: none
-    # A static run whose vectors the biLSTM reads too (`transfer.word_vectors`); they stay as is.
-    word_vectors: str = ""
+    word_vectors: str = ""  # a static run whose vectors the biLSTM reads too; they stay as is
     classes: int = derived(2)
     word_types: int = derived(0)
     vector_shape: tuple[int, int] = derived((0, 0))

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from bertlab.data.splits import SPLITS
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
 from bertlab.transfer.scorers import METRICS, Scheme
 
-SPLITS = ("train", "valid", "test")
 MOST_VALID = 2000  # examples that are held out for selection, at most
 
 TASK_DATA = dict(
@@ -150,7 +150,7 @@ def divide(
     """Train, valid (selects) and test (is reported). Published splits stay as they are. A
     development set without a test set becomes the test set (see `task_data.dev`), because scores
     are too high on what selected them. Missing splits are held out from train, test first."""
-    train, valid, test = (published.get(split) for split in ("train", "valid", "test"))
+    train, valid, test = map(published.get, SPLITS)
     if valid is not None and test is None:
         test = valid
         if options["dev"] == "test":

@@ -12,13 +12,7 @@ from pathlib import Path
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Answer, Example
 from bertlab.transfer.tasks.base import Task
-from bertlab.transfer.tasks.files import (
-    file_task,
-    read_blocks,
-    read_lines,
-    read_records,
-    rows_task,
-)
+from bertlab.transfer.tasks.files import file_task, read_blocks, read_lines, read_records, rows_task
 
 UPOS, XPOS = 3, 4  # columns of CoNLL-U: universal tags, and the treebank's own
 
