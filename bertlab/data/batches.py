@@ -24,8 +24,7 @@ from ml_collections import ConfigDict
 from bertlab.data.characters import PADDING
 from bertlab.data.formats import FORMATS, row_length
 from bertlab.data.formats.cooccurrence import EntryPlan, entries
-from bertlab.data.packing import bucketed, pack
-from bertlab.data.plans import Text, bounds_of
+from bertlab.data.plans import Text, bounds_of, bucketed, pack
 from bertlab.data.prepared import Prepared, write_array
 from bertlab.errors import UserError
 

@@ -16,10 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 SPLITS = ("train", "valid", "test")
-LONGEST_DOCUMENT = 100_000
-"""In characters; a longer text becomes several documents."""
-SECTION = 50_000
-"""Characters in each of them: 8,000 to 9,000 English words."""
+LONGEST_DOCUMENT = 100_000  # in characters; a longer text becomes several documents
+SECTION = 50_000  # characters in each of them: 8,000 to 9,000 English words
 
 # Closing punctuation, closing quotes or brackets, then white space (none after CJK full stops).
 _BOUNDARY = re.compile(r"""[.!?…]+["'”’»)\]]*\s+|[。！？]+["'”’」』）]*\s*""")
@@ -37,25 +35,19 @@ _ABBREVIATIONS = frozenset(
 
 
 class Document(NamedTuple):
-    """One document.
-
-    Attributes:
-        id: stable name, which decides whether the document is train, valid or test.
-        parts: its sentences, each but the first with the white space before it; none is empty.
-        split: train, valid or test where the corpus publishes it.
-    """
+    """One document, with a stable name that decides its split if the corpus publishes none."""
 
     id: str
-    parts: tuple[str, ...]
-    split: str = ""
+    parts: tuple[str, ...]  # its sentences, none empty, with the white space between them in front
+    split: str = ""  # as published: train, valid or test
 
 
 def make_documents(document_id: str, text: str, joins_lines: bool = False) -> Iterator[Document]:
     """The document of a text, or its sections if it is longer than `LONGEST_DOCUMENT`.
 
-    Sections follow each other, end with a sentence and have about `SECTION` characters. Each is a
-    document, `ID#1`, `ID#2`, ..., and they may be in different splits: so a corpus of a few books
-    has all splits, but held-out sections share authors and characters with train.
+    Sections have about `SECTION` characters and end with a sentence. Each is a document, `ID#1`,
+    `ID#2`, ..., and they may be in different splits: so a corpus of a few books has all splits, but
+    held-out sections share authors and characters with train.
     """
     parts = split_text(text, joins_lines)
     starts = [0, *itertools.accumulate(len(part.lstrip()) for part in parts)]

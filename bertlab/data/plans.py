@@ -4,6 +4,7 @@ A format turns a `Text` into a plan with array operations. Letters: S sentences,
 rows, N spans, B rows of a batch.
 """
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 
@@ -48,17 +49,11 @@ def chain(following: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Text:
-    """Documents in the order of a plan; their sentences are numbered through.
+    """Documents in the order of a plan; their sentences are numbered through (all int64)."""
 
-    Attributes:
-        starts: int64 [S], where each sentence begins in the split's tokens.
-        bounds: int64 [S + 1], where it begins when these documents lie end to end, and the end.
-        documents: int64 [D + 1], the first sentence of each document, and the end.
-    """
-
-    starts: np.ndarray
-    bounds: np.ndarray
-    documents: np.ndarray
+    starts: np.ndarray  # [S], where each sentence begins in the split's tokens
+    bounds: np.ndarray  # [S + 1], where it begins with these documents end to end, and the end
+    documents: np.ndarray  # [D + 1], the first sentence of each document, and the end
 
     @classmethod
     def from_split(cls, split) -> "Text":
@@ -91,27 +86,18 @@ class Text:
 
 @dataclass(frozen=True)
 class RowPlan:
-    """Rows as spans of a split's tokens. Other plans have a length, `is_ordered` and `gather` too.
+    """Rows as spans of the tokens. Other plans have a length, `is_ordered` and `gather` too."""
 
-    Attributes:
-        is_ordered: rows must be read in order (a stream); others are shuffled.
-        starts: int64 [N], where each span begins in the tokens; negative: see `special`.
-        lengths: int32 [N], its number of tokens.
-        segments: int8 [N], 0 or 1.
-        documents: int32 [N], numbered in each row from 1.
-        bounds: int64 [R + 1], the first span of each row, and the end.
-        labels: int32 [R], or [R, n] if up to n examples are packed in a row, by name: `pair_label`
-            (0: B follows A, 1: B is random, −1: none), `order_label` (0: B follows A, 1: A follows
-            B, −1: none) and `number` (of the example in the plan, −1: none).
-    """
-
-    starts: np.ndarray
-    lengths: np.ndarray
-    segments: np.ndarray
-    documents: np.ndarray
-    bounds: np.ndarray
+    starts: np.ndarray  # int64 [N], where each span begins in the tokens; negative: `special`
+    lengths: np.ndarray  # int32 [N], its number of tokens
+    segments: np.ndarray  # int8 [N], 0 or 1
+    documents: np.ndarray  # int32 [N], numbered in each row from 1
+    bounds: np.ndarray  # int64 [R + 1], the first span of each row, and the end
+    # By name, int32 [R], or [R, n] if up to n examples are packed in a row: `pair_label` (0: B
+    # follows A, 1: B is random), `order_label` (0: B follows A, 1: A follows B) and `number` (of
+    # the example in the plan); −1: none.
     labels: dict[str, np.ndarray]
-    is_ordered = False
+    is_ordered = False  # a stream's rows are read in order, others are shuffled
 
     @classmethod
     def from_groups(cls, starts, lengths, documents, segments, first, **labels) -> "RowPlan":
@@ -122,15 +108,15 @@ class RowPlan:
         """
         is_used = lengths > 0
         used = is_used.sum(axis=1)
-        none = np.full(len(first), -1, np.int32)
-        numbered = {"pair_label": none, "order_label": none, "number": np.arange(len(first))}
+        none = np.full(len(first), -1)
+        labels = {"pair_label": none, "order_label": none, "number": np.arange(len(first))} | labels
         return cls(
             starts[is_used],
             lengths[is_used].astype(np.int32),
             np.broadcast_to(np.asarray(segments, np.int8), starts.shape)[is_used],
             np.repeat(documents, used).astype(np.int32),
             bounds_of(used)[np.append(first, len(starts))],
-            {name: np.asarray(label, np.int32) for name, label in (numbered | labels).items()},
+            {name: label.astype(np.int32) for name, label in labels.items()},
         )
 
     def __len__(self) -> int:
@@ -188,3 +174,49 @@ class RowPlan:
             values[is_padding] = pad_id
             fields[name] = values
         return {name: values.reshape(len(self), width) for name, values in fields.items()}
+
+
+def bucketed(lengths, buckets, size: int, rng: np.random.Generator):
+    """The order of rows that makes batches of one length bucket each.
+
+    A row of `lengths` [R] belongs to the smallest of the increasing `buckets` that holds it. Rows
+    that do not fill a batch of `size` move to the next longer bucket; in the longest, they are
+    dropped. Returns int64 [n · size], the rows of n batches, and [n], the positions of each batch.
+    """
+    order = rng.permutation(len(lengths))
+    bucket = np.searchsorted(buckets, lengths[order])
+    batches, widths, remaining = [], [], order[:0]
+    for number, width in enumerate(buckets):
+        rows = np.concatenate([remaining, order[bucket == number]])
+        full = len(rows) // size
+        batches.append(rows[: full * size].reshape(full, size))
+        widths += [width] * full
+        remaining = rows[full * size :]
+    shuffled = rng.permutation(len(widths))
+    return np.concatenate(batches)[shuffled].ravel(), np.asarray(widths, np.int64)[shuffled]
+
+
+def pack(plan: RowPlan, length: int, examples: int, rng: np.random.Generator) -> RowPlan:
+    """Packs rows without their padding (MLPerf's BERT): next-fit, in a random order.
+
+    A packed row has at most `length` positions and at most `examples` examples, n. Its `documents`
+    number the documents of all examples, `positions` begin again in each, and labels are [n].
+    """
+    rows = plan.take(rng.permutation(len(plan)))
+    filled = bounds_of(rows.row_lengths())
+    number = np.arange(len(rows))
+    following = np.searchsorted(filled, filled[:-1] + length, side="right") - 1
+    first = chain(np.minimum(following, number + examples))
+    pack_of = np.repeat(np.arange(len(first)), np.diff(first, append=len(rows)))
+    slot = number - first[pack_of]
+
+    # Documents of the packed row before each example.
+    before = bounds_of(rows.documents[rows.bounds[1:] - 1])[:-1]
+    before -= before[first][pack_of]
+    documents = (rows.documents + np.repeat(before, np.diff(rows.bounds))).astype(np.int32)
+    labels = {}
+    for name, label in rows.labels.items():
+        labels[name] = np.full((len(first), examples), -1, np.int32)
+        labels[name][pack_of, slot] = label
+    bounds = rows.bounds[np.append(first, len(rows))]
+    return dataclasses.replace(rows, documents=documents, bounds=bounds, labels=labels)

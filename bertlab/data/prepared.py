@@ -14,21 +14,14 @@ from bertlab.files import read_json
 
 @dataclass(frozen=True)
 class Split:
-    """The documents of one split, end to end. No sentence and no document is empty.
-
-    Attributes:
-        tokens: uint16 or uint32 [T], ids, without special ones.
-        sentences: int64 [S + 1], where each sentence begins in `tokens`, and the end.
-        documents: int64 [D + 1], where each document begins among the sentences, and the end.
-        bytes: int64 [D], UTF-8 bytes of each document's text.
-        words: uint32 [T], with a words tokenizer: each token's row of `Prepared.characters`.
-    """
+    """The documents of one split, end to end. No sentence and no document is empty."""
 
     name: str
-    tokens: np.ndarray
-    sentences: np.ndarray
-    documents: np.ndarray
-    bytes: np.ndarray
+    tokens: np.ndarray  # uint16 or uint32 [T], ids, without special ones
+    sentences: np.ndarray  # int64 [S + 1], where each sentence begins in `tokens`, and the end
+    documents: np.ndarray  # int64 [D + 1], the first sentence of each document, and the end
+    bytes: np.ndarray  # int64 [D], UTF-8 bytes of each document's text
+    # uint32 [T], with a words tokenizer: each token's row of `Prepared.characters`.
     words: np.ndarray | None = None
 
     def token_bounds(self) -> np.ndarray:
@@ -38,16 +31,12 @@ class Split:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A prepared corpus.
-
-    Attributes:
-        fingerprint: hexadecimal digest of the text and of the settings that made the arrays.
-        statistics: by split: documents, sentences, tokens, bytes and unknown tokens.
-    """
+    """A prepared corpus."""
 
     directory: Path
     tokenizer: Any
-    fingerprint: str
+    fingerprint: str  # hexadecimal digest of the text and of the settings that made the arrays
+    # By split: the numbers of documents, sentences, tokens, bytes and unknown tokens.
     statistics: dict[str, dict[str, int]]
 
     @functools.cached_property
@@ -57,10 +46,7 @@ class Prepared:
 
     @functools.cached_property
     def characters(self) -> np.ndarray:
-        """uint16 [types, 50]: characters of each word type.
-
-        Row v < V is the vocabulary's piece v; the others are words outside the vocabulary.
-        """
+        """uint16 [types, 50]: characters of the V pieces, then of words outside the vocabulary."""
         return read_array(self.directory / "characters.npy")
 
     def split(self, name: str) -> Split:

@@ -15,7 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab.data.characters import PADDING
-from bertlab.data.packing import bucketed
+from bertlab.data.plans import bucketed
 from bertlab.errors import UserError
 
 Row = dict[str, np.ndarray]

@@ -117,14 +117,11 @@ class PublishedSplits:
 
 
 class TfdsCorpus:
-    """A TFDS dataset on disk, in a format with random access, read without TensorFlow; each example
-    is a document.
+    """A TFDS dataset on disk, in a format with random access, read without TensorFlow.
 
-    Args:
-        name: what `tfds.builder` takes, such as `ag_news_subset:1.0.0`, looked for in
-            $TFDS_DATA_DIR; or the folder of a prepared dataset.
-        split: a TFDS split, such as `train` or `train[:10%]`.
-        field: the feature that holds the text.
+    `name` is what `tfds.builder` takes, such as `ag_news_subset:1.0.0`, looked for in
+    $TFDS_DATA_DIR, or the folder of a prepared dataset; `split` is TFDS's, such as `train[:10%]`.
+    The feature `field` of each example is a document.
     """
 
     def __init__(self, name: str, split: str, field: str):

@@ -28,20 +28,12 @@ MARGIN = 20  # by which a row of varying length may be longer than `seq_len`
 
 @dataclass(frozen=True)
 class Sequence:
-    """The text of one direction, with one position of padding at both ends.
+    """The text of one direction, with one position of padding at both ends (all int64)."""
 
-    Attributes:
-        starts: int64 [N], see `RowPlan`.
-        bounds: int64 [N + 1], the position of each span, from −1 on, and the end.
-        documents: int64 [N], from 1 on; 0 for padding.
-        lanes: int64 [B + 1], where each lane begins and the last ends; with `whole_documents` each
-            begins with a document.
-    """
-
-    starts: np.ndarray
-    bounds: np.ndarray
-    documents: np.ndarray
-    lanes: np.ndarray
+    starts: np.ndarray  # [N], see `RowPlan`
+    bounds: np.ndarray  # [N + 1], the position of each span, from −1 on, and the end
+    documents: np.ndarray  # [N], from 1 on; 0 for padding
+    lanes: np.ndarray  # [B + 1], where each lane begins and the last ends
 
     @classmethod
     def from_text(cls, text, wrap, backward, tokenizer, lanes, whole_documents) -> "Sequence":
@@ -59,7 +51,7 @@ class Sequence:
             documents = np.repeat(documents, 2)
         bounds = bounds_of(np.concatenate([[1], lengths, [1]])) - 1
         cuts = np.arange(lanes + 1) * bounds[-2] // lanes
-        if whole_documents:
+        if whole_documents:  # each lane begins with one
             begins = bounds[1:-1][np.diff(documents, prepend=0, append=0) != 0]
             cuts = begins[np.searchsorted(begins, cuts)]
         return cls(np.pad(starts, 1, constant_values=-1), bounds, np.pad(documents, 1), cuts)
@@ -83,15 +75,10 @@ class Sequence:
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """Rows of a stream. Row t·B + lane is a lane's row in batch t.
+    """Rows of a stream. Row t·B + lane is a lane's row in batch t."""
 
-    Attributes:
-        sequences: by direction, "forward" and perhaps "backward".
-        steps: int64 [n + 1], how far each lane has come before each batch.
-    """
-
-    sequences: dict[str, Sequence]
-    steps: np.ndarray
+    sequences: dict[str, Sequence]  # by direction, "forward" and perhaps "backward"
+    steps: np.ndarray  # int64 [n + 1], how far each lane has come before each batch
     data: Any
     tokenizer: Any
     is_ordered = True
@@ -113,8 +100,10 @@ class StreamPlan:
         sequence, backward = self.sequences[side], int(side == "backward")
         low, high = sequence.lanes[lane], sequence.lanes[lane + 1]
         near, far = self.steps[step], self.steps[step + 1]
-        spans = (high - far, high - near) if backward else (low + near, low + far)
-        first, last = np.clip(spans, low, high)
+        if backward:
+            first, last = np.maximum(high - far, low), np.maximum(high - near, low)
+        else:
+            first, last = np.minimum(low + near, high), np.minimum(low + far, high)
         # One position more than the row: the token that is predicted last.
         window = sequence.window(arrays, first - backward, last + 1 - backward, width + 1, pad_id)
         own = slice(backward, width + backward)

@@ -61,8 +61,7 @@ def sample_texts(
     """Draws a uniform sample of bounded size from a stream, in one pass and in its order.
 
     The sample is the normalised texts whose random numbers are below a threshold: the highest of 1,
-    0.9, 0.81, ... at which it has at most `sentences` sentences and `characters` characters. Empty
-    texts are left out.
+    0.9, 0.81, ... at which it is within both bounds. Empty texts are left out.
     """
     generator = random.Random(seed)
     kept, size, threshold = [], 0, 1.0
@@ -112,14 +111,11 @@ def train_tokenizer(
 
 
 def load_tokenizer(path: str | Path, lowercase: bool | None = None) -> Tokenizer:
-    """Loads a tokenizer.
+    """The tokenizer of a folder that `save` wrote; of a vocab.txt (Google's rules), tokenizer.json
+    or SentencePiece .model; or of a folder that has one of the first two.
 
-    Args:
-        path: a folder that `save` wrote; a vocab.txt (Google's rules); a tokenizer.json; a
-            SentencePiece .model; or a folder that has a tokenizer.json or vocab.txt.
-        lowercase: lower-case text first; only for a vocab.txt and for SentencePiece, whose files
-            do not say so. None: as tokenizer_config.json states; else a vocabulary is
-            lower-cased if only its specials have capital letters.
+    `lowercase` is only for a vocab.txt and for SentencePiece, whose files do not say so. None: as
+    tokenizer_config.json states; else if only a vocabulary's specials have capital letters.
     """
     path = Path(path).expanduser()
     if (path / METADATA).is_file():

@@ -140,12 +140,7 @@ class VocabularyTokenizer(Tokenizer):
 def find_specials(
     ids: Mapping[str, int], names: Mapping[str, str | None], source: str | Path
 ) -> dict[str, int | None]:
-    """Special ids by role.
-
-    Args:
-        ids: id of each piece.
-        names: by role, as the files name them; tried before the usual names.
-    """
+    """Special ids by role; `names`, as the files have them, are tried before the usual ones."""
     found = {}
     for role, usual in ROLES.items():
         candidates = (ids[name] for name in (names.get(role), *usual) if name in ids)
