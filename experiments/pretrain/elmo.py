@@ -1,5 +1,4 @@
-"""ELMo pretraining (Peters et al. 2018, section 3.1): a forward and a backward LSTM language model,
-loss averaged.
+"""ELMo pretraining (Peters et al. 2018, section 3.1): LSTM language models of both directions.
 
     bertlab train --config=experiments/pretrain/elmo.py:size=tiny,corpus=pydocs --workdir=runs/elmo
     bertlab train --config=experiments/pretrain/elmo.py:size=original,tokens=characters \

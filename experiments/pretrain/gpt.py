@@ -1,5 +1,4 @@
-"""GPT pretraining (Radford et al. 2018, section 4.1): left-to-right language modelling with a
-transformer decoder.
+"""GPT pretraining (Radford et al. 2018, section 4.1): left-to-right language modelling.
 
     bertlab train --config=experiments/pretrain/gpt.py:size=tiny,corpus=pydocs --workdir=runs/gpt
     bertlab train --config=experiments/pretrain/gpt.py:size=gpt2,corpus='text:books/*.jsonl.zst' \

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+
 from workloads import WORKLOADS, replicas, tell
 
 STARTED = time.perf_counter()
