@@ -23,8 +23,7 @@ def get_config(arguments=None):
     if values["direction"] not in names:
         raise UserError(f"argument direction={values['direction']}: expected forward or backward")
     config = base_config()
-    config.model.family = "awd_lstm"
-    config.model.size = values["size"]
+    config.model.update(family="awd_lstm", size=values["size"])
     config.model.direction, objective = names[values["direction"]]
     config.model.stateful = True
     config.data.format = "stream"

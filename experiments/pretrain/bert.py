@@ -16,8 +16,7 @@ def get_config(arguments=None):
         arguments, size="tiny", objectives="mlm+nsp", corpus="pydocs", steps=0, mask_rate=0.0
     )
     config = base_config()
-    config.model.family = "bert"
-    config.model.size = values["size"]
+    config.model.update(family="bert", size=values["size"])
     config.train.steps = values["steps"] or 1000
     if values["size"] in ("base", "large"):
         take_published(config, values["steps"])

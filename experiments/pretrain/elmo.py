@@ -23,8 +23,7 @@ def get_config(arguments=None):
         arguments, size="tiny", objectives="bilm", corpus="pydocs", tokens="subwords", steps=0
     )
     config = base_config()
-    config.model.family = "elmo"
-    config.model.size = values["size"]
+    config.model.update(family="elmo", size=values["size"])
     config.data.format = "full_sentences"
     config.train.steps = values["steps"] or 1000
     if values["tokens"] == "characters":

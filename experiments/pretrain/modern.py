@@ -17,8 +17,7 @@ def get_config(arguments=None):
         arguments, size="tiny", objectives="mlm", corpus="pydocs", steps=0, mask_rate=0.0
     )
     config = base_config()
-    config.model.family = "modern"
-    config.model.size = values["size"]
+    config.model.update(family="modern", size=values["size"])
     config.data.format = "full_sentences"
     config.train.steps = values["steps"] or 1000
     train_on(config, values["corpus"], values["objectives"], values["mask_rate"])

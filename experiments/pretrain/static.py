@@ -16,8 +16,7 @@ def get_config(arguments=None):
         arguments, size="tiny", objectives="skip_gram", corpus="pydocs", steps=0
     )
     config = base_config()
-    config.model.family = "static"
-    config.model.size = values["size"]
+    config.model.update(family="static", size=values["size"])
     config.data.format = "full_sentences"
     config.data.tokenizer.kind = "words"
     config.train.steps = values["steps"] or 1000
