@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import scipy.stats
 import zstandard
 
@@ -26,8 +27,7 @@ UNFINISHED = {"scores": {"valid": {"loss": math.inf}, "test": {}}}
 
 def read(path: Path) -> dict:
     """study.json, with `records`: {(run, stage, task): finished stage}."""
-    text = zstandard.ZstdDecompressor().stream_reader(path.read_bytes()).read().decode()
-    study, *lines = (json.loads(line) for line in text.strip().split("\n"))
+    study, *lines = map(json.loads, zstandard.decompress(path.read_bytes()).splitlines())
     study["records"] = {(of["run"], of["stage"], of["task"]): of for of in lines if of["finished"]}
     for record in study["records"].values():  # an evaluation's scores are its pretraining's
         scores = record["scores"].setdefault("test", {})
@@ -39,39 +39,37 @@ def read(path: Path) -> dict:
 
 
 def select(study: dict, task: str, metric: str) -> dict:
-    """{variant: (labels selected on valid, {pretraining seed: [(score, by sentence)]} on test)};
-    without a task of all pretrainings."""
+    """{variant: (labels selected on valid, test scores, fine-tunings of a seed)}; without a task of
+    all pretrainings. Scores: a row a pretraining seed, the score and then each sentence's."""
     stage, axes = ("finetune", study["select"]) if task else ("pretrain", [])
     nested = [axis for axis in study["seed_axes"] if not axis.startswith("finetune.")]
     groups, chosen = defaultdict(lambda: defaultdict(list)), {}
     for run in study["runs"]:
         owner = run["shares"].get(stage, run["name"])
         record = study["records"].get((owner, stage, task), UNFINISHED)
-        if metric in record["scores"]["test"]:
+        if metric in (tests := record["scores"]["test"]):
             labels = tuple(run["labels"].get(axis, "") for axis in axes)
-            groups[run["variant"]][labels].append((run, record))
+            seed = " ".join(run["labels"].get(axis, "") for axis in nested or study["seed_axes"])
+            valid = record["scores"].get("valid", {}).get(metric, 0.0)
+            row = [tests[metric], *sentences(record["correct"].get("test", {}), tests[metric])]
+            groups[run["variant"]][labels].append((valid, seed, row))
     for variant, by_labels in groups.items():
-        ranks = {}  # labels with fewer failed runs come first, then those with the better mean
-        for labels, runs in by_labels.items():
-            valid = [of["scores"].get("valid", {}).get(metric, 0.0) for _, of in runs]
-            ranks[labels] = len(valid), np.mean(valid)
-        labels, seeds = max(ranks, key=ranks.get), defaultdict(list)
-        for run, of in by_labels[labels]:
-            seed = tuple(run["labels"].get(axis, "") for axis in nested or study["seed_axes"])
-            score = of["scores"]["test"][metric]
-            seeds[seed].append((score, sentences(of["correct"].get("test", {}), score)))
-        chosen[variant] = labels, seeds
+        # Labels with fewer failed runs come first, then those with the better mean.
+        ranks = {x: (len(runs), np.mean([of[0] for of in runs])) for x, runs in by_labels.items()}
+        _, seeds, rows = zip(*by_labels[labels := max(ranks, key=ranks.get)])
+        by_seed = pd.DataFrame(rows, index=seeds).dropna(axis=1).groupby(level=0, sort=False)
+        chosen[variant] = labels, by_seed.mean(), by_seed.size().min()
     return chosen
 
 
-def sentences(answers: dict, score: float) -> np.ndarray | None:
-    """What each test sentence adds; their mean is the score. None if it is no such mean."""
+def sentences(answers: dict, score: float) -> np.ndarray:
+    """What each test sentence adds; their mean is the score. Empty if it is no such mean."""
     if "sizes" not in answers:
-        return None
+        return np.empty(0)
     data = np.frombuffer(base64.b64decode(answers["bits"]), np.uint8)
     right = np.split(np.unpackbits(data)[: answers["items"]], np.cumsum(answers["sizes"])[:-1])
     scores = np.array([len(right) * of.sum() / answers["items"] for of in right])
-    return scores if abs(scores.mean() - score) < 1e-6 else None
+    return scores if abs(scores.mean() - score) < 1e-6 else np.empty(0)
 
 
 def two_way(differences: np.ndarray, resolution: float = 0.0) -> tuple:
@@ -90,15 +88,15 @@ def two_way(differences: np.ndarray, resolution: float = 0.0) -> tuple:
     return seeds, mean, *(mean + student.ppf([0.025, 0.975])), 2 * student.sf(abs(mean))
 
 
-def difference(ours: dict, theirs: dict) -> tuple | None:
-    """`two_way` of two variants' {seed: runs}, by sentence or score; None with too few seeds."""
-    pairs, every = [(ours[x], theirs[x]) for x in ours if x in theirs], (ours, theirs)
-    if len(pairs) < 2:
+def difference(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple | None:
+    """`two_way` of two variants' scores, by sentence if both have them; None with too few seeds."""
+    seeds = ours.index.intersection(theirs.index)
+    if len(seeds) < 2:
         return None
-    by_sentence = all(row is not None for of in every for runs in of.values() for _, row in runs)
-    means = [[np.mean([run[by_sentence] for run in runs], 0) for runs in pair] for pair in pairs]
-    differences = np.array([first - second for first, second in means]).reshape(len(pairs), -1)
-    return two_way(differences, 0.0 if by_sentence else 1e-6 * np.abs(means).max())
+    differences = (ours.loc[seeds] - theirs.loc[seeds]).to_numpy()
+    if min(ours.shape[1], theirs.shape[1]) > 1:
+        return two_way(differences[:, 1:])
+    return two_way(differences[:, :1], 1e-6 * pd.concat([ours, theirs])[0].loc[seeds].abs().max())
 
 
 def at_edge(study: dict, chosen: dict) -> set:
@@ -111,7 +109,7 @@ def at_edge(study: dict, chosen: dict) -> set:
         if min(zip(losses, rates))[1] in (min(rates), max(rates)):
             found |= {of["variant"] for of in study["runs"] if of["name"] in search["runs"]}
     grids = [sorted(study["axes"][axis], key=float) for axis in study["select"]]
-    for variant, (labels, _) in chosen.items():
+    for variant, (labels, *_) in chosen.items():
         edges = [label in (rates[0], rates[-1]) for label, rates in zip(labels, grids)]
         if any(edges) or (study["tasks"] and not grids):  # an only rate is the lowest one
             found.add(variant)
@@ -138,7 +136,7 @@ def differences(study: dict, place: str, digits: int, chosen: dict, cells: dict)
         tests, corrected = sorted((x for x in tests if x[1]), key=lambda test: test[1][4]), 0.0
         for rank, (pair, (seeds, mean, low, high, p)) in enumerate(tests):
             corrected = max(corrected, min(1.0, p * (len(tests) - rank)))  # Holm
-            tunings = min(len(runs) for name in pair for runs in chosen[name][1].values())
+            tunings = min(chosen[name][2] for name in pair)
             verdicts = {
                 "too few seeds": seeds < 5,
                 "too few fine-tunings": is_task and tunings < 3,
@@ -191,14 +189,12 @@ def recompute(study: dict, cells: dict) -> tuple[dict, list]:
         if not (chosen := select(study, task, metric)):
             continue
         found = {}
-        for name, (labels, seeds) in chosen.items():
-            means = [np.mean([score for score, _ in runs]) for runs in seeds.values()]
-            found[name] = printed(np.mean(means), digits)
+        for name, (labels, scores, _) in chosen.items():
+            found[name] = printed(scores[0].mean(), digits)
             if heading == "Scores":
-                spread = f" ± {printed(np.std(means, ddof=1), digits)}" if len(means) > 1 else ""
-                most = max(len(means), int(values.get((heading, name, "seeds"), 0)))
-                values |= {(heading, name, "seeds"): str(most)}
-                found[name] += spread
+                most = max(len(scores), int(values.get((heading, name, "seeds"), 0)))
+                values[heading, name, "seeds"] = str(most)
+                found[name] += f" ± {printed(scores[0].std(), digits)}" if len(scores) > 1 else ""
             if task and study["select"]:
                 values["Selected on validation", name, task] = ", ".join(labels)
         rows = [name for x, name, z in cells if (x, z) == (heading, column)]

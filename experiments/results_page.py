@@ -22,9 +22,8 @@ CUT = ("trec", "sst2")
 
 
 def claims(studies: dict) -> pd.DataFrame:
-    """`bertlab.studies.tables.differences` of all studies, those among them for which a paper has
-    numbers, from the largest in the published direction to the largest against it; without tasks
-    whose rows version 0.1.0 cut."""
+    """Differences of all studies for which a paper has numbers, from the largest in the published
+    direction to the largest against it; without tasks whose rows version 0.1.0 cut."""
     frames = []
     for name, results in studies.items():
         frame = tables.differences(results).assign(study=name)
@@ -48,10 +47,9 @@ def draw(frame: pd.DataFrame) -> Figure:
             panel.plot(row.mean, y, "o", color=colour, markerfacecolor=face, markersize=5)
         at = {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": 7.5}
         panel.annotate(row.interval, (1.02, y), **at)
-        if row.high > WIDEST:
-            panel.plot(WIDEST, y, ">", color=colour, markersize=5, clip_on=False)
-        if row.low < -WIDEST:
-            panel.plot(-WIDEST, y, "<", color=colour, markersize=5, clip_on=False)
+        for end, is_past, marker in ((high, row.high > WIDEST, ">"), (low, row.low < -WIDEST, "<")):
+            if is_past:
+                panel.plot(end, y, marker, color=colour, markersize=5, clip_on=False)
     short = frame["study"].str.removesuffix("_tiny_wikipedia")
     names = short + ": " + frame["variant"] + " − " + frame["other"] + ", " + frame["task"]
     panel.set_yticks(range(len(frame)), names, fontsize=7.5)

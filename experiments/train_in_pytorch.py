@@ -13,9 +13,9 @@ DIRECTORY gets `start` and `trained` (transformers' directories), `run` (the lat
 `losses.json`: by step the mean training loss since the line before, in nats.
 """
 
-import argparse
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,20 +43,25 @@ AT_DEFAULT = re.compile(
     r"|model\.(dtype|base_width)"
     r"|optimizer\.(layer_decay|group_rates|thaw|frozen|gradient_scale|average_after)$"
 )
+REPEATED = {
+    "model.dropout": [0.0],
+    "optimizer.name": ["adam"],
+    "optimizer.bias_correction": ["none", "moments"],
+    "optimizer.coupled_decay": [False],
+    "optimizer.decay_exclude": ["(norm|bias)"],
+    "data.format": ["segment_pair", "sentence_pair"],
+}
 MODELS = {"mlm": transformers.AutoModelForMaskedLM, "ltr": transformers.AutoModelForCausalLM}
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Trains, compares the losses line by line, and saves."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="a finished pretraining")
-    parser.add_argument("directory", type=Path, help="a new directory")
-    arguments = parser.parse_args(arguments)
-    directory, run = arguments.directory, RunDirectory(arguments.run)
+    path, directory = map(Path, arguments or sys.argv[1:])
     refuse_occupied(directory)
+    run = RunDirectory(path)
     if run.read("result") is None:
         raise UserError(f"{run} is not a finished pretraining")
-    config = run_config(arguments.run)
+    config = run_config(path)
     objective = check(config)
     experiment = build_pretraining(config)
     # The values with which the run began are a function of its seed.
@@ -78,20 +83,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 def check(config: ConfigDict) -> str:
     """The objective of a run that PyTorch can repeat here."""
-    optimizer, names, default = config.optimizer, list(config.objectives), flatten(base_config())
-    allowed = {
-        "objectives": len(names) == 1 and names[0] in MODELS,
-        "model.dropout": config.model.dropout == 0,
-        "optimizer.name": optimizer.name == "adam",
-        "optimizer.bias_correction": optimizer.bias_correction in ("none", "moments"),
-        "optimizer.coupled_decay": not optimizer.coupled_decay,
-        "optimizer.decay_exclude": optimizer.decay_exclude == "(norm|bias)",
-        "data.format": config.data.format in ("segment_pair", "sentence_pair"),
-    }
+    names, default = list(config.objectives), flatten(base_config())
+    other = [] if len(names) == 1 and names[0] in MODELS else ["objectives"]
     for key, value in flatten(config).items():
-        if AT_DEFAULT.match(key):
-            allowed[key] = value == default[key] or not (value or default[key])
-    if other := [key for key, is_allowed in allowed.items() if not is_allowed]:
+        repeated = REPEATED.get(key, [default[key]] if AT_DEFAULT.match(key) else [value])
+        if value not in repeated and (value or any(repeated)):
+            other.append(key)
+    if other:
         raise UserError(f"the run has another config.{other[0]} than this script repeats")
     return names[0]
 

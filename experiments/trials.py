@@ -9,10 +9,9 @@ the last has random values. One seed by default: a trial chooses a setting and p
 Measured results are in README.md.
 """
 
+from bertlab.config import load_config
 from common import read_setting
 from scales import BODIES
-
-from bertlab.config import load_config
 
 
 def get_study(arguments=None):

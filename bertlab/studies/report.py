@@ -60,7 +60,7 @@ def draw(results: Results) -> dict[str, Figure]:
     figures, differences = {}, tables.differences(results)
     if len(differences):
         figures["differences"] = plots.dot_plot(differences)
-    metrics, points = tables.loss_metrics(results), tables.pretraining_curves(results)
+    metrics, points = list(tables.losses(results)), tables.pretraining_curves(results)
     if metrics and (points["step"] > 0).any():
         figures["curves"] = plots.learning_curves(points, metrics)
     return figures
@@ -152,8 +152,7 @@ def bits_table(results: Results) -> pd.DataFrame:
 def cost_table(results: Results) -> pd.DataFrame:
     """Held-out losses and costs, one row per variant; without columns that would be empty."""
     costs = tables.costs(results)
-    table = tables.means(results, "pretrain", "valid")
-    table = table.reindex(costs.index, columns=tables.loss_metrics(results))
+    table = tables.losses(results).reindex(costs.index)
     table = table.map("{:.3f}".format, na_action="ignore")
     for name, (column, text) in COST_COLUMNS.items():
         table[name] = costs[column].map(text, na_action="ignore")

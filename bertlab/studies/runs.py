@@ -6,6 +6,7 @@ or equal adaptations, share them: the first one trains them.
 
 import itertools
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -79,26 +80,24 @@ def sharing(runs: Sequence[RunSpec]) -> list[RunSpec]:
 
     A shared stage keeps the checkpoints from which a later stage of any of its runs starts.
     """
-    owners: dict[str, str] = {}
-    kept: dict[str, set[int]] = {}
-    for run in runs:
-        for stage, identity in _identities(run).items():
+    owners, kept, found = {}, defaultdict(set), []
+    identities = [_identities(run) for run in runs]
+    for run, own in zip(runs, identities):
+        for stage, identity in own.items():
             owners.setdefault(identity, run.name)
-            kept.setdefault(identity, set()).update(_first_steps(run, stage))
+            later = [run.adapt] if stage == "pretrain" and run.adapt else run.downstream.values()
+            kept[identity] |= {int(of["init_step"]) for of in later if "init_step" in of}
 
     def keeping(overrides: Mapping[str, Any], identity: str | None) -> Mapping[str, Any]:
-        if not kept.get(identity):
+        if not kept[identity]:
             return overrides
         steps = [*overrides.get("train.keep", "").split(","), *map(str, sorted(kept[identity]))]
         return {**overrides, "train.keep": ",".join(filter(None, dict.fromkeys(steps)))}
 
-    found = []
-    for run in runs:
-        identities = _identities(run)
-        owner = {stage: owners[identity] for stage, identity in identities.items()}
-        shares = {stage: name for stage, name in owner.items() if name != run.name}
-        overrides = keeping(run.overrides, identities.get("pretrain"))
-        adapt = keeping(run.adapt, identities.get("adapt"))
+    for run, own in zip(runs, identities):
+        shares = {stage: owners[of] for stage, of in own.items() if owners[of] != run.name}
+        overrides = keeping(run.overrides, own.get("pretrain"))
+        adapt = keeping(run.adapt, own.get("adapt"))
         found.append(replace(run, shares=shares, overrides=overrides, adapt=adapt))
     return found
 
@@ -116,12 +115,6 @@ def _identities(run: RunSpec) -> dict[str, str]:
     if run.adapt:
         found["adapt"] = [run.config, overrides, adapt, data]
     return {stage: json.dumps([stage, of], sort_keys=True) for stage, of in found.items()}
-
-
-def _first_steps(run: RunSpec, stage: str) -> list[int]:
-    """The steps of a stage, other than the last, from which later ones start."""
-    later = [run.adapt] if stage == "pretrain" and run.adapt else run.downstream.values()
-    return [int(settings["init_step"]) for settings in later if "init_step" in settings]
 
 
 def task_data(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,11 +142,11 @@ def _fits(key: str, tasks: str) -> bool:
 
     if not key.startswith("head."):
         return True
-    name = key.removeprefix("head.")
     kinds = [find_kind(find_task(task).kind) for task in tasks.split("+")]
-    if not any(name in kind.settings() for kind in (*kinds, *KINDS.values())):
+    having = [of for of in (*kinds, *KINDS.values()) if key.removeprefix("head.") in of.settings()]
+    if not having:
         raise UserError(f"finetune.{key} is not a setting of any head (bertlab/transfer/kinds)")
-    return any(name in kind.settings() for kind in kinds)
+    return any(kind in having for kind in kinds)
 
 
 def adaptation(run: RunSpec, task: str) -> dict[str, Any]:

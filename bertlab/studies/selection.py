@@ -30,8 +30,7 @@ class Search:
     runs: Sequence[str]  # names of the runs that pretrain at the selected rate
 
     def losses(self, workdir: Path) -> dict[str, float]:
-        """Candidate -> its validation loss in nats, infinite if it diverged; only for those that
-        have ended."""
+        """Candidate that has ended -> its validation loss in nats, infinite if it diverged."""
         losses = {}
         for name in self.candidates:
             directory = RunDirectory(workdir / name)
@@ -49,7 +48,7 @@ class Search:
         return self.candidates[min(losses, key=lambda name: (losses[name], self.candidates[name]))]
 
     def at_edge(self, losses: Mapping[str, float]) -> float | None:
-        """The selected rate, if it is the lowest or highest candidate."""
+        """The selected rate, if it is the lowest or highest."""
         rates, best = list(self.candidates.values()), self.selected(losses)
         return best if best in (rates[0], rates[-1]) else None
 

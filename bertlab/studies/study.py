@@ -150,13 +150,11 @@ class Study:
     @property
     def tasks(self) -> dict[str, dict[str, Any]]:
         """Task directory -> settings of its fine-tuning."""
-        if isinstance(self.downstream, Mapping):
-            return {name: dict(settings) for name, settings in self.downstream.items()}
-        return {name: {} for name in self.downstream}
+        given = self.downstream if isinstance(self.downstream, Mapping) else {}
+        return {name: dict(given.get(name, {})) for name in self.downstream}
 
     @functools.cached_property
     def grid(self) -> list[Point]:
-        """The points, one per run."""
         points, grid = self.axes, []
         if isinstance(points, Mapping):
             points = product(*itertools.starmap(axis, points.items()))
@@ -171,7 +169,6 @@ class Study:
 
     @property
     def selected(self) -> list[str]:
-        """The axes on which `valid` selects a label."""
         return [*self.select, *([TASK_RATES] if self.task_rates else [])]
 
     def runs(self) -> list[RunSpec]:
@@ -221,11 +218,8 @@ class Study:
         config = own.pop("config", self.config)
         if "seed" in own and not any(overlap("data.seed", key) for key in [*own, *self.overrides]):
             own["data.seed"] = own["seed"]
-        common = {
-            key: value
-            for key, value in self.overrides.items()
-            if not any(overlap(key, other) for other in own)
-        }
+        replaced = {key for key in self.overrides for other in own if overlap(key, other)}
+        common = {key: value for key, value in self.overrides.items() if key not in replaced}
         everything = common | own
         labels = {name: point[name].label if name in point else "" for name in self.axis_names}
         apart = (*seed_axes(labels), *self.selected)

@@ -132,13 +132,6 @@ def _document_interval(tests: Sequence[Mapping[str, Any]], kind: str) -> tuple[f
     return test.low, test.high
 
 
-def means(results: Results, stage: str, split: str) -> pd.DataFrame:
-    """Mean metrics of a stage, one row per variant, one column per metric; NaN where missing."""
-    frame = scores(results)
-    frame = frame[(frame["stage"] == stage) & (frame["split"] == split)]
-    return frame.pivot_table("value", "variant", "metric", sort=False)
-
-
 def pretraining_curves(results: Results) -> pd.DataFrame:
     """The held-out points of pretrainings; variants with the same pretraining are one: "A; B"."""
     points = curves(results)
@@ -148,8 +141,8 @@ def pretraining_curves(results: Results) -> pd.DataFrame:
     return points.assign(variant=points["trained_in"].map(users))
 
 
-def loss_metrics(results: Results) -> list[str]:
-    """The objectives' losses by which pretrainings were evaluated: "mlm/loss"."""
+def losses(results: Results) -> pd.DataFrame:
+    """Means of the objectives' held-out losses, such as "mlm/loss", by variant and metric."""
     frame = scores(results)
-    names = frame.loc[frame["stage"] == "pretrain", "metric"].unique()
-    return [name for name in names if name.endswith("/loss")]
+    frame = frame[(frame["stage"] == "pretrain") & frame["metric"].str.endswith("/loss")]
+    return frame[frame["split"] == "valid"].pivot_table("value", "variant", "metric", sort=False)

@@ -5,15 +5,13 @@ Every model answers both questions, fine-tuned and by a linear layer on the mean
 states (the paper does not say how it asks). Its tasks:
 `tasks=squad1+squad2+mnli+sst2+race,data=DIR`. The body is BERT's; at scale=paper the rest is
 ALBERT's (section 4.1 and google-research/albert), with single words masked where the paper masks up
-to three together. Expect: NSP is soon solved by topic; SOP is harder, and ahead on pairs
-downstream.
+to three together.
 """
-
-from common import read_setting, table
-from scales import ONE_LENGTH
 
 from bertlab.config import papers
 from bertlab.studies.study import stage_keys
+from common import read_setting, table
+from scales import ONE_LENGTH
 
 PAPER = {
     **papers.BERT,

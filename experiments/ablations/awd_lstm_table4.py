@@ -12,9 +12,8 @@ embeddings' width. If a small model cannot overfit the text, dropout at first co
 gains.
 """
 
-from common import read_setting, table
-
 from bertlab.config import papers
+from common import read_setting, table
 
 TABLE = table(
     "Merity et al. 2017, table 4 (perplexity)",

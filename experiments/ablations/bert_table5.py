@@ -5,18 +5,15 @@ BiLSTM on top. MLM and LTR share one body. Ours are the rows without pretraining
 `next_sentence`, NSP's own question, for the paper's pairs:
 `tasks=mnli+qnli+mrpc+sst2+squad1,data=DIR`. At base and paper the pooler reads the token that has
 seen the whole text, [CLS] or a left-to-right model's last; at smaller scales the head reads the
-mean of the states. At scale=paper `valid` selects each task's rate among the paper's four. Expect:
-MLM above LTR at equal data, most on tokens and spans, where the BiLSTM closes part of the gap. With
-few tokens LTR is ahead: it is supervised at every position, MLM at 30 % (15 % in the paper). NSP
-matters for pairs in the paper; later work found that it does not.
+mean of the states. At scale=paper `valid` selects each task's rate among the paper's four. With few
+tokens LTR is ahead: it is supervised at every position, MLM at 30 % (15 % in the paper).
 """
-
-from common import claims, read_setting, table
-from scales import LAST_PIECE
 
 from bertlab.config import papers
 from bertlab.studies.study import Claim
 from bertlab.transfer.recipes import BERT_RATES
+from common import claims, read_setting, table
+from scales import LAST_PIECE
 
 TABLE = table(
     "Devlin et al. 2019, table 5 (development sets, BERT-Base)",

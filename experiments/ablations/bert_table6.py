@@ -4,14 +4,12 @@ BERT (MLM + NSP) in six sizes, named layers/width/heads, with the same hyper-par
 scale=base the published sizes, below it in the same steps. The paper's perplexity is exp(mlm/loss)
 on held-out text. Its tasks: `tasks=mnli+mrpc+sst2,data=DIR`. At scale=paper the seeds are restarts
 of fine-tuning on one pretraining (five in the paper), and `valid` selects each task's rate among
-the paper's four. Expect: perplexity falls and scores rise with size, even on tasks of a few
-thousand examples. With few steps the deepest model may fall behind.
+the paper's four. With few steps the deepest model may fall behind.
 """
-
-from common import claims, read_setting, table
 
 from bertlab.config import papers
 from bertlab.transfer.recipes import BERT_RATES
+from common import claims, read_setting, table
 
 SOURCE = "Devlin et al. 2019, table 6 (development sets)"
 TABLE = table(
@@ -59,7 +57,6 @@ def get_study(arguments=None):
         config=setting.recipe("bert", objectives="mlm+nsp"),
         axes={"layers/width/heads": {size: shape(size) for size in sizes}},
         seeds=setting.restarts(),
-        overrides=setting.on_transformer,
         task_rates=setting.published_rates(BERT_RATES),
         **TABLE,
         claims=claims(SOURCE, *((sizes[a], sizes[b], of) for a, b, of in CLAIMS)),

@@ -6,15 +6,13 @@ layers or fewer the sum over all includes the embeddings; else it would equal th
 The paper's task is named entities with document context: `tasks=ner,data=DIR`; at scale=paper a row
 has up to 512 pieces of the document on both sides of the sentence. There the seeds are restarts on
 one pretraining (five in the paper), and `valid` selects fine-tuning's rate among the paper's four.
-The rate under the BiLSTM is ours. Expect: fine-tuning best (by 0.3 F1 in the paper), then mixes,
-the second-to-last layer, the last; the embeddings far behind.
+The rate under the BiLSTM is ours.
 """
-
-from common import claims, read_setting, table
 
 from bertlab.config import papers
 from bertlab.studies.study import axis, chain
 from bertlab.transfer.recipes import BERT_RATES
+from common import claims, read_setting, table
 
 SOURCE = "Devlin et al. 2019, table 7 (CoNLL-2003, BERT-Base)"
 TABLE = table(
@@ -65,7 +63,6 @@ def get_study(arguments=None):
         config=setting.recipe("bert", objectives="mlm+nsp"),
         axes=chain(tuned, axis("use", features)),
         seeds=setting.restarts(),
-        overrides=setting.on_transformer,
         downstream=setting.in_documents(),
         **TABLE,
         claims=claims(

@@ -7,14 +7,12 @@ MLM's mask rate (20 to 50 % in the paper). The learning rate is constant between
 cooldown. scale=paper has the smallest of the paper's sizes, 210 million parameters in EuroBERT's
 shape, and adds budgets of 12,000 and 22,000 steps and continued pretraining (`whole=on` at other
 scales): MLM for 22,000 further steps, from MLM or from CLM before its cooldown. Not verified: these
-steps, where they begin, initial values. Expect: CLM ahead early and on tokens, MLM on sentences,
-most on questions and answers; CLM and then MLM above MLM, reliably with a quarter of CLM.
+steps, where they begin, initial values.
 """
 
+from bertlab.studies.study import axis, chain, product
 from common import claims, read_setting
 from scales import LAST_PIECE
-
-from bertlab.studies.study import axis, chain, product
 
 # Steps, rate and rows: the paper. Shape and vocabulary: Nicolas-BZRD/EuroBERT
 # optimus/trainer/model/encoder/eurobert.py, 210m.

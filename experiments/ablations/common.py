@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import scales
-from published_tasks import LONG, LONG_ROWS, TASKS, config_name
-
 from bertlab.config import base_config, load_config, parse_arguments
 from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
@@ -31,6 +29,7 @@ from bertlab.studies.study import (
 from bertlab.train.recipes import add_objectives
 from bertlab.transfer.recipes import RECIPES
 from bertlab.transfer.tasks import find_task
+from published_tasks import LONG, LONG_ROWS, TASKS, config_name
 
 
 @dataclass(frozen=True)
@@ -70,12 +69,10 @@ class Setting:
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """The scale's overrides."""
         return {**self.pretraining, **self.adam, **self.finetune}
 
     @property
     def on_transformer(self) -> dict[str, Any]:
-        """The scale's overrides of a transformer."""
         return {**self.overrides, **self.transformer}
 
     @property
@@ -89,11 +86,11 @@ class Setting:
         seeds: Sequence[Point] = (),
         **fields: Any,
     ) -> Study:
-        """A study at these rates and on these tasks, if `fields` has no others; its last axis is
-        the seed's. Where some points have rates of their own, `valid` selects among them."""
+        """A study of transformers at these rates and on these tasks, if `fields` has no others; its
+        last axis is the seed's. Where points have rates of their own, `valid` selects one."""
         if isinstance(axes, Mapping):
             axes = product(*itertools.starmap(axis, axes.items()))
-        own = {"rates": self.rates, "task_rates": self.task_rates}
+        own = {"rates": self.rates, "task_rates": self.task_rates, "overrides": self.on_transformer}
         own |= {"select": [TASK_RATES]} if any(TASK_RATES in point for point in axes) else {}
         own |= {} if "downstream" in fields else {"downstream": self.downstream()}
         return Study(axes=product(axes, seeds or self.seeds_and_draws()), **own | fields)
@@ -101,14 +98,12 @@ class Setting:
     def seeds_and_draws(self) -> list[Point]:
         """The seeds; with `draws`, of each so many fine-tunings, whose own seeds and draws of the
         labels differ from seed to seed and are the same for all variants."""
-        if self.arguments["draws"] == 1:
+        draws, points = self.arguments["draws"], []
+        if draws == 1:
             return axis("seed", self.seeds)
-        points = []
-        for seed in self.seeds:
-            for n in range(1, self.arguments["draws"] + 1):
-                number = 10 * seed + n
-                draw = of_stage("finetune", {"seed": number, "task_data.seed": number})
-                points += product(axis("finetune.seed", {f"draw={n}": draw}), axis("seed", [seed]))
+        for seed, n in itertools.product(self.seeds, range(1, draws + 1)):
+            draw = dict.fromkeys(("finetune.seed", "finetune.task_data.seed"), 10 * seed + n)
+            points += product(axis("finetune.seed", {f"draw={n}": draw}), axis("seed", [seed]))
         return points
 
     def steps(self, recipe: str) -> int:
@@ -132,7 +127,6 @@ class Setting:
         return {"config": self.recipe("bert", objectives=objectives)}
 
     def size(self, family: str) -> str:
-        """The name of a family's size at this scale."""
         return scales.SIZES[family].get(self.scale, self.scale)
 
     def numbers(self, family: str) -> Mapping[str, Any]:
@@ -146,7 +140,7 @@ class Setting:
         return {str(count or "all"): {"finetune.task_data.limit": count} for count in counts}
 
     def published_rates(self, rates: Sequence[float]) -> Sequence[float]:
-        """`task_rates`, or at scale=paper those of which the paper's authors selected one."""
+        """`task_rates`, or at scale=paper the paper's."""
         return self.task_rates or (rates if self.scale == "paper" else ())
 
     def at_rates(self, points: Sequence[Point], rates: Sequence[float]) -> list[Point]:
@@ -250,15 +244,9 @@ ARGUMENTS: Mapping[str, Any] = {
 def read_setting(
     arguments: str | None, paper: Mapping[str, Any] | None = None, **defaults: Any
 ) -> Setting:
-    """Reads a study's arguments: those of `ARGUMENTS`, with `defaults` of the study and arguments
-    of its own; `paper` has overrides at scale=paper that the recipe lacks.
-
-    `rows` are a batch's. `body=paper` gives transformers the papers' body at tiny and mini (larger
-    scales have it). `select=on` selects each variant's pretraining rate, and is the default below
-    scale base; `select=1/3+1` selects it from these multiples. `task_rates=3e-4+1e-3` fine-tunes at
-    each rate, and `valid` selects one. `labels=100+1000+all` trains each task on so many examples.
-    `use=study+probe` adds a linear probe to each task.
-    """
+    """Reads a study's arguments: those of `ARGUMENTS` (experiments/README.md explains them), with
+    `defaults` of the study and arguments of its own; `paper` has overrides at scale=paper that the
+    recipe lacks."""
     choices = {**ARGUMENTS, **defaults}
     first = {name: of[0] if isinstance(of, tuple) else of for name, of in choices.items()}
     values = parse_arguments(arguments, **first)

@@ -10,11 +10,10 @@ probe the middle one, 0.1 points below the highest. Expect: left to right ahead 
 probe, masks ahead late and when fine-tuned.
 """
 
-from common import read_setting
-from scales import LAST_PIECE
-
 from bertlab.studies.study import Claim, axis, chain, product, stage_keys
 from bertlab.train.hooks import kept_steps
+from common import read_setting
+from scales import LAST_PIECE
 
 # The best of a pilot: MLM at a rate of 6e-3, the first seed, accuracy on UD's valid in %.
 USES = {

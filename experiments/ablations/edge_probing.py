@@ -7,17 +7,14 @@ objective. Tasks are the ten `edges_*` (`tasks=edges_relations,data=DIR`); witho
 tags code spans. At scale=paper the probes have jiant's settings (config/defaults.conf and
 config/edgeprobe) and the most steps that a probe can have there; the rate falls linearly, where
 jiant halves it and ends early. jiant's lexical BERT vectors have no positions; here they do.
-Expect: contextual far above lexical on syntax, entities and roles, little above on the semantic
-tasks (SPR, Winograd); mix above cat.
 """
 
 import systems
+from bertlab.contrib.edges import KIND
+from bertlab.studies.study import axis, chain, product
 from common import read_setting, table
 from published_tasks import config_name
 from scales import LAST_PIECE, SAME_ROWS
-
-from bertlab.contrib.edges import KIND
-from bertlab.studies.study import axis, chain, product
 
 STATIC = ("glove", "skip_gram", "cbow")
 LAYERS = {"lexical": "layer:0", "top": "last", "mix": "scalar_mix", "cat": "concat_first_last"}

@@ -7,14 +7,12 @@ one). The generator has a quarter of the body's width and heads, like ELECTRA-Sm
 scale=base a third, like ELECTRA-Base's, and recipe electra_paper fine-tunes. The paper's scores are
 means over GLUE (`tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`). scale=paper is
 ELECTRA-Base (appendix A) with 766,000 steps, the number at BERT-Base's compute (the paper does not
-say which of its two numbers table 5 uses). Expect: ELECTRA best and All-Tokens MLM close behind.
-Most of the gain comes from supervision at every token, little from removing the mismatch of [MASK].
+say which of its two numbers table 5 uses).
 """
 
+from bertlab.config import papers
 from common import read_setting, table
 from scales import ONE_LENGTH
-
-from bertlab.config import papers
 
 TASKS = {
     "Replace MLM": "replace_mlm",

@@ -5,17 +5,22 @@ task learns. `head.mix_penalty` (λ) keeps these near their mean (1) or lets the
 baseline reads random embeddings that are trained with it. The paper's tasks are SQuAD, SNLI and
 SRL, each with a model and word vectors of its own; `tasks=squad1+snli+ner,data=DIR` come closest.
 The biLM reads characters at scale=paper, subwords below it; characters cannot mark spans of pieces,
-so for `squad1` name `elmo=subwords`. Expect: any layer far above none; all above the last;
-lambda=0.001 a little above lambda=1. After little text the top layer may know less than the
+so for `squad1` name `elmo=subwords`. After little text the top layer may know less than the
 embeddings.
 """
 
 import systems
+from bertlab.config import papers
 from common import read_setting, table
 from scales import FRESH_EMBEDDINGS, SAME_ROWS
 
-from bertlab.config import papers
-
+MIXED = {"finetune.head.layers": "scalar_mix"}
+LAYERS = {
+    "baseline": FRESH_EMBEDDINGS,
+    "last only": {"finetune.head.layers": "last"},
+    "all layers, lambda=1": {**MIXED, "finetune.head.mix_penalty": 1.0},
+    "all layers, lambda=0.001": {**MIXED, "finetune.head.mix_penalty": 0.001},
+}
 TABLE = table(
     "Peters et al. 2018, table 2 (development sets)",
     "SQuAD F1|SNLI|SRL F1",
@@ -39,21 +44,13 @@ def get_study(arguments=None):
     systems.check_elmo(setting, tokens)
     if setting.scale == "paper" and tokens == "subwords":
         setting = read_setting(arguments, paper=SAME_ROWS, elmo=tokens)
-    mixed = {"finetune.head.layers": "scalar_mix"}
     return setting.study(
         name="elmo_layers",
         title="ELMo's layers",
         question="Do all of a biLM's layers give more than the last, and how freely should a task"
         " weigh them?",
         config=setting.recipe("elmo", tokens=tokens),
-        axes={
-            "layers": {
-                "baseline": FRESH_EMBEDDINGS,
-                "last only": {"finetune.head.layers": "last"},
-                "all layers, lambda=1": {**mixed, "finetune.head.mix_penalty": 1.0},
-                "all layers, lambda=0.001": {**mixed, "finetune.head.mix_penalty": 0.001},
-            }
-        },
+        axes={"layers": LAYERS},
         overrides={**setting.overrides, **setting.finetuning("elmo")},
         **TABLE,
     )

@@ -4,13 +4,10 @@ A tagger with its own word vectors (100 wide, trained) under a biLSTM of two lay
 a frozen biLM's layers beside its words, beside the biLSTM's output, or at both with separate
 weights. The paper's tasks are SQuAD, SNLI and SRL; `tasks=ner,data=DIR` or `tasks=ud,data=DIR`
 comes closest to SRL. Tokens are as in `elmo_layers.py`, and tasks are not trained as in the paper.
-Expect: for tagging, the input as good as both, and the output below (SRL). For SQuAD and SNLI,
-whose models have attention, both is best.
 """
 
-from common import read_setting, table
-
 from bertlab.config import papers
+from common import read_setting, table
 
 PLACES = {"input": "input", "input and output": "input_output", "output": "output"}
 TABLE = table(

@@ -7,11 +7,10 @@ of the data with ELMo is about as good as 10 % without. The report compares ELMo
 examples without, and with ten times as many. Expect: the fewer examples, the more ELMo gives.
 """
 
-from common import read_setting
-from scales import FRESH_EMBEDDINGS
-
 from bertlab.config import papers
 from bertlab.studies.study import Claim
+from common import read_setting
+from scales import FRESH_EMBEDDINGS
 
 CLAIM = (
     "SQuAD 85.8 and 81.1, SNLI 88.7 and 88.0, SRL 84.6 and 81.4",
@@ -24,11 +23,8 @@ def compared(counts):
     the fewest with ELMo."""
     numbers = [count for count in counts if count != "all"]
     tenfold = [(few, many) for few in numbers for many in numbers if int(many) == 10 * int(few)]
-    return (
-        [(count, count) for count in numbers]
-        + tenfold
-        + ([(numbers[0], "all")] if numbers and "all" in counts else [])
-    )
+    every = [(few, "all") for few in numbers[:1] if "all" in counts]
+    return [(count, count) for count in numbers] + tenfold + every
 
 
 def get_study(arguments=None):

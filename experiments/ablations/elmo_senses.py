@@ -1,23 +1,18 @@
 """Which of a biLM's layers knows senses: Peters et al. 2018, section 5.3, tables 5 and 6.
 
-Each frozen layer is asked twice, also of a body with random values:
-
-- senses (`senses_wsd`): a word gets the sense whose mean state in SemCor is nearest, of the senses
-  of its lemma and part of speech, and WordNet's first sense if SemCor lacks the word (Raganato et
-  al. 2017, all five test sets). `senses_coarse` has twenty words (Loureiro et al. 2021).
-- parts of speech: a linear layer on each word's state; `ud_xpos` has the Penn Treebank's tags on
-  English EWT (`tasks=senses_wsd+ud_xpos,data=DIR`).
-
-The biLM reads characters at scale=paper. Expect: the first layer above the second on parts of
-speech, the second above the first on senses, the embeddings last. After little text the first sense
-is hard to beat.
+Each frozen layer is asked twice, also of a body with random values. Senses (`senses_wsd`): a word
+gets the sense whose mean state in SemCor is nearest, of the senses of its lemma and part of speech,
+and WordNet's first sense if SemCor lacks the word (Raganato et al. 2017, all five test sets);
+`senses_coarse` has twenty words (Loureiro et al. 2021). Parts of speech: a linear layer on each
+word's state; `ud_xpos` has the Penn Treebank's tags on English EWT
+(`tasks=senses_wsd+ud_xpos,data=DIR`). The biLM reads characters at scale=paper. After little text
+the first sense is hard to beat.
 """
-
-from common import read_setting, table
-from scales import LAST_PIECE
 
 from bertlab.config import papers
 from bertlab.contrib.senses import KIND
+from common import read_setting, table
+from scales import LAST_PIECE
 
 LAYERS = {"embeddings": "layer:0", "first layer": "layer:1", "second layer": "layer:2"}
 TABLE = table(

@@ -5,12 +5,10 @@ The last version, with each of the first version's choices and with all of them:
 triangle, after a warm-up along the reversed cosine for a tenth of the steps; gradual unfreezing of
 the language model, not of the classifier. This follows reviews of the first version. Not verified:
 formula and length of the reverse warm-up, and the classifier's schedule (here the cosine alone).
-Otherwise as `ulmfit_table4.py`. Expect: little difference between 0.3 and 1/2.6. What to unfreeze
-matters if the task has little text.
+Otherwise as `ulmfit_table4.py`.
 """
 
 import ulmfit
-
 from bertlab.transfer.recipes import FITLAM_ANNEALING
 
 

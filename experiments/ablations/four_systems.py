@@ -1,21 +1,18 @@
 """BERT, GPT, ELMo, ULMFiT and static vectors on the same text, each used as its paper uses it.
 
-- BERT (Devlin et al. 2019): MLM and NSP; fine-tuned, a text is read at [CLS] through the pooler.
-- GPT (Radford et al. 2018): fine-tuned with the language model beside the task, between delimiters.
-- ELMo (Peters et al. 2018): frozen, a mix of all layers below a biLSTM of two layers.
-- ULMFiT (Howard and Ruder 2018): AWD-LSTM; adapted to the task's text; gradual unfreezing, slanted
-  triangle, rates by layer.
-- static (`static=skip_gram`, `cbow`, `glove`): frozen below that biLSTM.
-- no pretraining, no pretraining (GPT): the bodies of BERT and GPT from random values.
-
-All share pieces, rows and budget of text; format, optimiser and schedule are each recipe's. BERT
-and GPT are fine-tuned at 5e-4 below scale base. `equal=` sets what else is equal:
+BERT (Devlin et al. 2019) is fine-tuned through the pooler of [CLS], GPT (Radford et al. 2018) with
+the language model beside the task and between delimiters; ELMo (Peters et al. 2018) is frozen, a
+mix of all layers below a biLSTM of two layers, and so are static vectors (`static=skip_gram`,
+`cbow`, `glove`); ULMFiT's AWD-LSTM (Howard and Ruder 2018) is adapted to the task's text, with
+gradual unfreezing, slanted triangle and rates by layer. BERT's and GPT's bodies from random values
+are two more rows. All share pieces, rows and budget of text; format, optimiser and schedule are
+each recipe's. BERT and GPT are fine-tuned at 5e-4 below scale base. `equal=` sets what else is
+equal:
 
 - `tokens`: each model has its own size and reads as many tokens, without padding, as BERT has
   positions.
 - `steps`: as many steps of as many positions, padding included.
-- `parameters`: as many tokens, and each model is widened or narrowed to BERT's parameters (within
-  2 %).
+- `parameters`: as many tokens, and each model has BERT's number of parameters (within 2 %).
 - `flops`: as many pretraining FLOPs as BERT, on full rows. Static vectors keep the tokens: with
   equal FLOPs they would read the text more than a hundred times.
 
@@ -24,10 +21,9 @@ tokens; frozen static vectors are last. `labels=100` makes the order clearer.
 """
 
 import systems
+from bertlab.studies.equal import flops, parameters, sized, tokens
 from common import read_setting, table
 from scales import LAST_PIECE, SAME_ROWS
-
-from bertlab.studies.equal import flops, parameters, sized, tokens
 
 EQUAL = ("tokens", "steps", "parameters", "flops")
 # BERT keeps its size.

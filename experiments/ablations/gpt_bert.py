@@ -6,8 +6,7 @@ BabyLM's (`bertlab.contrib.babylm`). scale=paper is the released training of the
 (ltgoslo/gpt-bert: configs/base.json, pretraining/train_100m.py), with T5's positions for DeBERTa's
 and the mean of their batch, which grows fourfold. **Shares count rows.** In the paper each kind's
 mean loss has its share, so 1 : 15 gives causal rows 6 % of the loss; here the loss is the mean over
-all predictions, and 1 : 15 gives them 18 % at a mask rate of 30 %, and 31 % at 15 %. Expect:
-mixtures above both pure kinds; the paper's best share of causal rows is small (1 in 16).
+all predictions, and 1 : 15 gives them 18 % at a mask rate of 30 %, and 31 % at 15 %.
 """
 
 from common import claims, read_setting

@@ -3,15 +3,13 @@
 Fine-tuning starts from random values, or from the pretrained embeddings and the layers above them
 up to the first, second, ... last; the others start from random values. It follows the paper,
 auxiliary language model included, at 5e-4 for small models and 6.25e-5 for the paper's. The paper's
-tasks: `tasks=mnli+race,data=DIR`; its curve has no numbers. Expect: the embeddings alone help, and
-each layer helps more, up to 9 points on MultiNLI for all.
+tasks: `tasks=mnli+race,data=DIR`; its curve has no numbers.
 """
 
 import systems
-from common import read_setting
-
 from bertlab.config import papers
 from bertlab.studies.study import Claim
+from common import read_setting
 
 # {all}: the label of all layers at the scale.
 EACH = "each layer helps, all of them by up to 9 % on MultiNLI"

@@ -5,15 +5,13 @@ weight, special tokens around texts, a classifier on the last), from random valu
 auxiliary objective. The LSTM of one layer is AWD-LSTM without its regularisers, with about as many
 weights; at the paper's scale it has the paper's 2,048 units. The paper's tasks are GLUE's, scored
 by the test server: `tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`. scale=paper makes about
-100 passes over BooksCorpus, counted in its words (papers.py). Expect: pretraining matters most. The
-auxiliary objective helps with much labelled text and hurts with little. The LSTM is below the
-transformer but on MRPC; on little text it may not be.
+100 passes over BooksCorpus, counted in its words (papers.py). On little text the LSTM may be above
+the transformer.
 """
 
 import systems
-from common import read_setting, table
-
 from bertlab.config import papers
+from common import read_setting, table
 
 TABLE = table(
     "Radford et al. 2018, table 5 (GLUE's test sets)",

@@ -5,16 +5,14 @@ logarithmic grid by the model's own likelihood (`bertlab/contrib/zero_shot.py` h
 and what they lack). "GPT fine-tuned" is what there is to be reached. The paper's tasks:
 `tasks=sst2+cola+race+dprd,data=DIR` (`wsc` has other schemas); all tasks of two classes or of
 choices work. Its curves are normalised between random guesses and the best single model: in
-result.json the metric `relative`. Expect: scores rise with the transformer's updates, and the
-LSTM's vary more. With little text most are near chance.
+result.json the metric `relative`. With little text most scores are near chance.
 """
 
 import systems
-from common import claims, read_setting
-
 from bertlab.config import papers
 from bertlab.studies.study import axis, chain, product
 from bertlab.train.hooks import kept_steps
+from common import claims, read_setting
 
 SOURCE = "Radford et al. 2018, figure 2 (right)"
 ZERO_SHOT = {

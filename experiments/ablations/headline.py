@@ -8,22 +8,20 @@ spans of pieces: with `squad1` or `squad2` name `elmo=subwords`. The static vect
 words as GloVe's 6B vectors. All systems read a word at its last piece, BERT's paper at its first.
 At scale=paper `valid` selects BERT's rate on every task, where the paper has one for SQuAD and one
 for SWAG. With `ner` among the tasks BERT keeps the case of letters for all of them, so train `ner`
-in a study of its own. Expect: BERT first on pairs and spans once it has read enough; with few
-tokens GPT and ELMo first. ULMFiT is closest to the others on whole texts.
+in a study of its own. With few tokens GPT and ELMo come first.
 """
 
 import re
 
 import systems
 import ulmfit
-from common import read_setting, table
-from published_tasks import tasks_in
-from scales import LAST_PIECE, SAME_ROWS
-
 from bertlab.config import papers
 from bertlab.errors import UserError
 from bertlab.studies.study import axis, chain
 from bertlab.transfer.recipes import BERT_RATES
+from common import read_setting, table
+from published_tasks import tasks_in
+from scales import LAST_PIECE, SAME_ROWS
 
 GLUE = ("mnli", "mnli_mismatched", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte")
 OTHERS = ("squad1", "squad2", "swag", "ner", "snli", "scitail", "story_cloze", "race", "sst5")

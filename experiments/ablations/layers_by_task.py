@@ -8,12 +8,11 @@ grammar, later ones at meaning. A left-to-right model's best layers are in the m
 to the end. A body without pretraining is well above chance and gets worse with depth.
 """
 
+from bertlab.config import papers
+from bertlab.studies.study import Claim
 from common import read_setting
 from published_tasks import OWN_TASKS
 from scales import LAST_PIECE
-
-from bertlab.config import papers
-from bertlab.studies.study import Claim
 
 NOT_PRETRAINED, PAIRS = {"finetune.transfer.random": True}, {"data.format": "segment_pair"}
 # We could not verify numbers of the probes' papers.

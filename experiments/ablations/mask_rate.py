@@ -5,15 +5,12 @@ Losses at different rates answer different questions: compare bits per byte, for
 a time is masked, and downstream scores. The paper's tasks are GLUE's and SQuAD:
 `tasks=mnli+qnli+squad1,data=DIR`. scale=paper is its "efficient recipe" (princeton-nlp/DinkyTrain),
 BERT-Large's size with norms before the sublayers, with 50,265 pieces trained on the corpus where
-the paper has GPT-2's. Expect: for large models 40 % is as good as 15 % or better, and 80 % not far
-below. Smaller models prefer lower rates. With few steps supervision matters more and favours higher
-rates.
+the paper has GPT-2's. Smaller models prefer lower rates; few steps favour higher ones.
 """
 
+from bertlab.config import papers
 from common import claims, read_setting
 from scales import ONE_LENGTH
-
-from bertlab.config import papers
 
 PAPER = {
     **papers.BERT,
@@ -59,6 +56,5 @@ def get_study(arguments=None):
             "rate": {f"{rate:.0%}": {"objectives.mlm.rate": rate} for rate in RATES},
             "corruption": {"80/10/10": {}, "[MASK] only": MASK_ONLY},
         },
-        overrides=setting.on_transformer,
         claims=CLAIMS,
     )

@@ -11,9 +11,8 @@ time in this code, and can hurt if texts are short.
 
 import math
 
-from common import read_setting
-
 from bertlab.config import papers
+from common import read_setting
 
 
 def switches(width, seq_len):

@@ -6,11 +6,10 @@ and no pretraining at scale=tiny for 600 steps of 16 short rows, four seeds, and
 frozen states (`use=probe`), where the effect of pretraining shows most.
 """
 
-from common import read_setting
-from scales import LAST_PIECE
-
 from bertlab.config import papers
 from bertlab.studies.study import Claim
+from common import read_setting
+from scales import LAST_PIECE
 
 DEMO = {"steps": 600, "seeds": 4, "select": "off", "use": ("probe", "study", "study+probe")}
 # Small batches and Muon: within these 600 steps MLM leaves the plateau of word frequencies (5.7
@@ -34,10 +33,9 @@ def get_study(arguments=None):
     mlm = setting.recipe("bert", objectives="mlm")
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     nsp = setting.bert("mlm+nsp")
-    transformer, demo = {**setting.transformer}, {}
+    transformer, demo, steps = {**setting.transformer}, {}, setting.steps(mlm)
     if is_demo:
         transformer |= DEMO_OPTIMIZER
-        steps = setting.steps(mlm)
         demo = {**DEMO_ROWS, "train.log_every": min(100, steps), "train.checkpoint_every": steps}
         demo |= {"train.eval_every": min(200, steps), "finetune.train.eval_every": 0}
     objectives = {

@@ -4,20 +4,18 @@ Left-to-right models give a code length, and every model that predicts hidden to
 of one, a mean over orders (Uria et al. 2014), so bits per byte of held-out sentences rank
 objectives that ask for different things. All transformers share body, rows and steps. ELMo and
 AWD-LSTM are widened to the transformer's parameters, and keep their own optimiser. ELECTRA is
-scored by its generator, which is smaller. `pairs=BLIMP.jsonl.xz` adds minimal pairs, by phenomenon.
-No paper has this table. Expect: left to right has the shortest code. How much the others lose to
-their bound's slack is not known: a masked model at 15 % has met few of the contexts that the bound
-asks for. Select the rates (`select=1/3+1` is cheap): at 6e-3 diffusion still predicts words by
-their frequencies after 2,000 steps on Wikipedia (`results/one_scale_tiny_wikipedia`), at a third of
-it no longer. Give ELECTRA more steps: two of three generators had not begun.
+scored by its generator, which is smaller. `pairs=BLIMP.jsonl.xz` adds minimal pairs. No paper has
+this table. Expect: left to right has the shortest code; how much the others lose to their bound's
+slack is not known. Select the rates (`select=1/3+1` is cheap): at 6e-3 diffusion still predicts
+words by their frequencies after 2,000 steps on Wikipedia (`results/one_scale_tiny_wikipedia`). Give
+ELECTRA more steps: two of three generators had not begun.
 """
 
 import systems
 import ulmfit
+from bertlab.studies.equal import parameters, sized
 from common import read_setting
 from scales import LAST_PIECE, SAME_ROWS
-
-from bertlab.studies.equal import parameters, sized
 
 MASKED = {
     "MLM 15%": ("mlm", {"objectives.mlm.rate": 0.15}),
@@ -55,14 +53,13 @@ def variants(setting):
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=SAME_ROWS, tasks="", pairs="")
-    pairs = (
-        {"evaluate.minimal_pairs": setting.arguments["pairs"]} if setting.arguments["pairs"] else {}
-    )
+    pairs = setting.arguments["pairs"]
+    scored = {"evaluate.minimal_pairs": pairs} if pairs else {}
     return setting.study(
         name="one_scale",
         title="All objectives by code length",
         question="How many bits does each objective need for the same text?",
         config=setting.recipe("bert", objectives="ltr"),
         axes={"objective": variants(setting)},
-        overrides={**setting.finetune, **LAST_PIECE, **pairs},
+        overrides={**setting.finetune, **LAST_PIECE, **scored},
     )

@@ -1,5 +1,4 @@
-"""Little text read often: Muennighoff et al. 2023, arXiv 2305.16264; Prabhudesai et al. 2025,
-2507.15857.
+"""Little text read often: Muennighoff et al. 2023, Prabhudesai et al. 2025 (arXiv 2507.15857).
 
     bertlab sweep --study=experiments/ablations/repetition.py:readings=128+512 --workdir=runs/repeat
 
@@ -8,15 +7,13 @@ every larger one) that are read once and more often. One reading needs as much t
 read, at scale=tiny 24.6 M tokens: pydocs has 1 % of that, so the command above has no baseline of
 new text; give a larger `corpus=`. Compare bits per byte, and each objective's loss with its own on
 more text. Expect: up to four readings are nearly as good as new text for a left-to-right model, and
-the return of many more falls to nothing. Diffusion goes on gaining in Prabhudesai et al. (masked
-diffusion): new masks make a new task of each reading.
+many more give nothing; diffusion, whose new masks make a new task of each reading, goes on gaining.
 """
-
-from common import read_setting
-from scales import LAST_PIECE
 
 from bertlab.config import load_config
 from bertlab.errors import UserError
+from common import read_setting
+from scales import LAST_PIECE
 
 OBJECTIVES = {"LTR": "ltr", "MLM": "mlm", "diffusion": "diffusion"}
 

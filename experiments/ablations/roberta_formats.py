@@ -4,15 +4,12 @@ MLM with NSP on pairs of segments or of sentences, and MLM without NSP on packed
 documents or within one. Pairs of segments without NSP are not in the table; BERT's own "No NSP" may
 have been these. Every run reads the same number of tokens, so a format that fills rows less, pairs
 of sentences most of all, takes more steps; the paper gave those larger batches. Its tasks:
-`tasks=squad1+squad2+mnli+sst2+race,data=DIR`. Expect: pairs of sentences below the rest (too little
-context); NSP does not help, or hurts, at equal format; rows of one document slightly above rows
-across documents.
+`tasks=squad1+squad2+mnli+sst2+race,data=DIR`.
 """
 
+from bertlab.config import papers
 from common import read_setting, table
 from scales import ONE_LENGTH
-
-from bertlab.config import papers
 
 # 1,000,000 steps in batches of 256, as BERT-Base.
 PAPER = {**papers.BERT, **ONE_LENGTH}
@@ -39,7 +36,7 @@ def get_study(arguments=None):
     mlm = setting.recipe("bert", objectives="mlm")
     with_nsp = setting.bert("mlm+nsp")
     rows = setting.overrides["data.batch_size"] * setting.overrides["data.seq_len"]
-    tokens = setting.steps(mlm) * rows
+    across = {"data.full_sentences.attend_across_documents": True}
     return setting.study(
         name="roberta_formats",
         title="Formats of pretraining text",
@@ -51,13 +48,10 @@ def get_study(arguments=None):
                 "segment_pair + NSP": {**with_nsp, "data.format": "segment_pair"},
                 "segment_pair": {"data.format": "segment_pair"},
                 "sentence_pair + NSP": {**with_nsp, "data.format": "sentence_pair"},
-                "full_sentences": {
-                    "data.format": "full_sentences",
-                    "data.full_sentences.attend_across_documents": True,
-                },
+                "full_sentences": {"data.format": "full_sentences", **across},
                 "doc_sentences": {"data.format": "doc_sentences"},
             }
         },
-        overrides={**setting.on_transformer, "train.tokens": tokens},
+        overrides={**setting.on_transformer, "train.tokens": setting.steps(mlm) * rows},
         **TABLE,
     )

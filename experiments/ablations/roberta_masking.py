@@ -4,13 +4,11 @@ MLM + NSP. Static masks belong to a row, and repeat after the text has been read
 dynamic ones are drawn at each step. BERT's copies=10 showed each mask four times in 40 readings.
 Small runs read their text fewer times (pydocs about eighteen at tiny), so below scale=paper
 copies=1. In both variants rows and pairs repeat with the copies. The paper's tasks:
-`tasks=squad2+mnli+sst2,data=DIR`. Expect: dynamic slightly ahead at most. With static masks the
-training loss falls below the held-out loss sooner.
+`tasks=squad2+mnli+sst2,data=DIR`.
 """
 
-from common import read_setting, table
-
 from bertlab.config import papers
+from common import read_setting, table
 
 PAPER = {**papers.BERT, "train.phases": ""}
 TABLE = table(

@@ -11,9 +11,8 @@ pydocs is read about a hundred times; give a larger `corpus=`. Parameters count 
 a small model. With `select=off` μP carries the scale's rate over to the other widths.
 """
 
-from common import read_setting
-
 from bertlab.errors import UserError
+from common import read_setting
 
 WIDTHS = (0.5, 1.0, 1.5, 2.0)
 SHARES = (0.25, 0.5, 1.0)
@@ -29,9 +28,9 @@ def get_study(arguments=None):
     per_head = bert["width"] // bert["heads"]
     heads = [max(1, round(factor * bert["heads"])) for factor in WIDTHS]
     sizes = {}
-    for width, count in ((per_head * count, count) for count in heads):
-        shape = {"model.width": width, "model.heads": count, "model.hidden": 4 * width}
-        sizes[f"width {width}"] = shape
+    for count in heads:
+        shape = {"model.heads": count, "model.hidden": 4 * per_head * count}
+        sizes[f"width {per_head * count}"] = {"model.width": per_head * count, **shape}
     budgets, warmup = {}, setting.adam.get("optimizer.warmup_steps")
     for count in (max(1, round(share * steps)) for share in SHARES):
         shorter = {"optimizer.warmup_steps": round(warmup * count / steps)} if warmup else {}

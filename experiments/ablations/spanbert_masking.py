@@ -5,15 +5,12 @@ spans on rows of one document without NSP (1seq), and these with the span bounda
 Do not compare MLM losses between units: spans are harder to guess.
 `tasks=squad2+mnli+qnli,data=DIR` are among the paper's tasks. scale=paper follows section 4.2; the
 paper's tables come from checkpoints at 1,200,000 of 2,400,000 steps, and here the whole schedule
-has 1,200,000. Expect: spans above subwords and whole words by a point or two on finding answers in
-a text, less elsewhere; one document per row above pairs with NSP. SBO helps most in comparing spans
-(coreference).
+has 1,200,000.
 """
 
+from bertlab.config import papers
 from common import read_setting, table
 from scales import ONE_LENGTH
-
-from bertlab.config import papers
 
 PAPER = {
     **papers.BERT,
@@ -68,6 +65,5 @@ def get_study(arguments=None):
                 "Geometric spans (1seq) + SBO": sbo | one_sequence,
             }
         },
-        overrides=setting.on_transformer,
         **TABLE,
     )

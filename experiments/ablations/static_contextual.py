@@ -6,16 +6,13 @@ steps on rows of the same text in the same pieces (GloVe: on as many entries of 
 as a row has positions). As features a frozen model's layers are mixed below a biLSTM of two layers,
 which gives static vectors context too; fine-tuned, everything is trained under a linear layer on
 the mean of the states or on each word's, static vectors at ten times the rate. No paper has this
-table; at scale=paper steps, rows, ELMo's optimiser and the static vectors' are ours. Expect:
-contextual above static if the task's model has no context of its own, by least on topics of whole
-texts. ELMo, GPT and BERT differ less as features than fine-tuned.
+table; at scale=paper steps, rows, ELMo's optimiser and the static vectors' are ours.
 """
 
 import systems
+from bertlab.studies.study import axis, chain, product
 from common import claims, read_setting
 from scales import LAST_PIECE, SAME_ROWS
-
-from bertlab.studies.study import axis, chain, product
 
 CLAIMS = (
     *claims("Peters et al. 2018, table 1", ("ELMo, features", "GloVe, features", systems.BESIDE)),

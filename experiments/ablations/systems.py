@@ -1,20 +1,13 @@
-"""BERT, GPT, ELMo, ULMFiT and static vectors, each used as its paper uses it: for studies that
-compare whole systems.
-
-used = as_used(setting)
-read = pretrainings(used, dict.fromkeys(used, setting.pretraining))
-Study(axes={"system": variants(used, read), "seed": setting.seeds}, claims=CLAIMS, ...)
-"""
+"""BERT, GPT, ELMo, ULMFiT and static vectors, each used as its paper uses it."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import ulmfit
-from common import Setting, of_stage
-
 from bertlab.errors import UserError
 from bertlab.studies.study import Claim
 from bertlab.transfer.recipes import RECIPES
+from common import Setting, of_stage
 
 STATIC = ("skip_gram", "cbow", "glove")
 SOURCE = "Devlin et al. 2019, tables 1 (GLUE, test) and 7 (CoNLL-2003, test)"
@@ -37,12 +30,8 @@ Used = Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]]
 
 def as_used(setting: Setting, static: str = "skip_gram", elmo_reads: str = "subwords") -> Used:
     """Each system in the scale's own size, with its own optimiser and its paper's way to use it.
-
-    Args:
-        setting: The study's.
-        static: The objective of the static vectors.
-        elmo_reads: "subwords", as the others, or "characters", as published.
-    """
+    `static` is the objective of the static vectors; ELMo reads "subwords", as the others, or
+    "characters", as published."""
     check_elmo(setting, elmo_reads)
     transformer = {**setting.adam, **setting.transformer}
     own = setting.task_rates or setting.is_large
@@ -101,10 +90,8 @@ def check_elmo(setting: Setting, reads: str) -> None:
 
 
 def widths(family: str, setting: Setting) -> tuple[Callable[[int], Mapping[str, Any]], int]:
-    """For `sized`: a width -> the keys that set it, and a width to begin with.
-
-    GPT's feed-forward layers are widened, and an LSTM's states in the family's proportion.
-    """
+    """For `sized`: a width -> the keys that set it, and a width to begin with. GPT's feed-forward
+    layers are widened, and an LSTM's states in the family's proportion."""
     numbers = setting.numbers(family)
     if family == "gpt":
         return lambda width: {"model.hidden": width}, numbers["width"]
@@ -114,30 +101,23 @@ def widths(family: str, setting: Setting) -> tuple[Callable[[int], Mapping[str, 
     return lambda width: {"model.width": width, "model.hidden": round(ratio * width)}, 32
 
 
-def static_and_contextual(
-    setting: Setting,
-) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+def static_and_contextual(setting: Setting) -> tuple[dict[str, Any], dict[str, Any]]:
     """The labels of an axis of models that read the same rows of one text: static ones, and those
     with context."""
     transformer = {**setting.adam, **setting.transformer}
     static = {"skip-gram": "skip_gram", "CBOW": "cbow", "GloVe": "glove"}
-    bert = setting.recipe("bert", objectives="mlm")
-    return (
-        {name: {"config": setting.recipe("static", objectives=of)} for name, of in static.items()},
-        {
-            "ELMo": {"config": setting.recipe("elmo"), **setting.adam},
-            "GPT": {"config": setting.recipe("gpt"), **transformer},
-            "BERT": {"config": bert, "data.format": "full_sentences", **transformer},
-        },
-    )
+    for name, objective in static.items():
+        static[name] = {"config": setting.recipe("static", objectives=objective)}
+    return static, {
+        "ELMo": {"config": setting.recipe("elmo"), **setting.adam},
+        "GPT": {"config": setting.recipe("gpt"), **transformer},
+        "BERT": {**setting.bert("mlm"), "data.format": "full_sentences", **transformer},
+    }
 
 
 def pretrainings(used: Used, scales: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """System -> overrides of its pretraining: rows, pieces and steps of `scales`, then the system's
-    own.
-
-    The pieces are a unigram model's unless `scales` has others, so the systems can share them.
-    """
+    own. The pieces are a unigram model's unless `scales` has others."""
     return {
         name: {"data.tokenizer.kind": "unigram", **scales[name], **own}
         for name, (_, own, _) in used.items()

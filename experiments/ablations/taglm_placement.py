@@ -5,15 +5,13 @@ frozen language model's top states go to its input, to the output of its first l
 its second. One more row has a forward language model, pretrained separately; without any,
 embeddings trained with the tagger take its place. The paper's task: `tasks=ner,data=DIR`. Its two
 language models share nothing; ours share their embeddings. At scale=paper they have 2,048 cells and
-projections to 512. The scale sets the tagger's training. Expect: after the first layer best, input
-and output a little below; both directions above one. We could verify only two of the paper's
+projections to 512. The scale sets the tagger's training. We could verify only two of the paper's
 numbers.
 """
 
+from bertlab.config import papers
 from common import claims, read_setting, table
 from scales import FRESH_EMBEDDINGS, LAST_PIECE
-
-from bertlab.config import papers
 
 PAPER = {**papers.ELMO, "model.hidden": 2048, "model.width": 512}
 SOURCE = "Peters et al. 2017 (CoNLL 2003, test)"
@@ -40,10 +38,8 @@ CLAIMS = [
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=PAPER, tasks="code_spans")
-    forward = {
-        "config": setting.recipe("elmo", tokens=setting.elmo_tokens, objectives="ltr"),
-        "model.direction": "left-to-right",
-    }
+    forward = setting.recipe("elmo", tokens=setting.elmo_tokens, objectives="ltr")
+    forward = {"config": forward, "model.direction": "left-to-right"}
     return setting.study(
         name="taglm_placement",
         title="A language model's states in a tagger",

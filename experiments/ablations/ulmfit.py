@@ -1,8 +1,5 @@
 """ULMFiT's three stages: a language model, its adaptation to a task's text, and the classifier.
 
-setting = ulmfit.read(arguments)
-ulmfit.study(setting, axes={...}, ...)
-
 Rates, schedules and proportions of the later stages are the paper's at every scale; tiny and mini
 have fewer rows, batches and steps.
 """
@@ -10,11 +7,10 @@ have fewer rows, batches and steps.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common import Setting, of_stage, read_setting, table
-from scales import SMALL_ROWS
-
 from bertlab.studies.study import Study
 from bertlab.transfer.recipes import SLANTED_ADAM
+from common import Setting, of_stage, read_setting, table
+from scales import SMALL_ROWS
 
 # Howard and Ruder 2018, section 4.1, on WikiText-103: 103 M words are 23,000 steps. Printed are
 # dropouts, batch, and Adam with its β; rate and schedule are those of the second stage, and ten
@@ -78,7 +74,6 @@ def stages(setting: Setting, steps: int = 0) -> dict[str, Any]:
 
 
 def later_stages(setting: Setting, steps: int = 0) -> dict[str, Any]:
-    """Overrides of the second and third stage."""
     return {**adaptation(setting), **classifier(setting, steps)}
 
 
@@ -106,12 +101,9 @@ def classifier(setting: Setting, steps: int = 0) -> dict[str, Any]:
 
 
 def thawing(setting: Setting, kind: str, stage: str = "finetune", steps: int = 0) -> dict[str, Any]:
-    """Overrides of `optimizer.thaw`, of this kind, for the classifier (stage "finetune"; `steps` as
-    for `stages`) or the language model ("adapt").
-
-    Each thawing stage lasts a tenth of the steps, or one epoch if the scale counts epochs (adapt:
-    as in recipe fitlam).
-    """
+    """Overrides of `optimizer.thaw` for the classifier (`steps` as for `stages`) or the language
+    model ("adapt"). Each thawing stage lasts a tenth of the steps, or one epoch if the scale counts
+    epochs (adapt: as in recipe fitlam)."""
     steps = _classifier_steps(setting, steps) if stage == "finetune" else setting.task_steps
     found = {"thaw": kind, "thaw_steps": 0, "thaw_stages": 0, "thaw_restarts": False}
     if kind in ("gradual", "chain"):

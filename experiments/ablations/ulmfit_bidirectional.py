@@ -1,8 +1,7 @@
 """What a backward language model adds to ULMFiT: Howard and Ruder 2018, section 5.
 
 One AWD-LSTM reads forward and one backward, each pretrained, adapted and turned into a classifier
-separately; the third row averages their predictions. Otherwise as `ulmfit_table4.py`. Expect: the
-mean above both.
+separately; the third row averages their predictions. Otherwise as `ulmfit_table4.py`.
 """
 
 import ulmfit

@@ -6,17 +6,15 @@ with a language model adapted only to their text (supervised), or to all of the 
 number of steps (3,000 from scale=small on). Otherwise as `ulmfit_table4.py`. The figure has no
 table. According to the text, with 100 labels supervised ULMFiT is as good as a classifier from
 scratch with 10 times (IMDb) or 20 times (AG News) as many labels, and semi-supervised ULMFiT with
-50 times (AG News) or 100 times (IMDb) as many. Expect: from scratch lowest, then supervised and
-semi-supervised, which are the same with all labels.
+50 times (AG News) or 100 times (IMDb) as many.
 """
 
 import itertools
 
 import ulmfit
-from common import read_setting
-
 from bertlab.config import papers
 from bertlab.studies.study import Claim
+from common import read_setting
 
 STEPS = 3000
 # (higher, lower, how many times the higher's examples the lower has, published); the higher has the
@@ -64,6 +62,7 @@ def get_study(arguments=None):
                 "BERT": {"config": of_bert.recipe("bert", objectives="mlm+nsp"), **bert},
             },
         },
+        overrides={},
         downstream=setting.downstream(("classification",), long_rows=0, labels=()),
         claims=[
             Claim(f"{few}, {a}", f"{int(few) * times}, {b}", of, "Howard and Ruder 2018, section 5")

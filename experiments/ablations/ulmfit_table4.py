@@ -7,8 +7,7 @@ and mini have fewer steps and shorter rows. At scale=paper the classifier makes 
 pretraining has the paper's dropouts, batch, and Adam with its β; its rate, ten passes and 60,000
 words are ours. The smaller scales pretrain as AWD-LSTM does, by averaged SGD. The paper's tasks:
 `tasks=imdb+trec+ag_news,data=DIR`; its corpus: `corpus='text:wikitext-103/*.txt'`. Its scores are
-errors, ours accuracies. Expect: the less text the task has, the more pretraining helps (TREC-6 has
-least).
+errors, ours accuracies.
 """
 
 import ulmfit

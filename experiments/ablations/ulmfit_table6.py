@@ -3,8 +3,7 @@
 The variants skip the second stage, or adapt the language model at a constant rate, at rates that
 fall by a factor of 2.6 per layer ("discr"), or with the slanted triangle as well ("stlr"); they
 read the text as often as `ulmfit.READINGS` says. The classifier is always ULMFiT's. Otherwise as
-`ulmfit_table4.py`. Expect: adapting the language model helps, most on large tasks. On the smallest,
-full fine-tuning hurts unless it has both discr and stlr.
+`ulmfit_table4.py`.
 """
 
 import ulmfit

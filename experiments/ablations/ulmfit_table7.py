@@ -6,8 +6,7 @@ classifier's own layers ("last"); chain-thaw, one group of layers after another 
 a tenth of it below the head, as in the released script); gradual unfreezing ("freez") by itself and
 with discr, the slanted triangle ("stlr") or a cosine ("cos"). In the other rows the rate is
 constant, because the paper does not give it. A schedule runs once in each stage of unfreezing.
-Otherwise as `ulmfit_table4.py`. Expect: scratch and last are worst, and on the smallest task last
-is below scratch. The full recipe is best or within noise of it. No single part is best everywhere.
+Otherwise as `ulmfit_table4.py`.
 """
 
 import ulmfit

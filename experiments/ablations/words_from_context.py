@@ -19,6 +19,7 @@ FILES = {"words": "evaluate.words", "analogies": "evaluate.analogies"}
 
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=SAME_ROWS, tasks="", **dict.fromkeys(FILES, ""))
+    files = {name: setting.arguments[name] for name in FILES}
     static, models = systems.static_and_contextual(setting)
     return setting.study(
         name="words_from_context",
@@ -32,10 +33,6 @@ def get_study(arguments=None):
             **setting.pretraining,
             **setting.finetuning("elmo"),
             **LAST_PIECE,
-            **{
-                key: setting.arguments[name]
-                for name, key in FILES.items()
-                if setting.arguments[name]
-            },
+            **{FILES[name]: path for name, path in files.items() if path},
         },
     )

@@ -1,10 +1,7 @@
 """AWD-LSTM pretraining (Merity et al. 2017), ULMFiT's language model (Howard and Ruder 2018): a
 regularised LSTM over a stream.
 
-    bertlab train --config=experiments/pretrain/awd_lstm.py:size=tiny,corpus=pydocs \
-        --workdir=runs/awd
-    bertlab train --config=experiments/pretrain/awd_lstm.py:size=tiny,direction=backward \
-        --workdir=runs/awd-backward
+    bertlab train --config=experiments/pretrain/awd_lstm.py:direction=forward --workdir=runs/awd
 
 As in salesforce/awd-lstm-lm: weight-drop, locked and embedding dropout, activation penalties,
 truncated backpropagation of varying length with the rate in proportion, and SGD that starts
@@ -26,8 +23,7 @@ def get_config(arguments=None):
     if values["direction"] not in names:
         raise UserError(f"argument direction={values['direction']}: expected forward or backward")
     config = base_config()
-    config.model.family = "awd_lstm"
-    config.model.size = values["size"]
+    config.model.update(family="awd_lstm", size=values["size"])
     config.model.direction, objective = names[values["direction"]]
     config.model.stateful = True
     config.data.format = "stream"

@@ -1,8 +1,6 @@
-"""BERT pretraining (Devlin et al. 2018, sections 3.1 and A.2): masked tokens and next-sentence
-prediction.
+"""BERT pretraining (Devlin et al. 2018, sections 3.1 and A.2): masked tokens, next sentences.
 
-    bertlab train --config=experiments/pretrain/bert.py:size=tiny,objectives=mlm+nsp,corpus=pydocs \
-        --workdir=runs/bert
+    bertlab train --config=experiments/pretrain/bert.py:size=tiny,corpus=pydocs --workdir=runs/bert
 
 The paper's left-to-right ablation (section 5.1) is the same body with left-to-right attention:
 `objectives=ltr`. Sizes base and large are trained as in its appendix A.2 (`bertlab.config.papers`);
@@ -18,8 +16,7 @@ def get_config(arguments=None):
         arguments, size="tiny", objectives="mlm+nsp", corpus="pydocs", steps=0, mask_rate=0.0
     )
     config = base_config()
-    config.model.family = "bert"
-    config.model.size = values["size"]
+    config.model.update(family="bert", size=values["size"])
     config.train.steps = values["steps"] or 1000
     if values["size"] in ("base", "large"):
         take_published(config, values["steps"])

@@ -1,5 +1,4 @@
-"""ELMo pretraining (Peters et al. 2018, section 3.1): a forward and a backward LSTM language model,
-loss averaged.
+"""ELMo pretraining (Peters et al. 2018, section 3.1): LSTM language models of both directions.
 
     bertlab train --config=experiments/pretrain/elmo.py:size=tiny,corpus=pydocs --workdir=runs/elmo
     bertlab train --config=experiments/pretrain/elmo.py:size=original,tokens=characters \
@@ -24,8 +23,7 @@ def get_config(arguments=None):
         arguments, size="tiny", objectives="bilm", corpus="pydocs", tokens="subwords", steps=0
     )
     config = base_config()
-    config.model.family = "elmo"
-    config.model.size = values["size"]
+    config.model.update(family="elmo", size=values["size"])
     config.data.format = "full_sentences"
     config.train.steps = values["steps"] or 1000
     if values["tokens"] == "characters":

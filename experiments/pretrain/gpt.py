@@ -1,5 +1,4 @@
-"""GPT pretraining (Radford et al. 2018, section 4.1): left-to-right language modelling with a
-transformer decoder.
+"""GPT pretraining (Radford et al. 2018, section 4.1): left-to-right language modelling.
 
     bertlab train --config=experiments/pretrain/gpt.py:size=tiny,corpus=pydocs --workdir=runs/gpt
     bertlab train --config=experiments/pretrain/gpt.py:size=gpt2,corpus='text:books/*.jsonl.zst' \
@@ -18,14 +17,11 @@ from bertlab.train.recipes import take_published, train_on
 def get_config(arguments=None):
     values = parse_arguments(arguments, size="tiny", objectives="ltr", corpus="pydocs", steps=0)
     config = base_config()
-    config.model.family = "gpt"
-    config.model.size = values["size"]
+    config.model.update(family="gpt", size=values["size"])
     config.data.format = "full_sentences"
     config.train.steps = values["steps"] or 1000
-    config.optimizer.decay = "cosine"
-    config.optimizer.decay_from_start = False
-    config.optimizer.bias_correction = "rate"
-    config.optimizer.epsilon = 1e-8
+    config.optimizer.update(decay="cosine", decay_from_start=False)
+    config.optimizer.update(bias_correction="rate", epsilon=1e-8)
     if values["size"].startswith("gpt"):
         take_published(config, values["steps"])
     train_on(config, values["corpus"], values["objectives"])

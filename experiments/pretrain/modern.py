@@ -1,12 +1,10 @@
-"""Today's encoder on 2018's terms: rotary positions, gated feed-forward, pre-norm RMSNorm, no
-biases, local-global attention.
+"""Today's encoder on 2018's terms: the shape of ModernBERT (Warner et al. 2024).
 
-    bertlab train --config=experiments/pretrain/modern.py:size=tiny,corpus=pydocs \
-        --workdir=runs/modern
+    bertlab train --config=experiments/pretrain/modern.py:size=tiny --workdir=runs/modern
 
-The shape of ModernBERT (Warner et al. 2024). Every part is a switch of `config.model`; change one
-of them for an ablation: `--config.model.position_encoding=learned`,
-`--config.model.norm=layer_norm`, `--config.model.local_window=0`, ... Optimiser and masks are those
+Rotary positions, gated feed-forward, pre-norm RMSNorm, no biases, local-global attention: every
+part is a switch of `config.model`, such as `--config.model.position_encoding=learned`,
+`--config.model.norm=layer_norm` or `--config.model.local_window=0`. Optimiser and masks are those
 of experiments/pretrain/bert.py; batch, steps, rate and tokenizer are ours in every size.
 """
 
@@ -19,8 +17,7 @@ def get_config(arguments=None):
         arguments, size="tiny", objectives="mlm", corpus="pydocs", steps=0, mask_rate=0.0
     )
     config = base_config()
-    config.model.family = "modern"
-    config.model.size = values["size"]
+    config.model.update(family="modern", size=values["size"])
     config.data.format = "full_sentences"
     config.train.steps = values["steps"] or 1000
     train_on(config, values["corpus"], values["objectives"], values["mask_rate"])

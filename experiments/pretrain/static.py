@@ -1,15 +1,10 @@
 """Static word vectors, the baseline for contextual models: word2vec and GloVe in the same loop.
 
-    bertlab train --config=experiments/pretrain/static.py:objectives=skip_gram,corpus=pydocs \
-        --workdir=runs/skip-gram
-    bertlab train --config=experiments/pretrain/static.py:objectives=cbow,corpus=pydocs \
-        --workdir=runs/cbow
-    bertlab train --config=experiments/pretrain/static.py:objectives=glove,corpus=pydocs \
-        --workdir=runs/glove
+    bertlab train --config=experiments/pretrain/static.py:objectives=skip_gram --workdir=runs/words
 
-The losses are Mikolov et al.'s (2013) and Pennington et al.'s (2014). Adagrad (GloVe's own
-optimiser, accumulators from 1) makes one update per batch; the originals make one per pair of
-words, so size original has only their width.
+`objectives` are skip_gram, cbow (Mikolov et al. 2013) or glove (Pennington et al. 2014). Adagrad
+(GloVe's own optimiser, accumulators from 1) makes one update per batch; the originals make one per
+pair of words, so size original has only their width.
 """
 
 from bertlab.config import base_config, parse_arguments
@@ -21,8 +16,7 @@ def get_config(arguments=None):
         arguments, size="tiny", objectives="skip_gram", corpus="pydocs", steps=0
     )
     config = base_config()
-    config.model.family = "static"
-    config.model.size = values["size"]
+    config.model.update(family="static", size=values["size"])
     config.data.format = "full_sentences"
     config.data.tokenizer.kind = "words"
     config.train.steps = values["steps"] or 1000

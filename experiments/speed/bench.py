@@ -23,12 +23,10 @@ import argparse
 import contextlib
 import json
 import os
-import queue
 import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -96,37 +94,27 @@ def follow(name: str, command: Sequence, limit: float) -> dict[str, Any]:
     It prints JSON objects, one a line: {"stage": ...} when another stage begins, and numbers, which
     are kept if it is stopped later.
     """
-    begin, stage, found = time.monotonic(), "start", {}
-    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
-    lines = queue.Queue()
-    reader = threading.Thread(target=read_lines, args=(process, lines))
-    reader.start()
-    try:
-        while (left := limit - (time.monotonic() - begin)) > 0:
-            try:
-                line = lines.get(timeout=min(REPORT_EVERY, left))
-            except queue.Empty:
-                print(f"{name}: {stage}, {time.monotonic() - begin:.0f} s", flush=True)
-                continue
-            if line is None:
-                status = process.wait()
-                return found | ({"failure": f"exit status {status}"} if status else {})
-            with contextlib.suppress(json.JSONDecodeError):
-                found |= json.loads(line)
-                stage = found.pop("stage", stage)
-        return found | {"failure": f"stopped after {limit:.0f} s, in stage: {stage}"}
-    finally:
-        process.kill()
-        process.wait()
-        reader.join()
-
-
-def read_lines(process: subprocess.Popen, lines: queue.Queue) -> None:
-    """Puts the lines of a process into a queue, which can be waited for with a limit; then None."""
-    with process.stdout:
-        for line in process.stdout:
-            lines.put(line)
-    lines.put(None)
+    begin = printed = time.monotonic()
+    with tempfile.NamedTemporaryFile() as output:
+        process = subprocess.Popen(list(map(str, command)), stdout=output)
+        try:
+            while True:
+                status, now, found = process.poll(), time.monotonic(), {"stage": "start"}
+                for line in Path(output.name).read_text().splitlines():
+                    with contextlib.suppress(json.JSONDecodeError):
+                        found |= json.loads(line)
+                stage = found.pop("stage")
+                if status is not None:
+                    return found | ({"failure": f"exit status {status}"} if status else {})
+                if now - begin > limit:
+                    return found | {"failure": f"stopped after {limit:.0f} s, in stage: {stage}"}
+                if now - printed > REPORT_EVERY:
+                    printed = now
+                    print(f"{name}: {stage}, {now - begin:.0f} s", flush=True)
+                time.sleep(0.1)
+        finally:
+            process.kill()
+            process.wait()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+
 from workloads import WORKLOADS, tell
 
 SIZES = {"tiny": (2, 128), "mini": (4, 256), "base": (12, 768), "large": (24, 1024)}

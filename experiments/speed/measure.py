@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+
 from workloads import WORKLOADS, replicas, tell
 
 STARTED = time.perf_counter()
@@ -26,11 +27,8 @@ def main(name: str, folder: Path, seconds: float, rows: int) -> None:
     import jax
 
     from bertlab.config.load import load_config
-    from bertlab.data.batches import prefetch
-    from bertlab.train import loop
     from bertlab.train.build import build_pretraining
     from bertlab.train.optimizers import build_optimizer
-    from bertlab.train.processes import StopSignal
     from bertlab.train.sharding import build_mesh, put_batch
     from bertlab.train.state import build_step, init_state, zero_carry
 
@@ -64,39 +62,7 @@ def main(name: str, folder: Path, seconds: float, rows: int) -> None:
         views = experiment.program.views(batch, jax.random.key(0), np.float32(0))
         if (view := views.get("mlm", views.get("batch"))) is not None:  # LTR reads the batch itself
             np.savez(folder / f"{name}.npz", **jax.device_get(view))
-
-        def step_turn(state, steps: int):
-            for _ in range(steps):
-                state, sums = train_step(state, batch)
-            jax.block_until_ready(sums)
-            return state
-
-        def loop_turn(state, steps: int):
-            first = int(state.step)
-            with contextlib.closing(prefetch(phase.batches, first, put)) as batches:
-                state = loop.fit(state, train_step, batches, first + steps, [fetch], stop)
-            jax.block_until_ready(state.step)
-            return state
-
-        def fetch(step, state, sums):
-            """As the log hook, every twenty steps."""
-            if step % 20 == 0:
-                jax.device_get(sums)
-
-        begin = time.perf_counter()
-        state = step_turn(state, 2)
-        steps = max(2, round(seconds * 2 / (time.perf_counter() - begin)))
-        best = {}
-        with StopSignal() as stop:
-            for _ in range(3):
-                for key, turn in {"step_tokens": step_turn, "loop_tokens": loop_turn}.items():
-                    if key == "loop_tokens" and count > 1:
-                        continue  # each replica would read the same batches
-                    begin = time.perf_counter()
-                    state = turn(state, steps)
-                    rate = steps * tokens / (time.perf_counter() - begin)
-                    best[key] = max(best.get(key, 0), round(rate))
-                tell(**best)
+        best = rates(train_step, state, batch, tokens, phase if count == 1 else None, put, seconds)
     if "loop_tokens" in best:
         tell(share=round(best["loop_tokens"] / best["step_tokens"], 3))
     if memory := device.memory_stats():
@@ -105,6 +71,48 @@ def main(name: str, folder: Path, seconds: float, rows: int) -> None:
         length = batch["tokens"].shape[1]
         _, flops = phase.costs(sums, length)
         tell(flop_share=round(flops / tokens * best["step_tokens"] / peak, 3))
+
+
+def rates(train_step, state, batch, tokens: int, phase, put, seconds: float) -> dict[str, int]:
+    """The best of three turns, in tokens a second: of the step alone and, with a phase, `fit`."""
+    import jax
+
+    from bertlab.data.batches import prefetch
+    from bertlab.train import loop
+    from bertlab.train.processes import StopSignal
+
+    def step_turn(state, steps: int):
+        for _ in range(steps):
+            state, sums = train_step(state, batch)
+        jax.block_until_ready(sums)
+        return state
+
+    def loop_turn(state, steps: int):
+        ahead = contextlib.closing(prefetch(phase.batches, int(state.step), put))
+        with StopSignal() as stop, ahead as batches:
+            last = int(state.step) + steps
+            state = loop.fit(state, train_step, batches, last, [fetch], stop)
+        jax.block_until_ready(state.step)
+        return state
+
+    def fetch(step, state, sums):
+        """As the log hook, every twenty steps."""
+        if step % 20 == 0:
+            jax.device_get(sums)
+
+    turns, best = {"step_tokens": step_turn}, {}
+    turns |= {"loop_tokens": loop_turn} if phase else {}
+    begin = time.perf_counter()
+    state = step_turn(state, 2)
+    steps = max(2, round(seconds * 2 / (time.perf_counter() - begin)))
+    for _ in range(3):
+        for key, turn in turns.items():
+            begin = time.perf_counter()
+            state = turn(state, steps)
+            rate = steps * tokens / (time.perf_counter() - begin)
+            best[key] = max(best.get(key, 0), round(rate))
+        tell(**best)
+    return best
 
 
 def in_one_program(state, train_step, count: int):

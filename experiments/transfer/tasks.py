@@ -47,12 +47,8 @@ def task_settings(name, values):
     if name not in TASKS:
         raise UserError(f"tasks={values['tasks']}: '{name}' is none of {', '.join(TASKS)}")
     folder, length, epochs, more = TASKS[name]
-    settings = {
-        "task_data.directory": f"{values['data']}/{folder}",
-        "data.seq_len": length,
-        "transfer.epochs": float(epochs),
-        **more,
-    }
+    settings = {"task_data.directory": f"{values['data']}/{folder}", "data.seq_len": length}
+    settings |= {"transfer.epochs": float(epochs), **more}
     if name == "squad1" and values["squad_train"]:
         settings["task_data.train_file"] = values["squad_train"]
     if values["labels"]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bertlab.data.splits import SPLITS
+from bertlab.data.documents import SPLITS
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
 from bertlab.transfer.scorers import METRICS, Scheme
