@@ -244,6 +244,8 @@ DEFAULTS = dict(
         # bytes of whole test documents to score instead, such as 1_000_000; kinds that take many
         # passes then score `sentences` of their rows
         bytes=0,
+        # module:function that scores baselines on these documents; empty: none
+        baselines="bertlab.contrib.ngrams:baselines",
         text="",  # a file of texts, one per line, to score in bits per byte
         kinds="",  # kinds of score (bertlab/evals/code_length.py) joined by commas; empty: all
         floors=False,  # on the synthetic language: the exact floors and the loss above them

@@ -1,11 +1,8 @@
 """Baselines for code lengths: an n-gram model of the same training text, and gzip.
 
-    bertlab evaluate --run=runs/x --config.evaluate.bytes=1_000_000
-    python -m bertlab.contrib.ngrams runs/x [runs/y ...] --bytes=1_000_000
-
-adds `baseline/4-gram`, its standard error over documents, and `baseline/gzip` to the "test" of each
-run's evaluation.json, in bits per byte of the same test documents; reports print them below the
-models. Both code whole documents: their contexts do not end where a model's row ends.
+`config.evaluate.baselines` names them by default: with `config.evaluate.bytes`, an evaluation has
+`baseline/4-gram`, its standard error over documents, and `baseline/gzip`, in bits per byte of the
+same test documents. Both code whole documents: their contexts do not end where a model's row ends.
 
 - 4-gram: interpolated Kneser-Ney over the same pieces, counted on the training text (its first
   33 M tokens). A model that does not beat it has learned little.
@@ -13,7 +10,6 @@ models. Both code whole documents: their contexts do not end where a model's row
   also encodes capitals and characters that a tokenizer drops.
 """
 
-import argparse
 import gzip
 import math
 from collections.abc import Sequence
@@ -27,10 +23,8 @@ from bertlab.data.corpora import open_corpus
 from bertlab.data.documents import find_bounds, position
 from bertlab.data.prepared import Prepared, Split
 from bertlab.errors import UserError
-from bertlab.evals.evaluate import find_prepared, whole_documents
 from bertlab.evals.ratio import ratio
-from bertlab.train.run_directory import RunDirectory
-from bertlab.transfer.load import load
+from bertlab.files import cache_directory, cached_json
 
 ORDER, MOST = 4, 1 << 25
 """The n-grams' order, and how many tokens of the training text are counted."""
@@ -103,22 +97,29 @@ class KneserNey:
 def baselines(
     prepared: Prepared, data: ConfigDict, documents: Int[np.ndarray, "D"]
 ) -> dict[str, Any]:
-    """The metrics of some test documents; `by_document` has the n-grams' sums of each."""
-    train, test, name = prepared.split("train"), prepared.split("test"), f"{ORDER}-gram"
-    ends, bounds = train.token_bounds()[1:], test.token_bounds()
-    ends = ends[: max(1, np.searchsorted(ends, MOST, "right"))]
-    ngrams = KneserNey(train.tokens[: ends[-1]], ends, prepared.tokenizer.vocab_size, ORDER)
-    tokens = [test.tokens[bounds[number] : bounds[number + 1]] for number in documents]
-    nats = ngrams.nats(np.concatenate(tokens), np.cumsum([len(ids) for ids in tokens])).round(2)
-    sizes = test.bytes[documents].astype(float)
-    bits, error = ratio(nats / math.log(2), sizes)
-    text = b"".join(test_texts(data, test, documents.tolist()))
-    return {
-        f"baseline/{name}": bits,
-        f"standard_error/baseline/{name}": error,
-        "baseline/gzip": 8 * len(gzip.compress(text, 9, mtime=0)) / len(text),
-        "by_document": {name: {"bytes": sizes.tolist(), "nats": nats.tolist()}},
-    }
+    """The metrics of some test documents; `by_document` has the n-grams' sums of each. Computed
+    once for all runs on a corpus."""
+    content = repr((ORDER, MOST, prepared.fingerprint, documents.tolist()))
+
+    def compute():
+        train, test, name = prepared.split("train"), prepared.split("test"), f"{ORDER}-gram"
+        print(f"counting {name}s of the training text", flush=True)
+        ends, bounds = train.token_bounds()[1:], test.token_bounds()
+        ends = ends[: max(1, np.searchsorted(ends, MOST, "right"))]
+        ngrams = KneserNey(train.tokens[: ends[-1]], ends, prepared.tokenizer.vocab_size, ORDER)
+        tokens = [test.tokens[bounds[number] : bounds[number + 1]] for number in documents]
+        nats = ngrams.nats(np.concatenate(tokens), np.cumsum([len(ids) for ids in tokens])).round(2)
+        sizes = test.bytes[documents].astype(float)
+        bits, error = ratio(nats / math.log(2), sizes)
+        text = b"".join(test_texts(data, test, documents.tolist()))
+        return {
+            f"baseline/{name}": bits,
+            f"standard_error/baseline/{name}": error,
+            "baseline/gzip": 8 * len(gzip.compress(text, 9, mtime=0)) / len(text),
+            "by_document": {name: {"bytes": sizes.tolist(), "nats": nats.tolist()}},
+        }
+
+    return cached_json(cache_directory(data.directory) / "ngrams", content, compute)
 
 
 def test_texts(data: ConfigDict, split: Split, documents: Sequence[int]) -> list[bytes]:
@@ -136,31 +137,3 @@ def test_texts(data: ConfigDict, split: Split, documents: Sequence[int]) -> list
     if number < len(split.bytes):
         raise UserError(f"config.data.corpus={data.corpus} has changed since it was prepared")
     return list(texts.values())
-
-
-def add_baselines(directory: str, size: int) -> dict[str, float]:
-    """Measures and adds them to a run's evaluation.json."""
-    run, model = RunDirectory(directory), load(directory)
-    data = model.config.data
-    prepared = find_prepared(data, run.read("data")["fingerprint"])
-    spans = whole_documents(prepared.split("test"), ConfigDict({"bytes": size}), model)
-    found = baselines(prepared, data, np.unique(spans.documents))
-    evaluation = run.read("evaluation", {})
-    test = evaluation.get("test", {})
-    found["by_document"] = test.get("by_document", {}) | found["by_document"]
-    run.write("evaluation", evaluation | {"test": test | found})
-    return {name: value for name, value in found.items() if name.startswith("baseline/")}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(prog="python -m bertlab.contrib.ngrams")
-    parser.add_argument("runs", nargs="+", help="directories of runs")
-    parser.add_argument("--bytes", type=int, default=1_000_000, help="as config.evaluate.bytes")
-    parsed = parser.parse_args(arguments)
-    for run in parsed.runs:
-        print(run, add_baselines(run, parsed.bytes))
-
-
-if __name__ == "__main__":
-    main()

@@ -8,6 +8,7 @@ file. The metrics of a model that predicts tokens:
     accuracy/KIND, accuracy/KIND/PHENOMENON, pairs                               of minimal pairs
     similarity/WAY, layer N, scored, pairs                                       of rated words
     analogies/WAY, layer N, answered, questions, answers                         of questions
+    baseline/4-gram, baseline/gzip (with evaluate.bytes and evaluate.baselines)  of "test"
     OBJECTIVE/guessing, OBJECTIVE/floor, OBJECTIVE/above_floor, ...              of "test"
 
 and standard_error/METRIC where it is known. With evaluate.bytes, "test" also has `by_document`,
@@ -16,6 +17,7 @@ and standard_error/METRIC where it is known. With evaluate.bytes, "test" also ha
 
 import dataclasses
 import math
+import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -178,6 +180,10 @@ def held_out(prepared: Prepared, scorer: Scorer, kinds: Sequence[str], settings)
             truth = np.array([floors.log_probability(chain, of_text) for of_text in pieces])
         whole = (spans.documents, settings.sentences) if settings.bytes else (None, None)
         found |= code_lengths(scorer, texts, kinds, *whole, truth)
+        if settings.bytes and settings.baselines:
+            baselines = pkgutil.resolve_name(settings.baselines)
+            added = baselines(prepared, model.config.data, np.unique(spans.documents))
+            found |= {**added, "by_document": found["by_document"] | added["by_document"]}
     batches = Batches(prepared, model.config.data, "test")
     batches = batches.evaluation(model.config.train.eval_batches)
     for view, names in group_by_view(model.objectives, model.program.stream).items():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertlab.config.defaults import base_config
-from bertlab.contrib.ngrams import KneserNey, main
+from bertlab.contrib.ngrams import KneserNey
 from bertlab.data.corpora import open_corpus
 from bertlab.data.prepare import prepare
 from tests.evals import test_held_out
@@ -19,7 +19,6 @@ run = test_held_out.run
 
 
 def test_gzip_and_ngrams_code_the_same_documents(run):
-    main([str(run / "run"), f"--bytes={test_held_out.BYTES}"])
     found = json.loads((run / "run" / "evaluation.json").read_text())["test"]
     config = base_config()
     settings = json.loads((run / "run" / "config.json").read_text())["data"]
