@@ -119,14 +119,13 @@ def at_edge(study: dict, chosen: dict) -> set:
 def differences(study: dict, place: str, digits: int, chosen: dict, cells: dict) -> tuple:
     """({cell: text}, [(low, high, verdict) of the claims]) on a task. A claim about some kinds of
     tasks counts if the page has it: raw lines do not name a task's kind."""
-    values, findings, claims, counted = {}, [], [], set()
+    values, findings, claims = {}, [], {}  # pair -> whether it counts on the first page
     old = study.get("version") == ["0.1.0"] and re.match("trec|sst2", place)  # cut, not counted
     for claim in study["claims"]:
         pair = claim["higher"], claim["lower"]
         is_printed = ("Differences", f"{place}: {' − '.join(pair)}", "pairs") in cells
         if place.endswith(tuple(claim.get("uses") or [""])) and (is_printed or not claim["kinds"]):
-            claims.append(pair)
-            counted |= {pair} if not old and re.search(r"\d", claim["published"]) else set()
+            claims[pair] = claims.get(pair) or (re.search(r"\d", claim["published"]) and not old)
     contrasts, is_task = [tuple(pair) for pair in study["contrasts"]], place in study["tasks"]
     if not study["claims"] and not contrasts:
         contrasts = [(name, next(iter(chosen))) for name in [*chosen][1:]]
@@ -154,7 +153,7 @@ def differences(study: dict, place: str, digits: int, chosen: dict, cells: dict)
             texts["p (Holm)"] = "< 0.001" if corrected < 0.001 else f"{corrected:.3f}"
             row = "Differences", f"{place}: {' − '.join(pair)}"
             values |= {(*row, column): text for column, text in texts.items()}
-            findings += [(low, high, verdict)] if family is claims and pair in counted else []
+            findings += [(low, high, verdict)] if family is claims and claims[pair] else []
     return values, findings
 
 

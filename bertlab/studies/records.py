@@ -27,7 +27,10 @@ from bertlab.transfer.scorers import normalize_answer
 
 COSTS = ("tokens", "supervised", "flops", "seconds")  # cumulative, in every line of metrics.jsonl
 SUFFIX = ".jsonl.zst"
-BASELINES = ("most_frequent", "linear")  # for a fine-tuning's labels (bertlab.transfer.scoring)
+BASELINES = {  # for a fine-tuning's labels (bertlab.transfer.scoring), and what a page calls them
+    "most_frequent": "always the most frequent answer",
+    "linear": "a linear model on n-grams, as many labels",
+}
 
 Record = dict[str, Any]
 """A stage: `run`, `stage` ("pretrain", "adapt", "finetune"), `task` ("" for a pretraining),

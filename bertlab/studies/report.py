@@ -17,13 +17,9 @@ from matplotlib.figure import Figure
 
 from bertlab.files import json_line
 from bertlab.studies import comparisons, doctor, plots, tables
-from bertlab.studies.records import SUFFIX, Results
+from bertlab.studies.records import BASELINES, SUFFIX, Results
 
 NONE = "–"
-BASELINES = {  # what scores are compared with, and what a table calls it
-    "most_frequent": "always the most frequent answer",
-    "linear": "a linear model on n-grams, as many labels",
-}
 
 
 def write_report(results: Results, folder: Path) -> list[Path]:

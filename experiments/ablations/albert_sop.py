@@ -2,7 +2,7 @@
 
 MLM on pairs of segments, alone (on NSP's pairs), with NSP or with SOP (were A and B swapped?).
 Every model answers both questions, fine-tuned and by a linear layer on the mean of its frozen
-states (the paper does not say how it asks). Its tasks:
+states (the paper does not say how it asks). The paper's tasks:
 `tasks=squad1+squad2+mnli+sst2+race,data=DIR`. The body is BERT's; at scale=paper the rest is
 ALBERT's (section 4.1 and google-research/albert), with single words masked where the paper masks up
 to three together.

@@ -2,9 +2,9 @@
 
 BERT (MLM + NSP) in six sizes, named layers/width/heads, with the same hyper-parameters: from
 scale=base the published sizes, below it in the same steps. The paper's perplexity is exp(mlm/loss)
-on held-out text. Its tasks: `tasks=mnli+mrpc+sst2,data=DIR`. At scale=paper the seeds are restarts
-of fine-tuning on one pretraining (five in the paper), and `valid` selects each task's rate among
-the paper's four. With few steps the deepest model may fall behind.
+on held-out text. The paper's tasks: `tasks=mnli+mrpc+sst2,data=DIR`. At scale=paper the seeds are
+restarts of fine-tuning on one pretraining (five in the paper), and `valid` selects each task's rate
+among the paper's four. With few steps the deepest model may fall behind.
 """
 
 from bertlab.config import papers

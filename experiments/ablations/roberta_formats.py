@@ -3,7 +3,7 @@
 MLM with NSP on pairs of segments or of sentences, and MLM without NSP on packed sentences, across
 documents or within one. Pairs of segments without NSP are not in the table; BERT's own "No NSP" may
 have been these. Every run reads the same number of tokens, so a format that fills rows less, pairs
-of sentences most of all, takes more steps; the paper gave those larger batches. Its tasks:
+of sentences most of all, takes more steps; the paper gave those larger batches. The paper's tasks:
 `tasks=squad1+squad2+mnli+sst2+race,data=DIR`.
 """
 
