@@ -29,8 +29,7 @@ DEFAULTS = dict(
         unique_tokens=0,
         directory="",  # directory of prepared corpora; empty: $BERTLAB_CACHE or ~/.cache/bertlab
         workers=0,  # processes for preparation; 0: one per core
-        # share of documents (for long ones, of their sections) held out as valid
-        valid_fraction=0.05,
+        valid_fraction=0.05,  # share of documents (of a long one's sections) held out as valid
         test_fraction=0.05,  # share of documents held out as test
         pack_length=0,  # tokens of a packed row: several rows without their padding; 0: off
         pack_examples=8,  # rows in a packed row, at most
@@ -50,21 +49,15 @@ DEFAULTS = dict(
         segment_pair=dict(
             short_probability=0.1,  # share of rows with a shorter target length (BERT)
             random_next_probability=0.5,  # share of negative pairs
-            # a chunk of one sentence always gets a random next segment (BERT)
-            force_random_if_single=True,
-            # draws to find another document; after that it may be the same (BERT)
-            own_document_retries=10,
-            # random: B from another document (nsp); swapped: B before A (sop)
-            negatives="random",
+            force_random_if_single=True,  # after a chunk of one sentence, always random (BERT)
+            own_document_retries=10,  # draws to find another document; then any (BERT)
+            negatives="random",  # random: B from another document (nsp); swapped: B before A (sop)
         ),
         sentence_pair=dict(
             random_next_probability=0.5,  # share of negative pairs
-            # a document of one sentence always gets a random next sentence
-            force_random_if_single=False,
-            # draws to find another document; after that it may be the same
-            own_document_retries=10,
-            # random: B from another document (nsp); swapped: B before A (sop)
-            negatives="random",
+            force_random_if_single=False,  # after a document of one sentence, always random
+            own_document_retries=10,  # draws to find another document; then any
+            negatives="random",  # random: B from another document (nsp); swapped: B before A (sop)
         ),
         full_sentences=dict(
             attend_across_documents=False,  # attention crosses document boundaries in a row
@@ -96,22 +89,19 @@ DEFAULTS = dict(
             document_sentences=(4, 40),  # shortest and longest document, in sentences
         ),
     ),
-    # a run or imported directory to start from: its parameters, model shape and tokenizer
-    init_from="",
+    init_from="",  # a run or import to start from: its parameters, model shape and tokenizer
     init_step=placeholder(int),  # the step of its checkpoint (train.keep); unset: the last
     model=dict(
         family="bert",  # bert, gpt, modern, elmo, awd_lstm, static
         size="tiny",  # a size of the family (bertlab/models/presets.py)
-        # bidirectional, left-to-right, right-to-left: what a token may see
-        direction=placeholder(str),
+        direction=placeholder(str),  # bidirectional, left-to-right, right-to-left: what is seen
         dtype="float32",  # float32 or bfloat16, for the computation; parameters are float32
         # none, dots, full: what the backward pass recomputes: nothing, all except matrix products,
         # or each layer
         remat="none",
         # layers in a loop (compiles faster) or unrolled; unset: unrolled if few and on a CPU
         scan_layers=placeholder(bool),
-        # auto, xla, cudnn or module:name; auto: by a rule (bertlab/models/attention.py)
-        attention="auto",
+        attention="auto",  # auto (by a rule: bertlab/models/attention.py), xla, cudnn, module:name
         stateful=False,  # a recurrent model carries its state along format stream
         layers=placeholder(int),  # number of layers
         width=placeholder(int),  # width of the states
@@ -122,19 +112,15 @@ DEFAULTS = dict(
         # --- transformers
         # initial values from a normal, truncated at two deviations (BERT) or full
         truncated_init=placeholder(bool),
-        # smaller initial values of the residual branches' outputs (GPT-2)
-        scaled_residual_init=placeholder(bool),
+        scaled_residual_init=placeholder(bool),  # smaller values for residual outputs (GPT-2)
         # standard deviation of kernels and embeddings; 0.02 is small for narrow models
         init_stddev=placeholder(float),
-        # the width that rates and init_stddev are meant for (μP); 0: this one
-        base_width=placeholder(int),
+        base_width=placeholder(int),  # the width that rates and init_stddev are for (μP); 0: this
         activation=placeholder(str),  # gelu_tanh, gelu_erf, relu, silu: activation
         gated=placeholder(bool),  # feed-forward layer with a gate (GeGLU, SwiGLU)
         norm=placeholder(str),  # layer_norm, rms_norm: kind of norm
-        # post, pre: norm after or before each sublayer
-        norm_placement=placeholder(str),
-        # a norm before the attention of the first layer too (ModernBERT has none)
-        first_norm=placeholder(bool),
+        norm_placement=placeholder(str),  # post, pre: norm after or before each sublayer
+        first_norm=placeholder(bool),  # a norm before the first attention too (not ModernBERT)
         embedding_norm=placeholder(bool),  # a norm after the embeddings
         final_norm=placeholder(bool),  # a norm after the last layer
         epsilon=placeholder(float),  # epsilon of the norms
@@ -145,14 +131,11 @@ DEFAULTS = dict(
         position_offset=placeholder(int),  # first row of the position table in use (RoBERTa: 2)
         rotary_base=placeholder(float),  # base of the rotary angles
         rotary_base_local=placeholder(float),  # base of the rotary angles in local layers
-        # positions that a local layer sees, both sides together; 1: only itself; 0:
-        # all
+        # positions that a local layer sees, both sides together; 1: only itself; 0: all
         local_window=placeholder(int),
-        # every n-th layer, including the first, sees everything
-        global_every=placeholder(int),
+        global_every=placeholder(int),  # every n-th layer, including the first, sees everything
         segments=placeholder(int),  # rows of the segment embedding; 0: none
-        # dense layer, activation and norm before the output layer (BERT)
-        output_transform=placeholder(bool),
+        output_transform=placeholder(bool),  # dense layer and norm before the output layer (BERT)
         tied=placeholder(bool),  # output layer shares the token embeddings
         output_bias=placeholder(bool),  # bias of the output layer
         # --- static
@@ -163,8 +146,7 @@ DEFAULTS = dict(
         highway_layers=placeholder(int),  # highway layers over the character convolutions
         filters=placeholder(tuple),  # (width, number) of each character convolution
         character_width=placeholder(int),  # width of a character's embedding
-        # relu, tanh: activation after each character convolution
-        character_activation=placeholder(str),
+        character_activation=placeholder(str),  # relu, tanh: after each character convolution
         skip_connections=placeholder(bool),  # residuals between the LSTM layers
         clip=placeholder(float),  # bound of cell states and projections
         # --- awd_lstm
@@ -179,14 +161,12 @@ DEFAULTS = dict(
         # rest
         name="adam",
         learning_rate=0.001,  # highest learning rate
-        # steps in which the rate rises linearly; unset: a tenth of the steps
-        warmup_steps=placeholder(int),
+        warmup_steps=placeholder(int),  # steps of the rate's linear rise; unset: a tenth of all
         # linear, cosine, constant, slanted_triangular, warmup_linear, reverse_cosine: how the rate
         # falls (bertlab/train/schedules.py)
         decay="linear",
         cooldown_steps=0,  # last steps, in which the rate falls linearly to 0
-        # the decay counts from step 0, with a drop at the end of warm-up (BERT)
-        decay_from_start=True,
+        decay_from_start=True,  # decay counts from step 0, with a drop after warm-up (BERT)
         cut_fraction=0.1,  # slanted_triangular: share of the steps in which the rate rises
         ratio=32.0,  # slanted_triangular: highest rate over lowest rate
         b1=0.9,  # Adam's β1
@@ -202,8 +182,7 @@ DEFAULTS = dict(
         muon_momentum=0.95,  # muon: Nesterov momentum
         gradient_scale=1.0,  # factor before clipping: ELMo multiplies its loss by its 20 steps
         clip_norm=1.0,  # largest norm of the gradient; 0: no clipping
-        # sgd: averages once valid exceeds its best before the last n losses (NT-ASGD)
-        average_after=0,
+        average_after=0,  # sgd: averages once valid exceeds its best before n losses (NT-ASGD)
         # updates after which NT-ASGD begins again from its average (AWD-LSTM's fine-tuning); 0:
         # never
         average_again=0,
@@ -220,16 +199,14 @@ DEFAULTS = dict(
     lora=dict(
         rank=0,  # rank of low-rank updates of kernels (Hu et al. 2021); 0: none
         alpha=8.0,  # low-rank updates are multiplied by alpha / rank
-        # pattern; kernels with a matching path get low-rank updates
-        targets="qkv_kernel/(query|value)$",
+        targets="qkv_kernel/(query|value)$",  # pattern of the updated kernels' paths
     ),
     train=dict(
         steps=1000,  # number of updates
         tokens=0,  # instead of `steps`: train on this many tokens, without padding; 0: off
         # curriculum, such as "0.9 data.seq_len=128; 0.1 data.seq_len=512" (bertlab/train/phases.py)
         phases="",
-        # micro-batches per update (gradient accumulation); each draws its own dropout
-        micro_batches=1,
+        micro_batches=1,  # per update (gradient accumulation); each draws its own dropout
         log_every=50,  # steps between log lines
         eval_every=200,  # steps between evaluations on valid; 0: only at the end
         eval_batches=20,  # batches per evaluation, also of valid and test at the end
@@ -253,16 +230,14 @@ DEFAULTS = dict(
         pairs=20,  # minimal pairs per paradigm; 0: all
         # files of rated pairs of words, joined by commas, to compare with cosines after training
         words="",
-        # a file of word2vec's questions to answer by the words' vectors after training
-        analogies="",
+        analogies="",  # a file of word2vec's questions to answer by words' vectors after training
     ),
     mesh=dict(
         data=-1,  # devices on the data axis; -1: all remaining devices
         fsdp=1,  # devices that share parameters and optimizer state
         tensor=1,  # devices that share each matrix product
     ),
-    # jsonl, tensorboard, wandb, joined by commas: formats of the log; jsonl is always written
-    writers="jsonl",
+    writers="jsonl",  # formats of the log joined by commas: jsonl (always), tensorboard, wandb
     profile=0,  # steps to trace into WORKDIR/profile for TensorBoard and Perfetto; 0: none
 )
 

@@ -95,10 +95,8 @@ class Batches:
         return self._read(first, first + share)
 
     def evaluation(self, limit: int = 0) -> list[Batch]:
-        """Every row of the split once, in up to `limit` batches (0: all); the last is padded.
-
-        They are the same for every seed.
-        """
+        """Every row of the split once, in up to `limit` batches (0: all), the same for every seed;
+        the last is padded."""
         data = ConfigDict(self._data.to_dict())
         data.update(seed=0, dupe_factor=0, unique_tokens=0, buckets=())
         data.stream.update(vary_length=False, whole_documents=True)
@@ -211,11 +209,8 @@ class Batches:
 
 
 def unique_documents(split, tokens: int) -> np.ndarray:
-    """Sorted numbers of documents with this many tokens (`config.data.unique_tokens`; 0: all).
-
-    They are the first of a random order that is the same for all runs on a corpus, so a smaller set
-    is in every larger one.
-    """
+    """Sorted numbers of documents with this many tokens (`config.data.unique_tokens`; 0: all), the
+    first of an order that is the same for all runs: a smaller set is in every larger one."""
     count = len(split.documents) - 1
     if not tokens:
         return np.arange(count)

@@ -26,17 +26,12 @@ def character_ids(words: Sequence[str]) -> np.ndarray:
 
 
 def character_table(tokenizer) -> np.ndarray:
-    """uint16 [V, 50]: characters of every piece of a tokenizer's vocabulary.
-
-    Its cls stands for the beginning of a sentence and its sep for the end; padding is only PADDING.
-    """
+    """uint16 [V, 50]: characters of every piece of a tokenizer's vocabulary, where cls stands for
+    the beginning of a sentence and sep for the end; padding is only PADDING."""
     table = character_ids(tokenizer.pieces())
-    # Padding first: in a vocabulary without it, the end of text has its id, and must not change.
-    table[tokenizer.pad_id] = PADDING
-    for index, boundary in (
-        (tokenizer.cls_id, SENTENCE_BEGIN),
-        (tokenizer.sep_id, SENTENCE_END),
-    ):
-        table[index] = PADDING
-        table[index, :3] = WORD_BEGIN, boundary, WORD_END
+    boundaries = [tokenizer.cls_id, tokenizer.sep_id]
+    # Padding first: in a vocabulary without it, the end of text has its id.
+    table[[tokenizer.pad_id, *boundaries]] = PADDING
+    table[boundaries, 0], table[boundaries, 2] = WORD_BEGIN, WORD_END
+    table[boundaries, 1] = SENTENCE_BEGIN, SENTENCE_END
     return table

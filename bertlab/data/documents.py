@@ -63,9 +63,9 @@ def make_documents(document_id: str, text: str, joins_lines: bool = False) -> It
 def split_sentences(text: str) -> list[str]:
     """Sentences without surrounding white space, none empty, in order.
 
-    A sentence never crosses a line end, so a line may be a paragraph or a single sentence.
-    It ends after `.`, `!`, `?` or `…` (with closing quotes and brackets) before white space, unless
-    a lower-case letter follows or the full stop belongs to an abbreviation or an initial.
+    A sentence never crosses a line end. It ends after `.`, `!`, `?` or `…` (with closing quotes and
+    brackets) before white space, unless a lower-case letter follows or the full stop belongs to an
+    abbreviation or an initial.
     """
     sentences = []
     for line in text.split("\n"):
@@ -79,10 +79,8 @@ def split_sentences(text: str) -> list[str]:
 
 
 def split_text(text: str, joins_lines: bool = False) -> list[str]:
-    """The sentences of a text, each but the first with the white space before it.
-
-    With `joins_lines` a single line end, as in a hard-wrapped paragraph, becomes a space.
-    """
+    """The sentences of a text, each but the first with the white space before it. With
+    `joins_lines` a single line end, as in a hard-wrapped paragraph, becomes a space."""
     parts, end = [], 0
     for sentence in split_sentences(text):
         begin = text.index(sentence, end)

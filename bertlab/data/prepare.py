@@ -107,11 +107,8 @@ def _build(corpus, data, fingerprint: str, directory: Path) -> None:
 
 
 def _read(corpus, data, splits) -> tuple[list[str], Bounds]:
-    """A sample of the train split's sentences, and the bounds of the splits.
-
-    These are certain only after the last document. If they turn out to differ from those of the
-    fractions, as in a small corpus, the text is read again.
-    """
+    """A sample of the train split's sentences, and the bounds of the splits. If these turn out to
+    differ from those of the fractions, as in a small corpus, the text is read again."""
     settings, bounds, needed = data.tokenizer, None, find_bounds(data, [])
     while bounds != needed:
         bounds, positions, numbers = needed, array.array("d"), Counter()
@@ -220,11 +217,8 @@ def _write(folder: Path, splits, tokenizer: Tokenizer, found: Iterable[Encoded])
 
 
 class SplitWriter:
-    """Writes the arrays of a `Split` to its folder.
-
-    `types` has the row of `Prepared.characters` of each word outside the vocabulary; all splits add
-    to it. It is None without a words tokenizer.
-    """
+    """Writes the arrays of a `Split`. All add to `types`, the row of `Prepared.characters` of each
+    word outside the vocabulary; it is None without a words tokenizer."""
 
     def __init__(self, folder: Path, tokenizer: Tokenizer, types: dict[str, int] | None):
         folder.mkdir()

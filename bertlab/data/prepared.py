@@ -4,10 +4,10 @@ import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
 from bertlab.files import read_json
 
@@ -34,7 +34,7 @@ class Prepared:
     """A prepared corpus."""
 
     directory: Path
-    tokenizer: Any
+    tokenizer: Tokenizer
     fingerprint: str  # hexadecimal digest of the text and of the settings that made the arrays
     # By split: the numbers of documents, sentences, tokens, bytes and unknown tokens.
     statistics: dict[str, dict[str, int]]
@@ -74,9 +74,6 @@ def write_array(path: Path, array: np.ndarray) -> None:
 
 def load_prepared(directory: str | Path) -> Prepared:
     """Opens a prepared corpus."""
-    from bertlab.data.tokenizers import load_tokenizer  # slow to import
-
     directory = Path(directory)
-    meta = read_json(directory / "meta.json")
-    tokenizer = load_tokenizer(directory / "tokenizer")
+    meta, tokenizer = read_json(directory / "meta.json"), load_tokenizer(directory / "tokenizer")
     return Prepared(directory, tokenizer, meta["fingerprint"], meta["statistics"])

@@ -34,7 +34,6 @@ _TOPICS = "pydoc_data.topics"
 # The language reference sets code in straight quotes, and English words in curly ones.
 _QUOTED_CODE = re.compile(r'"([^"`]+)"')
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-# Prose in a docstring.
 _ROLE = re.compile(r":(?:[a-z]+:){1,2}(?=`)")
 _QUOTED = re.compile(r"``.+?``|`[^`]+`")
 _CODE = re.compile(r"[{}<>|\\@=]|\w\(\S*\)|::|\w\[|->|\b_\w|\w_\w|//|--|\.\.\.")
@@ -63,10 +62,7 @@ class Section(NamedTuple):
 
 
 class PydocsCorpus:
-    """The documentation of the standard library, one document per section.
-
-    The prose is extracted once into the cache directory, which takes some seconds.
-    """
+    """One document per section; they are extracted once into the cache, which takes seconds."""
 
     def __init__(self, directory: str = ""):
         self._directory = directory
@@ -168,11 +164,8 @@ def paragraphs(docstring: str) -> list[tuple[str, ...]]:
 
 
 def is_sentence(text: str) -> bool:
-    """Whether a text reads as an English sentence, not as code, a table row or a fragment.
-
-    Code between back quotes is allowed anywhere; outside them there must be four plain words, most
-    of all words must be plain, and nothing may look like code.
-    """
+    """Whether a text reads as an English sentence, not as code, a table row or a fragment: outside
+    back quotes are four plain words, most of all words, and nothing looks like code."""
     if not _START.match(text) or not _END.search(text) or not 20 <= len(text) <= 1000:
         return False
     prose = _QUOTED.sub("Code", text)

@@ -16,9 +16,7 @@ from bertlab.data.plans import ranges
 from bertlab.data.prepared import Prepared, read_array, write_array
 
 ENTRY = np.dtype([("token", "<i4"), ("context", "<i4"), ("count", "<f4")])
-
-# Pairs to add up at a time.
-_CHUNK_PAIRS = 1 << 24
+_CHUNK_PAIRS = 1 << 24  # pairs to add up at a time
 
 
 @dataclass(frozen=True)
@@ -50,10 +48,8 @@ class EntryPlan:
 
 
 def entries(prepared: Prepared, name: str, documents: np.ndarray, window: int) -> np.ndarray:
-    """All entries of some documents of a split, from a file next to the corpus; made once.
-
-    Needs up to 50 bytes of memory for each entry.
-    """
+    """All entries of some documents of a split, from a file next to the corpus; made once, in up to
+    50 bytes of memory for each entry."""
     path = prepared.directory / f"cooccurrence-{name}-{len(documents)}-{window}.npy"
     if not path.exists():
         counted = _count(prepared, name, documents, window)

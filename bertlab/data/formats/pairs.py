@@ -31,11 +31,8 @@ def segment_pair(text: Text, data, tokenizer, rng: np.random.Generator) -> RowPl
 
 
 def sentence_pair(text: Text, data, tokenizer, rng: np.random.Generator) -> RowPlan:
-    """Pairs of single sentences (RoBERTa's SENTENCE-PAIR: Liu et al. 2019, section 4.2).
-
-    Most of such a row is padding. RoBERTa enlarged the batches to make up for it; this format does
-    not.
-    """
+    """Pairs of single sentences (RoBERTa's SENTENCE-PAIR: Liu et al. 2019, section 4.2). Unlike
+    RoBERTa's, batches are not enlarged to make up for the padding."""
     first = np.arange(len(text.starts))
     end = np.minimum(first + 2, text.documents[text.document + 1])
     target = np.zeros(len(text.documents) - 1, np.int64)  # one sentence reaches it

@@ -20,10 +20,8 @@ def full_sentences(text: Text, data, tokenizer, _) -> RowPlan:
 
 
 def doc_sentences(text: Text, data, tokenizer, _) -> RowPlan:
-    """`full_sentences` whose rows end where a document ends (RoBERTa's DOC-SENTENCES).
-
-    RoBERTa enlarged the batches to make up for the padding; this format does not.
-    """
+    """`full_sentences` whose rows end where a document ends (RoBERTa's DOC-SENTENCES). Unlike
+    RoBERTa's, batches are not enlarged to make up for the padding."""
     text = text.cut(data.seq_len - 2)
     end = text.documents[text.document + 1]
     return _rows(text, np.minimum(_full(text, data.seq_len - 2, 0), end), tokenizer)
@@ -36,10 +34,8 @@ def sentences(text: Text, data, tokenizer, _) -> RowPlan:
 
 
 def _full(text: Text, room: int, separator: int) -> np.ndarray:
-    """[S]: the sentence after a full row that begins with this one.
-
-    `room` is for tokens without [CLS] and the last [SEP]; crossing a border costs `separator`.
-    """
+    """[S]: the sentence after a full row that begins with this one. `room` is for tokens without
+    [CLS] and the last [SEP]; crossing a border costs `separator`."""
     borders = bounds_of(np.diff(text.document, prepend=-1) > 0)
     used = text.bounds + separator * borders
     limit = text.bounds[:-1] + separator * borders[1:] + room

@@ -169,8 +169,7 @@ def _load_vocabulary(path: Path, settings: Mapping[str, Any], lowercase: bool | 
         raise UserError(f"{path} lacks {' '.join(missing)}; a vocabulary has one piece per line")
     if lowercase is None:
         words = [piece for piece in pieces if not re.fullmatch(r"\[.*\]", piece)]
-        is_lower = all(word == word.lower() for word in words)
-        lowercase = settings.get("do_lower_case", is_lower)
+        lowercase = settings.get("do_lower_case", all(word == word.lower() for word in words))
     _check_rules(path, settings, _GOOGLE_RULES | {"strip_accents": (lowercase,)})
     return WordPieceTokenizer(pieces, lowercase)
 

@@ -9,8 +9,8 @@ from bertlab.errors import UserError
 from bertlab.files import write_json
 
 METADATA = "bertlab_tokenizer.json"
+# Ids 0 to 4 in the vocabularies that are trained here.
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""Ids 0 to 4 in the vocabularies that are trained here."""
 
 # What vocabularies call each special, the most likely name first.
 ROLES = {
