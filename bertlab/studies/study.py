@@ -105,7 +105,8 @@ class Study:
     """A set of runs that differ along axes from one base config.
 
     Overrides are dotted config names -> values. A plain name sets pretraining's config;
-    "finetune.NAME" that of every task's fine-tuning (also "finetune.recipe"); "adapt.NAME" adds an
+    "finetune.NAME" that of every task's fine-tuning (also "finetune.recipe", and
+    "finetune.rate_factor", which multiplies each task's own rate); "adapt.NAME" adds an
     adaptation to each task's text in between (also "adapt.recipe" and "adapt.epochs"); "config"
     replaces the base config. `"finetune.init_step": [100, 1000]` compares steps of one pretraining,
     which keeps their checkpoints.
@@ -231,7 +232,9 @@ class Study:
             config=config,
             overrides={k: v for k, v in everything.items() if not k.startswith(STAGES)},
             downstream={
-                task: stage_keys("finetune", common) | settings | stage_keys("finetune", own)
+                task: _at_factor(
+                    stage_keys("finetune", common) | settings | stage_keys("finetune", own)
+                )
                 for task, settings in self.tasks.items()
             },
             adapt=stage_keys("adapt", everything),
@@ -264,6 +267,13 @@ def seed_axes(axes: Iterable[str]) -> list[str]:
 def rate_axis(rates: Sequence[float]) -> list[Point]:
     """The axis of `Study.task_rates`."""
     return axis(TASK_RATES, {f"{rate:g}": {f"finetune.{RATE}": rate} for rate in rates})
+
+
+def _at_factor(settings: dict[str, Any]) -> dict[str, Any]:
+    """A fine-tuning's settings, at its own rate times `rate_factor`."""
+    if (factor := settings.pop("rate_factor", 1)) != 1:
+        settings[RATE] = float(f"{factor * settings[RATE]:.3g}")
+    return settings
 
 
 def stage_keys(stage: str, overrides: Mapping[str, Any]) -> dict[str, Any]:

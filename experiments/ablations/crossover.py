@@ -6,11 +6,14 @@ learned in three ways: a linear probe on the last layer's frozen states, a biLST
 et al. 2018), and fine-tuning. Beside the last checkpoint there are `early=3` on a logarithmic grid,
 at which the rate has not yet fallen. `objectives=mlm+mlm15+nsp+ltr+bilm` adds more; each is
 compared with the first. The uses' rates are from a pilot with the first seed: the best, but for the
-probe the middle one, 0.1 points below the highest. Expect: left to right ahead early and under a
-probe, masks ahead late and when fine-tuned.
+probe the middle one, 0.1 points below the highest. With `factors=1+1/3+10/3` the last checkpoint is
+also used at these multiples, and `valid` selects one for each variant and use. Expect: left to
+right ahead early and under a probe, masks ahead late and when fine-tuned.
 """
 
-from bertlab.studies.study import Claim, axis, chain, product, stage_keys
+from fractions import Fraction
+
+from bertlab.studies.study import TASK_RATES, Claim, axis, chain, product, stage_keys
 from bertlab.train.hooks import kept_steps
 from common import read_setting
 from scales import LAST_PIECE
@@ -36,7 +39,13 @@ CLAIMS = [Claim("MLM", "LTR", FINDING, "Devlin et al. 2019, table 5", uses=("_tu
 def get_study(arguments=None):
     uses = "+".join(USES)
     setting = read_setting(
-        arguments, draws=3, labels="1000", early=3, uses=uses, objectives="mlm+ltr"
+        arguments,
+        draws=3,
+        labels="1000",
+        early=3,
+        uses=uses,
+        objectives="mlm+ltr",
+        factors="1",
     )
     mlm = setting.recipe("bert", objectives="mlm")
     early = kept_steps("log", setting.steps(mlm))[-1 - setting.arguments["early"] : -1]
@@ -45,6 +54,11 @@ def get_study(arguments=None):
     objectives, names = axis("objective", dict(chosen)), [name for name, _ in chosen]
     none = axis("objective", {"no pretraining": setting.transformer | {"train.steps": 0}})
     steps = axis("steps", {f"{step:,}": {"finetune.init_step": step} for step in early})
+    factors = [float(Fraction(part)) for part in setting.arguments["factors"].split("+")]
+    last = chain(objectives, none)
+    if len(factors) > 1:
+        rates = {f"{factor:.2g}": {"finetune.rate_factor": factor} for factor in factors}
+        last = product(last, axis(TASK_RATES, rates))
     pairs = [(names[0], name) for name in names[1:]]
     contrasts = pairs + [(name, "no pretraining") for name in names]
     for step in early:
@@ -54,7 +68,7 @@ def get_study(arguments=None):
         title="When one objective overtakes another",
         question="After how much pretraining, and in which use, is MLM above left to right?",
         config=mlm,
-        axes=chain(objectives, none, product(objectives, steps)),
+        axes=chain(last, product(objectives, steps)),
         overrides={
             **setting.overrides,
             **LAST_PIECE,
