@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.optimize
+import scipy.special
 import scipy.stats
 
 from bertlab.studies.statistics import compare, compare_items, holm
@@ -62,3 +64,33 @@ def test_items_that_do_not_differ_leave_students_t_of_the_seeds():
     found = compare_items(np.repeat(by_seed[:, None], 50, axis=1))
     plain = compare(pd.Series(by_seed), pd.Series(np.zeros(3)))
     np.testing.assert_allclose([found.low, found.high, found.p], [plain.low, plain.high, plain.p])
+
+
+def moderated(variances, freedom):
+    """limma's variances and degrees of freedom (Smyth 2004, sections 4 and 6.2): shrunk towards a
+    common one, as far as they vary less than chance allows."""
+    half = freedom / 2
+    logs = np.log(variances) - scipy.special.digamma(half) + math.log(half)
+    excess = logs.var(ddof=1) - scipy.special.polygamma(1, half)
+    if excess <= 0:
+        return np.full_like(variances, math.exp(logs.mean())), math.inf
+    own = scipy.optimize.brentq(lambda x: scipy.special.polygamma(1, x) - excess, 1e-6, 1e6)
+    common = math.exp(logs.mean() + scipy.special.digamma(own) - math.log(own))
+    total = 2 * own + freedom
+    return (2 * own * common + freedom * variances) / total, total
+
+
+@pytest.mark.parametrize("seeds, family", [(3, 12), (3, 30)])
+def test_variances_pooled_over_a_family_err_more_often_than_they_say(seeds, family):
+    """Why docs/statistics.md leaves them out: the family's error should be 5 %."""
+    rng, rounds, errors = np.random.default_rng(0), 1000, np.zeros(2)
+    for _ in range(rounds):
+        scores = rng.standard_normal((seeds, family)) * np.sqrt(3 / rng.chisquare(3, family))
+        own = scores.var(0, ddof=1)
+        for number, (variances, freedom) in enumerate(
+            [(own, seeds - 1), moderated(own, seeds - 1)]
+        ):
+            t = np.abs(scores.mean(0)) * np.sqrt(seeds / variances)
+            errors[number] += 2 * scipy.stats.t.sf(t.max(), freedom) < 0.05 / family
+    plain, pooled = errors / rounds
+    assert 0.03 < plain < 0.07 and 0.08 < pooled < 0.16
