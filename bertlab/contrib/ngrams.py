@@ -27,8 +27,8 @@ from bertlab.data.corpora import open_corpus
 from bertlab.data.documents import find_bounds, position
 from bertlab.data.prepared import Prepared, Split
 from bertlab.errors import UserError
+from bertlab.evals.code_length import ratio
 from bertlab.evals.evaluate import find_prepared, whole_documents
-from bertlab.evals.ratio import ratio
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer.load import load
 

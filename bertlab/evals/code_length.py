@@ -37,7 +37,6 @@ from jaxtyping import Float, Int
 
 from bertlab.errors import UserError
 from bertlab.evals.questions import Answerer, Text, by_chain_rule, in_random_orders, one_by_one
-from bertlab.evals.ratio import ratio
 from bertlab.evals.scoring import scoring
 from bertlab.transfer.load import Pretrained
 
@@ -177,3 +176,17 @@ def by_document(
     _, index = np.unique(documents, return_inverse=True)
     sizes = [text.bytes for text in texts]
     return np.stack([np.bincount(index, weights) for weights in (sizes, nats)])
+
+
+def ratio(
+    sums: Float[np.ndarray, "N"], weights: Float[np.ndarray, "N"]
+) -> tuple[float, float | None]:
+    """Σ sums / Σ weights, and its first-order standard error over the items with a weight (Cochran
+    1977, section 2.11): √(n/(n−1) · Σ (sum − ratio · weight)²) / Σ weight; None for one item."""
+    sums, weights = sums[weights > 0], weights[weights > 0]
+    number, total = len(sums), weights.sum()
+    value = sums.sum() / total
+    if number == 1:
+        return float(value), None
+    squares = ((sums - value * weights) ** 2).sum()
+    return float(value), float(np.sqrt(number / (number - 1) * squares) / total)

@@ -31,10 +31,9 @@ from bertlab.data.corpora.text import read_lines, read_records
 from bertlab.data.prepared import Prepared, Split, load_prepared
 from bertlab.errors import UserError
 from bertlab.evals import floors, similarity
-from bertlab.evals.code_length import EXACT, Scorer, bits_per_byte, by_document
+from bertlab.evals.code_length import EXACT, Scorer, bits_per_byte, by_document, ratio
 from bertlab.evals.guessing import guessing
 from bertlab.evals.questions import Text, encode_all
-from bertlab.evals.ratio import ratio
 from bertlab.files import cache_directory
 from bertlab.objectives.program import group_by_view
 from bertlab.train.run_directory import RunDirectory
