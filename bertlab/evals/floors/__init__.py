@@ -1,12 +1,12 @@
 """Exact floors: the loss of the best possible model on the synthetic language
 (bertlab/data/corpora/synthetic.py), a hidden Markov chain with a topic for each document.
 
-`oracle` is the best possible model; `floor` asks it an objective's questions, and an objective from
-outside registers its own. `floors` compares a run's loss with its floor on the same views, so
-loss − floor is a paired difference; its expectation is the model's divergence from the language.
+`oracle` is the best possible model; `floor` asks it an objective's questions. `floors` compares a
+run's loss with its floor on the same views, so loss − floor is a paired difference; its expectation
+is the model's divergence from the language.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -132,8 +132,7 @@ def following(predicting: np.ndarray) -> np.ndarray:
 @corruption.register
 def _(objective: MaskedNextToken, view, vocabulary) -> Corruption:
     """As for mlm, in masked rows."""
-    as_mlm = {"tokens": view["tokens"], "masked_weights": view["masked"]}
-    return corruption(objective.masking(), as_mlm, vocabulary)
+    return corruption(objective.masking(), {**view, "masked_weights": view["masked"]}, vocabulary)
 
 
 @floor.register
@@ -216,11 +215,7 @@ class Floor(NamedTuple):
 
 
 def floors(
-    program: Program,
-    batches: Sequence[Batch],
-    chain: Chain,
-    relations: Mapping[str, float],
-    params: Any = None,
+    program: Program, batches: Sequence[Batch], chain: Chain, relations, params: Any = None
 ) -> dict[str, Floor | str]:
     """The floor of every objective on held-out batches (NumPy arrays), or why it has none; with the
     parameters of a run, also its loss on the same rows."""
@@ -242,12 +237,11 @@ def floors(
         oracles = [Oracle(chain, batch, program.vocabulary, relations, viewed) for batch in batches]
         try:
             rows = [row_sums(objective, oracle, x[view]) for oracle, x in zip(oracles, views)]
+            nats, weights = np.hstack(rows)
+            if not weights.any():
+                raise NoFloor("nothing is supervised in these rows")
         except NoFloor as reason:
             found[name] = str(reason)
-            continue
-        nats, weights = np.hstack(rows)
-        if not weights.any():
-            found[name] = "nothing is supervised in these rows"
             continue
         value, error = ratio(nats, weights)
         of = Floor(value, error, same or not any(oracle.bound for oracle in oracles))
@@ -271,11 +265,9 @@ def row_sums(objective, oracle: Oracle, view: Batch) -> list[Float[np.ndarray, "
 
 
 def alike(batches: Sequence[Batch], vocabulary: Vocabulary) -> bool:
-    """Whether all rows have their special tokens and the ends of their documents at the same
-    positions."""
-    layouts = np.concatenate(
-        [np.where(words_of(b, vocabulary), b["documents"], -b["documents"]) for b in batches]
-    )
+    """Whether all rows have special tokens and the ends of documents at the same positions."""
+    signs = [np.where(words_of(batch, vocabulary), 1, -1) for batch in batches]
+    layouts = np.concatenate([s * batch["documents"] for s, batch in zip(signs, batches)])
     layouts = layouts[layouts.any(axis=1)]
     return bool((layouts == layouts[:1]).all())
 
