@@ -139,8 +139,7 @@ def _(objective: PermutationLanguageModel) -> Scoring:
 
 
 def by_queries(objective, model, view, at) -> Float[Array, "B P V"]:
-    """By queries at the asked positions, which see all visible tokens, and each other as in
-    training."""
+    """By queries at the asked positions, which see all visible tokens (and each other)."""
     ranks = view["ranks"]
     if not objective.context_in_order:
         ranks = jnp.where(ranks == HIDDEN, HIDDEN, -1)
@@ -223,9 +222,7 @@ def _(objective: MaskedNextToken, counts, batches=(), viewed=None) -> float:
     return (1 - share) * entropy(counts) + share * nats
 
 
-@guessing.register
-def _(objective: ReplacedTokenDetection, counts, batches=(), viewed=None) -> None:
-    return None
+guessing.register(ReplacedTokenDetection, lambda *_: None)
 
 
 @guessing.register

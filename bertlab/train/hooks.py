@@ -31,9 +31,7 @@ def kept_steps(keep: str, steps: int) -> list[int]:
         elif part.isdecimal() and 0 < int(part) <= steps:
             kept.add(int(part))
         else:
-            raise UserError(
-                f"config.train.keep={keep!r}: {part!r} is not a step of the run; give log, or steps"
-            )
+            raise UserError(f"config.train.keep={keep!r}: {part!r} is not log or a step of the run")
     return sorted(kept)
 
 

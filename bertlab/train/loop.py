@@ -169,8 +169,7 @@ def open_state(experiment: Experiment, mesh, optimizer, checkpoints):
 
 
 def build_evaluation(experiment: Experiment, mesh, log: hooks.Log) -> Callable:
-    """(split, step, state) -> mean metrics over a held-out split, which it logs; with averaged
-    parameters if there are any."""
+    """(split, step, state) -> mean metrics over a held-out split, which it logs."""
     program = experiment.program
 
     @jax.jit

@@ -75,8 +75,7 @@ def phase_configs(config: ConfigDict) -> list[tuple[int, ConfigDict]]:
 
 
 def trained_objectives(config: ConfigDict, step: int | None = None) -> list[str]:
-    """The objectives with a weight in a phase that began before `step` updates (None: in any); the
-    parameters of the others are untrained."""
+    """The objectives with a weight in a phase that began before `step` updates (None: in any)."""
     begin, trained = 0, set()
     for end, phase in phase_configs(config):
         if step is None or begin == 0 or begin < step:
@@ -86,8 +85,8 @@ def trained_objectives(config: ConfigDict, step: int | None = None) -> list[str]
 
 
 def steps_within(tokens: float, phases: Sequence[Phase]) -> int:
-    """The steps that read this many tokens, from the phases' shares of the steps and the tokens per
-    step in the first batches of each: the schedule needs the steps in advance."""
+    """The steps that read this many tokens, by those in the first batches of each phase: the
+    schedule needs the steps in advance."""
     each = 0.0
     for phase in phases:
         batches = [phase.batches(phase.begin + index) for index in range(COUNTED)]

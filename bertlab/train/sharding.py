@@ -45,8 +45,8 @@ def build_mesh(mesh: Mapping[str, int], devices=None) -> Mesh:
 
 
 def parameter_shardings(mesh: Mesh, logical_axes, shapes):
-    """One NamedSharding per parameter, from `Program.logical_axes` and a tree of arrays or their
-    shapes; a dimension stays whole if its mesh axis does not divide it."""
+    """One NamedSharding per parameter, from `Program.logical_axes` and its shape; a dimension stays
+    whole if its mesh axis does not divide it."""
 
     def sharding(axes, leaf):
         names = [RULES[axis] for axis in axes]

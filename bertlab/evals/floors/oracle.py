@@ -85,18 +85,14 @@ def order_of(batch: Batch, words, relation: str) -> Int[np.ndarray, "2 R L"]:
     return np.stack([positions, steps])
 
 
-def infer(
-    chain: Chain,
-    order: Int[np.ndarray, "2 R L"],
-    evidence: Float[np.ndarray, "R L S"],
-    chosen: Float[np.ndarray, "R L S"],
-    counts: Int[np.ndarray, "R"],
-) -> tuple[Float[np.ndarray, "2 R L S"], Float[np.ndarray, "R L"]]:
-    """Joint probability of each state and all that is visible elsewhere, if the position itself
-    does not count as chosen (0) or does (1); and the log of the factor that was divided out.
+def infer(chain: Chain, order: Int[np.ndarray, "2 R L"], evidence, chosen, counts):
+    """[2, R, L, S] joint probability of each state and all that is visible elsewhere, if the
+    position itself does not count as chosen (0) or does (1); and [R, L] the log of the factor that
+    was divided out.
 
-    `order` is from `order_of`. The evidence is P(what is visible | state), 1 where nothing is;
-    `chosen` is the same if the position counts as chosen, 0 where it cannot be.
+    `order` is from `order_of`, `counts` [R] are the chosen positions of each row. `evidence` is
+    P(what is visible | state) [R, L, S], 1 where nothing is; `chosen` is the same if the position
+    counts as chosen, 0 where it cannot be.
     """
     row, size, (positions, steps) = np.arange(len(counts)), counts.max(initial=0) + 1, order
     at = row, positions.T
@@ -107,9 +103,8 @@ def infer(
     last[row, size - 1 - counts] = 1.0
     before, log_before = recursion(first, steps, chain.transition, restart, evidence, chosen)
     steps = np.vstack([steps[1:], np.full_like(steps[:1], HOLD)])[::-1]
-    after, log_after = recursion(
-        last, steps, chain.transition.T, restart.T, evidence[::-1], chosen[::-1]
-    )
+    reverse = evidence[::-1], chosen[::-1]
+    after, log_after = recursion(last, steps, chain.transition.T, restart.T, *reverse)
     after = after[::-1, :, ::-1]  # the remaining count
     place = np.argsort(positions, axis=1), row[:, None]
     states = [
