@@ -32,9 +32,9 @@ from bertlab.files import write_json
 from bertlab.interop.base import TOKENIZER, Model, import_weights, refuse_occupied
 from bertlab.interop.huggingface import save
 from bertlab.train.build import build_pretraining
-from bertlab.train.layer_groups import layer_plan
 from bertlab.train.loop import Experiment
 from bertlab.train.run_directory import RunDirectory
+from bertlab.train.schedules import layer_plan
 from bertlab.transfer.load import run_config
 
 # What the training loop can do and this script does not.

@@ -134,7 +134,7 @@ BUGS = (
         "transfer/test_examples.py",
     ),
     Bug(  # a mean of ratios in place of a ratio of sums
-        "evals/ratio.py",
+        "evals/code_length.py",
         "value = sums.sum() / total",
         "value = (sums / weights).mean()",
         "evals",

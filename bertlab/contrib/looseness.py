@@ -29,10 +29,9 @@ from ml_collections import ConfigDict
 
 from bertlab.errors import UserError
 from bertlab.evals import floors
-from bertlab.evals.code_length import Scorer
+from bertlab.evals.code_length import Scorer, ratio
 from bertlab.evals.evaluate import find_prepared, language_of, short_sentences, texts_between
 from bertlab.evals.questions import Question, Text
-from bertlab.evals.ratio import ratio
 from bertlab.evals.scoring import HIDDEN
 from bertlab.objectives.base import Vocabulary
 from bertlab.train.run_directory import RunDirectory

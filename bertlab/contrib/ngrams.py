@@ -23,7 +23,7 @@ from bertlab.data.corpora import open_corpus
 from bertlab.data.documents import find_bounds, position
 from bertlab.data.prepared import Prepared, Split
 from bertlab.errors import UserError
-from bertlab.evals.ratio import ratio
+from bertlab.evals.code_length import ratio
 from bertlab.files import cache_directory, cached_json
 
 ORDER, MOST = 4, 1 << 25

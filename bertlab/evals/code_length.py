@@ -18,13 +18,11 @@ none for GPT-2. The kinds of score, in nats:
                         log p_σ(x) = Σ_k log p(x_σ(k) | x_σ(1) … x_σ(k−1)); the score is the mean
                         over all orders (Uria et al. 2014; Hoogeboom et al. 2022).
 
-At a step of an order each hidden piece may be the next, so the mean over all of them is taken.
-ORDERS random orders are drawn per text, and of each at most STEPS evenly spaced steps from a random
-start, which is unbiased for the bound. With 4 orders the score is exact for T ≤ 4, or T ≤ 3 if the
-order of what is visible matters. A frame reveals where a text ends, which left-to-right models must
-predict; so log T(T + 1) nats are added for the number of pieces.
-
-Compare left-to-right with right-to-left and with the bound, and pseudo only with pseudo.
+Each hidden piece may be the next in an order, so the mean over them is taken, at evenly spaced
+steps of a few random orders (ORDERS, STEPS), which is unbiased for the bound, and exact for T ≤ 4
+(T ≤ 3 if the order of what is visible matters). A frame reveals where a text ends, which
+left-to-right models must predict; so log T(T + 1) nats are added for the number of pieces. Compare
+left-to-right with right-to-left and with the bound, and pseudo only with pseudo.
 """
 
 import math
@@ -37,10 +35,11 @@ from jaxtyping import Float, Int
 
 from bertlab.errors import UserError
 from bertlab.evals.questions import Answerer, Text, by_chain_rule, in_random_orders, one_by_one
-from bertlab.evals.ratio import ratio
 from bertlab.evals.scoring import scoring
 from bertlab.transfer.load import Pretrained
 
+# Each kind of score with the fields of `Scoring` that it needs; a model's default is the first that
+# it allows.
 KINDS = {
     "both directions": ("forward", "backward"),
     "left-to-right": ("forward",),
@@ -49,27 +48,20 @@ KINDS = {
     "pseudo-within-word": ("hidden",),
     "any-order": ("hidden",),
 }
-"""Each kind of score with the fields of `Scoring` that it needs; a model's default is the first
-that it allows."""
-
-EXACT = tuple(kind for kind, needs in KINDS.items() if needs != ("hidden",))
-"""The kinds that cost one pass per text; the others cost many."""
-
-BLOCK = 1000
-"""Number of texts whose questions are in memory at a time."""
+EXACT = tuple(kind for kind, needs in KINDS.items() if needs != ("hidden",))  # one pass per text
+BLOCK = 1000  # texts whose questions are in memory at a time
 
 
 class Scores(NamedTuple):
-    """How likely a model finds N texts: nats summed over the scored tokens, and the number of
-    these."""
+    """How likely a model finds N texts: nats summed over the scored tokens, and their number."""
 
     log_probability: Float[np.ndarray, "N"]
     tokens: Int[np.ndarray, "N"]
 
 
 class Scorer:
-    """Scores texts with a model, by the objectives with a weight in training; by the first in the
-    config if several can. `kinds` are those that the model allows, its default first."""
+    """Scores texts with a model, by the first of the trained objectives that can. `kinds` are those
+    that the model allows, its default first."""
 
     def __init__(self, model: Pretrained):
         self.model, self.params, self.answerers = model, jax.device_put(model.params), {}
@@ -92,16 +84,15 @@ class Scorer:
         if self.kinds and kind in (None, *self.kinds):
             return kind or self.kinds[0]
         reasons = [f"{name}: {how.reason}" for name, how in self.scorings.items() if how.reason]
-        if not self.has_mask:
-            reasons.append("the tokenizer has no [MASK]")
+        reasons += [] if self.has_mask else ["the tokenizer has no [MASK]"]
         raise UserError(
             f"this model has no score of the kind {kind or 'that any objective gives'}"
             f" ({'; '.join(reasons)}); it has {', '.join(self.kinds) or 'none'}"
         )
 
     def score(self, texts: Sequence[Text], kind: str | None = None, special: bool = True) -> Scores:
-        """The score of each text (from `questions.encode`) of one of `kinds` (None: the first);
-        special tokens, or the number of pieces, are scored too or not."""
+        """The score of each text by one of `kinds` (None: the first); special tokens, or the number
+        of pieces, are scored too or not."""
         kind, longest = self.check_kind(kind), self.model.longest
         for number, text in enumerate(texts, 1):
             if len(text.tokens) > longest:
@@ -141,13 +132,10 @@ class Scorer:
 
 
 def bits_per_byte(
-    texts: Sequence[Text],
-    scores: Scores,
-    unk_id: int,
-    documents: Int[np.ndarray, "N"] | None = None,
+    texts: Sequence[Text], scores: Scores, unk_id: int, documents=None
 ) -> dict[str, Any]:
-    """The scores of texts as numbers; `documents` numbers the document of each text (None: each one
-    is its own).
+    """The scores of texts as numbers; `documents` [N] numbers the document of each text (None: each
+    one is its own).
 
     Bytes that the model does not predict count too and make the value too low: capitals and accents
     that a tokenizer drops, text behind [UNK], and a free first token: then there are more `pieces`
@@ -177,3 +165,17 @@ def by_document(
     _, index = np.unique(documents, return_inverse=True)
     sizes = [text.bytes for text in texts]
     return np.stack([np.bincount(index, weights) for weights in (sizes, nats)])
+
+
+def ratio(
+    sums: Float[np.ndarray, "N"], weights: Float[np.ndarray, "N"]
+) -> tuple[float, float | None]:
+    """Σ sums / Σ weights, and its first-order standard error over the items with a weight (Cochran
+    1977, section 2.11): √(n/(n−1) · Σ (sum − ratio · weight)²) / Σ weight; None for one item."""
+    sums, weights = sums[weights > 0], weights[weights > 0]
+    number, total = len(sums), weights.sum()
+    value = sums.sum() / total
+    if number == 1:
+        return float(value), None
+    squares = ((sums - value * weights) ** 2).sum()
+    return float(value), float(np.sqrt(number / (number - 1) * squares) / total)

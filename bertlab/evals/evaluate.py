@@ -33,10 +33,9 @@ from bertlab.data.corpora.text import read_lines, read_records
 from bertlab.data.prepared import Prepared, Split, load_prepared
 from bertlab.errors import UserError
 from bertlab.evals import floors, similarity
-from bertlab.evals.code_length import EXACT, Scorer, bits_per_byte, by_document
-from bertlab.evals.guessing import guessing
+from bertlab.evals.code_length import EXACT, Scorer, bits_per_byte, by_document, ratio
 from bertlab.evals.questions import Text, encode_all
-from bertlab.evals.ratio import ratio
+from bertlab.evals.scoring import guessing
 from bertlab.files import cache_directory
 from bertlab.objectives.program import group_by_view
 from bertlab.train.run_directory import RunDirectory
@@ -44,11 +43,8 @@ from bertlab.transfer.load import Pretrained, load
 
 Metrics = dict[str, Any]
 
-LONGEST = 480
-"""Most bytes of a held-out sentence: every tokenizer's pieces then fit into 512 positions."""
-
-ROUNDING = 1e-5
-"""Sums of float32 log-probabilities that differ by less are tied."""
+LONGEST = 480  # bytes of a held-out sentence: every tokenizer's pieces then fit into 512 positions
+ROUNDING = 1e-5  # sums of float32 log-probabilities that differ by less are tied
 
 
 def evaluate_run(
@@ -139,8 +135,7 @@ def read_pairs(path: Path, limit: int = 0) -> pd.DataFrame:
 def judge(pairs: pd.DataFrame, scores: Float[np.ndarray, "2N"]) -> dict[str, Any]:
     """How often the good sentence is the more likely one, by log p of the good and the bad one of
     each pair in turn, not divided by length (Warstadt et al. 2020, section 4): means over
-    paradigms; a tie counts as half. The standard error over pairs is None if a paradigm has one, or
-    there is no spread anywhere: ten right answers of ten do not make the next one certain."""
+    paradigms; a tie counts as half. The standard error over pairs is None without any spread."""
     difference = np.subtract(*np.reshape(scores, (-1, 2)).T)
     right = np.where(np.abs(difference) < ROUNDING, 0.5, difference > 0)
     paradigms = pairs.assign(right=right).groupby(["phenomenon", "paradigm"], sort=False)["right"]

@@ -1,6 +1,5 @@
-"""Questions about the tokens of texts, and one compiled program that answers them.
-
-Questions share rows as documents, so all have one shape regardless of the texts' lengths.
+"""Questions about the tokens of texts, and one compiled program that answers them: they share rows
+as documents, so all have one shape regardless of the texts' lengths.
 
 Letters: T tokens per text, L row length, P asked positions per text.
 """
@@ -21,11 +20,8 @@ from bertlab.evals.scoring import HIDDEN, Scoring
 from bertlab.models.base import View
 from bertlab.objectives.program import Program
 
-LENGTH, ROWS = 128, 16
-"""Shape of a batch; if a text is longer, rows are longer and fewer."""
-
-ORDERS, STEPS = 4, 8
-"""Random orders per text, and how many steps of each are computed."""
+LENGTH, ROWS = 128, 16  # of a batch; if a text is longer, rows are longer and fewer
+ORDERS, STEPS = 4, 8  # random orders per text, and how many steps of each are computed
 
 
 class Text(NamedTuple):
@@ -47,23 +43,22 @@ class Question(NamedTuple):
     weight: float = 1.0
 
 
-def encode(text: str, tokenizer, table: Int[np.ndarray, "V 50"] | None = None) -> Text:
-    """The text as the tokenizer frames it, with the characters of words and, from `table`, those of
-    special tokens."""
-    prefix, suffix = list(tokenizer.prefix_ids), list(tokenizer.suffix_ids)
-    pieces, characters = tokenizer.encode(text), None
-    if table is not None:
-        own = character_ids(tokenizer.words(text))
-        characters = np.concatenate([table[prefix], own, table[suffix]])
-    tokens = np.array([*prefix, *pieces, *suffix], np.int32)
-    return Text(tokens, len(prefix) + np.arange(len(pieces)), len(text.encode()), characters)
-
-
 def encode_all(model, texts: Sequence[str]) -> list[Text]:
-    """Texts as the model (from `bertlab.load`) reads them."""
+    """Texts as the model (from `bertlab.load`) reads them: framed by its tokenizer, with the
+    characters of words and of special tokens if it has characters."""
+    tokenizer, encoded = model.tokenizer, []
+    prefix, suffix = list(tokenizer.prefix_ids), list(tokenizer.suffix_ids)
     reads_characters = model.config.model.token_encoder == "characters"
-    table = character_table(model.tokenizer) if reads_characters else None
-    return [encode(text, model.tokenizer, table) for text in texts]
+    table = character_table(tokenizer) if reads_characters else None
+    for text in texts:
+        pieces, characters = tokenizer.encode(text), None
+        if table is not None:
+            own = character_ids(tokenizer.words(text))
+            characters = np.concatenate([table[prefix], own, table[suffix]])
+        tokens = np.array([*prefix, *pieces, *suffix], np.int32)
+        at = len(prefix) + np.arange(len(pieces))
+        encoded.append(Text(tokens, at, len(text.encode()), characters))
+    return encoded
 
 
 def by_chain_rule(number: int, text: Text, side: str, frame: tuple[int, int]) -> Question:
@@ -74,9 +69,7 @@ def by_chain_rule(number: int, text: Text, side: str, frame: tuple[int, int]) ->
     return Question(number, asked[asked != (0 if side == "forward" else length - 1)])
 
 
-def one_by_one(
-    number: int, text: Text, first: int, continues: Sequence[bool] | None
-) -> Iterator[Question]:
+def one_by_one(number: int, text: Text, first: int, continues) -> Iterator[Question]:
     """Ask for each piece from position `first` on, hidden alone, or with the later pieces of its
     word (`continues`: by id, whether a piece continues a word)."""
     end = 0
@@ -91,9 +84,9 @@ def one_by_one(
 
 
 def in_random_orders(number: int, text: Text, first: int, in_order: bool) -> Iterator[Question]:
-    """Ask for all hidden pieces, at steps of random orders (by the tokens) of those from position
-    `first` on; the weighted sum of the answers is the bound. If there are no more sets of visible
-    pieces (`in_order`: orders of them) than random steps, there is one question for each."""
+    """Ask for all hidden pieces from position `first` on, at steps of random orders; the weighted
+    sum of the answers is the bound. If there are no more sets of visible pieces (`in_order`: orders
+    of them) than random steps, there is one question for each."""
     pieces = text.pieces[text.pieces >= first]
     total, steps = len(pieces), min(len(pieces), STEPS)
     count = math.perm if in_order else math.comb
@@ -168,10 +161,9 @@ class Answerer:
         for row, placed in enumerate(rows):
             for document, (question, _, begin) in enumerate(placed, 1):
                 text = texts[question.text]
-                at = slice(begin, begin + len(text.tokens))
-                view["tokens"][row, at], view["documents"][row, at] = text.tokens, document
-                view["positions"][row, at] = range(len(text.tokens))
-                view["ranks"][row, at] = question.ranks
+                at = row, slice(begin, begin + len(text.tokens))
+                view["tokens"][at], view["documents"][at] = text.tokens, document
+                view["positions"][at], view["ranks"][at] = range(len(text.tokens)), question.ranks
                 if text.characters is not None:
-                    view["characters"][row, at] = text.characters
+                    view["characters"][at] = text.characters
         return view

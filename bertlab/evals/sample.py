@@ -13,8 +13,7 @@ from bertlab.errors import UserError
 from bertlab.evals.code_length import Scorer
 from bertlab.evals.scoring import HIDDEN
 
-ABILITIES = {"left-to-right": "forward", "any-order": "hidden"}
-"""How texts are drawn, and the field of `Scoring` that it needs."""
+ABILITIES = {"left-to-right": "forward", "any-order": "hidden"}  # and the field of `Scoring`
 
 
 def sample(
@@ -30,10 +29,9 @@ def sample(
     """N texts of `length` pieces with the prompt (left to right: at most), without special tokens,
     by a model from `bertlab.load`; at temperature 0 the most likely pieces.
 
-    "left-to-right" draws one piece after the other, until the end of the text is drawn or the text
-    is full. "any-order" begins with all pieces hidden and reveals them in a random order, in
-    `steps` steps of about equal size, whose pieces do not see each other: with one step per piece
-    (None) it draws from the model whose code length the score "any-order" bounds.
+    "any-order" begins with all pieces hidden and reveals them in a random order, in `steps` steps
+    of about equal size, whose pieces do not see each other: with one step per piece (None) it draws
+    from the model whose code length the score "any-order" bounds.
     """
     tokenizer, scorer = model.tokenizer, Scorer(model)
     kinds = [kind for kind, ability in ABILITIES.items() if ability in scorer.answerers]
@@ -85,10 +83,7 @@ def reveal(logits, draw, tokens: Int[np.ndarray, "N L"], prefix: int, order, ste
 
 
 def draw_pieces(
-    logits: Float[np.ndarray, "N V"],
-    forbidden: frozenset[int],
-    temperature: float,
-    rng: np.random.Generator,
+    logits: Float[np.ndarray, "N V"], forbidden: frozenset[int], temperature: float, rng
 ) -> Int[np.ndarray, "N"]:
     """One piece per row of logits; those at `forbidden` are never drawn."""
     # The largest of logits / temperature + Gumbel noise is a draw from the softmax.

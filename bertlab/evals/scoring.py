@@ -1,29 +1,33 @@
 """How an objective's model predicts the tokens of a text: each answer is a distribution over the
-vocabulary, whatever the model was trained for, so the scores of `code_length` are code lengths.
+vocabulary, whatever the model was trained for, so the scores of `code_length` are code lengths. And
+what guessing costs.
 
 Letters: B rows, L length, P asked positions per row, V vocabulary.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
+from scipy.special import entr
+from scipy.stats import entropy
 
 from bertlab.models.base import View
 from bertlab.objectives.autoregressive import OneDirection, PrefixLanguageModel
 from bertlab.objectives.base import Model, Objective
 from bertlab.objectives.choosing import at_positions
 from bertlab.objectives.electra import ReplacedTokenDetection
-from bertlab.objectives.masked import MaskedLanguageModel
+from bertlab.objectives.masked import MaskedLanguageModel, SpanBoundary
 from bertlab.objectives.masked_next_token import MaskedNextToken
+from bertlab.objectives.next_sentence import NextSentence
 from bertlab.objectives.permutation import NEVER, PermutationLanguageModel, with_queries
 from bertlab.objectives.span_corruption import SpanCorruption
 from bertlab.objectives.word_vectors import ContinuousBagOfWords, SkipGram
 
-HIDDEN = NEVER
-"""The rank of a token that the model may not see."""
+HIDDEN = NEVER  # the rank of a token that the model may not see
 
 Predict = Callable[[Objective, Model, View, Int[Array, "B P"]], Float[Array, "B P V"]]
 """(objective, model, view, asked positions) -> logits of the tokens there. The view has the clean
@@ -32,9 +36,8 @@ rank become visible together."""
 
 
 def by_class(default: Callable) -> Callable:
-    """`functools.singledispatch` on an objective, but a function that is registered for a class
-    applies to a subclass only if that overrides none of `view`, `loss` and `token_logits`: what is
-    true of an objective need not be true of one that trains differently."""
+    """`functools.singledispatch` on an objective, but what is registered for a class applies to a
+    subclass only if that overrides none of `view`, `loss` and `token_logits`."""
     dispatched = functools.singledispatch(default)
 
     @functools.wraps(default)
@@ -63,9 +66,8 @@ class Scoring:
 
 @by_class
 def scoring(objective: Objective) -> Scoring:
-    """How a text is scored by a model of this objective. By default by the chain rule, if the loss
-    reads one side of unchanged tokens, or with [MASK] in place of hidden tokens, if it has a view.
-    """
+    """How a model of this objective scores a text. By default by the chain rule, if the loss reads
+    one side of unchanged tokens, or with [MASK] in place of hidden tokens, if it has a view."""
     kind = type(objective)
     if kind.head is not Objective.head and kind.token_logits is Objective.token_logits:
         return Scoring(reason="its head makes the predictions, and it has no token_logits")
@@ -89,8 +91,7 @@ def left_to_right(objective, model, view, at) -> Float[Array, "B P V"]:
 
 
 def in_place(objective, model, view, at, before: int = 0) -> Float[Array, "B P V"]:
-    """By the state at each [MASK], or `before` positions before it; [MASK] replaces all hidden
-    tokens."""
+    """By the state at each [MASK] (it replaces all hidden tokens), or `before` positions before."""
     states = model.encode(masked(model, view)).output(objective.reads)
     return objective.token_logits(model, at_positions(states, at - before), objective.reads)
 
@@ -99,6 +100,9 @@ def masked(model: Model, view: View) -> View:
     """The view with [MASK] in place of hidden tokens."""
     mask_id = model.vocabulary.require_mask()
     return {**view, "tokens": jnp.where(view["ranks"] == HIDDEN, mask_id, view["tokens"])}
+
+
+NO_MASK = "with mask_share=0 it has never seen a [MASK]"
 
 
 @scoring.register
@@ -111,9 +115,6 @@ def _(objective: PrefixLanguageModel) -> Scoring:
     if objective.min_share:
         return Scoring(reason=f"min_share={objective.min_share} never asks for first tokens")
     return Scoring(forward=left_to_right)
-
-
-NO_MASK = "with mask_share=0 it has never seen a [MASK]"
 
 
 @scoring.register
@@ -138,8 +139,7 @@ def _(objective: PermutationLanguageModel) -> Scoring:
 
 
 def by_queries(objective, model, view, at) -> Float[Array, "B P V"]:
-    """By queries at the asked positions, which see all visible tokens, and each other as in
-    training."""
+    """By queries at the asked positions, which see all visible tokens (and each other)."""
     ranks = view["ranks"]
     if not objective.context_in_order:
         ranks = jnp.where(ranks == HIDDEN, HIDDEN, -1)
@@ -167,3 +167,67 @@ def by_generator(objective, model, view, at) -> Float[Array, "B P V"]:
 @scoring.register
 def _(objective: SpanCorruption | SkipGram | ContinuousBagOfWords) -> Scoring:
     return Scoring(reason="it does not predict every word of a text")
+
+
+@by_class
+def guessing(
+    objective: Objective, counts: Int[np.ndarray, "V"], batches: Sequence[View] = (), viewed=None
+) -> float | None:
+    """What guessing by frequency costs in nats (None: unknown): the loss of the best model that
+    knows no context, only how often each answer occurs and what is at the predicted position.
+
+    By default the entropy of the tokens' frequencies, if the objective's models predict tokens
+    (`scoring`). `counts` say how often each id occurs in the training text, held-out `batches` have
+    labels, and `viewed` is the objective whose view this one shares.
+    """
+    how = scoring(objective)
+    return entropy(counts) if how.forward or how.backward or how.hidden else None
+
+
+@guessing.register
+def _(objective: PrefixLanguageModel, counts, batches=(), viewed=None) -> float:
+    return entropy(counts)  # no matter what `scoring` needs
+
+
+@guessing.register
+def _(objective: MaskedLanguageModel, counts, batches=(), viewed=None) -> float:
+    chosen = 1.0 if objective.predict == "chosen" else objective.final_rate or objective.rate
+    return nats_in_place(counts, chosen * objective.mask_share, chosen * objective.random_share)
+
+
+def nats_in_place(counts: Int[np.ndarray, "V"], mask_share: float, random_share: float) -> float:
+    """H(token | input at its position), where these shares of the predicted tokens become [MASK] or
+    random."""
+    frequency, size = counts / counts.sum(), len(counts)
+    kept = max(1 - mask_share - random_share, 0.0)
+    other = random_share * frequency / size  # P(token, one other token in the input)
+    same = kept * frequency + other
+    marginal = kept * frequency + random_share / size  # P(token in the input)
+    joint = entr(same).sum() + (size - 1) * entr(other).sum()
+    # [MASK] reveals nothing; a random [MASK] counts as another token.
+    return mask_share * entropy(counts) + float(joint - entr(marginal).sum())
+
+
+@guessing.register
+def _(objective: SpanBoundary, counts, batches=(), viewed=None) -> float:
+    # The states next to a span have seen what is inside it.
+    return nats_in_place(counts, viewed.mask_share, viewed.random_share)
+
+
+@guessing.register
+def _(objective: MaskedNextToken, counts, batches=(), viewed=None) -> float:
+    masked = (1 - objective.causal_share) * (objective.final_rate or objective.rate)
+    share = masked / (masked + objective.causal_share)  # of all predictions
+    nats = nats_in_place(counts, objective.mask_share, objective.random_share)
+    return (1 - share) * entropy(counts) + share * nats
+
+
+guessing.register(ReplacedTokenDetection, lambda *_: None)
+
+
+@guessing.register
+def _(objective: NextSentence, counts, batches=(), viewed=None) -> float | None:
+    (field,) = objective.needs
+    labels = [batch[field][batch[field] >= 0] for batch in batches]
+    numbers = sum(np.bincount(label, minlength=2) for label in labels)
+    return entropy(numbers) if np.any(numbers) else None

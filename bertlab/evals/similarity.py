@@ -19,9 +19,7 @@ from bertlab.objectives.word_vectors import Glove
 from bertlab.transfer.load import Pretrained
 from bertlab.transfer.scorers import spearman
 
-VOCABULARY = 30_000
-"""Answers are among this many of the most frequent words: compute-accuracy.c's usual threshold."""
-
+VOCABULARY = 30_000  # most frequent words among the answers: compute-accuracy.c's usual threshold
 ROUNDING = 1e-9  # error of cosines in float64
 AT_A_TIME = 256  # texts whose states are in memory
 
@@ -59,8 +57,7 @@ def read_questions(path: Path) -> list[Question]:
 
 
 def word_scores(model: Pretrained, settings) -> dict[str, dict[str, float]]:
-    """`config.evaluate`'s files of rated words and of analogies, on every layer: file -> metric ->
-    number."""
+    """`config.evaluate`'s rated words and analogies: file -> metric and layer -> number."""
     way = "table" if model.config.model.family == "static" else "alone"
     ratings = {path: read_ratings(Path(path)) for path in settings.words.split(",") if path}
     words = [word for pairs in ratings.values() for pair in pairs for word in pair[:2]]
@@ -81,8 +78,8 @@ def word_scores(model: Pretrained, settings) -> dict[str, dict[str, float]]:
 
 
 def word_vectors(model: Pretrained, words: Sequence[str]) -> Vectors:
-    """The mean of the states of a word's pieces, for each word made of pieces that the
-    model has (with a vocabulary of words, each word in it)."""
+    """The mean of the states of a word's pieces, for each word made of pieces that the model has
+    (with a vocabulary of words, each word in it)."""
     whole, unknown = model.tokenizer.has_whole_words, model.tokenizer.unk_id
     reads_characters = model.config.model.token_encoder == "characters"
     found = {}
@@ -107,8 +104,8 @@ def states_of(model: Pretrained, texts: Sequence[str]) -> Iterator[Float[np.ndar
 
 
 def rate_words(pairs: Sequence[Rating], vectors: Vectors) -> Results:
-    """How many `pairs` there are, and how many have vectors (`scored`); Spearman's correlation of
-    the cosines and ratings of these (none for fewer than two)."""
+    """Counts of pairs and of those with vectors; Spearman's correlation of the cosines and ratings
+    of these (none for fewer than two)."""
     scored = [pair for pair in pairs if pair[0] in vectors and pair[1] in vectors]
     counts = {"pairs": len(pairs), "scored": len(scored)}
     if len(scored) < 2:
@@ -126,9 +123,8 @@ def unit(vectors: Float[np.ndarray, "... D"]) -> Float[np.ndarray, "... D"]:
 
 
 def possible_answers(model: Pretrained, questions: Sequence[Question]) -> list[str]:
-    """The words among which an answer is sought, the most frequent first: those of a vocabulary of
-    words, in its order, or else those of the questions (far fewer to choose from than in published
-    results)."""
+    """The words among which an answer is sought, the most frequent first: a vocabulary of words, or
+    else those of the questions (far fewer to choose from than in published results)."""
     tokenizer = model.tokenizer
     if tokenizer.has_whole_words:
         pieces = enumerate(tokenizer.pieces())
@@ -142,9 +138,8 @@ def possible_answers(model: Pretrained, questions: Sequence[Question]) -> list[s
 def answer_questions(
     questions: Sequence[Question], words: Sequence[str], vectors: Vectors
 ) -> Results:
-    """How many `questions` there are, `answers` among the words (those with vectors), and questions
-    whose four words are among them (`answered`); the shares of right answers, also of semantic and
-    of syntactic questions (sections that begin with "gram").
+    """Counts of questions, of words with vectors, and of questions of such words; the shares of
+    right answers, also of semantic and of syntactic questions (sections that begin with "gram").
 
     By the rules of word2vec's compute-accuracy.c: words are equal if their upper-case forms are;
     of several such words the first, the most frequent, stands for a question's word, and the others
@@ -157,12 +152,11 @@ def answer_questions(
     counts = {"questions": len(questions), "answers": len(words), "answered": len(answered)}
     if not answered:
         return counts, {}
-    sections = np.array([question[0] for question in answered])
+    is_syntactic = np.array([question[0].startswith("gram") for question in answered])
     asked = np.array([[row[word.upper()] for word in question[1:]] for question in answered])
     layers = np.stack([vectors[word] for word in words], axis=1)
     solved = np.array([solve(layer, asked[:, :3]) for layer in layers])
     right = capitals[solved] == capitals[asked[:, 3]]  # [n, Q]
-    is_syntactic = np.char.startswith(sections, "gram")
     scores = {"analogies": right.mean(axis=1).tolist()}
     for name, group in (("semantic", ~is_syntactic), ("syntactic", is_syntactic)):
         if group.any():

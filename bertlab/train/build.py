@@ -66,22 +66,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
 
 
 def check_config(config: ConfigDict) -> None:
-    """All checks for a pretraining."""
-    check_rows(config)
-    for name, objective in objectives.build(config.objectives).items():
-        check_objective(config, name, objective)
-    weights = [weight for entry in config.objectives.values() for weight in weights_of(entry)]
-    trains = any(weights) or config.train.phases or not config.train.steps
-    if min(weights) < 0 or not trains:
-        raise UserError("config.objectives.NAME.weight must be 0 or more, and above 0 for one NAME")
-    if config.optimizer.average_after and not config.train.eval_every:
-        raise UserError(
-            "config.optimizer.average_after needs held-out losses: set config.train.eval_every"
-        )
-
-
-def check_rows(config: ConfigDict) -> None:
-    """Checks that the format and the model can have such rows."""
+    """All checks for a pretraining that need neither the corpus nor devices."""
     data = config.data
     require_choice("config.data.format", data.format, FORMATS)
     packs = data.pack_length and (data.pack_length < data.seq_len or data.buckets)
@@ -95,10 +80,16 @@ def check_rows(config: ConfigDict) -> None:
     shape = model_shape(config.model, vocab_size=1)
     longest = data.seq_len if data.pack_length else row_length(data)  # positions restart
     if getattr(shape, "position_encoding", "") == "learned" and longest > shape.max_positions:
-        raise UserError(
-            f"config.data.seq_len={data.seq_len} is more than config.model.max_positions="
-            f"{shape.max_positions}"
-        )
+        most = f"config.model.max_positions={shape.max_positions}"
+        raise UserError(f"config.data.seq_len={data.seq_len} is more than {most}")
+    for name, objective in objectives.build(config.objectives).items():
+        check_objective(config, name, objective)
+    weights = [weight for entry in config.objectives.values() for weight in weights_of(entry)]
+    trains = any(weights) or config.train.phases or not config.train.steps
+    if min(weights) < 0 or not trains:
+        raise UserError("config.objectives.NAME.weight must be 0 or more, and above 0 for one NAME")
+    if config.optimizer.average_after and not config.train.eval_every:
+        raise UserError("config.optimizer.average_after needs config.train.eval_every above 0")
 
 
 def check_devices(config: ConfigDict) -> None:

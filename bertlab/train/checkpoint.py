@@ -1,31 +1,24 @@
 """Orbax checkpoints: the arrays of the training state, and the totals up to then."""
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from orbax.checkpoint.checkpoint_managers import preservation_policy
+from orbax.checkpoint.checkpoint_managers import preservation_policy as policy
 
 from bertlab.errors import UserError
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.state import TrainState
 
 
-def open_checkpoints(
-    directory: Path, keep: int, steps: Collection[int] = ()
-) -> ocp.CheckpointManager:
+def open_checkpoints(directory: Path, keep: int, steps=()) -> ocp.CheckpointManager:
     """The checkpoints of one run, written in the background: the last `keep` (0: all) and those of
     `steps` stay."""
-    policies = [
-        preservation_policy.LatestN(keep or None),
-        preservation_policy.CustomSteps(list(steps)),
-    ]
+    policies = [policy.LatestN(keep or None), policy.CustomSteps(list(steps))]
     options = ocp.CheckpointManagerOptions(
-        preservation_policy=preservation_policy.AnyPreservationPolicy(policies),
-        cleanup_tmp_directories=True,
+        preservation_policy=policy.AnyPreservationPolicy(policies), cleanup_tmp_directories=True
     )
     return ocp.CheckpointManager(directory.absolute(), options=options)
 
@@ -35,19 +28,14 @@ def save(checkpoints: ocp.CheckpointManager, state: TrainState, totals: dict[str
     call it."""
     step = int(state.step)
     if step != checkpoints.latest_step():
-        args = ocp.args.Composite(
-            state=ocp.args.StandardSave(vars(state)), totals=ocp.args.JsonSave(totals)
-        )
-        checkpoints.save(step, args=args, force=True)
+        arrays, costs = ocp.args.StandardSave(vars(state)), ocp.args.JsonSave(totals)
+        checkpoints.save(step, args=ocp.args.Composite(state=arrays, totals=costs), force=True)
 
 
-def restore(
-    checkpoints: ocp.CheckpointManager, abstract: TrainState
-) -> tuple[TrainState, dict[str, Any]]:
+def restore(checkpoints: ocp.CheckpointManager, abstract: TrainState) -> tuple[TrainState, dict]:
     """The last state, every array placed as `abstract` says, and its totals."""
-    args = ocp.args.Composite(
-        state=ocp.args.StandardRestore(vars(abstract)), totals=ocp.args.JsonRestore()
-    )
+    arrays, costs = ocp.args.StandardRestore(vars(abstract)), ocp.args.JsonRestore()
+    args = ocp.args.Composite(state=arrays, totals=costs)
     restored = checkpoints.restore(checkpoints.latest_step(), args=args)
     return TrainState(**restored.state), restored.totals
 

@@ -1,27 +1,19 @@
-"""What happens every n steps: logging, evaluation, checkpoints, a profile.
-
-A hook is called with (step, state, sums) and returns the state to continue with, or None. `sums`
-are {name: (weighted sum, weight)} of one step, still on the device.
-"""
+"""Hooks: functions of (step, state, sums), called after a step, that return the state to continue
+with, or None. `sums` are {name: (weighted sum, weight)} of the step, still on the device."""
 
 import atexit
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
 from bertlab.errors import Diverged, UserError, require_choice
-from bertlab.objectives.flops import supervised
-from bertlab.train.averaging import observe
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.state import TrainState
-
-Hook = Callable[[int, TrainState, Mapping], TrainState | None]
 
 
 def is_due(step: int, every: int, last: int) -> bool:
@@ -39,9 +31,7 @@ def kept_steps(keep: str, steps: int) -> list[int]:
         elif part.isdecimal() and 0 < int(part) <= steps:
             kept.add(int(part))
         else:
-            raise UserError(
-                f"config.train.keep={keep!r}: {part!r} is not a step of the run; give log, or steps"
-            )
+            raise UserError(f"config.train.keep={keep!r}: {part!r} is not log or a step of the run")
     return sorted(kept)
 
 
@@ -53,8 +43,7 @@ class Totals:
     supervised: int = 0  # positions with a loss
     flops: float = 0.0  # the model's, forward and backward
     seconds: float = 0.0  # of training, without compilation, evaluation and saving
-    # Of the metrics since the last log line.
-    sums: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    sums: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)  # since a line
 
     def costs(self) -> dict[str, float]:
         """The values for a curve's horizontal axis."""
@@ -62,10 +51,8 @@ class Totals:
 
 
 class Log:
-    """Adds up the steps' sums, and writes their means to metrics.jsonl and the terminal.
-
-    `rate` is by updates done. A run that resumes from a step (None: new) writes later lines again.
-    """
+    """Adds up the steps' sums, and writes their means to metrics.jsonl and the terminal; `rate` is
+    by updates done. A run that resumes from a step (None: new) writes later lines again."""
 
     def __init__(self, experiment, run: RunDirectory, totals: Totals, rate, resumed: int | None):
         config = experiment.config
@@ -98,8 +85,7 @@ class Log:
             self.write(step, "train", means)
 
     def means(self, step: int, sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-        """Each metric's mean (none without weight), and `loss`: the losses' total by the
-        objectives' weights at this step."""
+        """Each metric's mean, if it has weight, and `loss`: their sum by the weights at a step."""
         means = {name: total / weight for name, (total, weight) in sums.items() if weight}
         progress, loss = step / max(1, self._train.steps), 0
         for name, (first, last) in self._phase.weights.items():
@@ -131,10 +117,10 @@ class Log:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """A context that does not count as training time."""
+        """A context, or a decorator of functions, that does not count as training time."""
         self.fetch()
         yield
-        self._since = time.perf_counter()
+        self._since = self._since and time.perf_counter()
 
     def write(self, step: int, split: str, means: Mapping[str, float]) -> None:
         """Writes a line, with the costs up to now and the rate of the last update."""
@@ -150,9 +136,7 @@ class Log:
         print("  ".join([f"step {number}", f"{split:5}", *shown]), flush=True)
 
 
-def open_writers(
-    names: str, run: RunDirectory, config: Mapping, resumed: int
-) -> list[Callable[[Mapping[str, Any]], None]]:
+def open_writers(names: str, run: RunDirectory, config: Mapping, resumed: int) -> list[Callable]:
     """TensorBoard and Weights & Biases, as `config.writers` names them, as functions of a log line;
     none but on process 0. Each is set up as its own documentation says (WANDB_MODE=offline)."""
     asked = {*names.split(",")} - {""}
@@ -195,40 +179,10 @@ def open_writers(
     return writers
 
 
-def evaluation_hook(
-    evaluate: Callable[[int, TrainState], dict[str, float]], log: Log, experiment
-) -> Hook:
-    """Evaluates the valid split, except at the last step, after which the run evaluates all splits;
-    the optimiser observes the language model's loss (NT-ASGD)."""
-    train, objectives = experiment.config.train, experiment.program.objectives
-    first, *_ = objectives
-    watched = next((name for name, item in objectives.items() if supervised(item)), first)
-
-    def hook(step: int, state: TrainState, sums: Mapping) -> TrainState | None:
-        if step == train.steps or not is_due(step, train.eval_every, train.steps):
-            return None
-        with log.paused():
-            means = evaluate(step, state)
-        return state.replace(opt_state=observe(state.opt_state, means[f"{watched}/loss"]))
-
-    return hook
-
-
-def checkpoint_hook(
-    save: Callable[[TrainState], None], log: Log, every: int, steps: int, kept: Collection[int]
-) -> Hook:
-    """Saves every n steps, and at those of `kept`."""
-
-    def hook(step: int, state: TrainState, sums: Mapping) -> None:
-        if is_due(step, every, steps) or step in kept:
-            with log.paused():
-                save(state)
-
-    return hook
-
-
-def profile_hook(directory: Path, first: int, last: int) -> Hook:
-    """Traces the steps after `first` up to `last`, if any, for TensorBoard and Perfetto."""
+def profile_hook(directory: Path, done: int, config) -> Callable:
+    """Traces `config.profile` steps, after the first three, for TensorBoard and Perfetto."""
+    first = done + 3
+    last = min(first + config.profile, config.train.steps)
 
     def hook(step: int, state: TrainState, sums: Mapping) -> None:
         if first < last and step in (first, last):

@@ -10,18 +10,17 @@ from typing import Any
 import jax
 import numpy as np
 from ml_collections import ConfigDict
-from orbax.checkpoint import CheckpointManager
 
 from bertlab.data.batches import prefetch
 from bertlab.data.tokenizers import Tokenizer
+from bertlab.objectives.flops import supervised
 from bertlab.objectives.program import Program
 from bertlab.train import checkpoint, hooks
-from bertlab.train.averaging import evaluation_params
-from bertlab.train.layer_groups import layer_plan
-from bertlab.train.optimizers import build_optimizer
+from bertlab.train.optimizers import build_optimizer, evaluation_params, observe
 from bertlab.train.phases import Phase
 from bertlab.train.processes import StopSignal
 from bertlab.train.run_directory import RunDirectory, describe_environment
+from bertlab.train.schedules import layer_plan
 from bertlab.train.sharding import build_mesh, put_batch
 from bertlab.train.state import TrainState, abstract_state, build_step, init_state, zero_carry
 
@@ -38,29 +37,29 @@ class Experiment:
     evaluations: Mapping[str, Sequence[Mapping[str, np.ndarray]]]
     facts: Mapping[str, Any]  # what data.json has in addition to the hash of the batches
     start: Callable | None = None  # fresh parameters -> those to start from; None: the fresh ones
-    # (split, parameters) -> scores that are not means over rows, such as F1.
-    score: Callable[[str, Any], Mapping[str, float]] | None = None
-    # What result.json has in addition to costs and metrics.
-    result: Callable[[], Mapping[str, Any]] = dict
+    score: Callable | None = None  # (split, parameters) -> scores that are no means, such as F1
+    result: Callable[[], Mapping[str, Any]] = dict  # more content of result.json
 
     @property
     def example(self) -> Mapping[str, np.ndarray]:
         """A batch, for the shapes of its fields."""
         return next(iter(self.evaluations.values()))[0]
 
+    @property
+    def watched(self) -> str:
+        """The objective whose held-out loss NT-ASGD observes: the language model."""
+        objectives = self.program.objectives
+        models = (name for name, objective in objectives.items() if supervised(objective))
+        return next(models, next(iter(objectives)))
+
     def phase(self, step: int) -> Phase:
         """The phase that trains the update after `step` updates; after the last one, the last."""
         return next((phase for phase in self.phases if step < phase.end), self.phases[-1])
 
 
-def fit(
-    state: TrainState, train_step, batches: Iterable, steps: int, step_hooks, stop: StopSignal
-) -> TrainState:
-    """Runs `train_step`, (state, batch) -> (state, sums), from `state.step` to `steps`.
-
-    `batches` begin with that of `state.step`. The sums stay on the device until a hook asks. A
-    signal ends the loop after the current step.
-    """
+def fit(state: TrainState, train_step, batches: Iterable, steps: int, step_hooks, stop):
+    """Runs `train_step`, (state, batch) -> (state, sums), from `state.step`, with which `batches`
+    begin, to `steps`. A signal ends the loop after the current step."""
     for step, batch in zip(range(int(state.step), steps), batches):
         state, sums = train_step(state, batch)
         for hook in step_hooks:
@@ -73,25 +72,15 @@ def fit(
 def run(
     experiment: Experiment, workdir: str | Path, at_end: Callable[[Path], Any] | None = None
 ) -> dict[str, Any]:
-    """Trains an experiment to its end, from the last checkpoint in its directory if there is one.
-
-    After a signal it saves the state and exits (see `StopSignal.status`). Process 0 calls `at_end`
-    with the directory once the last checkpoint is written. Returns the content of result.json.
-    """
+    """Trains an experiment to its end, from the last checkpoint in its directory if there is one,
+    and returns the content of result.json. After a signal it saves the state and exits. Process 0
+    calls `at_end` with the directory once the last checkpoint is written."""
     config, directory = experiment.config, RunDirectory(workdir)
     steps, data_hash = config.train.steps, [phase.data_hash for phase in experiment.phases]
     with directory.lock(), StopSignal() as stop, contextlib.ExitStack() as closing:
         # 1. The directory describes the run before anything is compiled.
-        if directory.steps() or directory.read("result"):  # else it may get another config
-            directory.require_config(config)
-            directory.require_data(data_hash)
-        if (result := directory.read("result")) is not None:
+        if (result := describe(experiment, directory, data_hash)) is not None:
             return result
-        if jax.process_index() == 0:
-            directory.write("config", config.to_dict())
-            directory.write("environment", describe_environment())
-            directory.write("data", {**experiment.facts, "data_hash": data_hash})
-            experiment.tokenizer.save(directory.tokenizer)
 
         # 2. Mesh and optimiser; the state, restored or fresh.
         mesh = build_mesh(config.mesh)
@@ -108,17 +97,21 @@ def run(
         log = hooks.Log(experiment, directory, totals, rate, latest)
         evaluate = build_evaluation(experiment, mesh, log)
 
+        @log.paused()
         def save(state):
             checkpoint.save(checkpoints, state, dataclasses.asdict(totals))
 
-        first = (latest or 0) + 3
-        last = min(first + config.profile, steps)
-        step_hooks = [
-            log,
-            hooks.evaluation_hook(functools.partial(evaluate, "valid"), log, experiment),
-            hooks.checkpoint_hook(save, log, config.train.checkpoint_every, steps, kept),
-            hooks.profile_hook(directory.path / "profile", first, last),
-        ]
+        def validate(step, state, sums):
+            if step < steps and hooks.is_due(step, config.train.eval_every, steps):
+                loss = evaluate("valid", step, state)[f"{experiment.watched}/loss"]
+                return state.replace(opt_state=observe(state.opt_state, loss))
+
+        def save_if_due(step, state, sums):
+            if hooks.is_due(step, config.train.checkpoint_every, steps) or step in kept:
+                save(state)
+
+        profile = hooks.profile_hook(directory.path / "profile", latest or 0, config)
+        step_hooks = [log, validate, save_if_due, profile]
 
         # 4. Train, phase by phase; the log weights the losses by the phase's objectives.
         log.begin_phase(experiment.phase(latest or 0))
@@ -128,8 +121,7 @@ def run(
             log.begin_phase(phase)
             state = train_phase(config, phase, optimizer, mesh, state, step_hooks, stop)
             if int(state.step) < phase.end:
-                with log.paused():
-                    save(state)
+                save(state)
                 print(f"stopped at step {int(state.step)} and saved; the same command resumes")
                 raise SystemExit(stop.status)
 
@@ -147,9 +139,21 @@ def run(
     return result
 
 
-def open_state(
-    experiment: Experiment, mesh, optimizer, checkpoints: CheckpointManager
-) -> tuple[TrainState, hooks.Totals]:
+def describe(experiment: Experiment, directory: RunDirectory, data_hash) -> dict | None:
+    """Writes the files that describe a run; if it is finished, returns its result instead."""
+    result = directory.read("result")
+    if directory.steps() or result:  # else it may get another config
+        directory.require_config(experiment.config)
+        directory.require_data(data_hash)
+    if result is None and jax.process_index() == 0:
+        directory.write("config", experiment.config.to_dict())
+        directory.write("environment", describe_environment())
+        directory.write("data", {**experiment.facts, "data_hash": data_hash})
+        experiment.tokenizer.save(directory.tokenizer)
+    return result
+
+
+def open_state(experiment: Experiment, mesh, optimizer, checkpoints):
     """The state and the totals of the last checkpoint; fresh ones if there is none."""
     program, latest = experiment.program, checkpoints.latest_step()
     if latest is None:
@@ -165,21 +169,19 @@ def open_state(
 
 
 def build_evaluation(experiment: Experiment, mesh, log: hooks.Log) -> Callable:
-    """(split, step, state) -> mean metrics over a held-out split, which it logs; with averaged
-    parameters if there are any."""
+    """(split, step, state) -> mean metrics over a held-out split, which it logs."""
     program = experiment.program
 
     @jax.jit
-    def eval_step(params, batch, index, carry):
-        """Corruption depends on the batch's index alone."""
+    def eval_step(params, batch, index, carry):  # corruption depends on the index alone
         views = program.views(batch, jax.random.fold_in(jax.random.key(0), index))
         return program.metrics(params, views, carry)
 
+    @log.paused()
     def evaluate(split: str, step: int, state: TrainState) -> dict[str, float]:
         params = evaluation_params(state.opt_state, state.params)
         batches, results = experiment.evaluations[split], []
-        rows = len(batches[0]["tokens"]) * jax.process_count()
-        carry = zero_carry(program, mesh, rows)
+        carry = zero_carry(program, mesh, len(batches[0]["tokens"]) * jax.process_count())
         with jax.set_mesh(mesh):
             for index, batch in enumerate(batches):
                 sums, carry = eval_step(params, put_batch(mesh, batch), np.int32(index), carry)

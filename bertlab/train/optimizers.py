@@ -20,14 +20,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
+from optax import GradientTransformationExtraArgs as Transformation
 from optax.contrib import MuonDimensionNumbers
 
 from bertlab.errors import UserError, require_choice
 from bertlab.models.lora import STACKED
 from bertlab.objectives.program import Program
-from bertlab.train.averaging import average_parameters
-from bertlab.train.layer_groups import LAYER, LayerPlan, layer_plan
+from bertlab.train.schedules import LAYER, LayerPlan, layer_plan
 from bertlab.train.state import parameter_name, program_factors
 
 CHOICES = {
@@ -38,9 +38,7 @@ CHOICES = {
 }
 
 
-def build_optimizer(
-    optimizer, steps: int, program: Program, example
-) -> optax.GradientTransformationExtraArgs:
+def build_optimizer(optimizer, steps: int, program: Program, example) -> Transformation:
     """The optimiser of a run by `config.optimizer`; the example is a batch, for its shapes. Its
     `update` takes `rate_scale` (default 1), a factor of the rate."""
     for key, choices in CHOICES.items():
@@ -93,14 +91,10 @@ class PlanState(NamedTuple):
     inner: optax.OptState
 
 
-def scale_by_plan(
-    rule: optax.GradientTransformationExtraArgs, optimizer, plan: LayerPlan
-) -> optax.GradientTransformationExtraArgs:
-    """−rate · factor · u for each parameter; GPT corrects Adam's bias in the rate.
-
-    The rule sees gradients of 0 for what is not `trained`, and gets each parameter's number of
-    earlier updates as `updates_done`, so that a thawed parameter starts like a new one.
-    """
+def scale_by_plan(rule: Transformation, optimizer, plan: LayerPlan) -> Transformation:
+    """−rate · factor · u for each parameter; GPT corrects Adam's bias in the rate. The rule sees
+    gradients of 0 for what is not `trained`, and gets each parameter's number of earlier updates as
+    `updates_done`, so that a thawed parameter starts like a new one."""
     corrects = optimizer.name == "adam" and optimizer.bias_correction == "rate"
 
     def init(params):
@@ -122,7 +116,7 @@ def scale_by_plan(
 
         return jax.tree.map(scaled, updates, factors, done), PlanState(state.count + 1, inner)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return Transformation(init, update)
 
 
 class MomentsState(NamedTuple):
@@ -132,7 +126,7 @@ class MomentsState(NamedTuple):
     nu: optax.Updates
 
 
-def scale_by_adam(optimizer) -> optax.GradientTransformationExtraArgs:
+def scale_by_adam(optimizer) -> Transformation:
     """u = m / (√v + ε), with the moments' bias corrected (Kingma and Ba 2015, algorithm 1) or not
     (BERT). The moments of what is not trained do not change."""
     b1, b2 = optimizer.b1, optimizer.b2
@@ -154,7 +148,7 @@ def scale_by_adam(optimizer) -> optax.GradientTransformationExtraArgs:
         nu = jax.tree.map(functools.partial(mean, b2), state.nu, squares, trained)
         return jax.tree.map(direction, mu, nu, updates_done), MomentsState(mu, nu)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return Transformation(init, update)
 
 
 def one_minus_power(b: float, count: Int[Array, "..."]) -> Float[Array, "..."]:
@@ -164,10 +158,8 @@ def one_minus_power(b: float, count: Int[Array, "..."]) -> Float[Array, "..."]:
 
 def scale_by_trust_ratio(decayed) -> optax.GradientTransformation:
     """u · ‖w‖/‖u‖ for each decayed parameter w, where u includes the decay; 1 if either norm is 0.
-
-    Each stacked layer has its own norm, and so do query, key and value. Source: You et al. 2020,
-    algorithm 2 (LAMB), φ the identity; excluded as in google-research/albert lamb_optimizer.py.
-    """
+    Each stacked layer has its own norm, and so do query, key and value (You et al. 2020, algorithm
+    2, φ the identity; excluded as in google-research/albert lamb_optimizer.py)."""
 
     def scaled(path, u, w, is_decayed):
         if not is_decayed:
@@ -184,12 +176,9 @@ def scale_by_trust_ratio(decayed) -> optax.GradientTransformation:
 
 
 def matrix_axes(path, _=None) -> MuonDimensionNumbers | None:
-    """The axes of a layer's matrix that are its rows (inputs) and columns (outputs).
-
-    Other axes number matrices: stacked layers; query, key and value, each with all its heads; an
-    LSTM's four gates. None for what is not a layer's matrix: embeddings, output layer, pooler,
-    heads, biases, norms, low-rank updates.
-    """
+    """The axes of a layer's matrix that are its rows (inputs) and columns (outputs); others number
+    matrices: stacked layers; query, key and value, each with all its heads; an LSTM's four gates.
+    None for embeddings, output layer, pooler, heads, biases, norms, low-rank updates."""
     name = parameter_name(path)
     if not (STACKED.match(name) or LAYER.match(name)):
         return None
@@ -203,11 +192,9 @@ def matrix_axes(path, _=None) -> MuonDimensionNumbers | None:
 
 
 def orthogonalise() -> optax.GradientTransformation:
-    """u = 0.2 √max(rows, columns) · O(g) for each matrix, where O(U S Vᵀ) is near U Vᵀ.
-
-    So u has the root mean square of Adam's updates (Liu et al. 2025, section 2.2). Five
-    Newton-Schulz iterations leave singular values between about 0.7 and 1.2.
-    """
+    """u = 0.2 √max(rows, columns) · O(g) for each matrix, where O(U S Vᵀ) is near U Vᵀ: u has the
+    root mean square of Adam's updates (Liu et al. 2025, section 2.2). Five Newton-Schulz iterations
+    leave singular values between about 0.7 and 1.2."""
     # Without momentum of its own, it is only the iteration.
     newton_schulz = optax.contrib.scale_by_muon(
         beta=0.0,
@@ -224,3 +211,87 @@ def orthogonalise() -> optax.GradientTransformation:
         return jax.tree.map_with_path(scaled, updates)
 
     return optax.stateless(update)
+
+
+class AverageState(NamedTuple):
+    """Recent held-out losses, and the averaged parameters."""
+
+    recent: Float[Array, "average_after"]  # the last losses, oldest first; +inf for missing ones
+    least: Float[Array, ""]  # of all losses before those; +inf without any
+    averaging: Bool[Array, ""]  # whether averaging has begun
+    count: Int[Array, ""]  # updates since then
+    updates: Int[Array, ""]  # all updates
+    rate_scale: Float[Array, ""]  # the last update's
+    average: optax.Params  # like the parameters
+
+
+def average_parameters(average_after: int, average_again: int = 0) -> Transformation:
+    """Non-monotonically triggered averaged SGD (Merity et al. 2017, algorithm 1): averages the
+    parameters once `observe` has triggered it, as the last part of an optimiser.
+
+    As in salesforce/awd-lstm-lm, the average is that of torch.optim.ASGD(t0=0, lambd=0), whose
+    first two steps both copy the parameters, and whose steps use the rate of the batch before.
+    After `average_again` updates (0: never) it restarts from the average: AWD-LSTM's fine-tuning,
+    which runs ASGD on the averaged model from its first step (ibid., section 5; finetune.py).
+    """
+
+    def init(params):
+        return AverageState(
+            recent=jnp.full([average_after], jnp.inf, jnp.float32),
+            least=jnp.full([], jnp.inf, jnp.float32),
+            averaging=jnp.zeros([], bool),
+            count=jnp.zeros([], jnp.int32),
+            updates=jnp.zeros([], jnp.int32),
+            rate_scale=jnp.ones([], jnp.float32),
+            average=jax.tree.map(jnp.zeros_like, params),
+        )
+
+    def update(changes, state, params, *, rate_scale=1.0, **_):
+        lag = jnp.where(state.count > 0, state.rate_scale / rate_scale, 1.0)
+        count, updates = state.count + state.averaging, state.updates + 1
+        share = 1.0 / jnp.maximum(count - 1, 1)
+        again = (updates == average_again) & (average_again > 0)
+
+        def averaged(average, param, change):
+            param = param + change
+            moved = jnp.where(count <= 2, param, average + (param - average) * share)
+            return jnp.where(state.averaging, moved, average)
+
+        def changed(change, average, param):
+            return jnp.where(again & (count > 0), average - param, change)
+
+        changes = jax.tree.map(lambda change: change * lag, changes)
+        average = jax.tree.map(averaged, state.average, params, changes)
+        return jax.tree.map(changed, changes, average, params), state._replace(
+            averaging=state.averaging | again,
+            count=jnp.where(again, 0, count),
+            updates=updates,
+            rate_scale=jnp.asarray(rate_scale, jnp.float32),
+            average=average,
+        )
+
+    return Transformation(init, update)
+
+
+def observe(opt_state, loss: float):
+    """The optimiser's state after an evaluation: NT-ASGD begins to average if the held-out loss is
+    worse than the best of all but the last n; other states do not change."""
+    *rules, state = opt_state
+    if not isinstance(state, AverageState):
+        return opt_state
+    observed = state._replace(
+        averaging=state.averaging | (loss > state.least),
+        least=jnp.minimum(state.least, state.recent[0]),
+        recent=jnp.append(state.recent[1:], jnp.float32(loss)),
+    )
+    return (*rules, observed)
+
+
+def evaluation_params(opt_state, params):
+    """The parameters to evaluate: the averaged ones once averaging has begun."""
+    state = opt_state[-1]
+    if not isinstance(state, AverageState):
+        return params
+    return jax.tree.map(
+        lambda a, param: jnp.where(state.count > 0, a, param), state.average, params
+    )

@@ -21,14 +21,12 @@ from bertlab.errors import UserError
 from bertlab.objectives.flops import step_costs
 from bertlab.objectives.program import Program
 
+# A phase: its share, and the keys that may change in a run.
 PART = re.compile(
     r"[\d.e-]+"
     r"(\s+(data\.(seq_len|batch_size|pack_length|buckets)|objectives\.\w+\.(final_)?weight)=\S+)*"
 )
-"""A phase: its share, and the keys that may change in a run."""
-
-COUNTED = 32
-"""Batches per phase whose tokens are counted for `config.train.tokens`."""
+COUNTED = 32  # batches per phase whose tokens are counted for `config.train.tokens`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +75,7 @@ def phase_configs(config: ConfigDict) -> list[tuple[int, ConfigDict]]:
 
 
 def trained_objectives(config: ConfigDict, step: int | None = None) -> list[str]:
-    """The objectives with a weight in a phase that began before `step` updates (None: in any); the
-    parameters of the others are untrained."""
+    """The objectives with a weight in a phase that began before `step` updates (None: in any)."""
     begin, trained = 0, set()
     for end, phase in phase_configs(config):
         if step is None or begin == 0 or begin < step:
@@ -88,8 +85,8 @@ def trained_objectives(config: ConfigDict, step: int | None = None) -> list[str]
 
 
 def steps_within(tokens: float, phases: Sequence[Phase]) -> int:
-    """The steps that read this many tokens, from the phases' shares of the steps and the tokens per
-    step in the first batches of each: the schedule needs the steps in advance."""
+    """The steps that read this many tokens, by those in the first batches of each phase: the
+    schedule needs the steps in advance."""
     each = 0.0
     for phase in phases:
         batches = [phase.batches(phase.begin + index) for index in range(COUNTED)]
@@ -115,20 +112,17 @@ def build_phases(config: ConfigDict, program: Program, batches) -> tuple[Phase, 
         weights = {name: weights_of(entry) for name, entry in phase_config.objectives.items()}
         # An objective without weight costs nothing, unless another one reads its view.
         views = {program.objectives[name].shares for name, weight in weights.items() if any(weight)}
-        trained = [name for name, weight in weights.items() if any(weight) or name in views]
-        phases.append(
-            Phase(
-                begin=begin,
-                end=end,
-                rows=phase_config.data.batch_size,
-                program=dataclasses.replace(
-                    program, objectives={name: program.objectives[name] for name in trained}
-                ),
-                weights={name: weights[name] for name in trained},
-                # From the batch of step `first` on.
-                batches=lambda step, source=source, first=first: source(step - first),
-                data_hash=source.hash,
-            )
+        used = {name: each for name, each in weights.items() if any(each) or name in views}
+        objectives = {name: program.objectives[name] for name in used}
+        phase = Phase(
+            begin=begin,
+            end=end,
+            rows=phase_config.data.batch_size,
+            program=dataclasses.replace(program, objectives=objectives),
+            weights=used,
+            batches=lambda step, source=source, first=first: source(step - first),
+            data_hash=source.hash,
         )
+        phases.append(phase)
         begin = end
     return tuple(phases)

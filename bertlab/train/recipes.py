@@ -15,12 +15,9 @@ SPECIAL_PIECES = 5
 
 
 def train_on(config: ConfigDict, corpus: str, names: str, mask_rate: float = 0.0) -> None:
-    """Sets a recipe's corpus and objectives, and every other key that they require.
-
-    An objective needs a body that gives what it `reads` and a format that makes what it `needs`;
-    what already fits is kept. `--config.KEY=VALUE` comes later and takes precedence. `mask_rate` is
-    the `rate` of every objective that has one; 0: their own.
-    """
+    """Sets a recipe's corpus and objectives, and every other key that they require: a body that
+    gives what they read and a format that makes what they need, unless it already fits. `mask_rate`
+    is the `rate` of every objective that has one; 0: their own."""
     data, model = config.data, config.model
     data.corpus = corpus
     if corpus == "synthetic":

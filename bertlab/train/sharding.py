@@ -1,5 +1,4 @@
-"""The mesh, and the table from logical axis names of parameters to mesh axes: the same for every
-model.
+"""The mesh, and the table from logical axis names of parameters to mesh axes.
 
 `data` and `fsdp` divide the batch; `fsdp` also divides parameters and optimiser state along their
 `embed` axis; `tensor` divides heads, hidden units and the vocabulary.
@@ -34,10 +33,8 @@ def build_mesh(mesh: Mapping[str, int], devices=None) -> Mesh:
     sizes = [int(mesh[axis]) for axis in MESH_AXES]
     fixed = math.prod(size for size in sizes if size != -1)
     sizes = [devices.size // fixed if size == -1 else size for size in sizes]
-    used = math.prod(sizes)
-    if used > devices.size or (
-        used < devices.size and (-1 in mesh.values() or jax.process_count() > 1)
-    ):
+    used, uses_all = math.prod(sizes), -1 in mesh.values() or jax.process_count() > 1
+    if used > devices.size or (used < devices.size and uses_all):
         asked = ", ".join(f"{axis}={mesh[axis]}" for axis in MESH_AXES)
         raise UserError(
             f"config.mesh ({asked}) does not fit JAX's {devices.size} devices; change its sizes"
@@ -48,8 +45,8 @@ def build_mesh(mesh: Mapping[str, int], devices=None) -> Mesh:
 
 
 def parameter_shardings(mesh: Mesh, logical_axes, shapes):
-    """One NamedSharding per parameter, from `Program.logical_axes` and a tree of arrays or their
-    shapes; a dimension stays whole if its mesh axis does not divide it."""
+    """One NamedSharding per parameter, from `Program.logical_axes` and its shape; a dimension stays
+    whole if its mesh axis does not divide it."""
 
     def sharding(axes, leaf):
         names = [RULES[axis] for axis in axes]
@@ -74,10 +71,4 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 def put_batch(mesh: Mesh, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
     """This process's rows of a batch as global arrays, rows divided over `data` and `fsdp`."""
-    sharding = batch_sharding(mesh)
-    if jax.process_count() == 1:
-        return jax.device_put(dict(batch), sharding)
-    return {
-        name: jax.make_array_from_process_local_data(sharding, value)
-        for name, value in batch.items()
-    }
+    return jax.make_array_from_process_local_data(batch_sharding(mesh), dict(batch))

@@ -28,14 +28,12 @@ class TrainState:
     step: Int[Array, ""]  # updates done
     params: Any  # float32
     opt_state: Any
-    # Recurrent states at the start of the next batch's rows, [B, ...] by view and side; {} without
-    # a stream.
-    carry: Any
+    carry: Any  # recurrent states before the next batch's rows, [B, ...] by view and side, or {}
 
 
 def init_state(program: Program, optimizer, mesh: Mesh, seed: int, batch, start=None) -> TrainState:
-    """A fresh state without a carry, each array created on its own devices, with the shapes of an
-    example batch. `start` is (fresh parameters as NumPy arrays) -> those to start from."""
+    """A fresh state without a carry, created on its devices, with the shapes of an example batch.
+    `start` is (fresh parameters as NumPy arrays) -> those to start from."""
 
     def fresh(seed):
         params = program.init(jax.random.key(seed), batch)
@@ -76,18 +74,15 @@ def abstract_state(program: Program, optimizer, mesh: Mesh, batch, carry=None) -
 
 
 def program_factors(program: Program, batch) -> tuple[Any, Any] | None:
-    """μP's factors of initial values and of updates: trees like the parameters; None at the base
-    width."""
+    """μP's factors of initial values and of updates (None at the base width)."""
     shape = program.body.shape
     times = getattr(shape, "times_base", 1)
     if times == 1:
         return None
     wider = dataclasses.replace(program, body=program.body.clone(shape=doubled(shape)))
-    shapes, wider_shapes = (
-        jax.eval_shape(each.init, jax.random.key(0), batch) for each in (program, wider)
-    )
-    pairs = width_factors(times, program.logical_axes(batch), shapes, wider_shapes)
-    return jax.tree.transpose(jax.tree.structure(shapes), jax.tree.structure((0, 0)), pairs)
+    shapes = [jax.eval_shape(each.init, jax.random.key(0), batch) for each in (program, wider)]
+    pairs = width_factors(times, program.logical_axes(batch), *shapes)
+    return jax.tree.transpose(jax.tree.structure(shapes[0]), jax.tree.structure((0, 0)), pairs)
 
 
 def zero_carry(program: Program, mesh: Mesh, rows: int):
@@ -105,8 +100,7 @@ def build_gradients(program: Program, micro_batches: int, frozen: str) -> Callab
         return jax.lax.stop_gradient(leaf) if is_frozen else leaf
 
     def loss(params, views, carry, key, weights, batch_metrics=None):
-        """`batch_metrics`: of all micro-batches; their weights divide each part's losses, so that
-        the parts' gradients add up."""
+        """The weights of the whole batch's metrics divide each part's losses."""
         params = jax.tree.map_with_path(trained, params)
         metrics, carry = program.metrics(params, views, carry, key)
         total = 0.0
@@ -152,9 +146,8 @@ def build_step(config: ConfigDict, phase: Phase, optimizer, mesh: Mesh, state: T
     """The training step of a phase, compiled: (state, batch) -> (state, sums).
 
     `sums` are {name: (weighted sum, weight)}: the objectives' metrics, `gradient_norm`,
-    `parameter_norm` and `tokens` (without padding, of all positions). Its randomness is a function
-    of seed and step. It reuses the old state's memory. Runs that differ only in the seed share a
-    program in JAX's compilation cache.
+    `parameter_norm` and `tokens` (without padding, of all positions). It reuses the old state's
+    memory; runs that differ only in the seed share a program in JAX's compilation cache.
     """
     gradients = build_gradients(phase.program, config.train.micro_batches, config.optimizer.frozen)
 
@@ -170,9 +163,8 @@ def build_step(config: ConfigDict, phase: Phase, optimizer, mesh: Mesh, state: T
 
         # A stream of varying lengths scales the batch's rate; the scale is the same in all rows.
         rate_scale = batch["rate_scale"].max() if "rate_scale" in batch else 1.0
-        updates, opt_state = optimizer.update(
-            grads, state.opt_state, state.params, rate_scale=rate_scale
-        )
+        before = state.opt_state, state.params
+        updates, opt_state = optimizer.update(grads, *before, rate_scale=rate_scale)
         params = optax.apply_updates(state.params, updates)
         tokens = jnp.sum(batch["documents"] > 0, dtype=jnp.float32)
         sums = {

@@ -17,10 +17,10 @@ from bertlab.models.presets import build_body, family_of, model_shape
 from bertlab.objectives.base import Objective, restrict
 from bertlab.objectives.program import Program
 from bertlab.train.build import require_same_model, start_from, vocabulary_of
-from bertlab.train.layer_groups import layer_groups
 from bertlab.train.loop import Experiment
 from bertlab.train.phases import Phase, weights_of
 from bertlab.train.run_directory import RunDirectory
+from bertlab.train.schedules import layer_groups
 from bertlab.train.state import parameter_name
 from bertlab.transfer.batches import Batches, joined
 from bertlab.transfer.features import NO_VECTORS, WORD_VECTORS, WordVectors, word_vectors

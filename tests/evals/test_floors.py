@@ -12,9 +12,9 @@ import pytest
 from bertlab.config.defaults import base_config
 from bertlab.data.corpora.synthetic import Language, language, sample_document
 from bertlab.evals import floors
+from bertlab.evals.code_length import ratio
 from bertlab.evals.floors import Corruption, NoFloor
 from bertlab.evals.floors.oracle import words_of
-from bertlab.evals.ratio import ratio
 from bertlab.objectives import REGISTRY, electra
 from bertlab.objectives.base import Objective, Vocabulary
 from bertlab.objectives.program import Program, named_key

@@ -8,7 +8,7 @@ import pytest
 
 from bertlab.errors import UserError
 from bertlab.evals.evaluate import judge, read_pairs
-from bertlab.evals.guessing import guessing
+from bertlab.evals.scoring import guessing
 from bertlab.objectives import REGISTRY
 from tests.references import without_context
 

@@ -17,7 +17,7 @@ from bertlab.config.defaults import base_config
 from bertlab.errors import UserError
 from bertlab.evals import questions
 from bertlab.evals.code_length import Scorer, bits_per_byte
-from bertlab.evals.questions import Question, Text, encode
+from bertlab.evals.questions import Question, Text, encode_all
 from bertlab.evals.scoring import HIDDEN
 from bertlab.objectives import REGISTRY
 from bertlab.objectives.autoregressive import LeftToRight, PrefixLanguageModel
@@ -58,6 +58,11 @@ def compile_quickly(monkeypatch):
     monkeypatch.setattr(questions, "ROWS", 4)
 
 
+def encode(text):
+    (encoded,) = encode_all(shared_scorer("mlm").model, [text])
+    return encoded
+
+
 @functools.cache
 def compiled_by_hand(name, side):
     program = shared_scorer(name).model.program
@@ -79,7 +84,7 @@ def log_p_by_hand(name, ids, side):
 
 def test_directions_are_sums_of_log_probabilities_of_neighbours():
     for name, side in (("ltr", "forward"), ("rtl", "backward")):
-        scorer, texts = shared_scorer(name), [encode(text, TOKENIZER) for text in TEXTS]
+        scorer, texts = shared_scorer(name), [encode(text) for text in TEXTS]
         nats, tokens = scorer.score(texts)
         own_nats, own_tokens = scorer.score(texts, special=False)
         ids = texts[1].tokens
@@ -93,7 +98,7 @@ def test_directions_are_sums_of_log_probabilities_of_neighbours():
 
 @pytest.mark.parametrize("kind", ["pseudo", "pseudo-within-word"])
 def test_pseudo_masks_each_piece_and_the_later_pieces_of_its_word(kind):
-    scorer, text = shared_scorer("mlm"), encode("abc d", TOKENIZER)
+    scorer, text = shared_scorer("mlm"), encode("abc d")
     nats, tokens = scorer.score([text], kind)
     expected = 0.0
     for piece in range(1, len(text.tokens) - 1):
@@ -106,7 +111,7 @@ def test_pseudo_masks_each_piece_and_the_later_pieces_of_its_word(kind):
 
 
 def test_any_order_is_the_mean_over_orders_and_pays_for_the_length(monkeypatch):
-    scorer, text = shared_scorer("mlm"), encode("a b c", TOKENIZER)
+    scorer, text = shared_scorer("mlm"), encode("a b c")
     (score,), _ = scorer.score([text], "any-order")
     nats = []
     for order in itertools.permutations(range(1, 4)):
@@ -117,7 +122,7 @@ def test_any_order_is_the_mean_over_orders_and_pays_for_the_length(monkeypatch):
             ids[piece] = text.tokens[piece]
         nats.append(total)
     assert score == pytest.approx(np.mean(nats) - math.log(3 * 4), rel=2e-5)
-    long = [encode(TEXTS[4], TOKENIZER)]  # drawn orders: near the mean over many more
+    long = [encode(TEXTS[4])]  # drawn orders: near the mean over many more
     monkeypatch.setattr(questions, "ORDERS", 16)
     few = scorer.score(long, "any-order").log_probability
     monkeypatch.setattr(questions, "ORDERS", 100)
@@ -136,7 +141,7 @@ class Unigram(LeftToRight):
 
 def test_bits_per_byte_of_a_known_distribution():
     model = model_of("gpt", {"ltr": Unigram()}, direction="left-to-right")
-    texts = [encode(text, TOKENIZER) for text in ("a b c", "d", "é x")]
+    texts = [encode(text) for text in ("a b c", "d", "é x")]
     found = bits_per_byte(texts, Scorer(model).score(texts), TOKENIZER.unk_id)
     bits = [-np.log2(UNIGRAM[text.tokens[1:]]).sum() for text in texts]
     assert found["bits_per_byte"] == pytest.approx(sum(bits) / 10, rel=1e-6), "5, 1 and 4 bytes"
@@ -190,7 +195,7 @@ def test_the_probabilities_of_all_texts_sum_to_one(name):
 
 
 def test_an_outside_masked_objective_is_scored_as_mlm_with_the_same_parameters():
-    texts = [encode(text, TOKENIZER) for text in TEXTS]
+    texts = [encode(text) for text in TEXTS]
     outside, mlm = model_of("bert", {"own": OwnDiffusion()}), shared_scorer("mlm")
     scorer = Scorer(dataclasses.replace(outside, params={"body": mlm.model.params["body"]}))
     assert scorer.kinds == MASKED
@@ -277,6 +282,6 @@ def test_refusals_name_the_reason():
 def test_any_number_of_texts_of_any_length_is_answered_by_one_compiled_program():
     scorer = shared_scorer("ltr")
     for number in (1, 40):
-        texts = [encode("a b c d " * (1 + index % 7), TOKENIZER) for index in range(number)]
+        texts = [encode("a b c d " * (1 + index % 7)) for index in range(number)]
         scorer.score(texts)
     assert scorer.answerers["forward"].log_probabilities._cache_size() == 1

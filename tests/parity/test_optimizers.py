@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from bertlab.config.defaults import base_config
-from bertlab.train.averaging import evaluation_params, observe
-from bertlab.train.optimizers import build_optimizer
+from bertlab.train.optimizers import build_optimizer, evaluation_params, observe
 
 RNG = np.random.default_rng(0)
 SHAPES = {"kernel": (4, 3), "table": (6, 2)}

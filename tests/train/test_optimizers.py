@@ -12,11 +12,10 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from bertlab.config.defaults import base_config
 from bertlab.errors import UserError
-from bertlab.train.averaging import evaluation_params, observe
 from bertlab.train.checkpoint import load_params, open_checkpoints, save
-from bertlab.train.layer_groups import layer_plan
-from bertlab.train.optimizers import build_optimizer, matrix_axes
+from bertlab.train.optimizers import build_optimizer, evaluation_params, matrix_axes, observe
 from bertlab.train.run_directory import RunDirectory
+from bertlab.train.schedules import layer_plan
 from bertlab.train.state import TrainState, parameter_name
 
 STEPS = 20

@@ -1,10 +1,9 @@
 """The best possible model of the synthetic language, by exact inference in a hidden Markov chain.
 
-A state here is a topic with one of its hidden states. The forward recursion gives the joint
-probability of a state and everything visible before it, the backward recursion the probability of
-everything visible after it (Rabiner 1989, section III). Special tokens do not move the chain; each
-document of a row begins with a new state. Where the model must predict special tokens they cost 0
-nats: exact if all rows are alike, and a lower bound otherwise.
+A state here is a topic with one of its hidden states; the recursions are forward and backward ones
+(Rabiner 1989, section III). Special tokens do not move the chain; each document of a row begins
+with a new state. Where the model must predict special tokens they cost 0 nats: exact if all rows
+are alike, and a lower bound otherwise.
 
 Corruption is a channel P(input | word) between the language and what the model sees. If exactly n
 positions of a row are chosen, the choices depend on each other, and the recursions count them. A
@@ -22,15 +21,13 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from bertlab.objectives.base import Objective, Vocabulary
+from bertlab.objectives.base import Vocabulary
 
 Batch = Mapping[str, np.ndarray]
 
+# The step before a position: none, to the chain's next word, or to the start of a document.
 HOLD, MOVE, START = range(3)
-"""The step before a position: none, to the chain's next word, or to the start of a document."""
-
-ROWS = 256
-"""Questions at a time, if each one sees different words."""
+ROWS = 256  # questions at a time, if each one sees different words
 
 
 class Chain(NamedTuple):
@@ -71,11 +68,9 @@ def words_of(batch: Batch, vocabulary: Vocabulary) -> Bool[np.ndarray, "R L"]:
     return (batch["documents"] > 0) & ~vocabulary.is_special(batch["tokens"])
 
 
-def order_of(
-    batch: Batch, words: Bool[np.ndarray, "R L"], relation: str
-) -> Int[np.ndarray, "2 R L"]:
-    """Rows as chains: their positions in the chain's order, and the step before each; for rows
-    whose segments are in a relation: "follows", "random" (of two documents) or "swapped"."""
+def order_of(batch: Batch, words, relation: str) -> Int[np.ndarray, "2 R L"]:
+    """Rows as chains: their positions in the chain's order, and the step before each. Their
+    segments are in a relation: "follows", "random" (of two documents) or "swapped"."""
     segments = batch["segments"]
     first = segments == 1 if relation == "swapped" else np.ones_like(words)
     positions = np.argsort(~(first & words), axis=1, kind="stable")
@@ -90,21 +85,14 @@ def order_of(
     return np.stack([positions, steps])
 
 
-def infer(
-    chain: Chain,
-    order: Int[np.ndarray, "2 R L"],
-    evidence: Float[np.ndarray, "R L S"],
-    chosen: Float[np.ndarray, "R L S"],
-    counts: Int[np.ndarray, "R"],
-) -> tuple[Float[np.ndarray, "2 R L S"], Float[np.ndarray, "R L"]]:
-    """Joint probability of each state and all that is visible elsewhere, if the position itself
-    does not count as chosen (0) or does (1); and the log of the factor that was divided out.
+def infer(chain: Chain, order: Int[np.ndarray, "2 R L"], evidence, chosen, counts):
+    """[2, R, L, S] joint probability of each state and all that is visible elsewhere, if the
+    position itself does not count as chosen (0) or does (1); and [R, L] the log of the factor that
+    was divided out.
 
-    Args:
-        order: From `order_of`.
-        evidence: P(what is visible | state); 1 where nothing is.
-        chosen: The same where the position counts as chosen; 0 where it cannot be.
-        counts: Chosen positions of each row.
+    `order` is from `order_of`, `counts` [R] are the chosen positions of each row. `evidence` is
+    P(what is visible | state) [R, L, S], 1 where nothing is; `chosen` is the same if the position
+    counts as chosen, 0 where it cannot be.
     """
     row, size, (positions, steps) = np.arange(len(counts)), counts.max(initial=0) + 1, order
     at = row, positions.T
@@ -115,9 +103,8 @@ def infer(
     last[row, size - 1 - counts] = 1.0
     before, log_before = recursion(first, steps, chain.transition, restart, evidence, chosen)
     steps = np.vstack([steps[1:], np.full_like(steps[:1], HOLD)])[::-1]
-    after, log_after = recursion(
-        last, steps, chain.transition.T, restart.T, evidence[::-1], chosen[::-1]
-    )
+    reverse = evidence[::-1], chosen[::-1]
+    after, log_after = recursion(last, steps, chain.transition.T, restart.T, *reverse)
     after = after[::-1, :, ::-1]  # the remaining count
     place = np.argsort(positions, axis=1), row[:, None]
     states = [
@@ -163,29 +150,19 @@ class Corruption:
 
 
 class Oracle:
-    """Exact inference on some rows. Every method returns −log p(right answer | what a model sees).
+    """Exact inference on clean rows: −log p(right answer | what a model sees).
 
-    Attributes:
-        batch: The clean rows; `words` [R, L] says where they have words, `emission` [R, L, S] is
-            P(clean word | state).
-        relations: Prior probability of each relation of a row's segments (`relations_of`).
-        viewed: The objective that made the view, if it is not the asking one.
-        bound: Whether an answer is only a lower bound if rows differ in length; set by answers.
+    `relations` are prior probabilities (`relations_of`); `viewed` is the objective that made the
+    view, if it is not the asking one. An answer sets `bound` if it is only a lower bound for rows
+    that differ in length.
     """
 
-    def __init__(
-        self,
-        chain: Chain,
-        batch: Batch,
-        vocabulary: Vocabulary,
-        relations: Mapping[str, float],
-        viewed: Objective | None = None,
-    ):
+    def __init__(self, chain: Chain, batch: Batch, vocabulary, relations, viewed=None):
         self.chain, self.batch, self.vocabulary = chain, batch, vocabulary
         self.relations, self.viewed, self.bound = relations, viewed, False
         self.words = words_of(batch, vocabulary)
         self.orders = {name: order_of(batch, self.words, name) for name in relations}
-        self.emission = chain.emission.T[batch["tokens"]]
+        self.emission = chain.emission.T[batch["tokens"]]  # P(clean word | state)
 
     def states(self, evidence, chosen, counts, rows=slice(None)) -> Float[np.ndarray, "2 R L S"]:
         """As from `infer`, over all relations; up to one factor per position."""
@@ -197,9 +174,7 @@ class Oracle:
         weights = np.exp(logs - np.max(logs, axis=0))[..., None]
         return sum(weight * states for weight, states in zip(weights, found))
 
-    def visible(
-        self, target: Int[np.ndarray, "R P"], seen: Bool[np.ndarray, "R P L"]
-    ) -> Float[np.ndarray, "R P"]:
+    def visible(self, target, seen: Bool[np.ndarray, "R P L"]) -> Float[np.ndarray, "R P"]:
         """For the words at the target positions, given the clean words that each of them sees."""
         nats = np.empty(target.size)
         for first in range(0, target.size, ROWS):
@@ -221,16 +196,10 @@ class Oracle:
         nats = self.visible(np.broadcast_to(np.arange(length), (rows, length)), seen)
         return np.where(self.words, nats, 0.0)
 
-    def corrupted(
-        self,
-        tokens: Int[np.ndarray, "R L"],
-        corruption: Corruption,
-        ask: str = "word",
-        chosen_only: bool = True,
-    ) -> Float[np.ndarray, "R L"]:
-        """For every word, or with ask="original" for whether the token is the original, given the
-        corrupted rows `tokens`. With `chosen_only`, only chosen positions are asked, and the model
-        knows it; values elsewhere have no meaning."""
+    def corrupted(self, tokens, corruption: Corruption, ask="word", chosen_only=True):
+        """[R, L] for every word, or with ask="original" whether the token is the original, given
+        the corrupted rows `tokens` [R, L]. With `chosen_only`, only chosen positions are asked, and
+        the model knows it; values elsewhere have no meaning."""
         documents, parts = self.batch["documents"], [self.words]
         if corruption.count is not None:
             numbers = range(1, documents.max(initial=1) + 1)
@@ -267,9 +236,7 @@ class Oracle:
             return uncounted(evidence + chosen)
         return evidence, chosen, corruption.count
 
-    def relation(
-        self, other: str, labels: Int[np.ndarray, "R"], tokens, corruption: Corruption
-    ) -> Float[np.ndarray, "R"]:
+    def relation(self, other: str, labels, tokens, corruption) -> Float[np.ndarray, "R"]:
         """For each pair's label, given the corrupted rows: 0 where B follows A, 1 where B is the
         `other` ("random", "swapped")."""
         if other not in self.relations:
