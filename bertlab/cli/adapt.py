@@ -17,7 +17,7 @@ def run(arguments, overrides):
     """Trains to the end."""
     from bertlab.cli.finetune import settings_of
     from bertlab.train.processes import join_processes
-    from bertlab.transfer.adapt import adapt
+    from bertlab.transfer.finetune import adapt
 
     join_processes()
     settings, recipe = settings_of(overrides), arguments.recipe

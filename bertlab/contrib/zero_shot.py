@@ -43,9 +43,10 @@ from bertlab.evals.code_length import Scorer
 from bertlab.evals.questions import Text, encode_all
 from bertlab.train.run_directory import RunDirectory, describe_environment
 from bertlab.transfer.examples import Example, total_cut
+from bertlab.transfer.kinds import find_kind
 from bertlab.transfer.load import Pretrained, load
 from bertlab.transfer.scorers import METRICS
-from bertlab.transfer.scoring import Tasks, outcome, predict, prediction_writer
+from bertlab.transfer.scoring import Tasks, outcome, prediction_writer
 from bertlab.transfer.tasks import Task, TaskData
 
 BEST = {"sst2": 0.932, "cola": 0.454, "race": 0.59}
@@ -163,7 +164,9 @@ def zero_shot(config: ConfigDict, tasks: Tasks, workdir: Path) -> dict[str, Any]
     write, metrics = prediction_writer(tasks, workdir), {}
     for split, value in values.items():
         outputs = [{"logits": row} for row in value]
-        metrics[split] = write(split, {name: predict(task, data, split, outputs, None)})
+        predict = find_kind(task.kind).predict
+        lines = predict(data.examples[split], data.names, outputs, None)
+        metrics[split] = write(split, {name: lines})
         if (score := metrics[split].get(f"{name}/{metric}")) is not None:
             metrics[split][f"{name}/relative"] = relative(score, task, value.shape[1])
     cut = {split: {name: lost} for split, (_, lost) in found.items()}

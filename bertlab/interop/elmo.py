@@ -1,8 +1,7 @@
 """ELMo's published files (bilm-tf, AllenNLP): a directory with options.json and weights.hdf5.
 
-Names with these endings work too ("elmo_2x4096_512_2048cnn_2xhighway_options.json"). The model
-reads characters, so any words will do; a vocabulary.txt next to them, one word per line, becomes
-the vocabulary of a language model that continues from it. The files have no output layer.
+The model reads characters, so any words will do; a vocabulary.txt next to them, one word per line,
+becomes the vocabulary of a language model that continues from it. There is no output layer.
 """
 
 from collections.abc import Mapping

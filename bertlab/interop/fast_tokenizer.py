@@ -1,9 +1,6 @@
-"""Tokenizers as transformers' AutoTokenizer opens them: tokenizer.json and tokenizer_config.json.
-
-They are built from the `tokenizers` library's own rules. Those differ from bertlab's in control and
-private-use characters, a capital sigma at the end of a word, and names of special pieces in text,
-which become the special pieces; the export's folder `tokenizer` has the exact rules.
-"""
+"""Tokenizers as transformers' AutoTokenizer opens them, by the `tokenizers` library's rules. Those
+differ from bertlab's in control and private-use characters, a capital sigma at the end of a word,
+and names of special pieces in text; the export's folder `tokenizer` has the exact rules."""
 
 from pathlib import Path
 
@@ -23,10 +20,8 @@ ROLES = dict(pad="pad", unk="unk", cls="cls", sep="sep", mask="mask", bos="cls",
 def save_fast_tokenizer(
     tokenizer: Tokenizer, directory: Path, max_length: int, segments: bool
 ) -> None:
-    """Writes the two files, for a model with `max_length` positions that reads token types or not.
-
-    A pair of texts is prefix, first, suffix, second, suffix, with type 1 from the second on.
-    """
+    """Writes tokenizer.json and tokenizer_config.json, for a model with `max_length` positions that
+    reads `segments` or not: type 1 from the second text of a pair on."""
     if tokenizer.kind == "words":
         print("not exported: tokenizer.json, which cannot express a vocabulary of words")
         return

@@ -1,9 +1,6 @@
-"""fastai's AWD-LSTM language models (ULMFiT) as PyTorch state dicts.
-
-The source is a .pth file, or a directory with one; only tensors are read, never pickled objects.
-Its words are next to it, in itos.json: a list in row order. A name with "bwd" in it means a
-right-to-left model. An export is lm_fwd.pth or lm_bwd.pth as fastai 2 names tensors, and itos.json.
-"""
+"""fastai's AWD-LSTM language models (ULMFiT) as PyTorch state dicts, lm_fwd.pth or lm_bwd.pth as
+fastai 2 names tensors, and their words in itos.json, a list in row order. A name with "bwd" in it
+means a right-to-left model; pickled objects are never read."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

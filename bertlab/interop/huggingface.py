@@ -1,9 +1,5 @@
-"""Directories of Hugging Face transformers: config.json, model.safetensors, a tokenizer.
-
-Weights in float16 or bfloat16 become float32 without loss. A pickle (pytorch_model.bin) is never
-opened. Every transformer of bertlab can be written: one that no class of transformers computes
-exactly gets a `modeling_bertlab.py` next to it (`kinds.OWN`).
-"""
+"""Directories of Hugging Face transformers: config.json, model.safetensors, a tokenizer. Bodies
+that no class of transformers computes exactly get a `modeling_bertlab.py` (`kinds.OWN`)."""
 
 import re
 import shutil
@@ -89,10 +85,8 @@ def assemble(
     shape = model_shape(config.model, settings["vocab_size"])
     shapes = {"body": body_shapes(shape, predicts=predicts, pools=pools)}
     if pairs:
-        shapes["heads_nsp"] = {
-            "kernel": jax.ShapeDtypeStruct((shape.width, 2), np.float32),
-            "bias": jax.ShapeDtypeStruct((2,), np.float32),
-        }
+        own = {"kernel": (shape.width, 2), "bias": (2,)}
+        shapes["heads_nsp"] = {k: jax.ShapeDtypeStruct(v, np.float32) for k, v in own.items()}
     params = read(table, tensors, shapes, source)
     return Model(config, params, fit_vocabulary(tokenizer, shape.vocab_size, source))
 
@@ -157,10 +151,8 @@ def fit_vocabulary(tokenizer: Tokenizer, vocab_size: int, source: Path) -> Token
 
 
 def save(model: Model, directory: Path, kinds: Mapping[str, Kind] = KINDS) -> None:
-    """Writes a transformer as the first of these kinds that computes it exactly.
-
-    Heads that the kind lacks, of tasks for example, are left out, and a printed line names them.
-    """
+    """Writes a transformer as the first of these kinds that computes it exactly. Heads that the
+    kind lacks are left out, and a printed line names them."""
     model_config, tokenizer = model.config.model, model.tokenizer
     shape = model_shape(model_config, tokenizer.vocab_size)
     if not isinstance(shape, TransformerShape):

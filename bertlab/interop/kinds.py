@@ -1,8 +1,4 @@
-"""The kinds of transformers that bertlab reads and writes, by their model_type.
-
-A kind is data, which reads a config.json, writes one, and decides whether it computes what a model
-does.
-"""
+"""The kinds of transformers that bertlab reads and writes, by their model_type."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -26,7 +22,7 @@ ACTIVATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """One model_type of transformers."""
+    """One model_type of transformers: how its config.json is read and written."""
 
     family: str  # bertlab's name
     table: Callable[[int], list[Entry]]  # (attention heads) -> the table of its parameters

@@ -21,8 +21,7 @@ def dense(theirs: str, ours: str, linear: bool = True) -> list[Entry]:
 
 def norm(theirs: str, ours: str) -> list[Entry]:
     """A layer norm."""
-    scale, bias = ("weight", "scale"), ("bias", "bias")
-    return [same(f"{theirs}.{name}", f"{ours}/{our}") for name, our in (scale, bias)]
+    return [same(f"{theirs}.weight", f"{ours}/scale"), same(f"{theirs}.bias", f"{ours}/bias")]
 
 
 def attention(qkv: Sequence[str], out: str, heads: int, linear: bool = True) -> list[Entry]:

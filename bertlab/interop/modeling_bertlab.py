@@ -67,13 +67,8 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.width, config.width, bias=config.use_bias)
 
     def forward(self, x, mask, rotation):
-        """Projected means of the visible values.
-
-        Args:
-            x: [B, L, D].
-            mask: [B, 1, L, L] bool, or a bias of the scores [B, H, L, L].
-            rotation: (cos, sin) or None.
-        """
+        """Projected means [B, L, D] of the visible values; `mask` is bool [B, 1, L, L] or a bias of
+        the scores [B, H, L, L], `rotation` (cos, sin) or None."""
         query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         if rotation is not None:
             query, key = rotate(query, *rotation), rotate(key, *rotation)
@@ -173,16 +168,11 @@ class BertlabModel(BertlabPreTrainedModel):
         causal=False,
         **_,
     ):
-        """Encodes rows.
+        """Encodes rows: `input_ids` [B, L], or `inputs_embeds` [B, L, D].
 
-        Args:
-            input_ids: [B, L]; or `inputs_embeds` [B, L, D] instead.
-            attention_mask: [B, L], 0 for padding; or [B, L, L], the keys (last axis) that each
-                query sees, for packed rows.
-            token_type_ids: [B, L], segments; None: zeros.
-            position_ids: [B, L]; None: from 0.
-            output_hidden_states: whether to return every layer's states.
-            causal: whether a bidirectional body is read from left to right.
+        `attention_mask` is [B, L], 0 for padding, or [B, L, L], the keys (last axis) that each
+        query sees, for packed rows. Without `token_type_ids` [B, L] they are zeros, without
+        `position_ids` from 0. `causal`: a bidirectional body is read from left to right.
         """
         c = self.config
         x = self.token_embedding(input_ids) if inputs_embeds is None else inputs_embeds
@@ -248,8 +238,7 @@ class BertlabModel(BertlabPreTrainedModel):
         return self.relative_bias(bucket).permute(2, 0, 1)[None]
 
     def summary(self, x, mask):
-        """The state [B, D] that has seen a whole row: left to right its last, otherwise its
-        first."""
+        """The state [B, D] that has seen a whole row: left to right its last, else its first."""
         if self.config.direction != "left-to-right":
             return x[:, 0]
         filled = (mask if mask.dim() == 2 else mask.diagonal(dim1=1, dim2=2)) != 0
@@ -292,11 +281,8 @@ class BertlabForMaskedLM(BertlabPreTrainedModel):
 
 
 class BertlabForCausalLM(BertlabForMaskedLM, GenerationMixin):
-    """Logits for the next token, from those before it; right to left for the previous one.
-
-    A bidirectional body is read from left to right here, as bertlab scores one that was trained to
-    predict in order (`prefix`, `masked_next_token`).
-    """
+    """Logits for the next token, from those before it; right to left for the previous one. A
+    bidirectional body is read from left to right (`prefix`, `masked_next_token`)."""
 
     causal = True
 

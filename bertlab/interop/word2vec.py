@@ -1,12 +1,8 @@
-"""Word vectors: word2vec's files, text and binary, and GloVe's.
+"""Word vectors: word2vec's files (tmikolov/word2vec, and gensim's KeyedVectors) and GloVe's.
 
-word2vec's first line is "V D" (tmikolov/word2vec, and gensim's KeyedVectors). In the text format
-each further line has a word and D numbers; in the binary one each word is followed by a space, D
-little-endian float32 numbers and, in word2vec.c, a line feed. GloVe's text has no first line, and
-its words may have spaces in them. Files whose names end in .gz are compressed.
-
-Such vectors come from text with spaces between tokens ("n't", "10,000"), so the tokenizer looks up
-what is between spaces first, and splits only what the vocabulary lacks.
+word2vec's first line is "V D". Then each word is followed by a space and D numbers, in the binary
+format little-endian float32. GloVe's text has no first line, and its words may have spaces in them.
+The tokenizer looks up what is between spaces first, and splits only what the vocabulary lacks.
 """
 
 import gzip

@@ -22,7 +22,6 @@ from bertlab.studies.study import Study
 from bertlab.train.build import check_config, started_from
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer import finetune
-from bertlab.transfer.adapt import adaptation_config
 from bertlab.transfer.build import is_fixed
 from bertlab.transfer.scoring import Tasks
 from bertlab.transfer.tasks import load_tasks
@@ -104,7 +103,7 @@ def _stages(run: RunSpec) -> dict[Stage, ConfigDict]:
         if run.adapt:
             arguments = adaptation(run, task) | {"workdir": begin, "pretrained": pretrained}
             first = run.directory(Path(), *PRETRAIN)
-            found["adapt", task], _ = adaptation_config(first, **arguments)
+            found["adapt", task], _ = finetune.adaptation_config(first, **arguments)
             before = found["adapt", task].to_dict()
         name, recipe, overrides = finetuning(run, task).values()
         tuned = finetune.recipe_config(str(begin), name, recipe, before)

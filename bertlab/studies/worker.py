@@ -54,7 +54,7 @@ def _execute(run: RunSpec, stage: str, task: str, workdir: Path) -> None:
         config = load_config(run.config, dict(run.overrides))
         loop.run(build_pretraining(config), directory, at_end=evaluate_run)
     elif stage == "adapt":
-        from bertlab.transfer.adapt import adapt
+        from bertlab.transfer.finetune import adapt
 
         adapt(start, workdir=directory, **adaptation(run, task))
     else:

@@ -1,10 +1,6 @@
-"""Batches of task rows: a pure function of (rows, `config.data`, step), without iterator state.
-
-A row is a dict of arrays without padding: `tokens`, `segments`, `documents`, `positions` [T],
-fields of its words [W], and labels. A batch pads them to one length, that of its bucket.
-
-Letters: B rows, L positions of a batch.
-"""
+"""Batches of task rows: a pure function of (rows, `config.data`, step). A row is a dict of arrays:
+`tokens`, `segments`, `documents`, `positions` [T], fields of its words [W], and labels. A batch of
+B rows pads them to one length, that of its bucket."""
 
 import functools
 import hashlib
@@ -12,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from bertlab.data.characters import PADDING
@@ -22,7 +19,7 @@ Row = dict[str, np.ndarray]
 Batch = dict[str, np.ndarray]
 
 PADDED = ("tokens", "segments", "documents", "positions", "characters")
-PADDED += ("word_at", "labels", "spelling", "word_ids", "vector_ids")
+PADDED += ("word_at", "labels", "spelling", "word_ids", "vector_ids", "features")
 """Fields whose first axis is padded to a batch's length; others have one shape in all batches."""
 
 NO_LABEL = -1
@@ -32,25 +29,19 @@ FILL: Mapping[str, float] = {
     "spelling": PADDING,
     "target": np.nan,
     "row_number": -1,
-    **dict.fromkeys(("label", "labels", "word_at", "start", "end"), NO_LABEL),
-    **dict.fromkeys(("target_spans", "target_labels"), NO_LABEL),
+    **dict.fromkeys("label labels word_at start end target_spans target_labels".split(), NO_LABEL),
 }
 """What fields hold as padding, if not 0; `tokens` hold the tokenizer's padding."""
 
 
-class Batches:
-    """Training batches by step, and the evaluation batches of the same rows, which are those of one
-    task or of several (`joined`). `data` is `config.data`; its `seq_len` and `buckets` are
-    positions per text. A process gets its slice of each batch. `hash` is a hexadecimal digest of
+class Batches(Sequence):
+    """Training batches by step, and as a sequence the evaluation batches of the same rows, which
+    are those of one task or of several (`joined`). `data` is `config.data`; its `seq_len` and
+    `buckets` are positions per text. A process gets its slice of each batch. `hash` is a digest of
     the rows and the settings on which their order depends: equal hashes, equal batches."""
 
     def __init__(
-        self,
-        rows: Sequence[Row],
-        data: ConfigDict,
-        pad_id: int,
-        process_index: int = 0,
-        process_count: int = 1,
+        self, rows: Sequence[Row], data: ConfigDict, pad_id: int, process_index=0, process_count=1
     ):
         self._rows, self._pad_id = rows, pad_id
         self._size, self._seed = data.batch_size, data.seed
@@ -58,7 +49,8 @@ class Batches:
         self._offset = process_index * self._share
         lengths = {length for length in data.buckets if length < data.seq_len} | {data.seq_len}
         self._widths = [most_texts(rows) * length for length in sorted(lengths)]
-        self._lengths = np.array([len(row["tokens"]) for row in rows], np.int64)
+        self.lengths = np.array([len(row["tokens"]) for row in rows], np.int64)
+        self._by_length = np.argsort(self.lengths, kind="stable")
         self._order = functools.lru_cache(1)(self._order_of)
         self._shapes = {}  # the largest shape of each field, and its type
         settings = [self._widths, self._size, self._seed]
@@ -82,16 +74,22 @@ class Batches:
         first = number * self._size + self._offset
         return self._batch(order[first : first + self._share], int(widths[number]))
 
-    def evaluation(self) -> list[Batch]:
-        """Every row once, the shortest first; the last batch is padded with empty rows.
-        `row_number` [B] is each row's number, -1 for an empty one (`by_row`)."""
-        order, batches = np.argsort(self._lengths, kind="stable"), []
-        for first in range(0, len(order), self._size):
-            longest = self._lengths[order[first : first + self._size]].max()
-            width = self._widths[int(np.searchsorted(self._widths, longest))]
-            first += self._offset
-            batches.append(self._batch(order[first : first + self._share], width))
-        return batches
+    def __len__(self) -> int:
+        return -(-len(self._rows) // self._size)
+
+    def __getitem__(self, index: int) -> Batch:
+        """An evaluation batch. They have every row once, the shortest first; the last is padded
+        with empty rows. `row_number` [B] is each row's number, -1 for an empty one (`by_row`)."""
+        first = range(0, len(self._rows), self._size)[index]
+        numbers = self._by_length[first : first + self._size]
+        width = int(np.searchsorted(self._widths, self.lengths[numbers].max()))
+        return self._batch(numbers[self._offset :][: self._share], self._widths[width])
+
+    def add_features(self, states: Float[np.ndarray, "T W"]) -> None:
+        """Gives each row its part of `states` as `features`, which are read with a batch."""
+        parts = np.split(states, np.cumsum(self.lengths)[:-1])
+        self._rows = [row | {"features": part} for row, part in zip(self._rows, parts)]
+        self._shapes["features"] = states.shape, np.float32
 
     def _order_of(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """The rows of an epoch in their order, and the length of each batch."""
@@ -101,7 +99,7 @@ class Batches:
                 " lower it"
             )
         rng = np.random.default_rng([self._seed, epoch])
-        return bucketed(self._lengths, self._widths, self._size, rng)
+        return bucketed(self.lengths, self._widths, self._size, rng)
 
     def _batch(self, numbers: np.ndarray, width: int) -> Batch:
         rows = [self._rows[number] for number in numbers]

@@ -1,19 +1,26 @@
-"""Composes a fine-tuning: the tasks' rows, the pretrained body or its stored states, new heads."""
+"""Composes a fine-tuning: the tasks' rows, the pretrained body or its stored states, new heads.
+Letters: B rows, L positions, T positions of all rows, W the widths of all layers together."""
 
 import dataclasses
 import functools
+import hashlib
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
+from bertlab.files import cache_directory
+from bertlab.models.base import Body, Carry, Encoded, View
 from bertlab.models.lora import Lora
-from bertlab.models.presets import build_body, family_of, model_shape
+from bertlab.models.presets import build_body, family_of, model_direction, model_shape
+from bertlab.models.static import StaticShape
 from bertlab.objectives.base import Objective, restrict
 from bertlab.objectives.program import Program
 from bertlab.train.build import require_same_model, start_from, vocabulary_of
@@ -22,22 +29,42 @@ from bertlab.train.phases import Phase, weights_of
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.schedules import layer_groups
 from bertlab.train.state import parameter_name
-from bertlab.transfer.batches import Batches, joined
+from bertlab.transfer.batches import Batches, joined, most_texts
 from bertlab.transfer.features import NO_VECTORS, WORD_VECTORS, WordVectors, word_vectors
 from bertlab.transfer.heads import LANGUAGE_MODEL, AuxiliaryLanguageModel
 from bertlab.transfer.inputs import NEW_TOKENS, Inputs, Layout
 from bertlab.transfer.kinds import find_kind
 from bertlab.transfer.kinds.base import TaskRows
 from bertlab.transfer.load import (
+    Pretrained,
     embedded_tokens,
+    load,
     longest_text,
     merged_params,
     reads_both_sides,
     run_config,
 )
 from bertlab.transfer.scoring import Tasks, build_score, outcome
-from bertlab.transfer.stored import with_stored_states
 from bertlab.transfer.tasks import SPLITS, TaskData
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredShape(StaticShape):
+    """Layers of these widths, which have seen this side; like a lookup, they cost no FLOPs."""
+
+    widths: tuple[int, ...] = ()
+    side: str = "both"
+
+
+class StoredBody(Body):
+    """A body without parameters, whose layers are the view's `features` [B, L, W]."""
+
+    shape: StoredShape
+
+    def encode(self, view: View, carry: Carry | None = None) -> tuple[Encoded, Carry]:
+        ends = np.cumsum(self.shape.widths)[:-1].tolist()
+        layers = tuple(jnp.split(view["features"], ends, axis=-1))
+        return Encoded(**{self.shape.side: layers}), {}
 
 
 def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experiment:
@@ -53,18 +80,19 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experim
     rows, heads = rows_and_heads(config, tasks, tokenizer, vectors)
 
     process = jax.process_index(), jax.process_count()
-    every = {split: joined([made.rows for made in rows[split].values()]) for split in SPLITS}
-    batches = {
-        split: Batches(every[split], config.data, tokenizer.pad_id, *process) for split in SPLITS
-    }
+    batches = {}
+    for split in SPLITS:
+        every = joined([made.rows for made in rows[split].values()])
+        batches[split] = Batches(every, config.data, tokenizer.pad_id, *process)
     data_hash = "-".join(batches[split].hash for split in SPLITS)
     if config.transfer.features:
-        body, evaluations = with_stored_states(config, batches, every)
-        train = evaluations.pop("train")
+        body = add_stored_states(config, batches)
     else:
-        body = build_body(without_dropout(shape) if is_fixed(config) else shape)
-        train = batches["train"]
-        evaluations = {split: batches[split].evaluation() for split in ("valid", "test")}
+        if is_fixed(config):
+            dropouts = [x.name for x in dataclasses.fields(shape) if x.name.endswith("dropout")]
+            shape = dataclasses.replace(shape, **dict.fromkeys(dropouts, 0.0))
+        body = build_body(shape)
+    train = batches.pop("train")
 
     adapter = Lora(**config.lora) if config.lora.rank else None
     program = Program(body, heads, vocabulary_of(tokenizer), adapter=adapter)
@@ -84,10 +112,10 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experim
         program=program,
         phases=(phase,),
         tokenizer=tokenizer,
-        evaluations=evaluations,
+        evaluations=batches,
         facts={"examples": {name: data.digest for name, (_, data) in tasks.items()}},
         start=functools.partial(start_params, config, vectors),
-        score=build_score(config, program, tasks, rows, evaluations, workdir),
+        score=build_score(config, program, tasks, rows, batches, workdir),
         result=functools.partial(outcome, tasks, cut),
     )
 
@@ -134,12 +162,6 @@ def is_fixed(config: ConfigDict) -> bool:
     return bool(fixed) and not config.lora.rank
 
 
-def without_dropout(shape):
-    """The shape with all dropouts at 0."""
-    dropouts = [x.name for x in dataclasses.fields(shape) if x.name.endswith("dropout")]
-    return dataclasses.replace(shape, **dict.fromkeys(dropouts, 0.0))
-
-
 def rows_and_heads(
     config: ConfigDict, tasks: Tasks, tokenizer: Tokenizer, vectors: Mapping[str, WordVectors]
 ) -> tuple[dict[str, dict[str, TaskRows]], dict[str, Objective]]:
@@ -154,13 +176,13 @@ def rows_and_heads(
             config.objectives[name],
             number=number,
             classes=len(data.labels),
-            texts=max(rows[split][name].texts for split in SPLITS),
+            texts=max(most_texts(rows[split][name].rows) for split in SPLITS),
             word_types=1 + len(layout.word_ids),
             vector_shape=vectors[name].table.shape,
         )
     if models_language(config):
-        texts = max(made.texts for split in SPLITS for made in rows[split].values())
-        heads[LANGUAGE_MODEL] = AuxiliaryLanguageModel(texts=texts)
+        found = (most_texts(made.rows) for split in SPLITS for made in rows[split].values())
+        heads[LANGUAGE_MODEL] = AuxiliaryLanguageModel(texts=max(found))
     return rows, heads
 
 
@@ -229,3 +251,47 @@ def lower_layers(params, fresh, count: int):
         return np.where((group <= count) & (group < head), ours, new).astype(ours.dtype)
 
     return jax.tree.map_with_path(choose, groups, params, fresh)
+
+
+def add_stored_states(config: ConfigDict, batches: Mapping[str, Batches]) -> StoredBody:
+    """Runs the body once and gives each split's batches its states of all layers; returns the body
+    that reads them. Runs that read the same rows with the same body share them."""
+    model = load(config.init_from, config.init_step)
+    side, layers = model.encode(batches["valid"][0]).widest()
+    digest = hashlib.blake2b(digest_size=16)
+    for leaf in jax.tree.leaves(model.params["body"]):
+        digest.update(np.ascontiguousarray(leaf))
+    directory = cache_directory(config.task_data.pretraining.directory) / "states"
+    for made in batches.values():
+        path = directory / f"{digest.hexdigest()}-{made.hash}.npy"
+        if not path.exists():
+            store(model, made, path)
+        made.add_features(np.load(path, mmap_mode="r"))
+    shape = StoredShape(
+        width=layers[-1].shape[-1],
+        vocab_size=model.program.vocabulary.size,
+        direction=model_direction(model.config.model),
+        dtype=jnp.dtype("float32"),
+        widths=tuple(layer.shape[-1] for layer in layers),
+        side=side,
+    )
+    return StoredBody(shape)
+
+
+def store(model: Pretrained, batches: Batches, path: Path) -> None:
+    """Writes the states [T, W] of the batches' rows, in float16."""
+    bounds = np.cumsum([0, *batches.lengths])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary, states = path.with_name(f"{path.name}.{os.getpid()}.tmp"), None
+    for batch in batches:
+        _, layers = model.encode(batch).widest()
+        found = np.concatenate([np.asarray(layer, np.float32) for layer in layers], axis=-1)
+        if states is None:
+            shape = (int(bounds[-1]), found.shape[-1])
+            states = np.lib.format.open_memmap(temporary, "w+", np.float16, shape)
+        for number, row in zip(batch["row_number"], found):
+            if number >= 0:
+                first, end = bounds[number : number + 2]
+                states[first:end] = row[: end - first]
+    states.flush()
+    os.replace(temporary, path)

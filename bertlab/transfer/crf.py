@@ -1,10 +1,8 @@
 """Linear-chain conditional random field (Lafferty et al. 2001), TagLM's output layer.
 
 score(y) = start[y_1] + Σ_t emissions[t, y_t] + Σ_t transitions[y_t, y_{t+1}] + end[y_last]
-p(y) = exp(score(y)) / Σ exp(score)
 
-`mask` [B, W] is true for a row's words, which come first; other emissions have no influence. A row
-without words has log-likelihood 0. Letters: B rows, W words, C tags.
+`mask` is true for a row's words, which come first. Letters: B rows, W words, C tags.
 """
 
 from collections.abc import Callable
@@ -58,8 +56,7 @@ def log_likelihood(
 def log_partition(
     emissions: Emissions, mask: Mask, scores: Scores, reduce: Callable = logsumexp
 ) -> Float[Array, "B"]:
-    """log Σ exp(score) of all tag sequences, by the forward recursion; if `reduce` is max, the
-    highest score."""
+    """log Σ exp(score) of all tag sequences; if `reduce` is max, the highest score."""
 
     def step(before, now):
         emission, inside = now

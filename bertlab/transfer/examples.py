@@ -27,8 +27,7 @@ class Example:
     words: tuple[str, ...] = ()  # for tagging and other kinds that read a sentence by words
     choices: tuple[str, ...] = ()
     answers: tuple[Answer, ...] = ()  # for span; () if the question has none (SQuAD 2.0)
-    # [start, end) of words that are asked about, in characters. choice: of the candidate with which
-    # choices begin, if they do.
+    # [start, end) in characters of words that are asked about, or with which choices begin.
     targets: tuple[tuple[int, int], ...] = ()
     spans: tuple[tuple[tuple[int, int], ...], ...] = ()  # of words, [first, end), for each target
     group: str = ""  # examples of a group are also scored together, as MultiRC's answers
@@ -37,17 +36,12 @@ class Example:
 
 
 Cut = Mapping[str, tuple[int, int]]
-"""One example's counts by unit: how many are in no row, and how many it has.
-
-Units: pieces of a text, a pair, a text with its choices, or a question with its context; words of a
-sentence that is given as words; targets, which are words or spans that are asked about; answers, if
-no window holds all of one.
-"""
+"""One example's counts by unit (pieces of its texts, words of a sentence that is given as words,
+targets, answers): how many are in no row, and how many it has."""
 
 
 def total_cut(examples: Iterable[Cut]) -> dict[str, int]:
-    """The counts of a split's examples: {"examples": 12, "of_examples": 18, "words": 783, ...}. An
-    example is cut if any part of it is in no row."""
+    """{"examples": 12, "of_examples": 18, ...}: an example is cut if any part is in no row."""
     counts: Counter[str] = Counter()
     for example in examples:
         any_cut = int(any(lost for lost, _ in example.values()))

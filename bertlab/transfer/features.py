@@ -1,7 +1,5 @@
 """What a head reads: mixes of a body's layers, a recurrent encoder, features and vectors of words.
-
-Letters: B rows, L positions (W if they are words), D width, n layers, F cell width.
-"""
+Letters: B rows, L positions (W if they are words), D width, n layers, F cell width."""
 
 import itertools
 import re
@@ -53,8 +51,7 @@ class LayerMix(nn.Module):
     1)."""
 
     mix: str
-    # λ of λ‖w‖²: 1 keeps the weights near their mean, 0.001 lets them differ. The first version of
-    # ELMo's paper has λ‖w − 1/n‖², the same, because softmax ignores a constant.
+    # λ of λ‖w‖²: 1 keeps the weights near their mean, 0.001 lets them differ.
     penalty: float = 0.0
     dropout: float = 0.0  # of the result (AllenNLP's ELMo: 0.5)
 
@@ -108,9 +105,9 @@ class Recurrent(nn.Module):
 
 
 class RecurrentEncoder(nn.Module):
-    """A task's bidirectional LSTM, with a language model's states at one or two places. Where the
-    states s join: "input" [x; s]; "after_first", to the first layer's output (TagLM: Peters et al.
-    2017); "output" [h; s] (ELMo); "input_output", each with a mix."""
+    """A task's bidirectional LSTM, which a language model's states s join at a place: "input"
+    [x; s]; "after_first", to the first layer's output (TagLM: Peters et al. 2017); "output" [h; s]
+    (ELMo); "input_output", each with a mix."""
 
     layers: int  # 2 in BERT's feature-based tagger (Devlin et al. 2018, section 5.3) and in TagLM
     hidden: int  # F of each direction
@@ -193,13 +190,10 @@ NO_VECTORS = WordVectors({}, np.zeros((0, 0), np.float32))
 
 
 def word_vectors(path: str, words: Iterable[str]) -> WordVectors:
-    """The vectors that words have in a static run, trained or imported; prints how many do.
-
-    A word's vector is the mean of its pieces' vectors in the static run's tokenizer: with a
-    vocabulary of words, as in imports of word2vec's and GloVe's files, that is one piece. Unknown
-    pieces do not count. If all are unknown, the word is looked up in lower case, or else gets the
-    vector of unknown words: zeros after an import, unless GloVe's file has <unk>.
-    """
+    """The vectors that words have in a static run, trained or imported; prints how many do. A
+    word's vector is the mean of its known pieces'. If all are unknown, the word is looked up in
+    lower case, or else gets the vector of unknown words: zeros after an import, unless GloVe's file
+    has <unk>."""
     run = RunDirectory(Path(path).expanduser())
     config = run.config()
     if config["model"]["family"] != "static":

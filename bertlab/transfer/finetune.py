@@ -1,9 +1,6 @@
 """Trains a pretrained run on tasks: pretraining's loop, with the tasks' heads as objectives.
-
 `config.optimizer` states what is trained (everything, layer by layer, the head), and
-`config.objectives.TASK` what the head reads; fine-tuning and feature-based transfer differ in a few
-keys. A recipe has the settings of a paper.
-"""
+`config.objectives.TASK` what the head reads."""
 
 import copy
 import pkgutil
@@ -19,16 +16,19 @@ from ml_collections.config_dict import placeholder
 from bertlab.config import load
 from bertlab.config.defaults import base_config
 from bertlab.errors import UserError
+from bertlab.files import json_line
 from bertlab.train import loop
+from bertlab.train.build import build_pretraining
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer.build import build_finetuning
 from bertlab.transfer.examples import cut_lines
 from bertlab.transfer.features import WORD_VECTORS
 from bertlab.transfer.heads import LANGUAGE_MODEL
 from bertlab.transfer.kinds import find_kind
-from bertlab.transfer.recipes import RECIPES, find_recipe
+from bertlab.transfer.load import with_defaults
+from bertlab.transfer.recipes import ADAPTATIONS, RECIPES, find_recipe
 from bertlab.transfer.scoring import Tasks
-from bertlab.transfer.tasks import TASK_DATA, find_task, load_tasks
+from bertlab.transfer.tasks import TASK_DATA, find_task, load_task, load_tasks
 
 DATA = dict(
     seq_len=48,  # positions per text, at most
@@ -49,7 +49,7 @@ TRANSFER = dict(
     # tagging: a sentence gets as much of its document around it as fits (BERT's table 7)
     document_context=False,
     random=False,  # start from random parameters instead of the run's
-    features=False,  # train on stored states (bertlab/transfer/stored.py)
+    features=False,  # train on stored states (`add_stored_states`)
     # module:function that answers instead of training (bertlab/contrib/zero_shot.py)
     answers="",
     layers=placeholder(int),  # how many are transferred, from the embeddings up; unset: all
@@ -57,6 +57,8 @@ TRANSFER = dict(
     max_query=64,  # span: pieces of a question, at most
 )
 """`config.transfer`."""
+
+PIECES_PER_WORD = 1.5
 
 
 def finetune(
@@ -66,15 +68,10 @@ def finetune(
     overrides: Mapping[str, Any] | None = None,
     recipe: str = "small",
 ) -> dict[str, Any]:
-    """Trains a run on a task; the same call resumes. Returns the content of result.json.
-
-    Args:
-        run: Directory of a pretrained, imported or fine-tuned run (STILTs), whose body is reused.
-        task: A name, FILE.py with your own task, or several joined by "+", which share the body.
-        workdir: The new run's directory.
-        overrides: Dotted names to values, or to their text; `head.X` is X of every task's head.
-        recipe: A key of `RECIPES`.
-    """
+    """Trains the body of a pretrained, imported or fine-tuned run (STILTs) on a task (a name, or
+    FILE.py with your own), or on several joined by "+"; the same call resumes. `overrides` are
+    dotted names to values, or to their text; `head.X` is X of every task's head. Returns the
+    content of result.json."""
     config, tasks = configure(run, task, recipe, overrides)
     if jax.process_index() == 0:
         for name, (_, data) in tasks.items():
@@ -101,8 +98,7 @@ def configure(
 
 
 def recipe_config(run: str, task: str, recipe: str, pretrained: Mapping[str, Any]) -> ConfigDict:
-    """The run's model, the defaults and a recipe's keys, before overrides; `pretrained`: the run's
-    config."""
+    """The config of `finetune` before overrides; `pretrained` is the run's."""
     settings = find_recipe(RECIPES, recipe)
     tasks, config = [find_task(name) for name in task.split("+")], base_config()
     config.init_from, config.task, config.recipe = run, task, recipe
@@ -184,3 +180,58 @@ def sized(config: ConfigDict, tasks: Tasks) -> ConfigDict:
     if optimizer.thaw in ("gradual", "chain") and not optimizer.thaw_steps:
         optimizer.thaw_steps = max(1, examples // config.data.batch_size)
     return config
+
+
+def adapt(
+    run: str | Path,
+    task: str,
+    workdir: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    recipe: str = "same",
+    epochs: float = 1.0,
+) -> dict[str, Any]:
+    """Continues pretraining on the texts of a task's training examples (task_text.jsonl), about
+    `epochs` times if the overrides do not set `train.steps`, with one of `ADAPTATIONS`; otherwise
+    as `finetune`. This is ULMFiT's second stage (Howard and Ruder 2018, section 3.2), and ELMo's
+    fine-tuned biLM (Peters et al. 2018, section 3.4)."""
+    pretrained = RunDirectory(run).config()
+    config, lines = adaptation_config(run, task, workdir, overrides, recipe, epochs, pretrained)
+    path = Path(config.data.corpus.removeprefix("text:"))
+    if jax.process_index() == 0 and not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(map(json_line, lines)), encoding="utf-8")
+    return loop.run(build_pretraining(config), workdir)
+
+
+def adaptation_config(
+    run, task, workdir, overrides, recipe: str, epochs: float, pretrained: Mapping[str, Any]
+) -> tuple[ConfigDict, list[dict[str, str]]]:
+    """The config of `adapt` for a run with the config `pretrained`, and the texts that it reads."""
+    if pretrained.get("task"):
+        raise UserError(f"{run} is a fine-tuning, without a pretraining objective; give another")
+    keys = ("model", "data", "objectives", "optimizer", "seed")
+    config = with_defaults({key: pretrained[key] for key in keys if key in pretrained})
+    config.init_from, config.task_data = str(run), ConfigDict(TASK_DATA)
+    config.task_data.update(pretraining_data(pretrained))
+    config.data.corpus = f"text:{Path(workdir).absolute() / 'task_text.jsonl'}"
+    config.data.tokenizer.path = str(RunDirectory(run).tokenizer)
+    config.data.unique_tokens = 0
+    settings = {**find_recipe(ADAPTATIONS, recipe), **(overrides or {})}
+    override(config, settings)
+    data, optimizer, train = config.data, config.optimizer, config.train
+    lines = []
+    for example in load_task(find_task(task), config.task_data.to_dict()).examples["train"]:
+        sentence = [" ".join(example.words)] if example.words else []
+        texts = (*example.texts, *example.choices, *sentence)
+        lines += [{"id": example.id, "text": text} for text in texts]
+    if "train.steps" not in settings:
+        pieces = PIECES_PER_WORD * sum(len(line["text"].split()) for line in lines)
+        batch = data.batch_size * (data.pack_length or data.seq_len)
+        train.steps = max(20, int(pieces * epochs / batch))
+    # Warm-up takes the same share of the steps as in the run, at most a tenth.
+    steps = pretrained.get("train", {}).get("steps")
+    if optimizer.warmup_steps and steps and "optimizer.warmup_steps" not in settings:
+        optimizer.warmup_steps = int(min(optimizer.warmup_steps / steps, 0.1) * train.steps)
+    if optimizer.thaw == "gradual" and not optimizer.thaw_steps:
+        optimizer.thaw_steps = max(1, train.steps // (config.model.layers or 4) // 2)
+    return config, lines

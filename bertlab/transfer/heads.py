@@ -1,11 +1,6 @@
-"""Task heads as objectives: transfer runs through the same loop as pretraining.
-
-A head reads a mix of the body's layers, perhaps through a new biLSTM, and classifies; `kinds` has
-one for each kind of task. Whether the body is trained too is a matter of `config.optimizer` alone.
-A row can hold several texts as its documents 1 to n: choices, or both orders of a pair.
-
-Letters: B rows, L positions, W words, D width, C classes, n texts per row.
-"""
+"""Task heads as objectives. A head reads a mix of the body's layers, perhaps through a new biLSTM,
+and classifies. A row can hold several texts as its documents 1 to n.
+Letters: B rows, L positions, W words, D width, C classes, n texts per row."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -60,8 +55,8 @@ class TaskModel(nn.Module):
     def states(
         self, layers: tuple[Float[Array, "B L D"], ...], documents: Int[Array, "B L"], words=None
     ) -> tuple[Float[Array, "B L D"], Float[Array, ""]]:
-        """Mixed layers, and the penalty on the mixes' weights. If there is a biLSTM, its states
-        over them and over features of `words` [B, L, E]."""
+        """Mixed layers, or a biLSTM's states over them and features of `words` [B, L, E], and the
+        penalty on the mixes' weights."""
         mixed, penalties = zip(*(mix(layers) for mix in self.mixes))
         if not self.head.bilstm:
             return mixed[0], penalties[0]
@@ -121,8 +116,7 @@ class TextHead(TaskHead):
     pooling: str = "mean"
     blocks: int = 0  # width of a ReLU layer before the classifier (ULMFiT: 50); 0: none
     # Gradients flow back through this many positions of a recurrent body, whose states continue and
-    # are all pooled (BPTT for classification: ibid.); 0: all. Dropout masks of a row are the same
-    # in all chunks; fastai draws new ones.
+    # are all pooled (BPTT for classification: ibid.); 0: all.
     chunk: int = 0
     texts: int = derived(1)  # n
 
@@ -169,8 +163,7 @@ class TextHead(TaskHead):
 def pooled(
     x: Float[Array, "B L D"], view: View, pooling: str, texts: int, backward: bool = False
 ) -> Float[Array, "B n D"]:
-    """One vector for each text of a row, without padding; "last" is the token that is read last, so
-    for `backward` the text's first."""
+    """One vector for each text of a row, without padding; "last" is the token read last."""
     last = summary(x, "both" if backward else "forward", view, texts)
     if pooling == "last":
         return last
@@ -194,8 +187,8 @@ def penalised(metrics: Metrics, penalty: Float[Array, ""]) -> Metrics:
 
 
 class Blocks(nn.Module):
-    """ULMFiT's classifier (Howard and Ruder 2018, section 3.3): norm, dropout, dense, ReLU, again.
-    The paper's norm is batch normalisation; this one normalises each vector."""
+    """ULMFiT's classifier (Howard and Ruder 2018, section 3.3): norm, dropout, dense, ReLU, again;
+    with layer norm in place of batch normalisation."""
 
     classes: int
     hidden: int  # width between the two blocks
@@ -217,8 +210,7 @@ class Blocks(nn.Module):
 @dataclasses.dataclass(frozen=True)
 class AuxiliaryLanguageModel(Objective):
     """Language modelling of a task's own rows (Radford et al. 2018, equation 5). Each text's mean
-    loss counts the same, special tokens included, as in openai/finetune-transformer-lm; Hugging
-    Face averages over tokens. `texts`: the most of a row."""
+    loss counts the same, special tokens included, as in openai/finetune-transformer-lm."""
 
     reads: ClassVar[str] = "any"
 

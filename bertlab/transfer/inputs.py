@@ -1,12 +1,9 @@
 """Texts to a model's rows, in the papers' layouts of special tokens.
 
-    pair        prefix A suffix; prefix A separator B suffix: [CLS] A [SEP] B [SEP]
-                (Devlin et al. 2018, figure 4)
-    delimited   start A extract; start A delimiter B extract, with three new embeddings; a pair
-                without an order is read in both (Radford et al. 2018, section 3.3 and figure 1)
-
-Choices, and both orders of a pair, share a row as its documents 1 to n: neither attention nor
-recurrence crosses documents.
+pair        prefix A suffix; prefix A separator B suffix: [CLS] A [SEP] B [SEP]
+            (Devlin et al. 2018, figure 4)
+delimited   start A extract; start A delimiter B extract, with three new embeddings; a pair
+            without an order is read in both (Radford et al. 2018, section 3.3 and figure 1)
 """
 
 import dataclasses
@@ -38,8 +35,7 @@ class Layout:
     double_separator: bool = False  # two separators between A and B, as in RoBERTa
     doc_stride: int = 128  # a span task's windows (run_squad.py)
     max_query: int = 64
-    # A tagged sentence gets as much of its document around it as fits (Devlin et al. 2019, section
-    # 5.3, which does not describe the layout).
+    # A tagged sentence gets as much of its document as fits (Devlin et al. 2019, section 5.3).
     document_context: bool = False
     spelling: bool = False  # tagging rows hold the characters of words
     # Tagging rows hold these numbers for words, 0 for others.
@@ -62,10 +58,6 @@ class Document(NamedTuple):
     begins: list[int]  # positions of each text's first piece
     ends: list[int]  # and of its last
     cut: tuple[int, int]  # how many pieces did not fit, and how many there are
-
-    @property
-    def tokens(self) -> Int[np.ndarray, "T"]:
-        return self.pieces[:, 0]
 
 
 class Words(NamedTuple):
@@ -188,8 +180,7 @@ class Inputs:
 
 
 def shortened(sizes: Sequence[int], room: int) -> list[int]:
-    """Lengths of one or two texts that fit: the longer one loses a piece at a time; B on ties
-    (run_classifier.py's `_truncate_seq_pair`)."""
+    """Lengths of one or two texts that fit, as run_classifier.py's `_truncate_seq_pair` cuts."""
     if len(sizes) == 1:
         return [min(sizes[0], room)]
     first, second = sizes
@@ -197,13 +188,12 @@ def shortened(sizes: Sequence[int], room: int) -> list[int]:
     return [min(first, room - second), second]
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=16)  # questions share contexts
 def piece_offsets(
     text: str, tokenizer: Tokenizer
 ) -> tuple[Int[np.ndarray, "T"], Int[np.ndarray, "T 2"]]:
     """The pieces of a text, and the characters [first, end) that each stands for, at least one.
-    Words between white space are tokenised one by one, as in run_squad. Where several pieces share
-    a character, each stands for it. Cached, because questions share contexts."""
+    Words between white space are tokenised one by one, as in run_squad."""
     words = text.split()
     ids, starts = tokenizer.encode_words(words)
     offsets, at = [], 0

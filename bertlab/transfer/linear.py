@@ -1,21 +1,18 @@
-"""Linear models on n-grams, trained on a task's own labels: a baseline without pretraining.
+"""Linear models of a task's own labels, a baseline without pretraining: a linear SVM on tf-idf of
+words and neighbouring words, for numbers ridge regression; of tags, on the word, its prefixes,
+suffixes and form, and its neighbours. Of choices, right or wrong, the highest score wins."""
 
-texts, pairs   a linear SVM on tf-idf of words and neighbouring words: of each text, and of the
-               words that both texts of a pair share
-choices        the same on the text with each choice, right or wrong; the highest score wins
-numbers        ridge regression on the same features
-tags           a linear SVM on the word, its prefixes, suffixes and form, and its neighbours
-"""
-
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import scipy.sparse
+from sklearn.compose import ColumnTransformer
 from sklearn.dummy import DummyClassifier
 from sklearn.feature_extraction import DictVectorizer
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
 from sklearn.svm import LinearSVC
 
 from bertlab.transfer.examples import Example
@@ -35,27 +32,24 @@ def linear_scores(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
     train, kind = data.examples["train"], find_kind(task.kind)
     if not isinstance(kind, OneClass | Regression | Tagging):
         return {}
-    features = [part for example in train for part in parts(kind, example)]
     if isinstance(kind, Tagging):
         labels = [tag for example in train for tag in example.label]
     elif isinstance(kind, Choice):
         labels = [n == example.label for example in train for n in range(len(example.choices))]
     else:
         labels = [example.label for example in train]
-    is_words = isinstance(kind, Tagging)
-    vectorizers = [DictVectorizer() if is_words else TfidfVectorizer(**TF_IDF) for _ in features[0]]
-    pairs = zip(vectorizers, zip(*features))
-    model = linear_model(kind, labels)
-    model.fit(side_by_side([of.fit_transform(column) for of, column in pairs]), labels)
+    _, features = parts(kind, train)
+    read = DictVectorizer() if isinstance(kind, Tagging) else TfidfVectorizer(**TF_IDF)
+    columns = [(str(number), read, number) for number in range(features.shape[1])]
+    reader = ColumnTransformer(columns, sparse_threshold=1)
+    model = make_pipeline(reader, linear_model(kind, labels)).fit(features, labels)
     ask = model.decision_function if isinstance(kind, Choice) else model.predict
 
     found = {}
     for split in ("valid", "test"):
         examples = data.examples[split]
-        asked = [parts(kind, example) for example in examples]
-        columns = zip(*(part for of_example in asked for part in of_example))
-        answers = ask(side_by_side([of.transform(c) for of, c in zip(vectorizers, columns)]))
-        by_example = np.split(answers, np.cumsum([len(one) for one in asked])[:-1])
+        sizes, features = parts(kind, examples)
+        by_example = np.split(ask(features), np.cumsum(sizes)[:-1])
         if isinstance(kind, Choice | Regression):
             outputs = [{"logits": answers} for answers in by_example]
         else:
@@ -65,14 +59,19 @@ def linear_scores(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
     return found
 
 
-def parts(kind, example: Example) -> list[tuple]:
-    """What the model answers one by one (a text or pair, each choice, each word): each with the
-    content of its columns of features."""
-    if isinstance(kind, Tagging):
-        return [(features,) for features in word_features(example.words)]
-    if isinstance(kind, Choice):
-        return [with_shared_words((" ".join(example.texts), one)) for one in example.choices]
-    return [with_shared_words(example.texts)]
+def parts(kind, examples: Sequence[Example]) -> tuple[list[int], np.ndarray]:
+    """What the model answers one by one (a text or pair, each choice, each word): how many of them
+    an example has, and the columns [N, n] that features are made from."""
+    found = []
+    for example in examples:
+        if isinstance(kind, Tagging):
+            found.append([(features,) for features in word_features(example.words)])
+        elif isinstance(kind, Choice):
+            text = " ".join(example.texts)
+            found.append([with_shared_words((text, choice)) for choice in example.choices])
+        else:
+            found.append([with_shared_words(example.texts)])
+    return [len(one) for one in found], np.array([*itertools.chain(*found)], object)
 
 
 def with_shared_words(texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -90,13 +89,6 @@ def linear_model(kind, labels: Sequence[int]):
     if len(set(labels)) == 1:
         return DummyClassifier()
     return LinearSVC(C=0.1 if isinstance(kind, Tagging) else 1.0)
-
-
-def side_by_side(features: Sequence[Any]) -> scipy.sparse.csr_matrix:
-    """Sparse features in one matrix, with the 32-bit indices that liblinear needs."""
-    found = scipy.sparse.csr_matrix(scipy.sparse.hstack(features))
-    found.indices, found.indptr = found.indices.astype("int32"), found.indptr.astype("int32")
-    return found
 
 
 def word_features(words: Sequence[str]) -> list[dict[str, Any]]:

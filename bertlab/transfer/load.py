@@ -1,8 +1,5 @@
 """Opens a run or an imported model: `bertlab.load(path)` gives its parameters and hidden states.
-
-Letters: B rows, L positions, T tokens of a text, N texts, n layers (layer 0 is the embeddings), D
-width.
-"""
+Letters: B rows, L positions, T tokens of a text, N texts, n layers with the embeddings, D width."""
 
 import dataclasses
 import functools
@@ -52,8 +49,7 @@ class Pretrained:
     config: ConfigDict  # its run's; keys that an import lacks have their defaults
     params: Any  # tree of float32 NumPy arrays, with low-rank updates added to their kernels
     tokenizer: Tokenizer
-    # Body and objectives as pure functions of parameters; without objectives for a fine-tuning,
-    # whose heads are only in `params`.
+    # Body and objectives as pure functions; a fine-tuning's heads are only in `params`.
     program: Program
     step: int | None = None  # the checkpoint's; None: the last
 
@@ -84,16 +80,13 @@ class Pretrained:
         pooling: str | None = None,
         pretokenized: bool = False,
     ) -> list[Embedding] | Float[np.ndarray, "N n D"]:
-        """Hidden states of texts, on the side that has seen the most.
+        """Hidden states of texts, on the side that has seen the most, of "all" `layers` or those
+        with these numbers: 0 is the embeddings, -1 the last layer.
 
-        Args:
-            texts: Strings; with `pretokenized`, lists of words.
-            layers: "all", or numbers: 0 is the embeddings, -1 the last layer.
-            pooling: None: the states of each token. "mean", "max", "first" or "last": one vector
-                per text and layer, over all its positions, special tokens included (as in
-                Sentence-BERT, Reimers and Gurevych 2019, section 3).
-            pretokenized: One state per word: its first piece's, or its last one's if the model
-                reads one way.
+        With `pooling` ("mean", "max", "first", "last") each text and layer has one vector, over all
+        positions, special tokens included (as in Sentence-BERT, Reimers and Gurevych 2019, section
+        3). If `pretokenized`, texts are lists of words, and each word has one state: its first
+        piece's, or its last one's if the model reads one way.
         """
         rows, units = self._rows(texts, pretokenized)
         longest = max((len(row["tokens"]) for row in rows), default=1)
@@ -101,7 +94,7 @@ class Pretrained:
         data = {"seq_len": min(buckets[-1], self.longest), "batch_size": ROWS, "buckets": buckets}
         batches = Batches(rows, ConfigDict(data | {"seed": 0}), self.tokenizer.pad_id)
         outputs, widths = [], ()
-        for batch in batches.evaluation():
+        for batch in batches:
             _, states = self.encode(batch).widest()
             states = states if layers == "all" else [states[number] for number in layers]
             if pooling is not None:
@@ -134,10 +127,10 @@ class Pretrained:
             else:
                 document = inputs.document([text])
                 positions = np.arange(document.begins[0], document.ends[0] + 1)
-                names = tuple(pieces[index] for index in document.tokens[positions])
-            if len(document.tokens) > self.longest:
+                names = tuple(pieces[index] for index in document.pieces[positions, 0])
+            if len(document.pieces) > self.longest:
                 raise UserError(
-                    f"text {number} has {len(document.tokens)} tokens with special ones, but the"
+                    f"text {number} has {len(document.pieces)} tokens with special ones, but the"
                     f" model has {self.longest} positions; split it"
                 )
             rows.append(inputs.row([document]))

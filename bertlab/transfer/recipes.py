@@ -1,16 +1,14 @@
 """How the papers use a pretrained model: named sets of overrides of a fine-tuning's config.
 
-`small` suits small models on a laptop. All numbers of the others are published, except the epochs
-and heads of `ulmfit` and `fitlam`, and the rows, batches, steps and rates of those that build on
-`SMALL`: set data.seq_len, data.batch_size and transfer.epochs for larger models.
-
-A `head.` key sets `objectives.TASK` of every task whose head has the setting.
+All numbers are published, except the epochs and heads of `ulmfit` and `fitlam`, and the rows,
+batches, steps and rates of those that build on `SMALL`, for small models on a laptop. A `head.` key
+sets `objectives.TASK` of every task whose head has the setting.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from bertlab.errors import UserError
+from bertlab.errors import require_choice
 
 Settings = Mapping[str, Any]
 
@@ -40,8 +38,7 @@ BERT: Settings = {
 # The development set selects one of them for each GLUE task (ibid., section 4.1).
 BERT_RATES = (5e-5, 4e-5, 3e-5, 2e-5)
 
-# For all stages of ULMFiT: Adam with the paper's betas and the slanted triangle (Howard and Ruder
-# 2018, sections 3.2 and 4.1).
+# For all stages of ULMFiT (Howard and Ruder 2018, sections 3.2 and 4.1).
 SLANTED_ADAM: Settings = {
     "optimizer.b1": 0.7,
     "optimizer.b2": 0.99,
@@ -71,8 +68,7 @@ ULMFIT: Settings = {
 # share of the warm-up is ours.
 FITLAM_ANNEALING: Settings = {"optimizer.decay": "reverse_cosine", "optimizer.warmup_steps": None}
 # Peters et al. 2017: a tagger with features of characters and a CRF; the language model's states
-# join it after its first layer. Its named-entity tagger has GRUs, which also read the characters;
-# here they are LSTMs and a convolution.
+# join it after its first layer. Its named-entity tagger has GRUs; here they are LSTMs.
 TAGLM: Settings = {
     **FROZEN,
     "head.bilstm": 2,
@@ -114,9 +110,8 @@ RECIPES: Mapping[str, Settings] = {
         "language_model": 0.5,
     },
     "ulmfit": ULMFIT,
-    # With the paper's epochs (section 4.1), and texts up to the 20 * 70 positions that the released
-    # classifier pools. Unlike there: layer norm in place of batch normalisation, and chunks of one
-    # length.
+    # The paper's epochs (section 4.1), and texts up to the 20 * 70 positions that the released
+    # classifier pools.
     "ulmfit_paper": {
         **ULMFIT,
         "transfer.epochs": 50.0,
@@ -145,9 +140,28 @@ RECIPES: Mapping[str, Settings] = {
     },
 }
 
+_ADAPTED: Settings = {
+    **SLANTED_ADAM,
+    "optimizer.name": "adam",
+    "optimizer.learning_rate": 0.004,
+    "optimizer.average_after": 0,
+    "optimizer.layer_decay": 1 / 2.6,
+}
+ADAPTATIONS: Mapping[str, Settings] = {
+    "same": {},  # the run's own optimiser
+    "ulmfit": _ADAPTED,
+    # The first version thaws the layers one by one, in one epoch.
+    "fitlam": {
+        **_ADAPTED,
+        **FITLAM_ANNEALING,
+        "optimizer.layer_decay": 0.3,
+        "optimizer.thaw": "gradual",
+    },
+}
+"""Recipes of `bertlab.transfer.finetune.adapt`."""
+
 
 def find_recipe(recipes: Mapping[str, Settings], name: str) -> dict[str, Any]:
     """A copy of the settings of this name."""
-    if name not in recipes:
-        raise UserError(f"--recipe={name} is not one of {', '.join(recipes)}")
+    require_choice("--recipe", name, recipes)
     return dict(recipes[name])

@@ -1,12 +1,6 @@
-"""The metrics of tasks: the same numbers as the published scripts, as fractions from 0 to 1.
-
-Every metric compares gold with predicted, which have one item per example. An item is
-
-    a class: a name or, if classes have none, a number; a number (pearson, spearman); for tagging a
-    sentence's tags, predicted "" for a word that was not read;
-    gold: the texts that answer a question, () if it has no answer; predicted: a text, "" for none
-    (exact_match, span_f1).
-"""
+"""The metrics of tasks: the same numbers as the published scripts, as fractions from 0 to 1. Gold
+and predicted have one item per example: a class; a number; a sentence's tags, predicted "" for a
+word that was not read; for questions the texts that answer it, or (), and a predicted text."""
 
 import dataclasses
 import functools
@@ -62,8 +56,7 @@ def matthews(gold: Sequence, predicted: Sequence) -> float:
 
 
 def group_exact_match(gold: Sequence, predicted: Sequence, groups: Sequence) -> float:
-    """Fraction of groups whose classes are all correct: MultiRC's EM, one group per question (Wang
-    et al. 2019 (SuperGLUE), section 3)."""
+    """Share of groups whose classes are all correct: MultiRC's EM (Wang et al. 2019, section 3)."""
     right = dict.fromkeys(groups, True)
     for one, other, group in zip(gold, predicted, groups, strict=True):
         right[group] &= one == other
@@ -98,8 +91,7 @@ def f1_of_sets(gold: Sequence[set], predicted: Sequence[set]) -> float:
 # "|", and the letter of its tag. Each name consists of its scheme's letters.
 _ENTITIES = {
     "IOB2": re.compile(r".B(=I)*"),
-    # B is only for an entity after one of the same type. As in seqeval, a single B before a B of
-    # another type is not an entity.
+    # As in seqeval, a single B before a B of another type is not an entity.
     "IOB1": re.compile(r".I(=I)*|=B(?!\|B)(=I)*"),
     "IOE2": re.compile(r".I(=I)*=E|.E"),
     "IOBES": re.compile(r".B(=I)*=E|.S"),
@@ -119,8 +111,7 @@ class Scheme:
     """How tags mark entities, as in seqeval's strict mode."""
 
     name: str  # IOB1, IOB2, IOE2, IOBES or BILOU
-    # Where a tag has its letter: "B-PER" (also B_PER), "PER-B", or "PER" for tags without one,
-    # which are read as I in IOB1: neighbours of one type are one entity.
+    # Where a tag has its letter: "B-PER" (also B_PER), "PER-B"; "PER" without one is I in IOB1.
     form: str
 
     def entities(self, tags: Sequence[str]) -> list[tuple[str, int, int]]:
@@ -217,11 +208,9 @@ def answer_scores(
     """By question, the largest F1 of the words shared with an answer after `normalize_answer`;
     `exact`: 1 if the prediction equals an answer, else 0.
 
-    SQuAD 1.1's script if every question has an answer, otherwise 2.0's. They differ for answers
-    that `normalize_answer` empties: 2.0 drops them, and "" is the answer if none remains. If
-    answer or prediction has no words, 1.1's F1 is 0; 2.0's is 1 if both have none.
-
-    Source: SQuAD's evaluate-v1.1.py and evaluate-v2.0.py (Rajpurkar et al. 2016, 2018).
+    SQuAD's evaluate-v1.1.py if every question has an answer, otherwise evaluate-v2.0.py (Rajpurkar
+    et al. 2016, 2018), which differs for answers that `normalize_answer` empties: it drops them,
+    and if answer and prediction have no words, F1 is 1.
     """
     lacking = not all(gold)
     scores = []
@@ -252,13 +241,9 @@ def best_threshold(
     null_odds: Sequence[float],
     has_answer: Sequence[bool],
 ) -> tuple[float, float]:
-    """(Threshold, score): the threshold of "no answer" that is best here, and its mean score.
-
-    A question gets no answer if its odds of none are above the threshold, which is 0 if none beats
-    giving no answers at all. `scores` are those of the `predicted` texts.
-
-    Source: find_best_thresh of SQuAD's evaluate-v2.0.py.
-    """
+    """(Threshold, mean score): a question gets no answer if its odds of none are above the best
+    threshold, 0 if none beats giving no answers at all. `scores` are those of the `predicted`
+    texts. Source: find_best_thresh of SQuAD's evaluate-v2.0.py."""
     current = best = sum(not has for has in has_answer)
     threshold = 0.0
     for index in sorted(range(len(scores)), key=null_odds.__getitem__):

@@ -1,5 +1,4 @@
-"""From a head's outputs to predictions, from predictions to the task's metrics, and baselines: the
-most frequent answer, and a linear model of the same labels."""
+"""Predictions, the tasks' metrics, and baselines: the most frequent answer, and a linear model."""
 
 import itertools
 import json
@@ -19,7 +18,7 @@ from bertlab.train.run_directory import RunDirectory
 from bertlab.train.sharding import build_mesh, put_batch, replicated
 from bertlab.transfer.batches import Batch, by_row
 from bertlab.transfer.kinds import find_kind
-from bertlab.transfer.kinds.base import Kind, Line, Outputs, TaskRows
+from bertlab.transfer.kinds.base import Kind, Line, TaskRows
 from bertlab.transfer.kinds.tagging import Tagging
 from bertlab.transfer.kinds.texts import OneClass
 from bertlab.transfer.scorers import METRICS
@@ -39,9 +38,8 @@ def build_score(
     batches: Mapping[str, Sequence[Batch]],
     workdir: Path,
 ) -> Callable[[str, Any], dict[str, float]]:
-    """(split, parameters) -> the tasks' metrics, as `Experiment.score`. Process 0 writes
-    classes.json and predictions/SPLIT.jsonl. `rows` are by split and task; the batches have the
-    rows of one task after the other."""
+    """(split, parameters) -> the tasks' metrics, as `Experiment.score`. `rows` are by split and
+    task; the batches have the rows of one task after the other."""
     mesh, write = build_mesh(config.mesh), prediction_writer(tasks, workdir)
 
     def outputs(params, batch):
@@ -60,25 +58,21 @@ def build_score(
                 jax.device_get(outputs(params, put_batch(mesh, batch))) for batch in batches[split]
             ]
         lines, begin = {}, 0
-        for name, made in rows[split].items():
+        for name, (task, data) in tasks.items():
+            made, examples = rows[split][name], data.examples[split]
             own = by_row([batch[name] for batch in found])[begin : begin + len(made.rows)]
-            lines[name] = predict(*tasks[name], split, own, made.about)
+            lines[name] = find_kind(task.kind).predict(examples, data.names, own, made.about)
             begin += len(made.rows)
         return write(split, lines)
 
     return score
 
 
-def predict(task: Task, data: TaskData, split: str, outputs: Outputs, about: Any) -> list[Line]:
-    """The predictions of a split from a head's outputs by row."""
-    return find_kind(task.kind).predict(data.examples[split], data.names, outputs, about)
-
-
 def prediction_writer(
     tasks: Tasks, workdir: Path
 ) -> Callable[[str, Mapping[str, list[Line]]], dict[str, float]]:
-    """(split, predictions by task) -> their metrics, "TASK/METRIC"; writes the predictions. "valid"
-    comes before "test", whose threshold it chooses. A split without labels has no metrics."""
+    """(split, predictions by task) -> their metrics, "TASK/METRIC"; process 0 writes classes.json
+    and predictions/SPLIT.jsonl. "valid" comes before "test", whose threshold it chooses."""
     run, valid = RunDirectory(workdir), {}
 
     def write(split: str, predictions: Mapping[str, list[Line]]) -> dict[str, float]:
@@ -101,8 +95,7 @@ def prediction_writer(
 
 
 def score_lines(task: Task, data: TaskData, lines: Sequence[Line]) -> dict[str, float]:
-    """The task's metrics over the predictions whose answer is not hidden; {} if all are. Tasks on
-    words also have the accuracy over all words."""
+    """The metrics over lines with a gold answer, for tagging the accuracy too; {} without any."""
     lines = [line for line in lines if line["gold"] is not None]
     if not lines:
         return {}
@@ -124,8 +117,7 @@ def as_outputs(kind: Kind, answers: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def most_frequent(tasks: Tasks, split: str) -> dict[str, float]:
-    """The scores of always answering the most frequent class of train, for tasks with one class per
-    text or word."""
+    """The scores of always answering the most frequent class of train, of a text or a word."""
     found = {}
     for name, (task, data) in tasks.items():
         kind, examples = find_kind(task.kind), data.examples[split]
@@ -135,8 +127,7 @@ def most_frequent(tasks: Tasks, split: str) -> dict[str, float]:
         is_words = isinstance(kind, Tagging)
         counts = Counter(itertools.chain.from_iterable(labels) if is_words else labels)
         number = counts.most_common(1)[0][0]
-        sizes = [len(example.words) if is_words else 1 for example in examples]
-        outputs = [as_outputs(kind, np.full(size, number)) for size in sizes]
+        outputs = [as_outputs(kind, np.full(len(one.words) or 1, number)) for one in examples]
         scores = score_lines(task, data, kind.predict(examples, data.names, outputs, None))
         found |= {f"{name}/{metric}": value for metric, value in scores.items()}
     return found
@@ -178,9 +169,8 @@ def linear(tasks: Tasks) -> dict[str, dict[str, float]]:
 
 
 def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
-    """Averages the predictions of fine-tunings (`Kind.average`): ULMFiT's two directions (Howard
-    and Ruder 2018, section 3.3), or ensembles. Writes a run without a model: predictions/ and
-    result.json, whose content it returns."""
+    """Averages the predictions of fine-tunings, such as ULMFiT's two directions (Howard and Ruder
+    2018, section 3.3). Writes a run without a model, and returns the content of result.json."""
     runs, directory = [RunDirectory(run) for run in runs], RunDirectory(workdir)
     config, results = runs[0].config(), [run.read("result") for run in runs]
     task = find_task(config["task"])

@@ -42,7 +42,7 @@ def test_a_batch_is_a_function_of_its_step_and_an_epoch_has_each_row_once():
 
 def test_rows_are_whole_in_the_smallest_bucket_that_holds_a_batch():
     made, widths = rows(), set()
-    for batch in [batches()(step) for step in range(7)] + batches().evaluation():
+    for batch in [batches()(step) for step in range(7)] + list(batches()):
         widths.add(batch["tokens"].shape[1])
         for index, number in enumerate(numbers(batch)):
             documents = batch["documents"][index]
@@ -56,8 +56,7 @@ def test_rows_are_whole_in_the_smallest_bucket_that_holds_a_batch():
 
 
 def test_evaluation_has_every_row_once_and_outputs_come_back_by_row():
-    evaluation = batches().evaluation()
-    found = by_row([{**batch, "sum": batch["tokens"].sum(axis=1)} for batch in evaluation])
+    found = by_row([{**batch, "sum": batch["tokens"].sum(axis=1)} for batch in batches()])
     assert [int(row["sum"]) for row in found] == [int(row["tokens"].sum()) for row in rows()]
 
 
@@ -67,7 +66,7 @@ def test_processes_share_each_batch():
     for step in range(9):
         both = [number for half in halves for number in numbers(half(step))]
         assert both == numbers(batches()(step))
-    both = [[number for batch in half.evaluation() for number in numbers(batch)] for half in halves]
+    both = [[number for batch in half for number in numbers(batch)] for half in halves]
     assert sorted(x for half in both for x in half if x >= 0) == list(range(30))
     assert len(both[0]) == len(both[1])
 
@@ -85,7 +84,7 @@ def test_tasks_with_other_fields_share_batches():
         del row["label"]
     mixed = joined([rows(2), words])
     assert [int(row["task"]) for row in mixed] == [0, 0, 1, 1, 1]
-    (batch,) = batches(mixed, batch_size=5).evaluation()
+    (batch,) = batches(mixed, batch_size=5)
     order = batch["row_number"]
     assert batch["labels"].shape == batch["tokens"].shape
     assert batch["label"][np.argsort(order)].tolist() == [0, 1, -1, -1, -1]

@@ -191,7 +191,7 @@ def test_answers_equal_a_search_of_all_spans(tokenizers, n_best, longest, ties):
     for index, context in enumerate([*CONTEXTS, "", " ", "abc", "\u200b"]):
         asked = question(context, name=f"q{index}")
         windows += windows_of(asked, tokenizers["bpe"], 32, doc_stride=8)
-    logits = [rng.normal(0, 3, (2, len(window.document.tokens))) for window in windows]
+    logits = [rng.normal(0, 3, (2, len(window.document.pieces))) for window in windows]
     logits = [np.round(x / 3) if ties else x for x in logits]
     padded = [np.pad(x, ((0, 0), (0, 9)), constant_values=-1e30) for x in logits]
     found = best_answers(windows, padded, n_best, longest)
@@ -202,5 +202,5 @@ def test_answers_equal_a_search_of_all_spans(tokenizers, n_best, longest, ties):
 
 def test_diverged_logits_have_no_answer():
     window = windows_of(question("abc"), LetterTokenizer())[0]
-    logits = np.full((2, len(window.document.tokens)), np.nan)
+    logits = np.full((2, len(window.document.pieces)), np.nan)
     assert best_answers([window], [logits])["q"]["predicted"] == ""

@@ -122,9 +122,7 @@ class SpanPair(Kind):
     # As in the paper's probes: frozen states, mixed with weights that the task learns.
     recipes: ClassVar = {"probe": {"head.layers": "scalar_mix"}}
 
-    def rows(
-        self, inputs: Inputs, examples: Sequence[Example], symmetric: bool = False
-    ) -> TaskRows:
+    def rows(self, inputs: Inputs, examples: Sequence[Example], symmetric=False) -> TaskRows:
         """Rows of at most `MOST_TARGETS` targets each."""
         spans = max((len(target) for example in examples for target in example.spans), default=1)
         rows, cuts = [], []

@@ -79,19 +79,15 @@ class Sense(Kind):
         cut = len(sentence) - words.whole, len(sentence)
         return row | self.label_fields(example), {"words": cut}
 
-    def predict(self, examples, labels, outputs, about) -> list[Line]:
-        """The state of each word, for `finish`."""
-        return [
-            {
-                "id": example.id,
-                "gold": None if example.label is None else list(example.label),
-                "predicted": None,
-                "word": example.group,
-                "first": next(iter(example.choices), None),
-                "state": output["state"],
-            }
-            for example, output in zip(examples, outputs, strict=True)
-        ]
+    def line(self, example, labels, output) -> Line:
+        """The state of the word, for `finish`."""
+        return {
+            "gold": None if example.label is None else list(example.label),
+            "predicted": None,
+            "word": example.group,
+            "first": next(iter(example.choices), None),
+            "state": output["state"],
+        }
 
     def finish(self, lines, valid) -> tuple[list[Line], dict[str, float]]:
         """The nearest sense of each word, without its state; for "valid" itself no sense."""

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from bertlab.transfer.batches import Row, most_texts
+from bertlab.transfer.batches import Row
 from bertlab.transfer.examples import Cut, Example, total_cut
 from bertlab.transfer.heads import TaskHead
 from bertlab.transfer.inputs import Inputs
@@ -25,11 +25,6 @@ class TaskRows(NamedTuple):
     cut: dict[str, int]
     about: Any = None
 
-    @property
-    def texts(self) -> int:
-        """The most texts in a row."""
-        return most_texts(self.rows)
-
 
 class Kind:
     """Base of all kinds; by default an example has one row."""
@@ -47,13 +42,11 @@ class Kind:
     def build_head(self, entry: Mapping[str, Any], **derived: Any) -> TaskHead:
         """The head with its settings of `config.objectives.TASK`, and those fields that follow from
         the task: `number`, `classes`, `texts`, `word_types`, `vector_shape`."""
-        values = {**derived, **{name: entry[name] for name in self.settings()}}
+        settings = {name: entry[name] for name in self.settings()}
         fields = {field.name for field in dataclasses.fields(self.head)}
-        return self.head(**{name: values[name] for name in fields & values.keys()})
+        return self.head(**settings, **{k: derived[k] for k in fields & derived.keys()})
 
-    def rows(
-        self, inputs: Inputs, examples: Sequence[Example], symmetric: bool = False
-    ) -> TaskRows:
+    def rows(self, inputs: Inputs, examples: Sequence[Example], symmetric=False) -> TaskRows:
         """The rows of a split; `symmetric`: the order of a pair does not matter."""
         made = [self.row(inputs, example, symmetric) for example in examples]
         return TaskRows([row for row, _ in made], total_cut(cut for _, cut in made))
@@ -66,6 +59,11 @@ class Kind:
         self, examples: Sequence[Example], labels: Sequence[str], outputs: Outputs, about: Any
     ) -> list[Line]:
         """Predictions, one line per example; `about` is that of its `TaskRows`."""
+        pairs = zip(examples, outputs, strict=True)
+        return [{"id": one.id} | self.line(one, labels, output) for one, output in pairs]
+
+    def line(self, example: Example, labels: Sequence[str], output: Mapping) -> Line:
+        """The prediction for an example with one row, without its `id`."""
         raise NotImplementedError
 
     def finish(

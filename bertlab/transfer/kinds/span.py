@@ -3,11 +3,8 @@
     prefix question separator context suffix        [CLS] question [SEP] context [SEP]
     segments 0 up to the separator, then 1
 
-A long context has several windows, which overlap. An answer is a slice of the context, from the
-characters that its first piece stands for to those of its last. Position 0 means that the window
-does not hold the whole answer.
-
-Letters: T pieces of a window, P pieces of a context, L positions of a row.
+A long context has several windows, which overlap. Position 0 means that the window does not hold
+the whole answer. Letters: T pieces of a window, P pieces of a context, L positions of a row.
 
 Source: google-research/bert, run_squad.py; Devlin et al. 2019, sections 4.2 and 4.3.
 """
@@ -47,8 +44,8 @@ ELECTRA = {"data.seq_len": 512, "transfer.epochs": 2.0}
 @dataclasses.dataclass(frozen=True)
 class SpanHead(TaskHead):
     """(−log p(start) − log p(end)) / 2 over a window (Devlin et al. 2018, section 4.2). `start` and
-    `end` [B] are 0 ([CLS]) if the window lacks the answer. This softmax leaves out padding;
-    run_squad.py's includes it, although its states are arbitrary."""
+    `end` [B] are 0 ([CLS]) if the window lacks the answer. Unlike run_squad.py's, this softmax
+    leaves out padding."""
 
     classes: ClassVar[int] = 2
     dropout: float = 0.0
@@ -84,9 +81,7 @@ class Span(Kind):
     head = SpanHead
     recipes: ClassVar = {"bert": SCRIPT, "bert_paper": SCRIPT | PAPER, "electra_paper": ELECTRA}
 
-    def rows(
-        self, inputs: Inputs, examples: Sequence[Example], symmetric: bool = False
-    ) -> TaskRows:
+    def rows(self, inputs, examples, symmetric=False) -> TaskRows:
         """Rows with `start` and `end`, 0 where the window lacks the answer; about: the windows."""
         rows, windows, cuts = [], [], []
         for example in examples:
@@ -126,7 +121,7 @@ class Window:
 
     id: str  # the question's
     context: str  # the whole
-    document: Document  # the row's tokens
+    document: Document
     offsets: Int[np.ndarray, "T 2"]  # of characters of `context`, [first, end); (-1, -1): none
     max_context: Bool[np.ndarray, "T"]  # whether no other window has more context around the piece
     start: int  # position of the first answer's first piece, or 0
@@ -135,8 +130,7 @@ class Window:
 
 def question_windows(example: Example, inputs: Inputs) -> tuple[list[Window], tuple[int, int]]:
     """The windows of a question, at least one, and how many of how many pieces are in none. An
-    answer that begins or ends inside a piece includes the whole piece. run_squad instead searches
-    for the pieces in the words that the answer touches (`_improve_answer_span`)."""
+    answer includes whole pieces; run_squad searches for pieces in the words that it touches."""
     layout, (question, context) = inputs.layout, example.texts
     question_ids = inputs.tokenizer.encode(question)
     asked = question_ids[: layout.max_query]
@@ -159,7 +153,7 @@ def question_windows(example: Example, inputs: Inputs) -> tuple[list[Window], tu
     for number, (first, end) in enumerate(bounds):
         document = inputs.framed([inputs.pieces(asked), pieces[first:end]], inputs.frame)
         begin = document.begins[1]
-        around = (begin, len(document.tokens) - begin - (end - first))
+        around = (begin, len(document.pieces) - begin - (end - first))
         places = np.pad(offsets[first:end], (around, (0, 0)), constant_values=-1)
         is_best = np.pad(best_window[first:end] == number, around)
         answer = 0, 0
@@ -191,18 +185,13 @@ def best_answers(
     n_best: int = 20,
     longest: int = 30,
 ) -> dict[str, dict[str, Any]]:
-    """By the id of each question:
-
-        predicted, best_answer: The best answer, a slice of the context; "" if none was allowed.
-        null_odds: The logits of position 0, in the window where they are lowest, minus those of the
-            best answer.
+    """By the id of each question, `predicted` and `best_answer`, a slice of the context or "", and
+    `null_odds`, the logits of position 0, in the window where they are lowest, minus the answer's.
 
     An answer of at most `longest` pieces starts at one of a window's `n_best` highest start logits
     and ends at one of its highest end logits, in the context, at a start with `max_context` (the
-    numbers are run_squad.py's). The first wins ties.
-
-    The text is the slice of the context. run_squad instead projects the text of the pieces onto the
-    words of the context (`get_final_text`), which yields the same up to white space.
+    numbers are run_squad.py's). The first wins ties. run_squad projects the text of the pieces onto
+    the context's words (`get_final_text`), which yields the same up to white space.
     """
     pairs, predictions = zip(windows, logits, strict=True), {}
     for number, of_question in itertools.groupby(pairs, key=lambda pair: pair[0].id):

@@ -21,9 +21,8 @@ from bertlab.transfer.kinds.base import Kind, Line
 
 @dataclasses.dataclass(frozen=True)
 class TaggingHead(TaskHead):
-    """−Σ log p(tag | word) over the words with `labels` [B, W] ≥ 0, each read at `word_at` [B, W].
-    That is its first piece, as in Devlin et al. 2018, section 5.3; in a model that reads left to
-    right, its last, because only there has it seen the whole word."""
+    """−Σ log p(tag | word) over the words with `labels` [B, W] ≥ 0, each read at `word_at` [B, W]:
+    its first piece (Devlin et al. 2018, section 5.3), or its last if the model reads one way."""
 
     crf: bool = False  # one probability for all tags of a sentence (TagLM)
     spelling: bool = False  # features of the word's characters for the biLSTM
@@ -63,9 +62,7 @@ class TaggingHead(TaskHead):
         return penalised({"loss": loss}, penalty)
 
     def outputs(self, model: Model, view: View) -> Mapping[str, Array]:
-        """`tags` [B, W], -1 beyond the words, and `probabilities` [B, W, C]. With a CRF the tags
-        are the most likely sequence, and the probabilities are each word's own, summed over the
-        tags of the other words."""
+        """`tags` [B, W], -1 beyond the words, and `probabilities` [B, W, C] (a CRF's marginals)."""
         scores, there, _ = self.scores(model, view)
         if self.crf:
             between = model.head.crf()
@@ -101,17 +98,11 @@ class Tagging(Kind):
                 row[name] = np.array([numbers.get(word, 0) for word in own], np.int32)
         return row, {"words": (total - size, total)}
 
-    def predict(self, examples, labels, outputs, about) -> list[Line]:
-        """Tags by name, and the probabilities of all tags to four digits. A word that did not fit
-        has the tag "", which is wrong, and no probabilities."""
-        lines = []
-        for example, output in zip(examples, outputs, strict=True):
-            tags = output["tags"][: len(example.words)]
-            tags = tags[tags != NO_LABEL]
-            missing = len(example.words) - len(tags)
-            shares = output["probabilities"][: len(tags)].astype(np.float64)
-            gold = None if example.label is None else [labels[tag] for tag in example.label]
-            predicted = [labels[tag] for tag in tags] + [""] * missing
-            line = {"id": example.id, "gold": gold, "predicted": predicted}
-            lines.append(line | {"probabilities": np.round(shares, 4).tolist()})
-        return lines
+    def line(self, example, labels, output) -> Line:
+        """Tags by name, "" for a word that did not fit, and probabilities to four digits."""
+        tags = output["tags"][: len(example.words)]
+        tags = tags[tags != NO_LABEL]
+        shares = output["probabilities"][: len(tags)].astype(np.float64)
+        gold = None if example.label is None else [labels[tag] for tag in example.label]
+        predicted = [labels[tag] for tag in tags] + [""] * (len(example.words) - len(tags))
+        return {"gold": gold, "predicted": predicted, "probabilities": np.round(shares, 4).tolist()}

@@ -40,18 +40,14 @@ class OneLabel(Kind):
 class OneClass(OneLabel):
     """A kind whose label is one class or choice, predicted from the head's `logits` [C]."""
 
-    def predict(self, examples, labels, outputs, about) -> list[Line]:
+    def line(self, example, labels, output) -> Line:
         """The most likely class by name, or choice by number, and all probabilities."""
-        lines = []
-        for example, output in zip(examples, outputs, strict=True):
-            line = {
-                "id": example.id,
-                "gold": None if example.label is None else named(example.label, labels),
-                "probabilities": softmax(output["logits"].astype(np.float64)).tolist(),
-            }
-            line |= {"group": example.group} if example.group else {}
-            lines.append(decided(line, labels))
-        return lines
+        line = {
+            "gold": None if example.label is None else named(example.label, labels),
+            "probabilities": softmax(output["logits"].astype(np.float64)).tolist(),
+        }
+        line |= {"group": example.group} if example.group else {}
+        return decided(line, labels)
 
     def average(self, lines, labels) -> Line:
         """The class with the highest mean probability."""
@@ -133,12 +129,8 @@ class Regression(OneLabel):
     def label_fields(self, example: Example) -> Row:
         return {"target": np.float32(np.nan if example.label is None else example.label)}
 
-    def predict(self, examples, labels, outputs, about) -> list[Line]:
-        return [
-            {"id": example.id, "gold": example.label, "predicted": float(output["logits"][0])}
-            for example, output in zip(examples, outputs, strict=True)
-        ]
+    def line(self, example, labels, output) -> Line:
+        return {"gold": example.label, "predicted": float(output["logits"][0])}
 
     def average(self, lines, labels) -> Line:
-        """The mean."""
         return {**lines[0], "predicted": float(np.mean([line["predicted"] for line in lines]))}

@@ -1,21 +1,15 @@
 """Downstream tasks: `TASKS`, which have published files or come from the Python documentation, and
-the functions that make your own (`table`, `conll`, ...).
-
-Your own task is a Python file next to its data:
-
-    from bertlab.transfer.tasks import table
-
-    TASK = table("reviews", train="train.tsv", valid="dev.tsv", text="review", label="stars")
-"""
+the functions that make your own (`table`, `conll`, ...; docs/own-task.md)."""
 
 import dataclasses
+import itertools
 import pkgutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bertlab.config.load import find_file, import_file
-from bertlab.errors import UserError
+from bertlab.errors import UserError, require_choice
 from bertlab.transfer.examples import Example
 from bertlab.transfer.scorers import find_scheme
 from bertlab.transfer.tasks import pydocs
@@ -157,10 +151,7 @@ def find_task(name: str) -> Task:
     if ":" in name:
         return pkgutil.resolve_name(name)
     if not name.endswith(".py"):
-        raise UserError(
-            f"config.task: '{name}' is neither FILE.py, nor MODULE:NAME, nor one of"
-            f" {', '.join(sorted(TASKS))}"
-        )
+        require_choice("config.task", name, [*sorted(TASKS), "FILE.py", "MODULE:NAME"])
     path = find_file(str(Path(name).expanduser()))
     task = getattr(import_file(str(path)), "TASK", None)
     if not isinstance(task, Task):
@@ -177,23 +168,20 @@ def load_tasks(names: str, options: Mapping) -> dict[str, tuple[Task, TaskData]]
     tasks = [find_task(name) for name in names.split("+")]
     directory = options.get("directory", "")
     directories = directory.split("+") if len(tasks) > 1 else [directory]
-    if len(directories) == 1:
-        directories *= len(tasks)
-    if len(directories) != len(tasks):
+    if len(directories) not in (1, len(tasks)):
         raise UserError(
             f"config.task_data.directory names {len(directories)} folders for {len(tasks)} tasks"
         )
     return {
         task.name: (task, load_task(task, {**options, "directory": directory}))
-        for task, directory in zip(tasks, directories)
+        for task, directory in zip(tasks, itertools.cycle(directories))
     }
 
 
 def load_task(task: Task, options: Mapping) -> TaskData:
     """A task's examples, with `limit` applied to train; options: keys of `config.task_data`."""
     options = {**TASK_DATA, **options}
-    if options["dev"] not in ("test", "valid"):
-        raise UserError(f"config.task_data.dev={options['dev']} is neither test nor valid")
+    require_choice("config.task_data.dev", options["dev"], ("test", "valid"))
     directory = Path(options["directory"]).expanduser() if options["directory"] else None
     data = task.load(directory, options)
     if "f1" in task.metrics and len(data.labels) != 2:
@@ -221,9 +209,7 @@ def load_task(task: Task, options: Mapping) -> TaskData:
 
 def _constant_label(train: Sequence[Example], names: Sequence[str]) -> Any:
     """The label of every example, word or target; None if labels differ."""
-    labels = [one.label for one in train]
-    if labels[0] is None:  # a span: only whether there is an answer can be constant
-        labels = ["an answer" if one.answers else "no answer" for one in train]
-    found = {one for label in labels for one in (label if isinstance(label, tuple) else (label,))}
+    labels = (x.label if isinstance(x.label, tuple) else (x.label,) for x in train)
+    found = set(itertools.chain.from_iterable(labels))
     label = found.pop() if len(found) == 1 else None
     return names[label] if names and isinstance(label, int) else label

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertlab.data.documents import SPLITS
-from bertlab.errors import UserError
+from bertlab.errors import UserError, require_choice
 from bertlab.transfer.examples import Example
 from bertlab.transfer.scorers import METRICS, Scheme
 
@@ -48,8 +48,7 @@ class TaskData:
     """A task's examples."""
 
     labels: tuple[str, ...]  # names of the classes, by number; () for kinds without classes
-    # By split. Those of train and valid have labels; those of test may lack them.
-    examples: Mapping[str, list[Example]]
+    examples: Mapping[str, list[Example]]  # by split; those of test may lack labels
     # Tags that train lacks, numbered after the classes: no head predicts them, so they are wrong.
     unseen: tuple[str, ...] = ()
     scheme: Scheme | None = None  # how the tags mark entities, if a metric needs it
@@ -88,8 +87,7 @@ class Task:
 
     name: str  # of its folder in results and its entry in `config.objectives`: [A-Za-z0-9_-]+
     kind: str  # a key of `bertlab.transfer.kinds.KINDS`, or "module:NAME" of a kind
-    # Keys of `bertlab.transfer.scorers.METRICS`, or one; the first selects and is reported. () for
-    # the kind's metrics.
+    # Keys of `METRICS`, or one; the first selects and is reported. () for the kind's.
     metrics: tuple[str, ...]
     # (folder of the files or None, `config.task_data` with all keys) -> the examples
     load: Callable[[Path | None, Mapping], TaskData]
@@ -101,10 +99,8 @@ class Task:
     def __post_init__(self):
         metrics = (self.metrics,) if isinstance(self.metrics, str) else tuple(self.metrics)
         metrics = metrics or DEFAULT_METRICS[self.kind]
-        if unknown := [metric for metric in metrics if metric not in METRICS]:
-            raise UserError(
-                f"task '{self.name}': metric '{unknown[0]}' is not one of {', '.join(METRICS)}"
-            )
+        for metric in metrics:
+            require_choice(f"task '{self.name}': metric", metric, METRICS)
         object.__setattr__(self, "metrics", metrics)
 
 
@@ -113,17 +109,15 @@ def number_labels(
 ) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, list[Example]]]:
     """(The classes, the tags that train lacks, the examples with numbers in place of texts).
     Classes are `names`, or the labels of train (or of `every` split) that are texts, sorted."""
-    used = {
-        split: {label for example in examples for label in _flatten(example.label)}
-        for split, examples in published.items()
-    }
-    everywhere = set().union(*used.values())
-    labels = names or tuple(sorted(everywhere if every else used["train"]))
-    unseen = tuple(sorted(everywhere - set(labels)))
+    everyone = [example for examples in published.values() for example in examples]
+    classes = everyone if every else published["train"]
+    found = {label for example in classes for label in _flatten(example.label)}
+    labels = names or tuple(sorted(found))
+    unseen = {label for one in everyone for label in _flatten(one.label)}.difference(labels)
+    unseen = tuple(sorted(unseen))
     tags = any(isinstance(example.label, tuple) for example in published["train"])
     if unseen and (names or not tags):
-        examples = (example for examples in published.values() for example in examples)
-        where = next(one.where for one in examples if unseen[0] in _flatten(one.label))
+        where = next(one.where for one in everyone if unseen[0] in _flatten(one.label))
         raise UserError(f"{where}: the label '{unseen[0]}' is not one of {', '.join(labels)}")
     numbers = {label: number for number, label in enumerate(labels + unseen)}
 
@@ -147,9 +141,8 @@ def _flatten(label: Any) -> list[str]:
 def divide(
     published: Mapping[str, list[Example]], options: Mapping, symmetric: bool = False
 ) -> dict[str, list[Example]]:
-    """Train, valid (selects) and test (is reported). Published splits stay as they are. A
-    development set without a test set becomes the test set (see `task_data.dev`), because scores
-    are too high on what selected them. Missing splits are held out from train, test first."""
+    """Train, valid (selects) and test (is reported). A development set without a test set is the
+    test set (`task_data.dev`). Missing splits are held out from train, test first."""
     train, valid, test = map(published.get, SPLITS)
     if valid is not None and test is None:
         test = valid
@@ -167,16 +160,11 @@ def divide(
 
 
 def hold_out(
-    examples: list[Example],
-    number: int,
-    seed: tuple[int, ...],
-    keep: int = 1,
-    symmetric: bool = False,
+    examples: list[Example], number: int, seed: tuple[int, ...], keep=1, symmetric=False
 ) -> tuple[list[Example], list[Example]]:
     """(The rest, about `number` examples and at least one), in their order. Examples with the same
-    first text (a span's: context) stay together, as many may ask about one passage. If a first text
-    has more than `number` examples on average (one question about many passages), only equal pairs
-    stay together. The rest keeps at least `keep` different texts."""
+    first text (a span's: context) stay together; if a first text has more than `number` examples on
+    average, only equal pairs. The rest keeps at least `keep` different texts."""
     groups = _group(examples, _first_text)
     pairs = examples[0].label is not None and len(examples[0].texts) == 2
     if pairs and len(examples) > max(number, 1) * len(groups):

@@ -17,14 +17,13 @@ Rows = Iterable[tuple[str, Any]]
 """("FILE:LINE", row)."""
 
 Parse = Callable[[Any, str], Iterable[Example]]
-"""(Row, "FILE:LINE") -> its examples, with labels as published (None in some tests). An example
-without an id gets its number in the file."""
+"""(Row, "FILE:LINE") -> examples, with labels as published; one without an id gets its number."""
 
 Patterns = str | tuple[str, ...]
 
 
 def rows_task(name: str, kind: str, rows: Callable[[Path], Rows], parse: Parse, **task) -> Task:
-    """A task whose files or folders have `rows`; `task`: arguments of `file_task`."""
+    """A task whose files or folders have `rows`."""
     return file_task(name, kind, lambda path, split: parse_each(path, rows(path), parse), **task)
 
 
@@ -48,19 +47,16 @@ def file_task(
     trained: bool = True,
     **fields,
 ) -> Task:
-    """A task with one file or folder per split.
+    """A task with one file or folder per split; `name`, `kind`, `metrics`, `fields` as in `Task`.
 
     Args:
-        name, kind, metrics: as in `Task`; a kind of your own needs metrics.
         read: (file or folder, split) -> examples, like those of `Parse`.
         train, valid, test: names or globs of files, or of folders ("train/"), the preferred first,
-            in the task's folder (for your own task: its Python file's). A split without any is
-            held out from train (`divide`).
-        folder: a folder inside the task's where files may also be.
+            in the task's folder (for your own task: its Python file's) or its subfolder `folder`.
+            A split without any is held out from train (`divide`).
         label_names: the classes in order, if labels are texts; () for those of train, sorted.
         every_label: () stands for those of all splits.
         trained: False: labels stay as published, and no split is held out.
-        fields: other fields of `Task`.
     """
     patterns = {}
     for split, names in (("train", train), ("valid", valid), ("test", test)):

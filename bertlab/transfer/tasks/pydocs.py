@@ -1,6 +1,5 @@
-"""Tasks with real labels from real text, the documentation of Python's standard library, as in
-`config.data.corpus=pydocs`. Each document stays in its pretraining split, so a model is tested on
-text that it has never read."""
+"""Tasks from the documentation of Python's standard library (`config.data.corpus=pydocs`). Each
+document stays in its pretraining split, so a model is tested on text that it has never read."""
 
 import itertools
 import re
@@ -48,8 +47,7 @@ def pydocs_task(
     collect: Callable[[list[Section], Mapping[str, str]], Labelled],
     metric: str,
 ) -> Task:
-    """A task whose examples `collect` makes from the sections of the standard library and the split
-    of each; texts of other sections come from the same split."""
+    """A task whose examples `collect` makes from the sections of the library and their splits."""
 
     def load(directory: Path | None, options: Mapping) -> TaskData:
         corpus = PydocsCorpus(options["pretraining"]["directory"])
@@ -72,9 +70,8 @@ def pydocs_task(
 
 
 def collect_packages(sections: list[Section], split_of: Mapping[str, str]) -> Labelled:
-    """Paragraphs of 6 to 60 words, each with the chapter of its package: most packages have one or
-    two modules, too few for a class in each split. A paragraph is left out if another section has
-    one of its sentences."""
+    """Paragraphs of 6 to 60 words, each with the chapter of its package, but for those of which
+    another section has a sentence."""
     chapter_of = {package: name for name, of in CHAPTERS.items() for package in of.split()}
     shared = shared_sentences(sections)
     texts: dict[str, dict[str, str]] = {name: {} for name in CHAPTERS}

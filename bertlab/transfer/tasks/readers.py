@@ -1,4 +1,5 @@
-"""Tasks in common formats: tables, labelled lines, folders, CoNLL's columns, SQuAD's JSON."""
+"""Tasks in common formats: tables, labelled lines, folders, CoNLL's columns, SQuAD's JSON. Further
+arguments of a format are those of `file_task`: train, valid, test, metrics, label_names, ..."""
 
 import csv
 import dataclasses
@@ -92,7 +93,6 @@ def table(
         columns: their names, if the file has no header.
         skip_short_rows: leaves out rows with too few fields, which some published files have.
         replace: (old, new) if something stands for a character, like ("\\n", "\n") for line ends.
-        task: arguments of `file_task`: train, valid, test, metrics, label_names, folder, symmetric.
     """
     groups = [_names(text), *([(pair,)] if pair else [])]
     if any(label in group for group in groups):
@@ -130,14 +130,9 @@ def multiple_choice(
     columns: tuple[str, ...] = (),
     **task,
 ) -> Task:
-    """A task that asks for the correct one among a row's choices; arguments also as for `table`.
-
-    Args:
-        text: the column with the text before each choice, or several, joined by a space.
-        choices: the columns of the choices.
-        label: the column with the number of the correct choice, of which the first is `first`.
-        stem: a column with which each choice begins, like SWAG's `sent2`.
-    """
+    """A task that asks for the correct one of the `choices`, columns of a row, after the columns
+    `text`, joined by a space. The column `label` has its number, the first being `first`. Each
+    choice begins with the column `stem`, if given, like SWAG's `sent2`. Others as for `table`."""
     numbers = [str(first + i) for i in range(len(choices))]
 
     def parse(row: dict[str, str], where: str) -> Iterator[Example]:
@@ -154,8 +149,7 @@ def multiple_choice(
 
 
 def labelled_lines(name: str, *, encoding: str = "UTF-8", **task) -> Task:
-    """A classification task whose lines are a label, a space and the text; "COARSE:fine" counts
-    as COARSE."""
+    """A classification task of lines: label, space, text. "COARSE:fine" counts as COARSE."""
 
     def parse(line: str, where: str) -> Iterator[Example]:
         label, text = line.split(" ", 1)
@@ -166,9 +160,8 @@ def labelled_lines(name: str, *, encoding: str = "UTF-8", **task) -> Task:
 
 
 def labelled_folders(name: str, label_names: tuple[str, ...], **task) -> Task:
-    """A classification task: one folder per split, in it one per class, in that one .txt per text.
-    `label_names`: the classes in order, named like their folders; others are not read. `task`:
-    arguments of `file_task`; train, valid and test end in "/"."""
+    """A classification task: one folder per split ("train/"), in it one per class of `label_names`,
+    in that one .txt per text."""
 
     def rows(folder: Path) -> Iterator[tuple[str, Path]]:
         for label in label_names:
@@ -185,23 +178,12 @@ def labelled_folders(name: str, label_names: tuple[str, ...], **task) -> Task:
 
 
 def conll(
-    name: str,
-    *,
-    tag: int = -1,
-    language_prefix: bool = False,
-    metrics: str | tuple[str, ...] = ("entity_f1", "accuracy"),
-    **task,
+    name: str, *, tag=-1, language_prefix=False, metrics=("entity_f1", "accuracy"), **task
 ) -> Task:
-    """A tagging task with one word per line, columns separated by tabs or else by spaces.
-
-    White space at the end of a line is not part of a tag. -DOCSTART- begins a document, whose
-    words go with each of its sentences.
-
-    Args:
-        tag: number of the column from 0; -1 is the last. Words are in the first.
-        language_prefix: words begin with a language, as WikiANN's "en:Sioux"; it is removed.
-        task: arguments of `file_task`.
-    """
+    """A tagging task with one word per line, columns separated by tabs or else by spaces: words in
+    the first, tags in number `tag` (from 0; -1 is the last). -DOCSTART- begins a document, whose
+    words go with each of its sentences. `language_prefix`: words begin with a language, as
+    WikiANN's "en:Sioux"; it is removed."""
 
     def read(path: Path, split: str) -> Iterator[Example]:
         documents, columns = [[]], 0  # first the sentences before any -DOCSTART-
@@ -262,7 +244,7 @@ def _sentence(rows: list[tuple[str, str, str]]) -> Example:
 
 
 def squad(name: str, **task) -> Task:
-    """A span task in SQuAD's JSON; questions may be impossible (2.0). `task`: see `file_task`."""
+    """A span task in SQuAD's JSON; questions may be impossible (2.0)."""
     return rows_task(name, "span", read_articles, parse_article, **task)
 
 

@@ -8,7 +8,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from bertlab.objectives.program import Program
-from bertlab.transfer.batches import Batches, by_row, joined
+from bertlab.transfer.batches import Batches, by_row, joined, most_texts
 from bertlab.transfer.examples import Answer, Example
 from bertlab.transfer.inputs import Inputs, Layout
 from bertlab.transfer.kinds import KINDS
@@ -60,7 +60,7 @@ def made(kind, examples):
     inputs = Inputs(LetterTokenizer(), Layout("pair", SEQ_LEN))
     rows = KINDS[kind].rows(inputs, examples)
     settings = {**KINDS[kind].settings(), **HEADS.get(kind, {})}
-    return rows, KINDS[kind].build_head(settings, classes=2, texts=rows.texts)
+    return rows, KINDS[kind].build_head(settings, classes=2, texts=most_texts(rows.rows))
 
 
 HEADS = {"tagging": {"crf": True}}
@@ -101,7 +101,7 @@ def test_a_kind_learns_a_planted_signal(kind):
 
     def lines_of(examples):
         rows, _ = made(kind, examples)
-        evaluation = Batches(rows.rows, data(), 0).evaluation()
+        evaluation = Batches(rows.rows, data(), 0)
         return predicted(program, params, evaluation, examples, rows, kind)[0]
 
     valid = lines_of(train)
@@ -122,9 +122,9 @@ def test_outputs_depend_neither_on_padding_nor_on_other_rows(kind):
     examples = planted(kind, 12, 2)
     rows, head = made(kind, examples)
     program = Program(tiny_program("bert", "", VOCABULARY).body, {"task": head}, VOCABULARY)
-    wide = Batches(rows.rows, data(batch_size=12), 0).evaluation()
-    narrow = Batches(rows.rows, data(buckets=(8, 12), batch_size=5), 0).evaluation()
-    assert len({batch["tokens"].shape for batch in wide + narrow}) > 1
+    wide = Batches(rows.rows, data(batch_size=12), 0)
+    narrow = Batches(rows.rows, data(buckets=(8, 12), batch_size=5), 0)
+    assert len({batch["tokens"].shape for batch in [*wide, *narrow]}) > 1
     params = random_params(program, wide[0])
     found = [
         predicted(program, params, batches, examples, rows, kind)[1] for batches in (wide, narrow)
@@ -147,12 +147,12 @@ def test_several_tasks_share_batches_and_each_trains_on_its_own_rows():
     }
     rows = joined([rows.rows for rows, _ in parts.values()])
     program = Program(tiny_program("static", "", VOCABULARY).body, heads, VOCABULARY)
-    (batch,) = Batches(rows, data(batch_size=12), 0).evaluation()
+    (batch,) = Batches(rows, data(batch_size=12), 0)
     assert batch["tokens"].shape == (12, 2 * SEQ_LEN)
     params = random_params(program, batch)
     metrics, _ = quick_jit(program.metrics)(params, {"batch": batch})
     for kind in kinds:
-        (own,) = Batches(parts[kind][0].rows, data(batch_size=4), 0).evaluation()
+        (own,) = Batches(parts[kind][0].rows, data(batch_size=4), 0)
         head = KINDS[kind].build_head(KINDS[kind].settings(), classes=2, texts=2)
         single = Program(program.body, {kind: head}, VOCABULARY)
         own_params = {"body": params["body"], f"heads_{kind}": params[f"heads_{kind}"]}

@@ -159,7 +159,7 @@ def test_ones_own_tables_and_folders(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dev": "train"}, "config.task_data.dev=train"),
+        ({"dev": "train"}, "config.task_data.dev='train'"),
         ({"directory": "/none/such"}, "/none/such: task 'mr' looks for"),
         ({}, "config.task_data.directory is empty; give the folder of task 'mr'"),
     ],
@@ -173,11 +173,12 @@ def test_tasks_that_are_refused(own):
     (own / "none.py").write_text("TASKS = ()\n")
     for name in ("sst-2", str(own / "none.py"), str(own / "missing.py")):
         with pytest.raises(
-            UserError, match=r"config.task: .*sst2|none\.py: .*no TASK|missing\.py is neither here"
+            UserError,
+            match=r"config.task='sst-2' .*sst2|none\.py: .*no TASK|missing\.py is neither here",
         ):
             find_task(name)
     for changes, message in (
-        ({"metrics": "acuracy"}, "metric 'acuracy' is not one of accuracy"),
+        ({"metrics": "acuracy"}, "metric='acuracy' is not one of accuracy"),
         ({"text": "y"}, "column 'y' is both a text and the label"),
     ):
         with pytest.raises(UserError, match=message):
