@@ -33,7 +33,6 @@ def get_study(arguments=None):
     trials["the papers' body"] = dict(BODIES["paper"])  # and the recipe's rate and β2
     trials["no pretraining"] = {**setting.transformer, "train.steps": 0}
     return setting.study(
-        name="trials",
         title="The trials behind scale=tiny",
         question="What does each setting of scale=tiny give, all else equal?",
         config=recipe,

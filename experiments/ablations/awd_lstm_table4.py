@@ -12,8 +12,7 @@ embeddings' width. If a small model cannot overfit the text, dropout at first co
 gains.
 """
 
-from bertlab.config import papers
-from common import read_setting, table
+from common import papers, read_setting, table
 
 TABLE = table(
     "Merity et al. 2017, table 4 (perplexity)",
@@ -49,7 +48,6 @@ def get_study(arguments=None):
     every, hidden = setting.pretraining["train.eval_every"], setting.numbers("awd_lstm")["hidden"]
     looks = {"train.eval_every": min(100, every)} if setting.is_tiny else {}
     return setting.study(
-        name="awd_lstm_table4",
         title="The parts of AWD-LSTM",
         question="What does each part of AWD-LSTM's regularisation and optimisation give?",
         config=setting.recipe("awd_lstm"),

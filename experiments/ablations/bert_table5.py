@@ -9,11 +9,7 @@ mean of the states. At scale=paper `valid` selects each task's rate among the pa
 tokens LTR is ahead: it is supervised at every position, MLM at 30 % (15 % in the paper).
 """
 
-from bertlab.config import papers
-from bertlab.studies.study import Claim
-from bertlab.transfer.recipes import BERT_RATES
-from common import claims, read_setting, table
-from scales import LAST_PIECE
+from common import BERT_RATES, LAST_PIECE, Claim, claims, papers, read_setting, table
 
 TABLE = table(
     "Devlin et al. 2019, table 5 (development sets, BERT-Base)",
@@ -47,7 +43,6 @@ def get_study(arguments=None):
     if setting.is_large:  # their recipe's pooler reads the body, below a biLSTM
         bilstm["finetune.head.pooling"] = "last"
     return setting.study(
-        name="bert_table5",
         title="BERT's pretraining tasks",
         question="What do next-sentence prediction and seeing both sides give downstream?",
         config=setting.recipe("bert", objectives="mlm"),

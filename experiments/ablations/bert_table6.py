@@ -7,9 +7,7 @@ restarts of fine-tuning on one pretraining (five in the paper), and `valid` sele
 among the paper's four. With few steps the deepest model may fall behind.
 """
 
-from bertlab.config import papers
-from bertlab.transfer.recipes import BERT_RATES
-from common import claims, read_setting, table
+from common import BERT_RATES, claims, papers, read_setting, table
 
 SOURCE = "Devlin et al. 2019, table 6 (development sets)"
 TABLE = table(
@@ -50,7 +48,6 @@ def get_study(arguments=None):
     setting = read_setting(arguments, paper=papers.BERT)
     sizes = SIZES.get(setting.scale) or tuple(TABLE["published"].rows)
     return setting.study(
-        name="bert_table6",
         title="BERT's size",
         question="What do more layers, more width and more heads give, in perplexity and"
         " downstream?",

@@ -7,10 +7,7 @@ saw [MASK] has no bits per byte, and each row's mlm/loss is under its own corrup
 rows by it. In the paper fine-tuning hardly depends on the corruption.
 """
 
-from bertlab.config import papers
-from bertlab.studies.study import axis, chain, product
-from bertlab.transfer.recipes import BERT_RATES
-from common import read_setting, table
+from common import BERT_RATES, axis, chain, papers, product, read_setting, table
 
 # [MASK]/same/random -> MNLI fine-tuned, NER fine-tuned, NER by features.
 SCORES = {
@@ -46,7 +43,6 @@ def get_study(arguments=None):
     last = min(4, setting.numbers("bert")["layers"])
     tuned = setting.at_rates(axis("use", {"fine-tuned": {}}), BERT_RATES)
     return setting.study(
-        name="bert_table8",
         title="BERT's masking procedure",
         question="Does it matter what a chosen token becomes, fine-tuned and as features?",
         config=setting.recipe("bert", objectives="mlm+nsp"),

@@ -10,9 +10,7 @@ scales): MLM for 22,000 further steps, from MLM or from CLM before its cooldown.
 steps, where they begin, initial values.
 """
 
-from bertlab.studies.study import axis, chain, product
-from common import claims, read_setting
-from scales import LAST_PIECE
+from common import LAST_PIECE, axis, chain, claims, product, read_setting
 
 # Steps, rate and rows: the paper. Shape and vocabulary: Nicolas-BZRD/EuroBERT
 # optimus/trainer/model/encoder/eurobert.py, 210m.
@@ -81,7 +79,6 @@ def get_study(arguments=None):
     is_whole = whole == "on" or (not whole and setting.scale == "paper")
     grid = axis("pretraining", fixed(steps))
     return setting.study(
-        name="clm_then_mlm",
         title="Causal and then masked language modelling",
         question="Does an encoder profit from being pretrained left to right first?",
         config=recipe,

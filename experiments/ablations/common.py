@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import scales
-from bertlab.config import base_config, load_config, parse_arguments
+from bertlab.config import base_config, load_config, papers, parse_arguments
 from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
 from bertlab.studies.study import (
@@ -22,14 +22,21 @@ from bertlab.studies.study import (
     Published,
     Study,
     axis,
+    chain,
     product,
     rate_axis,
     stage_keys,
 )
 from bertlab.train.recipes import add_objectives
-from bertlab.transfer.recipes import RECIPES
+from bertlab.transfer.recipes import BERT_RATES, RECIPES
 from bertlab.transfer.tasks import find_task
 from published_tasks import LONG, LONG_ROWS, TASKS, config_name
+from scales import FRESH_EMBEDDINGS, LAST_PIECE, ONE_LENGTH, SAME_ROWS
+
+__all__ = ["Setting", "claims", "of_stage", "read_setting", "table"]
+# What the studies import from elsewhere.
+__all__ += ["BERT_RATES", "FRESH_EMBEDDINGS", "LAST_PIECE", "ONE_LENGTH", "SAME_ROWS"]
+__all__ += ["Claim", "Study", "axis", "chain", "papers", "product", "stage_keys"]
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,8 @@ class Setting:
         last axis is the seed's. Where points have rates of their own, `valid` selects one."""
         if isinstance(axes, Mapping):
             axes = product(*itertools.starmap(axis, axes.items()))
-        own = {"rates": self.rates, "task_rates": self.task_rates, "overrides": self.on_transformer}
+        own = {"name": "", "rates": self.rates, "task_rates": self.task_rates}
+        own["overrides"] = self.on_transformer
         own |= {"select": [TASK_RATES]} if any(TASK_RATES in point for point in axes) else {}
         own |= {} if "downstream" in fields else {"downstream": self.downstream()}
         return Study(axes=product(axes, seeds or self.seeds_and_draws()), **own | fields)

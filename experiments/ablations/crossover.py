@@ -10,10 +10,8 @@ probe the middle one, 0.1 points below the highest. Expect: left to right ahead 
 probe, masks ahead late and when fine-tuned.
 """
 
-from bertlab.studies.study import Claim, axis, chain, product, stage_keys
 from bertlab.train.hooks import kept_steps
-from common import read_setting
-from scales import LAST_PIECE
+from common import LAST_PIECE, Claim, axis, chain, product, read_setting, stage_keys
 
 # The best of a pilot: MLM at a rate of 6e-3, the first seed, accuracy on UD's valid in %.
 USES = {
@@ -50,7 +48,6 @@ def get_study(arguments=None):
     for step in early:
         contrasts += [(f"{first}, {step:,}", f"{other}, {step:,}") for first, other in pairs]
     return setting.study(
-        name="crossover",
         title="When one objective overtakes another",
         question="After how much pretraining, and in which use, is MLM above left to right?",
         config=mlm,

@@ -10,9 +10,7 @@ ELECTRA-Base (appendix A) with 766,000 steps, the number at BERT-Base's compute 
 say which of its two numbers table 5 uses).
 """
 
-from bertlab.config import papers
-from common import read_setting, table
-from scales import ONE_LENGTH
+from common import ONE_LENGTH, papers, read_setting, table
 
 TASKS = {
     "Replace MLM": "replace_mlm",
@@ -48,7 +46,6 @@ def get_study(arguments=None):
     electra = {**setting.bert("electra"), "objectives.electra.generator_size": size}
     variants = {name: {**electra, "objectives.electra.task": of} for name, of in TASKS.items()}
     return setting.study(
-        name="electra_small",
         title="ELECTRA and what lies between",
         question="Does ELECTRA learn from being asked everywhere, or from never being shown"
         " [MASK]?",

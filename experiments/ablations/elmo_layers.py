@@ -10,9 +10,7 @@ embeddings.
 """
 
 import systems
-from bertlab.config import papers
-from common import read_setting, table
-from scales import FRESH_EMBEDDINGS, SAME_ROWS
+from common import FRESH_EMBEDDINGS, SAME_ROWS, papers, read_setting, table
 
 MIXED = {"finetune.head.layers": "scalar_mix"}
 LAYERS = {
@@ -45,7 +43,6 @@ def get_study(arguments=None):
     if setting.scale == "paper" and tokens == "subwords":
         setting = read_setting(arguments, paper=SAME_ROWS, elmo=tokens)
     return setting.study(
-        name="elmo_layers",
         title="ELMo's layers",
         question="Do all of a biLM's layers give more than the last, and how freely should a task"
         " weigh them?",

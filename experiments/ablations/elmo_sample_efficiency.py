@@ -7,10 +7,7 @@ of the data with ELMo is about as good as 10 % without. The report compares ELMo
 examples without, and with ten times as many. Expect: the fewer examples, the more ELMo gives.
 """
 
-from bertlab.config import papers
-from bertlab.studies.study import Claim
-from common import read_setting
-from scales import FRESH_EMBEDDINGS
+from common import FRESH_EMBEDDINGS, Claim, papers, read_setting
 
 CLAIM = (
     "SQuAD 85.8 and 81.1, SNLI 88.7 and 88.0, SRL 84.6 and 81.4",
@@ -34,7 +31,6 @@ def get_study(arguments=None):
     if not overrides["finetune.train.steps"]:
         overrides["finetune.train.steps"] = 3000
     return setting.study(
-        name="elmo_sample_efficiency",
         title="ELMo with few labelled examples",
         question="How many labelled examples is a biLM worth?",
         config=setting.recipe("elmo", tokens=setting.elmo_tokens),

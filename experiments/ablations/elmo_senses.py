@@ -9,10 +9,8 @@ word's state; `ud_xpos` has the Penn Treebank's tags on English EWT
 the first sense is hard to beat.
 """
 
-from bertlab.config import papers
 from bertlab.contrib.senses import KIND
-from common import read_setting, table
-from scales import LAST_PIECE
+from common import LAST_PIECE, papers, read_setting, table
 
 LAYERS = {"embeddings": "layer:0", "first layer": "layer:1", "second layer": "layer:2"}
 TABLE = table(
@@ -34,7 +32,6 @@ TABLE = table(
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=papers.ELMO, tasks="code_spans")
     return setting.study(
-        name="elmo_senses",
         title="Word senses and parts of speech by layer",
         question="Which layer of a biLM knows senses, and which parts of speech?",
         config=setting.recipe("elmo", tokens=setting.elmo_tokens),

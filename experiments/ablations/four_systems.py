@@ -22,8 +22,7 @@ tokens; frozen static vectors are last. `labels=100` makes the order clearer.
 
 import systems
 from bertlab.studies.equal import flops, parameters, sized, tokens
-from common import read_setting, table
-from scales import LAST_PIECE, SAME_ROWS
+from common import LAST_PIECE, SAME_ROWS, read_setting, table
 
 EQUAL = ("tokens", "steps", "parameters", "flops")
 # BERT keeps its size.
@@ -70,7 +69,6 @@ def get_study(arguments=None):
     setting = read_setting(arguments, paper=SAME_ROWS, equal=EQUAL, static=systems.STATIC)
     used = systems.as_used(setting, setting.arguments["static"])
     return setting.study(
-        name="four_systems",
         title="BERT, GPT, ELMo, ULMFiT and static vectors",
         question="What does each system give, used as its paper uses it, at equal"
         f" {setting.arguments['equal']}?",

@@ -7,9 +7,7 @@ tasks: `tasks=mnli+race,data=DIR`; its curve has no numbers.
 """
 
 import systems
-from bertlab.config import papers
-from bertlab.studies.study import Claim
-from common import read_setting
+from common import Claim, papers, read_setting
 
 # {all}: the label of all layers at the scale.
 EACH = "each layer helps, all of them by up to 9 % on MultiNLI"
@@ -27,7 +25,6 @@ def get_study(arguments=None):
     transferred = {"none": {"finetune.transfer.random": True}}
     transferred |= {label: {"finetune.transfer.layers": n} for n, label in enumerate(labels)}
     return setting.study(
-        name="gpt_layers",
         title="Layers transferred from GPT",
         question="How much does each pretrained layer add downstream?",
         config=setting.recipe("gpt"),

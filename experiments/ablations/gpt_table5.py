@@ -10,8 +10,7 @@ the transformer.
 """
 
 import systems
-from bertlab.config import papers
-from common import read_setting, table
+from common import papers, read_setting, table
 
 TABLE = table(
     "Radford et al. 2018, table 5 (GLUE's test sets)",
@@ -34,7 +33,6 @@ def get_study(arguments=None):
     transformer = setting.transformer
     no_lm = {"finetune.objectives.language_model.weight": 0.0}
     return setting.study(
-        name="gpt_table5",
         title="GPT's pretraining, auxiliary objective and transformer",
         question="What do pretraining, the auxiliary language model and the transformer give"
         " downstream?",

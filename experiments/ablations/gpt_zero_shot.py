@@ -9,10 +9,8 @@ result.json the metric `relative`. With little text most scores are near chance.
 """
 
 import systems
-from bertlab.config import papers
-from bertlab.studies.study import axis, chain, product
 from bertlab.train.hooks import kept_steps
-from common import claims, read_setting
+from common import axis, chain, claims, papers, product, read_setting
 
 SOURCE = "Radford et al. 2018, figure 2 (right)"
 ZERO_SHOT = {
@@ -35,7 +33,6 @@ def get_study(arguments=None):
     if len(points) > 1:
         findings += [(last, f"GPT, {points[0]}", "scores rise steadily with updates there")]
     return setting.study(
-        name="gpt_zero_shot",
         title="GPT's zero-shot heuristics along pretraining",
         question="Does a language model learn to do tasks as it learns to predict text, and is"
         " the transformer better at it?",

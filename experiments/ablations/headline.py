@@ -15,13 +15,9 @@ import re
 
 import systems
 import ulmfit
-from bertlab.config import papers
 from bertlab.errors import UserError
-from bertlab.studies.study import axis, chain
-from bertlab.transfer.recipes import BERT_RATES
-from common import read_setting, table
+from common import BERT_RATES, LAST_PIECE, SAME_ROWS, axis, chain, papers, read_setting, table
 from published_tasks import tasks_in
-from scales import LAST_PIECE, SAME_ROWS
 
 GLUE = ("mnli", "mnli_mismatched", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte")
 OTHERS = ("squad1", "squad2", "swag", "ner", "snli", "scitail", "story_cloze", "race", "sst5")
@@ -84,7 +80,6 @@ def get_study(arguments=None):
         for name, of in compared.items()
     ]
     return setting.study(
-        name="headline",
         title="The headline tables",
         question="What does each system give on the tasks of the papers' main tables, used as its"
         " paper uses it?",

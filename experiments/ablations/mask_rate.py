@@ -8,9 +8,7 @@ BERT-Large's size with norms before the sublayers, with 50,265 pieces trained on
 the paper has GPT-2's. Smaller models prefer lower rates; few steps favour higher ones.
 """
 
-from bertlab.config import papers
-from common import claims, read_setting
-from scales import ONE_LENGTH
+from common import ONE_LENGTH, claims, papers, read_setting
 
 PAPER = {
     **papers.BERT,
@@ -47,7 +45,6 @@ CLAIMS = claims(
 def get_study(arguments=None):
     setting = read_setting(arguments, paper=PAPER)
     return setting.study(
-        name="mask_rate",
         title="Masking rates",
         question="How many tokens should be masked, and does it matter that some are not shown as"
         " [MASK]?",

@@ -11,8 +11,7 @@ time in this code, and can hurt if texts are short.
 
 import math
 
-from bertlab.config import papers
-from common import read_setting
+from common import papers, read_setting
 
 
 def switches(width, seq_len):
@@ -50,7 +49,6 @@ def get_study(arguments=None):
         "model.local_window": seq_len // 4,
     }
     return setting.study(
-        name="modern_body",
         title="The encoder of 2018 and today's",
         question="Which of today's changes to the encoder help, on the same text with the same"
         " optimiser?",

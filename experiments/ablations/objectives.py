@@ -6,10 +6,7 @@ and no pretraining at scale=tiny for 600 steps of 16 short rows, four seeds, and
 frozen states (`use=probe`), where the effect of pretraining shows most.
 """
 
-from bertlab.config import papers
-from bertlab.studies.study import Claim
-from common import read_setting
-from scales import LAST_PIECE
+from common import LAST_PIECE, Claim, papers, read_setting
 
 DEMO = {"steps": 600, "seeds": 4, "select": "off", "use": ("probe", "study", "study+probe")}
 # Small batches and Muon: within these 600 steps MLM leaves the plateau of word frequencies (5.7
@@ -47,7 +44,6 @@ def get_study(arguments=None):
         objectives["biLM"] = {"config": setting.recipe("elmo", objectives="bilm")}
         objectives["MLM+NSP"] = {**transformer, **nsp}
     return setting.study(
-        name="objectives",
         title="Pretraining objectives on the same text",
         question="What does each pretraining objective give, all else equal?",
         config=mlm,

@@ -14,8 +14,7 @@ ELECTRA more steps: two of three generators had not begun.
 import systems
 import ulmfit
 from bertlab.studies.equal import parameters, sized
-from common import read_setting
-from scales import LAST_PIECE, SAME_ROWS
+from common import LAST_PIECE, SAME_ROWS, read_setting
 
 MASKED = {
     "MLM 15%": ("mlm", {"objectives.mlm.rate": 0.15}),
@@ -56,7 +55,6 @@ def get_study(arguments=None):
     pairs = setting.arguments["pairs"]
     scored = {"evaluate.minimal_pairs": pairs} if pairs else {}
     return setting.study(
-        name="one_scale",
         title="All objectives by code length",
         question="How many bits does each objective need for the same text?",
         config=setting.recipe("bert", objectives="ltr"),

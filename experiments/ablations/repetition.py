@@ -12,8 +12,7 @@ many more give nothing; diffusion, whose new masks make a new task of each readi
 
 from bertlab.config import load_config
 from bertlab.errors import UserError
-from common import read_setting
-from scales import LAST_PIECE
+from common import LAST_PIECE, read_setting
 
 OBJECTIVES = {"LTR": "ltr", "MLM": "mlm", "diffusion": "diffusion"}
 
@@ -32,7 +31,6 @@ def get_study(arguments=None):
         for count in sorted(readings)
     }
     return setting.study(
-        name="repetition",
         title="Little text read often",
         question="What does it cost each objective to read less text more often?",
         config=recipes["MLM"],

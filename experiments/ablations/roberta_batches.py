@@ -8,9 +8,7 @@ and the warm-ups, which it does not print: ours are BERT's 10,000 steps, an 8th 
 the largest batch makes few updates (187 at tiny).
 """
 
-from bertlab.config import papers
-from common import claims, read_setting, table
-from scales import ONE_LENGTH
+from common import ONE_LENGTH, claims, papers, read_setting, table
 
 PAPER = {**papers.BERT, **ONE_LENGTH}
 RATIOS = (1, 8, 32)
@@ -50,7 +48,6 @@ def get_study(arguments=None):
     found = batches(setting)
     small, middle, large = found
     return setting.study(
-        name="roberta_batches",
         title="Batch size",
         question="What do larger batches give, if the text is read as often?",
         config=setting.recipe("bert", objectives="mlm"),

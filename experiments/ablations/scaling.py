@@ -37,7 +37,6 @@ def get_study(arguments=None):
         budgets[f"{count:,} steps"] = {"train.steps": count, **shorter}
     carried = {} if setting.rates else {"model.base_width": bert["width"]}
     return setting.study(
-        name="scaling",
         title="Loss against size and text",
         question="How does the loss of each objective fall with parameters and tokens?",
         config=recipes[names[0]],

@@ -8,9 +8,7 @@ paper's tables come from checkpoints at 1,200,000 of 2,400,000 steps, and here t
 has 1,200,000.
 """
 
-from bertlab.config import papers
-from common import read_setting, table
-from scales import ONE_LENGTH
+from common import ONE_LENGTH, papers, read_setting, table
 
 PAPER = {
     **papers.BERT,
@@ -51,7 +49,6 @@ def get_study(arguments=None):
     no_nsp = setting.bert("mlm")
     sbo = setting.bert("mlm+sbo")
     return setting.study(
-        name="spanbert_masking",
         title="Masks of spans",
         question="Does it help to mask words and spans whole, and to predict spans from their"
         " boundaries?",

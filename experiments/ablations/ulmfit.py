@@ -7,9 +7,8 @@ have fewer rows, batches and steps.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertlab.studies.study import Study
 from bertlab.transfer.recipes import SLANTED_ADAM
-from common import Setting, of_stage, read_setting, table
+from common import Setting, Study, of_stage, read_setting, table
 from scales import SMALL_ROWS
 
 # Howard and Ruder 2018, section 4.1, on WikiText-103: 103 M words are 23,000 steps. Printed are

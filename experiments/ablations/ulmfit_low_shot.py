@@ -12,9 +12,7 @@ scratch with 10 times (IMDb) or 20 times (AG News) as many labels, and semi-supe
 import itertools
 
 import ulmfit
-from bertlab.config import papers
-from bertlab.studies.study import Claim
-from common import read_setting
+from common import Claim, papers, read_setting
 
 STEPS = 3000
 # (higher, lower, how many times the higher's examples the lower has, published); the higher has the
@@ -48,7 +46,6 @@ def get_study(arguments=None):
     }
     few = min((count for count in examples if count != "all"), default="", key=int)
     return setting.study(
-        name="ulmfit_low_shot",
         title="ULMFiT with few labelled examples",
         question="How many labelled examples is a language model worth, with and without the"
         " task's unlabelled text?",

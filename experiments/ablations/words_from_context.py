@@ -11,8 +11,7 @@ analogies; only with far more is it the reverse.
 """
 
 import systems
-from common import read_setting
-from scales import LAST_PIECE, SAME_ROWS
+from common import LAST_PIECE, SAME_ROWS, read_setting
 
 FILES = {"words": "evaluate.words", "analogies": "evaluate.analogies"}
 
@@ -22,7 +21,6 @@ def get_study(arguments=None):
     files = {name: setting.arguments[name] for name in FILES}
     static, models = systems.static_and_contextual(setting)
     return setting.study(
-        name="words_from_context",
         title="Words from contextual and static models",
         question="Do states of contextual models make better vectors of words than static models,"
         " and on which layer?",

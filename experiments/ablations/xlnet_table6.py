@@ -8,9 +8,7 @@ paper's tasks: `tasks=race+squad2+mnli+sst2,data=DIR`. At small scales permutati
 contexts than MLM does, and its code length may be the shorter one (`one_scale.py`).
 """
 
-from bertlab.config import papers
-from common import claims, read_setting, table
-from scales import ONE_LENGTH
+from common import ONE_LENGTH, claims, papers, read_setting, table
 
 PAPER = {**papers.BERT, **ONE_LENGTH}
 SOURCE = "Yang et al. 2019, table 6 (development sets)"
@@ -39,7 +37,6 @@ def get_study(arguments=None):
     orders = {f"permutation K={k}": {**permutation, key: k} for k in (7, 6, 1)}
     masks = {"MLM 1 in 6": {"objectives.mlm.rate": 1 / 6}}
     return setting.study(
-        name="xlnet_table6",
         title="Permutation and masked language modelling",
         question="Is predicting in permuted orders better than filling in masks, on one body?",
         config=setting.recipe("bert", objectives="mlm"),
