@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from workloads import WORKLOADS, replicas
+from workloads import WORKLOADS
 
 FILE = Path(__file__).parent / "plans.json"
 RECIPES = "experiments/pretrain/"
@@ -35,7 +35,7 @@ def rows() -> dict[str, tuple[str, dict, str]]:
     found = {
         f"{name.removeprefix('gpu ')}, h100": (recipe, dict(overrides), "h100")
         for name, (recipe, overrides) in WORKLOADS.items()
-        if name.startswith("gpu ") and replicas(name) == 1
+        if name.startswith("gpu ")
     }
     for model, (recipe, overrides, length, rows_of_chip) in MODELS.items():
         for topology, chips in SLICES.items():
