@@ -6,10 +6,7 @@ it). The score is the held-out loss in nats per token; the paper prints its expo
 the steps, where the paper ends either stage once the held-out loss stops falling. "Without NT-ASGD"
 has no fine-tuning either. scale=paper is salesforce/awd-lstm-lm's README on WikiText-2
 (`corpus=splits:DIR` with wiki.train.tokens and so on) or, with `text=penn_treebank`, the Penn
-Treebank (ptb.train.txt and so on). Lanes read stretches of about 50,000 characters in random order,
-not the text in order. Expect: the weight-dropped recurrence matters most, then averaging and the
-embeddings' width. If a small model cannot overfit the text, dropout at first costs more than it
-gains.
+Treebank (ptb.train.txt and so on).
 """
 
 from common import papers, read_setting, table

@@ -1,12 +1,12 @@
 """Which part of BERT's pretraining counts: Devlin et al. 2019, section 5.1, table 5.
 
 BERT (MLM + NSP); without NSP; left to right without NSP, also in fine-tuning; and that with a new
-BiLSTM on top. MLM and LTR share one body. Ours are the rows without pretraining, and the task
-`next_sentence`, NSP's own question, for the paper's pairs:
-`tasks=mnli+qnli+mrpc+sst2+squad1,data=DIR`. At base and paper the pooler reads the token that has
-seen the whole text, [CLS] or a left-to-right model's last; at smaller scales the head reads the
-mean of the states. At scale=paper `valid` selects each task's rate among the paper's four. With few
-tokens LTR is ahead: it is supervised at every position, MLM at 30 % (15 % in the paper).
+BiLSTM on top. Ours are the rows without pretraining, and the task `next_sentence`, NSP's own
+question, for the paper's pairs: `tasks=mnli+qnli+mrpc+sst2+squad1,data=DIR`. At base and paper the
+pooler reads the token that has seen the whole text, [CLS] or a left-to-right model's last; at
+smaller scales the head reads the mean of the states. At scale=paper `valid` selects each task's
+rate among the paper's four. With few tokens LTR is ahead: it is supervised at every position, MLM
+at 30 % (15 % in the paper).
 """
 
 from common import BERT_RATES, LAST_PIECE, Claim, claims, papers, read_setting, table

@@ -4,7 +4,7 @@ BERT (MLM + NSP) in six sizes, named layers/width/heads, with the same hyper-par
 scale=base the published sizes, below it in the same steps. The paper's perplexity is exp(mlm/loss)
 on held-out text. The paper's tasks: `tasks=mnli+mrpc+sst2,data=DIR`. At scale=paper the seeds are
 restarts of fine-tuning on one pretraining (five in the paper), and `valid` selects each task's rate
-among the paper's four. With few steps the deepest model may fall behind.
+among the paper's four.
 """
 
 from common import BERT_RATES, claims, papers, read_setting, table

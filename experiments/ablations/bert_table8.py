@@ -4,7 +4,7 @@ Six ways to corrupt the chosen 15 %, as percentages [MASK]/same/random, fine-tun
 (a BiLSTM reads the last four frozen layers side by side). The paper's tasks:
 `tasks=mnli+ner,data=DIR`; at scale=paper rates and documents are as in table 7. A model that never
 saw [MASK] has no bits per byte, and each row's mlm/loss is under its own corruption: do not compare
-rows by it. In the paper fine-tuning hardly depends on the corruption.
+rows by it.
 """
 
 from common import BERT_RATES, axis, chain, papers, product, read_setting, table

@@ -3,11 +3,10 @@
 One budget of steps, spent on MLM, on causal language modelling (CLM), or on CLM for a quarter, half
 or three quarters of it and then on MLM. CLM is the objective `prefix` without a prefix, on a body
 that otherwise sees both sides; it is fine-tuned seeing both sides, and only the left. `rate=` sets
-MLM's mask rate (20 to 50 % in the paper). The learning rate is constant between a warm-up and a
-cooldown. scale=paper has the smallest of the paper's sizes, 210 million parameters in EuroBERT's
-shape, and adds budgets of 12,000 and 22,000 steps and continued pretraining (`whole=on` at other
-scales): MLM for 22,000 further steps, from MLM or from CLM before its cooldown. Not verified: these
-steps, where they begin, initial values.
+MLM's mask rate (20 to 50 % in the paper). scale=paper has the smallest of the paper's sizes, 210
+million parameters in EuroBERT's shape, and adds budgets of 12,000 and 22,000 steps and continued
+pretraining (`whole=on` at other scales): MLM for 22,000 further steps, from MLM or from CLM before
+its cooldown. Not verified: these steps, where they begin, initial values.
 """
 
 from common import LAST_PIECE, axis, chain, claims, product, read_setting

@@ -1,13 +1,11 @@
 """When one objective overtakes another, and in which use: masked against left to right.
 
-By steps of pretraining, and by what is done with the result. Devlin et al. 2019 (appendix C.1,
-figure 5) find that MLM learns more slowly than LTR and is above it almost at once. Each task is
-learned in three ways: a linear probe on the last layer's frozen states, a biLSTM on them (as Peters
-et al. 2018), and fine-tuning. Beside the last checkpoint there are `early=3` on a logarithmic grid,
-at which the rate has not yet fallen. `objectives=mlm+mlm15+nsp+ltr+bilm` adds more; each is
-compared with the first. The uses' rates are from a pilot with the first seed: the best, but for the
-probe the middle one, 0.1 points below the highest. Expect: left to right ahead early and under a
-probe, masks ahead late and when fine-tuned.
+By steps of pretraining, and by what is done with the result. Each task is learned in three ways: a
+linear probe on the last layer's frozen states, a biLSTM on them (as Peters et al. 2018), and
+fine-tuning. Beside the last checkpoint there are `early=3` on a logarithmic grid, at which the rate
+has not yet fallen. `objectives=mlm+mlm15+nsp+ltr+bilm` adds more; each is compared with the first.
+The uses' rates are from a pilot with the first seed: the best, but for the probe the middle one,
+0.1 points below the highest.
 """
 
 from bertlab.train.hooks import kept_steps

@@ -5,8 +5,7 @@ task learns. `head.mix_penalty` (λ) keeps these near their mean (1) or lets the
 baseline reads random embeddings that are trained with it. The paper's tasks are SQuAD, SNLI and
 SRL, each with a model and word vectors of its own; `tasks=squad1+snli+ner,data=DIR` come closest.
 The biLM reads characters at scale=paper, subwords below it; characters cannot mark spans of pieces,
-so for `squad1` name `elmo=subwords`. After little text the top layer may know less than the
-embeddings.
+so for `squad1` name `elmo=subwords`.
 """
 
 import systems

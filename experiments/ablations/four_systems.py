@@ -15,9 +15,6 @@ equal:
 - `parameters`: as many tokens, and each model has BERT's number of parameters (within 2 %).
 - `flops`: as many pretraining FLOPs as BERT, on full rows. Static vectors keep the tokens: with
   equal FLOPs they would read the text more than a hundred times.
-
-Expect: with few tokens ELMo, GPT and ULMFiT, supervised at every position, are ahead of BERT on
-tokens; frozen static vectors are last. `labels=100` makes the order clearer.
 """
 
 import systems

@@ -5,8 +5,7 @@ weight, special tokens around texts, a classifier on the last), from random valu
 auxiliary objective. The LSTM of one layer is AWD-LSTM without its regularisers, with about as many
 weights; at the paper's scale it has the paper's 2,048 units. The paper's tasks are GLUE's, scored
 by the test server: `tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`. scale=paper makes about
-100 passes over BooksCorpus, counted in its words (papers.py). On little text the LSTM may be above
-the transformer.
+100 passes over BooksCorpus, counted in its words (papers.py).
 """
 
 import systems

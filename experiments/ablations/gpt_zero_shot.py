@@ -5,7 +5,7 @@ logarithmic grid by the model's own likelihood (`bertlab/contrib/zero_shot.py` h
 and what they lack). "GPT fine-tuned" is what there is to be reached. The paper's tasks:
 `tasks=sst2+cola+race+dprd,data=DIR` (`wsc` has other schemas); all tasks of two classes or of
 choices work. Its curves are normalised between random guesses and the best single model: in
-result.json the metric `relative`. With little text most scores are near chance.
+result.json the metric `relative`.
 """
 
 import systems

@@ -8,7 +8,7 @@ spans of pieces: with `squad1` or `squad2` name `elmo=subwords`. The static vect
 words as GloVe's 6B vectors. All systems read a word at its last piece, BERT's paper at its first.
 At scale=paper `valid` selects BERT's rate on every task, where the paper has one for SQuAD and one
 for SWAG. With `ner` among the tasks BERT keeps the case of letters for all of them, so train `ner`
-in a study of its own. With few tokens GPT and ELMo come first.
+in a study of its own.
 """
 
 import re

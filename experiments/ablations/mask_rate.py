@@ -5,7 +5,7 @@ Losses at different rates answer different questions: compare bits per byte, for
 a time is masked, and downstream scores. The paper's tasks are GLUE's and SQuAD:
 `tasks=mnli+qnli+squad1,data=DIR`. scale=paper is its "efficient recipe" (princeton-nlp/DinkyTrain),
 BERT-Large's size with norms before the sublayers, with 50,265 pieces trained on the corpus where
-the paper has GPT-2's. Smaller models prefer lower rates; few steps favour higher ones.
+the paper has GPT-2's.
 """
 
 from common import ONE_LENGTH, claims, papers, read_setting

@@ -4,9 +4,8 @@ Each row adds one switch to those above it, or with `alone=true` sets only its o
 a norm at the end, and gated layers are narrower, with as many weights as before. The last row adds
 the rest of experiments/pretrain/modern.py. Depth, width, dropout, optimiser and text stay BERT's.
 Every third layer is global, starting with the first; the others see a quarter of the row. We know
-of no published table for these steps at equal data. Expect: pre-norm and rotary positions learn
-faster in short runs; gates help a little, the rest change next to nothing. Local attention saves no
-time in this code, and can hurt if texts are short.
+of no published table for these steps at equal data. Local attention saves no time in this code, and
+can hurt if texts are short.
 """
 
 import math

@@ -6,8 +6,6 @@ of the word's pieces in a text of this word `alone`. For each layer and file the
 Spearman's correlation of cosines and human ratings, and the share of analogies that 3CosAdd
 answers. `words=A,B` are lines "word word rating", such as SimLex-999 or MEN in Faruqui and Dyer's
 collection; `analogies=` is word2vec's questions-words.txt. Without either the study only trains.
-Expect: lower layers above the last. After little text static vectors above contextual ones on
-analogies; only with far more is it the reverse.
 """
 
 import systems

@@ -4,8 +4,7 @@ The paper's bodies are Transformer-XL's; ours is BERT's in all rows, and it mask
 themselves, not spans. So two rows of the table have a counterpart, XLNet with K = 7 and 6 (one
 token in K is predicted), with MLM in the place of "DAE + Transformer-XL". Two further rows ask what
 makes the difference: permutation that predicts every token, and MLM at the mask rate of K = 6. The
-paper's tasks: `tasks=race+squad2+mnli+sst2,data=DIR`. At small scales permutation learns from more
-contexts than MLM does, and its code length may be the shorter one (`one_scale.py`).
+paper's tasks: `tasks=race+squad2+mnli+sst2,data=DIR`.
 """
 
 from common import ONE_LENGTH, claims, papers, read_setting, table
