@@ -8,7 +8,7 @@ ALBERT's (section 4.1 and google-research/albert), with single words masked wher
 to three together.
 """
 
-from common import ONE_LENGTH, papers, read_setting, stage_keys, table
+from common import ONE_LENGTH, Setting, papers, stage_keys, table
 
 PAPER = {
     **papers.BERT,
@@ -40,7 +40,7 @@ TABLE = table(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER, tasks="package+next_sentence+sentence_order")
+    setting = Setting(arguments, paper=PAPER, tasks="package+next_sentence+sentence_order")
     tasks = setting.downstream()
     probe = stage_keys("finetune", setting.finetuning("probe"))
     asked = [name for name in QUESTIONS if name in tasks]

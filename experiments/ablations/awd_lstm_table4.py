@@ -9,7 +9,7 @@ has no fine-tuning either. scale=paper is salesforce/awd-lstm-lm's README on Wik
 Treebank (ptb.train.txt and so on).
 """
 
-from common import papers, read_setting, table
+from common import Setting, papers, table
 
 TABLE = table(
     "Merity et al. 2017, table 4 (perplexity)",
@@ -39,8 +39,8 @@ TEXTS = {"wikitext_2": papers.AWD_LSTM, "penn_treebank": papers.AWD_LSTM_PENN_TR
 
 def get_study(arguments=None):
     own = {"tasks": "", "text": tuple(TEXTS)}
-    text = read_setting(arguments, **own).arguments["text"]
-    setting = read_setting(arguments, paper=TEXTS[text], **own)
+    text = Setting(arguments, **own).arguments["text"]
+    setting = Setting(arguments, paper=TEXTS[text], **own)
     once = setting.steps(setting.recipe("awd_lstm"))
     every, hidden = setting.pretraining["train.eval_every"], setting.numbers("awd_lstm")["hidden"]
     looks = {"train.eval_every": min(100, every)} if setting.is_tiny else {}

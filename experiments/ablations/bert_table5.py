@@ -9,7 +9,7 @@ rate among the paper's four. With few tokens LTR is ahead: it is supervised at e
 at 30 % (15 % in the paper).
 """
 
-from common import BERT_RATES, LAST_PIECE, Claim, claims, papers, read_setting, table
+from common import BERT_RATES, LAST_PIECE, Claim, Setting, claims, papers, table
 
 TABLE = table(
     "Devlin et al. 2019, table 5 (development sets, BERT-Base)",
@@ -37,7 +37,7 @@ CLAIMS = [
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.BERT, tasks="package+code_spans+next_sentence")
+    setting = Setting(arguments, paper=papers.BERT, tasks="package+code_spans+next_sentence")
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     bilstm = {"finetune.head.bilstm": 2}
     if setting.is_large:  # their recipe's pooler reads the body, below a biLSTM

@@ -7,7 +7,7 @@ restarts of fine-tuning on one pretraining (five in the paper), and `valid` sele
 among the paper's four.
 """
 
-from common import BERT_RATES, claims, papers, read_setting, table
+from common import BERT_RATES, Setting, claims, papers, table
 
 SOURCE = "Devlin et al. 2019, table 6 (development sets)"
 TABLE = table(
@@ -45,7 +45,7 @@ def shape(size):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.BERT)
+    setting = Setting(arguments, paper=papers.BERT)
     sizes = SIZES.get(setting.scale) or tuple(TABLE["published"].rows)
     return setting.study(
         title="BERT's size",

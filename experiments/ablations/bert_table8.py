@@ -7,7 +7,7 @@ saw [MASK] has no bits per byte, and each row's mlm/loss is under its own corrup
 rows by it.
 """
 
-from common import BERT_RATES, axis, chain, papers, product, read_setting, table
+from common import BERT_RATES, Setting, axis, chain, papers, product, table
 
 # [MASK]/same/random -> MNLI fine-tuned, NER fine-tuned, NER by features.
 SCORES = {
@@ -39,7 +39,7 @@ def corruption(shares):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.BERT_CASED)
+    setting = Setting(arguments, paper=papers.BERT_CASED)
     last = min(4, setting.numbers("bert")["layers"])
     tuned = setting.at_rates(axis("use", {"fine-tuned": {}}), BERT_RATES)
     return setting.study(

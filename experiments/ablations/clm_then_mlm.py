@@ -9,7 +9,7 @@ pretraining (`whole=on` at other scales): MLM for 22,000 further steps, from MLM
 its cooldown. Not verified: these steps, where they begin, initial values.
 """
 
-from common import LAST_PIECE, axis, chain, claims, product, read_setting
+from common import LAST_PIECE, Setting, axis, chain, claims, product
 
 # Steps, rate and rows: the paper. Shape and vocabulary: Nicolas-BZRD/EuroBERT
 # optimus/trainer/model/encoder/eurobert.py, 210m.
@@ -72,7 +72,7 @@ def shorter_and_continued(steps):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER, rate=0.3, whole=("", "on", "off"))
+    setting = Setting(arguments, paper=PAPER, rate=0.3, whole=("", "on", "off"))
     recipe = setting.recipe("modern", objectives="mlm+prefix")
     steps, whole = setting.steps(recipe), setting.arguments["whole"]
     is_whole = whole == "on" or (not whole and setting.scale == "paper")

@@ -9,7 +9,7 @@ The uses' rates are from a pilot with the first seed: the best, but for the prob
 """
 
 from bertlab.train.hooks import kept_steps
-from common import LAST_PIECE, Claim, axis, chain, product, read_setting, stage_keys
+from common import LAST_PIECE, Claim, Setting, axis, chain, product, stage_keys
 
 # The best of a pilot: MLM at a rate of 6e-3, the first seed, accuracy on UD's valid in %.
 USES = {
@@ -31,9 +31,7 @@ CLAIMS = [Claim("MLM", "LTR", FINDING, "Devlin et al. 2019, table 5", uses=("_tu
 
 def get_study(arguments=None):
     uses = "+".join(USES)
-    setting = read_setting(
-        arguments, draws=3, labels="1000", early=3, uses=uses, objectives="mlm+ltr"
-    )
+    setting = Setting(arguments, draws=3, labels="1000", early=3, uses=uses, objectives="mlm+ltr")
     mlm = setting.recipe("bert", objectives="mlm")
     early = kept_steps("log", setting.steps(mlm))[-1 - setting.arguments["early"] : -1]
     known = objectives_of(setting)

@@ -11,7 +11,7 @@ jiant halves it and ends early. jiant's lexical BERT vectors have no positions; 
 
 import systems
 from bertlab.contrib.edges import KIND
-from common import LAST_PIECE, SAME_ROWS, axis, chain, product, read_setting, table
+from common import LAST_PIECE, SAME_ROWS, Setting, axis, chain, product, table
 from published_tasks import config_name
 
 STATIC = ("glove", "skip_gram", "cbow")
@@ -54,7 +54,7 @@ FEWER = {"train.steps": 10_000, "train.eval_every": 100}
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=SAME_ROWS, tasks="code_spans", static=STATIC)
+    setting = Setting(arguments, paper=SAME_ROWS, tasks="code_spans", static=STATIC)
     used = systems.as_used(setting, setting.arguments["static"])
     read = systems.pretrainings(used, dict.fromkeys(used, setting.pretraining))
     models = {name: {"config": used[name][0], **read[name]} for name in used}

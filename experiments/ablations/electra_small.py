@@ -10,7 +10,7 @@ ELECTRA-Base (appendix A) with 766,000 steps, the number at BERT-Base's compute 
 say which of its two numbers table 5 uses).
 """
 
-from common import ONE_LENGTH, papers, read_setting, table
+from common import ONE_LENGTH, Setting, papers, table
 
 TASKS = {
     "Replace MLM": "replace_mlm",
@@ -37,7 +37,7 @@ TABLE = table(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER)
+    setting = Setting(arguments, paper=PAPER)
     tasks, size = setting.downstream(), 1 / 3 if setting.is_large else 1 / 4
     tuned = setting.finetuning("electra_paper") if setting.is_large else {}
     if setting.is_large and "rte" in tasks:

@@ -9,7 +9,7 @@ so for `squad1` name `elmo=subwords`.
 """
 
 import systems
-from common import FRESH_EMBEDDINGS, SAME_ROWS, papers, read_setting, table
+from common import FRESH_EMBEDDINGS, SAME_ROWS, Setting, papers, table
 
 MIXED = {"finetune.head.layers": "scalar_mix"}
 LAYERS = {
@@ -36,11 +36,11 @@ TABLE = table(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.ELMO, elmo=("", "subwords", "characters"))
+    setting = Setting(arguments, paper=papers.ELMO, elmo=("", "subwords", "characters"))
     tokens = setting.arguments["elmo"] or setting.elmo_tokens
     systems.check_elmo(setting, tokens)
     if setting.scale == "paper" and tokens == "subwords":
-        setting = read_setting(arguments, paper=SAME_ROWS, elmo=tokens)
+        setting = Setting(arguments, paper=SAME_ROWS, elmo=tokens)
     return setting.study(
         title="ELMo's layers",
         question="Do all of a biLM's layers give more than the last, and how freely should a task"

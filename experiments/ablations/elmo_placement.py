@@ -6,7 +6,7 @@ weights. The paper's tasks are SQuAD, SNLI and SRL; `tasks=ner,data=DIR` or `tas
 comes closest to SRL. Tokens are as in `elmo_layers.py`, and tasks are not trained as in the paper.
 """
 
-from common import papers, read_setting, table
+from common import Setting, papers, table
 
 PLACES = {"input": "input", "input and output": "input_output", "output": "output"}
 TABLE = table(
@@ -27,7 +27,7 @@ TABLE = table(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.ELMO, tasks="code_spans")
+    setting = Setting(arguments, paper=papers.ELMO, tasks="code_spans")
     elmo = setting.finetuning("elmo")
     return setting.study(
         title="ELMo at a task model's input and output",

@@ -7,7 +7,7 @@ of the data with ELMo is about as good as 10 % without. The report compares ELMo
 examples without, and with ten times as many.
 """
 
-from common import FRESH_EMBEDDINGS, Claim, papers, read_setting
+from common import FRESH_EMBEDDINGS, Claim, Setting, papers
 
 CLAIM = (
     "SQuAD 85.8 and 81.1, SNLI 88.7 and 88.0, SRL 84.6 and 81.4",
@@ -25,7 +25,7 @@ def compared(counts):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.ELMO)
+    setting = Setting(arguments, paper=papers.ELMO)
     examples = setting.examples((100, 300, 1000, 3000), (100, 1000, 10_000, 100_000))
     overrides = {**setting.overrides, **setting.finetuning("elmo")}
     if not overrides["finetune.train.steps"]:

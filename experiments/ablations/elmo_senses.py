@@ -9,7 +9,7 @@ word's state; `ud_xpos` has the Penn Treebank's tags on English EWT
 """
 
 from bertlab.contrib.senses import KIND
-from common import LAST_PIECE, papers, read_setting, table
+from common import LAST_PIECE, Setting, papers, table
 
 LAYERS = {"embeddings": "layer:0", "first layer": "layer:1", "second layer": "layer:2"}
 TABLE = table(
@@ -29,7 +29,7 @@ TABLE = table(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.ELMO, tasks="code_spans")
+    setting = Setting(arguments, paper=papers.ELMO, tasks="code_spans")
     return setting.study(
         title="Word senses and parts of speech by layer",
         question="Which layer of a biLM knows senses, and which parts of speech?",

@@ -19,7 +19,7 @@ equal:
 
 import systems
 from bertlab.studies.equal import flops, parameters, sized, tokens
-from common import LAST_PIECE, SAME_ROWS, read_setting, table
+from common import LAST_PIECE, SAME_ROWS, Setting, table
 
 EQUAL = ("tokens", "steps", "parameters", "flops")
 # BERT keeps its size.
@@ -63,7 +63,7 @@ def pretrainings(setting, used):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=SAME_ROWS, equal=EQUAL, static=systems.STATIC)
+    setting = Setting(arguments, paper=SAME_ROWS, equal=EQUAL, static=systems.STATIC)
     used = systems.as_used(setting, setting.arguments["static"])
     return setting.study(
         title="BERT, GPT, ELMo, ULMFiT and static vectors",

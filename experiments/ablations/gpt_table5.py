@@ -9,7 +9,7 @@ by the test server: `tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`. scal
 """
 
 import systems
-from common import papers, read_setting, table
+from common import Setting, papers, table
 
 TABLE = table(
     "Radford et al. 2018, table 5 (GLUE's test sets)",
@@ -28,7 +28,7 @@ TABLE = table(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.GPT)
+    setting = Setting(arguments, paper=papers.GPT)
     transformer = setting.transformer
     no_lm = {"finetune.objectives.language_model.weight": 0.0}
     return setting.study(

@@ -10,7 +10,7 @@ result.json the metric `relative`.
 
 import systems
 from bertlab.train.hooks import kept_steps
-from common import axis, chain, claims, papers, product, read_setting
+from common import Setting, axis, chain, claims, papers, product
 
 SOURCE = "Radford et al. 2018, figure 2 (right)"
 ZERO_SHOT = {
@@ -22,7 +22,7 @@ ZERO_SHOT = {
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.GPT, tasks="next_sentence+sentence_order")
+    setting = Setting(arguments, paper=papers.GPT, tasks="next_sentence+sentence_order")
     config = setting.recipe("gpt")
     points = kept_steps("log", setting.steps(config))[-6:]
     bodies = {"GPT": setting.transformer, "LSTM": systems.gpt_lstm(setting)}

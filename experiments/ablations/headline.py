@@ -16,7 +16,7 @@ import re
 import systems
 import ulmfit
 from bertlab.errors import UserError
-from common import BERT_RATES, LAST_PIECE, SAME_ROWS, axis, chain, papers, read_setting, table
+from common import BERT_RATES, LAST_PIECE, SAME_ROWS, Setting, axis, chain, papers, table
 from published_tasks import tasks_in
 
 GLUE = ("mnli", "mnli_mismatched", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte")
@@ -64,7 +64,7 @@ def tables_tasks(arguments):
 def get_study(arguments=None):
     def read(paper):
         own = {"static": systems.STATIC, "elmo": ("", "subwords", "characters")}
-        return read_setting(arguments, paper=paper, tasks="+".join(tables_tasks(arguments)), **own)
+        return Setting(arguments, paper=paper, tasks="+".join(tables_tasks(arguments)), **own)
 
     setting = read({})
     reads = setting.arguments["elmo"] or setting.elmo_tokens

@@ -8,7 +8,7 @@ grammar, later ones at meaning. A left-to-right model's best layers are in the m
 to the end. A body without pretraining is well above chance and gets worse with depth.
 """
 
-from common import LAST_PIECE, Claim, papers, read_setting
+from common import LAST_PIECE, Claim, Setting, papers
 from published_tasks import OWN_TASKS
 
 NOT_PRETRAINED, PAIRS = {"finetune.transfer.random": True}, {"data.format": "segment_pair"}
@@ -17,7 +17,7 @@ FEATURES = "NER 94.9 and 91.0, under a biLSTM", "Devlin et al. 2019, table 7"
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.BERT, tasks="+".join(OWN_TASKS))
+    setting = Setting(arguments, paper=papers.BERT, tasks="+".join(OWN_TASKS))
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     last = setting.numbers("bert")["layers"]
     names = {0: "embeddings", **{n: f"layer {n}" for n in range(1, last + 1)}}

@@ -8,7 +8,7 @@ BERT-Large's size with norms before the sublayers, with 50,265 pieces trained on
 the paper has GPT-2's.
 """
 
-from common import ONE_LENGTH, claims, papers, read_setting
+from common import ONE_LENGTH, Setting, claims, papers
 
 PAPER = {
     **papers.BERT,
@@ -43,7 +43,7 @@ CLAIMS = claims(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER)
+    setting = Setting(arguments, paper=PAPER)
     return setting.study(
         title="Masking rates",
         question="How many tokens should be masked, and does it matter that some are not shown as"

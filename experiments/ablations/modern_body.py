@@ -10,7 +10,7 @@ can hurt if texts are short.
 
 import math
 
-from common import papers, read_setting
+from common import Setting, papers
 
 
 def switches(width, seq_len):
@@ -34,7 +34,7 @@ def gated_width(width):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.BERT, body="paper", alone=False)
+    setting = Setting(arguments, paper=papers.BERT, body="paper", alone=False)
     bert, seq_len = setting.numbers("bert"), setting.overrides["data.seq_len"]
     steps, so_far = {}, {}
     for label, keys in switches(bert["width"], seq_len).items():

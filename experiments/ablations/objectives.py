@@ -6,7 +6,7 @@ and no pretraining at scale=tiny for 600 steps of 16 short rows, four seeds, and
 frozen states (`use=probe`), where the effect of pretraining shows most.
 """
 
-from common import LAST_PIECE, Claim, papers, read_setting
+from common import LAST_PIECE, Claim, Setting, papers
 
 DEMO = {"steps": 600, "seeds": 4, "select": "off", "use": ("probe", "study", "study+probe")}
 # Small batches and Muon: within these 600 steps MLM leaves the plateau of word frequencies (5.7
@@ -26,7 +26,7 @@ CLAIMS = (
 def get_study(arguments=None):
     is_demo = "scale=demo" in (arguments or "")
     arguments = (arguments or "").replace("scale=demo", "scale=tiny")
-    setting = read_setting(arguments, paper=papers.BERT, **(DEMO if is_demo else {}))
+    setting = Setting(arguments, paper=papers.BERT, **(DEMO if is_demo else {}))
     mlm = setting.recipe("bert", objectives="mlm")
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     nsp = setting.bert("mlm+nsp")

@@ -13,7 +13,7 @@ more steps: two of three generators had not begun.
 import systems
 import ulmfit
 from bertlab.studies.equal import parameters, sized
-from common import LAST_PIECE, SAME_ROWS, read_setting
+from common import LAST_PIECE, SAME_ROWS, Setting
 
 MASKED = {
     "MLM 15%": ("mlm", {"objectives.mlm.rate": 0.15}),
@@ -50,7 +50,7 @@ def variants(setting):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=SAME_ROWS, tasks="", pairs="")
+    setting = Setting(arguments, paper=SAME_ROWS, tasks="", pairs="")
     pairs = setting.arguments["pairs"]
     scored = {"evaluate.minimal_pairs": pairs} if pairs else {}
     return setting.study(

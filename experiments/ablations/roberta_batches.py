@@ -7,7 +7,7 @@ and the warm-ups, which it does not print: ours are BERT's 10,000 steps, an 8th 
 `select=on` selects the rate of each. The paper's tasks: `tasks=mnli+sst2,data=DIR`.
 """
 
-from common import ONE_LENGTH, claims, papers, read_setting, table
+from common import ONE_LENGTH, Setting, claims, papers, table
 
 PAPER = {**papers.BERT, **ONE_LENGTH}
 RATIOS = (1, 8, 32)
@@ -43,7 +43,7 @@ def batches(setting):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER)
+    setting = Setting(arguments, paper=PAPER)
     found = batches(setting)
     small, middle, large = found
     return setting.study(

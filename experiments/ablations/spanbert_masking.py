@@ -8,7 +8,7 @@ paper's tables come from checkpoints at 1,200,000 of 2,400,000 steps, and here t
 has 1,200,000.
 """
 
-from common import ONE_LENGTH, papers, read_setting, table
+from common import ONE_LENGTH, Setting, papers, table
 
 PAPER = {
     **papers.BERT,
@@ -44,7 +44,7 @@ TABLE = table(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER)
+    setting = Setting(arguments, paper=PAPER)
     one_sequence = {**SPAN, "data.format": "doc_sentences"}
     no_nsp = setting.bert("mlm")
     sbo = setting.bert("mlm+sbo")

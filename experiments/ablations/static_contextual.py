@@ -10,7 +10,7 @@ table; at scale=paper steps, rows, ELMo's optimiser and the static vectors' are 
 """
 
 import systems
-from common import LAST_PIECE, SAME_ROWS, axis, chain, claims, product, read_setting
+from common import LAST_PIECE, SAME_ROWS, Setting, axis, chain, claims, product
 
 CLAIMS = (
     *claims("Peters et al. 2018, table 1", ("ELMo, features", "GloVe, features", systems.BESIDE)),
@@ -24,7 +24,7 @@ CLAIMS = (
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=SAME_ROWS)
+    setting = Setting(arguments, paper=SAME_ROWS)
     static, models = systems.static_and_contextual(setting)
     rate = 5e-5 if setting.is_large else 5e-4
 

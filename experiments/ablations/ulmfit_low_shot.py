@@ -12,7 +12,7 @@ times (AG News) as many labels, and semi-supervised ULMFiT with 50 times (AG New
 import itertools
 
 import ulmfit
-from common import Claim, papers, read_setting
+from common import Claim, Setting, papers
 
 STEPS = 3000
 # (higher, lower, how many times the higher's examples the lower has, published); the higher has the
@@ -33,7 +33,7 @@ CLAIMS = (
 
 def get_study(arguments=None):
     setting = ulmfit.read(arguments)
-    of_bert = read_setting(arguments, paper=papers.BERT, tasks="package")
+    of_bert = Setting(arguments, paper=papers.BERT, tasks="package")
     stages = ulmfit.stages(setting, steps=STEPS)
     bert = {**of_bert.overrides, **of_bert.transformer, "data.format": "segment_pair"}
     if not setting.is_tiny:  # the others count passes

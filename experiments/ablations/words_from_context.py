@@ -9,13 +9,13 @@ collection; `analogies=` is word2vec's questions-words.txt. Without either the s
 """
 
 import systems
-from common import LAST_PIECE, SAME_ROWS, read_setting
+from common import LAST_PIECE, SAME_ROWS, Setting
 
 FILES = {"words": "evaluate.words", "analogies": "evaluate.analogies"}
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=SAME_ROWS, tasks="", **dict.fromkeys(FILES, ""))
+    setting = Setting(arguments, paper=SAME_ROWS, tasks="", **dict.fromkeys(FILES, ""))
     files = {name: setting.arguments[name] for name in FILES}
     static, models = systems.static_and_contextual(setting)
     return setting.study(

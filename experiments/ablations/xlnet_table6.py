@@ -7,7 +7,7 @@ makes the difference: permutation that predicts every token, and MLM at the mask
 paper's tasks: `tasks=race+squad2+mnli+sst2,data=DIR`.
 """
 
-from common import ONE_LENGTH, claims, papers, read_setting, table
+from common import ONE_LENGTH, Setting, claims, papers, table
 
 PAPER = {**papers.BERT, **ONE_LENGTH}
 SOURCE = "Yang et al. 2019, table 6 (development sets)"
@@ -31,7 +31,7 @@ CLAIMS = claims(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER)
+    setting = Setting(arguments, paper=PAPER)
     permutation, key = setting.bert("permutation"), "objectives.permutation.predict_one_in"
     orders = {f"permutation K={k}": {**permutation, key: k} for k in (7, 6, 1)}
     masks = {"MLM 1 in 6": {"objectives.mlm.rate": 1 / 6}}

@@ -44,17 +44,6 @@ def rows() -> dict[str, tuple[str, dict, str]]:
     return found
 
 
-def record(recipe: str, overrides: dict, topology: str) -> dict:
-    """What the compiler says of a step."""
-    from bertlab.config import load_config
-    from bertlab.contrib.plan import TooLarge, plans
-
-    try:
-        return plans(load_config(recipe, overrides), topology)[0].record()
-    except TooLarge as error:
-        return {"refused": str(error)}
-
-
 def attention(recipe: str, overrides: dict) -> str:
     """The implementation that a step was compiled with."""
     from bertlab.config import load_config
@@ -95,13 +84,19 @@ def table(records: dict[str, dict]) -> str:
 def main(words: list[str]) -> None:
     """Compiles and prints."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from bertlab.config import load_config
+    from bertlab.contrib.plan import TooLarge, plans
     from bertlab.files import read_json, write_json
 
-    for name, row in rows().items():
-        if name not in read_json(FILE) and all(word.lower() in name.lower() for word in words):
-            made = record(*row)  # takes minutes, in which another process may add others
-            write_json(FILE, {**read_json(FILE), name: made})
-            print(f"{name}: done", file=sys.stderr, flush=True)
+    for name, (recipe, overrides, topology) in rows().items():
+        if name in read_json(FILE) or not all(word.lower() in name.lower() for word in words):
+            continue
+        try:  # takes minutes, in which another process may add others
+            record = plans(load_config(recipe, overrides), topology)[0].record()
+        except TooLarge as error:
+            record = {"refused": str(error)}
+        write_json(FILE, {**read_json(FILE), name: record})
+        print(f"{name}: done", file=sys.stderr, flush=True)
     print(table(read_json(FILE)))
 
 

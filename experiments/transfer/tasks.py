@@ -12,14 +12,14 @@ initial values, dropout and the order of examples, and for random values also th
 """
 
 from bertlab.errors import UserError
-from common import axis, read_setting
+from common import Setting, axis
 
 TASKS = "sst2+cola+rte+stsb+sms_spam+trec+ud+wnut17+squad1+codah"
 RATE = "finetune.optimizer.learning_rate"
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, pretrained="", static="", tasks=TASKS, seeds=3)
+    setting = Setting(arguments, pretrained="", static="", tasks=TASKS, seeds=3)
     pretrained, static = setting.arguments["pretrained"], setting.arguments["static"]
     if not pretrained:
         raise UserError("write tasks.py:pretrained=RUN,data=DIR, and static=RUN for static vectors")
