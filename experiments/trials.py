@@ -10,12 +10,12 @@ Measured results are in README.md.
 """
 
 from bertlab.config import load_config
-from common import read_setting
+from common import Setting
 from scales import BODIES
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, seeds=1)
+    setting = Setting(arguments, seeds=1)
     recipe = setting.recipe("bert", objectives="mlm")
     data = load_config(recipe, setting.pretraining).data
     changes = {
@@ -33,7 +33,6 @@ def get_study(arguments=None):
     trials["the papers' body"] = dict(BODIES["paper"])  # and the recipe's rate and β2
     trials["no pretraining"] = {**setting.transformer, "train.steps": 0}
     return setting.study(
-        name="trials",
         title="The trials behind scale=tiny",
         question="What does each setting of scale=tiny give, all else equal?",
         config=recipe,

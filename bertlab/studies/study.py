@@ -112,6 +112,7 @@ class Study:
     which keeps their checkpoints.
 
     Attributes:
+        name: Empty: its file's (`load_study`).
         title: Heading of the report.
         question: One or two sentences.
         config: Base config file with its arguments; "run:DIRECTORY" for an existing run; in an
@@ -300,6 +301,7 @@ def load_study(spec: str) -> Study:
     before = list(sys.path)
     sys.path[:0] = [str(find_file(path).parent), str(SHIPPED / "experiments" / "ablations")]
     try:
-        return import_file(path).get_study(arguments or None)
+        study = import_file(path).get_study(arguments or None)
     finally:
         sys.path[:] = before
+    return study if study.name else replace(study, name=find_file(path).stem)

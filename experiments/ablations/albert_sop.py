@@ -8,10 +8,7 @@ ALBERT's (section 4.1 and google-research/albert), with single words masked wher
 to three together.
 """
 
-from bertlab.config import papers
-from bertlab.studies.study import stage_keys
-from common import read_setting, table
-from scales import ONE_LENGTH
+from common import ONE_LENGTH, Setting, papers, stage_keys, table
 
 PAPER = {
     **papers.BERT,
@@ -43,13 +40,12 @@ TABLE = table(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER, tasks="package+next_sentence+sentence_order")
+    setting = Setting(arguments, paper=PAPER, tasks="package+next_sentence+sentence_order")
     tasks = setting.downstream()
     probe = stage_keys("finetune", setting.finetuning("probe"))
     asked = [name for name in QUESTIONS if name in tasks]
     tasks |= {f"{name}_frozen": {**probe, **tasks[name], "task": name} for name in asked}
     return setting.study(
-        name="albert_sop",
         title="Next sentence and sentence order",
         question="What does a loss on pairs of segments give beside MLM, and which one?",
         config=setting.recipe("bert", objectives="mlm"),

@@ -6,14 +6,10 @@ it). The score is the held-out loss in nats per token; the paper prints its expo
 the steps, where the paper ends either stage once the held-out loss stops falling. "Without NT-ASGD"
 has no fine-tuning either. scale=paper is salesforce/awd-lstm-lm's README on WikiText-2
 (`corpus=splits:DIR` with wiki.train.tokens and so on) or, with `text=penn_treebank`, the Penn
-Treebank (ptb.train.txt and so on). Lanes read stretches of about 50,000 characters in random order,
-not the text in order. Expect: the weight-dropped recurrence matters most, then averaging and the
-embeddings' width. If a small model cannot overfit the text, dropout at first costs more than it
-gains.
+Treebank (ptb.train.txt and so on).
 """
 
-from bertlab.config import papers
-from common import read_setting, table
+from common import Setting, papers, table
 
 TABLE = table(
     "Merity et al. 2017, table 4 (perplexity)",
@@ -43,13 +39,12 @@ TEXTS = {"wikitext_2": papers.AWD_LSTM, "penn_treebank": papers.AWD_LSTM_PENN_TR
 
 def get_study(arguments=None):
     own = {"tasks": "", "text": tuple(TEXTS)}
-    text = read_setting(arguments, **own).arguments["text"]
-    setting = read_setting(arguments, paper=TEXTS[text], **own)
+    text = Setting(arguments, **own).arguments["text"]
+    setting = Setting(arguments, paper=TEXTS[text], **own)
     once = setting.steps(setting.recipe("awd_lstm"))
     every, hidden = setting.pretraining["train.eval_every"], setting.numbers("awd_lstm")["hidden"]
     looks = {"train.eval_every": min(100, every)} if setting.is_tiny else {}
     return setting.study(
-        name="awd_lstm_table4",
         title="The parts of AWD-LSTM",
         question="What does each part of AWD-LSTM's regularisation and optimisation give?",
         config=setting.recipe("awd_lstm"),

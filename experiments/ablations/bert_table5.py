@@ -1,19 +1,15 @@
 """Which part of BERT's pretraining counts: Devlin et al. 2019, section 5.1, table 5.
 
 BERT (MLM + NSP); without NSP; left to right without NSP, also in fine-tuning; and that with a new
-BiLSTM on top. MLM and LTR share one body. Ours are the rows without pretraining, and the task
-`next_sentence`, NSP's own question, for the paper's pairs:
-`tasks=mnli+qnli+mrpc+sst2+squad1,data=DIR`. At base and paper the pooler reads the token that has
-seen the whole text, [CLS] or a left-to-right model's last; at smaller scales the head reads the
-mean of the states. At scale=paper `valid` selects each task's rate among the paper's four. With few
-tokens LTR is ahead: it is supervised at every position, MLM at 30 % (15 % in the paper).
+BiLSTM on top. Ours are the rows without pretraining, and the task `next_sentence`, NSP's own
+question, for the paper's pairs: `tasks=mnli+qnli+mrpc+sst2+squad1,data=DIR`. At base and paper the
+pooler reads the token that has seen the whole text, [CLS] or a left-to-right model's last; at
+smaller scales the head reads the mean of the states. At scale=paper `valid` selects each task's
+rate among the paper's four. With few tokens LTR is ahead: it is supervised at every position, MLM
+at 30 % (15 % in the paper).
 """
 
-from bertlab.config import papers
-from bertlab.studies.study import Claim
-from bertlab.transfer.recipes import BERT_RATES
-from common import claims, read_setting, table
-from scales import LAST_PIECE
+from common import BERT_RATES, LAST_PIECE, Claim, Setting, claims, papers, table
 
 TABLE = table(
     "Devlin et al. 2019, table 5 (development sets, BERT-Base)",
@@ -41,13 +37,12 @@ CLAIMS = [
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.BERT, tasks="package+code_spans+next_sentence")
+    setting = Setting(arguments, paper=papers.BERT, tasks="package+code_spans+next_sentence")
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     bilstm = {"finetune.head.bilstm": 2}
     if setting.is_large:  # their recipe's pooler reads the body, below a biLSTM
         bilstm["finetune.head.pooling"] = "last"
     return setting.study(
-        name="bert_table5",
         title="BERT's pretraining tasks",
         question="What do next-sentence prediction and seeing both sides give downstream?",
         config=setting.recipe("bert", objectives="mlm"),

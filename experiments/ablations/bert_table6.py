@@ -4,12 +4,10 @@ BERT (MLM + NSP) in six sizes, named layers/width/heads, with the same hyper-par
 scale=base the published sizes, below it in the same steps. The paper's perplexity is exp(mlm/loss)
 on held-out text. The paper's tasks: `tasks=mnli+mrpc+sst2,data=DIR`. At scale=paper the seeds are
 restarts of fine-tuning on one pretraining (five in the paper), and `valid` selects each task's rate
-among the paper's four. With few steps the deepest model may fall behind.
+among the paper's four.
 """
 
-from bertlab.config import papers
-from bertlab.transfer.recipes import BERT_RATES
-from common import claims, read_setting, table
+from common import BERT_RATES, Setting, claims, papers, table
 
 SOURCE = "Devlin et al. 2019, table 6 (development sets)"
 TABLE = table(
@@ -47,10 +45,9 @@ def shape(size):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.BERT)
+    setting = Setting(arguments, paper=papers.BERT)
     sizes = SIZES.get(setting.scale) or tuple(TABLE["published"].rows)
     return setting.study(
-        name="bert_table6",
         title="BERT's size",
         question="What do more layers, more width and more heads give, in perplexity and"
         " downstream?",

@@ -9,10 +9,7 @@ one pretraining (five in the paper), and `valid` selects fine-tuning's rate amon
 The rate under the BiLSTM is ours.
 """
 
-from bertlab.config import papers
-from bertlab.studies.study import axis, chain
-from bertlab.transfer.recipes import BERT_RATES
-from common import claims, read_setting, table
+from common import BERT_RATES, Setting, axis, chain, claims, papers, table
 
 SOURCE = "Devlin et al. 2019, table 7 (CoNLL-2003, BERT-Base)"
 TABLE = table(
@@ -41,7 +38,7 @@ CLAIMS = (
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.BERT_CASED, tasks="code_spans")
+    setting = Setting(arguments, paper=papers.BERT_CASED, tasks="code_spans")
     layers = setting.numbers("bert")["layers"]
     last = min(4, layers)
     all_layers, mix = f"all {layers}", f"weighted_sum_last_{layers}"
@@ -57,7 +54,6 @@ def get_study(arguments=None):
         f"Weighted sum of {all_layers}": setting.features(mix),
     }
     return setting.study(
-        name="bert_table7",
         title="BERT as features",
         question="Which layers are the best features, and how far behind fine-tuning are they?",
         config=setting.recipe("bert", objectives="mlm+nsp"),

@@ -4,13 +4,10 @@ Six ways to corrupt the chosen 15 %, as percentages [MASK]/same/random, fine-tun
 (a BiLSTM reads the last four frozen layers side by side). The paper's tasks:
 `tasks=mnli+ner,data=DIR`; at scale=paper rates and documents are as in table 7. A model that never
 saw [MASK] has no bits per byte, and each row's mlm/loss is under its own corruption: do not compare
-rows by it. In the paper fine-tuning hardly depends on the corruption.
+rows by it.
 """
 
-from bertlab.config import papers
-from bertlab.studies.study import axis, chain, product
-from bertlab.transfer.recipes import BERT_RATES
-from common import read_setting, table
+from common import BERT_RATES, Setting, axis, chain, papers, product, table
 
 # [MASK]/same/random -> MNLI fine-tuned, NER fine-tuned, NER by features.
 SCORES = {
@@ -42,11 +39,10 @@ def corruption(shares):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.BERT_CASED)
+    setting = Setting(arguments, paper=papers.BERT_CASED)
     last = min(4, setting.numbers("bert")["layers"])
     tuned = setting.at_rates(axis("use", {"fine-tuned": {}}), BERT_RATES)
     return setting.study(
-        name="bert_table8",
         title="BERT's masking procedure",
         question="Does it matter what a chosen token becomes, fine-tuned and as features?",
         config=setting.recipe("bert", objectives="mlm+nsp"),

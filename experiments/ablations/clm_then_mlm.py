@@ -3,16 +3,13 @@
 One budget of steps, spent on MLM, on causal language modelling (CLM), or on CLM for a quarter, half
 or three quarters of it and then on MLM. CLM is the objective `prefix` without a prefix, on a body
 that otherwise sees both sides; it is fine-tuned seeing both sides, and only the left. `rate=` sets
-MLM's mask rate (20 to 50 % in the paper). The learning rate is constant between a warm-up and a
-cooldown. scale=paper has the smallest of the paper's sizes, 210 million parameters in EuroBERT's
-shape, and adds budgets of 12,000 and 22,000 steps and continued pretraining (`whole=on` at other
-scales): MLM for 22,000 further steps, from MLM or from CLM before its cooldown. Not verified: these
-steps, where they begin, initial values.
+MLM's mask rate (20 to 50 % in the paper). scale=paper has the smallest of the paper's sizes, 210
+million parameters in EuroBERT's shape, and adds budgets of 12,000 and 22,000 steps and continued
+pretraining (`whole=on` at other scales): MLM for 22,000 further steps, from MLM or from CLM before
+its cooldown. Not verified: these steps, where they begin, initial values.
 """
 
-from bertlab.studies.study import axis, chain, product
-from common import claims, read_setting
-from scales import LAST_PIECE
+from common import LAST_PIECE, Setting, axis, chain, claims, product
 
 # Steps, rate and rows: the paper. Shape and vocabulary: Nicolas-BZRD/EuroBERT
 # optimus/trainer/model/encoder/eurobert.py, 210m.
@@ -75,13 +72,12 @@ def shorter_and_continued(steps):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER, rate=0.3, whole=("", "on", "off"))
+    setting = Setting(arguments, paper=PAPER, rate=0.3, whole=("", "on", "off"))
     recipe = setting.recipe("modern", objectives="mlm+prefix")
     steps, whole = setting.steps(recipe), setting.arguments["whole"]
     is_whole = whole == "on" or (not whole and setting.scale == "paper")
     grid = axis("pretraining", fixed(steps))
     return setting.study(
-        name="clm_then_mlm",
         title="Causal and then masked language modelling",
         question="Does an encoder profit from being pretrained left to right first?",
         config=recipe,

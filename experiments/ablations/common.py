@@ -1,18 +1,17 @@
 """What the studies of this folder share: arguments, scales, tasks with their data, claims.
 
-setting = read_setting(arguments, paper=papers.BERT)
+setting = Setting(arguments, paper=papers.BERT)
 setting.study(config=setting.recipe("bert", objectives="mlm"), axes={"masks": {...}}, **TABLE)
 """
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import scales
-from bertlab.config import base_config, load_config, parse_arguments
+from bertlab.config import base_config, load_config, papers, parse_arguments
 from bertlab.errors import UserError
 from bertlab.models.presets import FAMILIES
 from bertlab.studies.study import (
@@ -22,17 +21,43 @@ from bertlab.studies.study import (
     Published,
     Study,
     axis,
+    chain,
     product,
     rate_axis,
     stage_keys,
 )
 from bertlab.train.recipes import add_objectives
-from bertlab.transfer.recipes import RECIPES
+from bertlab.transfer.recipes import BERT_RATES, RECIPES
 from bertlab.transfer.tasks import find_task
 from published_tasks import LONG, LONG_ROWS, TASKS, config_name
+from scales import FRESH_EMBEDDINGS, LAST_PIECE, ONE_LENGTH, SAME_ROWS
+
+__all__ = ["Setting", "claims", "of_stage", "table"]
+# What the studies import from elsewhere.
+__all__ += ["BERT_RATES", "FRESH_EMBEDDINGS", "LAST_PIECE", "ONE_LENGTH", "SAME_ROWS"]
+__all__ += ["Claim", "Study", "axis", "chain", "papers", "product", "stage_keys"]
 
 
-@dataclass(frozen=True)
+# Arguments of every study, with their defaults; of a tuple the first, and no others are allowed.
+ARGUMENTS: Mapping[str, Any] = {
+    "scale": scales.SCALES,
+    "corpus": "pydocs",
+    "seeds": 5,
+    "draws": 1,
+    "steps": 0,
+    "rows": 0,
+    "tasks": "package+code_spans",
+    "data": "",
+    "task_steps": 0,
+    "task_rates": "",
+    "select": "",
+    "labels": "",
+    "use": ("study", "probe", "study+probe"),
+    "body": ("today", "paper"),
+    "dtype": "float32",
+}
+
+
 class Setting:
     """What the arguments of a study ask for.
 
@@ -44,41 +69,42 @@ class Setting:
         finetune: Overrides of fine-tuning, with the prefix "finetune.".
         task_steps: Steps of fine-tuning from the arguments; 0: the scale's.
         labels: Numbers of labelled examples, 0 for all; empty: all, without a number in the name.
+        elmo_tokens: What ELMo reads: characters, as published, at scale=paper.
     """
 
-    arguments: Mapping[str, Any]
-    scale: str
-    seeds: Sequence[int]
-    tasks: Sequence[str]
-    pretraining: Mapping[str, Any]
-    adam: Mapping[str, Any]
-    transformer: Mapping[str, Any]
-    finetune: Mapping[str, Any]
-    task_steps: int
-    rates: Sequence[float]
-    task_rates: Sequence[float]
-    labels: Sequence[int]
-
-    @property
-    def is_tiny(self) -> bool:
-        return self.scale in ("tiny", "mini")
-
-    @property
-    def is_large(self) -> bool:
-        return self.scale in ("base", "paper")
-
-    @property
-    def overrides(self) -> dict[str, Any]:
-        return {**self.pretraining, **self.adam, **self.finetune}
-
-    @property
-    def on_transformer(self) -> dict[str, Any]:
-        return {**self.overrides, **self.transformer}
-
-    @property
-    def elmo_tokens(self) -> str:
-        """What ELMo reads: characters, as published, at scale=paper."""
-        return "characters" if self.scale == "paper" else "subwords"
+    def __init__(
+        self, arguments: str | None, paper: Mapping[str, Any] | None = None, **defaults: Any
+    ):
+        """Reads a study's arguments: those of `ARGUMENTS` (experiments/README.md explains them),
+        with `defaults` of the study and arguments of its own; `paper` has overrides at scale=paper
+        that the recipe lacks."""
+        choices = {**ARGUMENTS, **defaults}
+        first = {name: of[0] if isinstance(of, tuple) else of for name, of in choices.items()}
+        self.arguments = values = parse_arguments(arguments, **first)
+        for name, allowed in choices.items():
+            if isinstance(allowed, tuple) and values[name] not in allowed:
+                raise UserError(f"{name}={values[name]}: choose one of {', '.join(allowed)}")
+        self.tasks = [name for name in values["tasks"].split("+") if name]
+        published = [name for name in self.tasks if name in TASKS]
+        if published and not values["data"]:
+            raise UserError(
+                f"tasks={values['tasks']}: {published[0]} has files; add data=DIRECTORY"
+            )
+        self.scale, self.task_steps = values["scale"], values["task_steps"]
+        self.is_tiny = self.scale in ("tiny", "mini")
+        self.is_large = self.scale in ("base", "paper")
+        self.elmo_tokens = "characters" if self.scale == "paper" else "subwords"
+        self.seeds = list(range(1, values["seeds"] + 1))
+        select = values["select"] or ("on" if self.scale in scales.SELECTING else "off")
+        named = {"on": scales.RATES, "off": []}
+        self.rates = named[select] if select in named else _numbers("select", select)
+        self.task_rates = _numbers("task_rates", values["task_rates"])
+        self.labels = [int(x) for x in _numbers("labels", values["labels"].replace("all", "0"))]
+        self.pretraining, self.adam, finetune = _at_scale(values, paper or {})
+        self.transformer = scales.BODIES[values["body"]] if self.is_tiny else {}
+        self.finetune = of_stage("finetune", finetune)
+        self.overrides = {**self.pretraining, **self.adam, **self.finetune}
+        self.on_transformer = {**self.overrides, **self.transformer}
 
     def study(
         self,
@@ -90,7 +116,8 @@ class Setting:
         last axis is the seed's. Where points have rates of their own, `valid` selects one."""
         if isinstance(axes, Mapping):
             axes = product(*itertools.starmap(axis, axes.items()))
-        own = {"rates": self.rates, "task_rates": self.task_rates, "overrides": self.on_transformer}
+        own = {"name": "", "rates": self.rates, "task_rates": self.task_rates}
+        own["overrides"] = self.on_transformer
         own |= {"select": [TASK_RATES]} if any(TASK_RATES in point for point in axes) else {}
         own |= {} if "downstream" in fields else {"downstream": self.downstream()}
         return Study(axes=product(axes, seeds or self.seeds_and_draws()), **own | fields)
@@ -219,62 +246,6 @@ class Setting:
             if self.scale == "paper" and settings.get("task", name) == "ner":
                 settings |= {"transfer.document_context": True, **scales.DOCUMENTS}
         return found
-
-
-# Arguments of every study, with their defaults; of a tuple the first, and no others are allowed.
-ARGUMENTS: Mapping[str, Any] = {
-    "scale": scales.SCALES,
-    "corpus": "pydocs",
-    "seeds": 5,
-    "draws": 1,
-    "steps": 0,
-    "rows": 0,
-    "tasks": "package+code_spans",
-    "data": "",
-    "task_steps": 0,
-    "task_rates": "",
-    "select": "",
-    "labels": "",
-    "use": ("study", "probe", "study+probe"),
-    "body": ("today", "paper"),
-    "dtype": "float32",
-}
-
-
-def read_setting(
-    arguments: str | None, paper: Mapping[str, Any] | None = None, **defaults: Any
-) -> Setting:
-    """Reads a study's arguments: those of `ARGUMENTS` (experiments/README.md explains them), with
-    `defaults` of the study and arguments of its own; `paper` has overrides at scale=paper that the
-    recipe lacks."""
-    choices = {**ARGUMENTS, **defaults}
-    first = {name: of[0] if isinstance(of, tuple) else of for name, of in choices.items()}
-    values = parse_arguments(arguments, **first)
-    for name, allowed in choices.items():
-        if isinstance(allowed, tuple) and values[name] not in allowed:
-            raise UserError(f"{name}={values[name]}: choose one of {', '.join(allowed)}")
-    tasks = [name for name in values["tasks"].split("+") if name]
-    if not values["data"] and (published := [name for name in tasks if name in TASKS]):
-        raise UserError(f"tasks={values['tasks']}: {published[0]} has files; add data=DIRECTORY")
-    scale = values["scale"]
-    select = values["select"] or ("on" if scale in scales.SELECTING else "off")
-    named = {"on": scales.RATES, "off": []}
-    rates = named[select] if select in named else _numbers("select", select)
-    pretraining, adam, finetune = _at_scale(values, paper or {})
-    return Setting(
-        arguments=values,
-        scale=scale,
-        seeds=list(range(1, values["seeds"] + 1)),
-        tasks=tasks,
-        pretraining=pretraining,
-        adam=adam,
-        transformer=scales.BODIES[values["body"]] if scale in ("tiny", "mini") else {},
-        finetune=of_stage("finetune", finetune),
-        task_steps=values["task_steps"],
-        rates=rates,
-        task_rates=_numbers("task_rates", values["task_rates"]),
-        labels=[int(x) for x in _numbers("labels", values["labels"].replace("all", "0"))],
-    )
 
 
 def claims(source: str, *findings: tuple) -> list[Claim]:

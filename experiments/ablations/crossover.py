@@ -1,22 +1,27 @@
 """When one objective overtakes another, and in which use: masked against left to right.
 
-By steps of pretraining, and by what is done with the result. Devlin et al. 2019 (appendix C.1,
-figure 5) find that MLM learns more slowly than LTR and is above it almost at once. Each task is
-learned in three ways: a linear probe on the last layer's frozen states, a biLSTM on them (as Peters
-et al. 2018), and fine-tuning. Beside the last checkpoint there are `early=3` on a logarithmic grid,
-at which the rate has not yet fallen. `objectives=mlm+mlm15+nsp+ltr+bilm` adds more; each is
-compared with the first. The uses' rates are from a pilot with the first seed: the best, but for the
-probe the middle one, 0.1 points below the highest. With `factors=1+1/3+10/3` the last checkpoint is
-also used at these multiples, and `valid` selects one for each variant and use. Expect: left to
-right ahead early and under a probe, masks ahead late and when fine-tuned.
+By steps of pretraining, and by what is done with the result. Each task is learned in three ways: a
+linear probe on the last layer's frozen states, a biLSTM on them (as Peters et al. 2018), and
+fine-tuning. Beside the last checkpoint there are `early=3` on a logarithmic grid, at which the rate
+has not yet fallen. `objectives=mlm+mlm15+nsp+ltr+bilm` adds more; each is compared with the first.
+The uses' rates are from a pilot with the first seed: the best, but for the probe the middle one,
+0.1 points below the highest; with `factors=1+1/3+10/3` the last checkpoint is also used at these
+multiples, and `valid` selects one for each variant and use.
 """
 
 from fractions import Fraction
 
-from bertlab.studies.study import TASK_RATES, Claim, axis, chain, product, stage_keys
 from bertlab.train.hooks import kept_steps
-from common import read_setting
-from scales import LAST_PIECE
+from common import (
+    LAST_PIECE,
+    TASK_RATES,
+    Claim,
+    Setting,
+    axis,
+    chain,
+    product,
+    stage_keys,
+)
 
 # The best of a pilot: MLM at a rate of 6e-3, the first seed, accuracy on UD's valid in %.
 USES = {
@@ -38,15 +43,8 @@ CLAIMS = [Claim("MLM", "LTR", FINDING, "Devlin et al. 2019, table 5", uses=("_tu
 
 def get_study(arguments=None):
     uses = "+".join(USES)
-    setting = read_setting(
-        arguments,
-        draws=3,
-        labels="1000",
-        early=3,
-        uses=uses,
-        objectives="mlm+ltr",
-        factors="1",
-    )
+    own = {"early": 3, "uses": uses, "objectives": "mlm+ltr", "factors": "1"}
+    setting = Setting(arguments, draws=3, labels="1000", **own)
     mlm = setting.recipe("bert", objectives="mlm")
     early = kept_steps("log", setting.steps(mlm))[-1 - setting.arguments["early"] : -1]
     known = objectives_of(setting)
@@ -64,7 +62,6 @@ def get_study(arguments=None):
     for step in early:
         contrasts += [(f"{first}, {step:,}", f"{other}, {step:,}") for first, other in pairs]
     return setting.study(
-        name="crossover",
         title="When one objective overtakes another",
         question="After how much pretraining, and in which use, is MLM above left to right?",
         config=mlm,

@@ -11,10 +11,8 @@ jiant halves it and ends early. jiant's lexical BERT vectors have no positions; 
 
 import systems
 from bertlab.contrib.edges import KIND
-from bertlab.studies.study import axis, chain, product
-from common import read_setting, table
+from common import LAST_PIECE, SAME_ROWS, Setting, axis, chain, product, table
 from published_tasks import config_name
-from scales import LAST_PIECE, SAME_ROWS
 
 STATIC = ("glove", "skip_gram", "cbow")
 LAYERS = {"lexical": "layer:0", "top": "last", "mix": "scalar_mix", "cat": "concat_first_last"}
@@ -56,7 +54,7 @@ FEWER = {"train.steps": 10_000, "train.eval_every": 100}
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=SAME_ROWS, tasks="code_spans", static=STATIC)
+    setting = Setting(arguments, paper=SAME_ROWS, tasks="code_spans", static=STATIC)
     used = systems.as_used(setting, setting.arguments["static"])
     read = systems.pretrainings(used, dict.fromkeys(used, setting.pretraining))
     models = {name: {"config": used[name][0], **read[name]} for name in used}
@@ -75,7 +73,6 @@ def get_study(arguments=None):
             if settings.get("task", name) in SMALL_TASKS and not setting.task_steps:
                 downstream[name] = FEWER | settings
     return setting.study(
-        name="edge_probing",
         title="Edge probing",
         question="What do contextual vectors know of a sentence's structure that its words alone"
         " do not tell?",

@@ -10,9 +10,7 @@ ELECTRA-Base (appendix A) with 766,000 steps, the number at BERT-Base's compute 
 say which of its two numbers table 5 uses).
 """
 
-from bertlab.config import papers
-from common import read_setting, table
-from scales import ONE_LENGTH
+from common import ONE_LENGTH, Setting, papers, table
 
 TASKS = {
     "Replace MLM": "replace_mlm",
@@ -39,7 +37,7 @@ TABLE = table(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER)
+    setting = Setting(arguments, paper=PAPER)
     tasks, size = setting.downstream(), 1 / 3 if setting.is_large else 1 / 4
     tuned = setting.finetuning("electra_paper") if setting.is_large else {}
     if setting.is_large and "rte" in tasks:
@@ -48,7 +46,6 @@ def get_study(arguments=None):
     electra = {**setting.bert("electra"), "objectives.electra.generator_size": size}
     variants = {name: {**electra, "objectives.electra.task": of} for name, of in TASKS.items()}
     return setting.study(
-        name="electra_small",
         title="ELECTRA and what lies between",
         question="Does ELECTRA learn from being asked everywhere, or from never being shown"
         " [MASK]?",

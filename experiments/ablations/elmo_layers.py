@@ -5,14 +5,11 @@ task learns. `head.mix_penalty` (λ) keeps these near their mean (1) or lets the
 baseline reads random embeddings that are trained with it. The paper's tasks are SQuAD, SNLI and
 SRL, each with a model and word vectors of its own; `tasks=squad1+snli+ner,data=DIR` come closest.
 The biLM reads characters at scale=paper, subwords below it; characters cannot mark spans of pieces,
-so for `squad1` name `elmo=subwords`. After little text the top layer may know less than the
-embeddings.
+so for `squad1` name `elmo=subwords`.
 """
 
 import systems
-from bertlab.config import papers
-from common import read_setting, table
-from scales import FRESH_EMBEDDINGS, SAME_ROWS
+from common import FRESH_EMBEDDINGS, SAME_ROWS, Setting, papers, table
 
 MIXED = {"finetune.head.layers": "scalar_mix"}
 LAYERS = {
@@ -39,13 +36,12 @@ TABLE = table(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.ELMO, elmo=("", "subwords", "characters"))
+    setting = Setting(arguments, paper=papers.ELMO, elmo=("", "subwords", "characters"))
     tokens = setting.arguments["elmo"] or setting.elmo_tokens
     systems.check_elmo(setting, tokens)
     if setting.scale == "paper" and tokens == "subwords":
-        setting = read_setting(arguments, paper=SAME_ROWS, elmo=tokens)
+        setting = Setting(arguments, paper=SAME_ROWS, elmo=tokens)
     return setting.study(
-        name="elmo_layers",
         title="ELMo's layers",
         question="Do all of a biLM's layers give more than the last, and how freely should a task"
         " weigh them?",

@@ -6,8 +6,7 @@ weights. The paper's tasks are SQuAD, SNLI and SRL; `tasks=ner,data=DIR` or `tas
 comes closest to SRL. Tokens are as in `elmo_layers.py`, and tasks are not trained as in the paper.
 """
 
-from bertlab.config import papers
-from common import read_setting, table
+from common import Setting, papers, table
 
 PLACES = {"input": "input", "input and output": "input_output", "output": "output"}
 TABLE = table(
@@ -28,10 +27,9 @@ TABLE = table(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.ELMO, tasks="code_spans")
+    setting = Setting(arguments, paper=papers.ELMO, tasks="code_spans")
     elmo = setting.finetuning("elmo")
     return setting.study(
-        name="elmo_placement",
         title="ELMo at a task model's input and output",
         question="Where should a biLM's states join a task's model?",
         config=setting.recipe("elmo", tokens=setting.elmo_tokens),

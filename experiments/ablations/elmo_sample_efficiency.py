@@ -4,13 +4,10 @@ Each task trains on a growing number of examples, with ELMo and without, as in `
 figure shows 0.1 % to 100 % of SNLI and SRL; we use counts, because tasks differ in size. All train
 for the same number of steps, 3,000 from scale=small on. The figure has no table: in the text, 1 %
 of the data with ELMo is about as good as 10 % without. The report compares ELMo with as many
-examples without, and with ten times as many. Expect: the fewer examples, the more ELMo gives.
+examples without, and with ten times as many.
 """
 
-from bertlab.config import papers
-from bertlab.studies.study import Claim
-from common import read_setting
-from scales import FRESH_EMBEDDINGS
+from common import FRESH_EMBEDDINGS, Claim, Setting, papers
 
 CLAIM = (
     "SQuAD 85.8 and 81.1, SNLI 88.7 and 88.0, SRL 84.6 and 81.4",
@@ -28,13 +25,12 @@ def compared(counts):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.ELMO)
+    setting = Setting(arguments, paper=papers.ELMO)
     examples = setting.examples((100, 300, 1000, 3000), (100, 1000, 10_000, 100_000))
     overrides = {**setting.overrides, **setting.finetuning("elmo")}
     if not overrides["finetune.train.steps"]:
         overrides["finetune.train.steps"] = 3000
     return setting.study(
-        name="elmo_sample_efficiency",
         title="ELMo with few labelled examples",
         question="How many labelled examples is a biLM worth?",
         config=setting.recipe("elmo", tokens=setting.elmo_tokens),

@@ -5,14 +5,11 @@ gets the sense whose mean state in SemCor is nearest, of the senses of its lemma
 and WordNet's first sense if SemCor lacks the word (Raganato et al. 2017, all five test sets);
 `senses_coarse` has twenty words (Loureiro et al. 2021). Parts of speech: a linear layer on each
 word's state; `ud_xpos` has the Penn Treebank's tags on English EWT
-(`tasks=senses_wsd+ud_xpos,data=DIR`). The biLM reads characters at scale=paper. After little text
-the first sense is hard to beat.
+(`tasks=senses_wsd+ud_xpos,data=DIR`). The biLM reads characters at scale=paper.
 """
 
-from bertlab.config import papers
 from bertlab.contrib.senses import KIND
-from common import read_setting, table
-from scales import LAST_PIECE
+from common import LAST_PIECE, Setting, papers, table
 
 LAYERS = {"embeddings": "layer:0", "first layer": "layer:1", "second layer": "layer:2"}
 TABLE = table(
@@ -32,9 +29,8 @@ TABLE = table(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.ELMO, tasks="code_spans")
+    setting = Setting(arguments, paper=papers.ELMO, tasks="code_spans")
     return setting.study(
-        name="elmo_senses",
         title="Word senses and parts of speech by layer",
         question="Which layer of a biLM knows senses, and which parts of speech?",
         config=setting.recipe("elmo", tokens=setting.elmo_tokens),

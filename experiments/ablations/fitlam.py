@@ -25,7 +25,6 @@ def get_study(arguments=None):
     thawing = {**ulmfit.thawing(setting, "gradual", "adapt"), **ulmfit.thawing(setting, "all")}
     return ulmfit.study(
         setting,
-        name="fitlam",
         title="FitLaM and ULMFiT",
         question="What did ULMFiT change between its first version and its last, and what did it"
         " give?",

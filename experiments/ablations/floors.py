@@ -6,8 +6,7 @@ The language has 16 words, 2 topics and 4 hidden states. All sentences, and all 
 equally long, so separators tell nothing and every floor is exact. A word costs 2.32 nats by its
 frequency, and 1.60 for the best MLM; whether two sentences belong together 0.69 by guessing, and
 less than 0.5 at best. A transformer 64 wide has two layers (three for ELECTRA) and reads rows of 16
-words; for objectives about sentences three layers, and pairs of sentences of 4 words. The steps
-take minutes on two cores.
+words; for objectives about sentences three layers, and pairs of sentences of 4 words.
 """
 
 from bertlab.config import parse_arguments

@@ -15,15 +15,11 @@ equal:
 - `parameters`: as many tokens, and each model has BERT's number of parameters (within 2 %).
 - `flops`: as many pretraining FLOPs as BERT, on full rows. Static vectors keep the tokens: with
   equal FLOPs they would read the text more than a hundred times.
-
-Expect: with few tokens ELMo, GPT and ULMFiT, supervised at every position, are ahead of BERT on
-tokens; frozen static vectors are last. `labels=100` makes the order clearer.
 """
 
 import systems
 from bertlab.studies.equal import flops, parameters, sized, tokens
-from common import read_setting, table
-from scales import LAST_PIECE, SAME_ROWS
+from common import LAST_PIECE, SAME_ROWS, Setting, table
 
 EQUAL = ("tokens", "steps", "parameters", "flops")
 # BERT keeps its size.
@@ -67,10 +63,9 @@ def pretrainings(setting, used):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=SAME_ROWS, equal=EQUAL, static=systems.STATIC)
+    setting = Setting(arguments, paper=SAME_ROWS, equal=EQUAL, static=systems.STATIC)
     used = systems.as_used(setting, setting.arguments["static"])
     return setting.study(
-        name="four_systems",
         title="BERT, GPT, ELMo, ULMFiT and static vectors",
         question="What does each system give, used as its paper uses it, at equal"
         f" {setting.arguments['equal']}?",

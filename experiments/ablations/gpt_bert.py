@@ -9,8 +9,7 @@ mean loss has its share, so 1 : 15 gives causal rows 6 % of the loss; here the l
 all predictions, and 1 : 15 gives them 18 % at a mask rate of 30 %, and 31 % at 15 %.
 """
 
-from common import claims, read_setting
-from scales import LAST_PIECE
+from common import LAST_PIECE, Setting, claims
 
 PAPER = {
     "train.steps": 15_625,
@@ -54,9 +53,8 @@ CLAIMS = claims(SOURCE, ("1 : 15", "masked only", FINDING), ("1 : 15", "causal o
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER)
+    setting = Setting(arguments, paper=PAPER)
     return setting.study(
-        name="gpt_bert",
         title="Causal and masked rows in one model",
         question="How many of a model's rows should be causal, and how many masked?",
         config=setting.recipe("modern", objectives="masked_next_token"),

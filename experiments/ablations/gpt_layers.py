@@ -7,9 +7,7 @@ tasks: `tasks=mnli+race,data=DIR`; its curve has no numbers.
 """
 
 import systems
-from bertlab.config import papers
-from bertlab.studies.study import Claim
-from common import read_setting
+from common import Claim, Setting, papers
 
 # {all}: the label of all layers at the scale.
 EACH = "each layer helps, all of them by up to 9 % on MultiNLI"
@@ -21,13 +19,12 @@ CLAIMS = (
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.GPT)
+    setting = Setting(arguments, paper=papers.GPT)
     layers = setting.numbers("gpt")["layers"]
     labels = ["embeddings", *(f"{n} of {layers}" for n in range(1, layers + 1))]
     transferred = {"none": {"finetune.transfer.random": True}}
     transferred |= {label: {"finetune.transfer.layers": n} for n, label in enumerate(labels)}
     return setting.study(
-        name="gpt_layers",
         title="Layers transferred from GPT",
         question="How much does each pretrained layer add downstream?",
         config=setting.recipe("gpt"),

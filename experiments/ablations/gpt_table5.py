@@ -5,13 +5,11 @@ weight, special tokens around texts, a classifier on the last), from random valu
 auxiliary objective. The LSTM of one layer is AWD-LSTM without its regularisers, with about as many
 weights; at the paper's scale it has the paper's 2,048 units. The paper's tasks are GLUE's, scored
 by the test server: `tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`. scale=paper makes about
-100 passes over BooksCorpus, counted in its words (papers.py). On little text the LSTM may be above
-the transformer.
+100 passes over BooksCorpus, counted in its words (papers.py).
 """
 
 import systems
-from bertlab.config import papers
-from common import read_setting, table
+from common import Setting, papers, table
 
 TABLE = table(
     "Radford et al. 2018, table 5 (GLUE's test sets)",
@@ -30,11 +28,10 @@ TABLE = table(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.GPT)
+    setting = Setting(arguments, paper=papers.GPT)
     transformer = setting.transformer
     no_lm = {"finetune.objectives.language_model.weight": 0.0}
     return setting.study(
-        name="gpt_table5",
         title="GPT's pretraining, auxiliary objective and transformer",
         question="What do pretraining, the auxiliary language model and the transformer give"
         " downstream?",

@@ -5,14 +5,12 @@ logarithmic grid by the model's own likelihood (`bertlab/contrib/zero_shot.py` h
 and what they lack). "GPT fine-tuned" is what there is to be reached. The paper's tasks:
 `tasks=sst2+cola+race+dprd,data=DIR` (`wsc` has other schemas); all tasks of two classes or of
 choices work. Its curves are normalised between random guesses and the best single model: in
-result.json the metric `relative`. With little text most scores are near chance.
+result.json the metric `relative`.
 """
 
 import systems
-from bertlab.config import papers
-from bertlab.studies.study import axis, chain, product
 from bertlab.train.hooks import kept_steps
-from common import claims, read_setting
+from common import Setting, axis, chain, claims, papers, product
 
 SOURCE = "Radford et al. 2018, figure 2 (right)"
 ZERO_SHOT = {
@@ -24,7 +22,7 @@ ZERO_SHOT = {
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.GPT, tasks="next_sentence+sentence_order")
+    setting = Setting(arguments, paper=papers.GPT, tasks="next_sentence+sentence_order")
     config = setting.recipe("gpt")
     points = kept_steps("log", setting.steps(config))[-6:]
     bodies = {"GPT": setting.transformer, "LSTM": systems.gpt_lstm(setting)}
@@ -35,7 +33,6 @@ def get_study(arguments=None):
     if len(points) > 1:
         findings += [(last, f"GPT, {points[0]}", "scores rise steadily with updates there")]
     return setting.study(
-        name="gpt_zero_shot",
         title="GPT's zero-shot heuristics along pretraining",
         question="Does a language model learn to do tasks as it learns to predict text, and is"
         " the transformer better at it?",

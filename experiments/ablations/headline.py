@@ -8,20 +8,16 @@ spans of pieces: with `squad1` or `squad2` name `elmo=subwords`. The static vect
 words as GloVe's 6B vectors. All systems read a word at its last piece, BERT's paper at its first.
 At scale=paper `valid` selects BERT's rate on every task, where the paper has one for SQuAD and one
 for SWAG. With `ner` among the tasks BERT keeps the case of letters for all of them, so train `ner`
-in a study of its own. With few tokens GPT and ELMo come first.
+in a study of its own.
 """
 
 import re
 
 import systems
 import ulmfit
-from bertlab.config import papers
 from bertlab.errors import UserError
-from bertlab.studies.study import axis, chain
-from bertlab.transfer.recipes import BERT_RATES
-from common import read_setting, table
+from common import BERT_RATES, LAST_PIECE, SAME_ROWS, Setting, axis, chain, papers, table
 from published_tasks import tasks_in
-from scales import LAST_PIECE, SAME_ROWS
 
 GLUE = ("mnli", "mnli_mismatched", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte")
 OTHERS = ("squad1", "squad2", "swag", "ner", "snli", "scitail", "story_cloze", "race", "sst5")
@@ -68,7 +64,7 @@ def tables_tasks(arguments):
 def get_study(arguments=None):
     def read(paper):
         own = {"static": systems.STATIC, "elmo": ("", "subwords", "characters")}
-        return read_setting(arguments, paper=paper, tasks="+".join(tables_tasks(arguments)), **own)
+        return Setting(arguments, paper=paper, tasks="+".join(tables_tasks(arguments)), **own)
 
     setting = read({})
     reads = setting.arguments["elmo"] or setting.elmo_tokens
@@ -84,7 +80,6 @@ def get_study(arguments=None):
         for name, of in compared.items()
     ]
     return setting.study(
-        name="headline",
         title="The headline tables",
         question="What does each system give on the tasks of the papers' main tables, used as its"
         " paper uses it?",

@@ -8,11 +8,8 @@ grammar, later ones at meaning. A left-to-right model's best layers are in the m
 to the end. A body without pretraining is well above chance and gets worse with depth.
 """
 
-from bertlab.config import papers
-from bertlab.studies.study import Claim
-from common import read_setting
+from common import LAST_PIECE, Claim, Setting, papers
 from published_tasks import OWN_TASKS
-from scales import LAST_PIECE
 
 NOT_PRETRAINED, PAIRS = {"finetune.transfer.random": True}, {"data.format": "segment_pair"}
 # We could not verify numbers of the probes' papers.
@@ -20,12 +17,11 @@ FEATURES = "NER 94.9 and 91.0, under a biLSTM", "Devlin et al. 2019, table 7"
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.BERT, tasks="+".join(OWN_TASKS))
+    setting = Setting(arguments, paper=papers.BERT, tasks="+".join(OWN_TASKS))
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     last = setting.numbers("bert")["layers"]
     names = {0: "embeddings", **{n: f"layer {n}" for n in range(1, last + 1)}}
     return setting.study(
-        name="layers_by_task",
         title="Layer by task",
         question="Which layer of which model knows what?",
         config=setting.recipe("bert", objectives="mlm+nsp"),

@@ -5,12 +5,10 @@ Losses at different rates answer different questions: compare bits per byte, for
 a time is masked, and downstream scores. The paper's tasks are GLUE's and SQuAD:
 `tasks=mnli+qnli+squad1,data=DIR`. scale=paper is its "efficient recipe" (princeton-nlp/DinkyTrain),
 BERT-Large's size with norms before the sublayers, with 50,265 pieces trained on the corpus where
-the paper has GPT-2's. Smaller models prefer lower rates; few steps favour higher ones.
+the paper has GPT-2's.
 """
 
-from bertlab.config import papers
-from common import claims, read_setting
-from scales import ONE_LENGTH
+from common import ONE_LENGTH, Setting, claims, papers
 
 PAPER = {
     **papers.BERT,
@@ -45,9 +43,8 @@ CLAIMS = claims(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER)
+    setting = Setting(arguments, paper=PAPER)
     return setting.study(
-        name="mask_rate",
         title="Masking rates",
         question="How many tokens should be masked, and does it matter that some are not shown as"
         " [MASK]?",

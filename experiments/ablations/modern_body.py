@@ -4,15 +4,13 @@ Each row adds one switch to those above it, or with `alone=true` sets only its o
 a norm at the end, and gated layers are narrower, with as many weights as before. The last row adds
 the rest of experiments/pretrain/modern.py. Depth, width, dropout, optimiser and text stay BERT's.
 Every third layer is global, starting with the first; the others see a quarter of the row. We know
-of no published table for these steps at equal data. Expect: pre-norm and rotary positions learn
-faster in short runs; gates help a little, the rest change next to nothing. Local attention saves no
-time in this code, and can hurt if texts are short.
+of no published table for these steps at equal data. Local attention saves no time in this code, and
+can hurt if texts are short.
 """
 
 import math
 
-from bertlab.config import papers
-from common import read_setting
+from common import Setting, papers
 
 
 def switches(width, seq_len):
@@ -36,7 +34,7 @@ def gated_width(width):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=papers.BERT, body="paper", alone=False)
+    setting = Setting(arguments, paper=papers.BERT, body="paper", alone=False)
     bert, seq_len = setting.numbers("bert"), setting.overrides["data.seq_len"]
     steps, so_far = {}, {}
     for label, keys in switches(bert["width"], seq_len).items():
@@ -50,7 +48,6 @@ def get_study(arguments=None):
         "model.local_window": seq_len // 4,
     }
     return setting.study(
-        name="modern_body",
         title="The encoder of 2018 and today's",
         question="Which of today's changes to the encoder help, on the same text with the same"
         " optimiser?",

@@ -6,10 +6,7 @@ and no pretraining at scale=tiny for 500 steps of 16 short rows, four seeds, and
 frozen states (`use=probe`), where the effect of pretraining shows most.
 """
 
-from bertlab.config import papers
-from bertlab.studies.study import Claim
-from common import read_setting
-from scales import LAST_PIECE
+from common import LAST_PIECE, Claim, Setting, papers
 
 DEMO = {"steps": 500, "seeds": 4, "select": "off", "use": ("probe", "study", "study+probe")}
 DEMO |= {"tasks": "code_spans"}
@@ -30,7 +27,7 @@ CLAIMS = (
 def get_study(arguments=None):
     is_demo = "scale=demo" in (arguments or "")
     arguments = (arguments or "").replace("scale=demo", "scale=tiny")
-    setting = read_setting(arguments, paper=papers.BERT, **(DEMO if is_demo else {}))
+    setting = Setting(arguments, paper=papers.BERT, **(DEMO if is_demo else {}))
     mlm = setting.recipe("bert", objectives="mlm")
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     nsp = setting.bert("mlm+nsp")
@@ -48,7 +45,6 @@ def get_study(arguments=None):
         objectives["biLM"] = {"config": setting.recipe("elmo", objectives="bilm")}
         objectives["MLM+NSP"] = {**transformer, **nsp}
     return setting.study(
-        name="objectives",
         title="Pretraining objectives on the same text",
         question="What does each pretraining objective give, all else equal?",
         config=mlm,

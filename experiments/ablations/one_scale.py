@@ -5,17 +5,15 @@ of one, a mean over orders (Uria et al. 2014), so bits per byte of held-out sent
 objectives that ask for different things. All transformers share body, rows and steps. ELMo and
 AWD-LSTM are widened to the transformer's parameters, and keep their own optimiser. ELECTRA is
 scored by its generator, which is smaller. `pairs=BLIMP.jsonl.xz` adds minimal pairs. No paper has
-this table. Expect: left to right has the shortest code; how much the others lose to their bound's
-slack is not known. Select the rates (`select=1/3+1` is cheap): at 6e-3 diffusion still predicts
-words by their frequencies after 2,000 steps on Wikipedia (`results/one_scale_tiny_wikipedia`). Give
-ELECTRA more steps: two of three generators had not begun.
+this table. Select the rates (`select=1/3+1` is cheap): at 6e-3 diffusion still predicts words by
+their frequencies after 2,000 steps on Wikipedia (`results/one_scale_tiny_wikipedia`). Give ELECTRA
+more steps: two of three generators had not begun.
 """
 
 import systems
 import ulmfit
 from bertlab.studies.equal import parameters, sized
-from common import read_setting
-from scales import LAST_PIECE, SAME_ROWS
+from common import LAST_PIECE, SAME_ROWS, Setting
 
 MASKED = {
     "MLM 15%": ("mlm", {"objectives.mlm.rate": 0.15}),
@@ -52,11 +50,10 @@ def variants(setting):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=SAME_ROWS, tasks="", pairs="")
+    setting = Setting(arguments, paper=SAME_ROWS, tasks="", pairs="")
     pairs = setting.arguments["pairs"]
     scored = {"evaluate.minimal_pairs": pairs} if pairs else {}
     return setting.study(
-        name="one_scale",
         title="All objectives by code length",
         question="How many bits does each objective need for the same text?",
         config=setting.recipe("bert", objectives="ltr"),

@@ -12,14 +12,13 @@ many more give nothing; diffusion, whose new masks make a new task of each readi
 
 from bertlab.config import load_config
 from bertlab.errors import UserError
-from common import read_setting
-from scales import LAST_PIECE
+from common import LAST_PIECE, Setting
 
 OBJECTIVES = {"LTR": "ltr", "MLM": "mlm", "diffusion": "diffusion"}
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, readings="1+4+16+64")
+    setting = Setting(arguments, readings="1+4+16+64")
     given = setting.arguments["readings"]
     readings = [int(part) if part.isdigit() else 0 for part in given.split("+")]
     if min(readings) < 1 or len(set(readings)) < len(readings):
@@ -32,7 +31,6 @@ def get_study(arguments=None):
         for count in sorted(readings)
     }
     return setting.study(
-        name="repetition",
         title="Little text read often",
         question="What does it cost each objective to read less text more often?",
         config=recipes["MLM"],

@@ -4,13 +4,10 @@ MLM without NSP on packed sentences, with 256, 2,048 and 8,192 rows a batch and 
 the text: 1,000,000, 125,000 and 31,250 steps. The paper tuned the rate of each (1e-4, 7e-4, 1e-3)
 and the warm-ups, which it does not print: ours are BERT's 10,000 steps, an 8th and a 32nd of them
 (not verified). Below scale=paper the batches are the scale's, 8 and 32 times as large, and
-`select=on` selects the rate of each. The paper's tasks: `tasks=mnli+sst2,data=DIR`. At small scales
-the largest batch makes few updates (187 at tiny).
+`select=on` selects the rate of each. The paper's tasks: `tasks=mnli+sst2,data=DIR`.
 """
 
-from bertlab.config import papers
-from common import claims, read_setting, table
-from scales import ONE_LENGTH
+from common import ONE_LENGTH, Setting, claims, papers, table
 
 PAPER = {**papers.BERT, **ONE_LENGTH}
 RATIOS = (1, 8, 32)
@@ -46,11 +43,10 @@ def batches(setting):
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER)
+    setting = Setting(arguments, paper=PAPER)
     found = batches(setting)
     small, middle, large = found
     return setting.study(
-        name="roberta_batches",
         title="Batch size",
         question="What do larger batches give, if the text is read as often?",
         config=setting.recipe("bert", objectives="mlm"),

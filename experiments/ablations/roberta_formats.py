@@ -7,9 +7,7 @@ of sentences most of all, takes more steps; the paper gave those larger batches.
 `tasks=squad1+squad2+mnli+sst2+race,data=DIR`.
 """
 
-from bertlab.config import papers
-from common import read_setting, table
-from scales import ONE_LENGTH
+from common import ONE_LENGTH, Setting, papers, table
 
 # 1,000,000 steps in batches of 256, as BERT-Base.
 PAPER = {**papers.BERT, **ONE_LENGTH}
@@ -32,13 +30,12 @@ TABLE = table(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER)
+    setting = Setting(arguments, paper=PAPER)
     mlm = setting.recipe("bert", objectives="mlm")
     with_nsp = setting.bert("mlm+nsp")
     rows = setting.overrides["data.batch_size"] * setting.overrides["data.seq_len"]
     across = {"data.full_sentences.attend_across_documents": True}
     return setting.study(
-        name="roberta_formats",
         title="Formats of pretraining text",
         question="What do pairs, packed sentences and next-sentence prediction give, each apart"
         " from the others?",

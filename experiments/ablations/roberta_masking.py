@@ -7,8 +7,7 @@ copies=1. In both variants rows and pairs repeat with the copies. The paper's ta
 `tasks=squad2+mnli+sst2,data=DIR`.
 """
 
-from bertlab.config import papers
-from common import read_setting, table
+from common import Setting, papers, table
 
 PAPER = {**papers.BERT, "train.phases": ""}
 TABLE = table(
@@ -25,10 +24,9 @@ TABLE = table(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER, copies=0)
+    setting = Setting(arguments, paper=PAPER, copies=0)
     copies = setting.arguments["copies"] or (10 if setting.scale == "paper" else 1)
     return setting.study(
-        name="roberta_masking",
         title="Static and dynamic masks",
         question="Do new masks in each epoch help more than masks that repeat?",
         config=setting.recipe("bert", objectives="mlm+nsp"),

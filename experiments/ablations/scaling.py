@@ -12,14 +12,14 @@ a small model. With `select=off` μP carries the scale's rate over to the other 
 """
 
 from bertlab.errors import UserError
-from common import read_setting
+from common import Setting
 
 WIDTHS = (0.5, 1.0, 1.5, 2.0)
 SHARES = (0.25, 0.5, 1.0)
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, tasks="", seeds=1, objectives="mlm+ltr")
+    setting = Setting(arguments, tasks="", seeds=1, objectives="mlm+ltr")
     names = [name for name in setting.arguments["objectives"].split("+") if name]
     if not names or len(set(names)) < len(names):
         raise UserError(f"objectives={'+'.join(names)}: name one or more, each once, as in mlm+ltr")
@@ -37,7 +37,6 @@ def get_study(arguments=None):
         budgets[f"{count:,} steps"] = {"train.steps": count, **shorter}
     carried = {} if setting.rates else {"model.base_width": bert["width"]}
     return setting.study(
-        name="scaling",
         title="Loss against size and text",
         question="How does the loss of each objective fall with parameters and tokens?",
         config=recipes[names[0]],

@@ -8,9 +8,7 @@ paper's tables come from checkpoints at 1,200,000 of 2,400,000 steps, and here t
 has 1,200,000.
 """
 
-from bertlab.config import papers
-from common import read_setting, table
-from scales import ONE_LENGTH
+from common import ONE_LENGTH, Setting, papers, table
 
 PAPER = {
     **papers.BERT,
@@ -46,12 +44,11 @@ TABLE = table(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER)
+    setting = Setting(arguments, paper=PAPER)
     one_sequence = {**SPAN, "data.format": "doc_sentences"}
     no_nsp = setting.bert("mlm")
     sbo = setting.bert("mlm+sbo")
     return setting.study(
-        name="spanbert_masking",
         title="Masks of spans",
         question="Does it help to mask words and spans whole, and to predict spans from their"
         " boundaries?",

@@ -10,9 +10,7 @@ table; at scale=paper steps, rows, ELMo's optimiser and the static vectors' are 
 """
 
 import systems
-from bertlab.studies.study import axis, chain, product
-from common import claims, read_setting
-from scales import LAST_PIECE, SAME_ROWS
+from common import LAST_PIECE, SAME_ROWS, Setting, axis, chain, claims, product
 
 CLAIMS = (
     *claims("Peters et al. 2018, table 1", ("ELMo, features", "GloVe, features", systems.BESIDE)),
@@ -26,7 +24,7 @@ CLAIMS = (
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=SAME_ROWS)
+    setting = Setting(arguments, paper=SAME_ROWS)
     static, models = systems.static_and_contextual(setting)
     rate = 5e-5 if setting.is_large else 5e-4
 
@@ -36,7 +34,6 @@ def get_study(arguments=None):
         return axis("use", {"features": {"finetune.recipe": "elmo"}, "fine-tuned": tuned})
 
     return setting.study(
-        name="static_contextual",
         title="Static and contextual vectors",
         question="What does seeing context give over vectors of words, frozen and fine-tuned?",
         config=setting.recipe("bert"),

@@ -5,9 +5,8 @@ from typing import Any
 
 import ulmfit
 from bertlab.errors import UserError
-from bertlab.studies.study import Claim
 from bertlab.transfer.recipes import RECIPES
-from common import Setting, of_stage
+from common import Claim, Setting, of_stage
 
 STATIC = ("skip_gram", "cbow", "glove")
 SOURCE = "Devlin et al. 2019, tables 1 (GLUE, test) and 7 (CoNLL-2003, test)"

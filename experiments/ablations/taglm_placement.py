@@ -9,9 +9,7 @@ projections to 512. The scale sets the tagger's training. We could verify only t
 numbers.
 """
 
-from bertlab.config import papers
-from common import claims, read_setting, table
-from scales import FRESH_EMBEDDINGS, LAST_PIECE
+from common import FRESH_EMBEDDINGS, LAST_PIECE, Setting, claims, papers, table
 
 PAPER = {**papers.ELMO, "model.hidden": 2048, "model.width": 512}
 SOURCE = "Peters et al. 2017 (CoNLL 2003, test)"
@@ -37,11 +35,10 @@ CLAIMS = [
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER, tasks="code_spans")
+    setting = Setting(arguments, paper=PAPER, tasks="code_spans")
     forward = setting.recipe("elmo", tokens=setting.elmo_tokens, objectives="ltr")
     forward = {"config": forward, "model.direction": "left-to-right"}
     return setting.study(
-        name="taglm_placement",
         title="A language model's states in a tagger",
         question="Where should a language model's states join a tagger, and is the forward"
         " direction enough?",

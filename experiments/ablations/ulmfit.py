@@ -7,9 +7,8 @@ have fewer rows, batches and steps.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertlab.studies.study import Study
 from bertlab.transfer.recipes import SLANTED_ADAM
-from common import Setting, of_stage, read_setting, table
+from common import Setting, Study, of_stage, table
 from scales import SMALL_ROWS
 
 # Howard and Ruder 2018, section 4.1, on WikiText-103: 103 M words are 23,000 steps. Printed are
@@ -47,7 +46,7 @@ READINGS = {"tiny": 2.0, "mini": 5.0, "small": 10.0, "base": 10.0, "paper": 25.0
 
 def read(arguments: str | None) -> Setting:
     """A study's arguments, with the paper's values and texts to classify."""
-    return read_setting(arguments, paper=PAPER, tasks="package")
+    return Setting(arguments, paper=PAPER, tasks="package")
 
 
 def study(setting: Setting, **fields: Any) -> Study:

@@ -20,7 +20,6 @@ def get_study(arguments=None):
     setting = ulmfit.read(arguments)
     return ulmfit.study(
         setting,
-        name="ulmfit_bidirectional",
         title="ULMFiT in two directions",
         question="What does averaging a forward and a backward classifier give?",
         axes={

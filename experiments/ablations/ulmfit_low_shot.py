@@ -3,18 +3,16 @@
 A growing number of labelled examples, used in four ways: a classifier from random values; ULMFiT
 with a language model adapted only to their text (supervised), or to all of the task's training text
 (semi-supervised); and, not in the paper, the BERT of `bert_table5.py`. All train for the same
-number of steps (3,000 from scale=small on). Otherwise as `ulmfit_table4.py`. The figure has no
-table. According to the text, with 100 labels supervised ULMFiT is as good as a classifier from
-scratch with 10 times (IMDb) or 20 times (AG News) as many labels, and semi-supervised ULMFiT with
-50 times (AG News) or 100 times (IMDb) as many.
+number of steps (3,000 from scale=small on). Otherwise as `ulmfit_table4.py`. According to the text,
+with 100 labels supervised ULMFiT is as good as a classifier from scratch with 10 times (IMDb) or 20
+times (AG News) as many labels, and semi-supervised ULMFiT with 50 times (AG News) or 100 times
+(IMDb) as many.
 """
 
 import itertools
 
 import ulmfit
-from bertlab.config import papers
-from bertlab.studies.study import Claim
-from common import read_setting
+from common import Claim, Setting, papers
 
 STEPS = 3000
 # (higher, lower, how many times the higher's examples the lower has, published); the higher has the
@@ -35,7 +33,7 @@ CLAIMS = (
 
 def get_study(arguments=None):
     setting = ulmfit.read(arguments)
-    of_bert = read_setting(arguments, paper=papers.BERT, tasks="package")
+    of_bert = Setting(arguments, paper=papers.BERT, tasks="package")
     stages = ulmfit.stages(setting, steps=STEPS)
     bert = {**of_bert.overrides, **of_bert.transformer, "data.format": "segment_pair"}
     if not setting.is_tiny:  # the others count passes
@@ -48,7 +46,6 @@ def get_study(arguments=None):
     }
     few = min((count for count in examples if count != "all"), default="", key=int)
     return setting.study(
-        name="ulmfit_low_shot",
         title="ULMFiT with few labelled examples",
         question="How many labelled examples is a language model worth, with and without the"
         " task's unlabelled text?",

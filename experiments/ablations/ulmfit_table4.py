@@ -23,7 +23,6 @@ def get_study(arguments=None):
     setting = ulmfit.read(arguments)
     return ulmfit.study(
         setting,
-        name="ulmfit_table4",
         title="ULMFiT with and without pretraining",
         question="What does pretraining on general text give, if the language model reads the"
         " task's text too?",

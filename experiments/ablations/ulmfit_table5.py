@@ -17,7 +17,6 @@ def get_study(arguments=None):
     setting = ulmfit.read(arguments)
     return ulmfit.study(
         setting,
-        name="ulmfit_table5",
         title="ULMFiT with a vanilla and with a regularised language model",
         question="Does a better regularised language model make a better classifier?",
         axes={"language model": {"vanilla": ulmfit.NO_DROPOUT, "AWD-LSTM": {}}},

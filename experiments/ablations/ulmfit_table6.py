@@ -28,7 +28,6 @@ def get_study(arguments=None):
     constant = ours | {"adapt.optimizer.decay": "constant"}
     return ulmfit.study(
         setting,
-        name="ulmfit_table6",
         title="ULMFiT's fine-tuning of the language model",
         question="How should a language model be brought to a task's text, if at all?",
         axes={

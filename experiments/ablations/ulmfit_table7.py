@@ -46,7 +46,6 @@ def get_study(arguments=None):
     chain["finetune.optimizer.group_rates"] = ",".join(groups)
     return ulmfit.study(
         setting,
-        name="ulmfit_table7",
         title="ULMFiT's fine-tuning of the classifier",
         question="Which layers should a classifier train when, at what rates?",
         axes={

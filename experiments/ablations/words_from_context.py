@@ -6,23 +6,19 @@ of the word's pieces in a text of this word `alone`. For each layer and file the
 Spearman's correlation of cosines and human ratings, and the share of analogies that 3CosAdd
 answers. `words=A,B` are lines "word word rating", such as SimLex-999 or MEN in Faruqui and Dyer's
 collection; `analogies=` is word2vec's questions-words.txt. Without either the study only trains.
-Expect: lower layers above the last. After little text static vectors above contextual ones on
-analogies; only with far more is it the reverse.
 """
 
 import systems
-from common import read_setting
-from scales import LAST_PIECE, SAME_ROWS
+from common import LAST_PIECE, SAME_ROWS, Setting
 
 FILES = {"words": "evaluate.words", "analogies": "evaluate.analogies"}
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=SAME_ROWS, tasks="", **dict.fromkeys(FILES, ""))
+    setting = Setting(arguments, paper=SAME_ROWS, tasks="", **dict.fromkeys(FILES, ""))
     files = {name: setting.arguments[name] for name in FILES}
     static, models = systems.static_and_contextual(setting)
     return setting.study(
-        name="words_from_context",
         title="Words from contextual and static models",
         question="Do states of contextual models make better vectors of words than static models,"
         " and on which layer?",

@@ -4,13 +4,10 @@ The paper's bodies are Transformer-XL's; ours is BERT's in all rows, and it mask
 themselves, not spans. So two rows of the table have a counterpart, XLNet with K = 7 and 6 (one
 token in K is predicted), with MLM in the place of "DAE + Transformer-XL". Two further rows ask what
 makes the difference: permutation that predicts every token, and MLM at the mask rate of K = 6. The
-paper's tasks: `tasks=race+squad2+mnli+sst2,data=DIR`. At small scales permutation learns from more
-contexts than MLM does, and its code length may be the shorter one (`one_scale.py`).
+paper's tasks: `tasks=race+squad2+mnli+sst2,data=DIR`.
 """
 
-from bertlab.config import papers
-from common import claims, read_setting, table
-from scales import ONE_LENGTH
+from common import ONE_LENGTH, Setting, claims, papers, table
 
 PAPER = {**papers.BERT, **ONE_LENGTH}
 SOURCE = "Yang et al. 2019, table 6 (development sets)"
@@ -34,12 +31,11 @@ CLAIMS = claims(
 
 
 def get_study(arguments=None):
-    setting = read_setting(arguments, paper=PAPER)
+    setting = Setting(arguments, paper=PAPER)
     permutation, key = setting.bert("permutation"), "objectives.permutation.predict_one_in"
     orders = {f"permutation K={k}": {**permutation, key: k} for k in (7, 6, 1)}
     masks = {"MLM 1 in 6": {"objectives.mlm.rate": 1 / 6}}
     return setting.study(
-        name="xlnet_table6",
         title="Permutation and masked language modelling",
         question="Is predicting in permuted orders better than filling in masks, on one body?",
         config=setting.recipe("bert", objectives="mlm"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workloads import WORKLOADS, replicas, tell
+from workloads import WORKLOADS, tell
 
 STARTED = time.perf_counter()
 WORDS, DOCUMENTS, LENGTH = 60_000, 600, 1000
@@ -50,31 +50,27 @@ def main(name: str, folder: Path, seconds: float, rows: int) -> None:
         state = init_state(experiment.program, optimizer, mesh, config.seed, experiment.example)
         state = state.replace(carry=zero_carry(phase.program, mesh, phase.rows))
         train_step = build_step(config, phase, optimizer, mesh, state)
-        if (count := replicas(name)) > 1:
-            state, train_step = in_one_program(state, train_step, count)
         batch = put(phase.batches(0))
         begin = time.perf_counter()
         state, sums = train_step(state, batch)
         jax.block_until_ready(sums)
-        now, tokens = time.perf_counter(), count * batch["tokens"].size
-        tell(rows=count * phase.rows, length=batch["tokens"].shape[1], stage="steps")
+        now, length = time.perf_counter(), batch["tokens"].shape[1]
+        tell(rows=phase.rows, length=length, stage="steps")
         tell(compile_seconds=round(now - begin, 1), first_step_seconds=round(now - STARTED, 1))
         views = experiment.program.views(batch, jax.random.key(0), np.float32(0))
         if (view := views.get("mlm", views.get("batch"))) is not None:  # LTR reads the batch itself
             np.savez(folder / f"{name}.npz", **jax.device_get(view))
-        best = rates(train_step, state, batch, tokens, phase if count == 1 else None, put, seconds)
-    if "loop_tokens" in best:
-        tell(share=round(best["loop_tokens"] / best["step_tokens"], 3))
+        best = rates(train_step, state, batch, phase, put, seconds)
+    tell(share=round(best["loop_tokens"] / best["step_tokens"], 3))
     if memory := device.memory_stats():
         tell(gigabytes=round(memory["peak_bytes_in_use"] / 1e9, 2))
-    if (peak := PEAK.get(device.device_kind)) and count == 1:
-        length = batch["tokens"].shape[1]
+    if peak := PEAK.get(device.device_kind):
         _, flops = phase.costs(sums, length)
-        tell(flop_share=round(flops / tokens * best["step_tokens"] / peak, 3))
+        tell(flop_share=round(flops / batch["tokens"].size * best["step_tokens"] / peak, 3))
 
 
-def rates(train_step, state, batch, tokens: int, phase, put, seconds: float) -> dict[str, int]:
-    """The best of three turns, in tokens a second: of the step alone and, with a phase, `fit`."""
+def rates(train_step, state, batch, phase, put, seconds: float) -> dict[str, int]:
+    """The best of three turns, in tokens a second: of the step alone and of `fit`."""
     import jax
 
     from bertlab.data.batches import prefetch
@@ -100,8 +96,7 @@ def rates(train_step, state, batch, tokens: int, phase, put, seconds: float) -> 
         if step % 20 == 0:
             jax.device_get(sums)
 
-    turns, best = {"step_tokens": step_turn}, {}
-    turns |= {"loop_tokens": loop_turn} if phase else {}
+    turns, best = {"step_tokens": step_turn, "loop_tokens": loop_turn}, {}
     begin = time.perf_counter()
     state = step_turn(state, 2)
     steps = max(2, round(seconds * 2 / (time.perf_counter() - begin)))
@@ -109,25 +104,10 @@ def rates(train_step, state, batch, tokens: int, phase, put, seconds: float) -> 
         for key, turn in turns.items():
             begin = time.perf_counter()
             state = turn(state, steps)
-            rate = steps * tokens / (time.perf_counter() - begin)
+            rate = steps * batch["tokens"].size / (time.perf_counter() - begin)
             best[key] = max(best.get(key, 0), round(rate))
         tell(**best)
     return best
-
-
-def in_one_program(state, train_step, count: int):
-    """States that begin alike, and the step that trains each of them with its own seed."""
-    import jax
-    import jax.numpy as jnp
-
-    states = jax.tree.map(lambda leaf: jnp.stack([leaf] * count), state)
-    step = jax.jit(jax.vmap(train_step.func, in_axes=(0, None, 0)), donate_argnums=0)
-    seeds = jnp.arange(count, dtype=jnp.int32)
-
-    def step_all(states, batch):
-        return step(states, batch, seeds)
-
-    return states, step_all
 
 
 def made_up_text(folder: Path) -> Path:

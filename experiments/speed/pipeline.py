@@ -15,24 +15,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from ml_collections import ConfigDict
 
+from bertlab.config import base_config
 from bertlab.data.batches import Batches
 from bertlab.data.prepared import Prepared
 
-PAIRS = {"random_next_probability": 0.5, "own_document_retries": 10, "negatives": "random"}
-DATA = dict(seq_len=128, batch_size=256, seed=0, dupe_factor=0, unique_tokens=0, pack_length=0)
-DATA |= dict(pack_examples=8, buckets=(), characters=False)
-FORMATS = {
-    "segment_pair": PAIRS | {"short_probability": 0.1, "force_random_if_single": True},
-    "sentence_pair": PAIRS | {"force_random_if_single": False},
-    "full_sentences": {"attend_across_documents": False, "document_separator": True},
-    "doc_sentences": {},
-    "stream": {"wrap": "document", "backward": False, "vary_length": False}
-    | {"attend_across_documents": True},
-    "cooccurrence": {"window": 5},
-}
+FORMATS = ("segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "stream")
 CASES = {name: (name, {}) for name in FORMATS} | {
+    "cooccurrence": ("cooccurrence", {"cooccurrence.window": 5}),
     "segment_pair, packed": ("segment_pair", {"pack_length": 512}),
     "segment_pair, buckets": ("segment_pair", {"buckets": (32, 64)}),
     "segment_pair, 512": ("segment_pair", {"seq_len": 512, "batch_size": 64}),
@@ -95,8 +85,8 @@ def main():
         columns = ("planned", "batches", "filled")
         print(f"{'':24}{''.join(f'{column:>11}' for column in columns)}")
         for name, (kind, settings) in CASES.items():
-            data = ConfigDict(DATA | FORMATS | {"format": kind})
-            data.update_from_flattened_dict(settings)
+            data = base_config().data
+            data.update_from_flattened_dict({"batch_size": 256, "format": kind, **settings})
             results[name] = measure(prepared, data)
         for name, result in results.items():
             print(f"{name:24}{''.join(f'{result.get(key, np.nan):11.2f}' for key in columns)}")

@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from workloads import WORKLOADS, replicas
+from workloads import WORKLOADS
 
 FILE = Path(__file__).parent / "plans.json"
 RECIPES = "experiments/pretrain/"
@@ -35,24 +35,13 @@ def rows() -> dict[str, tuple[str, dict, str]]:
     found = {
         f"{name.removeprefix('gpu ')}, h100": (recipe, dict(overrides), "h100")
         for name, (recipe, overrides) in WORKLOADS.items()
-        if name.startswith("gpu ") and replicas(name) == 1
+        if name.startswith("gpu ")
     }
     for model, (recipe, overrides, length, rows_of_chip) in MODELS.items():
         for topology, chips in SLICES.items():
             size = {"data.batch_size": rows_of_chip * chips, "data.seq_len": length}
             found[f"{model}, {topology}"] = (RECIPES + recipe, {**overrides, **size}, topology)
     return found
-
-
-def record(recipe: str, overrides: dict, topology: str) -> dict:
-    """What the compiler says of a step."""
-    from bertlab.config import load_config
-    from bertlab.contrib.plan import TooLarge, plans
-
-    try:
-        return plans(load_config(recipe, overrides), topology)[0].record()
-    except TooLarge as error:
-        return {"refused": str(error)}
 
 
 def attention(recipe: str, overrides: dict) -> str:
@@ -95,13 +84,19 @@ def table(records: dict[str, dict]) -> str:
 def main(words: list[str]) -> None:
     """Compiles and prints."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from bertlab.config import load_config
+    from bertlab.contrib.plan import TooLarge, plans
     from bertlab.files import read_json, write_json
 
-    for name, row in rows().items():
-        if name not in read_json(FILE) and all(word.lower() in name.lower() for word in words):
-            made = record(*row)  # takes minutes, in which another process may add others
-            write_json(FILE, {**read_json(FILE), name: made})
-            print(f"{name}: done", file=sys.stderr, flush=True)
+    for name, (recipe, overrides, topology) in rows().items():
+        if name in read_json(FILE) or not all(word.lower() in name.lower() for word in words):
+            continue
+        try:  # takes minutes, in which another process may add others
+            record = plans(load_config(recipe, overrides), topology)[0].record()
+        except TooLarge as error:
+            record = {"refused": str(error)}
+        write_json(FILE, {**read_json(FILE), name: record})
+        print(f"{name}: done", file=sys.stderr, flush=True)
     print(table(read_json(FILE)))
 
 

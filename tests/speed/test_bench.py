@@ -67,4 +67,4 @@ def test_each_workload_runs_with_few_rows(name, tmp_path):
         if line.startswith("{"):
             found |= json.loads(line)
     assert found["step_tokens"] > 0 and found["compile_seconds"] > 0
-    assert ("loop_tokens" in found) == ("16 x" not in name)
+    assert found["loop_tokens"] > 0
