@@ -12,7 +12,6 @@ import systems
 from bertlab.train.hooks import kept_steps
 from common import Setting, axis, chain, claims, papers, product
 
-SOURCE = "Radford et al. 2018, figure 2 (right)"
 ZERO_SHOT = {
     "finetune.recipe": "small",
     "finetune.transfer.answers": "bertlab.contrib.zero_shot:zero_shot",
@@ -42,6 +41,6 @@ def get_study(arguments=None):
             axis("model", {"GPT fine-tuned": setting.transformer}),
         ),
         overrides={**setting.overrides, **systems.gpt_finetuning(setting)},
-        claims=claims(SOURCE, *findings),
+        claims=claims("Radford et al. 2018, figure 2 (right)", *findings),
         contrasts=[(f"GPT, {step}", f"LSTM, {step}") for step in points],
     )
