@@ -1,10 +1,7 @@
 """Recomputes the numbers of published studies from their raw lines, and compares them with the
-pages to the last printed digit. Shares no code with bertlab: written from docs/statistics.md.
-
-python experiments/recompute.py [FOLDER]
-
-Not recomputed: costs, warnings, intervals of bits per byte and numbers in sentences.
-"""
+pages to the last printed digit: python experiments/recompute.py [FOLDER]. Written from
+docs/statistics.md, without bertlab's code. Not recomputed: costs, warnings, intervals of bits per
+byte and numbers in sentences."""
 
 import base64
 import json
@@ -20,8 +17,9 @@ import scipy.stats
 import zstandard
 
 BITS = "Bits per byte of held-out text"
-BASELINES = {"always the most frequent answer": "most_frequent"}
-BASELINES["a linear model on n-grams, as many labels"] = "linear"
+# What a record has beside its own test scores: the key, and what the page puts before the metric.
+OTHERS = {"evaluation": "", "most_frequent": "always the most frequent answer/"}
+OTHERS["linear"] = "a linear model on n-grams, as many labels/"
 UNFINISHED = {"scores": {"valid": {"loss": math.inf}, "test": {}}}
 
 
@@ -29,12 +27,11 @@ def read(path: Path) -> dict:
     """study.json, with `records`: {(run, stage, task): finished stage}."""
     study, *lines = map(json.loads, zstandard.decompress(path.read_bytes()).splitlines())
     study["records"] = {(of["run"], of["stage"], of["task"]): of for of in lines if of["finished"]}
-    for record in study["records"].values():  # an evaluation's scores are its pretraining's
+    for record in study["records"].values():
         scores = record["scores"].setdefault("test", {})
-        scores |= record.get("evaluation", {}).get("test", {})
-        for name, stage in BASELINES.items():
-            found = record.get(stage, {}).get("test", {}).items()
-            scores |= {f"{name}/{metric}": value for metric, value in found}
+        for key, prefix in OTHERS.items():
+            found = record.get(key, {}).get("test", {}).items()
+            scores |= {f"{prefix}{metric}": value for metric, value in found}
     return study
 
 
@@ -66,9 +63,10 @@ def sentences(answers: dict, score: float) -> np.ndarray:
     """What each test sentence adds; their mean is the score. Empty if it is no such mean."""
     if "sizes" not in answers:
         return np.empty(0)
-    data = np.frombuffer(base64.b64decode(answers["bits"]), np.uint8)
-    right = np.split(np.unpackbits(data)[: answers["items"]], np.cumsum(answers["sizes"])[:-1])
-    scores = np.array([len(right) * of.sum() / answers["items"] for of in right])
+    right = np.unpackbits(np.frombuffer(base64.b64decode(answers["bits"]), np.uint8))
+    starts = np.cumsum([0, *answers["sizes"]])[:-1]
+    right = np.add.reduceat(right[: answers["items"]], starts, dtype=int)
+    scores = len(right) * right / answers["items"]
     return scores if abs(scores.mean() - score) < 1e-6 else np.empty(0)
 
 
@@ -105,7 +103,7 @@ def at_edge(study: dict, chosen: dict) -> set:
     for search in study.get("searches", ()):
         records = [study["records"].get((of, "pretrain", "")) for of in search["candidates"]]
         losses = [(of or UNFINISHED)["scores"]["valid"]["loss"] for of in records]
-        rates = list(search["candidates"].values())
+        rates = search["candidates"].values()
         if min(zip(losses, rates))[1] in (min(rates), max(rates)):
             found |= {of["variant"] for of in study["runs"] if of["name"] in search["runs"]}
     grids = [sorted(study["axes"][axis], key=float) for axis in study["select"]]
@@ -116,10 +114,10 @@ def at_edge(study: dict, chosen: dict) -> set:
     return found
 
 
-def differences(study: dict, place: str, digits: int, chosen: dict, cells: dict) -> tuple:
-    """({cell: text}, [(low, high, verdict) of the claims]) on a task. A claim about some kinds of
-    tasks counts if the page has it: raw lines do not name a task's kind."""
-    values, findings, claims = {}, [], {}  # pair -> whether it counts on the first page
+def differences(study: dict, place: str, digits: int, chosen: dict, cells: dict, findings: list):
+    """{cell: text} on a task; adds (low, high, verdict) of the claims to `findings`. A claim about
+    some kinds of tasks counts if the page has it: raw lines do not name a task's kind."""
+    values, claims = {}, {}  # pair -> whether it counts on the first page
     old = study.get("version") == ["0.1.0"] and re.match("trec|sst2", place)  # cut, not counted
     for claim in study["claims"]:
         pair = claim["higher"], claim["lower"]
@@ -154,7 +152,7 @@ def differences(study: dict, place: str, digits: int, chosen: dict, cells: dict)
             row = "Differences", f"{place}: {' − '.join(pair)}"
             values |= {(*row, column): text for column, text in texts.items()}
             findings += [(low, high, verdict)] if family is claims and claims[pair] else []
-    return values, findings
+    return values
 
 
 def printed(value: float, digits: int, sign: str = "") -> str:
@@ -176,9 +174,9 @@ def read_cells(page: str) -> dict:
     return {place: cell for place, cell in cells.items() if "published" not in place[2]}
 
 
-def recompute(study: dict, cells: dict) -> tuple[dict, list]:
-    """({cell: text}, [(low, high, verdict) of the claims]) of the columns of a page."""
-    values, findings = {}, []
+def recompute(study: dict, cells: dict, findings: list) -> dict:
+    """{cell: text} of the columns of a page."""
+    values = {}
     for heading, column in dict.fromkeys((x, z) for x, _, z in cells if x in ("Scores", BITS)):
         task, metric, digits = "", f"bits_per_byte/{column}", 1 if "(%)" in column else 3
         if column.endswith(", above the truth"):
@@ -206,35 +204,31 @@ def recompute(study: dict, cells: dict) -> tuple[dict, list]:
             if heading == "Scores" or name in rows:  # models from random values have no bits
                 values[heading, name, column] = text
         if heading == "Scores" and "pseudo" not in metric:
-            texts, more = differences(study, task or metric, digits, chosen, cells)
-            values, findings = values | texts, findings + more
-    return values, findings
-
-
-def check(page: str, cells: dict, values: dict) -> int:
-    """Prints the cells that differ, and returns their number."""
-    places = [of for of in {**values, **cells} if cells.get(of) != values.get(of, "–")]
-    numbers = re.findall(r"\d+\.?\d*", " ".join(values.values()))
-    print(f"{page}: {len(numbers)} numbers, {len(places)} mismatches")
-    for of in places:
-        print(f"  {' | '.join(of)}: printed {cells.get(of)}, recomputed {values.get(of)}")
-    return len(places)
+            values |= differences(study, task or metric, digits, chosen, cells, findings)
+    return values
 
 
 def main(folder: Path) -> int:
-    wrong, findings = 0, []
+    """Prints the cells that differ, page by page, and returns their number."""
+    pages, findings, wrong = {}, [], 0
     for path in sorted(folder.glob("*/*.jsonl.zst")):
-        study, cells = read(path), read_cells((path.parent / "README.md").read_text())
-        values, found = recompute(study, cells)
-        findings += found
-        wrong += check(path.parent.name, cells, values) + (not values)
+        cells = read_cells((path.parent / "README.md").read_text())
+        pages[path.parent.name] = cells, recompute(read(path), cells, findings)
     about = re.search(".*published findings.*", (folder / "README.md").read_text())[0]
     counts = [len(findings), sum(of[0] > 0 for of in findings), sum(of[1] < 0 for of in findings)]
     verdicts = Counter(of[2] for of in findings)
     counts.append(sum(verdicts.pop(name, 0) for name in ("decided", "agrees", "contradicts")))
     counts += [count for _, count in verdicts.most_common()]
-    cells = {("counts",): ", ".join(re.findall(r"\d+", about.replace("95 %", "")))}
-    return wrong + check("README.md", cells, {("counts",): ", ".join(map(str, counts))})
+    printed_counts = re.findall(r"\d+", about.replace("95 %", ""))
+    texts = [{("counts",): ", ".join(map(str, of))} for of in (printed_counts, counts)]
+    for page, (cells, values) in (pages | {"README.md": texts}).items():
+        places = [of for of in {**values, **cells} if cells.get(of) != values.get(of, "–")]
+        numbers = re.findall(r"\d+\.?\d*", " ".join(values.values()))
+        print(f"{page}: {len(numbers)} numbers, {len(places)} mismatches")
+        for of in places:
+            print(f"  {' | '.join(of)}: printed {cells.get(of)}, recomputed {values.get(of)}")
+        wrong += len(places) + (not values)
+    return wrong
 
 
 if __name__ == "__main__":

@@ -4,13 +4,12 @@
     python experiments/train_in_pytorch.py RUN DIRECTORY
     bertlab finetune --run=DIRECTORY/run --task=... --workdir=...
 
-A surprising result is first suspected of being a bug. If PyTorch's model has the same losses and,
-fine-tuned, the same score, then forward pass, gradients, optimiser and schedule are not where it
-is. RUN has the objective `mlm` or `ltr`, Adam, no dropout, and one text a row. A body as in the
-papers becomes transformers' own BERT; others become `modeling_bertlab.py`.
-
-DIRECTORY gets `start` and `trained` (transformers' directories), `run` (the latter as a run) and
-`losses.json`: by step the mean training loss since the line before, in nats.
+If PyTorch's model has the same losses and, fine-tuned, the same score, then a surprising result is
+no bug of forward pass, gradients, optimiser or schedule. RUN has the objective `mlm` or `ltr`,
+Adam, no dropout, and one text a row. A body as in the papers becomes transformers' own BERT; others
+become `modeling_bertlab.py`. DIRECTORY gets `start` and `trained` (transformers' directories),
+`run` (the latter as a run) and `losses.json`: by step the mean training loss since the line before,
+in nats.
 """
 
 import re

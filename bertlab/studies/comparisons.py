@@ -106,14 +106,12 @@ def select_labels(scores: pd.DataFrame, select: Sequence[str]) -> pd.DataFrame:
     means["failed"] -= means["runs"]
     order = ["failed", "mean", *select]
     rising = [name != "mean" for name in order]
+
+    def as_numbers(labels: pd.Series) -> pd.Series:
+        return pd.to_numeric(labels, errors="coerce").fillna(0)
+
     best = means.sort_values(order, ascending=rising, key=as_numbers, kind="stable")
-    best = best.drop_duplicates(group)
-    return scores.merge(best[[*group, *select]])
-
-
-def as_numbers(labels: pd.Series) -> pd.Series:
-    """Labels as numbers; 0 for those that are not numbers."""
-    return pd.to_numeric(labels, errors="coerce").fillna(0)
+    return scores.merge(best.drop_duplicates(group)[[*group, *select]])
 
 
 def test_scores(results: Results, measure: Measure) -> pd.DataFrame:

@@ -111,11 +111,9 @@ def seeds_only(results: Results) -> Iterator[str]:
         yield "Intervals over seeds only: these results have no per-example correctness."
 
 
-CHECKS = (unfinished, plateau, diverged, edges, cut)
-CHECKS += (other_items, other_data, seeds_only)
-
-
 def _listing(names: list[str]) -> str:
     """Three names, and how many more."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return "; ".join(names[:3]) + more
+    return "; ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+CHECKS = (unfinished, plateau, diverged, edges, cut, other_items, other_data, seeds_only)

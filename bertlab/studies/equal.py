@@ -44,14 +44,9 @@ def sized(
     target: int,
     start: int,
 ) -> dict[str, Any]:
-    """The keys of the size whose parameters, at most quadratic in a width, are nearest to a target.
-
-    Args:
-        recipe, overrides: The config.
-        size: A width -> the keys that set it.
-        target: Number of parameters.
-        start: A width that the model can have; it must allow its double and triple too.
-    """
+    """The keys of the size whose number of parameters, at most quadratic in a width, is nearest to
+    a target. `size`: a width -> the keys that set it; `start`, its double and its triple are widths
+    that the model can have."""
     widths = np.array([start, 2 * start, 3 * start])
     excess = [parameters(recipe, {**overrides, **size(int(w))}) - target for w in widths]
     square, linear, constant = np.polyfit(widths, excess, 2)
@@ -67,9 +62,8 @@ def pretraining_cost(config: ConfigDict) -> tuple[float, float]:
         rows, length = phase.data.batch_size, row_length(phase.data)
         weights = {name: weights_of(entry) for name, entry in phase.objectives.items()}
         trained = {k: v for k, v in program.objectives.items() if any(weights[k])}
-        sums = {
-            f"{k}/loss": (0.0, rows * predictions(program.objectives, k, length)) for k in trained
-        }
+        asked = {name: predictions(program.objectives, name, length) for name in trained}
+        sums = {f"{name}/loss": (0.0, rows * count) for name, count in asked.items()}
         part = Program(program.body, trained, program.vocabulary, program.stream)
         _, step_flops = step_costs(part, weights, sums, rows, length)
         total_tokens += (end - first) * rows * length
@@ -89,10 +83,8 @@ def predictions(built: Mapping[str, objectives.Objective], name: str, length: in
 def made_up_program(config: ConfigDict) -> Program:
     """The program of a config, without its text: the ids of special pieces are made up."""
     size = config.data.tokenizer.vocab_size
-    vocabulary = objectives.Vocabulary(
-        size, *range(5), counts=(1,) * size, continues=(False,) * size
-    )
-    return build_program(config, vocabulary)
+    counts = {"counts": (1,) * size, "continues": (False,) * size}
+    return build_program(config, objectives.Vocabulary(size, *range(5), **counts))
 
 
 def made_up_batch(config: ConfigDict) -> dict[str, jax.Array]:

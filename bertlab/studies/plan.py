@@ -86,10 +86,8 @@ def _stages(run: RunSpec) -> dict[Stage, ConfigDict]:
     found = {}
     if run.existing:
         if run.overrides:
-            raise UserError(
-                f"{run.config} is not trained further, so {next(iter(run.overrides))} has no"
-                " effect; write finetune.KEY"
-            )
+            unused = f"so {next(iter(run.overrides))} has no effect; write finetune.KEY"
+            raise UserError(f"{run.config} is not trained further, {unused}")
         pretrained = RunDirectory(run.existing).config()
     else:
         config = started_from(load_config(run.config, dict(run.overrides)))

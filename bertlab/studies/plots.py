@@ -63,8 +63,8 @@ def _draw_differences(panel, rows: pd.DataFrame) -> None:
 def learning_curves(points: pd.DataFrame, metrics: Sequence[str]) -> Figure:
     """Held-out metrics of pretraining (`tables.pretraining_curves`) by tokens and by FLOPs: one row
     per metric, one line per variant (its mean over seeds, and their range)."""
-    size = (9.0, 2.9 * len(metrics) + 0.4)
-    figure = Figure(figsize=size, dpi=110, layout="constrained")
+    height = 2.9 * len(metrics) + 0.4
+    figure = Figure(figsize=(9.0, height), dpi=110, layout="constrained")
     axes = figure.subplots(len(metrics), len(X_AXES), squeeze=False, sharey="row")
     points = points[points["step"] > 0]  # the first loss would dwarf all later differences
     variants = list(dict.fromkeys(points["variant"]))
@@ -81,8 +81,7 @@ def learning_curves(points: pd.DataFrame, metrics: Sequence[str]) -> Figure:
         row[0].set_ylabel(f"{metric}, held out" + (" (nats)" if metric.endswith("loss") else ""))
     found = [panel.get_legend_handles_labels() for panel in axes[:, 0]]
     lines = {label: line for lines, labels in found for line, label in zip(lines, labels)}
-    where = {"loc": "outside upper center", "ncols": 4, "fontsize": 8.5}
-    figure.legend(lines.values(), lines.keys(), **where)
+    figure.legend(lines.values(), lines, loc="outside upper center", ncols=4, fontsize=8.5)
     return figure
 
 

@@ -95,8 +95,7 @@ class Results:
 
 
 def read(path: str | Path | Results) -> Results:
-    """The records of a study's directory, of a single run's, or of a published study (its file, or
-    the folder with it); records that were already read are returned as they are."""
+    """The records of a study's directory, a single run's, or a published study's file or folder."""
     if isinstance(path, Results):
         return path
     path = Path(path).expanduser()

@@ -89,8 +89,8 @@ def render(results: Results, markup: str, figures: Mapping[str, str]) -> str:
 
 def score_table(results: Results) -> pd.DataFrame:
     """One row per variant: its scores, with the published ones in further columns."""
-    summary, published = tables.summary(results), results.study.get("published")
-    rows = published["rows"] if published else {}
+    summary, published = tables.summary(results), results.study.get("published") or {}
+    rows = published.get("rows", {})
     names = list(dict.fromkeys([*comparisons.variants(results), *rows, *BASELINES.values()]))
     columns = {"seeds": summary.groupby("variant")["seeds"].max().astype(str).to_dict()}
     for measure in comparisons.measures(results):
@@ -104,7 +104,7 @@ def score_table(results: Results) -> pd.DataFrame:
     for name in BASELINES.values():
         if all(cells.get(name, NONE) == NONE for cells in columns.values()):
             names.remove(name)
-    for number, name in enumerate(published["columns"] if published else ()):
+    for number, name in enumerate(published.get("columns", ())):
         columns[f"published: {name}"] = {variant: of[number] for variant, of in rows.items()}
     return _cells(pd.DataFrame(columns, index=names, dtype=object))
 
@@ -131,8 +131,8 @@ def selected_table(results: Results) -> pd.DataFrame:
 
 
 def bits_table(results: Results) -> pd.DataFrame:
-    """Bits per byte, one row per variant or baseline, one column per kind of score; for a study
-    without tasks, whose scores they are, only if there are intervals over documents."""
+    """Bits per byte, one row per variant or baseline, one column per kind of score; empty for a
+    study whose scores they are, unless there are intervals over documents."""
     lengths, columns = tables.code_lengths(results), {}
     if not results.study["tasks"] and lengths["low"].isna().all():
         return pd.DataFrame()

@@ -104,10 +104,9 @@ def sharing(runs: Sequence[RunSpec]) -> list[RunSpec]:
 
 def _identities(run: RunSpec) -> dict[str, str]:
     """Stage -> text that is the same in two runs if one can use the other's."""
-    overrides, adapt = (
-        {key: value for key, value in settings.items() if key != "train.keep"}
-        for settings in (run.overrides, run.adapt)
-    )
+    overrides, adapt = dict(run.overrides), dict(run.adapt)
+    for settings in (overrides, adapt):
+        settings.pop("train.keep", None)
     data = {task: task_data(settings) for task, settings in run.downstream.items()}
     found = {}
     if not run.existing and not run.averages:

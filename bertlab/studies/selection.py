@@ -69,22 +69,15 @@ class Search:
 
     def candidate_runs(self, first: RunSpec) -> list[RunSpec]:
         """The first seed's pretraining at every candidate."""
-        bare = replace(first, downstream={}, adapt={}, shares={})
-        return [
-            replace(self.at_rate(bare, rate), name=name) for name, rate in self.candidates.items()
-        ]
+        bare, rates = replace(first, downstream={}, adapt={}, shares={}), self.candidates.items()
+        return [replace(self.at_rate(bare, rate), name=name) for name, rate in rates]
 
 
 def find_searches(
     study: Study, runs: Sequence[RunSpec], configs: Mapping[str, ConfigDict]
 ) -> list[Search]:
-    """One search for all runs (at their own rates) whose pretrainings differ only in seeds.
-
-    Args:
-        study: Its `rates` are two or more factors; without any there is no search.
-        runs: The study's.
-        configs: Run -> its pretraining's config; without the runs that do not pretrain.
-    """
+    """One search for all runs (at their own rates) whose pretrainings differ only in seeds;
+    `configs` are those of the runs that pretrain, by name."""
     if not study.rates:
         return []
     groups: dict[str, list[RunSpec]] = {}
@@ -93,11 +86,11 @@ def find_searches(
             key = json.dumps([run.config, without_seeds(run.overrides)], sort_keys=True)
             groups.setdefault(key, []).append(run)
     searches = []
-    for first, *others in groups.values():
+    for group in groups.values():
+        first = group[0]
         own = float(configs[first.name].optimizer.learning_rate)
         rates = [own if factor == 1 else float(f"{factor * own:.3g}") for factor in study.rates]
         candidates = {f"{first.name}-rate={rate:g}": rate for rate in sorted(rates)}
-        variants = "; ".join(dict.fromkeys(run.variant for run in (first, *others)))
-        names = [run.name for run in (first, *others)]
-        searches.append(Search(variants, own, candidates, names))
+        variants = "; ".join(dict.fromkeys(run.variant for run in group))
+        searches.append(Search(variants, own, candidates, [run.name for run in group]))
     return searches

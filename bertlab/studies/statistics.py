@@ -31,9 +31,8 @@ def compare(first: pd.Series, second: pd.Series) -> TTest | None:
     """Student's paired t test of scores indexed by seed (NaN is left out); None with fewer than two
     seeds for which both have one.
 
-    If all differences are equal, Student's p of 0 would decide, after three seeds, a metric that
-    moves in steps of one example. Then p is 1 for no difference, otherwise the permutation test's
-    smallest, 2/2^n of n pairs.
+    If all differences are equal, Student's p would be 0 even after three seeds. Then p is 1 for no
+    difference, otherwise the permutation test's smallest, 2/2^n of n pairs.
     """
     ours, theirs = first.dropna().astype(float), second.dropna().astype(float)
     seeds = ours.index.intersection(theirs.index)
@@ -57,11 +56,8 @@ def compare_items(differences: Float[np.ndarray, "P N"]) -> TTest:
     An interval over seeds alone is for one test set, which all seeds share, and a bootstrap over a
     few seeds is too narrow. So the variance of the mean is that of a crossed design without
     replication: (seeds' + items' - rest's mean square) / PN, with Satterthwaite's degrees of
-    freedom. Sellam et al. 2022 (MultiBERTs) resample both for the same purpose.
-
-    Args:
-        differences: between two variants, for P seeds and N items (sentences); their mean is the
-            difference of the scores.
+    freedom. Sellam et al. 2022 (MultiBERTs) resample both for the same purpose. The mean over P
+    seeds and N items (sentences) is the difference of two variants' scores.
     """
     seeds, items = differences.shape
     mean, by_seed, by_item = differences.mean(), differences.mean(1), differences.mean(0)

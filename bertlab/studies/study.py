@@ -87,7 +87,7 @@ class Claim:
     """A published finding: the variant `higher` scores higher than `lower`.
 
     Attributes:
-        published: With its numbers: "59.9 without pre-training, 74.7 with it (mean of nine tasks)".
+        published: With its numbers: "59.9 without pre-training, 74.7 with it".
         kinds: The kinds of task for which it was found, such as "span"; empty: all.
         uses: Endings of the task directories' names, such as "_tuned"; empty: any.
     """
@@ -117,11 +117,10 @@ class Study:
         question: One or two sentences.
         config: Base config file with its arguments; "run:DIRECTORY" for an existing run; in an
             axis, "average:A,B" averages the predictions of the runs with its labels A and B.
-        axes: Axis -> (label -> overrides); their product is the list of runs. A sequence under a
-            dotted config name, such as `"train.steps": [10, 20]`, is short for `{"10":
-            {"train.steps": 10}, ...}`. `"seed": [1, 2]` also sets `data.seed`, unless something
-            else does: each seed reads the text in its own order, the same for all variants, so
-            the spread of seeds includes the order. Or a grid of points.
+        axes: Axis -> (label -> overrides), whose product is the list of runs, or a grid of points.
+            `"train.steps": [10, 20]` is short for `{"10": {"train.steps": 10}, ...}`. `"seed": [1,
+            2]` also sets `data.seed`, unless something else does: each seed reads the text in its
+            own order, the same for all variants.
         overrides: Overrides of all runs; axes take precedence.
         downstream: The tasks: names, or task directory -> settings of its fine-tuning, with the
             reserved keys "recipe" and "task" (default: the directory's name). They take precedence
@@ -178,9 +177,8 @@ class Study:
         runs = {}
         for run in map(self._run, self.grid):
             if run.name in runs or not run.name:
-                raise UserError(
-                    f'study {self.name}: two runs are named "{run.name}"; rename a label'
-                )
+                twice = f'two runs are named "{run.name}"; rename a label'
+                raise UserError(f"study {self.name}: {twice}")
             runs[run.name] = run
         variants = list(dict.fromkeys(run.variant for run in runs.values()))
         compared = [(claim.higher, claim.lower) for claim in self.claims] + list(self.contrasts)
@@ -212,10 +210,8 @@ class Study:
         for (name, choice), (other, second) in itertools.combinations(point.items(), 2):
             for key, other_key in itertools.product(choice.overrides, second.overrides):
                 if overlap(key, other_key):
-                    raise UserError(
-                        f'study {self.name}: axis "{name}" sets {key} and axis "{other}" sets'
-                        f" {other_key}; let only one of them set it"
-                    )
+                    pair = f'"{name}" sets {key} and axis "{other}" sets {other_key}'
+                    raise UserError(f"study {self.name}: axis {pair}; let only one of them set it")
         own = {key: value for choice in point.values() for key, value in choice.overrides.items()}
         config = own.pop("config", self.config)
         if "seed" in own and not any(overlap("data.seed", key) for key in [*own, *self.overrides]):
@@ -253,9 +249,8 @@ class Study:
                 if [of for name, of in other.labels.items() if of != run.labels[name]] == [label]
             ]
             if len(found) != 1:
-                raise UserError(
-                    f'study {self.name}: run {run.name} averages "{label}", which is no other label'
-                )
+                wrong = f'run {run.name} averages "{label}", which is no other label'
+                raise UserError(f"study {self.name}: {wrong}")
             averages += found
         return replace(run, overrides={}, adapt={}, averages=averages)
 

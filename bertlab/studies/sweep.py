@@ -29,12 +29,8 @@ def sweep(study: Study, workdir: str | Path, launcher=None) -> bool:
     all are finished.
 
     Seeds, labels and tasks can be added to a study later: finished runs are kept. Without a
-    launcher (`bertlab.studies.launchers`), it runs one at a time on this machine.
-
-    Raises:
-        UserError: The study or a config is wrong, or the directory has runs with other settings
-            or data.
-        SystemExit: After a signal, when the runs have saved.
+    launcher (`bertlab.studies.launchers`), it runs one at a time on this machine. After a signal
+    the runs save, and SystemExit is raised.
     """
     workdir, launcher, failures = Path(workdir), launcher or Local(1), {}
     plan = make_plan(study, workdir)
@@ -124,10 +120,8 @@ def check_trained(plan: Plan, runs: Sequence[RunSpec], workdir: Path) -> None:
                 tasks = read_tasks(config.task, json_line(config.task_data.to_dict()))
                 now = {name: data.digest for name, (_, data) in tasks.items()}
                 if before not in (None, now):
-                    raise UserError(
-                        f"{directory} holds a run on other examples of {task}: its files or reader"
-                        " have changed; give another --workdir"
-                    )
+                    changed = f"of {task}: its files or reader have changed; give another --workdir"
+                    raise UserError(f"{directory} holds a run on other examples {changed}")
             first = run.directory(workdir, *run.beginning(stage, task))
             if stage != "pretrain" and not run.existing and not is_finished(first):
                 raise UserError(f"{directory} began with {first}, which is gone; delete it as well")

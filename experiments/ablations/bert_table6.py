@@ -37,22 +37,19 @@ CLAIMS = (
 )
 
 
-def shape(size):
-    """The keys of a size: "12/768/12" is layers, width and heads."""
-    layers, width, heads = map(int, size.split("/"))
-    shape = {"layers": layers, "width": width, "heads": heads, "hidden": 4 * width}
-    return {f"model.{key}": value for key, value in shape.items()}
-
-
 def get_study(arguments=None):
     setting = Setting(arguments, paper=papers.BERT)
-    sizes = SIZES.get(setting.scale) or tuple(TABLE["published"].rows)
+    sizes, shapes = SIZES.get(setting.scale) or tuple(TABLE["published"].rows), {}
+    for size in sizes:
+        layers, width, heads = map(int, size.split("/"))
+        shape = {"layers": layers, "width": width, "heads": heads, "hidden": 4 * width}
+        shapes[size] = {f"model.{key}": value for key, value in shape.items()}
     return setting.study(
         title="BERT's size",
         question="What do more layers, more width and more heads give, in perplexity and"
         " downstream?",
         config=setting.recipe("bert", objectives="mlm+nsp"),
-        axes={"layers/width/heads": {size: shape(size) for size in sizes}},
+        axes={"layers/width/heads": shapes},
         seeds=setting.restarts(),
         task_rates=setting.published_rates(BERT_RATES),
         **TABLE,

@@ -41,18 +41,19 @@ def get_study(arguments=None):
     setting = Setting(arguments, paper=papers.BERT_CASED, tasks="code_spans")
     layers = setting.numbers("bert")["layers"]
     last = min(4, layers)
-    all_layers, mix = f"all {layers}", f"weighted_sum_last_{layers}"
+    every = (f"all {layers}", f"weighted_sum_last_{layers}")
     if layers == last:
-        all_layers, mix = f"all {layers} and embeddings", "weighted_sum"
+        every = (f"all {layers} and embeddings", "weighted_sum")
     tuned = setting.at_rates(axis("use", {"Fine-tuning": {}}), BERT_RATES)
-    features = {
-        "Embeddings": setting.features("layer:0"),
-        "Second-to-last": setting.features("layer:-2"),
-        "Last": setting.features("last"),
-        f"Weighted sum of last {last}": setting.features(f"weighted_sum_last_{last}"),
-        f"Concatenation of last {last}": setting.features(f"concat_last_{last}"),
-        f"Weighted sum of {all_layers}": setting.features(mix),
+    mixes = {
+        "Embeddings": "layer:0",
+        "Second-to-last": "layer:-2",
+        "Last": "last",
+        f"Weighted sum of last {last}": f"weighted_sum_last_{last}",
+        f"Concatenation of last {last}": f"concat_last_{last}",
+        f"Weighted sum of {every[0]}": every[1],
     }
+    features = {name: setting.features(layers) for name, layers in mixes.items()}
     return setting.study(
         title="BERT as features",
         question="Which layers are the best features, and how far behind fine-tuning are they?",
@@ -61,8 +62,5 @@ def get_study(arguments=None):
         seeds=setting.restarts(),
         downstream=setting.in_documents(),
         **TABLE,
-        claims=claims(
-            SOURCE,
-            *((a.format(last=last), b.format(last=last), of) for a, b, of in CLAIMS),
-        ),
+        claims=claims(SOURCE, *([text.format(last=last) for text in of] for of in CLAIMS)),
     )

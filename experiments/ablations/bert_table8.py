@@ -32,22 +32,21 @@ TABLE = table(
 )
 
 
-def corruption(shares):
-    """The keys of "80/10/10", the percentages of [MASK], the same and a random token."""
-    mask, _, random = (int(share) / 100 for share in shares.split("/"))
-    return {"objectives.mlm.mask_share": mask, "objectives.mlm.random_share": random}
-
-
 def get_study(arguments=None):
     setting = Setting(arguments, paper=papers.BERT_CASED)
     last = min(4, setting.numbers("bert")["layers"])
     tuned = setting.at_rates(axis("use", {"fine-tuned": {}}), BERT_RATES)
+    corruptions = {}
+    for shares in SCORES:
+        mask, _, random = (int(share) / 100 for share in shares.split("/"))
+        shown = {"objectives.mlm.mask_share": mask, "objectives.mlm.random_share": random}
+        corruptions[shares] = shown
     return setting.study(
         title="BERT's masking procedure",
         question="Does it matter what a chosen token becomes, fine-tuned and as features?",
         config=setting.recipe("bert", objectives="mlm+nsp"),
         axes=product(
-            axis("[MASK]/same/random", {shares: corruption(shares) for shares in SCORES}),
+            axis("[MASK]/same/random", corruptions),
             chain(tuned, axis("use", {"features": setting.features(f"concat_last_{last}")})),
         ),
         downstream=setting.in_documents(),

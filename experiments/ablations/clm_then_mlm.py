@@ -32,43 +32,26 @@ CLM, MLM = {"objectives.mlm.weight": 0.0}, {"objectives.prefix.weight": 0.0}
 FULL, SHORTER, BEFORE_COOLDOWN, CONTINUED = 42, (12, 22), 40, 22  # thousands of steps
 SOURCE = "Gisserot-Boukhlef et al. 2025 (figures, without numbers)"
 FIRST = "CLM and then MLM best at a fixed budget, reliably with a quarter of CLM"
-CLAIMS = claims(
-    SOURCE,
+FINDINGS = [
     ("MLM", "CLM", "MLM above CLM on sentences, most on questions and answers; not on tokens"),
     ("25% CLM then MLM", "MLM", FIRST),
-)
-CONTINUED_CLAIMS = claims(
-    SOURCE, ("CLM, continued as MLM", "MLM, continued", "MLM from CLM above MLM from MLM")
-)
+    ("CLM, continued as MLM", "MLM, continued", "MLM from CLM above MLM from MLM"),
+]
 
 
 def clm_first(share, steps):
-    """The two phases of a run: CLM gets its share of the steps, and each phase at least one
-    step."""
+    """The phases of a run: CLM gets its share of the steps, and each at least one step."""
     share = min(max(round(share * steps), 1), steps - 1) / steps
-    return {
-        "train.phases": f"{share} objectives.mlm.weight=0; {1 - share} objectives.prefix.weight=0"
-    }
+    phases = f"{share} objectives.mlm.weight=0; {1 - share} objectives.prefix.weight=0"
+    return {"train.phases": phases}
 
 
-def fixed(steps):
+def budget(steps):
     """The rows of a budget."""
     shares = {f"{share:.0%} CLM then MLM": clm_first(share, steps) for share in SHARES}
     from_the_left = {**CLM, "finetune.model.direction": "left-to-right"}
-    return {"MLM": MLM, **shares, "CLM": CLM, "CLM from the left": from_the_left}
-
-
-def shorter_and_continued(steps):
-    """The rows of the smaller budgets, and of continued pretraining."""
-    grids = []
-    for budget in (max(2, round(steps * thousands / FULL)) for thousands in SHORTER):
-        label = {f"{budget:,} steps": {"train.steps": budget}}
-        grids.append(product(axis("pretraining", fixed(budget)), axis("budget", label)))
-    total = {"train.steps": round(steps * (BEFORE_COOLDOWN + CONTINUED) / FULL)}
-    share = BEFORE_COOLDOWN / (BEFORE_COOLDOWN + CONTINUED)
-    from_clm = clm_first(share, total["train.steps"])
-    continued = {"MLM, continued": MLM | total, "CLM, continued as MLM": from_clm | total}
-    return chain(*grids, axis("pretraining", continued))
+    rows = {"MLM": MLM, **shares, "CLM": CLM, "CLM from the left": from_the_left}
+    return axis("pretraining", rows)
 
 
 def get_study(arguments=None):
@@ -76,12 +59,21 @@ def get_study(arguments=None):
     recipe = setting.recipe("modern", objectives="mlm+prefix")
     steps, whole = setting.steps(recipe), setting.arguments["whole"]
     is_whole = whole == "on" or (not whole and setting.scale == "paper")
-    grid = axis("pretraining", fixed(steps))
+    grids = [budget(steps)]
+    if is_whole:
+        for few in (max(2, round(steps * thousands / FULL)) for thousands in SHORTER):
+            label = {f"{few:,} steps": {"train.steps": few}}
+            grids.append(product(budget(few), axis("budget", label)))
+        total = round(steps * (BEFORE_COOLDOWN + CONTINUED) / FULL)
+        from_clm = clm_first(BEFORE_COOLDOWN / (BEFORE_COOLDOWN + CONTINUED), total)
+        continued = {"MLM, continued": MLM, "CLM, continued as MLM": from_clm}
+        continued = {name: of | {"train.steps": total} for name, of in continued.items()}
+        grids.append(axis("pretraining", continued))
     return setting.study(
         title="Causal and then masked language modelling",
         question="Does an encoder profit from being pretrained left to right first?",
         config=recipe,
-        axes=chain(grid, shorter_and_continued(steps)) if is_whole else grid,
+        axes=chain(*grids),
         overrides={
             **setting.on_transformer,
             **LAST_PIECE,
@@ -91,5 +83,5 @@ def get_study(arguments=None):
             "optimizer.decay": "constant",
             "optimizer.cooldown_steps": steps // 21,  # the paper's 2,000 of 42,000
         },
-        claims=CLAIMS + CONTINUED_CLAIMS if is_whole else CLAIMS,
+        claims=claims(SOURCE, *(FINDINGS if is_whole else FINDINGS[:2])),
     )

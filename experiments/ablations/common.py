@@ -87,9 +87,8 @@ class Setting:
         self.tasks = [name for name in values["tasks"].split("+") if name]
         published = [name for name in self.tasks if name in TASKS]
         if published and not values["data"]:
-            raise UserError(
-                f"tasks={values['tasks']}: {published[0]} has files; add data=DIRECTORY"
-            )
+            missing = f"{published[0]} has files; add data=DIRECTORY"
+            raise UserError(f"tasks={values['tasks']}: {missing}")
         self.scale, self.task_steps = values["scale"], values["task_steps"]
         self.is_tiny = self.scale in ("tiny", "mini")
         self.is_large = self.scale in ("base", "paper")
@@ -134,7 +133,7 @@ class Setting:
         return points
 
     def steps(self, recipe: str) -> int:
-        """Steps of pretraining: the arguments', the scale's or the study's, else the recipe's."""
+        """Of pretraining: the arguments', the scale's or the study's, else the recipe's."""
         return self.pretraining.get("train.steps") or load_config(recipe).train.steps
 
     def recipe(self, family: str, **arguments: Any) -> str:
@@ -221,7 +220,14 @@ class Setting:
             if use == "probe":
                 parts.append("probe")
                 settings |= scales.PROBE_RESETS | stage_keys("finetune", self.finetuning("probe"))
-            settings |= self._rows(name, long_rows)
+            folder = TASKS.get(name)
+            if folder:
+                settings["task_data.directory"] = f"{self.arguments['data']}/{folder}"
+            if not self.is_large:
+                settings |= scales.SMALL_ROWS
+                settings |= scales.SMALL_WINDOWS if folder in ("squad", "triviaqa") else {}
+            elif name in LONG and long_rows:
+                settings["data.seq_len"] = long_rows
             if count:
                 settings["task_data.limit"] = count
                 if not self.is_tiny and not self.task_steps:
@@ -229,14 +235,6 @@ class Setting:
             task = config_name(name)
             found["_".join(parts)] = settings | ({} if parts == [task] else {"task": task})
         return found
-
-    def _rows(self, name: str, long_rows: int) -> dict[str, Any]:
-        folder = TASKS.get(name)
-        data = {"task_data.directory": f"{self.arguments['data']}/{folder}"} if folder else {}
-        if not self.is_large:
-            windows = scales.SMALL_WINDOWS if folder in ("squad", "triviaqa") else {}
-            return {**data, **scales.SMALL_ROWS, **windows}
-        return data | ({"data.seq_len": long_rows} if name in LONG and long_rows else {})
 
     def in_documents(self) -> dict[str, dict[str, Any]]:
         """`downstream`; at scale=paper `ner` reads sentences in their documents (Devlin et al.

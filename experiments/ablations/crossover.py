@@ -37,6 +37,17 @@ USES = {
     # 3e-4: 85.2, 1e-3: 85.9, 3e-3: 85.7
     "tuned": {"recipe": "small", "optimizer.learning_rate": 1e-3},
 }
+# What the argument `objectives` can name: the name in the study, the recipe and its arguments.
+OBJECTIVES = {
+    "mlm": ("MLM", "bert", {"objectives": "mlm"}),
+    "mlm15": ("MLM, 15 %", "bert", {"objectives": "mlm", "mask_rate": 0.15}),
+    "mlm40": ("MLM, 40 %", "bert", {"objectives": "mlm", "mask_rate": 0.4}),
+    "nsp": ("MLM + NSP", "bert", {"objectives": "mlm+nsp"}),
+    "diffusion": ("diffusion", "bert", {"objectives": "diffusion"}),
+    "masked_next_token": ("masked next token", "bert", {"objectives": "masked_next_token"}),
+    "ltr": ("LTR", "bert", {"objectives": "ltr"}),
+    "bilm": ("biLM (ELMo)", "elmo", {"objectives": "bilm"}),
+}
 FINDING = "MNLI 83.9 and 82.1 after 1,000,000 steps"
 CLAIMS = [Claim("MLM", "LTR", FINDING, "Devlin et al. 2019, table 5", uses=("_tuned",))]
 
@@ -47,9 +58,12 @@ def get_study(arguments=None):
     setting = Setting(arguments, draws=3, labels="1000", **own)
     mlm = setting.recipe("bert", objectives="mlm")
     early = kept_steps("log", setting.steps(mlm))[-1 - setting.arguments["early"] : -1]
-    known = objectives_of(setting)
-    chosen = [known[name] for name in setting.arguments["objectives"].split("+")]
-    objectives, names = axis("objective", dict(chosen)), [name for name, _ in chosen]
+    chosen = {}
+    for name in setting.arguments["objectives"].split("+"):
+        label, family, arguments = OBJECTIVES[name]
+        chosen[label] = {"config": setting.recipe(family, **arguments)}
+        chosen[label] |= setting.transformer if family == "bert" else {}
+    objectives, names = axis("objective", chosen), list(chosen)
     none = axis("objective", {"no pretraining": setting.transformer | {"train.steps": 0}})
     steps = axis("steps", {f"{step:,}": {"finetune.init_step": step} for step in early})
     factors = [float(Fraction(part)) for part in setting.arguments["factors"].split("+")]
@@ -85,22 +99,3 @@ def get_study(arguments=None):
         claims=CLAIMS,
         contrasts=contrasts,
     )
-
-
-def objectives_of(setting):
-    """What the argument `objectives` can name: the names in the study, and overrides."""
-
-    def on_bert(objectives, **changes):
-        recipe = setting.recipe("bert", objectives=objectives, **changes)
-        return {**setting.transformer, "config": recipe}
-
-    return {
-        "mlm": ("MLM", on_bert("mlm")),
-        "mlm15": ("MLM, 15 %", on_bert("mlm", mask_rate=0.15)),
-        "mlm40": ("MLM, 40 %", on_bert("mlm", mask_rate=0.4)),
-        "nsp": ("MLM + NSP", on_bert("mlm+nsp")),
-        "diffusion": ("diffusion", on_bert("diffusion")),
-        "masked_next_token": ("masked next token", on_bert("masked_next_token")),
-        "ltr": ("LTR", on_bert("ltr")),
-        "bilm": ("biLM (ELMo)", {"config": setting.recipe("elmo", objectives="bilm")}),
-    }

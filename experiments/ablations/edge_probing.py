@@ -59,12 +59,15 @@ def get_study(arguments=None):
     read = systems.pretrainings(used, dict.fromkeys(used, setting.pretraining))
     models = {name: {"config": used[name][0], **read[name]} for name in used}
 
-    def layers(*names):
-        return axis("layers", {name: {"finetune.head.layers": LAYERS[name]} for name in names})
-
-    def with_models(*names):
-        return axis("model", {name: models[name] for name in names})
-
+    probed = {name: LAYERS for name in ("ELMo", "GPT", "BERT")}
+    probed = {"static": ("lexical",), "ULMFiT": ("lexical", "top", "cat"), **probed}
+    grids = [
+        product(
+            axis("model", {model: models[model]}),
+            axis("layers", {name: {"finetune.head.layers": LAYERS[name]} for name in names}),
+        )
+        for model, names in probed.items()
+    ]
     downstream, probes = setting.downstream(), setting.finetuning("probe")
     if setting.scale == "paper":
         rate = {} if setting.task_rates else JIANT_RATE
@@ -77,11 +80,7 @@ def get_study(arguments=None):
         question="What do contextual vectors know of a sentence's structure that its words alone"
         " do not tell?",
         config=setting.recipe("bert"),
-        axes=chain(
-            product(with_models("static"), layers("lexical")),
-            product(with_models("ULMFiT"), layers("lexical", "top", "cat")),
-            product(with_models("ELMo", "GPT", "BERT"), layers(*LAYERS)),
-        ),
+        axes=chain(*grids),
         overrides={**probes, **LAST_PIECE},
         downstream=downstream,
         **TABLE,

@@ -15,21 +15,17 @@ CLAIM = (
 )
 
 
-def compared(counts):
-    """Numbers with and without ELMo: the same, ten times as many without, and all without against
-    the fewest with ELMo."""
-    numbers = [count for count in counts if count != "all"]
-    tenfold = [(few, many) for few in numbers for many in numbers if int(many) == 10 * int(few)]
-    every = [(few, "all") for few in numbers[:1] if "all" in counts]
-    return [(count, count) for count in numbers] + tenfold + every
-
-
 def get_study(arguments=None):
     setting = Setting(arguments, paper=papers.ELMO)
     examples = setting.examples((100, 300, 1000, 3000), (100, 1000, 10_000, 100_000))
     overrides = {**setting.overrides, **setting.finetuning("elmo")}
     if not overrides["finetune.train.steps"]:
         overrides["finetune.train.steps"] = 3000
+    # With ELMo and without: as many, ten times as many without, all without against the fewest.
+    counts = [count for count in examples if count != "all"]
+    compared = [(count, count) for count in counts]
+    compared += [(few, many) for few in counts for many in counts if int(many) == 10 * int(few)]
+    compared += [(few, "all") for few in counts[:1] if "all" in examples]
     return setting.study(
         title="ELMo with few labelled examples",
         question="How many labelled examples is a biLM worth?",
@@ -38,7 +34,5 @@ def get_study(arguments=None):
         overrides=overrides,
         downstream=setting.downstream(labels=()),
         claims=[Claim("all, with ELMo", "all, without ELMo", *CLAIM)] if "all" in examples else [],
-        contrasts=[
-            (f"{few}, with ELMo", f"{many}, without ELMo") for few, many in compared(list(examples))
-        ],
+        contrasts=[(f"{few}, with ELMo", f"{many}, without ELMo") for few, many in compared],
     )

@@ -49,9 +49,7 @@ def pretrainings(setting, used):
         for name, family in WIDENED.items():
             (recipe, overrides), (size, start) = found[name], systems.widths(family, setting)
             found[name] = recipe, {**overrides, **sized(recipe, overrides, size, target, start)}
-    for name, (recipe, overrides) in found.items():
-        if name == "BERT":  # what the others are matched to
-            continue
+    for name, (recipe, overrides) in list(found.items())[1:]:  # BERT's are what all are matched to
         in_flops = equal == "flops" and name != "static"
         count = flops if in_flops else tokens
         amount = count(*reference)

@@ -12,7 +12,6 @@ import systems
 from bertlab.train.hooks import kept_steps
 from common import Setting, axis, chain, claims, papers, product
 
-SOURCE = "Radford et al. 2018, figure 2 (right)"
 ZERO_SHOT = {
     "finetune.recipe": "small",
     "finetune.transfer.answers": "bertlab.contrib.zero_shot:zero_shot",
@@ -25,8 +24,8 @@ def get_study(arguments=None):
     setting = Setting(arguments, paper=papers.GPT, tasks="next_sentence+sentence_order")
     config = setting.recipe("gpt")
     points = kept_steps("log", setting.steps(config))[-6:]
-    bodies = {"GPT": setting.transformer, "LSTM": systems.gpt_lstm(setting)}
-    models = {name: {**body, **ZERO_SHOT} for name, body in bodies.items()}
+    lstm = systems.gpt_lstm(setting)
+    models = {"GPT": {**setting.transformer, **ZERO_SHOT}, "LSTM": {**lstm, **ZERO_SHOT}}
     steps = {str(step): {"finetune.init_step": step} for step in points}
     last = f"GPT, {points[-1]}"
     findings = [(last, f"LSTM, {points[-1]}", "all four curves end higher, as read from the plot")]
@@ -42,6 +41,6 @@ def get_study(arguments=None):
             axis("model", {"GPT fine-tuned": setting.transformer}),
         ),
         overrides={**setting.overrides, **systems.gpt_finetuning(setting)},
-        claims=claims(SOURCE, *findings),
+        claims=claims("Radford et al. 2018, figure 2 (right)", *findings),
         contrasts=[(f"GPT, {step}", f"LSTM, {step}") for step in points],
     )

@@ -50,21 +50,16 @@ TABLE = table(
 )
 
 
-def tables_tasks(arguments):
-    """The tasks of the tables whose files are in the folder of the argument `data`."""
-    data = re.search(r"(?:^|,)data=([^,]+)", arguments or "")
-    if data is None:
-        return WITHOUT_DATA
-    found = tasks_in(data[1], (*GLUE, *OTHERS, *TEXTS))
-    if not found and "tasks=" not in arguments:
-        raise UserError(f"data={data[1]}: no task of the tables has its files there")
-    return found
-
-
 def get_study(arguments=None):
+    tasks = WITHOUT_DATA
+    if data := re.search(r"(?:^|,)data=([^,]+)", arguments or ""):
+        tasks = tasks_in(data[1], (*GLUE, *OTHERS, *TEXTS))
+        if not tasks and "tasks=" not in arguments:
+            raise UserError(f"data={data[1]}: no task of the tables has its files there")
+    own = {"static": systems.STATIC, "elmo": ("", "subwords", "characters")}
+
     def read(paper):
-        own = {"static": systems.STATIC, "elmo": ("", "subwords", "characters")}
-        return Setting(arguments, paper=paper, tasks="+".join(tables_tasks(arguments)), **own)
+        return Setting(arguments, paper=paper, tasks="+".join(tasks), **own)
 
     setting = read({})
     reads = setting.arguments["elmo"] or setting.elmo_tokens

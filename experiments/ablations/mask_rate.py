@@ -33,9 +33,8 @@ PAPER = {
 RATES = (0.15, 0.3, 0.4, 0.6, 0.8)
 MASK_ONLY = {"objectives.mlm.mask_share": 1.0, "objectives.mlm.random_share": 0.0}
 HIGHER = "on GLUE and SQuAD in BERT-Large's size; the tables' numbers are not verified"
-SOURCE = "Wettig et al. 2022, abstract"
 CLAIMS = claims(
-    SOURCE,
+    "Wettig et al. 2022, abstract",
     ("40%, 80/10/10", "15%, 80/10/10", HIGHER),
     ("40%, [MASK] only", "15%, [MASK] only", HIGHER),
     ("40%, 80/10/10", "80%, 80/10/10", "95 % of the fine-tuned performance left when masking 80 %"),

@@ -13,39 +13,29 @@ import math
 from common import Setting, papers
 
 
-def switches(width, seq_len):
-    """Label -> keys of each step, in order."""
-    local = {"model.local_window": seq_len // 4, "model.global_every": 3}
-    return {
+def get_study(arguments=None):
+    setting = Setting(arguments, paper=papers.BERT, body="paper", alone=False)
+    bert, window = setting.numbers("bert"), setting.overrides["data.seq_len"] // 4
+    gated = 8 * math.ceil(bert["width"] / 3)  # as many weights as ungated layers of four widths
+    switches = {
         "rotary positions": {"model.position_encoding": "rotary"},
         "pre-norm": {"model.norm_placement": "pre", "model.final_norm": True},
         "scaled initial values": {"model.scaled_residual_init": True},
-        "gated feed-forward": {"model.gated": True, "model.hidden": gated_width(width)},
+        "gated feed-forward": {"model.gated": True, "model.hidden": gated},
         "RMSNorm": {"model.norm": "rms_norm"},
         "no biases": {"model.use_bias": False},
-        "local-global attention": local,
+        "local-global attention": {"model.local_window": window, "model.global_every": 3},
     }
-
-
-def gated_width(width):
-    """The width at which gated feed-forward layers have as many weights as ungated ones of four
-    times the model's width."""
-    return 8 * math.ceil(width / 3)
-
-
-def get_study(arguments=None):
-    setting = Setting(arguments, paper=papers.BERT, body="paper", alone=False)
-    bert, seq_len = setting.numbers("bert"), setting.overrides["data.seq_len"]
     steps, so_far = {}, {}
-    for label, keys in switches(bert["width"], seq_len).items():
+    for label, keys in switches.items():
         so_far = keys if setting.arguments["alone"] else {**so_far, **keys}
         steps[f"+ {label}"] = so_far
     modern = {
         "config": setting.recipe("modern"),
         "model.layers": bert["layers"],
-        "model.hidden": gated_width(bert["width"]),
+        "model.hidden": gated,
         "model.dropout": setting.overrides.get("model.dropout", 0.1),
-        "model.local_window": seq_len // 4,
+        "model.local_window": window,
     }
     return setting.study(
         title="The encoder of 2018 and today's",

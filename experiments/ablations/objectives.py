@@ -13,7 +13,6 @@ DEMO |= {"tasks": "code_spans"}
 # Small batches and Muon: within these 500 steps MLM leaves the plateau of word frequencies (5.7
 # nats), which takes it some 500 steps of 32 rows of 128 pieces with Adam.
 DEMO_ROWS = {"data.seq_len": 64, "data.batch_size": 16}
-DEMO_OPTIMIZER = {"optimizer.name": "muon"}
 
 PRETRAINING = "59.9 without pre-training, 74.7 with it, on average"
 DIRECTIONS = "MNLI 83.9 and 82.1, SQuAD 87.9 and 77.8"
@@ -30,10 +29,9 @@ def get_study(arguments=None):
     setting = Setting(arguments, paper=papers.BERT, **(DEMO if is_demo else {}))
     mlm = setting.recipe("bert", objectives="mlm")
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
-    nsp = setting.bert("mlm+nsp")
-    transformer, demo, steps = {**setting.transformer}, {}, setting.steps(mlm)
+    transformer, demo, steps = setting.transformer, {}, setting.steps(mlm)
     if is_demo:
-        transformer |= DEMO_OPTIMIZER
+        transformer = transformer | {"optimizer.name": "muon"}
         demo = {**DEMO_ROWS, "train.log_every": min(100, steps), "train.checkpoint_every": steps}
         demo |= {"train.eval_every": min(200, steps), "finetune.train.eval_every": 0}
     objectives = {
@@ -43,7 +41,7 @@ def get_study(arguments=None):
     }
     if not is_demo:
         objectives["biLM"] = {"config": setting.recipe("elmo", objectives="bilm")}
-        objectives["MLM+NSP"] = {**transformer, **nsp}
+        objectives["MLM+NSP"] = {**transformer, **setting.bert("mlm+nsp")}
     return setting.study(
         title="Pretraining objectives on the same text",
         question="What does each pretraining objective give, all else equal?",

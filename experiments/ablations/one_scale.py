@@ -26,8 +26,8 @@ MASKED = {
 LSTMS = {"ELMo": "elmo", "AWD-LSTM": "awd_lstm"}
 
 
-def variants(setting):
-    """Objective -> recipe and overrides."""
+def get_study(arguments=None):
+    setting = Setting(arguments, paper=SAME_ROWS, tasks="", pairs="")
     body = {"data.format": "full_sentences", **setting.adam, **setting.transformer}
 
     def on_body(objective, more):
@@ -46,17 +46,13 @@ def variants(setting):
         own = setting.adam if family == "elmo" else ulmfit.prose(setting)
         size, start = systems.widths(family, setting)
         found[name] = recipe, own | sized(recipe, {**pieces, **own}, size, target, start)
-    return {name: {"config": recipe, **pieces, **own} for name, (recipe, own) in found.items()}
-
-
-def get_study(arguments=None):
-    setting = Setting(arguments, paper=SAME_ROWS, tasks="", pairs="")
+    variants = {name: {"config": recipe, **pieces, **own} for name, (recipe, own) in found.items()}
     pairs = setting.arguments["pairs"]
     scored = {"evaluate.minimal_pairs": pairs} if pairs else {}
     return setting.study(
         title="All objectives by code length",
         question="How many bits does each objective need for the same text?",
         config=setting.recipe("bert", objectives="ltr"),
-        axes={"objective": variants(setting)},
+        axes={"objective": variants},
         overrides={**setting.finetune, **LAST_PIECE, **scored},
     )

@@ -28,29 +28,23 @@ TABLE = table(
 )
 
 
-def batches(setting):
-    """Label -> batch, steps and what depends on them, with as many rows read by each."""
-    own, steps = setting.overrides, setting.steps(setting.recipe("bert", objectives="mlm"))
-    found = {}
-    for ratio, rate in zip(RATIOS, RATES, strict=True):
+def get_study(arguments=None):
+    setting = Setting(arguments, paper=PAPER)
+    recipe, batches = setting.recipe("bert", objectives="mlm"), {}
+    own, steps = setting.overrides, setting.steps(recipe)
+    for ratio, rate in zip(RATIOS, RATES, strict=True):  # as many rows read by each
         changes = {"data.batch_size": ratio * own["data.batch_size"]}
         changes["train.steps"] = max(1, steps // ratio)
         changes |= {key: max(1, own[key] // ratio) for key in COUNTED if own.get(key)}
         if setting.scale == "paper":
             changes["optimizer.learning_rate"] = rate
-        found[f"{changes['data.batch_size']} rows"] = changes
-    return found
-
-
-def get_study(arguments=None):
-    setting = Setting(arguments, paper=PAPER)
-    found = batches(setting)
-    small, middle, large = found
+        batches[f"{changes['data.batch_size']} rows"] = changes
+    small, middle, large = batches
     return setting.study(
         title="Batch size",
         question="What do larger batches give, if the text is read as often?",
-        config=setting.recipe("bert", objectives="mlm"),
-        axes={"batch": found},
+        config=recipe,
+        axes={"batch": batches},
         overrides={**setting.on_transformer, "data.format": "full_sentences"},
         **TABLE,
         claims=claims(

@@ -35,20 +35,21 @@ def get_study(arguments=None):
     with_nsp = setting.bert("mlm+nsp")
     rows = setting.overrides["data.batch_size"] * setting.overrides["data.seq_len"]
     across = {"data.full_sentences.attend_across_documents": True}
+    formats = {
+        "segment_pair + NSP": with_nsp,
+        "segment_pair": {},
+        "sentence_pair + NSP": with_nsp,
+        "full_sentences": across,
+        "doc_sentences": {},
+    }
+    for name, changes in formats.items():
+        formats[name] = changes | {"data.format": name.removesuffix(" + NSP")}
     return setting.study(
         title="Formats of pretraining text",
         question="What do pairs, packed sentences and next-sentence prediction give, each apart"
         " from the others?",
         config=mlm,
-        axes={
-            "format": {
-                "segment_pair + NSP": {**with_nsp, "data.format": "segment_pair"},
-                "segment_pair": {"data.format": "segment_pair"},
-                "sentence_pair + NSP": {**with_nsp, "data.format": "sentence_pair"},
-                "full_sentences": {"data.format": "full_sentences", **across},
-                "doc_sentences": {"data.format": "doc_sentences"},
-            }
-        },
+        axes={"format": formats},
         overrides={**setting.on_transformer, "train.tokens": setting.steps(mlm) * rows},
         **TABLE,
     )

@@ -46,8 +46,6 @@ TABLE = table(
 def get_study(arguments=None):
     setting = Setting(arguments, paper=PAPER)
     one_sequence = {**SPAN, "data.format": "doc_sentences"}
-    no_nsp = setting.bert("mlm")
-    sbo = setting.bert("mlm+sbo")
     return setting.study(
         title="Masks of spans",
         question="Does it help to mask words and spans whole, and to predict spans from their"
@@ -58,8 +56,8 @@ def get_study(arguments=None):
                 "Subword tokens": {},
                 "Whole words": {"objectives.mlm.unit": "whole_word"},
                 "Geometric spans": SPAN,
-                "Geometric spans (1seq)": no_nsp | one_sequence,
-                "Geometric spans (1seq) + SBO": sbo | one_sequence,
+                "Geometric spans (1seq)": setting.bert("mlm") | one_sequence,
+                "Geometric spans (1seq) + SBO": setting.bert("mlm+sbo") | one_sequence,
             }
         },
         **TABLE,

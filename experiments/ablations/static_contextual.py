@@ -28,19 +28,17 @@ def get_study(arguments=None):
     static, models = systems.static_and_contextual(setting)
     rate = 5e-5 if setting.is_large else 5e-4
 
-    def uses(rate):
+    def used(models, rate):
         own = {} if setting.task_rates else {"finetune.optimizer.learning_rate": rate}
         tuned = {"finetune.recipe": "small", **own}
-        return axis("use", {"features": {"finetune.recipe": "elmo"}, "fine-tuned": tuned})
+        uses = {"features": {"finetune.recipe": "elmo"}, "fine-tuned": tuned}
+        return product(axis("model", models), axis("use", uses))
 
     return setting.study(
         title="Static and contextual vectors",
         question="What does seeing context give over vectors of words, frozen and fine-tuned?",
         config=setting.recipe("bert"),
-        axes=chain(
-            product(axis("model", static), uses(10 * rate)),
-            product(axis("model", models), uses(rate)),
-        ),
+        axes=chain(used(static, 10 * rate), used(models, rate)),
         overrides={
             "data.tokenizer.kind": "unigram",
             **setting.pretraining,

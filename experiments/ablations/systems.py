@@ -36,7 +36,8 @@ def as_used(setting: Setting, static: str = "skip_gram", elmo_reads: str = "subw
     own = setting.task_rates or setting.is_large
     rate = {} if own else {"finetune.optimizer.learning_rate": 5e-4}
     features = setting.finetuning("elmo")
-    stages, lstm = ulmfit.later_stages(setting), ulmfit.prose(setting)
+    stages = {**ulmfit.adaptation(setting), **ulmfit.classifier(setting)}
+    lstm = ulmfit.prose(setting)
     if setting.scale == "paper":
         groups = ("model.", "optimizer.")
         lstm |= {key: of for key, of in ulmfit.PAPER.items() if key.startswith(groups)}
@@ -126,10 +127,9 @@ def pretrainings(used: Used, scales: Mapping[str, Mapping[str, Any]]) -> dict[st
 def variants(used: Used, pretraining: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """The labels of an axis of systems, with BERT's and GPT's bodies without pretraining as its
     last."""
-    found = {
-        name: {"config": recipe, **pretraining[name], **use}
-        for name, (recipe, _, use) in used.items()
-    }
+    found = {}
+    for name, (recipe, _, use) in used.items():
+        found[name] = {"config": recipe, **pretraining[name], **use}
     for name, of in (("no pretraining", "BERT"), ("no pretraining (GPT)", "GPT")):
         found[name] = {key: value for key, value in found[of].items() if key != "train.tokens"}
         found[name]["train.steps"] = 0

@@ -22,16 +22,10 @@ TABLE = table(
     " model's place.",
 )
 FIRST = "after the first layer"
-UNVERIFIED = "numbers not verified"
-CLAIMS = [
-    *claims(SOURCE, (FIRST, "no language model", "NER 91.93 and 90.87")),
-    *claims(
-        "Peters et al. 2017",
-        (FIRST, "input", UNVERIFIED),
-        (FIRST, "after the second layer", UNVERIFIED),
-        (FIRST, "after the first layer, forward alone", UNVERIFIED),
-    ),
-]
+OTHERS = ("input", "after the second layer", f"{FIRST}, forward alone")
+UNVERIFIED = [(FIRST, other, "numbers not verified") for other in OTHERS]
+CLAIMS = claims(SOURCE, (FIRST, "no language model", "NER 91.93 and 90.87"))
+CLAIMS += claims("Peters et al. 2017", *UNVERIFIED)
 
 
 def get_study(arguments=None):

@@ -69,11 +69,8 @@ def published(
 def stages(setting: Setting, steps: int = 0) -> dict[str, Any]:
     """Overrides of the three stages for recipe awd_lstm; `setting.task_steps` applies to both later
     stages, and `steps` to the classifier at scales that count epochs."""
-    return {**setting.pretraining, **prose(setting), **later_stages(setting, steps)}
-
-
-def later_stages(setting: Setting, steps: int = 0) -> dict[str, Any]:
-    return {**adaptation(setting), **classifier(setting, steps)}
+    later = {**adaptation(setting), **classifier(setting, steps)}
+    return {**setting.pretraining, **prose(setting), **later}
 
 
 def prose(setting: Setting) -> dict[str, str]:
@@ -104,15 +101,14 @@ def thawing(setting: Setting, kind: str, stage: str = "finetune", steps: int = 0
     model ("adapt"). Each thawing stage lasts a tenth of the steps, or one epoch if the scale counts
     epochs (adapt: as in recipe fitlam)."""
     steps = _classifier_steps(setting, steps) if stage == "finetune" else setting.task_steps
-    found = {"thaw": kind, "thaw_steps": 0, "thaw_stages": 0, "thaw_restarts": False}
-    if kind in ("gradual", "chain"):
-        length = max(1, steps // 10)
-        most = setting.numbers("awd_lstm")["layers"] + {"gradual": 1, "chain": 2}[kind]
-        if steps:
-            found |= {"thaw_steps": length, "thaw_stages": min(most, (steps - 1) // length)}
-        # A slanted triangle needs at least ten steps.
-        restarts = stage == "finetune" and kind == "gradual" and (not steps or length >= 10)
-        found["thaw_restarts"] = restarts
+    length, groups = max(1, steps // 10), {"gradual": 1, "chain": 2}.get(kind)
+    found = {"thaw": kind, "thaw_steps": 0, "thaw_stages": 0}
+    if groups and steps:
+        most = setting.numbers("awd_lstm")["layers"] + groups
+        found |= {"thaw_steps": length, "thaw_stages": min(most, (steps - 1) // length)}
+    # A slanted triangle needs at least ten steps.
+    restarts = stage == "finetune" and kind == "gradual" and (not steps or length >= 10)
+    found["thaw_restarts"] = restarts
     return of_stage(stage, {f"optimizer.{key}": value for key, value in found.items()})
 
 

@@ -35,10 +35,9 @@ from typing import Any
 from workloads import RIVAL, SUITES, WORKLOADS
 
 HERE = Path(__file__).parent
-REPORT_EVERY = 10
-"""Seconds."""
+REPORT_EVERY = 10  # seconds
+# For the workloads after one that was stopped while it compiled.
 AUTOTUNING_OFF = "--xla_gpu_autotune_level=0"
-"""For the workloads after one that was stopped while it compiled."""
 
 
 def main():
@@ -89,11 +88,8 @@ def supervise(commands: Mapping[str, Sequence], file: Path, seconds: float, limi
 
 
 def follow(name: str, command: Sequence, limit: float) -> dict[str, Any]:
-    """What a command found within `limit` seconds, and how it failed if it did.
-
-    It prints JSON objects, one a line: {"stage": ...} when another stage begins, and numbers, which
-    are kept if it is stopped later.
-    """
+    """What a command found within `limit` seconds, and how it failed if it did. It prints JSON
+    objects, one a line: {"stage": ...} when another stage begins, and numbers."""
     begin = printed = time.monotonic()
     with tempfile.NamedTemporaryFile() as output:
         process = subprocess.Popen(list(map(str, command)), stdout=output)

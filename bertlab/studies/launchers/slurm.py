@@ -26,7 +26,7 @@ class Slurm:
     def __init__(self, jobs: int, cluster: str = "slurm", **parameters: Any):
         if "timeout_min" not in parameters:
             raise UserError(
-                "--launcher=slurm: give a run's minutes, --launcher_options=timeout_min=60"
+                "--launcher=slurm needs a run's minutes: --launcher_options=timeout_min=60"
             )
         self.jobs, self._cluster, self._parameters = jobs, cluster, parameters
 
