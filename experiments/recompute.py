@@ -106,10 +106,12 @@ def at_edge(study: dict, chosen: dict) -> set:
         rates = search["candidates"].values()
         if min(zip(losses, rates))[1] in (min(rates), max(rates)):
             found |= {of["variant"] for of in study["runs"] if of["name"] in search["runs"]}
-    grids = [sorted(study["axes"][axis], key=float) for axis in study["select"]]
-    for variant, (labels, *_) in chosen.items():
-        edges = [label in (rates[0], rates[-1]) for label, rates in zip(labels, grids)]
-        if any(edges) or (study["tasks"] and not grids):  # an only rate is the lowest one
+    axes = [axis for axis in study["select"] if axis.endswith("rate")]
+    for variant, (labels, *_) in chosen.items() if study["tasks"] else ():
+        runs = [run["labels"] for run in study["runs"] if run["variant"] == variant]
+        grids = [{run[axis] for run in runs} - {""} for axis in axes]
+        edges = {edge(grid, key=float) for grid in grids if grid for edge in (min, max)}
+        if edges & set(labels) or not any(grids):  # an only rate is the lowest one
             found.add(variant)
     return found
 

@@ -178,7 +178,8 @@ def held_out(prepared: Prepared, scorer: Scorer, kinds: Sequence[str], settings)
         if settings.bytes and settings.baselines:
             baselines = pkgutil.resolve_name(settings.baselines)
             added = baselines(prepared, model.config.data, np.unique(spans.documents))
-            found |= {**added, "by_document": found["by_document"] | added["by_document"]}
+            sums = found.get("by_document", {}) | added["by_document"]
+            found |= {**added, "by_document": sums}
     batches = Batches(prepared, model.config.data, "test")
     batches = batches.evaluation(model.config.train.eval_batches)
     for view, names in group_by_view(model.objectives, model.program.stream).items():

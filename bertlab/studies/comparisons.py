@@ -159,7 +159,6 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
     """
     table, claims = score_table(results, measure), claims_about(results, measure)
     items, edges = sentence_scores(results, measure), rates_at_edges(results, measure)
-    has_one_rate = measure.stage == "finetune" and not results.study["select"]
     draws = test_scores(results, measure).dropna(subset="value")
     draws = draws.groupby(["variant", "seed"]).size().groupby("variant").min()
     contrasts = [tuple(pair) for pair in results.study["contrasts"]]
@@ -179,7 +178,7 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
                 verdict = "too few fine-tunings"
             elif p >= ALPHA:
                 verdict = "undecided"
-            elif has_one_rate or {variant, other} & edges.keys():
+            elif {variant, other} & edges.keys():
                 verdict = EDGE
             elif not claim:
                 verdict = "decided"
@@ -194,7 +193,8 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
 
 
 def rates_at_edges(results: Results, measure: Measure) -> dict[str, list[str]]:
-    """Variant -> those of its rates that are the lowest or highest of several tried."""
+    """Variant -> those of its rates that are the lowest or highest that it tried, as an only rate
+    of fine-tuning is; an only rate of pretraining is left out."""
     found = defaultdict(list)
     for search in [Search(**search) for search in results.study.get("searches", ())]:
         losses = {}
@@ -204,14 +204,19 @@ def rates_at_edges(results: Results, measure: Measure) -> dict[str, list[str]]:
         if (rate := search.at_edge(losses)) is not None:
             for variant in {results.runs[name].variant for name in search.runs}:
                 found[variant].append(f"pretraining rate {rate:g}")
+    if measure.stage != "finetune":
+        return found
+    axes = [axis for axis in results.study["select"] if axis.endswith("rate")]
     selected = selected_scores(results, measure).drop_duplicates("variant").set_index("variant")
-    for axis in results.study["select"]:
-        labels = pd.Series(results.study["axes"][axis])
-        numbers = labels[pd.to_numeric(labels, errors="coerce").sort_values().dropna().index]
-        if len(numbers) > 1:
-            for variant, label in selected[axis].items():
-                if label in set(numbers.iloc[[0, -1]]):
-                    found[variant].append(f"{axis} {label}")
+    for variant in selected.index:
+        runs = [run for run in results.runs.values() if run.variant == variant]
+        tried = {axis: {run.labels[axis] for run in runs} - {""} for axis in axes}
+        if not any(tried.values()):
+            found[variant].append("the only fine-tuning rate")
+        for axis, labels in tried.items():
+            label = selected.loc[variant, axis]
+            if labels and label in (min(labels, key=float), max(labels, key=float)):
+                found[variant].append(f"{axis} {label}")
     return found
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from bertlab.errors import UserError
 from bertlab.studies.runs import RunSpec, without_seeds
 from bertlab.studies.study import RATE, Study
 from bertlab.train.run_directory import RunDirectory
@@ -80,6 +81,8 @@ def find_searches(
     `configs` are those of the runs that pretrain, by name."""
     if not study.rates:
         return []
+    if len(study.rates) == 1:
+        raise UserError(f"study {study.name}: rates={study.rates}: give two factors or more")
     groups: dict[str, list[RunSpec]] = {}
     for run in runs:
         if run.name in configs and configs[run.name].train.steps:

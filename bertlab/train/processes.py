@@ -32,7 +32,7 @@ class StopSignal:
     at once. Several processes agree on the step to stop at through JAX, which receives SIGTERM."""
 
     def __enter__(self):
-        self.received = None
+        self.received, self.agreed = None, False
         signals = (signal.SIGINT,) if jax.process_count() > 1 else (signal.SIGINT, signal.SIGTERM)
         self._before = {number: signal.signal(number, self._receive) for number in signals}
         return self
@@ -46,7 +46,9 @@ class StopSignal:
     def requested(self, step: int) -> bool:
         """Whether to stop after this many steps."""
         if jax.process_count() > 1:
-            return multihost_utils.reached_preemption_sync_point(step)
+            # JAX says so at one step only, which may be a phase's last one.
+            self.agreed |= multihost_utils.reached_preemption_sync_point(step)
+            return self.agreed
         return self.received is not None
 
     @property

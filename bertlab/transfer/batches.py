@@ -54,13 +54,15 @@ class Batches(Sequence):
         self._order = functools.lru_cache(1)(self._order_of)
         self._shapes = {}  # the largest shape of each field, and its type
         settings = [self._widths, self._size, self._seed]
-        digest = hashlib.sha256(json.dumps(settings).encode())
+        digest, of_rows = hashlib.sha256(json.dumps(settings).encode()), hashlib.sha256()
         for row in rows:
             for name, value in sorted(row.items()):
-                digest.update(f"{name}{value.shape}".encode() + value.tobytes())
+                content = f"{name}{value.shape}".encode() + value.tobytes()
+                digest.update(content)
+                of_rows.update(content)
                 before = self._shapes.get(name, (value.shape, None))[0]
                 self._shapes[name] = tuple(map(max, value.shape, before)), value.dtype
-        self.hash = digest.hexdigest()[:16]
+        self.hash, self.rows_hash = digest.hexdigest()[:16], of_rows.hexdigest()[:16]
 
     @property
     def epoch(self) -> int:

@@ -258,12 +258,12 @@ def add_stored_states(config: ConfigDict, batches: Mapping[str, Batches]) -> Sto
     that reads them. Runs that read the same rows with the same body share them."""
     model = load(config.init_from, config.init_step)
     side, layers = model.encode(batches["valid"][0]).widest()
-    digest = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(repr(model.program.body.shape).encode(), digest_size=16)
     for leaf in jax.tree.leaves(model.params["body"]):
         digest.update(np.ascontiguousarray(leaf))
     directory = cache_directory(config.task_data.pretraining.directory) / "states"
     for made in batches.values():
-        path = directory / f"{digest.hexdigest()}-{made.hash}.npy"
+        path = directory / f"{digest.hexdigest()}-{made.rows_hash}.npy"
         if not path.exists():
             store(model, made, path)
         made.add_features(np.load(path, mmap_mode="r"))

@@ -112,12 +112,10 @@ def recipe_config(run: str, task: str, recipe: str, pretrained: Mapping[str, Any
     config.metrics = ConfigDict({task.name: task.metrics[0] for task in tasks})
     for differing in (find_kind(tasks[0].kind).recipes, tasks[0].recipes):
         settings |= differing.get(recipe, {})
-    weight = {"weight": 1.0, "final_weight": placeholder(float)}
-    settings_of = {task.name: weight | find_kind(task.kind).settings() for task in tasks}
-    config.objectives = ConfigDict(settings_of)
+    for task in tasks:
+        config.objectives[task.name] = ConfigDict(weight(1.0) | find_kind(task.kind).settings())
     if LANGUAGE_MODEL in settings:
-        weight["weight"] = settings.pop(LANGUAGE_MODEL)
-        config.objectives[LANGUAGE_MODEL] = ConfigDict(weight)
+        config.objectives[LANGUAGE_MODEL] = ConfigDict(weight(settings.pop(LANGUAGE_MODEL)))
     config.train.update(steps=400, eval_every=0, eval_batches=0)
     config.train.update(checkpoint_every=0, keep_checkpoints=1)
     del config.train.tokens, config.train.phases  # those are pretraining's
@@ -125,6 +123,12 @@ def recipe_config(run: str, task: str, recipe: str, pretrained: Mapping[str, Any
         for key in keys_of(config, name):
             load.set_key(config, key, value)
     return config
+
+
+def weight(value: float) -> dict[str, Any]:
+    """The weight of a head's loss; each has a placeholder of its own, since assigning to a shared
+    one would set all."""
+    return {"weight": value, "final_weight": placeholder(float)}
 
 
 def pretraining_data(pretrained: Mapping[str, Any]) -> dict[str, Any]:
