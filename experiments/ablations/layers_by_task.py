@@ -3,9 +3,7 @@
 A linear probe for each task reads each layer of one frozen body, pretrained with MLM and NSP, left
 to right, or not at all, which shows what the architecture and the task's own training give. A
 text's vector is the mean of its states. `tasks=` and `data=` name published tasks, as in
-`tasks=ud+wnut17+sst2+trec,data=DIR`. Expect: the embeddings are worst; middle layers are best at
-grammar, later ones at meaning. A left-to-right model's best layers are in the middle, MLM's closer
-to the end. A body without pretraining is well above chance and gets worse with depth.
+`tasks=ud+wnut17+sst2+trec,data=DIR`.
 """
 
 from common import LAST_PIECE, Claim, Setting, papers

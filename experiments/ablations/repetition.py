@@ -6,8 +6,7 @@ LTR, MLM and masked diffusion with one number of steps, on parts of the text (a 
 every larger one) that are read once and more often. One reading needs as much text as the steps
 read, at scale=tiny 24.6 M tokens: pydocs has 1 % of that, so the command above has no baseline of
 new text; give a larger `corpus=`. Compare bits per byte, and each objective's loss with its own on
-more text. Expect: up to four readings are nearly as good as new text for a left-to-right model, and
-many more give nothing; diffusion, whose new masks make a new task of each reading, goes on gaining.
+more text.
 """
 
 from bertlab.config import load_config

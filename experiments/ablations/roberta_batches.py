@@ -9,7 +9,6 @@ and the warm-ups, which it does not print: ours are BERT's 10,000 steps, an 8th 
 
 from common import ONE_LENGTH, Setting, claims, papers, table
 
-PAPER = {**papers.BERT, **ONE_LENGTH}
 RATIOS = (1, 8, 32)
 COUNTED = ("train.eval_every", "train.log_every", "train.checkpoint_every")
 COUNTED += ("optimizer.warmup_steps",)
@@ -29,7 +28,7 @@ TABLE = table(
 
 
 def get_study(arguments=None):
-    setting = Setting(arguments, paper=PAPER)
+    setting = Setting(arguments, paper=papers.BERT | ONE_LENGTH)
     recipe, batches = setting.recipe("bert", objectives="mlm"), {}
     own, steps = setting.overrides, setting.steps(recipe)
     for ratio, rate in zip(RATIOS, RATES, strict=True):  # as many rows read by each

@@ -9,8 +9,6 @@ of sentences most of all, takes more steps; the paper gave those larger batches.
 
 from common import ONE_LENGTH, Setting, papers, table
 
-# 1,000,000 steps in batches of 256, as BERT-Base.
-PAPER = {**papers.BERT, **ONE_LENGTH}
 TABLE = table(
     "Liu et al. 2019, table 2 (development sets, BERT-Base)",
     "SQuAD 1.1 F1|SQuAD 2.0 F1|MNLI-m|SST-2|RACE",
@@ -30,7 +28,7 @@ TABLE = table(
 
 
 def get_study(arguments=None):
-    setting = Setting(arguments, paper=PAPER)
+    setting = Setting(arguments, paper=papers.BERT | ONE_LENGTH)  # 1,000,000 batches of 256
     mlm = setting.recipe("bert", objectives="mlm")
     with_nsp = setting.bert("mlm+nsp")
     rows = setting.overrides["data.batch_size"] * setting.overrides["data.seq_len"]

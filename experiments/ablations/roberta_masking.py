@@ -9,7 +9,6 @@ copies=1. In both variants rows and pairs repeat with the copies. The paper's ta
 
 from common import Setting, papers, table
 
-PAPER = {**papers.BERT, "train.phases": ""}
 TABLE = table(
     "Liu et al. 2019, table 1 (development sets, BERT-Base)",
     "SQuAD 2.0 F1|MNLI-m|SST-2",
@@ -24,7 +23,7 @@ TABLE = table(
 
 
 def get_study(arguments=None):
-    setting = Setting(arguments, paper=PAPER, copies=0)
+    setting = Setting(arguments, paper=papers.BERT | {"train.phases": ""}, copies=0)
     copies = setting.arguments["copies"] or (10 if setting.scale == "paper" else 1)
     return setting.study(
         title="Static and dynamic masks",

@@ -11,7 +11,6 @@ numbers.
 
 from common import FRESH_EMBEDDINGS, LAST_PIECE, Setting, claims, papers, table
 
-PAPER = {**papers.ELMO, "model.hidden": 2048, "model.width": 512}
 SOURCE = "Peters et al. 2017 (CoNLL 2003, test)"
 TABLE = table(
     SOURCE,
@@ -29,7 +28,8 @@ CLAIMS += claims("Peters et al. 2017", *UNVERIFIED)
 
 
 def get_study(arguments=None):
-    setting = Setting(arguments, paper=PAPER, tasks="code_spans")
+    paper = papers.ELMO | {"model.hidden": 2048, "model.width": 512}
+    setting = Setting(arguments, paper=paper, tasks="code_spans")
     forward = setting.recipe("elmo", tokens=setting.elmo_tokens, objectives="ltr")
     forward = {"config": forward, "model.direction": "left-to-right"}
     return setting.study(

@@ -9,7 +9,6 @@ paper's tasks: `tasks=race+squad2+mnli+sst2,data=DIR`.
 
 from common import ONE_LENGTH, Setting, claims, papers, table
 
-PAPER = {**papers.BERT, **ONE_LENGTH}
 TABLE = table(
     "Yang et al. 2019, table 6 (development sets)",
     "RACE|SQuAD 2.0 F1|MNLI-m|SST-2",
@@ -30,7 +29,7 @@ CLAIMS = claims(
 
 
 def get_study(arguments=None):
-    setting = Setting(arguments, paper=PAPER)
+    setting = Setting(arguments, paper=papers.BERT | ONE_LENGTH)
     permutation, key = setting.bert("permutation"), "objectives.permutation.predict_one_in"
     orders = {f"permutation K={k}": {**permutation, key: k} for k in (7, 6, 1)}
     return setting.study(
