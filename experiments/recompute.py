@@ -107,11 +107,10 @@ def at_edge(study: dict, chosen: dict) -> set:
         if min(zip(losses, rates))[1] in (min(rates), max(rates)):
             found |= {of["variant"] for of in study["runs"] if of["name"] in search["runs"]}
     axes = [axis for axis in study["select"] if axis.endswith("rate")]
+    grids = [sorted(study["axes"][axis], key=float) for axis in axes]
     for variant, (labels, *_) in chosen.items() if study["tasks"] else ():
-        runs = [run["labels"] for run in study["runs"] if run["variant"] == variant]
-        grids = [{run[axis] for run in runs} - {""} for axis in axes]
-        edges = {edge(grid, key=float) for grid in grids if grid for edge in (min, max)}
-        if edges & set(labels) or not any(grids):  # an only rate is the lowest one
+        edges = [label in (rates[0], rates[-1]) for label, rates in zip(labels, grids)]
+        if any(edges) or not any(labels):  # an only rate is the lowest one
             found.add(variant)
     return found
 

@@ -24,6 +24,7 @@ ALPHA = 0.05
 SEEDS, DRAWS = 5, 3  # pretraining seeds, and fine-tunings of each, that a verdict needs
 VERDICTS = ("decided", "agrees", "contradicts")
 EDGE = "undecided: rate at the edge"
+ONLY_RATE = "the only fine-tuning rate"
 CODE_LENGTH = "bits_per_byte"  # prefix of an evaluation's metrics that are compared
 PERCENT = ("accuracy", "f1", "exact_match", "precision", "recall")
 PERCENT += ("matthews", "spearman", "pearson")
@@ -193,8 +194,8 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
 
 
 def rates_at_edges(results: Results, measure: Measure) -> dict[str, list[str]]:
-    """Variant -> those of its rates that are the lowest or highest that it tried, as an only rate
-    of fine-tuning is; an only rate of pretraining is left out."""
+    """Variant -> those of its rates that are the lowest or highest of the study, as an only rate of
+    fine-tuning is; an only rate of pretraining is left out."""
     found = defaultdict(list)
     for search in [Search(**search) for search in results.study.get("searches", ())]:
         losses = {}
@@ -202,20 +203,22 @@ def rates_at_edges(results: Results, measure: Measure) -> dict[str, list[str]]:
             scores_of = results.by_stage.get((name, "pretrain", ""), {}).get("scores", {})
             losses[name] = scores_of.get("valid", {}).get("loss", math.inf)
         if (rate := search.at_edge(losses)) is not None:
-            for variant in {results.runs[name].variant for name in search.runs}:
+            for variant in dict.fromkeys(results.runs[name].variant for name in search.runs):
                 found[variant].append(f"pretraining rate {rate:g}")
     if measure.stage != "finetune":
         return found
-    axes = [axis for axis in results.study["select"] if axis.endswith("rate")]
+    grids = {
+        axis: sorted(labels, key=float)
+        for axis, labels in results.study["axes"].items()
+        if axis in results.study["select"] and axis.endswith("rate")
+    }
     selected = selected_scores(results, measure).drop_duplicates("variant").set_index("variant")
-    for variant in selected.index:
-        runs = [run for run in results.runs.values() if run.variant == variant]
-        tried = {axis: {run.labels[axis] for run in runs} - {""} for axis in axes}
-        if not any(tried.values()):
-            found[variant].append("the only fine-tuning rate")
-        for axis, labels in tried.items():
-            label = selected.loc[variant, axis]
-            if labels and label in (min(labels, key=float), max(labels, key=float)):
+    for variant, row in selected.iterrows():
+        labels = {axis: row[axis] for axis in grids if row[axis]}
+        if not labels:
+            found[variant].append(ONLY_RATE)
+        for axis, label in labels.items():
+            if label in (grids[axis][0], grids[axis][-1]):
                 found[variant].append(f"{axis} {label}")
     return found
 
