@@ -3,8 +3,8 @@
 An epoch's documents lie in blocks, in an order that the epoch draws. A few blocks are a group,
 which is planned at once and whose rows are shuffled together, so memory stays bounded; a corpus of
 up to `GROUP_BLOCKS` blocks is one group. The rows of all groups of all epochs, one after the other,
-are the rows of the batches. How many rows a group has is known once it is planned, and kept in a
-small file next to the corpus, which is made again if it is missing.
+are the rows of the batches. How many rows a group has is known once it is planned; of a large
+corpus, a small file next to it keeps the numbers, and is made again if it is missing.
 """
 
 import bisect
@@ -40,7 +40,7 @@ Batch = dict[str, np.ndarray]
 
 
 class Group(NamedTuple):
-    """The rows of a group in their order; `widths`: of each batch of them, with buckets."""
+    """The rows of a group, in reading order; `widths`: with buckets, the length of each batch."""
 
     plan: Any
     order: np.ndarray

@@ -49,7 +49,7 @@ def chain(following: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Text:
-    """Documents in the order of a plan; their sentences are numbered through (all int64)."""
+    """Documents in the order of a plan; sentences are numbered across documents (int64)."""
 
     starts: np.ndarray  # [S], where each sentence begins in the split's tokens
     bounds: np.ndarray  # [S + 1], where it begins with these documents end to end, and the end
@@ -104,7 +104,7 @@ class RowPlan:
         """Rows of groups of K spans; those of length 0 are left out.
 
         `starts` and `lengths` are [G, K], `documents` [G], `segments` the same K in every group,
-        `first` [R] the first group of each row, and labels [R]; those that lack are −1.
+        `first` [R] the first group of each row, and labels [R]; missing ones are −1.
         """
         is_used = lengths > 0
         used = is_used.sum(axis=1)

@@ -100,7 +100,7 @@ class Program:
     """Body and objectives as pure functions. Nothing here holds arrays."""
 
     body: nn.Module  # of `bertlab.models`
-    objectives: Mapping[str, Objective]  # in the order of the config; empty: it only encodes
+    objectives: Mapping[str, Objective]  # in the order of the config; empty for a fine-tuned run
     vocabulary: Vocabulary
     stream: bool = False  # rows continue where the last batch ended
     stateful: bool = False  # recurrent states continue with them

@@ -1,5 +1,5 @@
-"""Composes a pretraining from its config: corpus, model, objectives, phases; refuses configs that
-would not train what they say."""
+"""Builds a pretraining from its config, and refuses configs that would silently train something
+else."""
 
 import dataclasses
 import functools
