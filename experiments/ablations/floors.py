@@ -103,5 +103,6 @@ def get_study(arguments=None):
             "train.checkpoint_every": 0,
             "train.eval_batches": 32,
             "evaluate.sentences": 0,
+            "evaluate.floors": True,
         },
     )
