@@ -39,7 +39,8 @@ PAIRS = {
 WORDS = {"objectives.span_corruption.rate": 0.3, "objectives.span_corruption.mean_span": 1.0}
 ANY_ORDER = {"objectives.permutation.context_in_order": False}
 UNIGRAM = {"objectives.electra.generator": "unigram", "model.layers": 3}
-SPANS = {"objectives.mlm.mask_share": 1.0, "objectives.mlm.random_share": 0.0}
+SPANS = {"objectives.mlm.unit": "span"}
+SPANS |= {"objectives.mlm.mask_share": 1.0, "objectives.mlm.random_share": 0.0}
 
 
 def on_transformer(objectives, steps, **changes):
