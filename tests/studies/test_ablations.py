@@ -3,14 +3,19 @@
 import dataclasses
 from pathlib import Path
 
+import jax
 import pytest
 
 from bertlab.config.load import SHIPPED
-from bertlab.studies.plan import dry_run
+from bertlab.studies.plan import PRETRAIN, dry_run, make_plan
 from bertlab.studies.study import load_study
+from bertlab.train.build import build_pretraining
+from bertlab.train.optimizers import build_optimizer
+from bertlab.train.sharding import build_mesh
+from bertlab.train.state import abstract_state, build_step, zero_carry
 
 FOLDER = SHIPPED / "experiments" / "ablations"
-SHARED = ("common", "scales", "published_tasks", "systems", "ulmfit", "gpt")
+SHARED = ("common", "scales", "published_tasks", "systems", "ulmfit")
 STUDIES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SHARED)
 SCALES = ("mini", "small", "base", "paper")
 
@@ -41,6 +46,29 @@ def test_a_demo_passes_a_dry_run(name, tmp_path):
 @pytest.mark.parametrize("name", [name for name in STUDIES if name != "floors"])
 def test_a_study_passes_a_dry_run_at_larger_scales(name, scale, tmp_path):
     assert plan(name, scale, tmp_path)["runs"]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_training_step_of_every_variant_can_be_traced(name, tmp_path):
+    traced = set()
+    for stages in make_plan(load_study(f"{FOLDER}/{name}.py:seeds=1"), tmp_path).configs.values():
+        config = stages.get(PRETRAIN)
+        key = config and config.to_json_best_effort()
+        if config is None or not config.train.steps or key in traced:
+            continue
+        traced.add(key)
+        made, mesh = build_pretraining(config), build_mesh(config.mesh)
+        optimizer = build_optimizer(
+            config.optimizer, config.train.steps, made.program, made.example
+        )
+        for phase in made.phases:
+            carry = zero_carry(phase.program, mesh, phase.rows)
+            state = abstract_state(made.program, optimizer, mesh, made.example, carry)
+            with jax.set_mesh(mesh):
+                step = build_step(config, phase, optimizer, mesh, state)
+                _, sums = jax.eval_shape(step, state, phase.batches(0))
+            assert {f"{objective}/loss" for objective in phase.weights} <= sums.keys()
 
 
 def test_a_plan_asks_for_no_devices(tmp_path):
