@@ -34,6 +34,7 @@ def get_study(arguments=None):
         transformer = transformer | {"optimizer.name": "muon"}
         demo = {**DEMO_ROWS, "train.log_every": min(100, steps), "train.checkpoint_every": steps}
         demo |= {"train.eval_every": min(200, steps), "finetune.train.eval_every": 0}
+        demo |= {"evaluate.sentences": 16}
     objectives = {
         "LTR": {**transformer, **ltr},
         "MLM": transformer,
