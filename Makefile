@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test test-slow test-nightly parity lint docs package planted cuda clean
 
 demo: $(VENV)/.installed
-	@echo "Pretraining and probing three variants with four seeds on two cores; this takes some minutes."
+	@echo "Pretraining and probing three variants with four seeds; on two cores this takes five to six minutes."
 	$(BIN)/bertlab sweep --study=experiments/ablations/objectives.py:scale=demo --workdir=runs/demo --jobs=2
 	$(BIN)/bertlab report runs/demo
 	@echo "To run bertlab yourself in this terminal: source $(BIN)/activate"

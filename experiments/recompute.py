@@ -175,6 +175,20 @@ def read_cells(page: str) -> dict:
     return {place: cell for place, cell in cells.items() if "published" not in place[2]}
 
 
+def above_floors(study: dict) -> dict:
+    """{variant: the mean distance of each of its objectives}."""
+    found = defaultdict(lambda: defaultdict(list))
+    for run in study["runs"]:
+        record = study["records"].get((run["name"], "pretrain", ""), UNFINISHED)
+        for metric, value in record["scores"]["test"].items():
+            if match := re.fullmatch(r"(\w+)/above_floor", metric):
+                found[run["variant"]][match[1]].append(value)
+    return {
+        variant: ", ".join(f"{name} {np.mean(values):.4f}" for name, values in of.items())
+        for variant, of in found.items()
+    }
+
+
 def recompute(study: dict, cells: dict, findings: list) -> dict:
     """{cell: text} of the columns of a page."""
     values = {}
@@ -184,6 +198,8 @@ def recompute(study: dict, cells: dict, findings: list) -> dict:
             metric = f"above_truth/{column.partition(',')[0]}"
         if heading == "Scores" and study["tasks"]:
             task, _, metric = column.removesuffix(" (%)").partition(" ")
+        if column == "above the floor (nats)":
+            values |= {(heading, name, column): text for name, text in above_floors(study).items()}
         if not (chosen := select(study, task, metric)):
             continue
         found = {}

@@ -16,6 +16,7 @@ import zstandard
 from matplotlib.figure import Figure
 
 from bertlab.files import json_line
+from bertlab.results import scores
 from bertlab.studies import comparisons, doctor, plots, tables
 from bertlab.studies.records import BASELINES, SUFFIX, Results
 
@@ -101,6 +102,16 @@ def score_table(results: Results) -> pd.DataFrame:
         percent = " (%)" if measure.scale[0] == 100 else ""
         name = f"{measure.task} {measure.metric}{percent}".strip()
         columns[name.replace("bits_per_byte/", "")] = cells
+    frame = scores(results)
+    frame = frame[frame["metric"].str.fullmatch(r"\w+/above_floor")]
+    if len(frame):
+        means = frame.groupby(["variant", "metric"], sort=False)["value"].mean()
+        cells = {variant: [] for variant in names}
+        for (variant, metric), mean in means.items():
+            cells[variant].append(f"{metric.partition('/')[0]} {mean:.4f}")
+        columns["above the floor (nats)"] = {
+            name: ", ".join(of) for name, of in cells.items() if of
+        }
     for name in BASELINES.values():
         if all(cells.get(name, NONE) == NONE for cells in columns.values()):
             names.remove(name)
