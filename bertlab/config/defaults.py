@@ -5,6 +5,8 @@ a placeholder: then the model's family and size decide.
 """
 
 import copy
+from collections.abc import Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
@@ -245,3 +247,10 @@ DEFAULTS = dict(
 def base_config() -> ConfigDict:
     """A config with every key at its default."""
     return ConfigDict(copy.deepcopy(DEFAULTS))  # or all configs would share their placeholders
+
+
+def objective_entry(weight: float, settings: Mapping[str, Any]) -> ConfigDict:
+    """An entry of `config.objectives`, with a placeholder of its own: one that several share would
+    be set for all of them."""
+    final_weight = placeholder(float)  # reached linearly; unset: `weight`
+    return ConfigDict({"weight": weight, "final_weight": final_weight, **settings})

@@ -64,8 +64,9 @@ def edges(results: Results) -> Iterator[str]:
     found = defaultdict(dict)
     for measure in comparisons.measures(results):
         for variant, selected in comparisons.rates_at_edges(results, measure).items():
-            for rate in set(selected) - {comparisons.ONLY_RATE}:
-                found[rate][variant] = None
+            for rate in selected:
+                if rate != comparisons.ONLY_RATE:
+                    found[rate][variant] = None
     for rate, variants in found.items():
         yield f"Selected at the edge of what was tried: {rate} for {_listing(list(variants))}."
 

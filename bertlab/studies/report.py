@@ -7,6 +7,7 @@ tables are made here, as DataFrames of the text in their cells.
 import base64
 import io
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -102,22 +103,25 @@ def score_table(results: Results) -> pd.DataFrame:
         percent = " (%)" if measure.scale[0] == 100 else ""
         name = f"{measure.task} {measure.metric}{percent}".strip()
         columns[name.replace("bits_per_byte/", "")] = cells
-    frame = scores(results)
-    frame = frame[frame["metric"].str.fullmatch(r"\w+/above_floor")]
-    if len(frame):
-        means = frame.groupby(["variant", "metric"], sort=False)["value"].mean()
-        cells = {variant: [] for variant in names}
-        for (variant, metric), mean in means.items():
-            cells[variant].append(f"{metric.partition('/')[0]} {mean:.4f}")
-        columns["above the floor (nats)"] = {
-            name: ", ".join(of) for name, of in cells.items() if of
-        }
+    if above := above_floors(results):
+        columns["above the floor (nats)"] = above
     for name in BASELINES.values():
         if all(cells.get(name, NONE) == NONE for cells in columns.values()):
             names.remove(name)
     for number, name in enumerate(published.get("columns", ())):
         columns[f"published: {name}"] = {variant: of[number] for variant, of in rows.items()}
     return _cells(pd.DataFrame(columns, index=names, dtype=object))
+
+
+def above_floors(results: Results) -> dict[str, str]:
+    """Variant -> each of its objectives with its mean distance to the floor."""
+    frame = scores(results)
+    frame = frame[frame["metric"].str.fullmatch(r"\w+/above_floor")]
+    found = defaultdict(list)
+    means = frame.groupby(["variant", "metric"], sort=False)["value"].mean()
+    for (variant, metric), mean in means.items():
+        found[variant].append(f"{metric.removesuffix('/above_floor')} {mean:.4f}")
+    return {variant: ", ".join(distances) for variant, distances in found.items()}
 
 
 def difference_table(differences: pd.DataFrame) -> pd.DataFrame:

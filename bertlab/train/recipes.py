@@ -1,8 +1,9 @@
 """What recipes share: a corpus, objectives, and everything else that these require."""
 
-from ml_collections import ConfigDict, config_dict
+from ml_collections import ConfigDict
 
 from bertlab import objectives
+from bertlab.config.defaults import objective_entry
 from bertlab.config.load import set_key
 from bertlab.config.papers import SIZES
 from bertlab.data.formats import FORMATS
@@ -53,10 +54,7 @@ def add_objectives(config: ConfigDict, names: str) -> None:
     objective's weight and own settings."""
     for name, weight in objectives.members(names).items():
         key, settings = objectives.default_settings(name)
-        final_weight = config_dict.placeholder(float)  # reached linearly; unset: `weight`
-        config.objectives[key] = ConfigDict(
-            {"weight": weight, "final_weight": final_weight, **settings}
-        )
+        config.objectives[key] = objective_entry(weight, settings)
 
 
 def take_published(config: ConfigDict, steps: int = 0) -> None:

@@ -53,16 +53,16 @@ class Batches(Sequence):
         self._by_length = np.argsort(self.lengths, kind="stable")
         self._order = functools.lru_cache(1)(self._order_of)
         self._shapes = {}  # the largest shape of each field, and its type
-        settings = [self._widths, self._size, self._seed]
-        digest, of_rows = hashlib.sha256(json.dumps(settings).encode()), hashlib.sha256()
         for row in rows:
             for name, value in sorted(row.items()):
-                content = f"{name}{value.shape}".encode() + value.tobytes()
-                digest.update(content)
-                of_rows.update(content)
                 before = self._shapes.get(name, (value.shape, None))[0]
                 self._shapes[name] = tuple(map(max, value.shape, before)), value.dtype
-        self.hash, self.rows_hash = digest.hexdigest()[:16], of_rows.hexdigest()[:16]
+        self.hash = digest_of(rows, json.dumps([self._widths, self._size, self._seed]))
+
+    @property
+    def rows_hash(self) -> str:
+        """A digest of the rows alone."""
+        return digest_of(self._rows)
 
     @property
     def epoch(self) -> int:
@@ -116,6 +116,15 @@ class Batches(Sequence):
                 if name in row:
                     batch[name][(index, *map(slice, row[name].shape))] = row[name]
         return batch
+
+
+def digest_of(rows: Sequence[Row], settings: str = "") -> str:
+    """A digest of rows, and of settings."""
+    digest = hashlib.sha256(settings.encode())
+    for row in rows:
+        for name, value in sorted(row.items()):
+            digest.update(f"{name}{value.shape}".encode() + value.tobytes())
+    return digest.hexdigest()[:16]
 
 
 def most_texts(rows: Sequence[Row]) -> int:

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from bertlab.config import load
-from bertlab.config.defaults import base_config
+from bertlab.config.defaults import base_config, objective_entry
 from bertlab.errors import UserError
 from bertlab.files import json_line
 from bertlab.train import loop
@@ -113,9 +113,9 @@ def recipe_config(run: str, task: str, recipe: str, pretrained: Mapping[str, Any
     for differing in (find_kind(tasks[0].kind).recipes, tasks[0].recipes):
         settings |= differing.get(recipe, {})
     for task in tasks:
-        config.objectives[task.name] = ConfigDict(weight(1.0) | find_kind(task.kind).settings())
+        config.objectives[task.name] = objective_entry(1.0, find_kind(task.kind).settings())
     if LANGUAGE_MODEL in settings:
-        config.objectives[LANGUAGE_MODEL] = ConfigDict(weight(settings.pop(LANGUAGE_MODEL)))
+        config.objectives[LANGUAGE_MODEL] = objective_entry(settings.pop(LANGUAGE_MODEL), {})
     config.train.update(steps=400, eval_every=0, eval_batches=0)
     config.train.update(checkpoint_every=0, keep_checkpoints=1)
     del config.train.tokens, config.train.phases  # those are pretraining's
@@ -123,12 +123,6 @@ def recipe_config(run: str, task: str, recipe: str, pretrained: Mapping[str, Any
         for key in keys_of(config, name):
             load.set_key(config, key, value)
     return config
-
-
-def weight(value: float) -> dict[str, Any]:
-    """The weight of a head's loss; each has a placeholder of its own, since assigning to a shared
-    one would set all."""
-    return {"weight": value, "final_weight": placeholder(float)}
 
 
 def pretraining_data(pretrained: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from bertlab.transfer.tasks import find_task
 from published_tasks import LONG, LONG_ROWS, TASKS, config_name
 from scales import FRESH_EMBEDDINGS, LAST_PIECE, ONE_LENGTH, SAME_ROWS
 
-__all__ = ["Setting", "claims", "of_stage", "table"]
+__all__ = ["Setting", "claims", "numbers_in", "of_stage", "table"]
 # What the studies import from elsewhere.
 __all__ += ["BERT_RATES", "FRESH_EMBEDDINGS", "LAST_PIECE", "ONE_LENGTH", "SAME_ROWS"]
 __all__ += ["Claim", "Study", "axis", "chain", "papers", "product", "stage_keys"]
@@ -96,9 +96,9 @@ class Setting:
         self.seeds = list(range(1, values["seeds"] + 1))
         select = values["select"] or ("on" if self.scale in scales.SELECTING else "off")
         named = {"on": scales.RATES, "off": []}
-        self.rates = named[select] if select in named else _numbers("select", select)
-        self.task_rates = _numbers("task_rates", values["task_rates"])
-        self.labels = [int(x) for x in _numbers("labels", values["labels"].replace("all", "0"))]
+        self.rates = named[select] if select in named else numbers_in("select", select)
+        self.task_rates = numbers_in("task_rates", values["task_rates"])
+        self.labels = [int(x) for x in numbers_in("labels", values["labels"].replace("all", "0"))]
         self.pretraining, self.adam, finetune = _at_scale(values, paper or {})
         self.transformer = scales.BODIES[values["body"]] if self.is_tiny else {}
         self.finetune = of_stage("finetune", finetune)
@@ -301,7 +301,7 @@ def _at_scale(values: Mapping[str, Any], paper: Mapping[str, Any]) -> tuple[dict
     return pretraining, adam, finetune
 
 
-def _numbers(name: str, text: str) -> list[float]:
+def numbers_in(name: str, text: str) -> list[float]:
     """The numbers in "1/3+1" or "3e-4+1e-3"."""
     try:
         numbers = [float(Fraction(part)) for part in text.split("+") if part]

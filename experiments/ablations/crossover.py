@@ -9,8 +9,6 @@ The uses' rates are from a pilot with the first seed: the best, but for the prob
 multiples, and `valid` selects one for each variant and use.
 """
 
-from fractions import Fraction
-
 from bertlab.train.hooks import kept_steps
 from common import (
     LAST_PIECE,
@@ -19,6 +17,7 @@ from common import (
     Setting,
     axis,
     chain,
+    numbers_in,
     product,
     stage_keys,
 )
@@ -66,7 +65,7 @@ def get_study(arguments=None):
     objectives, names = axis("objective", chosen), list(chosen)
     none = axis("objective", {"no pretraining": setting.transformer | {"train.steps": 0}})
     steps = axis("steps", {f"{step:,}": {"finetune.init_step": step} for step in early})
-    factors = [float(Fraction(part)) for part in setting.arguments["factors"].split("+")]
+    factors = numbers_in("factors", setting.arguments["factors"])
     last = chain(objectives, none)
     if len(factors) > 1:
         rates = {f"{factor:.2g}": {"finetune.rate_factor": factor} for factor in factors}
