@@ -234,6 +234,21 @@ def test_averaging_begins_and_averages_as_the_original():
     assert np.abs(averages[-1] - params[-1]).max() > 1e-3
 
 
+def test_fine_tuning_of_awd_lstm_starts_again_from_the_average():
+    """Merity et al. 2017, section 5: from there ASGD averages anew, from its first step."""
+    _, once = trajectory(built(**SGD, average_after=2), observe, evaluation_params)
+    optimizer = built(**SGD, average_after=2, average_again=12)
+    params, averages = trajectory(optimizer, observe, evaluation_params)
+    once, params, averages = (tree["heads_nsp"]["kernel"] for tree in (once, params, averages))
+    np.testing.assert_array_equal(averages[:11], once[:11])
+    np.testing.assert_allclose(params[11], once[11], rtol=1e-6)
+    np.testing.assert_array_equal(averages[11:14], params[11:14])
+    mean = params[13]
+    for step in range(14, STEPS):
+        mean = mean + (params[step] - mean) / (step - 12)
+        np.testing.assert_allclose(averages[step], mean, rtol=1e-5, atol=1e-6)
+
+
 def test_a_saved_average_is_what_a_run_is_loaded_with(tmp_path):
     run, optimizer = RunDirectory(tmp_path), built(**SGD, average_after=1)
     state, params, update = optimizer.init(PARAMS), PARAMS, quick_jit(optimizer.update)

@@ -13,7 +13,7 @@ from bertlab.errors import UserError
 from bertlab.models.presets import build_body, model_shape
 from bertlab.objectives import Vocabulary, build
 from bertlab.objectives.program import Program
-from bertlab.train.hooks import open_writers
+from bertlab.train.hooks import kept_steps, open_writers
 from bertlab.train.optimizers import build_optimizer
 from bertlab.train.phases import Phase, phase_configs, steps_within, trained_objectives
 from bertlab.train.run_directory import RunDirectory, describe_environment
@@ -58,6 +58,14 @@ def test_phases_are_differences_of_configs():
 def test_phases_that_cannot_be_are_refused(text, message):
     with pytest.raises(UserError, match=message):
         phase_configs(config_of("mlm", phases=text))
+
+
+def test_kept_steps_are_logarithmic_or_named():
+    assert kept_steps("log", 250) == [10, 20, 50, 100, 200, 250]
+    assert kept_steps("log,30", 100) == [10, 20, 30, 50, 100]
+    assert kept_steps("7,3", 10) == [3, 7]
+    with pytest.raises(UserError, match="'11' is not log or a step of the run"):
+        kept_steps("11", 10)
 
 
 VOCABULARY = Vocabulary(size=50, pad_id=0, unk_id=1, cls_id=2, sep_id=3, mask_id=4)
