@@ -7,9 +7,11 @@ import jax
 import numpy as np
 import pytest
 
+from bertlab.config import load_config
 from bertlab.errors import UserError
 from bertlab.files import read_json, write_json
 from bertlab.train import loop
+from bertlab.train.build import build_pretraining
 from bertlab.train.checkpoint import load_params
 from bertlab.train.run_directory import RunDirectory
 from tests.train.runs import RECIPES, make
@@ -78,6 +80,19 @@ def test_a_run_starts_from_another_one(tmp_path):
     for key, value in (("model__activation", "relu"), ("model__width", 32)):
         with pytest.raises(UserError, match=f"config.{key.replace('__', '.')} is"):
             make("gpt, two phases", tmp_path, **start, **{key: value})
+
+
+def test_a_left_to_right_model_goes_on_masked(tmp_path):
+    few = {"train__steps": 2, "train__phases": ""}
+    loop.run(make("gpt, two phases", tmp_path, **few), tmp_path / "gpt")
+    recipe = f"experiments/pretrain/continued.py:run={tmp_path / 'gpt'},objectives=mlm,steps=0"
+    continued = build_pretraining(load_config(recipe))
+    assert continued.config.model.direction == "bidirectional"
+    assert list(continued.config.objectives) == ["mlm"]
+    assert continued.config.data.seq_len == 32
+    loop.run(continued, tmp_path / "masked")
+    before, after = (load_params(RunDirectory(tmp_path / run)) for run in ("gpt", "masked"))
+    jax.tree.map(np.testing.assert_array_equal, before["body"], after["body"])
 
 
 def test_tokens_set_the_steps_of_the_run_and_of_its_phases(tmp_path):
