@@ -31,7 +31,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -149,7 +149,8 @@ def topology_devices(topology: str) -> tuple[np.ndarray, Chip | None]:
     if kind == "h100":
         return h100_devices(), CHIPS[kind]
     if kind not in CHIPS:
-        raise UserError(f"--topology={topology}: give h100, cpu:8, or v5e, v5p, v6e:16x16")
+        known = "h100, cpu:8, or v5e:4x4 (v5litepod-16), v5p:2x2x2, v6e:16x16 and the like"
+        raise UserError(f"--topology={topology} is not one of {known}")
     # libtpu searches for a TPU and serves one process at a time; here it only compiles.
     os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
     os.environ |= {"TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost"}
@@ -160,7 +161,8 @@ def topology_devices(topology: str) -> tuple[np.ndarray, Chip | None]:
         found = topologies.get_topology_desc(topology, platform="tpu")
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"--topology={topology}: {reason}; `pip install 'jax[tpu]'`?") from None
+        hint = "" if importlib.util.find_spec("libtpu") else "; pip install 'jax[tpu]'"
+        raise UserError(f"--topology={topology}: {reason}{hint}") from None
     return np.asarray(found.devices), CHIPS[kind]
 
 
@@ -203,8 +205,8 @@ class MadeUp:
         return self.example
 
 
-def plans(config: ConfigDict, topology: str) -> list[Plan]:
-    """Compiles the step of every phase.
+def plans(config: ConfigDict, topology: str) -> Iterator[Plan]:
+    """Compiles the step of one phase after the other.
 
     Args:
         config: A whole config of a pretraining.
@@ -223,11 +225,10 @@ def plans(config: ConfigDict, topology: str) -> list[Plan]:
             made[data.to_json()] = MadeUp(data)
         return made[data.to_json()]
 
-    found, configs = [], [phase_config for _, phase_config in phase_configs(config)]
+    configs = [phase_config for _, phase_config in phase_configs(config)]
     for number, phase in enumerate(build_phases(config, program, batches)):
         made_up = batches(configs[number].data)
-        found.append(plan(configs[number], phase, made_up, mesh, topology, chip, number))
-    return found
+        yield plan(configs[number], phase, made_up, mesh, topology, chip, number)
 
 
 def plan(
@@ -316,19 +317,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--topology", required=True, help="h100, v5e:16x16, v6e:4x4, cpu:8")
     parser.add_argument("--out", type=Path, help="a JSON file of the plans, one per phase")
     given, overrides = parser.parse_known_args(arguments)
+    print(HEADER, flush=True)
+    found = []
     try:
-        found = plans(load_config(given.config, argv=overrides), given.topology)
+        for one in plans(load_config(given.config, argv=overrides), given.topology):
+            print(line(one), flush=True)
+            found.append(one)
     except UserError as error:
         parser.error(str(error))
     if given.out:
         write_json(given.out, [one.record() for one in found])
-    print("phase     steps    rows   memory  state and batch    TFLOP  step at least")
-    for one in found:
-        record, gib = one.record(), [x / 2**30 for x in (one.memory, one.arguments)]
-        bound = record["bound"]
-        least = f"{1000 * one.seconds[bound]:.1f} ms, {bound}" if bound else "–"
-        counts = f"{one.phase:5}{one.steps:10,}{one.rows:8,}"
-        print(f"{counts}{gib[0]:6.2f} GiB{gib[1]:13.2f} GiB{one.model_flops / 1e12:9.3f}  {least}")
+
+
+HEADER = "phase     steps    rows   memory  state and batch  TFLOP each  step at least"
+
+
+def line(one: Plan) -> str:
+    """A plan as a line of the command's table."""
+    bound, gib = one.record()["bound"], [x / 2**30 for x in (one.memory, one.arguments)]
+    least = f"{1000 * one.seconds[bound]:.1f} ms, {bound}" if bound else "–"
+    counts = f"{one.phase:5}{one.steps:10,}{one.rows:8,}"
+    return f"{counts}{gib[0]:6.2f} GiB{gib[1]:13.2f} GiB{one.model_flops / 1e12:12.3f}  {least}"
 
 
 if __name__ == "__main__":

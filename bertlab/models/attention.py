@@ -15,7 +15,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 def attention_rule(shape, length: int, platform: str) -> tuple[str, str]:
-    """The implementation that `attention="auto"` stands for on "cpu", "gpu" or "tpu", and why."""
+    """The implementation of attention on "cpu", "gpu" or "tpu", and why it is that one."""
+    if shape.attention != "auto":
+        return shape.attention, "config.model.attention"
+    if platform == "tpu":
+        return "xla", "for long rows there is bertlab.contrib.attention_kernel:attend"
     if platform != "gpu":
         return "xla", "cuDNN's kernel needs a GPU"
     if jnp.dtype(shape.dtype).itemsize != 2:

@@ -161,6 +161,9 @@ def model_shape(model, vocab_size: int):
     if isinstance(shape, TransformerShape):
         require_choice("config.model.norm", shape.norm, ("layer_norm", "rms_norm"))
         require_choice("config.model.norm_placement", shape.norm_placement, ("pre", "post"))
+        if ":" not in shape.attention:
+            choices = ("auto", "xla", "cudnn", "module:name")
+            require_choice("config.model.attention", shape.attention, choices)
         if shape.width % shape.heads:
             values = f"config.model.width={shape.width} and config.model.heads={shape.heads}"
             raise UserError(f"{values}: the width must be a multiple of the heads")

@@ -157,10 +157,8 @@ class Attention(nn.Module):
         if shape.outside_positions is not None:
             score = shape.outside_positions.score
             query, key, score_bias = score(shape, positions, query, key, project)
-        implementation = shape.attention
-        if implementation == "auto":
-            implementation, _ = attention_rule(shape, length, platform())
-        elif implementation == "cudnn" and (reason := refusal(shape, length)):
+        implementation, _ = attention_rule(shape, length, platform())
+        if implementation == "cudnn" and (reason := refusal(shape, length)):
             raise UserError(f"config.model.attention=cudnn: {reason}; set it to auto")
         context = attend(
             implementation, query, key, value, sight.mask, score_bias, Dropout(shape.dropout)

@@ -37,7 +37,7 @@ def build_pretraining(config: ConfigDict) -> Experiment:
     prepared = prepare(config.data)
     program = build_program(config, vocabulary_of(prepared.tokenizer, prepared.counts))
     shape = program.body.shape
-    if getattr(shape, "attention", "") == "auto":
+    if hasattr(shape, "attention") and jax.process_index() == 0:
         rule = attention_rule(shape, row_length(config.data), jax.default_backend())
         print("attention: {} ({})".format(*rule), flush=True)
 

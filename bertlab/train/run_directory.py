@@ -44,6 +44,8 @@ class RunDirectory:
     """
 
     def __init__(self, path: str | Path):
+        if "://" in str(path):
+            raise UserError(f"{path}: a run needs a folder of a file system; mount the bucket")
         self.path = Path(path).expanduser()
         self.checkpoints, self.tokenizer = self.path / "checkpoints", self.path / "tokenizer"
 

@@ -53,16 +53,15 @@ def attention(recipe: str, overrides: dict) -> str:
     config = load_config(recipe, overrides)
     if config.model.family == "elmo":
         return ""
-    if config.model.attention != "auto":
-        return "contrib's kernel"
     shape = model_shape(config.model, config.data.tokenizer.vocab_size)
-    return attention_rule(shape, config.data.seq_len, "gpu")[0]
+    rule, _ = attention_rule(shape, config.data.seq_len, "gpu")
+    return "contrib's kernel" if ":" in rule else rule
 
 
 def table(records: dict[str, dict]) -> str:
     """The records as Markdown; per chip, but for rows and tokens."""
     lines = [
-        "| Step | Attention | Rows | Memory | of it state | At least | Bound by | Compiled in |",
+        "| Step | Attention | Rows | Memory | of which state | At least | Bound by | Compiled in |",
         "|---|---|--:|--:|--:|--:|---|--:|",
     ]
     for name, (recipe, overrides, _) in rows().items():
@@ -92,7 +91,7 @@ def main(words: list[str]) -> None:
         if name in read_json(FILE) or not all(word.lower() in name.lower() for word in words):
             continue
         try:  # takes minutes, in which another process may add others
-            record = plans(load_config(recipe, overrides), topology)[0].record()
+            record = next(plans(load_config(recipe, overrides), topology)).record()
         except TooLarge as error:
             record = {"refused": str(error)}
         write_json(FILE, {**read_json(FILE), name: record})

@@ -18,7 +18,7 @@ SMALL |= {"data.tokenizer.vocab_size": 512, "data.batch_size": 16, "train.phases
 
 def planned(topology="cpu:8", **settings):
     changed = {name.replace("__", "."): value for name, value in settings.items()}
-    return plans(load_config(BERT, SMALL | {"mesh.data": -1} | changed), topology)
+    return list(plans(load_config(BERT, SMALL | {"mesh.data": -1} | changed), topology))
 
 
 def test_every_device_has_the_whole_state_or_its_share():
