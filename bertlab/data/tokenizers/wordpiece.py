@@ -87,17 +87,17 @@ class WordPieceTokenizer(VocabularyTokenizer):
     def changed(self, text):
         return _divided(text, self.lowercase)
 
-    def spans(self, words):
+    def encode_spaced(self, words):
         found = []
         for word in map(self.changed, words):
-            spans = []
+            ids, spans = [], []
             for match in re.finditer(r"\S+", word):
-                ids = self._word_ids(match[0])
-                sizes = [len(self._pieces[index].removeprefix("##")) for index in ids]
-                if ids == [self.unk_id]:
+                ids += (pieces := self._word_ids(match[0]))
+                sizes = [len(self._pieces[index].removeprefix("##")) for index in pieces]
+                if pieces == [self.unk_id]:
                     sizes = [len(match[0])]
                 spans += itertools.pairwise(itertools.accumulate(sizes, initial=match.start()))
-            found.append(spans)
+            found.append((ids, spans))
         return found
 
     def decode_pieces(self, ids):
