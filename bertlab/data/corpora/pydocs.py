@@ -10,7 +10,6 @@ section is a document: held-out text is from the same modules as train, but shar
 
 import ast
 import functools
-import hashlib
 import itertools
 import re
 import sys
@@ -19,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from bertlab.data.corpora.text import digest
 from bertlab.data.documents import Document, split_sentences
 from bertlab.files import cache_directory, cached_json
 
@@ -68,8 +68,7 @@ class PydocsCorpus:
         self._directory = directory
 
     def fingerprint(self) -> str:
-        text = repr(self.sections).encode()
-        return hashlib.blake2b(text, digest_size=16).hexdigest()
+        return digest(repr(self.sections))
 
     def documents(self) -> Iterator[Document]:
         for section in self.sections:

@@ -12,7 +12,6 @@ Words are `w0`, `w1`, ... For one token per word use `tokenizer.kind=words` and 
 map them with `tokenizer.encode_words(language.words)`.
 """
 
-import hashlib
 import itertools
 import json
 from bisect import bisect
@@ -22,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bertlab.data.corpora.text import digest
 from bertlab.data.documents import Document
 
 # Raise it with every change that alters the text.
@@ -113,8 +113,7 @@ class SyntheticCorpus:
         self._options = {"version": _VERSION, "documents": documents, **options}
 
     def fingerprint(self) -> str:
-        content = json.dumps(self._options, sort_keys=True)
-        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+        return digest(json.dumps(self._options, sort_keys=True))
 
     def sample(self, index: int) -> Sample:
         """Document `index` with its hidden variables."""
