@@ -1,15 +1,15 @@
 """Documents: their sentences, by a rule-based splitter for English-like text, and their split.
 
-A document has a position in [0, 1), a hash of its id: valid are the positions below the first
-bound, test those below the second, train the others, so a document stays in its split while its id
-stays the same. The bounds are the fractions, unless that leaves valid or test without a document:
-then it gets the document at the nearest position above.
+A document's position is a hash of its id, in [0, 1): valid are those below the first bound, test
+those below the second, train the others. The bounds are the fractions, unless that leaves valid or
+test without a document: then it gets the document at the nearest position above.
 """
 
 import hashlib
 import itertools
 import math
 import re
+from bisect import bisect
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -120,10 +120,8 @@ class Bounds(NamedTuple):
 
     def split(self, document: Document) -> str:
         """The split of a document: as published, or by its position."""
-        if document.split:
-            return document.split
-        found = position(document.id)
-        return "valid" if found < self.valid else "test" if found < self.test else "train"
+        by_position = ("valid", "test", "train")
+        return document.split or by_position[bisect(self, position(document.id))]
 
 
 def find_bounds(data: Mapping, positions) -> Bounds:

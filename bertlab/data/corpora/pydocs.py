@@ -1,11 +1,9 @@
 """The documentation of Python's standard library: prose that every Python installation has.
 
 Sources: the language reference in `pydoc_data.topics`, and the docstrings of the standard library's
-modules, parsed with `ast`. Modules that some distributions leave out are not read, so the text
-depends only on Python's version: 0.94 MB, 11,500 sentences, 153,000 words in 3.11.
-
-Most of the text is in a few long modules. They are cut into sections of about 200 words, and each
-section is a document: held-out text is from the same modules as train, but shares no paragraph.
+modules that no distribution leaves out. The text depends only on Python's version: 0.94 MB, 11,500
+sentences, 153,000 words in 3.11. Modules are cut into sections of about 200 words, and each is a
+document: held-out text is from the same modules as train, but shares no paragraph.
 """
 
 import ast

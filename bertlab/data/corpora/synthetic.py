@@ -1,15 +1,13 @@
 """The synthetic corpus: a small hidden Markov language with document topics.
 
-A document is made in five draws: its topic t, from `topic_prior`; its number of sentences, from
-`document_lengths`, and of the words of each, from `sentence_lengths`; the first hidden state, from
-`initial[t]`; every further state, from the row `transition[t, state before]`, across sentence ends;
-every word, from `emission[its state]`. So lengths and words are independent, and every stretch of a
-document has the same distribution as its first words. Exact inference is the forward and backward
-recursions over S states, once per topic.
+A document draws its topic t from `topic_prior`, its number of sentences from `document_lengths`,
+those of their words from `sentence_lengths`, the first hidden state from `initial[t]`, every other
+from `transition[t, state before]`, across sentence ends, and every word from `emission[its state]`.
+So lengths and words are independent, and every stretch of a document has the distribution of its
+first words. Exact inference is the forward and backward recursions, once per topic.
 
-Words are `w0`, `w1`, ... For one token per word use `tokenizer.kind=words` and a
-`tokenizer.vocab_size` of 5 more than `synthetic.vocab_size`. Ids follow the words' frequency, so
-map them with `tokenizer.encode_words(language.words)`.
+For one token per word use `tokenizer.kind=words` and a `tokenizer.vocab_size` of 5 more than
+`synthetic.vocab_size`; ids follow the words' frequency (`tokenizer.encode_words(language.words)`).
 """
 
 import itertools
@@ -63,12 +61,11 @@ def language(
     sentence_words: tuple[int, int] = (4, 12),
     document_sentences: tuple[int, int] = (4, 40),
 ) -> Language:
-    """Makes a language from a seed.
+    """Makes a language from a seed; topics are equally likely and lengths uniform.
 
-    Topics are equally likely and lengths uniform. A row of `emission` is u^24 for uniform u, scaled
-    to sum to 0.95, plus 0.05 / V: a state has a few words of its own, and sometimes any other. Rows
-    of `transition` are made in the same way. With equal `sentence_words` that divide seq_len - 3,
-    rows of `segment_pair` are whole sentences, never cut.
+    A row of `emission` is u^24 for uniform u, scaled to sum to 0.95, plus 0.05 / V: a state has a
+    few words of its own, and sometimes any other. Rows of `transition` are made in the same way.
+    With equal `sentence_words` that divide seq_len - 3, rows of `segment_pair` are never cut.
     """
     sequence = np.random.SeedSequence(seed, spawn_key=(_LANGUAGE_STREAM,))
     rng = np.random.default_rng(sequence)

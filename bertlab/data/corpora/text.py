@@ -67,8 +67,7 @@ class TextCorpus:
             if lines and (is_end or size + len(line) > _LARGEST_DOCUMENT):
                 yield start, "\n".join(lines)
                 lines, size = [], 0
-            if not lines:
-                start = number
+            start = start if lines else number
             if lines or not is_blank:
                 lines.append(line)
                 size += 0 if is_blank else len(line) + 1

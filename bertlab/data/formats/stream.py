@@ -56,9 +56,6 @@ class Sequence:
             cuts = begins[np.searchsorted(begins, cuts)]
         return cls(np.pad(starts, 1, constant_values=-1), bounds, np.pad(documents, 1), cuts)
 
-    def document_at(self, positions: np.ndarray) -> np.ndarray:
-        return self.documents[np.searchsorted(self.bounds, positions, side="right") - 1]
-
     def window(self, arrays, first, last, width, pad_id) -> dict[str, np.ndarray]:
         """The fields of positions first[r] .. last[r] of the text, one row each."""
         i = np.searchsorted(self.bounds, first, side="right") - 1
@@ -131,8 +128,9 @@ class StreamPlan:
         for name in arrays:
             fields[name] = np.where(is_text, fields[name], pad_id)
         edge = last if backward else first  # the row is read from here on
-        is_same = sequence.document_at(edge - 1) == sequence.document_at(edge)
-        fields["continues"] = ((step > 0) & (across | is_same)).astype(np.int32)
+        spans = np.searchsorted(sequence.bounds, [edge - 1, edge], side="right") - 1
+        before, after = sequence.documents[spans]
+        fields["continues"] = ((step > 0) & (across | (before == after))).astype(np.int32)
         return fields
 
 

@@ -86,8 +86,6 @@ class JsonTokenizer(Tokenizer):
         model = description["model"]
         if model["type"] == "WordLevel":
             return (False,) * self.vocab_size
-        if model.get("end_of_word_suffix"):
-            return None
         added = self._tokenizer.get_added_tokens_decoder()
         if prefix := model.get("continuing_subword_prefix"):
             return self.marked(lambda piece: piece.startswith(prefix), added)

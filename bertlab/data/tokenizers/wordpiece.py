@@ -41,8 +41,8 @@ def bert_words(text: str, lowercase: bool) -> list[str]:
 def _divided(text: str, lowercase: bool) -> str:
     text = "".join(map(_clean, text))
     if lowercase:
-        text = "".join(map(_strip_accent, unicodedata.normalize("NFD", text.lower())))
-    return "".join(map(_split_punctuation, text))
+        text = unicodedata.normalize("NFD", text.lower())
+    return "".join(_divide(character, lowercase) for character in text)
 
 
 @functools.cache
@@ -56,14 +56,12 @@ def _clean(character: str) -> str:
 
 
 @functools.cache
-def _strip_accent(character: str) -> str:
-    return "" if unicodedata.category(character) == "Mn" else character
-
-
-@functools.cache
-def _split_punctuation(character: str) -> str:
+def _divide(character: str, lowercase: bool) -> str:
     """Marks are words of their own: all ASCII symbols, and Unicode's P*."""
-    is_mark = unicodedata.category(character).startswith("P") or character in "$+<=>^`|~"
+    category = unicodedata.category(character)
+    if lowercase and category == "Mn":
+        return ""
+    is_mark = category.startswith("P") or character in "$+<=>^`|~"
     return f" {character} " if is_mark else character
 
 
