@@ -98,32 +98,24 @@ def _sources() -> dict[str, Path]:
 
 
 def _extract(sources: dict[str, Path]) -> Iterator[tuple[str, list[list[tuple[str, ...]]]]]:
-    """(Name, docstrings) of each section; a repeated paragraph stays only in the first."""
+    """(Name, docstrings) of each section, which has `_SECTION_WORDS` or a few more; a repeated
+    paragraph stays only in the first."""
     before: set[tuple[str, ...]] = set()
     for name, docstrings in _documented(sources):
-        prose = []
-        for text in docstrings:
-            prose.append([each for each in paragraphs(text) if each not in before])
-            before.update(prose[-1])
-        stretches = list(filter(None, _cut(prose)))
-        for number, stretch in enumerate(stretches, 1):
-            yield name if len(stretches) == 1 else f"{name}#{number}", stretch
-
-
-def _cut(docstrings: list[list[tuple[str, ...]]]) -> Iterator[list[list[tuple[str, ...]]]]:
-    """Cuts at the ends of paragraphs into stretches of `_SECTION_WORDS` or a few more."""
-    stretch, words = [], 0
-    for docstring in docstrings:
-        piece = []
-        for paragraph in docstring:
-            piece.append(paragraph)
-            words += sum(len(sentence.split()) for sentence in paragraph)
-            if words >= _SECTION_WORDS:
-                yield [*stretch, piece]
-                stretch, piece, words = [], [], 0
-        if piece:
-            stretch.append(piece)
-    yield stretch
+        sections, words = [], _SECTION_WORDS
+        for docstring in docstrings:
+            new = [paragraph for paragraph in paragraphs(docstring) if paragraph not in before]
+            before.update(new)
+            for number, paragraph in enumerate(new):
+                if words >= _SECTION_WORDS:
+                    sections.append([])
+                    words = 0
+                if not number or not sections[-1]:
+                    sections[-1].append([])
+                sections[-1][-1].append(paragraph)
+                words += sum(len(sentence.split()) for sentence in paragraph)
+        for number, section in enumerate(sections, 1):
+            yield name if len(sections) == 1 else f"{name}#{number}", section
 
 
 def _documented(sources: dict[str, Path]) -> Iterator[tuple[str, Iterable[str]]]:

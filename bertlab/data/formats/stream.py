@@ -37,17 +37,14 @@ class Sequence:
 
     @classmethod
     def from_text(cls, text, wrap, backward, tokenizer, lanes, whole_documents) -> "Sequence":
-        if wrap == "sentence":
-            starts, lengths, documents = text.starts, np.diff(text.bounds), text.document + 1
-        else:
-            starts, lengths = text.starts[text.documents[:-1]], np.diff(text.bounds[text.documents])
-            documents = np.arange(1, len(starts) + 1)
+        units = np.arange(len(text.bounds)) if wrap == "sentence" else text.documents
+        starts, lengths = text.starts[units[:-1]], np.diff(text.bounds[units])
+        documents = text.document[units[:-1]] + 1
         if wrap != "none":
             is_before = wrap == "sentence" and not backward
             token = special(tokenizer.cls_id if is_before else tokenizer.sep_id)
-            order = slice(None, None, 1 if is_before else -1)
-            starts = np.stack([np.full_like(starts, token), starts][order], axis=1).ravel()
-            lengths = np.stack([np.ones_like(lengths), lengths][order], axis=1).ravel()
+            at = np.arange(len(starts)) + (not is_before)
+            starts, lengths = np.insert(starts, at, token), np.insert(lengths, at, 1)
             documents = np.repeat(documents, 2)
         bounds = bounds_of(np.concatenate([[1], lengths, [1]])) - 1
         cuts = np.arange(lanes + 1) * bounds[-2] // lanes
