@@ -136,8 +136,7 @@ def _peaked_rows(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray
 
 
 def _uniform_lengths(shortest: int, longest: int) -> np.ndarray:
-    number = longest - shortest + 1
-    return np.concatenate([np.zeros(shortest - 1), np.full(number, 1 / number)])
+    return (np.arange(1, longest + 1) >= shortest) / (longest - shortest + 1)
 
 
 def _cumulative(probabilities: np.ndarray) -> np.ndarray:

@@ -3,9 +3,8 @@
 The documents of a plan lie end to end. Each of the batch's B lanes reads an equal share of them,
 and a lane's row continues its row of the batch before. Rows have `next_tokens`, the token to
 predict at each position (−1: none); `continues` (1: the row starts with its lane's state, 0: with
-zeros); and `rate_scale`. Nothing in a row is random. With `config.data.stream.backward`, models
-that read right to left get a second stream with the prefix `backward_`, of the same documents in
-another order. Its rows are in text order, and their last positions are read first.
+zeros); and `rate_scale`. With `config.data.stream.backward`, models that read right to left get a
+second stream, `backward_...`, of the same documents in another order. Its rows are in text order.
 
 How documents are joined (`config.data.stream.wrap`):
 
