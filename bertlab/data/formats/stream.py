@@ -93,10 +93,8 @@ class StreamPlan:
         sequence, backward = self.sequences[side], int(side == "backward")
         low, high = sequence.lanes[lane], sequence.lanes[lane + 1]
         near, far = self.steps[step], self.steps[step + 1]
-        if backward:
-            first, last = np.maximum(high - far, low), np.maximum(high - near, low)
-        else:
-            first, last = np.minimum(low + near, high), np.minimum(low + far, high)
+        ends = [high - far, high - near] if backward else [low + near, low + far]
+        first, last = np.clip(ends, low, high)
         # One position more than the row: the token that is predicted last.
         window = sequence.window(arrays, first - backward, last + 1 - backward, width + 1, pad_id)
         own = slice(backward, width + backward)
