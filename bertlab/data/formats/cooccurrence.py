@@ -31,7 +31,6 @@ class EntryPlan:
 
     def gather(self, arrays, rows: np.ndarray, width: int, pad_id: int) -> dict[str, np.ndarray]:
         """Fields [B, width] of `rows` [B]. Padding has the count 1, which has a logarithm."""
-        del arrays
         at = rows[:, None] * self.length + np.arange(width)
         is_entry = at < len(self.entries)
         chosen = self.entries.take(at, mode="clip")
