@@ -1,10 +1,9 @@
 """Batches: a pure function of (prepared corpus, `config.data`, step), without iterator state.
 
-An epoch's documents lie in blocks, in an order that the epoch draws. A few blocks are a group,
-which is planned at once and whose rows are shuffled together, so memory stays bounded; a corpus of
-up to `GROUP_BLOCKS` blocks is one group. The rows of all groups of all epochs, one after the other,
-are the rows of the batches. How many rows a group has is known once it is planned; of a large
-corpus, a small file next to it keeps the numbers, and is made again if it is missing.
+Documents lie in blocks, in an order that the epoch draws. A group of `GROUP_BLOCKS` blocks (a small
+corpus is one) is planned at once and its rows are shuffled together, so memory stays bounded. The
+batches' rows are those of all groups of all epochs, end to end. How many a group has is known once
+it is planned; a small file next to a large corpus keeps these numbers.
 """
 
 import bisect
@@ -53,10 +52,8 @@ class Batches:
     """Training batches by step, and a split's evaluation batches.
 
     Process i of n gets its slice of each batch's rows. Rows after the last of the `epochs` are
-    padding; with 0 the text is read again and again.
-
-    Attributes:
-        hash: digest of all that rows depend on, including the seed: equal hashes, equal batches.
+    padding; with 0 the text is read again and again. Equal `hash`, a digest of all that rows depend
+    on, means equal batches.
     """
 
     def __init__(
@@ -159,10 +156,10 @@ class Batches:
         if group.widths is not None:
             width = int(group.widths[first // self._data.batch_size])
         chosen, pad_id = group.order[first:last], self._prepared.tokenizer.pad_id
-        none = np.full(len(chosen), -1, np.int32)
-        fields = {"number": chosen, "pair_label": none, "order_label": none}
-        fields |= group.plan.gather(self._arrays, chosen, width, pad_id)
-        number = fields.pop("number").astype(np.int64)
+        gathered = group.plan.gather(self._arrays, chosen, width, pad_id)
+        number = gathered.pop("number", chosen).astype(np.int64)
+        none = np.full(number.shape, -1, np.int32)
+        fields = {"pair_label": none, "order_label": none} | gathered
         is_example = number >= 0
         number = np.where(is_example, group.first_number + number, 0).astype(np.int32)
         fields["visit"] = np.where(is_example, group.visit, 0).astype(np.int32)

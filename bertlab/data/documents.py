@@ -1,15 +1,15 @@
 """Documents: their sentences, by a rule-based splitter for English-like text, and their split.
 
-A document has a position in [0, 1), a hash of its id: valid are the positions below the first
-bound, test those below the second, train the others, so a document stays in its split while its id
-stays the same. The bounds are the fractions, unless that leaves valid or test without a document:
-then it gets the document at the nearest position above.
+A document's position is a hash of its id, in [0, 1): valid are those below the first bound, test
+those below the second, train the others. The bounds are the fractions, unless that leaves valid or
+test without a document: then it gets the document at the nearest position above.
 """
 
 import hashlib
 import itertools
 import math
 import re
+from bisect import bisect
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -43,13 +43,20 @@ class Document(NamedTuple):
 
 
 def make_documents(document_id: str, text: str, joins_lines: bool = False) -> Iterator[Document]:
-    """The document of a text, or its sections if it is longer than `LONGEST_DOCUMENT`.
+    """The document of a text, or its sections if it is longer than `LONGEST_DOCUMENT`. With
+    `joins_lines` a single line end, as in a hard-wrapped paragraph, becomes a space.
 
     Sections have about `SECTION` characters and end with a sentence. Each is a document, `ID#1`,
     `ID#2`, ..., and they may be in different splits: so a corpus of a few books has all splits, but
     held-out sections share authors and characters with train.
     """
-    parts = split_text(text, joins_lines)
+    parts, end = [], 0
+    for sentence in split_sentences(text):
+        begin = text.index(sentence, end)
+        space = text[end:begin]
+        is_wrapped = joins_lines and space.count("\n") == 1
+        parts.append((" " if is_wrapped else space) + sentence)
+        end = begin + len(sentence)
     starts = [0, *itertools.accumulate(len(part.lstrip()) for part in parts)]
     count = round(starts[-1] / SECTION) if starts[-1] > LONGEST_DOCUMENT else 1
     sections: dict[int, list[str]] = {}
@@ -76,19 +83,6 @@ def split_sentences(text: str) -> list[str]:
                 start = match.end()
         sentences.append(line[start:].strip())
     return [sentence for sentence in sentences if sentence]
-
-
-def split_text(text: str, joins_lines: bool = False) -> list[str]:
-    """The sentences of a text, each but the first with the white space before it. With
-    `joins_lines` a single line end, as in a hard-wrapped paragraph, becomes a space."""
-    parts, end = [], 0
-    for sentence in split_sentences(text):
-        begin = text.index(sentence, end)
-        space = text[end:begin] if parts else ""
-        is_wrapped = joins_lines and space.count("\n") == 1
-        parts.append((" " if is_wrapped else space) + sentence)
-        end = begin + len(sentence)
-    return parts
 
 
 def _is_inside(line: str, start: int, match: re.Match) -> bool:
@@ -120,10 +114,8 @@ class Bounds(NamedTuple):
 
     def split(self, document: Document) -> str:
         """The split of a document: as published, or by its position."""
-        if document.split:
-            return document.split
-        found = position(document.id)
-        return "valid" if found < self.valid else "test" if found < self.test else "train"
+        by_position = ("valid", "test", "train")
+        return document.split or by_position[bisect(self, position(document.id))]
 
 
 def find_bounds(data: Mapping, positions) -> Bounds:

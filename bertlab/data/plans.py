@@ -104,12 +104,11 @@ class RowPlan:
         """Rows of groups of K spans; those of length 0 are left out.
 
         `starts` and `lengths` are [G, K], `documents` [G], `segments` the same K in every group,
-        `first` [R] the first group of each row, and labels [R]; missing ones are −1.
+        `first` [R] the first group of each row, and labels [R].
         """
         is_used = lengths > 0
         used = is_used.sum(axis=1)
-        none = np.full(len(first), -1)
-        labels = {"pair_label": none, "order_label": none, "number": np.arange(len(first))} | labels
+        labels |= {"number": np.arange(len(first))}
         return cls(
             starts[is_used],
             lengths[is_used].astype(np.int32),

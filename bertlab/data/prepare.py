@@ -1,23 +1,19 @@
 """Preparation: a corpus becomes token ids on disk, once.
 
-The result is a folder `CORPUS-FINGERPRINT` of the cache directory (`prepared.py`). The fingerprint
-covers the text and the settings of the tokenizer and the splits, so a second preparation finds the
-folder and does nothing. It is built under another name and renamed when it is complete.
-
-The text is read twice: for the splits and a sample to train the tokenizer on, and for the ids,
-which are made in several processes if the text is long. Memory does not grow with its size.
+The result is a folder `CORPUS-FINGERPRINT` (`prepared.py`), renamed when it is complete; the
+fingerprint covers the text and the settings of the tokenizer and the splits. The text is read
+twice: for the splits and a sample to train the tokenizer on, and for the ids, made in several
+processes if it is long. Memory does not grow with its size.
 """
 
 import array
 import functools
-import hashlib
 import itertools
 import json
 import multiprocessing
 import os
 import re
 import shutil
-import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -29,7 +25,7 @@ from filelock import FileLock
 
 from bertlab.data.characters import character_ids, character_table
 from bertlab.data.corpora import open_corpus
-from bertlab.data.corpora.text import digest_files
+from bertlab.data.corpora.text import digest, files_of
 from bertlab.data.documents import SPLITS, Bounds, find_bounds, position
 from bertlab.data.prepared import Prepared, load_prepared
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer, sample_texts, train_tokenizer
@@ -65,19 +61,15 @@ def prepare(data) -> Prepared:
 def _fingerprint(corpus, data) -> str:
     tokenizer = data.tokenizer.to_dict()
     if tokenizer["path"]:  # nothing is trained
-        path = Path(tokenizer["path"]).expanduser()
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
-        files = [file for file in files if file.is_file()]
-        digest = digest_files("", [file.name for file in files], files)
-        tokenizer = {"files": digest, "lowercase": tokenizer["lowercase"]}
+        files = files_of(Path(tokenizer["path"]).expanduser())
+        tokenizer = {"files": digest("", files), "lowercase": tokenizer["lowercase"]}
     content = {
         "version": _VERSION,
         "corpus": corpus.fingerprint(),
         "tokenizer": tokenizer,
         "fractions": [data.valid_fraction, data.test_fraction],
     }
-    content = json.dumps(content, sort_keys=True).encode()
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    return digest(json.dumps(content, sort_keys=True))
 
 
 def _build(corpus, data, fingerprint: str, directory: Path) -> None:
@@ -112,7 +104,7 @@ def _read(corpus, data, splits) -> tuple[list[str], Bounds]:
     settings, bounds, needed = data.tokenizer, None, find_bounds(data, [])
     while bounds != needed:
         bounds, positions, numbers = needed, array.array("d"), Counter()
-        texts = _train_sentences(corpus, bounds, positions, numbers, not settings.path)
+        texts = _train_sentences(corpus, bounds, positions, numbers)
         sample = sample_texts(texts, settings.sample_sentences, settings.seed, settings.lowercase)
         needed = find_bounds(data, positions)
     if empty := [split for split in splits if not numbers[split]]:
@@ -124,14 +116,14 @@ def _read(corpus, data, splits) -> tuple[list[str], Bounds]:
     return sample, bounds
 
 
-def _train_sentences(corpus, bounds, positions, numbers, wanted) -> Iterator[str]:
-    """Train's sentences, if they are wanted; adds all documents to `positions` and `numbers`."""
+def _train_sentences(corpus, bounds, positions, numbers) -> Iterator[str]:
+    """The train split's sentences; adds all documents to `positions` and `numbers`."""
     for document in corpus.documents():
         if not document.split:
             positions.append(position(document.id))
         split = bounds.split(document)
         numbers[split] += 1
-        if wanted and split == "train":
+        if split == "train":
             yield from document.parts
 
 
@@ -164,10 +156,6 @@ def encode_all(chunks: Iterator[Chunk], tokenizer: Path, workers: int) -> Iterat
     if not workers:  # macOS only reports the number of all cores
         affinity = getattr(os, "sched_getaffinity", None)
         workers = len(affinity(0)) if affinity else os.cpu_count()
-    program = getattr(sys.modules["__main__"], "__file__", __file__)
-    if not Path(program).exists():  # `python - < FILE`, which other processes cannot import
-        print("preparing in one process, because the program is not a file", flush=True)
-        workers = 1
     first = list(itertools.islice(chunks, FEW_CHUNKS + 1))
     chunks = itertools.chain(first, chunks)
     if workers == 1 or len(first) <= FEW_CHUNKS:
@@ -203,77 +191,68 @@ def encode_chunk(tokenizer_folder: Path, chunk: Chunk) -> Encoded:
     return Encoded(split, tokens, list(map(len, ids)), documents, sizes, unknown_words)
 
 
+class ArrayFile:
+    """A .npy file of one dimension to append to; its header has the length once it is closed."""
+
+    def __init__(self, path: Path, dtype):
+        self._file, self._dtype, self.length = path.open("wb"), np.dtype(dtype), 0
+        self._write_header()
+
+    def _write_header(self) -> None:
+        self._file.seek(0)  # NumPy leaves room for a longer length
+        header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self.length,)}
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+    def append(self, values) -> None:
+        np.asarray(values, self._dtype).tofile(self._file)
+        self.length += len(values)
+
+    def close(self) -> None:
+        self._write_header()
+        self._file.close()
+
+
 def _write(folder: Path, splits, tokenizer: Tokenizer, found: Iterable[Encoded]) -> dict:
-    """Writes the arrays; returns the statistics by split."""
-    types = {} if tokenizer.has_whole_words else None
-    writers = {split: SplitWriter(folder / split, tokenizer, types) for split in splits}
-    for encoded in found:
-        writers[encoded.split].add(encoded)
-    np.save(folder / "counts.npy", writers["train"].counts)
-    if types is not None:
+    """Writes the arrays of each `Split`; returns the statistics by split."""
+    size, unknown = tokenizer.vocab_size, tokenizer.unk_id
+    dtypes = dict.fromkeys(("sentences", "documents", "bytes"), np.int64)
+    dtypes["tokens"] = np.uint16 if size <= 1 << 16 else np.uint32
+    if tokenizer.has_whole_words:
+        dtypes["words"] = np.uint32
+    files = {}
+    for split in splits:
+        (folder / split).mkdir()
+        paths = {name: folder / split / f"{name}.npy" for name in dtypes}
+        files[split] = {name: ArrayFile(path, dtypes[name]) for name, path in paths.items()}
+        files[split]["sentences"].append([0])
+        files[split]["documents"].append([0])
+    counts, sizes = {split: np.zeros(size, np.int64) for split in splits}, Counter()
+    types = {}  # the row of `Prepared.characters` of each word outside the vocabulary
+    for split, tokens, sentences, documents, byte_sizes, unknown_words in found:
+        arrays = files[split]
+        arrays["documents"].append(arrays["sentences"].length - 1 + np.cumsum(documents))
+        arrays["sentences"].append(arrays["tokens"].length + np.cumsum(sentences))
+        arrays["tokens"].append(tokens)
+        arrays["bytes"].append(byte_sizes)
+        sizes[split] += sum(byte_sizes)
+        counts[split] += np.bincount(tokens, minlength=size)
+        if tokenizer.has_whole_words:
+            rows = [types.setdefault(word, size + len(types)) for word in unknown_words]
+            tokens[tokens == unknown] = rows
+            arrays["words"].append(tokens)
+    np.save(folder / "counts.npy", counts["train"])
+    if tokenizer.has_whole_words:
         table = np.concatenate([character_table(tokenizer), character_ids(list(types))])
         np.save(folder / "characters.npy", table)
-    return {split: writer.close() for split, writer in writers.items()}
-
-
-class SplitWriter:
-    """Writes the arrays of a `Split`. All add to `types`, the row of `Prepared.characters` of each
-    word outside the vocabulary; it is None without a words tokenizer."""
-
-    def __init__(self, folder: Path, tokenizer: Tokenizer, types: dict[str, int] | None):
-        folder.mkdir()
-        self._unk_id, self._vocab_size, self._types = tokenizer.unk_id, tokenizer.vocab_size, types
-        self.counts = np.zeros(tokenizer.vocab_size, np.int64)
-        self._bytes = 0
-        ids = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
-        dtypes = {"tokens": ids, "sentences": np.int64, "documents": np.int64, "bytes": np.int64}
-        if types is not None:
-            dtypes["words"] = np.uint32
-        self._dtypes, self._lengths = dtypes, dict.fromkeys(dtypes, 0)
-        self._files = {name: (folder / f"{name}.npy").open("wb") for name in dtypes}
-        self._write_headers()
-        self._append("sentences", [0])
-        self._append("documents", [0])
-
-    def _write_headers(self) -> None:
-        """Writes the lengths so far; NumPy leaves room for others."""
-        for name, file in self._files.items():
-            header = {"descr": np.dtype(self._dtypes[name]).str, "fortran_order": False}
-            header["shape"] = (self._lengths[name],)
-            file.seek(0)
-            np.lib.format.write_array_header_1_0(file, header)
-
-    def _append(self, name: str, values) -> None:
-        np.asarray(values, self._dtypes[name]).tofile(self._files[name])
-        self._lengths[name] += len(values)
-
-    def add(self, encoded: Encoded) -> None:
-        """Appends documents."""
-        tokens, lengths = encoded.tokens, self._lengths
-        self._append("documents", lengths["sentences"] - 1 + np.cumsum(encoded.documents))
-        self._append("sentences", lengths["tokens"] + np.cumsum(encoded.sentences))
-        self._append("tokens", tokens)
-        self._append("bytes", encoded.bytes)
-        self._bytes += sum(encoded.bytes)
-        self.counts += np.bincount(tokens, minlength=self._vocab_size)
-        if self._types is not None:
-            words = tokens.copy()
-            words[tokens == self._unk_id] = [
-                self._types.setdefault(word, self._vocab_size + len(self._types))
-                for word in encoded.unknown_words
-            ]
-            self._append("words", words)
-
-    def close(self) -> dict[str, int]:
-        """Completes the files; returns the split's statistics."""
-        self._write_headers()
-        for file in self._files.values():
-            file.close()
-        lengths = self._lengths
-        return {
-            "documents": lengths["bytes"],
-            "sentences": lengths["sentences"] - 1,
-            "tokens": lengths["tokens"],
-            "bytes": self._bytes,
-            "unknown": int(self.counts[self._unk_id]),
+    for file in itertools.chain.from_iterable(arrays.values() for arrays in files.values()):
+        file.close()
+    return {
+        split: {
+            "documents": arrays["bytes"].length,
+            "sentences": arrays["sentences"].length - 1,
+            "tokens": arrays["tokens"].length,
+            "bytes": sizes[split],
+            "unknown": int(counts[split][unknown]),
         }
+        for split, arrays in files.items()
+    }

@@ -195,11 +195,9 @@ def piece_offsets(
     """The pieces of a text, and the characters [first, end) that each stands for, at least one.
     Words between white space are tokenised one by one, as in run_squad."""
     words = text.split()
-    ids, starts = tokenizer.encode_words(words)
-    offsets, at = [], 0
-    for word, start, spans in zip(words, starts, tokenizer.spans(words), strict=True):
-        if len(offsets) != start:
-            raise RuntimeError(f"the pieces before {word!r} do not match their offsets")
+    ids, offsets, at = [], [], 0
+    for word, (pieces, spans) in zip(words, tokenizer.encode_spaced(words), strict=True):
+        ids += pieces or [tokenizer.unk_id]
         at = text.index(word, at)
         offsets += [(at + first, at + end) for first, end in _in_word(word, spans, tokenizer)]
         at += len(word)

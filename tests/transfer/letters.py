@@ -34,8 +34,8 @@ class LetterTokenizer:
     def changed(self, text):
         return text
 
-    def spans(self, words):
-        return [[(i, i + 1) for i in range(len(word))] for word in words]
+    def encode_spaced(self, words):
+        return [(self.encode(word), [(i, i + 1) for i in range(len(word))]) for word in words]
 
     def decode(self, ids):
         return "".join(NAMES[i] for i in ids)

@@ -1,16 +1,13 @@
 """The documentation of Python's standard library: prose that every Python installation has.
 
 Sources: the language reference in `pydoc_data.topics`, and the docstrings of the standard library's
-modules, parsed with `ast`. Modules that some distributions leave out are not read, so the text
-depends only on Python's version: 0.94 MB, 11,500 sentences, 153,000 words in 3.11.
-
-Most of the text is in a few long modules. They are cut into sections of about 200 words, and each
-section is a document: held-out text is from the same modules as train, but shares no paragraph.
+modules that no distribution leaves out. The text depends only on Python's version: 0.94 MB, 11,500
+sentences, 153,000 words in 3.11. Modules are cut into sections of about 200 words, and each is a
+document: held-out text is from the same modules as train, but shares no paragraph.
 """
 
 import ast
 import functools
-import hashlib
 import itertools
 import re
 import sys
@@ -19,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from bertlab.data.corpora.text import digest
 from bertlab.data.documents import Document, split_sentences
 from bertlab.files import cache_directory, cached_json
 
@@ -68,8 +66,7 @@ class PydocsCorpus:
         self._directory = directory
 
     def fingerprint(self) -> str:
-        text = repr(self.sections).encode()
-        return hashlib.blake2b(text, digest_size=16).hexdigest()
+        return digest(repr(self.sections))
 
     def documents(self) -> Iterator[Document]:
         for section in self.sections:
@@ -101,32 +98,24 @@ def _sources() -> dict[str, Path]:
 
 
 def _extract(sources: dict[str, Path]) -> Iterator[tuple[str, list[list[tuple[str, ...]]]]]:
-    """(Name, docstrings) of each section; a repeated paragraph stays only in the first."""
+    """(Name, docstrings) of each section, which has `_SECTION_WORDS` or a few more; a repeated
+    paragraph stays only in the first."""
     before: set[tuple[str, ...]] = set()
     for name, docstrings in _documented(sources):
-        prose = []
-        for text in docstrings:
-            prose.append([each for each in paragraphs(text) if each not in before])
-            before.update(prose[-1])
-        stretches = list(filter(None, _cut(prose)))
-        for number, stretch in enumerate(stretches, 1):
-            yield name if len(stretches) == 1 else f"{name}#{number}", stretch
-
-
-def _cut(docstrings: list[list[tuple[str, ...]]]) -> Iterator[list[list[tuple[str, ...]]]]:
-    """Cuts at the ends of paragraphs into stretches of `_SECTION_WORDS` or a few more."""
-    stretch, words = [], 0
-    for docstring in docstrings:
-        piece = []
-        for paragraph in docstring:
-            piece.append(paragraph)
-            words += sum(len(sentence.split()) for sentence in paragraph)
-            if words >= _SECTION_WORDS:
-                yield [*stretch, piece]
-                stretch, piece, words = [], [], 0
-        if piece:
-            stretch.append(piece)
-    yield stretch
+        sections, words = [], _SECTION_WORDS
+        for docstring in docstrings:
+            new = [paragraph for paragraph in paragraphs(docstring) if paragraph not in before]
+            before.update(new)
+            for number, paragraph in enumerate(new):
+                if words >= _SECTION_WORDS:
+                    sections.append([])
+                    words = 0
+                if not number or not sections[-1]:
+                    sections[-1].append([])
+                sections[-1][-1].append(paragraph)
+                words += sum(len(sentence.split()) for sentence in paragraph)
+        for number, section in enumerate(sections, 1):
+            yield name if len(sections) == 1 else f"{name}#{number}", section
 
 
 def _documented(sources: dict[str, Path]) -> Iterator[tuple[str, Iterable[str]]]:

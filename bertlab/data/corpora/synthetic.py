@@ -1,18 +1,15 @@
 """The synthetic corpus: a small hidden Markov language with document topics.
 
-A document is made in five draws: its topic t, from `topic_prior`; its number of sentences, from
-`document_lengths`, and of the words of each, from `sentence_lengths`; the first hidden state, from
-`initial[t]`; every further state, from the row `transition[t, state before]`, across sentence ends;
-every word, from `emission[its state]`. So lengths and words are independent, and every stretch of a
-document has the same distribution as its first words. Exact inference is the forward and backward
-recursions over S states, once per topic.
+A document draws its topic t from `topic_prior`, its number of sentences from `document_lengths`,
+those of their words from `sentence_lengths`, the first hidden state from `initial[t]`, every other
+from `transition[t, state before]`, across sentence ends, and every word from `emission[its state]`.
+So lengths and words are independent, and every stretch of a document has the distribution of its
+first words. Exact inference is the forward and backward recursions, once per topic.
 
-Words are `w0`, `w1`, ... For one token per word use `tokenizer.kind=words` and a
-`tokenizer.vocab_size` of 5 more than `synthetic.vocab_size`. Ids follow the words' frequency, so
-map them with `tokenizer.encode_words(language.words)`.
+For one token per word use `tokenizer.kind=words` and a `tokenizer.vocab_size` of 5 more than
+`synthetic.vocab_size`; ids follow the words' frequency (`tokenizer.encode_words(language.words)`).
 """
 
-import hashlib
 import itertools
 import json
 from bisect import bisect
@@ -22,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bertlab.data.corpora.text import digest
 from bertlab.data.documents import Document
 
 # Raise it with every change that alters the text.
@@ -63,12 +61,11 @@ def language(
     sentence_words: tuple[int, int] = (4, 12),
     document_sentences: tuple[int, int] = (4, 40),
 ) -> Language:
-    """Makes a language from a seed.
+    """Makes a language from a seed; topics are equally likely and lengths uniform.
 
-    Topics are equally likely and lengths uniform. A row of `emission` is u^24 for uniform u, scaled
-    to sum to 0.95, plus 0.05 / V: a state has a few words of its own, and sometimes any other. Rows
-    of `transition` are made in the same way. With equal `sentence_words` that divide seq_len - 3,
-    rows of `segment_pair` are whole sentences, never cut.
+    A row of `emission` is u^24 for uniform u, scaled to sum to 0.95, plus 0.05 / V: a state has a
+    few words of its own, and sometimes any other. Rows of `transition` are made in the same way.
+    With equal `sentence_words` that divide seq_len - 3, rows of `segment_pair` are never cut.
     """
     sequence = np.random.SeedSequence(seed, spawn_key=(_LANGUAGE_STREAM,))
     rng = np.random.default_rng(sequence)
@@ -113,8 +110,7 @@ class SyntheticCorpus:
         self._options = {"version": _VERSION, "documents": documents, **options}
 
     def fingerprint(self) -> str:
-        content = json.dumps(self._options, sort_keys=True)
-        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+        return digest(json.dumps(self._options, sort_keys=True))
 
     def sample(self, index: int) -> Sample:
         """Document `index` with its hidden variables."""
@@ -140,8 +136,7 @@ def _peaked_rows(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray
 
 
 def _uniform_lengths(shortest: int, longest: int) -> np.ndarray:
-    number = longest - shortest + 1
-    return np.concatenate([np.zeros(shortest - 1), np.full(number, 1 / number)])
+    return (np.arange(1, longest + 1) >= shortest) / (longest - shortest + 1)
 
 
 def _cumulative(probabilities: np.ndarray) -> np.ndarray:

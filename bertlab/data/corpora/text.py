@@ -8,7 +8,7 @@ import json
 import lzma
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +45,15 @@ class TextCorpus:
                     " files must be .txt or .jsonl (plain, .gz, .xz or .zst)"
                 )
             found |= files
-        self._files = sorted(found, key=str)
-        folder = os.path.commonpath([path.parent for path in self._files])
-        self._names = [path.relative_to(folder).as_posix() for path in self._files]
+        folder = os.path.commonpath([path.parent for path in found])
+        self._files = {path.relative_to(folder).as_posix(): path for path in sorted(found, key=str)}
 
     def fingerprint(self) -> str:
         settings = f"{self._whole} {_LARGEST_DOCUMENT} {LONGEST_DOCUMENT} {SECTION}"
-        return digest_files(settings, self._names, self._files)
+        return digest(settings, self._files)
 
     def documents(self) -> Iterator[Document]:
-        for name, path in zip(self._names, self._files, strict=True):
+        for name, path in self._files.items():
             has_records = _NAME.fullmatch(path.name)[1].lower() == "jsonl"
             for number, text in _texts_of_records(path) if has_records else self._texts(path):
                 yield from make_documents(f"{name}:{number}", text, joins_lines=not has_records)
@@ -68,8 +67,7 @@ class TextCorpus:
             if lines and (is_end or size + len(line) > _LARGEST_DOCUMENT):
                 yield start, "\n".join(lines)
                 lines, size = [], 0
-            if not lines:
-                start = number
+            start = start if lines else number
             if lines or not is_blank:
                 lines.append(line)
                 size += 0 if is_blank else len(line) + 1
@@ -88,22 +86,22 @@ class PublishedSplits:
     """
 
     def __init__(self, folder: str):
-        files = sorted(path for path in Path(folder).expanduser().glob("*") if path.is_file())
-        self._files = []
+        self._files = {}
         for split in SPLITS:
-            found = [path for path in files if split in path.name.split(".")[:-1][-1:]]
+            paths = Path(folder).expanduser().glob("*.*")
+            found = [path for path in paths if path.stem.split(".")[-1] == split]
             if len(found) != 1:
                 raise UserError(
                     f"config.data.corpus: expected one file of {split} in {folder}, such as"
                     f" {split}.txt or ptb.{split}.txt, found {len(found)}"
                 )
-            self._files += found
+            self._files[split] = found[0]
 
     def fingerprint(self) -> str:
-        return digest_files(f"{SECTION} {_LINE_END}", SPLITS, self._files)
+        return digest(f"{SECTION} {_LINE_END}", self._files)
 
     def documents(self) -> Iterator[Document]:
-        for split, path in zip(SPLITS, self._files, strict=True):
+        for split, path in self._files.items():
             parts, size, start = [], 0, 1
             for number, line in read_lines(path):
                 sentence = " ".join([*line.split(), _LINE_END])
@@ -136,12 +134,12 @@ class TfdsCorpus:
             fields = ", ".join(builder.info.features)
             raise UserError(f'config.data.tfds.field="{field}" is not one of {fields}')
         self._examples, self._field = builder.as_data_source(split=split), field
-        self._files = sorted(path for path in Path(builder.data_dir).iterdir() if path.is_file())
+        self._folder = Path(builder.data_dir)
         self._name = f"{builder.info.full_name}/{split}"
 
     def fingerprint(self) -> str:
         settings = f"{self._name} {self._field} {LONGEST_DOCUMENT} {SECTION}"
-        return digest_files(settings, [path.name for path in self._files], self._files)
+        return digest(settings, files_of(self._folder))
 
     def documents(self) -> Iterator[Document]:
         for number in range(len(self._examples)):
@@ -170,14 +168,20 @@ def _texts_of_records(path: Path) -> Iterator[tuple[int, str]]:
         yield number, text.decode("utf-16-le", "replace")
 
 
-def digest_files(settings: str, names, paths) -> str:
+def files_of(path: Path) -> dict[str, Path]:
+    """The files of a folder (not of those in it) by name; of a file, itself."""
+    paths = sorted(path.iterdir()) if path.is_dir() else [path]
+    return {path.name: path for path in paths if path.is_file()}
+
+
+def digest(settings: str, files: Mapping[str, Path] = {}) -> str:
     """Digest of settings and of files' names and bytes."""
-    digest = hashlib.blake2b(settings.encode(), digest_size=16)
-    for name, path in zip(names, paths, strict=True):
+    found = hashlib.blake2b(settings.encode(), digest_size=16)
+    for name, path in files.items():
         with path.open("rb") as file:
             content = hashlib.file_digest(file, "blake2b").digest()
-        digest.update(f"\0{name}\0".encode() + content)
-    return digest.hexdigest()
+        found.update(f"\0{name}\0".encode() + content)
+    return found.hexdigest()
 
 
 def read_lines(path: Path, encoding: str = "UTF-8") -> Iterator[tuple[int, str]]:

@@ -1,10 +1,9 @@
 """Co-occurrences of words, weighted by distance: GloVe's training data (Pennington et al. 2014).
 
 An entry is (i, j, X_ij): X_ij is the sum of 1/distance for all pairs of an i and a j of one
-document that are at most `window` words apart, on either side, so X is symmetric. As in GloVe's
-cooccur.c, words outside the vocabulary (and other specials) are removed first, and distances
-count the words that are left. As in its shuffle.c, entries are shuffled once; an epoch then
-shuffles rows of them.
+document that are at most `window` words apart, on either side. As in GloVe's cooccur.c, words
+outside the vocabulary (and other specials) are removed first and do not count in distances. As in
+its shuffle.c, entries are shuffled once; an epoch then shuffles rows of them.
 """
 
 from dataclasses import dataclass
@@ -32,7 +31,6 @@ class EntryPlan:
 
     def gather(self, arrays, rows: np.ndarray, width: int, pad_id: int) -> dict[str, np.ndarray]:
         """Fields [B, width] of `rows` [B]. Padding has the count 1, which has a logarithm."""
-        del arrays
         at = rows[:, None] * self.length + np.arange(width)
         is_entry = at < len(self.entries)
         chosen = self.entries.take(at, mode="clip")

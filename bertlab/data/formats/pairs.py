@@ -1,8 +1,8 @@
 """Rows [CLS] A [SEP] B [SEP] of two segments, where B follows A in its document or does not.
 
-Each sentence draws its numbers as if a pair began there: where the pair would end, where A would
-end, whether B would follow. The pairs of a document are then the sentences that one reaches from
-its first (`chain`): after a random B, what would have followed A is read again.
+Each sentence draws its numbers as if a pair began there: where the pair and A would end, whether B
+would follow. The pairs of a document are those that one reaches from its first sentence (`chain`):
+after a random B, what would have followed A is read again.
 """
 
 import numpy as np

@@ -3,9 +3,8 @@
 The documents of a plan lie end to end. Each of the batch's B lanes reads an equal share of them,
 and a lane's row continues its row of the batch before. Rows have `next_tokens`, the token to
 predict at each position (−1: none); `continues` (1: the row starts with its lane's state, 0: with
-zeros); and `rate_scale`. Nothing in a row is random. With `config.data.stream.backward`, models
-that read right to left get a second stream with the prefix `backward_`, of the same documents in
-another order. Its rows are in text order, and their last positions are read first.
+zeros); and `rate_scale`. With `config.data.stream.backward`, models that read right to left get a
+second stream, `backward_...`, of the same documents in another order. Its rows are in text order.
 
 How documents are joined (`config.data.stream.wrap`):
 
@@ -37,17 +36,14 @@ class Sequence:
 
     @classmethod
     def from_text(cls, text, wrap, backward, tokenizer, lanes, whole_documents) -> "Sequence":
-        if wrap == "sentence":
-            starts, lengths, documents = text.starts, np.diff(text.bounds), text.document + 1
-        else:
-            starts, lengths = text.starts[text.documents[:-1]], np.diff(text.bounds[text.documents])
-            documents = np.arange(1, len(starts) + 1)
+        units = np.arange(len(text.bounds)) if wrap == "sentence" else text.documents
+        starts, lengths = text.starts[units[:-1]], np.diff(text.bounds[units])
+        documents = text.document[units[:-1]] + 1
         if wrap != "none":
             is_before = wrap == "sentence" and not backward
             token = special(tokenizer.cls_id if is_before else tokenizer.sep_id)
-            order = slice(None, None, 1 if is_before else -1)
-            starts = np.stack([np.full_like(starts, token), starts][order], axis=1).ravel()
-            lengths = np.stack([np.ones_like(lengths), lengths][order], axis=1).ravel()
+            at = np.arange(len(starts)) + (not is_before)
+            starts, lengths = np.insert(starts, at, token), np.insert(lengths, at, 1)
             documents = np.repeat(documents, 2)
         bounds = bounds_of(np.concatenate([[1], lengths, [1]])) - 1
         cuts = np.arange(lanes + 1) * bounds[-2] // lanes
@@ -55,9 +51,6 @@ class Sequence:
             begins = bounds[1:-1][np.diff(documents, prepend=0, append=0) != 0]
             cuts = begins[np.searchsorted(begins, cuts)]
         return cls(np.pad(starts, 1, constant_values=-1), bounds, np.pad(documents, 1), cuts)
-
-    def document_at(self, positions: np.ndarray) -> np.ndarray:
-        return self.documents[np.searchsorted(self.bounds, positions, side="right") - 1]
 
     def window(self, arrays, first, last, width, pad_id) -> dict[str, np.ndarray]:
         """The fields of positions first[r] .. last[r] of the text, one row each."""
@@ -100,10 +93,8 @@ class StreamPlan:
         sequence, backward = self.sequences[side], int(side == "backward")
         low, high = sequence.lanes[lane], sequence.lanes[lane + 1]
         near, far = self.steps[step], self.steps[step + 1]
-        if backward:
-            first, last = np.maximum(high - far, low), np.maximum(high - near, low)
-        else:
-            first, last = np.minimum(low + near, high), np.minimum(low + far, high)
+        ends = [high - far, high - near] if backward else [low + near, low + far]
+        first, last = np.clip(ends, low, high)
         # One position more than the row: the token that is predicted last.
         window = sequence.window(arrays, first - backward, last + 1 - backward, width + 1, pad_id)
         own = slice(backward, width + backward)
@@ -131,8 +122,9 @@ class StreamPlan:
         for name in arrays:
             fields[name] = np.where(is_text, fields[name], pad_id)
         edge = last if backward else first  # the row is read from here on
-        is_same = sequence.document_at(edge - 1) == sequence.document_at(edge)
-        fields["continues"] = ((step > 0) & (across | is_same)).astype(np.int32)
+        spans = np.searchsorted(sequence.bounds, [edge - 1, edge], side="right") - 1
+        before, after = sequence.documents[spans]
+        fields["continues"] = ((step > 0) & (across | (before == after))).astype(np.int32)
         return fields
 
 

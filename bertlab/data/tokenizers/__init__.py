@@ -1,8 +1,6 @@
-"""Tokenizers: trained here (unigram, bpe, wordpiece, words) or read from published files.
-
-These are Google's vocab.txt, Hugging Face's tokenizer.json and SentencePiece's models. Tokenizers
-with rules that the files do not hold are refused: they would silently tokenize differently.
-"""
+"""Tokenizers: trained here (unigram, bpe, wordpiece, words) or read from a vocab.txt of Google's, a
+tokenizer.json of Hugging Face's or a SentencePiece model. Those with rules that the file does not
+hold are refused: they would silently tokenize differently."""
 
 import random
 import re
@@ -41,14 +39,14 @@ _GOOGLE_RULES = {
     "tokenize_chinese_chars": (True,),
     **{f"{role}_token": (name,) for role, name in zip(ROLES, SPECIALS)},
 }
-# Keys of tokenizer_config.json that repeat part of tokenizer.json, and the key there. Which one
-# counts depends on transformers' version.
-_REPEATED = (
-    ("do_lower_case", "normalizer", "lowercase"),
-    ("strip_accents", "normalizer", "strip_accents"),
-    ("tokenize_chinese_chars", "normalizer", "handle_chinese_chars"),
-    ("add_prefix_space", "pre_tokenizer", "add_prefix_space"),
-)
+# Keys of tokenizer_config.json that repeat one of tokenizer.json's normalizer or pre-tokenizer.
+# Which one counts depends on transformers' version.
+_REPEATED = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+    "add_prefix_space": "add_prefix_space",
+}
 
 
 def sample_texts(
@@ -148,11 +146,10 @@ def _load_saved(path: Path, kind: str, lowercase: bool, special_ids=None, split=
 
 def _load_json(path: Path, settings: Mapping[str, Any], _: bool | None) -> Tokenizer:
     description = read_json(path)
-    rules = {}
-    for key, section, name in _REPEATED:
-        found = description.get(section) or {}
-        if name in found:  # accents are stripped if text is lower-cased
-            rules[key] = (found["lowercase"] if found[name] is None else found[name],)
+    found = (description.get("normalizer") or {}) | (description.get("pre_tokenizer") or {})
+    if found.get("strip_accents", "") is None:
+        found["strip_accents"] = found["lowercase"]
+    rules = {key: (found[name],) for key, name in _REPEATED.items() if name in found}
     _check_rules(path, settings, rules)
     names = {role: settings.get(f"{role}_token") for role in ROLES}
     names["cls"] = names["cls"] or settings.get("bos_token")

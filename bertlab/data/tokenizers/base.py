@@ -22,6 +22,9 @@ ROLES = {
 }
 
 
+Span = tuple[int, int]
+
+
 class Tokenizer:
     """Text to ids and back.
 
@@ -66,9 +69,10 @@ class Tokenizer:
         """Text of pieces that are not special."""
         raise NotImplementedError
 
-    def spans(self, words: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """For each word of `encode_spaced`, the characters [first, end) of `changed(word)` that its
-        pieces stand for. Where several pieces share one character, some may be empty."""
+    def encode_spaced(self, words: Sequence[str]) -> list[tuple[list[int], list[Span]]]:
+        """Of each word of a text in which spaces separate them: the ids of its pieces, and the
+        characters [first, end) of `changed(word)` that these stand for. Where several pieces share
+        one character, some may be empty."""
         raise NotImplementedError
 
     def save(self, directory: Path) -> None:
@@ -87,14 +91,10 @@ class Tokenizer:
         encoded = iter(self.encode_batch([part for parts in texts for part in parts]))
         return [list(itertools.islice(encoded, len(parts))) for parts in texts]
 
-    def encode_spaced(self, words: Sequence[str]) -> list[list[int]]:
-        """Ids of each word of a text in which spaces separate them."""
-        return self.encode_parts([with_spaces(words)])[0]
-
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
         """Ids of all words, and for each word the index of its first id (it has at least one)."""
         ids, starts = [], []
-        for word_ids in self.encode_spaced(words):
+        for word_ids, _ in self.encode_spaced(words):
             starts.append(len(ids))
             # A word of control characters has no pieces, but labels need a position.
             ids.extend(word_ids or [self.unk_id])

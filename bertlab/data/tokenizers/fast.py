@@ -28,9 +28,8 @@ class JsonTokenizer(Tokenizer):
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
-        pieces = [""] * (max(vocabulary.values()) + 1)
-        for piece, index in vocabulary.items():
-            pieces[index] = piece
+        size = max(vocabulary.values()) + 1
+        pieces = [self._tokenizer.id_to_token(index) or "" for index in range(size)]
         normalizer = self._tokenizer.normalizer
         lowercase = normalizer is not None and "A" not in normalizer.normalize_str("A")
         # The file does not name the special ids around a text; they are found by encoding one.
@@ -68,21 +67,16 @@ class JsonTokenizer(Tokenizer):
             found.append([ids[first:last] for first, last in itertools.pairwise(cuts)])
         return found
 
-    def _spaced(self, words: Sequence[str]) -> Sequence[str]:
-        return with_spaces(words) if self._word_needs_space else words
-
     def encode_spaced(self, words):
-        return self.encode_batch(self._spaced(words))
+        spaced, found = with_spaces(words) if self._word_needs_space else words, []
+        for word, text, encoding in zip(words, spaced, self._encodings(spaced), strict=True):
+            shift = len(text) - len(word)
+            spans = [(max(first - shift, 0), end - shift) for first, end in encoding.offsets]
+            found.append((self._without_specials(encoding.ids), spans))
+        return found
 
     def changed(self, text):
         return text  # the library's offsets refer to the unchanged text
-
-    def spans(self, words):
-        spaced, found = self._spaced(words), []
-        for word, text, encoding in zip(words, spaced, self._encodings(spaced), strict=True):
-            shift = len(text) - len(word)
-            found.append([(max(a - shift, 0), b - shift) for a, b in encoding.offsets])
-        return found
 
     def decode_pieces(self, ids):
         return self._tokenizer.decode(ids, skip_special_tokens=True)
@@ -92,8 +86,6 @@ class JsonTokenizer(Tokenizer):
         model = description["model"]
         if model["type"] == "WordLevel":
             return (False,) * self.vocab_size
-        if model.get("end_of_word_suffix"):
-            return None
         added = self._tokenizer.get_added_tokens_decoder()
         if prefix := model.get("continuing_subword_prefix"):
             return self.marked(lambda piece: piece.startswith(prefix), added)

@@ -44,26 +44,25 @@ class SentencePieceTokenizer(Tokenizer):
         texts = [normalise(text, self.lowercase) for text in texts]
         return self._processor.encode(texts, num_threads=1)
 
-    def encode_parts(self, texts):
-        first = iter(self.encode_batch([part for parts in texts for part in parts[:1]]))
+    def encode_parts(self, texts, **settings):
+        first = [normalise(part, self.lowercase) for parts in texts for part in parts[:1]]
         others = [
             " " * part[:1].isspace() + normalise(part, self.lowercase)
             for parts in texts
             for part in parts[1:]
         ]
-        others = iter(self._inside.encode(others, num_threads=1))
+        first = iter(self._processor.encode(first, num_threads=1, **settings))
+        others = iter(self._inside.encode(others, num_threads=1, **settings))
         return [[next(others if i else first) for i in range(len(parts))] for parts in texts]
 
-    def spans(self, words):
-        words = with_spaces([self.changed(word) for word in words])
-        settings = {"return_type": "offset_mapping", "num_threads": 1}
-        encoded = self._processor.encode(words[:1], **settings)
-        encoded += self._inside.encode(words[1:], **settings)
-        # The space before a word is not part of it.
-        return [
-            [(max(first - (number > 0), 0), end - (number > 0)) for first, end in one["offsets"]]
-            for number, one in enumerate(encoded)
-        ]
+    def encode_spaced(self, words):
+        (encoded,) = self.encode_parts([with_spaces(words)], return_type="offset_mapping")
+        found = []
+        for number, word in enumerate(encoded):
+            space = min(number, 1)  # before all words but the first; not part of the word
+            spans = [(max(first - space, 0), end - space) for first, end in word["offsets"]]
+            found.append((word["ids"], spans))
+        return found
 
     @functools.cached_property
     def _inside(self) -> sentencepiece.SentencePieceProcessor:

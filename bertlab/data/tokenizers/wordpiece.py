@@ -41,8 +41,8 @@ def bert_words(text: str, lowercase: bool) -> list[str]:
 def _divided(text: str, lowercase: bool) -> str:
     text = "".join(map(_clean, text))
     if lowercase:
-        text = "".join(map(_strip_accent, unicodedata.normalize("NFD", text.lower())))
-    return "".join(map(_split_punctuation, text))
+        text = unicodedata.normalize("NFD", text.lower())
+    return "".join(_divide(character, lowercase) for character in text)
 
 
 @functools.cache
@@ -56,14 +56,12 @@ def _clean(character: str) -> str:
 
 
 @functools.cache
-def _strip_accent(character: str) -> str:
-    return "" if unicodedata.category(character) == "Mn" else character
-
-
-@functools.cache
-def _split_punctuation(character: str) -> str:
+def _divide(character: str, lowercase: bool) -> str:
     """Marks are words of their own: all ASCII symbols, and Unicode's P*."""
-    is_mark = unicodedata.category(character).startswith("P") or character in "$+<=>^`|~"
+    category = unicodedata.category(character)
+    if lowercase and category == "Mn":
+        return ""
+    is_mark = category.startswith("P") or character in "$+<=>^`|~"
     return f" {character} " if is_mark else character
 
 
@@ -74,7 +72,10 @@ class WordPieceTokenizer(VocabularyTokenizer):
 
     def __init__(self, pieces: Sequence[str], lowercase: bool):
         super().__init__(pieces, lowercase)
-        self._model = _model(self.ids)
+        # The specials are not declared as such: the text "[MASK]" would become the mask.
+        self._model = tokenizers.models.WordPiece(
+            self.ids, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD
+        )
         self._word_ids = functools.lru_cache(_REMEMBERED_WORDS)(self._encode_word)
 
     def _encode_word(self, word: str) -> list[int]:
@@ -87,17 +88,17 @@ class WordPieceTokenizer(VocabularyTokenizer):
     def changed(self, text):
         return _divided(text, self.lowercase)
 
-    def spans(self, words):
+    def encode_spaced(self, words):
         found = []
         for word in map(self.changed, words):
-            spans = []
+            ids, spans = [], []
             for match in re.finditer(r"\S+", word):
-                ids = self._word_ids(match[0])
-                sizes = [len(self._pieces[index].removeprefix("##")) for index in ids]
-                if ids == [self.unk_id]:
+                ids += (pieces := self._word_ids(match[0]))
+                sizes = [len(self._pieces[index].removeprefix("##")) for index in pieces]
+                if pieces == [self.unk_id]:
                     sizes = [len(match[0])]
                 spans += itertools.pairwise(itertools.accumulate(sizes, initial=match.start()))
-            found.append(spans)
+            found.append((ids, spans))
         return found
 
     def decode_pieces(self, ids):
@@ -107,35 +108,24 @@ class WordPieceTokenizer(VocabularyTokenizer):
         return self.marked(lambda piece: piece.startswith("##"))
 
 
-def _model(vocabulary: dict[str, int]) -> tokenizers.models.WordPiece:
-    """Greedy longest match, of single words of `bert_words`."""
-    # The specials are not declared as such: the text "[MASK]" would become the mask.
-    return tokenizers.models.WordPiece(
-        vocabulary, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD
-    )
-
-
 def train_wordpiece(sample: Sequence[str], vocab_size: int, lowercase: bool) -> WordPieceTokenizer:
     """Trains on sentences; the vocabulary has every character of the `_LARGEST_ALPHABET`."""
-    tokenizer = tokenizers.Tokenizer(_model({"[UNK]": 0}))
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     texts = [" ".join(bert_words(text, lowercase)) for text in sample]
     characters = Counter("".join(texts).replace(" ", ""))
     alphabet = sorted(characters, key=lambda c: (-characters[c], c))[:_LARGEST_ALPHABET]
-
-    def train(size: int, first: list[str]) -> list[str]:
-        trainer = tokenizers.trainers.WordPieceTrainer(
-            vocab_size=size,
-            special_tokens=first,
-            initial_alphabet=alphabet,
-            limit_alphabet=len(alphabet),
-            show_progress=False,
-        )
-        tokenizer.train_from_iterator(texts, trainer)
-        vocabulary = tokenizer.get_vocab(with_added_tokens=False)
-        return sorted(vocabulary, key=vocabulary.get)
-
     # The library numbers continuing characters in random order and breaks ties between merges by
     # these numbers; naming the characters first makes the training repeatable.
-    continuing = sorted(piece for piece in train(0, list(SPECIALS)) if piece.startswith("##"))
-    return WordPieceTokenizer(train(vocab_size, [*SPECIALS, *continuing]), lowercase)
+    inside = {character for text in texts for word in text.split() for character in word[1:]}
+    continuing = sorted(f"##{character}" for character in inside.intersection(alphabet))
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[*SPECIALS, *continuing],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    vocabulary = tokenizer.get_vocab(with_added_tokens=False)
+    return WordPieceTokenizer(sorted(vocabulary, key=vocabulary.get), lowercase)

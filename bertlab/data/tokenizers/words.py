@@ -44,17 +44,12 @@ class WordsTokenizer(VocabularyTokenizer):
         return [[ids.get(word, self.unk_id) for word in self.words(text)] for text in texts]
 
     def encode_spaced(self, words):
-        encoded = []
-        for word in words:
-            whole = self._word_ids.get(self.changed(word))
-            encoded.append(self.encode(word) if whole is None else [whole])
-        return encoded
-
-    def spans(self, words):
         found = []
         for word in map(self.changed, words):
-            matches = [match.span() for match in _WORD.finditer(word)]
-            found.append([(0, len(word))] if word in self._word_ids else matches)
+            if word in self._word_ids:
+                found.append(([self._word_ids[word]], [(0, len(word))]))
+            else:
+                found.append((self.encode(word), [each.span() for each in _WORD.finditer(word)]))
         return found
 
     def decode_pieces(self, ids):
