@@ -1,8 +1,4 @@
-"""What the studies of this folder share: arguments, scales, tasks with their data, claims.
-
-setting = Setting(arguments, paper=papers.BERT)
-setting.study(config=setting.recipe("bert", objectives="mlm"), axes={"masks": {...}}, **TABLE)
-"""
+"""What the studies of this folder share: arguments, scales, tasks with their data, claims."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -30,11 +26,11 @@ from bertlab.train.recipes import add_objectives
 from bertlab.transfer.recipes import BERT_RATES, RECIPES
 from bertlab.transfer.tasks import find_task
 from published_tasks import LONG, LONG_ROWS, TASKS, config_name
-from scales import FRESH_EMBEDDINGS, LAST_PIECE, ONE_LENGTH, SAME_ROWS
+from scales import FRESH_EMBEDDINGS, LAST_PIECE, ONE_LENGTH, SAME_ROWS, under
 
-__all__ = ["Setting", "claims", "numbers_in", "of_stage", "table"]
+__all__ = ["Setting", "claims", "numbers_in", "table"]
 # What the studies import from elsewhere.
-__all__ += ["BERT_RATES", "FRESH_EMBEDDINGS", "LAST_PIECE", "ONE_LENGTH", "SAME_ROWS"]
+__all__ += ["FRESH_EMBEDDINGS", "LAST_PIECE", "ONE_LENGTH", "SAME_ROWS", "under"]
 __all__ += ["Claim", "Study", "axis", "chain", "papers", "product", "stage_keys"]
 
 
@@ -101,7 +97,7 @@ class Setting:
         self.labels = [int(x) for x in numbers_in("labels", values["labels"].replace("all", "0"))]
         self.pretraining, self.adam, finetune = _at_scale(values, paper or {})
         self.transformer = scales.BODIES[values["body"]] if self.is_tiny else {}
-        self.finetune = of_stage("finetune", finetune)
+        self.finetune = under("finetune", finetune)
         self.overrides = {**self.pretraining, **self.adam, **self.finetune}
         self.on_transformer = {**self.overrides, **self.transformer}
 
@@ -165,15 +161,15 @@ class Setting:
         counts = self.labels or (*(small if self.is_tiny else large), 0)
         return {str(count or "all"): {"finetune.task_data.limit": count} for count in counts}
 
-    def published_rates(self, rates: Sequence[float]) -> Sequence[float]:
-        """`task_rates`, or at scale=paper the paper's."""
-        return self.task_rates or (rates if self.scale == "paper" else ())
+    @property
+    def bert_rates(self) -> Sequence[float]:
+        """`task_rates`, or at scale=paper those of BERT's paper."""
+        return self.task_rates or (BERT_RATES if self.scale == "paper" else ())
 
-    def at_rates(self, points: Sequence[Point], rates: Sequence[float]) -> list[Point]:
-        """At scale=paper the points at each of these rates, where not all of a study's are."""
-        if self.task_rates or self.scale != "paper" or not rates:
-            return list(points)
-        return product(points, rate_axis(rates))
+    def at_bert_rates(self, points: Sequence[Point]) -> list[Point]:
+        """At scale=paper the points at each rate of BERT's paper, where not all of a study are."""
+        published = [] if self.task_rates else rate_axis(self.bert_rates)
+        return product(points, published or [{}])
 
     def restarts(self) -> list[Point]:
         """The seeds; at scale=paper of fine-tuning alone, on one pretraining."""
@@ -187,7 +183,7 @@ class Setting:
         rows |= scales.DOCUMENTS if self.scale == "paper" else {}
         width = self.numbers("bert")["width"] // 2
         own = {"recipe": "bert_features", "head.layers": layers, "head.hidden": width}
-        return of_stage("finetune", own | rows)
+        return under("finetune", own | rows)
 
     def finetuning(self, recipe: str) -> dict[str, Any]:
         """Overrides for a recipe of fine-tuning, in the scale's rows, batches and steps; from
@@ -197,7 +193,7 @@ class Setting:
             rows = {name: RECIPES["small"][name] for name in names} | scales.SMALL_ROWS
         else:
             rows = {} if "transfer.epochs" in RECIPES[recipe] else scales.LARGE_ROWS
-        return {**of_stage("finetune", rows), **self.finetune, "finetune.recipe": recipe}
+        return {**under("finetune", rows), **self.finetune, "finetune.recipe": recipe}
 
     def downstream(
         self,
@@ -268,11 +264,6 @@ def table(
         found.append(Claim(higher, lower, numbers, source, *kinds))
     published = {"published": Published(source, names, rows, note)}
     return published | ({"claims": found} if found else {})
-
-
-def of_stage(stage: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of "finetune" or "adapt" as overrides of a study."""
-    return {f"{stage}.{key}": value for key, value in settings.items()}
 
 
 def _at_scale(values: Mapping[str, Any], paper: Mapping[str, Any]) -> tuple[dict, dict, dict]:

@@ -4,9 +4,8 @@ By steps of pretraining, and by what is done with the result. Each task is learn
 linear probe on the last layer's frozen states, a biLSTM on them (as Peters et al. 2018), and
 fine-tuning. Beside the last checkpoint there are `early=3` on a logarithmic grid, at which the rate
 has not yet fallen. `objectives=mlm+mlm15+nsp+ltr+bilm` adds more; each is compared with the first.
-The uses' rates are from a pilot with the first seed: the best, but for the probe the middle one,
-0.1 points below the highest; with `factors=1+1/3+10/3` the last checkpoint is also used at these
-multiples, and `valid` selects one for each variant and use.
+With `factors=1+1/3+10/3` the last checkpoint is also used at these multiples of the uses' rates,
+and `valid` selects one for each variant and use.
 """
 
 from bertlab.train.hooks import kept_steps

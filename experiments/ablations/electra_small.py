@@ -4,10 +4,9 @@ Five objectives on one body, for the same number of steps: BERT (MLM without NSP
 generator's tokens in place of [MASK]); ELECTRA 15 % (which of the chosen tokens are replaced?);
 All-Tokens MLM (predicts every token, and can copy); ELECTRA (is this token replaced? for every
 one). The generator has a quarter of the body's width and heads, like ELECTRA-Small's; from
-scale=base a third, like ELECTRA-Base's, and recipe electra_paper fine-tunes. The paper's scores are
-means over GLUE (`tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`). scale=paper is
-ELECTRA-Base (appendix A) with 766,000 steps, the number at BERT-Base's compute (the paper does not
-say which of its two numbers table 5 uses).
+scale=base a third, like ELECTRA-Base's. The paper's scores are means over GLUE
+(`tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`). scale=paper is ELECTRA-Base (appendix A)
+with 766,000 steps, the number at BERT-Base's compute.
 """
 
 from common import ONE_LENGTH, Setting, papers, table

@@ -3,9 +3,8 @@
 The last version, with each of the first version's choices and with all of them: rates that fall by
 0.3 a layer, not 1/2.6; one epoch for the language model, and a cosine instead of the slanted
 triangle, after a warm-up along the reversed cosine for a tenth of the steps; gradual unfreezing of
-the language model, not of the classifier. This follows reviews of the first version. Not verified:
-formula and length of the reverse warm-up, and the classifier's schedule (here the cosine alone).
-Otherwise as `ulmfit_table4.py`.
+the language model, not of the classifier. This follows reviews of the first version; the
+classifier's schedule (here the cosine alone) is not verified. Otherwise as `ulmfit_table4.py`.
 """
 
 import ulmfit

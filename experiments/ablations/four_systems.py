@@ -7,14 +7,11 @@ mix of all layers below a biLSTM of two layers, and so are static vectors (`stat
 gradual unfreezing, slanted triangle and rates by layer. BERT's and GPT's bodies from random values
 are two more rows. All share pieces, rows and budget of text; format, optimiser and schedule are
 each recipe's. BERT and GPT are fine-tuned at 5e-4 below scale base. `equal=` sets what else is
-equal:
-
-- `tokens`: each model has its own size and reads as many tokens, without padding, as BERT has
-  positions.
-- `steps`: as many steps of as many positions, padding included.
-- `parameters`: as many tokens, and each model has BERT's number of parameters (within 2 %).
-- `flops`: as many pretraining FLOPs as BERT, on full rows. Static vectors keep the tokens: with
-  equal FLOPs they would read the text more than a hundred times.
+equal: `tokens` (each model has its own size and reads as many tokens, without padding, as BERT has
+positions), `steps` (as many steps of as many positions, padding included), `parameters` (as many
+tokens, and BERT's number of parameters within 2 %), or `flops` (as many pretraining FLOPs as BERT,
+on full rows; static vectors keep the tokens, since with equal FLOPs they would read the text more
+than a hundred times).
 """
 
 import systems

@@ -4,8 +4,7 @@ The transformer is fine-tuned as published (language modelling of the task's tex
 weight, special tokens around texts, a classifier on the last), from random values, and without the
 auxiliary objective. The LSTM of one layer is AWD-LSTM without its regularisers, with about as many
 weights; at the paper's scale it has the paper's 2,048 units. The paper's tasks are GLUE's, scored
-by the test server: `tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`. scale=paper makes about
-100 passes over BooksCorpus, counted in its words (papers.py).
+by the test server: `tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`.
 """
 
 import systems

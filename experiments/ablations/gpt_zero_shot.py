@@ -2,10 +2,9 @@
 
 The transformer and the LSTM of `gpt_table5.py` answer each task at the last checkpoints of a
 logarithmic grid by the model's own likelihood (`bertlab/contrib/zero_shot.py` has the heuristics,
-and what they lack). "GPT fine-tuned" is what there is to be reached. The paper's tasks:
-`tasks=sst2+cola+race+dprd,data=DIR` (`wsc` has other schemas); all tasks of two classes or of
-choices work. Its curves are normalised between random guesses and the best single model: in
-result.json the metric `relative`.
+and what they lack). The paper's tasks: `tasks=sst2+cola+race+dprd,data=DIR` (`wsc` has other
+schemas); all tasks of two classes or of choices work. Its curves are normalised between random
+guesses and the best single model: in result.json the metric `relative`.
 """
 
 import systems

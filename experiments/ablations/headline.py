@@ -5,10 +5,8 @@ files are in the folder `data=`, or on `tasks=`; without `data` on two tasks of 
 scale=paper the pretrainings are those of `four_systems.py` with equal=steps. At scale=paper each
 system is pretrained as its paper prints, on your text. ELMo reads characters there, and cannot mark
 spans of pieces: with `squad1` or `squad2` name `elmo=subwords`. The static vectors have as many
-words as GloVe's 6B vectors. All systems read a word at its last piece, BERT's paper at its first.
-At scale=paper `valid` selects BERT's rate on every task, where the paper has one for SQuAD and one
-for SWAG. With `ner` among the tasks BERT keeps the case of letters for all of them, so train `ner`
-in a study of its own.
+words as GloVe's 6B vectors. With `ner` among the tasks BERT keeps the case of letters for all of
+them, so train `ner` in a study of its own.
 """
 
 import re
@@ -16,7 +14,7 @@ import re
 import systems
 import ulmfit
 from bertlab.errors import UserError
-from common import BERT_RATES, LAST_PIECE, SAME_ROWS, Setting, axis, chain, papers, table
+from common import LAST_PIECE, SAME_ROWS, Setting, axis, chain, papers, table
 from published_tasks import tasks_in
 
 GLUE = ("mnli", "mnli_mismatched", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte")
@@ -70,16 +68,14 @@ def get_study(arguments=None):
     published |= {"ULMFiT": ulmfit.PAPER, "static": WORDS}
     scales = {name: read(paper).pretraining for name, paper in published.items()}
     compared = systems.variants(used, systems.pretrainings(used, scales))
-    grids = [
-        setting.at_rates(axis("system", {name: of}), BERT_RATES if name in WITH_BERT else ())
-        for name, of in compared.items()
-    ]
+    grids = {name: axis("system", {name: of}) for name, of in compared.items()}
+    grids |= {name: setting.at_bert_rates(grids[name]) for name in WITH_BERT}
     return setting.study(
         title="The headline tables",
         question="What does each system give on the tasks of the papers' main tables, used as its"
         " paper uses it?",
         config=setting.recipe("bert"),
-        axes=chain(*grids),
+        axes=chain(*grids.values()),
         overrides=LAST_PIECE,
         downstream=setting.in_documents(),
         **TABLE,

@@ -2,8 +2,7 @@
 
 A linear probe for each task reads each layer of one frozen body, pretrained with MLM and NSP, left
 to right, or not at all, which shows what the architecture and the task's own training give. A
-text's vector is the mean of its states. `tasks=` and `data=` name published tasks, as in
-`tasks=ud+wnut17+sst2+trec,data=DIR`.
+text's vector is the mean of its states. `tasks=ud+wnut17+sst2+trec,data=DIR` are published tasks.
 """
 
 from common import LAST_PIECE, Claim, Setting, papers

@@ -3,9 +3,8 @@
 Each row adds one switch to those above it, or with `alone=true` sets only its own. Pre-norm brings
 a norm at the end, and gated layers are narrower, with as many weights as before. The last row adds
 the rest of experiments/pretrain/modern.py. Depth, width, dropout, optimiser and text stay BERT's.
-Every third layer is global, starting with the first; the others see a quarter of the row. We know
-of no published table for these steps at equal data. Local attention saves no time in this code, and
-can hurt if texts are short.
+Every third layer is global, starting with the first; the others see a quarter of the row. No
+published table has these steps at equal data. Local attention saves no time in this code.
 """
 
 import math

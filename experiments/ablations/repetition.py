@@ -5,8 +5,7 @@
 LTR, MLM and masked diffusion with one number of steps, on parts of the text (a smaller one is in
 every larger one) that are read once and more often. One reading needs as much text as the steps
 read, at scale=tiny 24.6 M tokens: pydocs has 1 % of that, so the command above has no baseline of
-new text; give a larger `corpus=`. Compare bits per byte, and each objective's loss with its own on
-more text.
+new text; give a larger `corpus=`. Compare bits per byte, and an objective's losses with each other.
 """
 
 from bertlab.config import load_config

@@ -5,10 +5,9 @@
 
 One body in four widths (half to twice the scale's, with heads of one width), each trained to the
 end with a quarter, a half and all of the scale's steps. The second command fits E + A / N^α + B /
-D^β for each objective of `objectives=`. One seed by default: the fit is over sizes and budgets.
-Compare exponents, not losses; twelve runs give wide intervals. The law is one of new text, and
-pydocs is read about a hundred times; give a larger `corpus=`. Parameters count embeddings, most of
-a small model. With `select=off` μP carries the scale's rate over to the other widths.
+D^β for each objective of `objectives=`. Compare exponents, not losses; twelve runs give wide
+intervals. The law is one of new text, and pydocs is read about a hundred times; give a larger
+`corpus=`. With `select=off` μP carries the scale's rate over to the other widths.
 """
 
 from bertlab.errors import UserError

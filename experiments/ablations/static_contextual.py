@@ -5,8 +5,7 @@ al. 2018), GPT (Radford et al. 2018) and BERT (Devlin et al. 2019) train for the
 steps on rows of the same text in the same pieces (GloVe: on as many entries of its table of counts
 as a row has positions). As features a frozen model's layers are mixed below a biLSTM of two layers,
 which gives static vectors context too; fine-tuned, everything is trained under a linear layer on
-the mean of the states or on each word's, static vectors at ten times the rate. No paper has this
-table; at scale=paper steps, rows, ELMo's optimiser and the static vectors' are ours.
+the mean of the states or on each word's, static vectors at ten times the rate.
 """
 
 import systems

@@ -6,7 +6,7 @@ from typing import Any
 import ulmfit
 from bertlab.errors import UserError
 from bertlab.transfer.recipes import RECIPES
-from common import Claim, Setting, of_stage
+from common import Claim, Setting, under
 
 STATIC = ("skip_gram", "cbow", "glove")
 SOURCE = "Devlin et al. 2019, tables 1 (GLUE, test) and 7 (CoNLL-2003, test)"
@@ -64,7 +64,7 @@ def _recipe_rows(use: Mapping[str, Any]) -> dict[str, Any]:
         "data.buckets": list(recipe.get("data.buckets", ())),
         "transfer.document_context": False,
     }
-    return {**of_stage("finetune", rows), **use}
+    return {**under("finetune", rows), **use}
 
 
 def gpt_lstm(setting: Setting) -> dict[str, Any]:

@@ -1,12 +1,10 @@
 """Where a language model's states join a tagger: Peters et al. 2017 (TagLM), section 5.
 
-A tagger has characters, word vectors, two biLSTM layers (the paper's are GRUs) and a CRF. The
-frozen language model's top states go to its input, to the output of its first layer (TagLM) or of
-its second. One more row has a forward language model, pretrained separately; without any,
-embeddings trained with the tagger take its place. The paper's task: `tasks=ner,data=DIR`. Its two
-language models share nothing; ours share their embeddings. At scale=paper they have 2,048 cells and
-projections to 512. The scale sets the tagger's training. We could verify only two of the paper's
-numbers.
+A tagger has characters, word vectors, two biLSTM layers and a CRF. The frozen language model's top
+states go to its input, to the output of its first layer (TagLM) or of its second. One more row has
+a forward language model, pretrained separately; without any, embeddings trained with the tagger
+take its place. The paper's task: `tasks=ner,data=DIR`. At scale=paper language models have 2,048
+cells and projections to 512. The scale sets the tagger's training.
 """
 
 from common import FRESH_EMBEDDINGS, LAST_PIECE, Setting, claims, papers, table

@@ -8,27 +8,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertlab.transfer.recipes import SLANTED_ADAM
-from common import Setting, Study, of_stage, table
+from common import Setting, Study, table, under
 from scales import SMALL_ROWS
 
 # Howard and Ruder 2018, section 4.1, on WikiText-103: 103 M words are 23,000 steps. Printed are
 # dropouts, batch, and Adam with its β; rate and schedule are those of the second stage, and ten
 # passes and fastai's 60,000 words are our choice.
 PAPER: Mapping[str, Any] = {
-    "train.steps": 230_000,
-    "train.eval_every": 23_000,
+    **under("train", steps=230_000, eval_every=23_000),
     "data.batch_size": 64,
-    "data.tokenizer.kind": "words",
-    "data.tokenizer.vocab_size": 60_000,
-    "model.dropout": 0.4,
-    "model.hidden_dropout": 0.3,
-    "model.input_dropout": 0.4,
-    "model.embedding_dropout": 0.05,
-    "model.weight_dropout": 0.5,
+    **under("data.tokenizer", kind="words", vocab_size=60_000),
+    **under("model", dropout=0.4, hidden_dropout=0.3, input_dropout=0.4),
+    **under("model", embedding_dropout=0.05, weight_dropout=0.5),
     **SLANTED_ADAM,
-    "optimizer.name": "adam",
-    "optimizer.learning_rate": 0.004,
-    "optimizer.average_after": 0,
+    **under("optimizer", name="adam", learning_rate=0.004, average_after=0),
 }
 DROPOUTS = ("dropout", "embedding_dropout", "input_dropout", "hidden_dropout", "weight_dropout")
 NO_DROPOUT = {f"model.{name}": 0.0 for name in DROPOUTS}
@@ -85,7 +78,7 @@ def adaptation(setting: Setting) -> dict[str, Any]:
     steps = setting.task_steps
     settings = {"recipe": "ulmfit", "epochs": READINGS[setting.scale]}
     settings["optimizer.cut_fraction"] = _cut(steps)
-    return of_stage("adapt", settings | ({"train.steps": steps} if steps else {}))
+    return under("adapt", settings | ({"train.steps": steps} if steps else {}))
 
 
 def classifier(setting: Setting, steps: int = 0) -> dict[str, Any]:
@@ -93,7 +86,7 @@ def classifier(setting: Setting, steps: int = 0) -> dict[str, Any]:
     own_steps = _classifier_steps(setting, steps)
     settings = {"recipe": "ulmfit", **CLASSIFIER[setting.scale], "train.steps": own_steps}
     settings |= {"optimizer.warmup_steps": 0, "optimizer.cut_fraction": _cut(own_steps)}
-    return of_stage("finetune", settings) | thawing(setting, "gradual", steps=steps)
+    return under("finetune", settings) | thawing(setting, "gradual", steps=steps)
 
 
 def thawing(setting: Setting, kind: str, stage: str = "finetune", steps: int = 0) -> dict[str, Any]:
@@ -109,7 +102,7 @@ def thawing(setting: Setting, kind: str, stage: str = "finetune", steps: int = 0
     # A slanted triangle needs at least ten steps.
     restarts = stage == "finetune" and kind == "gradual" and (not steps or length >= 10)
     found["thaw_restarts"] = restarts
-    return of_stage(stage, {f"optimizer.{key}": value for key, value in found.items()})
+    return under(stage, {f"optimizer.{key}": value for key, value in found.items()})
 
 
 def _classifier_steps(setting: Setting, steps: int) -> int:

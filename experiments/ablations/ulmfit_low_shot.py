@@ -3,10 +3,7 @@
 A growing number of labelled examples, used in four ways: a classifier from random values; ULMFiT
 with a language model adapted only to their text (supervised), or to all of the task's training text
 (semi-supervised); and, not in the paper, the BERT of `bert_table5.py`. All train for the same
-number of steps (3,000 from scale=small on). Otherwise as `ulmfit_table4.py`. According to the text,
-with 100 labels supervised ULMFiT is as good as a classifier from scratch with 10 times (IMDb) or 20
-times (AG News) as many labels, and semi-supervised ULMFiT with 50 times (AG News) or 100 times
-(IMDb) as many.
+number of steps (3,000 from scale=small on). Otherwise as `ulmfit_table4.py`.
 """
 
 import itertools

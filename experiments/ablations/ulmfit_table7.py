@@ -5,8 +5,7 @@ layers at one rate ("full"); rates that fall by a factor of 2.6 per layer ("disc
 classifier's own layers ("last"); chain-thaw, one group of layers after another (at a rate of 1e-3,
 a tenth of it below the head, as in the released script); gradual unfreezing ("freez") by itself and
 with discr, the slanted triangle ("stlr") or a cosine ("cos"). In the other rows the rate is
-constant, because the paper does not give it. A schedule runs once in each stage of unfreezing.
-Otherwise as `ulmfit_table4.py`.
+constant. A schedule runs once in each stage of unfreezing. Otherwise as `ulmfit_table4.py`.
 """
 
 import ulmfit

@@ -5,7 +5,7 @@ static model the mean of its pieces' rows; a contextual one, on every layer, the
 of the word's pieces in a text of this word `alone`. For each layer and file the report has
 Spearman's correlation of cosines and human ratings, and the share of analogies that 3CosAdd
 answers. `words=A,B` are lines "word word rating", such as SimLex-999 or MEN in Faruqui and Dyer's
-collection; `analogies=` is word2vec's questions-words.txt. Without either the study only trains.
+collection; `analogies=` is word2vec's questions-words.txt.
 """
 
 import systems
