@@ -43,19 +43,18 @@ def get_study(arguments=None):
     every, hidden = setting.pretraining["train.eval_every"], setting.numbers("awd_lstm")["hidden"]
     looks = {"train.eval_every": min(100, every)} if setting.is_tiny else {}
     twice = {"train.steps": 2 * once, "optimizer.average_again": once}
+    models = {
+        "full": {},
+        "without fine-tuning": {"train.steps": once, "optimizer.average_again": 0},
+        **WITHOUT,
+        "without full-sized embedding": {"model.width": hidden},
+        "without weight-dropping": {"model.weight_dropout": 0.0},
+    }
     return setting.study(
         title="The parts of AWD-LSTM",
         question="What does each part of AWD-LSTM's regularisation and optimisation give?",
         config=setting.recipe("awd_lstm"),
-        axes={
-            "model": {
-                "full": {},
-                "without fine-tuning": {"train.steps": once, "optimizer.average_again": 0},
-                **WITHOUT,
-                "without full-sized embedding": {"model.width": hidden},
-                "without weight-dropping": {"model.weight_dropout": 0.0},
-            }
-        },
+        axes={"model": models},
         overrides={**setting.pretraining, **setting.finetune, **looks, **twice},
         **TABLE,
     )

@@ -37,24 +37,19 @@ CLAIMS = [
 
 def get_study(arguments=None):
     setting = Setting(arguments, paper=papers.BERT, tasks="package+code_spans+next_sentence")
+    none = {"train.steps": 0}
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     bilstm = {"finetune.head.bilstm": 2}
     if setting.is_large:  # their recipe's pooler reads the body, below a biLSTM
         bilstm["finetune.head.pooling"] = "last"
+    variants = {"BERT": setting.bert("mlm+nsp"), "No NSP": {}, "LTR & No NSP": ltr}
+    variants |= {"+ BiLSTM": ltr | bilstm, "No pretraining": none}
+    variants |= {"No pretraining + BiLSTM": ltr | bilstm | none}
     return setting.study(
         title="BERT's pretraining tasks",
         question="What do next-sentence prediction and seeing both sides give downstream?",
         config=setting.recipe("bert", objectives="mlm"),
-        axes={
-            "pretraining": {
-                "BERT": setting.bert("mlm+nsp"),
-                "No NSP": {},
-                "LTR & No NSP": ltr,
-                "+ BiLSTM": ltr | bilstm,
-                "No pretraining": {"train.steps": 0},
-                "No pretraining + BiLSTM": ltr | bilstm | {"train.steps": 0},
-            }
-        },
+        axes={"pretraining": variants},
         overrides={**setting.on_transformer, **LAST_PIECE, "data.format": "segment_pair"},
         task_rates=setting.bert_rates,
         **TABLE,

@@ -6,7 +6,7 @@ on held-out text. The paper's tasks: `tasks=mnli+mrpc+sst2,data=DIR`. At scale=p
 restarts of fine-tuning on one pretraining (five in the paper).
 """
 
-from common import Setting, claims, papers, table
+from common import Setting, claims, papers, table, under
 
 SOURCE = "Devlin et al. 2019, table 6 (development sets)"
 TABLE = table(
@@ -41,8 +41,7 @@ def get_study(arguments=None):
     sizes, shapes = SIZES.get(setting.scale) or tuple(TABLE["published"].rows), {}
     for size in sizes:
         layers, width, heads = map(int, size.split("/"))
-        shape = {"layers": layers, "width": width, "heads": heads, "hidden": 4 * width}
-        shapes[size] = {f"model.{key}": value for key, value in shape.items()}
+        shapes[size] = under("model", layers=layers, width=width, heads=heads, hidden=4 * width)
     return setting.study(
         title="BERT's size",
         question="What do more layers, more width and more heads give, in perplexity and"

@@ -6,7 +6,7 @@ Six ways to corrupt the chosen 15 %, as percentages [MASK]/same/random, fine-tun
 mlm/loss is under its own corruption: do not compare rows by it.
 """
 
-from common import Setting, axis, chain, papers, product, table
+from common import Setting, axis, chain, papers, product, table, under
 
 # [MASK]/same/random -> MNLI fine-tuned, NER fine-tuned, NER by features.
 SCORES = {
@@ -38,8 +38,7 @@ def get_study(arguments=None):
     corruptions = {}
     for shares in SCORES:
         mask, _, random = (int(share) / 100 for share in shares.split("/"))
-        shown = {"objectives.mlm.mask_share": mask, "objectives.mlm.random_share": random}
-        corruptions[shares] = shown
+        corruptions[shares] = under("objectives.mlm", mask_share=mask, random_share=random)
     return setting.study(
         title="BERT's masking procedure",
         question="Does it matter what a chosen token becomes, fine-tuned and as features?",

@@ -40,10 +40,9 @@ def clm_first(share, steps):
 
 def budget(steps):
     """The rows of a budget."""
-    shares = {f"{share:.0%} CLM then MLM": clm_first(share, steps) for share in SHARES}
-    from_the_left = {**CLM, "finetune.model.direction": "left-to-right"}
-    rows = {"MLM": MLM, **shares, "CLM": CLM, "CLM from the left": from_the_left}
-    return axis("pretraining", rows)
+    rows = {f"{share:.0%} CLM then MLM": clm_first(share, steps) for share in SHARES}
+    rows |= {"CLM": CLM, "CLM from the left": CLM | {"finetune.model.direction": "left-to-right"}}
+    return axis("pretraining", {"MLM": MLM, **rows})
 
 
 def get_study(arguments=None):
@@ -61,19 +60,14 @@ def get_study(arguments=None):
         continued = {"MLM, continued": MLM, "CLM, continued as MLM": from_clm}
         continued = {name: of | {"train.steps": total} for name, of in continued.items()}
         grids.append(axis("pretraining", continued))
+    overrides = {"model.local_window": 0, "objectives.prefix.max_share": 0.0}
+    overrides |= {"objectives.mlm.rate": setting.arguments["rate"], "optimizer.decay": "constant"}
+    overrides["optimizer.cooldown_steps"] = steps // 21  # the paper's 2,000 of 42,000
     return setting.study(
         title="Causal and then masked language modelling",
         question="Does an encoder profit from being pretrained left to right first?",
         config=recipe,
         axes=chain(*grids),
-        overrides={
-            **setting.on_transformer,
-            **LAST_PIECE,
-            "model.local_window": 0,
-            "objectives.prefix.max_share": 0.0,
-            "objectives.mlm.rate": setting.arguments["rate"],
-            "optimizer.decay": "constant",
-            "optimizer.cooldown_steps": steps // 21,  # the paper's 2,000 of 42,000
-        },
+        overrides={**setting.on_transformer, **LAST_PIECE, **overrides},
         claims=claims(SOURCE, *(FINDINGS if is_whole else FINDINGS[:2])),
     )

@@ -35,23 +35,11 @@ __all__ += ["Claim", "Study", "axis", "chain", "papers", "product", "stage_keys"
 
 
 # Arguments of every study, with their defaults; of a tuple the first, and no others are allowed.
-ARGUMENTS: Mapping[str, Any] = {
-    "scale": scales.SCALES,
-    "corpus": "pydocs",
-    "seeds": 5,
-    "draws": 1,
-    "steps": 0,
-    "rows": 0,
-    "tasks": "package+code_spans",
-    "data": "",
-    "task_steps": 0,
-    "task_rates": "",
-    "select": "",
-    "labels": "",
-    "use": ("study", "probe", "study+probe"),
-    "body": ("today", "paper"),
-    "dtype": "float32",
-}
+ARGUMENTS = {"scale": scales.SCALES, "corpus": "pydocs", "seeds": 5, "draws": 1, "steps": 0}
+ARGUMENTS |= {"rows": 0, "tasks": "package+code_spans", "data": "", "task_steps": 0}
+ARGUMENTS |= dict.fromkeys(("task_rates", "select", "labels"), "")
+ARGUMENTS |= {"use": ("study", "probe", "study+probe"), "body": ("today", "paper")}
+ARGUMENTS |= {"dtype": "float32"}
 
 
 class Setting:
@@ -65,7 +53,6 @@ class Setting:
         finetune: Overrides of fine-tuning, with the prefix "finetune.".
         task_steps: Steps of fine-tuning from the arguments; 0: the scale's.
         labels: Numbers of labelled examples, 0 for all; empty: all, without a number in the name.
-        elmo_tokens: What ELMo reads: characters, as published, at scale=paper.
     """
 
     def __init__(
@@ -88,7 +75,6 @@ class Setting:
         self.scale, self.task_steps = values["scale"], values["task_steps"]
         self.is_tiny = self.scale in ("tiny", "mini")
         self.is_large = self.scale in ("base", "paper")
-        self.elmo_tokens = "characters" if self.scale == "paper" else "subwords"
         self.seeds = list(range(1, values["seeds"] + 1))
         select = values["select"] or ("on" if self.scale in scales.SELECTING else "off")
         named = {"on": scales.RATES, "off": []}
@@ -127,6 +113,16 @@ class Setting:
             draw = dict.fromkeys(("finetune.seed", "finetune.task_data.seed"), 10 * seed + n)
             points += product(axis("finetune.seed", {f"draw={n}": draw}), axis("seed", [seed]))
         return points
+
+    @property
+    def elmo_tokens(self) -> str:
+        """What ELMo reads: the argument `elmo`, or characters, as published, at scale=paper."""
+        default = "characters" if self.scale == "paper" else "subwords"
+        tokens = self.arguments.get("elmo") or default
+        if tokens == "characters" != default:
+            same = "at smaller scales all systems read the same pieces"
+            raise UserError(f"elmo=characters needs scale=paper: {same}")
+        return tokens
 
     def steps(self, recipe: str) -> int:
         """Of pretraining: the arguments', the scale's or the study's, else the recipe's."""

@@ -49,10 +49,7 @@ FEWER = {"train.steps": 10_000, "train.eval_every": 100}
 
 def get_study(arguments=None):
     setting = Setting(arguments, paper=SAME_ROWS, tasks="code_spans", static=STATIC)
-    used = systems.as_used(setting, setting.arguments["static"])
-    read = systems.pretrainings(used, dict.fromkeys(used, setting.pretraining))
-    models = {name: {"config": used[name][0], **read[name]} for name in used}
-
+    models = {k: systems.pretraining(of) for k, of in systems.as_used(setting).items()}
     probed = {name: LAYERS for name in ("ELMo", "GPT", "BERT")}
     probed = {"static": ("lexical",), "ULMFiT": ("lexical", "top", "cat"), **probed}
     grids = [

@@ -7,7 +7,6 @@ baseline reads random embeddings that are trained with it. Of the paper's tasks 
 cannot mark spans of pieces: for `squad1` name `elmo=subwords`.
 """
 
-import systems
 from common import FRESH_EMBEDDINGS, SAME_ROWS, Setting, papers, table
 
 MIXED = {"finetune.head.layers": "scalar_mix"}
@@ -36,8 +35,7 @@ TABLE = table(
 
 def get_study(arguments=None):
     setting = Setting(arguments, paper=papers.ELMO, elmo=("", "subwords", "characters"))
-    tokens = setting.arguments["elmo"] or setting.elmo_tokens
-    systems.check_elmo(setting, tokens)
+    tokens = setting.elmo_tokens
     if setting.scale == "paper" and tokens == "subwords":
         setting = Setting(arguments, paper=SAME_ROWS, elmo=tokens)
     return setting.study(

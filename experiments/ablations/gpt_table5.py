@@ -28,21 +28,19 @@ TABLE = table(
 
 def get_study(arguments=None):
     setting = Setting(arguments, paper=papers.GPT)
-    transformer = setting.transformer
-    no_lm = {"finetune.objectives.language_model.weight": 0.0}
+    changes = {
+        "full": {},
+        "no pre-training": {"finetune.transfer.random": True},
+        "no auxiliary LM": {"finetune.objectives.language_model.weight": 0.0},
+    }
+    models = {name: setting.transformer | change for name, change in changes.items()}
+    models["LSTM with auxiliary LM"] = systems.gpt_lstm(setting)
     return setting.study(
         title="GPT's pretraining, auxiliary objective and transformer",
         question="What do pretraining, the auxiliary language model and the transformer give"
         " downstream?",
         config=setting.recipe("gpt"),
-        axes={
-            "model": {
-                "full": transformer,
-                "no pre-training": {**transformer, "finetune.transfer.random": True},
-                "no auxiliary LM": {**transformer, **no_lm},
-                "LSTM with auxiliary LM": systems.gpt_lstm(setting),
-            }
-        },
+        axes={"model": models},
         overrides={**setting.overrides, **systems.gpt_finetuning(setting)},
         **TABLE,
     )

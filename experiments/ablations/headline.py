@@ -60,14 +60,13 @@ def get_study(arguments=None):
         return Setting(arguments, paper=paper, tasks="+".join(tasks), **own)
 
     setting = read({})
-    reads = setting.arguments["elmo"] or setting.elmo_tokens
-    used = systems.as_used(setting, setting.arguments["static"], reads)
+    reads = setting.elmo_tokens
     elmo = papers.ELMO if reads == "characters" else SAME_ROWS
     bert = papers.BERT_CASED if "ner" in setting.tasks else papers.BERT
     published = {"BERT": bert, "GPT": papers.GPT, "ELMo": elmo}
     published |= {"ULMFiT": ulmfit.PAPER, "static": WORDS}
     scales = {name: read(paper).pretraining for name, paper in published.items()}
-    compared = systems.variants(used, systems.pretrainings(used, scales))
+    compared = systems.with_random(systems.as_used(setting, reads, scales))
     grids = {name: axis("system", {name: of}) for name, of in compared.items()}
     grids |= {name: setting.at_bert_rates(grids[name]) for name in WITH_BERT}
     return setting.study(

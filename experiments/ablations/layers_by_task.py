@@ -17,14 +17,14 @@ def get_study(arguments=None):
     setting = Setting(arguments, paper=papers.BERT, tasks="+".join(OWN_TASKS))
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     last = setting.numbers("bert")["layers"]
-    names = {0: "embeddings", **{n: f"layer {n}" for n in range(1, last + 1)}}
+    names = ["embeddings", *(f"layer {n}" for n in range(1, last + 1))]
     return setting.study(
         title="Layer by task",
         question="Which layer of which model knows what?",
         config=setting.recipe("bert", objectives="mlm+nsp"),
         axes={
             "model": {"MLM + NSP": {}, "LTR": ltr, "not pretrained": NOT_PRETRAINED},
-            "layer": {name: {"finetune.head.layers": f"layer:{n}"} for n, name in names.items()},
+            "layer": {name: {"finetune.head.layers": f"layer:{n}"} for n, name in enumerate(names)},
         },
         overrides={**setting.on_transformer, **setting.finetuning("probe"), **LAST_PIECE, **PAIRS},
         claims=[Claim(f"MLM + NSP, layer {last}", "MLM + NSP, embeddings", *FEATURES)],

@@ -38,7 +38,7 @@ def get_study(arguments=None):
         "prefix": on_body("prefix", {}),
         **{name: on_body(*values) for name, values in MASKED.items()},
     }
-    pieces = {"data.tokenizer.kind": "unigram", **setting.pretraining}
+    pieces = systems.UNIGRAM | setting.pretraining
     recipe, own = found["left to right"]
     target = parameters(recipe, {**pieces, **own})
     for name, family in LSTMS.items():

@@ -37,19 +37,18 @@ TABLE = table(
 def get_study(arguments=None):
     setting = Setting(arguments, paper=PAPER)
     one_sequence = {**SPAN, "data.format": "doc_sentences"}
+    masks = {
+        "Subword tokens": {},
+        "Whole words": {"objectives.mlm.unit": "whole_word"},
+        "Geometric spans": SPAN,
+        "Geometric spans (1seq)": setting.bert("mlm") | one_sequence,
+        "Geometric spans (1seq) + SBO": setting.bert("mlm+sbo") | one_sequence,
+    }
     return setting.study(
         title="Masks of spans",
         question="Does it help to mask words and spans whole, and to predict spans from their"
         " boundaries?",
         config=setting.recipe("bert", objectives="mlm+nsp"),
-        axes={
-            "masks": {
-                "Subword tokens": {},
-                "Whole words": {"objectives.mlm.unit": "whole_word"},
-                "Geometric spans": SPAN,
-                "Geometric spans (1seq)": setting.bert("mlm") | one_sequence,
-                "Geometric spans (1seq) + SBO": setting.bert("mlm+sbo") | one_sequence,
-            }
-        },
+        axes={"masks": masks},
         **TABLE,
     )

@@ -33,16 +33,12 @@ def get_study(arguments=None):
         uses = {"features": {"finetune.recipe": "elmo"}, "fine-tuned": tuned}
         return product(axis("model", models), axis("use", uses))
 
+    shared = systems.UNIGRAM | setting.pretraining
     return setting.study(
         title="Static and contextual vectors",
         question="What does seeing context give over vectors of words, frozen and fine-tuned?",
         config=setting.recipe("bert"),
         axes=chain(used(static, 10 * rate), used(models, rate)),
-        overrides={
-            "data.tokenizer.kind": "unigram",
-            **setting.pretraining,
-            **setting.finetuning("elmo"),
-            **LAST_PIECE,
-        },
+        overrides={**shared, **setting.finetuning("elmo"), **LAST_PIECE},
         claims=CLAIMS,
     )

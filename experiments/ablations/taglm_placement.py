@@ -30,20 +30,15 @@ def get_study(arguments=None):
     setting = Setting(arguments, paper=paper, tasks="code_spans")
     forward = setting.recipe("elmo", tokens=setting.elmo_tokens, objectives="ltr")
     forward = {"config": forward, "model.direction": "left-to-right"}
+    states = {"no language model": FRESH_EMBEDDINGS, "input": {"finetune.head.place": "input"}}
+    states |= {FIRST: {}, "after the second layer": {"finetune.head.place": "output"}}
+    states[f"{FIRST}, forward alone"] = forward
     return setting.study(
         title="A language model's states in a tagger",
         question="Where should a language model's states join a tagger, and is the forward"
         " direction enough?",
         config=setting.recipe("elmo", tokens=setting.elmo_tokens),
-        axes={
-            "states": {
-                "no language model": FRESH_EMBEDDINGS,
-                "input": {"finetune.head.place": "input"},
-                "after the first layer": {},
-                "after the second layer": {"finetune.head.place": "output"},
-                "after the first layer, forward alone": forward,
-            }
-        },
+        axes={"states": states},
         overrides={**setting.overrides, **setting.finetuning("taglm"), **LAST_PIECE},
         downstream=setting.downstream(("tagging",)),
         **TABLE,

@@ -23,8 +23,7 @@ PAPER: Mapping[str, Any] = {
     **SLANTED_ADAM,
     **under("optimizer", name="adam", learning_rate=0.004, average_after=0),
 }
-DROPOUTS = ("dropout", "embedding_dropout", "input_dropout", "hidden_dropout", "weight_dropout")
-NO_DROPOUT = {f"model.{name}": 0.0 for name in DROPOUTS}
+NO_DROPOUT = dict.fromkeys([key for key in PAPER if key.endswith("dropout")], 0.0)
 # The classifier's settings; 280 positions or more and 64 texts are too many for a CPU.
 CLASSIFIER: Mapping[str, Mapping[str, Any]] = {
     "tiny": {**SMALL_ROWS, "data.batch_size": 16, "head.chunk": 32, "train.steps": 400},
@@ -102,7 +101,7 @@ def thawing(setting: Setting, kind: str, stage: str = "finetune", steps: int = 0
     # A slanted triangle needs at least ten steps.
     restarts = stage == "finetune" and kind == "gradual" and (not steps or length >= 10)
     found["thaw_restarts"] = restarts
-    return under(stage, {f"optimizer.{key}": value for key, value in found.items()})
+    return under(f"{stage}.optimizer", found)
 
 
 def _classifier_steps(setting: Setting, steps: int) -> int:

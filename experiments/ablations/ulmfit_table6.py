@@ -26,18 +26,13 @@ def get_study(arguments=None):
     setting = ulmfit.read(arguments)
     ours = ulmfit.adaptation(setting)
     constant = ours | {"adapt.optimizer.decay": "constant"}
+    variants = {"no LM fine-tuning": {}, "full": constant | {"adapt.optimizer.layer_decay": 1.0}}
+    variants |= {"full + discr": constant, "full + discr + stlr": ours}
     return ulmfit.study(
         setting,
         title="ULMFiT's fine-tuning of the language model",
         question="How should a language model be brought to a task's text, if at all?",
-        axes={
-            "LM fine-tuning": {
-                "no LM fine-tuning": {},
-                "full": constant | {"adapt.optimizer.layer_decay": 1.0},
-                "full + discr": constant,
-                "full + discr + stlr": ours,
-            }
-        },
+        axes={"LM fine-tuning": variants},
         overrides={**setting.pretraining, **ulmfit.prose(setting), **ulmfit.classifier(setting)},
         **TABLE,
     )

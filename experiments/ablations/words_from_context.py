@@ -16,7 +16,8 @@ FILES = {"words": "evaluate.words", "analogies": "evaluate.analogies"}
 
 def get_study(arguments=None):
     setting = Setting(arguments, paper=SAME_ROWS, tasks="", **dict.fromkeys(FILES, ""))
-    files = {name: setting.arguments[name] for name in FILES}
+    files = {key: setting.arguments[name] for name, key in FILES.items() if setting.arguments[name]}
+    shared = systems.UNIGRAM | setting.pretraining
     static, models = systems.static_and_contextual(setting)
     return setting.study(
         title="Words from contextual and static models",
@@ -24,11 +25,5 @@ def get_study(arguments=None):
         " and on which layer?",
         config=setting.recipe("bert"),
         axes={"model": static | models},
-        overrides={
-            "data.tokenizer.kind": "unigram",
-            **setting.pretraining,
-            **setting.finetuning("elmo"),
-            **LAST_PIECE,
-            **{FILES[name]: path for name, path in files.items() if path},
-        },
+        overrides={**shared, **setting.finetuning("elmo"), **LAST_PIECE, **files},
     )

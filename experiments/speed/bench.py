@@ -2,9 +2,8 @@
 
     python experiments/speed/bench.py FILE.jsonl [--suite=gpu] [--only="bert-tiny;gpt-mini"]
 
-Each workload (`workloads.py`) runs in a process of its own that has a share of the time left, so
-one that hangs costs no other its number. What it found (`measure.py`, `in_pytorch.py`) is appended
-to FILE as one line when it ends or its time is up:
+Each workload (`workloads.py`) runs in a process of its own (`measure.py`, `in_pytorch.py`) that has
+a share of the time left. What it found is appended to FILE as one line:
 
     first_step_seconds  from the start of the process to the end of the first training step
     compile_seconds     of these, to trace, compile and run the step
