@@ -3,8 +3,7 @@
 MLM on pairs of segments, alone (on NSP's pairs), with NSP or with SOP (were A and B swapped?).
 Every model answers both questions, fine-tuned and by a linear layer on the mean of its frozen
 states (the paper does not say how it asks). The paper's tasks:
-`tasks=squad1+squad2+mnli+sst2+race,data=DIR`. scale=paper is the paper's section 4.1 and
-google-research/albert, on BERT's body.
+`tasks=squad1+squad2+mnli+sst2+race,data=DIR`. scale=paper follows section 4.1, on BERT's body.
 """
 
 from common import ONE_LENGTH, Setting, papers, stage_keys, table, under

@@ -3,9 +3,8 @@
 One BERT (MLM + NSP) per seed, fine-tuned, or frozen under a new BiLSTM of two layers that reads the
 embeddings, the second-to-last layer, the last, or a mix of the last four or of all. With four
 layers or fewer the sum over all includes the embeddings; else it would equal that over the last.
-The paper's task is named entities with document context: `tasks=ner,data=DIR`; at scale=paper a row
-has up to 512 pieces of the document on both sides of the sentence, and the seeds are restarts on
-one pretraining (five in the paper).
+The paper's task is named entities: `tasks=ner,data=DIR`. At scale=paper a row has up to 512 pieces
+of the document around the sentence, and the seeds are restarts on one pretraining (five there).
 """
 
 from common import Setting, axis, chain, claims, papers, table

@@ -58,9 +58,8 @@ class Setting:
     def __init__(
         self, arguments: str | None, paper: Mapping[str, Any] | None = None, **defaults: Any
     ):
-        """Reads a study's arguments: those of `ARGUMENTS` (experiments/README.md explains them),
-        with `defaults` of the study and arguments of its own; `paper` has overrides at scale=paper
-        that the recipe lacks."""
+        """Reads a study's arguments (experiments/README.md), with `defaults` and arguments of its
+        own; `paper` has overrides at scale=paper that the recipe lacks."""
         choices = {**ARGUMENTS, **defaults}
         first = {name: of[0] if isinstance(of, tuple) else of for name, of in choices.items()}
         self.arguments = values = parse_arguments(arguments, **first)
@@ -120,8 +119,7 @@ class Setting:
         default = "characters" if self.scale == "paper" else "subwords"
         tokens = self.arguments.get("elmo") or default
         if tokens == "characters" != default:
-            same = "at smaller scales all systems read the same pieces"
-            raise UserError(f"elmo=characters needs scale=paper: {same}")
+            raise UserError("elmo=characters needs scale=paper: other scales share their pieces")
         return tokens
 
     def steps(self, recipe: str) -> int:

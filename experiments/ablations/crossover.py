@@ -38,8 +38,7 @@ CLAIMS = [Claim("MLM", "LTR", FINDING, "Devlin et al. 2019, table 5", uses=("_tu
 
 
 def get_study(arguments=None):
-    uses = "+".join(USES)
-    own = {"early": 3, "uses": uses, "objectives": "mlm+ltr", "factors": "1"}
+    own = {"early": 3, "uses": "+".join(USES), "objectives": "mlm+ltr", "factors": "1"}
     setting = Setting(arguments, draws=3, labels="1000", **own)
     mlm = setting.recipe("bert", objectives="mlm")
     early = kept_steps("log", setting.steps(mlm))[-1 - setting.arguments["early"] : -1]
@@ -59,24 +58,19 @@ def get_study(arguments=None):
     contrasts = pairs + [(name, "no pretraining") for name in names]
     for step in early:
         contrasts += [(f"{first}, {step:,}", f"{other}, {step:,}") for first, other in pairs]
+    own = {"data.format": "segment_pair", "train.keep": "log", "evaluate.sentences": 0}
+    downstream = {
+        f"{task}_{use}": {**tuned, **fields, **USES[use], "task": fields.get("task", task)}
+        for task, fields in setting.downstream().items()
+        for use in setting.arguments["uses"].split("+")
+    }
     return setting.study(
         title="When one objective overtakes another",
         question="After how much pretraining, and in which use, is MLM above left to right?",
         config=mlm,
         axes=chain(last, product(objectives, steps)),
-        overrides={
-            **setting.overrides,
-            **LAST_PIECE,
-            "data.format": "segment_pair",
-            "train.keep": "log",
-            "evaluate.sentences": 0,
-            "finetune.train.eval_every": 0,
-        },
-        downstream={
-            f"{task}_{use}": {**tuned, **fields, **USES[use], "task": fields.get("task", task)}
-            for task, fields in setting.downstream().items()
-            for use in setting.arguments["uses"].split("+")
-        },
+        overrides={**setting.overrides, **LAST_PIECE, **own, "finetune.train.eval_every": 0},
+        downstream=downstream,
         claims=CLAIMS,
         contrasts=contrasts,
     )

@@ -9,8 +9,7 @@ are two more rows. All share pieces, rows and budget of text; format, optimiser 
 each recipe's. `equal=` sets what else is equal: `tokens` (each model has its own size and reads as
 many tokens, without padding, as BERT has positions), `steps` (of as many positions, padding
 included), `parameters` (as many tokens, and BERT's number of parameters within 2 %), or `flops` (of
-pretraining, on full rows; static vectors keep the tokens: with equal FLOPs they would read the text
-more than a hundred times).
+pretraining, on full rows; static vectors, which would read the text often, keep the tokens).
 """
 
 import systems

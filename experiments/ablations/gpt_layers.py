@@ -1,8 +1,7 @@
 """How many of GPT's layers are worth transferring: Radford et al. 2018, section 5, figure 2 (left).
 
 Fine-tuning starts from random values, or from the pretrained embeddings and the layers above them
-up to the first, second, ... last, and follows the paper. Its tasks: `tasks=mnli+race,data=DIR`; its
-curve has no numbers.
+up to the first, second, ... last, and follows the paper. Its tasks: `tasks=mnli+race,data=DIR`.
 """
 
 import systems

@@ -9,14 +9,10 @@ guesses and the best single model: in result.json the metric `relative`.
 
 import systems
 from bertlab.train.hooks import kept_steps
-from common import Setting, axis, chain, claims, papers, product
+from common import Setting, axis, chain, claims, papers, product, under
 
-ZERO_SHOT = {
-    "finetune.recipe": "small",
-    "finetune.transfer.answers": "bertlab.contrib.zero_shot:zero_shot",
-    "finetune.train.steps": 0,
-    "finetune.transfer.epochs": 0.0,
-}
+ZERO_SHOT = under("finetune", {"recipe": "small", "train.steps": 0, "transfer.epochs": 0.0})
+ZERO_SHOT["finetune.transfer.answers"] = "bertlab.contrib.zero_shot:zero_shot"
 
 
 def get_study(arguments=None):

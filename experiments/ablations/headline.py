@@ -10,12 +10,14 @@ them, so train `ner` in a study of its own.
 """
 
 import re
+from pathlib import Path
 
 import systems
 import ulmfit
 from bertlab.errors import UserError
+from bertlab.transfer.tasks import find_task
 from common import LAST_PIECE, SAME_ROWS, Setting, axis, chain, papers, table
-from published_tasks import tasks_in
+from published_tasks import TASKS, config_name
 
 GLUE = ("mnli", "mnli_mismatched", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte")
 OTHERS = ("squad1", "squad2", "swag", "ner", "snli", "scitail", "story_cloze", "race", "sst5")
@@ -51,21 +53,21 @@ TABLE = table(
 def get_study(arguments=None):
     tasks = WITHOUT_DATA
     if data := re.search(r"(?:^|,)data=([^,]+)", arguments or ""):
-        tasks = tasks_in(data[1], (*GLUE, *OTHERS, *TEXTS))
+        folder, names = Path(data[1]).expanduser(), (*GLUE, *OTHERS, *TEXTS)
+        tasks = [n for n in names if find_task(config_name(n)).is_in(folder / TASKS[n])]
         if not tasks and "tasks=" not in arguments:
             raise UserError(f"data={data[1]}: no task of the tables has its files there")
     own = {"static": systems.STATIC, "elmo": ("", "subwords", "characters")}
-
-    def read(paper):
-        return Setting(arguments, paper=paper, tasks="+".join(tasks), **own)
-
-    setting = read({})
+    own["tasks"] = "+".join(tasks)
+    setting = Setting(arguments, **own)
     reads = setting.elmo_tokens
     elmo = papers.ELMO if reads == "characters" else SAME_ROWS
     bert = papers.BERT_CASED if "ner" in setting.tasks else papers.BERT
     published = {"BERT": bert, "GPT": papers.GPT, "ELMo": elmo}
     published |= {"ULMFiT": ulmfit.PAPER, "static": WORDS}
-    scales = {name: read(paper).pretraining for name, paper in published.items()}
+    scales = {
+        name: Setting(arguments, paper, **own).pretraining for name, paper in published.items()
+    }
     compared = systems.with_random(systems.as_used(setting, reads, scales))
     grids = {name: axis("system", {name: of}) for name, of in compared.items()}
     grids |= {name: setting.at_bert_rates(grids[name]) for name in WITH_BERT}

@@ -6,7 +6,6 @@ text's vector is the mean of its states. `tasks=ud+wnut17+sst2+trec,data=DIR` ar
 """
 
 from common import LAST_PIECE, Claim, Setting, papers
-from published_tasks import OWN_TASKS
 
 NOT_PRETRAINED, PAIRS = {"finetune.transfer.random": True}, {"data.format": "segment_pair"}
 # We could not verify numbers of the probes' papers.
@@ -14,7 +13,8 @@ FEATURES = "NER 94.9 and 91.0, under a biLSTM", "Devlin et al. 2019, table 7"
 
 
 def get_study(arguments=None):
-    setting = Setting(arguments, paper=papers.BERT, tasks="+".join(OWN_TASKS))
+    tasks = "package+code_spans+next_sentence+sentence_order"
+    setting = Setting(arguments, paper=papers.BERT, tasks=tasks)
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     last = setting.numbers("bert")["layers"]
     names = ["embeddings", *(f"layer {n}" for n in range(1, last + 1))]

@@ -6,8 +6,7 @@ objectives that ask for different things. All transformers share body, rows and 
 AWD-LSTM are widened to the transformer's parameters, and keep their own optimiser. ELECTRA is
 scored by its generator, which is smaller. `pairs=BLIMP.jsonl.xz` adds minimal pairs. Select the
 rates (`select=1/3+1` is cheap): at 6e-3 diffusion still predicts words by their frequencies after
-2,000 steps on Wikipedia (`results/one_scale_tiny_wikipedia`). Give ELECTRA more steps: two of three
-generators had not begun.
+2,000 steps on Wikipedia (`results/one_scale_tiny_wikipedia`), as do two of ELECTRA's generators.
 """
 
 import systems

@@ -1,12 +1,5 @@
 """The tasks that studies can name, and where their files are."""
 
-from collections.abc import Iterable
-from pathlib import Path
-
-from bertlab.transfer.tasks import find_task
-
-# Tasks from the Python documentation; they need no files.
-OWN_TASKS = ("package", "code_spans", "next_sentence", "sentence_order")
 # Published tasks by their folder below the argument `data`.
 FOLDERS = {
     "glue": "sst2 cola mrpc qqp stsb mnli mnli_mismatched qnli rte wnli",
@@ -55,9 +48,3 @@ def config_name(task: str) -> str:
         return f"bertlab.contrib.readers:{task.upper()}"
     family, _, own = task.partition("_")
     return f"{CONTRIB[family]}:{own.upper()}" if family in CONTRIB and task in TASKS else task
-
-
-def tasks_in(data: str, names: Iterable[str] = tuple(TASKS)) -> list[str]:
-    """Those of these published tasks whose files are in the folder `data`."""
-    folder = Path(data).expanduser()
-    return [name for name in names if find_task(config_name(name)).is_in(folder / TASKS[name])]

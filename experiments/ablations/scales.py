@@ -84,11 +84,8 @@ SAME_ROWS |= under("data.tokenizer", kind="wordpiece", vocab_size=30_522, lowerc
 # only at its last piece.
 LAST_PIECE = {"finetune.transfer.word_piece": "last"}
 # Replaces a pretrained model's states by random embeddings that are trained with the task.
-FRESH_EMBEDDINGS = {
-    "finetune.transfer.random": True,
-    "finetune.optimizer.frozen": "",
-    "finetune.head.layers": "layer:0",
-}
+FRESH_EMBEDDINGS = {"transfer.random": True, "optimizer.frozen": "", "head.layers": "layer:0"}
+FRESH_EMBEDDINGS = under("finetune", FRESH_EMBEDDINGS)
 # Rows of a task at small scales: buckets, so that short texts cost little and few are cut.
 SMALL_ROWS = {"data.seq_len": 128, "data.buckets": (32, 64)}
 SMALL_WINDOWS = {"transfer.doc_stride": 64, "transfer.max_query": 32}  # of SQuAD

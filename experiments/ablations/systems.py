@@ -24,8 +24,7 @@ CLAIMS = (
 # Of the LSTM that GPT's paper compares its transformer with: V·W + 8·W² weights equal GPT's at the
 # scale, V·D + 512·D + 12·D² per layer.
 LSTM_WIDTHS = {"tiny": 200, "mini": 456, "small": 900, "base": 2246, "paper": 2048}
-Systems = dict[str, dict[str, Any]]
-"""The labels of an axis: system -> its recipe ("config") and overrides."""
+Systems = dict[str, dict[str, Any]]  # system -> its recipe ("config") and overrides
 
 
 def as_used(
@@ -70,11 +69,8 @@ def as_used(
 def _recipe_rows(use: Mapping[str, Any]) -> dict[str, Any]:
     """A use, whose rows no task replaces."""
     recipe = RECIPES[use["finetune.recipe"]]
-    rows = {
-        "data.seq_len": recipe["data.seq_len"],
-        "data.buckets": list(recipe.get("data.buckets", ())),
-        "transfer.document_context": False,
-    }
+    rows = {"data.seq_len": recipe["data.seq_len"], "transfer.document_context": False}
+    rows["data.buckets"] = list(recipe.get("data.buckets", ()))
     return {**under("finetune", rows), **use}
 
 

@@ -20,9 +20,8 @@ TABLE = table(
 )
 FIRST = "after the first layer"
 OTHERS = ("input", "after the second layer", f"{FIRST}, forward alone")
-UNVERIFIED = [(FIRST, other, "numbers not verified") for other in OTHERS]
 CLAIMS = claims(SOURCE, (FIRST, "no language model", "NER 91.93 and 90.87"))
-CLAIMS += claims("Peters et al. 2017", *UNVERIFIED)
+CLAIMS += claims("Peters et al. 2017", *((FIRST, of, "numbers not verified") for of in OTHERS))
 
 
 def get_study(arguments=None):

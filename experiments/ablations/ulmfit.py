@@ -1,8 +1,4 @@
-"""ULMFiT's three stages: a language model, its adaptation to a task's text, and the classifier.
-
-Rates, schedules and proportions of the later stages are the paper's at every scale; tiny and mini
-have fewer rows, batches and steps.
-"""
+"""ULMFiT's three stages: a language model, its adaptation to a task's text, and the classifier."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -74,24 +70,22 @@ def prose(setting: Setting) -> dict[str, str]:
 
 def adaptation(setting: Setting) -> dict[str, Any]:
     """Overrides of the second stage."""
-    steps = setting.task_steps
-    settings = {"recipe": "ulmfit", "epochs": READINGS[setting.scale]}
-    settings["optimizer.cut_fraction"] = _cut(steps)
-    return under("adapt", settings | ({"train.steps": steps} if steps else {}))
+    settings = {"recipe": "ulmfit", "epochs": READINGS[setting.scale], **_cut(setting.task_steps)}
+    settings |= {"train.steps": setting.task_steps} if setting.task_steps else {}
+    return under("adapt", settings)
 
 
 def classifier(setting: Setting, steps: int = 0) -> dict[str, Any]:
     """Overrides of the third stage; `steps` as for `stages`."""
     own_steps = _classifier_steps(setting, steps)
     settings = {"recipe": "ulmfit", **CLASSIFIER[setting.scale], "train.steps": own_steps}
-    settings |= {"optimizer.warmup_steps": 0, "optimizer.cut_fraction": _cut(own_steps)}
+    settings |= {"optimizer.warmup_steps": 0, **_cut(own_steps)}
     return under("finetune", settings) | thawing(setting, "gradual", steps=steps)
 
 
 def thawing(setting: Setting, kind: str, stage: str = "finetune", steps: int = 0) -> dict[str, Any]:
     """Overrides of `optimizer.thaw` for the classifier (`steps` as for `stages`) or the language
-    model ("adapt"). Each thawing stage lasts a tenth of the steps, or one epoch if the scale counts
-    epochs (adapt: as in recipe fitlam)."""
+    model ("adapt"). Each stage lasts a tenth of the steps, or one epoch where a scale has epochs."""
     steps = _classifier_steps(setting, steps) if stage == "finetune" else setting.task_steps
     length, groups = max(1, steps // 10), {"gradual": 1, "chain": 2}.get(kind)
     found = {"thaw": kind, "thaw_steps": 0, "thaw_stages": 0}
@@ -100,14 +94,13 @@ def thawing(setting: Setting, kind: str, stage: str = "finetune", steps: int = 0
         found |= {"thaw_steps": length, "thaw_stages": min(most, (steps - 1) // length)}
     # A slanted triangle needs at least ten steps.
     restarts = stage == "finetune" and kind == "gradual" and (not steps or length >= 10)
-    found["thaw_restarts"] = restarts
-    return under(f"{stage}.optimizer", found)
+    return under(f"{stage}.optimizer", found, thaw_restarts=restarts)
 
 
 def _classifier_steps(setting: Setting, steps: int) -> int:
     return setting.task_steps or CLASSIFIER[setting.scale].get("train.steps", steps)
 
 
-def _cut(steps: int) -> float:
+def _cut(steps: int) -> dict[str, float]:
     """The slanted triangle's share of rising steps: ULMFiT's tenth, but at least one step."""
-    return max(0.1, 1 / steps) if steps else 0.1
+    return {"optimizer.cut_fraction": max(0.1, 1 / (steps or 10))}

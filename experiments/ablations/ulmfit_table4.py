@@ -5,8 +5,7 @@ modelling of the task's text (for the model without pretraining too, as we read 
 ULMFiT's classifier. Rates, schedules and the order of thawing are the paper's at every scale; tiny
 and mini have fewer steps and shorter rows. At scale=paper the classifier makes 50 passes; the
 smaller scales pretrain as AWD-LSTM does, by averaged SGD. The paper's tasks:
-`tasks=imdb+trec+ag_news,data=DIR`; its corpus: `corpus='text:wikitext-103/*.txt'`. Its scores are
-errors, ours accuracies.
+`tasks=imdb+trec+ag_news,data=DIR`; its corpus: `corpus='text:wikitext-103/*.txt'`.
 """
 
 import ulmfit

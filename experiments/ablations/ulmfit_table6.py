@@ -1,9 +1,8 @@
 """How best to adapt a language model to a task's text: Howard and Ruder 2018, section 5, table 6.
 
 The variants skip the second stage, or adapt the language model at a constant rate, at rates that
-fall by a factor of 2.6 per layer ("discr"), or with the slanted triangle as well ("stlr"); they
-read the text as often as `ulmfit.READINGS` says. The classifier is always ULMFiT's. Otherwise as
-`ulmfit_table4.py`.
+fall by a factor of 2.6 per layer ("discr"), or with the slanted triangle as well ("stlr"). The
+classifier is always ULMFiT's. Otherwise as `ulmfit_table4.py`.
 """
 
 import ulmfit

@@ -22,8 +22,7 @@ from workloads import WORKLOADS
 
 FILE = Path(__file__).parent / "plans.json"
 RECIPES = "experiments/pretrain/"
-SLICES = {"v5e:16x16": 256, "v6e:16x16": 256, "v5p:4x8x8": 256}
-"""Topologies, and their chips."""
+SLICES = ("v5e:16x16", "v6e:16x16", "v5p:4x8x8")  # of 256 chips
 COMMON = {"train.phases": "", "model.dtype": "bfloat16", "mesh.data": -1, "mesh.fsdp": 16}
 IN_KERNEL = {**COMMON, "model.attention": "bertlab.contrib.attention_kernel:attend"}
 IN_KERNEL["model.remat"] = "dots"
@@ -42,8 +41,8 @@ def rows() -> dict[str, tuple[str, dict, str]]:
     gpu = [name for name in WORKLOADS if name.startswith("gpu ")]
     found = {f"{name.removeprefix('gpu ')}, h100": (*WORKLOADS[name], "h100") for name in gpu}
     for model, (recipe, overrides, length, rows_of_chip) in MODELS.items():
-        for topology, chips in SLICES.items():
-            size = {"data.batch_size": rows_of_chip * chips, "data.seq_len": length}
+        for topology in SLICES:
+            size = {"data.batch_size": 256 * rows_of_chip, "data.seq_len": length}
             found[f"{model}, {topology}"] = (RECIPES + recipe, {**overrides, **size}, topology)
     return found
 

@@ -5,9 +5,8 @@
     bertlab report runs/transfer
 
 `pretrained` and `static` are run directories of models that read the same text with the same
-tokenizer. The other arguments are the ablations', and so are rows and steps: whole texts, in rows
-of up to 128 pieces. Seeds change the head's initial values, dropout and the order of examples, and
-for random values also the body.
+tokenizer. The other arguments are the ablations', and so are rows and steps. Seeds change the
+head's initial values, dropout and the order of examples, and for random values also the body.
 """
 
 from bertlab.errors import UserError

@@ -1,7 +1,6 @@
 """The body of scale=tiny at six times the rate of `bert`, 30 % masked, without NSP and dropout.
 
-Rotary positions, pre-norm with RMSNorm, no biases, an initial deviation of 0.05, β2 of 0.98
-(experiments/README.md).
+Rotary positions, pre-norm with RMSNorm, no biases, an initial deviation of 0.05, β2 of 0.98.
 """
 
 from bertlab.config import base_config
