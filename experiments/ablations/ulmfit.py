@@ -85,7 +85,7 @@ def classifier(setting: Setting, steps: int = 0) -> dict[str, Any]:
 
 def thawing(setting: Setting, kind: str, stage: str = "finetune", steps: int = 0) -> dict[str, Any]:
     """Overrides of `optimizer.thaw` for the classifier (`steps` as for `stages`) or the language
-    model ("adapt"). Each stage lasts a tenth of the steps, or one epoch where a scale has epochs."""
+    model ("adapt"). A stage lasts a tenth of the steps, or one epoch if the scale counts epochs."""
     steps = _classifier_steps(setting, steps) if stage == "finetune" else setting.task_steps
     length, groups = max(1, steps // 10), {"gradual": 1, "chain": 2}.get(kind)
     found = {"thaw": kind, "thaw_steps": 0, "thaw_stages": 0}
