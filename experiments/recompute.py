@@ -30,8 +30,8 @@ def read(path: Path) -> dict:
     for record in study["records"].values():
         scores = record["scores"].setdefault("test", {})
         for key, prefix in OTHERS.items():
-            found = record.get(key, {}).get("test", {}).items()
-            scores |= {f"{prefix}{metric}": value for metric, value in found}
+            others = record.get(key, {}).get("test", {})
+            scores |= {prefix + metric: value for metric, value in others.items()}
     return study
 
 
@@ -89,12 +89,11 @@ def two_way(differences: np.ndarray, resolution: float = 0.0) -> tuple:
 def difference(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple | None:
     """`two_way` of two variants' scores, by sentence if both have them; None with too few seeds."""
     seeds = ours.index.intersection(theirs.index)
-    if len(seeds) < 2:
-        return None
-    differences = (ours.loc[seeds] - theirs.loc[seeds]).to_numpy()
-    if min(ours.shape[1], theirs.shape[1]) > 1:
-        return two_way(differences[:, 1:])
-    return two_way(differences[:, :1], 1e-6 * pd.concat([ours, theirs])[0].loc[seeds].abs().max())
+    ours, theirs = ours.loc[seeds], theirs.loc[seeds]
+    scores = slice(1, None) if min(ours.shape[1], theirs.shape[1]) > 1 else slice(1)
+    differences = (ours - theirs).iloc[:, scores].to_numpy()
+    resolution = 1e-6 * pd.concat([ours, theirs])[0].abs().max()
+    return two_way(differences, resolution) if len(seeds) > 1 else None
 
 
 def at_edge(study: dict, chosen: dict) -> set:
@@ -125,9 +124,9 @@ def differences(study: dict, place: str, digits: int, chosen: dict, cells: dict,
         is_printed = ("Differences", f"{place}: {' − '.join(pair)}", "pairs") in cells
         if place.endswith(tuple(claim.get("uses") or [""])) and (is_printed or not claim["kinds"]):
             claims[pair] = claims.get(pair) or (re.search(r"\d", claim["published"]) and not old)
-    contrasts, is_task = [tuple(pair) for pair in study["contrasts"]], place in study["tasks"]
-    if not study["claims"] and not contrasts:
-        contrasts = [(name, next(iter(chosen))) for name in [*chosen][1:]]
+    is_task, (first, *others) = place in study["tasks"], chosen
+    none = [] if study["claims"] else [(name, first) for name in others]
+    contrasts = list(map(tuple, study["contrasts"])) or none
     for family in (contrasts, claims):  # a pair in both is a claim
         pairs = [pair for pair in family if set(pair) <= chosen.keys()]
         tests = [(pair, difference(*(chosen[name][1] for name in pair))) for pair in pairs]
@@ -177,16 +176,12 @@ def read_cells(page: str) -> dict:
 
 def above_floors(study: dict) -> dict:
     """{variant: the mean distance of each of its objectives}."""
-    found = defaultdict(lambda: defaultdict(list))
-    for run in study["runs"]:
-        record = study["records"].get((run["name"], "pretrain", ""), UNFINISHED)
-        for metric, value in record["scores"]["test"].items():
-            if match := re.fullmatch(r"(\w+)/above_floor", metric):
-                found[run["variant"]][match[1]].append(value)
-    return {
-        variant: ", ".join(f"{name} {np.mean(values):.4f}" for name, values in of.items())
-        for variant, of in found.items()
-    }
+    tests, found = [of["scores"]["test"] for of in study["records"].values()], defaultdict(list)
+    for metric in dict.fromkeys(metric for test in tests for metric in test):
+        if name := re.fullmatch(r"(\w+)/above_floor", metric):
+            for variant, (_, scores, _) in select(study, "", metric).items():
+                found[variant].append(f"{name[1]} {scores[0].mean():.4f}")
+    return {variant: ", ".join(texts) for variant, texts in found.items()}
 
 
 def recompute(study: dict, cells: dict, findings: list) -> dict:

@@ -8,10 +8,10 @@ If PyTorch's model has the same losses and, fine-tuned, the same score, then a s
 no bug of forward pass, gradients, optimiser or schedule. RUN has the objective `mlm` or `ltr`,
 Adam, no dropout, and one text a row. A body as in the papers becomes transformers' own BERT; others
 become `modeling_bertlab.py`. DIRECTORY gets `start` and `trained` (transformers' directories),
-`run` (the latter as a run) and `losses.json`: by step the mean training loss since the line before,
-in nats.
+`run` (the latter as a run) and `losses.json`: by step the mean training loss since the last line.
 """
 
+import math
 import re
 import shutil
 import sys
@@ -101,7 +101,11 @@ def train(
     steps = config.train.steps
     params = experiment.program.init(jax.random.key(0), experiment.example)
     rate = layer_plan(config.optimizer, steps, params).rate
-    update = Adam(model, config.optimizer)
+    groups = {True: [], False: []}  # decayed: matrices
+    for parameter in model.parameters():
+        groups[parameter.ndim > 1].append(parameter)
+    betas = config.optimizer.b1, config.optimizer.b2
+    adam = torch.optim.AdamW([{"params": of} for of in groups.values()], 0.0, betas, weight_decay=0)
     total, count = 0.0, 0
     for step in range(steps):
         rows, labels = read(experiment, phase.batches(step), step, objective)
@@ -109,7 +113,7 @@ def train(
         loss = torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum")
         asked = int((labels != -100).sum())
         (loss / asked).backward()
-        update(float(rate(step)), step + 1)
+        update(adam, config.optimizer, float(rate(step)), step + 1)
         total, count = total + loss.item(), count + asked
         if step + 1 in lines:
             yield step + 1, total / count
@@ -134,30 +138,20 @@ def read(experiment: Experiment, batch, step: int, objective: str):
     return rows, torch.tensor(labels, dtype=torch.long)
 
 
-class Adam:
-    """Adam with decoupled decay of matrices, clipping, and a correction of the moments' bias only
-    if the run has it."""
-
-    def __init__(self, model: torch.nn.Module, optimizer: ConfigDict):
-        self.settings, self.params = optimizer, list(model.parameters())
-        self.moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in self.params]
-
-    @torch.no_grad()
-    def __call__(self, rate: float, count: int) -> None:
-        """Updates every parameter, and drops its gradient."""
-        s = self.settings
-        if s.clip_norm:
-            torch.nn.utils.clip_grad_norm_(self.params, s.clip_norm)
-        corrects = s.bias_correction == "moments"
-        first, second = (1 - b**count if corrects else 1.0 for b in (s.b1, s.b2))
-        for p, (m, v) in zip(self.params, self.moments):
-            if p.grad is None:
-                continue
-            m.mul_(s.b1).add_(p.grad, alpha=1 - s.b1)
-            v.mul_(s.b2).addcmul_(p.grad, p.grad, value=1 - s.b2)
-            change = (m / first) / ((v / second).sqrt() + s.epsilon)
-            p.sub_(rate * (change + (s.weight_decay * p if p.ndim > 1 else 0.0)))
-            p.grad = None
+def update(adam: torch.optim.AdamW, settings: ConfigDict, rate: float, count: int) -> None:
+    """Clips and applies the gradients, and drops them. PyTorch corrects the moments' bias; if the
+    run does not, rate, epsilon and decay undo it."""
+    first, second = 1.0, 1.0
+    if settings.bias_correction == "none":
+        first, second = 1 - settings.b1**count, math.sqrt(1 - settings.b2**count)
+    matrices, others = adam.param_groups
+    for group in (matrices, others):
+        group.update(lr=rate * first / second, eps=settings.epsilon / second)
+    matrices["weight_decay"] = settings.weight_decay * second / first
+    if settings.clip_norm:
+        torch.nn.utils.clip_grad_norm_(matrices["params"] + others["params"], settings.clip_norm)
+    adam.step()
+    adam.zero_grad()
 
 
 if __name__ == "__main__":

@@ -6,27 +6,24 @@
 Losses at other mask rates and vocabularies answer other questions, so compare pseudo bits per byte
 and the task's score. All variants read as many positions, each with its own schedule over `steps=`;
 the last has random values. One seed by default: a trial chooses a setting and proves nothing.
-Measured results are in README.md.
 """
 
 from bertlab.config import load_config
 from common import Setting
-from scales import BODIES
+from scales import BODIES, under
 
 
 def get_study(arguments=None):
     setting = Setting(arguments, seeds=1)
     recipe = setting.recipe("bert", objectives="mlm")
     data = load_config(recipe, setting.pretraining).data
+    rows = data.batch_size
     changes = {
         "scale=tiny": {},
         "15 % masked": {"objectives.mlm.rate": 0.15},
         "45 % masked": {"objectives.mlm.rate": 0.45},
         "b2 of 0.999": {"optimizer.b2": 0.999},
-        "rows half as long": {
-            "data.seq_len": data.seq_len // 2,
-            "data.batch_size": 2 * data.batch_size,
-        },
+        "rows half as long": under("data", seq_len=data.seq_len // 2, batch_size=2 * rows),
         "four times the pieces": {"data.tokenizer.vocab_size": 4 * data.tokenizer.vocab_size},
     }
     trials = {name: {**setting.transformer, **change} for name, change in changes.items()}

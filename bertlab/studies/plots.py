@@ -32,20 +32,22 @@ def dot_plot(differences: pd.DataFrame) -> Figure:
     ratios = [size + 1 for size in sizes]
     axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=ratios)[:, 0]
     for panel, (title, rows) in zip(axes, panels):
-        _draw_differences(panel, rows)
+        draw_differences(panel, rows)
         panel.set_title(title, fontsize=10)
     return figure
 
 
-def _draw_differences(panel, rows: pd.DataFrame) -> None:
-    limit = WIDEST * max(rows["mean"].abs().max(), 0.1)
+def draw_differences(panel, rows: pd.DataFrame, limit: float = 0.0) -> None:
+    """One row per difference by its `name`, from the top, and `colour`, if it has one; intervals
+    are drawn up to a limit."""
+    limit = limit or WIDEST * max(rows["mean"].abs().max(), 0.1)
     reach = max(0.1, min(limit, 1.08 * rows[["mean", "low", "high"]].abs().max().max()))
     for y, row in enumerate(rows.itertuples()):
-        colour = COLOURS[0] if row.decided else "#777777"
+        colour = getattr(row, "colour", COLOURS[0]) if row.decided else "#777777"
         low, high = np.clip([row.low, row.high], -reach, reach)
         panel.hlines(y, low, high, colors=colour, linewidth=2)
-        for end, value, marker in ((low, row.low, "<"), (high, row.high, ">")):
-            if value != end:  # the interval continues
+        for end, is_cut, marker in ((low, row.low < low, "<"), (high, row.high > high, ">")):
+            if is_cut:  # the interval continues
                 panel.plot(end, y, marker, color=colour, markersize=6, clip_on=False)
         face = colour if row.decided else "white"
         panel.plot(row.mean, y, "o", color=colour, markerfacecolor=face, markersize=7)

@@ -3,27 +3,16 @@
 MLM on pairs of segments, alone (on NSP's pairs), with NSP or with SOP (were A and B swapped?).
 Every model answers both questions, fine-tuned and by a linear layer on the mean of its frozen
 states (the paper does not say how it asks). The paper's tasks:
-`tasks=squad1+squad2+mnli+sst2+race,data=DIR`. The body is BERT's; at scale=paper the rest is
-ALBERT's (section 4.1 and google-research/albert), with single words masked where the paper masks up
-to three together.
+`tasks=squad1+squad2+mnli+sst2+race,data=DIR`. scale=paper follows section 4.1, on BERT's body.
 """
 
-from common import ONE_LENGTH, Setting, papers, stage_keys, table
+from common import ONE_LENGTH, Setting, papers, stage_keys, table, under
 
-PAPER = {
-    **papers.BERT,
-    **ONE_LENGTH,
-    "train.steps": 125_000,
-    "data.batch_size": 4096,
-    "data.dupe_factor": 40,
-    "objectives.mlm.static": True,
-    "objectives.mlm.unit": "whole_word",
-    "data.tokenizer.kind": "unigram",
-    "data.tokenizer.vocab_size": 30_000,
-    "optimizer.name": "lamb",
-    "optimizer.learning_rate": 1.76e-3,
-    "optimizer.warmup_steps": 3125,
-}
+PAPER = {**papers.BERT, **ONE_LENGTH, "train.steps": 125_000}
+PAPER |= under("data", {"tokenizer.kind": "unigram", "tokenizer.vocab_size": 30_000})
+PAPER |= under("data", batch_size=4096, dupe_factor=40)
+PAPER |= under("objectives.mlm", static=True, unit="whole_word")
+PAPER |= under("optimizer", name="lamb", learning_rate=1.76e-3, warmup_steps=3125)
 QUESTIONS = ("next_sentence", "sentence_order")
 TABLE = table(
     "Lan et al. 2020, table 5",
@@ -45,20 +34,12 @@ def get_study(arguments=None):
     probe = stage_keys("finetune", setting.finetuning("probe"))
     asked = [name for name in QUESTIONS if name in tasks]
     tasks |= {f"{name}_frozen": {**probe, **tasks[name], "task": name} for name in asked}
+    swapped = setting.bert("mlm+sop") | {"data.segment_pair.negatives": "swapped"}
     return setting.study(
         title="Next sentence and sentence order",
         question="What does a loss on pairs of segments give beside MLM, and which one?",
         config=setting.recipe("bert", objectives="mlm"),
-        axes={
-            "loss on pairs": {
-                "None": {},
-                "NSP": setting.bert("mlm+nsp"),
-                "SOP": {
-                    "config": setting.recipe("bert", objectives="mlm+sop"),
-                    "data.segment_pair.negatives": "swapped",
-                },
-            }
-        },
+        axes={"loss on pairs": {"None": {}, "NSP": setting.bert("mlm+nsp"), "SOP": swapped}},
         overrides={**setting.on_transformer, "data.format": "segment_pair"},
         downstream=tasks,
         **TABLE,

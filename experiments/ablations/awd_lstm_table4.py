@@ -1,12 +1,10 @@
 """What each part of AWD-LSTM gives as a language model: Merity et al. 2017, section 7, table 4.
 
 The full model, and eight that each lack one part ("full-sized embedding": equal widths, as we read
-it). The score is the held-out loss in nats per token; the paper prints its exponential. Fine-tuning
-(section 5) is a second run of averaged SGD from the first run's average: here the second half of
-the steps, where the paper ends either stage once the held-out loss stops falling. "Without NT-ASGD"
-has no fine-tuning either. scale=paper is salesforce/awd-lstm-lm's README on WikiText-2
-(`corpus=splits:DIR` with wiki.train.tokens and so on) or, with `text=penn_treebank`, the Penn
-Treebank (ptb.train.txt and so on).
+it). The score is the held-out loss in nats per token. Fine-tuning (section 5) is a second run of
+averaged SGD from the first run's average, here the second half of the steps; "without NT-ASGD" has
+none either. scale=paper is salesforce/awd-lstm-lm's README on WikiText-2 (`corpus=splits:DIR` with
+wiki.train.tokens and so on) or, with `text=penn_treebank`, the Penn Treebank (ptb.train.txt).
 """
 
 from common import Setting, papers, table
@@ -44,25 +42,19 @@ def get_study(arguments=None):
     once = setting.steps(setting.recipe("awd_lstm"))
     every, hidden = setting.pretraining["train.eval_every"], setting.numbers("awd_lstm")["hidden"]
     looks = {"train.eval_every": min(100, every)} if setting.is_tiny else {}
+    twice = {"train.steps": 2 * once, "optimizer.average_again": once}
+    models = {
+        "full": {},
+        "without fine-tuning": {"train.steps": once, "optimizer.average_again": 0},
+        **WITHOUT,
+        "without full-sized embedding": {"model.width": hidden},
+        "without weight-dropping": {"model.weight_dropout": 0.0},
+    }
     return setting.study(
         title="The parts of AWD-LSTM",
         question="What does each part of AWD-LSTM's regularisation and optimisation give?",
         config=setting.recipe("awd_lstm"),
-        axes={
-            "model": {
-                "full": {},
-                "without fine-tuning": {"train.steps": once, "optimizer.average_again": 0},
-                **WITHOUT,
-                "without full-sized embedding": {"model.width": hidden},
-                "without weight-dropping": {"model.weight_dropout": 0.0},
-            }
-        },
-        overrides={
-            **setting.pretraining,
-            **setting.finetune,
-            **looks,
-            "train.steps": 2 * once,
-            "optimizer.average_again": once,
-        },
+        axes={"model": models},
+        overrides={**setting.pretraining, **setting.finetune, **looks, **twice},
         **TABLE,
     )

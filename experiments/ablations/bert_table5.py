@@ -4,12 +4,11 @@ BERT (MLM + NSP); without NSP; left to right without NSP, also in fine-tuning; a
 BiLSTM on top. Ours are the rows without pretraining, and the task `next_sentence`, NSP's own
 question, for the paper's pairs: `tasks=mnli+qnli+mrpc+sst2+squad1,data=DIR`. At base and paper the
 pooler reads the token that has seen the whole text, [CLS] or a left-to-right model's last; at
-smaller scales the head reads the mean of the states. At scale=paper `valid` selects each task's
-rate among the paper's four. With few tokens LTR is ahead: it is supervised at every position, MLM
-at 30 % (15 % in the paper).
+smaller scales the head reads the mean of the states. With few tokens LTR is ahead: it is supervised
+at every position, MLM at 30 % (15 % in the paper).
 """
 
-from common import BERT_RATES, LAST_PIECE, Claim, Setting, claims, papers, table
+from common import LAST_PIECE, Claim, Setting, claims, papers, table
 
 TABLE = table(
     "Devlin et al. 2019, table 5 (development sets, BERT-Base)",
@@ -38,26 +37,21 @@ CLAIMS = [
 
 def get_study(arguments=None):
     setting = Setting(arguments, paper=papers.BERT, tasks="package+code_spans+next_sentence")
+    none = {"train.steps": 0}
     ltr = {"config": setting.recipe("bert", objectives="ltr"), "model.direction": "left-to-right"}
     bilstm = {"finetune.head.bilstm": 2}
     if setting.is_large:  # their recipe's pooler reads the body, below a biLSTM
         bilstm["finetune.head.pooling"] = "last"
+    variants = {"BERT": setting.bert("mlm+nsp"), "No NSP": {}, "LTR & No NSP": ltr}
+    variants |= {"+ BiLSTM": ltr | bilstm, "No pretraining": none}
+    variants |= {"No pretraining + BiLSTM": ltr | bilstm | none}
     return setting.study(
         title="BERT's pretraining tasks",
         question="What do next-sentence prediction and seeing both sides give downstream?",
         config=setting.recipe("bert", objectives="mlm"),
-        axes={
-            "pretraining": {
-                "BERT": setting.bert("mlm+nsp"),
-                "No NSP": {},
-                "LTR & No NSP": ltr,
-                "+ BiLSTM": ltr | bilstm,
-                "No pretraining": {"train.steps": 0},
-                "No pretraining + BiLSTM": ltr | bilstm | {"train.steps": 0},
-            }
-        },
+        axes={"pretraining": variants},
         overrides={**setting.on_transformer, **LAST_PIECE, "data.format": "segment_pair"},
-        task_rates=setting.published_rates(BERT_RATES),
+        task_rates=setting.bert_rates,
         **TABLE,
         claims=CLAIMS,
     )

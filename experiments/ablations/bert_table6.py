@@ -3,11 +3,10 @@
 BERT (MLM + NSP) in six sizes, named layers/width/heads, with the same hyper-parameters: from
 scale=base the published sizes, below it in the same steps. The paper's perplexity is exp(mlm/loss)
 on held-out text. The paper's tasks: `tasks=mnli+mrpc+sst2,data=DIR`. At scale=paper the seeds are
-restarts of fine-tuning on one pretraining (five in the paper), and `valid` selects each task's rate
-among the paper's four.
+restarts of fine-tuning on one pretraining (five in the paper).
 """
 
-from common import BERT_RATES, Setting, claims, papers, table
+from common import Setting, claims, papers, table, under
 
 SOURCE = "Devlin et al. 2019, table 6 (development sets)"
 TABLE = table(
@@ -42,8 +41,7 @@ def get_study(arguments=None):
     sizes, shapes = SIZES.get(setting.scale) or tuple(TABLE["published"].rows), {}
     for size in sizes:
         layers, width, heads = map(int, size.split("/"))
-        shape = {"layers": layers, "width": width, "heads": heads, "hidden": 4 * width}
-        shapes[size] = {f"model.{key}": value for key, value in shape.items()}
+        shapes[size] = under("model", layers=layers, width=width, heads=heads, hidden=4 * width)
     return setting.study(
         title="BERT's size",
         question="What do more layers, more width and more heads give, in perplexity and"
@@ -51,7 +49,7 @@ def get_study(arguments=None):
         config=setting.recipe("bert", objectives="mlm+nsp"),
         axes={"layers/width/heads": shapes},
         seeds=setting.restarts(),
-        task_rates=setting.published_rates(BERT_RATES),
+        task_rates=setting.bert_rates,
         **TABLE,
         claims=claims(SOURCE, *((sizes[a], sizes[b], of) for a, b, of in CLAIMS)),
     )

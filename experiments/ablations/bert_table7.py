@@ -3,13 +3,11 @@
 One BERT (MLM + NSP) per seed, fine-tuned, or frozen under a new BiLSTM of two layers that reads the
 embeddings, the second-to-last layer, the last, or a mix of the last four or of all. With four
 layers or fewer the sum over all includes the embeddings; else it would equal that over the last.
-The paper's task is named entities with document context: `tasks=ner,data=DIR`; at scale=paper a row
-has up to 512 pieces of the document on both sides of the sentence. There the seeds are restarts on
-one pretraining (five in the paper), and `valid` selects fine-tuning's rate among the paper's four.
-The rate under the BiLSTM is ours.
+The paper's task is named entities: `tasks=ner,data=DIR`. At scale=paper a row has up to 512 pieces
+of the document around the sentence, and the seeds are restarts on one pretraining (five there).
 """
 
-from common import BERT_RATES, Setting, axis, chain, claims, papers, table
+from common import Setting, axis, chain, claims, papers, table
 
 SOURCE = "Devlin et al. 2019, table 7 (CoNLL-2003, BERT-Base)"
 TABLE = table(
@@ -44,7 +42,7 @@ def get_study(arguments=None):
     every = (f"all {layers}", f"weighted_sum_last_{layers}")
     if layers == last:
         every = (f"all {layers} and embeddings", "weighted_sum")
-    tuned = setting.at_rates(axis("use", {"Fine-tuning": {}}), BERT_RATES)
+    tuned = setting.at_bert_rates(axis("use", {"Fine-tuning": {}}))
     mixes = {
         "Embeddings": "layer:0",
         "Second-to-last": "layer:-2",

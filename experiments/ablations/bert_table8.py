@@ -2,12 +2,11 @@
 
 Six ways to corrupt the chosen 15 %, as percentages [MASK]/same/random, fine-tuned and as features
 (a BiLSTM reads the last four frozen layers side by side). The paper's tasks:
-`tasks=mnli+ner,data=DIR`; at scale=paper rates and documents are as in table 7. A model that never
-saw [MASK] has no bits per byte, and each row's mlm/loss is under its own corruption: do not compare
-rows by it.
+`tasks=mnli+ner,data=DIR`. A model that never saw [MASK] has no bits per byte, and each row's
+mlm/loss is under its own corruption: do not compare rows by it.
 """
 
-from common import BERT_RATES, Setting, axis, chain, papers, product, table
+from common import Setting, axis, chain, papers, product, table, under
 
 # [MASK]/same/random -> MNLI fine-tuned, NER fine-tuned, NER by features.
 SCORES = {
@@ -35,12 +34,11 @@ TABLE = table(
 def get_study(arguments=None):
     setting = Setting(arguments, paper=papers.BERT_CASED)
     last = min(4, setting.numbers("bert")["layers"])
-    tuned = setting.at_rates(axis("use", {"fine-tuned": {}}), BERT_RATES)
+    tuned = setting.at_bert_rates(axis("use", {"fine-tuned": {}}))
     corruptions = {}
     for shares in SCORES:
         mask, _, random = (int(share) / 100 for share in shares.split("/"))
-        shown = {"objectives.mlm.mask_share": mask, "objectives.mlm.random_share": random}
-        corruptions[shares] = shown
+        corruptions[shares] = under("objectives.mlm", mask_share=mask, random_share=random)
     return setting.study(
         title="BERT's masking procedure",
         question="Does it matter what a chosen token becomes, fine-tuned and as features?",

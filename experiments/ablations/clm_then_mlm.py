@@ -3,29 +3,21 @@
 One budget of steps, spent on MLM, on causal language modelling (CLM), or on CLM for a quarter, half
 or three quarters of it and then on MLM. CLM is the objective `prefix` without a prefix, on a body
 that otherwise sees both sides; it is fine-tuned seeing both sides, and only the left. `rate=` sets
-MLM's mask rate (20 to 50 % in the paper). scale=paper has the smallest of the paper's sizes, 210
-million parameters in EuroBERT's shape, and adds budgets of 12,000 and 22,000 steps and continued
-pretraining (`whole=on` at other scales): MLM for 22,000 further steps, from MLM or from CLM before
-its cooldown. Not verified: these steps, where they begin, initial values.
+MLM's mask rate (20 to 50 % in the paper). scale=paper, in EuroBERT's smallest shape, adds budgets
+of 12,000 and 22,000 steps and continued pretraining (`whole=on` at other scales): MLM for 22,000
+further steps, from MLM or from CLM before its cooldown.
 """
 
-from common import LAST_PIECE, Setting, axis, chain, claims, product
+from common import LAST_PIECE, Setting, axis, chain, claims, product, under
 
 # Steps, rate and rows: the paper. Shape and vocabulary: Nicolas-BZRD/EuroBERT
 # optimus/trainer/model/encoder/eurobert.py, 210m.
 PAPER = {
     "train.steps": 42_000,
-    "data.seq_len": 2048,
-    "data.batch_size": 1152,
-    "data.tokenizer.kind": "bpe",
-    "data.tokenizer.vocab_size": 128_256,
-    "model.layers": 12,
-    "model.hidden": 3072,
-    "model.activation": "silu",
-    "model.tied": False,
-    "model.rotary_base": 10_000.0,
-    "optimizer.learning_rate": 5e-4,
-    "optimizer.warmup_steps": 2000,
+    **under("data", seq_len=2048, batch_size=1152),
+    **under("data.tokenizer", kind="bpe", vocab_size=128_256),
+    **under("model", layers=12, hidden=3072, activation="silu", tied=False, rotary_base=10_000.0),
+    **under("optimizer", learning_rate=5e-4, warmup_steps=2000),
 }
 SHARES = (0.25, 0.5, 0.75)
 CLM, MLM = {"objectives.mlm.weight": 0.0}, {"objectives.prefix.weight": 0.0}
@@ -48,10 +40,9 @@ def clm_first(share, steps):
 
 def budget(steps):
     """The rows of a budget."""
-    shares = {f"{share:.0%} CLM then MLM": clm_first(share, steps) for share in SHARES}
-    from_the_left = {**CLM, "finetune.model.direction": "left-to-right"}
-    rows = {"MLM": MLM, **shares, "CLM": CLM, "CLM from the left": from_the_left}
-    return axis("pretraining", rows)
+    rows = {f"{share:.0%} CLM then MLM": clm_first(share, steps) for share in SHARES}
+    rows |= {"CLM": CLM, "CLM from the left": CLM | {"finetune.model.direction": "left-to-right"}}
+    return axis("pretraining", {"MLM": MLM, **rows})
 
 
 def get_study(arguments=None):
@@ -69,19 +60,14 @@ def get_study(arguments=None):
         continued = {"MLM, continued": MLM, "CLM, continued as MLM": from_clm}
         continued = {name: of | {"train.steps": total} for name, of in continued.items()}
         grids.append(axis("pretraining", continued))
+    overrides = {"model.local_window": 0, "objectives.prefix.max_share": 0.0}
+    overrides |= {"objectives.mlm.rate": setting.arguments["rate"], "optimizer.decay": "constant"}
+    overrides["optimizer.cooldown_steps"] = steps // 21  # the paper's 2,000 of 42,000
     return setting.study(
         title="Causal and then masked language modelling",
         question="Does an encoder profit from being pretrained left to right first?",
         config=recipe,
         axes=chain(*grids),
-        overrides={
-            **setting.on_transformer,
-            **LAST_PIECE,
-            "model.local_window": 0,
-            "objectives.prefix.max_share": 0.0,
-            "objectives.mlm.rate": setting.arguments["rate"],
-            "optimizer.decay": "constant",
-            "optimizer.cooldown_steps": steps // 21,  # the paper's 2,000 of 42,000
-        },
+        overrides={**setting.on_transformer, **LAST_PIECE, **overrides},
         claims=claims(SOURCE, *(FINDINGS if is_whole else FINDINGS[:2])),
     )

@@ -1,8 +1,4 @@
-"""What the studies of this folder share: arguments, scales, tasks with their data, claims.
-
-setting = Setting(arguments, paper=papers.BERT)
-setting.study(config=setting.recipe("bert", objectives="mlm"), axes={"masks": {...}}, **TABLE)
-"""
+"""What the studies of this folder share: arguments, scales, tasks with their data, claims."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -30,32 +26,20 @@ from bertlab.train.recipes import add_objectives
 from bertlab.transfer.recipes import BERT_RATES, RECIPES
 from bertlab.transfer.tasks import find_task
 from published_tasks import LONG, LONG_ROWS, TASKS, config_name
-from scales import FRESH_EMBEDDINGS, LAST_PIECE, ONE_LENGTH, SAME_ROWS
+from scales import FRESH_EMBEDDINGS, LAST_PIECE, ONE_LENGTH, SAME_ROWS, under
 
-__all__ = ["Setting", "claims", "numbers_in", "of_stage", "table"]
+__all__ = ["Setting", "claims", "numbers_in", "table"]
 # What the studies import from elsewhere.
-__all__ += ["BERT_RATES", "FRESH_EMBEDDINGS", "LAST_PIECE", "ONE_LENGTH", "SAME_ROWS"]
+__all__ += ["FRESH_EMBEDDINGS", "LAST_PIECE", "ONE_LENGTH", "SAME_ROWS", "under"]
 __all__ += ["Claim", "Study", "axis", "chain", "papers", "product", "stage_keys"]
 
 
 # Arguments of every study, with their defaults; of a tuple the first, and no others are allowed.
-ARGUMENTS: Mapping[str, Any] = {
-    "scale": scales.SCALES,
-    "corpus": "pydocs",
-    "seeds": 5,
-    "draws": 1,
-    "steps": 0,
-    "rows": 0,
-    "tasks": "package+code_spans",
-    "data": "",
-    "task_steps": 0,
-    "task_rates": "",
-    "select": "",
-    "labels": "",
-    "use": ("study", "probe", "study+probe"),
-    "body": ("today", "paper"),
-    "dtype": "float32",
-}
+ARGUMENTS = {"scale": scales.SCALES, "corpus": "pydocs", "seeds": 5, "draws": 1, "steps": 0}
+ARGUMENTS |= {"rows": 0, "tasks": "package+code_spans", "data": "", "task_steps": 0}
+ARGUMENTS |= dict.fromkeys(("task_rates", "select", "labels"), "")
+ARGUMENTS |= {"use": ("study", "probe", "study+probe"), "body": ("today", "paper")}
+ARGUMENTS |= {"dtype": "float32"}
 
 
 class Setting:
@@ -69,15 +53,13 @@ class Setting:
         finetune: Overrides of fine-tuning, with the prefix "finetune.".
         task_steps: Steps of fine-tuning from the arguments; 0: the scale's.
         labels: Numbers of labelled examples, 0 for all; empty: all, without a number in the name.
-        elmo_tokens: What ELMo reads: characters, as published, at scale=paper.
     """
 
     def __init__(
         self, arguments: str | None, paper: Mapping[str, Any] | None = None, **defaults: Any
     ):
-        """Reads a study's arguments: those of `ARGUMENTS` (experiments/README.md explains them),
-        with `defaults` of the study and arguments of its own; `paper` has overrides at scale=paper
-        that the recipe lacks."""
+        """Reads a study's arguments (experiments/README.md), with `defaults` and arguments of its
+        own; `paper` has overrides at scale=paper that the recipe lacks."""
         choices = {**ARGUMENTS, **defaults}
         first = {name: of[0] if isinstance(of, tuple) else of for name, of in choices.items()}
         self.arguments = values = parse_arguments(arguments, **first)
@@ -92,7 +74,6 @@ class Setting:
         self.scale, self.task_steps = values["scale"], values["task_steps"]
         self.is_tiny = self.scale in ("tiny", "mini")
         self.is_large = self.scale in ("base", "paper")
-        self.elmo_tokens = "characters" if self.scale == "paper" else "subwords"
         self.seeds = list(range(1, values["seeds"] + 1))
         select = values["select"] or ("on" if self.scale in scales.SELECTING else "off")
         named = {"on": scales.RATES, "off": []}
@@ -101,7 +82,7 @@ class Setting:
         self.labels = [int(x) for x in numbers_in("labels", values["labels"].replace("all", "0"))]
         self.pretraining, self.adam, finetune = _at_scale(values, paper or {})
         self.transformer = scales.BODIES[values["body"]] if self.is_tiny else {}
-        self.finetune = of_stage("finetune", finetune)
+        self.finetune = under("finetune", finetune)
         self.overrides = {**self.pretraining, **self.adam, **self.finetune}
         self.on_transformer = {**self.overrides, **self.transformer}
 
@@ -131,6 +112,15 @@ class Setting:
             draw = dict.fromkeys(("finetune.seed", "finetune.task_data.seed"), 10 * seed + n)
             points += product(axis("finetune.seed", {f"draw={n}": draw}), axis("seed", [seed]))
         return points
+
+    @property
+    def elmo_tokens(self) -> str:
+        """What ELMo reads: the argument `elmo`, or characters, as published, at scale=paper."""
+        default = "characters" if self.scale == "paper" else "subwords"
+        tokens = self.arguments.get("elmo") or default
+        if tokens == "characters" != default:
+            raise UserError("elmo=characters needs scale=paper: other scales share their pieces")
+        return tokens
 
     def steps(self, recipe: str) -> int:
         """Of pretraining: the arguments', the scale's or the study's, else the recipe's."""
@@ -165,15 +155,15 @@ class Setting:
         counts = self.labels or (*(small if self.is_tiny else large), 0)
         return {str(count or "all"): {"finetune.task_data.limit": count} for count in counts}
 
-    def published_rates(self, rates: Sequence[float]) -> Sequence[float]:
-        """`task_rates`, or at scale=paper the paper's."""
-        return self.task_rates or (rates if self.scale == "paper" else ())
+    @property
+    def bert_rates(self) -> Sequence[float]:
+        """`task_rates`, or at scale=paper those of BERT's paper."""
+        return self.task_rates or (BERT_RATES if self.scale == "paper" else ())
 
-    def at_rates(self, points: Sequence[Point], rates: Sequence[float]) -> list[Point]:
-        """At scale=paper the points at each of these rates, where not all of a study's are."""
-        if self.task_rates or self.scale != "paper" or not rates:
-            return list(points)
-        return product(points, rate_axis(rates))
+    def at_bert_rates(self, points: Sequence[Point]) -> list[Point]:
+        """At scale=paper the points at each rate of BERT's paper, where not all of a study are."""
+        published = [] if self.task_rates else rate_axis(self.bert_rates)
+        return product(points, published or [{}])
 
     def restarts(self) -> list[Point]:
         """The seeds; at scale=paper of fine-tuning alone, on one pretraining."""
@@ -187,7 +177,7 @@ class Setting:
         rows |= scales.DOCUMENTS if self.scale == "paper" else {}
         width = self.numbers("bert")["width"] // 2
         own = {"recipe": "bert_features", "head.layers": layers, "head.hidden": width}
-        return of_stage("finetune", own | rows)
+        return under("finetune", own | rows)
 
     def finetuning(self, recipe: str) -> dict[str, Any]:
         """Overrides for a recipe of fine-tuning, in the scale's rows, batches and steps; from
@@ -197,7 +187,7 @@ class Setting:
             rows = {name: RECIPES["small"][name] for name in names} | scales.SMALL_ROWS
         else:
             rows = {} if "transfer.epochs" in RECIPES[recipe] else scales.LARGE_ROWS
-        return {**of_stage("finetune", rows), **self.finetune, "finetune.recipe": recipe}
+        return {**under("finetune", rows), **self.finetune, "finetune.recipe": recipe}
 
     def downstream(
         self,
@@ -268,11 +258,6 @@ def table(
         found.append(Claim(higher, lower, numbers, source, *kinds))
     published = {"published": Published(source, names, rows, note)}
     return published | ({"claims": found} if found else {})
-
-
-def of_stage(stage: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of "finetune" or "adapt" as overrides of a study."""
-    return {f"{stage}.{key}": value for key, value in settings.items()}
 
 
 def _at_scale(values: Mapping[str, Any], paper: Mapping[str, Any]) -> tuple[dict, dict, dict]:

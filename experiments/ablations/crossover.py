@@ -4,37 +4,23 @@ By steps of pretraining, and by what is done with the result. Each task is learn
 linear probe on the last layer's frozen states, a biLSTM on them (as Peters et al. 2018), and
 fine-tuning. Beside the last checkpoint there are `early=3` on a logarithmic grid, at which the rate
 has not yet fallen. `objectives=mlm+mlm15+nsp+ltr+bilm` adds more; each is compared with the first.
-The uses' rates are from a pilot with the first seed: the best, but for the probe the middle one,
-0.1 points below the highest; with `factors=1+1/3+10/3` the last checkpoint is also used at these
-multiples, and `valid` selects one for each variant and use.
+With `factors=1+1/3+10/3` the last checkpoint is also used at these multiples of the uses' rates,
+and `valid` selects one for each variant and use.
 """
 
+from bertlab.studies.study import RATE, TASK_RATES
 from bertlab.train.hooks import kept_steps
-from common import (
-    LAST_PIECE,
-    TASK_RATES,
-    Claim,
-    Setting,
-    axis,
-    chain,
-    numbers_in,
-    product,
-    stage_keys,
-)
+from common import LAST_PIECE, Claim, Setting, axis, chain, numbers_in, product, stage_keys
 
-# The best of a pilot: MLM at a rate of 6e-3, the first seed, accuracy on UD's valid in %.
+# The best of a pilot, but for the probe the middle rate: MLM at a rate of 6e-3, the first seed,
+# accuracy on UD's valid in %.
 USES = {
     # 1e-2: 74.5, 3e-2: 75.5, 1e-1: 75.6
-    "probe": {"recipe": "probe", "head.layers": "last", "optimizer.learning_rate": 3e-2},
+    "probe": {"recipe": "probe", "head.layers": "last", RATE: 3e-2},
     # 1e-3: 79.8, 3e-3: 83.3, 1e-2: 83.2
-    "bilstm": {
-        "recipe": "bert_features",
-        "head.layers": "last",
-        "head.hidden": 128,
-        "optimizer.learning_rate": 3e-3,
-    },
+    "bilstm": {"recipe": "bert_features", "head.layers": "last", "head.hidden": 128, RATE: 3e-3},
     # 3e-4: 85.2, 1e-3: 85.9, 3e-3: 85.7
-    "tuned": {"recipe": "small", "optimizer.learning_rate": 1e-3},
+    "tuned": {"recipe": "small", RATE: 1e-3},
 }
 # What the argument `objectives` can name: the name in the study, the recipe and its arguments.
 OBJECTIVES = {
@@ -52,49 +38,39 @@ CLAIMS = [Claim("MLM", "LTR", FINDING, "Devlin et al. 2019, table 5", uses=("_tu
 
 
 def get_study(arguments=None):
-    uses = "+".join(USES)
-    own = {"early": 3, "uses": uses, "objectives": "mlm+ltr", "factors": "1"}
+    own = {"early": 3, "uses": "+".join(USES), "objectives": "mlm+ltr", "factors": "1"}
     setting = Setting(arguments, draws=3, labels="1000", **own)
     mlm = setting.recipe("bert", objectives="mlm")
     early = kept_steps("log", setting.steps(mlm))[-1 - setting.arguments["early"] : -1]
-    chosen = {}
+    chosen, tuned = {}, stage_keys("finetune", setting.finetuning("small"))
     for name in setting.arguments["objectives"].split("+"):
         label, family, arguments = OBJECTIVES[name]
-        chosen[label] = {"config": setting.recipe(family, **arguments)}
-        chosen[label] |= setting.transformer if family == "bert" else {}
+        body = setting.transformer if family == "bert" else {}
+        chosen[label] = {"config": setting.recipe(family, **arguments), **body}
     objectives, names = axis("objective", chosen), list(chosen)
     none = axis("objective", {"no pretraining": setting.transformer | {"train.steps": 0}})
     steps = axis("steps", {f"{step:,}": {"finetune.init_step": step} for step in early})
     factors = numbers_in("factors", setting.arguments["factors"])
+    rates = {f"{factor:.2g}": {"finetune.rate_factor": factor} for factor in factors}
     last = chain(objectives, none)
-    if len(factors) > 1:
-        rates = {f"{factor:.2g}": {"finetune.rate_factor": factor} for factor in factors}
-        last = product(last, axis(TASK_RATES, rates))
+    last = product(last, axis(TASK_RATES, rates)) if len(factors) > 1 else last
     pairs = [(names[0], name) for name in names[1:]]
     contrasts = pairs + [(name, "no pretraining") for name in names]
     for step in early:
         contrasts += [(f"{first}, {step:,}", f"{other}, {step:,}") for first, other in pairs]
+    own = {"data.format": "segment_pair", "train.keep": "log", "evaluate.sentences": 0}
+    downstream = {
+        f"{task}_{use}": {**tuned, **fields, **USES[use], "task": fields.get("task", task)}
+        for task, fields in setting.downstream().items()
+        for use in setting.arguments["uses"].split("+")
+    }
     return setting.study(
         title="When one objective overtakes another",
         question="After how much pretraining, and in which use, is MLM above left to right?",
         config=mlm,
         axes=chain(last, product(objectives, steps)),
-        overrides={
-            **setting.overrides,
-            **LAST_PIECE,
-            "data.format": "segment_pair",
-            "train.keep": "log",
-            "evaluate.sentences": 0,
-            "finetune.train.eval_every": 0,
-        },
-        downstream={
-            f"{task}_{use}": stage_keys("finetune", setting.finetuning("small"))
-            | fields
-            | USES[use]
-            | {"task": fields.get("task", task)}
-            for task, fields in setting.downstream().items()
-            for use in setting.arguments["uses"].split("+")
-        },
+        overrides={**setting.overrides, **LAST_PIECE, **own, "finetune.train.eval_every": 0},
+        downstream=downstream,
         claims=CLAIMS,
         contrasts=contrasts,
     )

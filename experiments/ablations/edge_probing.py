@@ -5,13 +5,12 @@ the last layer (top), both side by side (cat), or all layers with weights that t
 (mix; not ULMFiT's, which differ in width). Static vectors are lexical only; `static=` names their
 objective. Tasks are the ten `edges_*` (`tasks=edges_relations,data=DIR`); without files the study
 tags code spans. At scale=paper the probes have jiant's settings (config/defaults.conf and
-config/edgeprobe) and the most steps that a probe can have there; the rate falls linearly, where
-jiant halves it and ends early. jiant's lexical BERT vectors have no positions; here they do.
+config/edgeprobe). jiant's lexical BERT vectors have no positions; here they do.
 """
 
 import systems
 from bertlab.contrib.edges import KIND
-from common import LAST_PIECE, SAME_ROWS, Setting, axis, chain, product, table
+from common import LAST_PIECE, SAME_ROWS, Setting, axis, chain, product, table, under
 from published_tasks import config_name
 
 STATIC = ("glove", "skip_gram", "cbow")
@@ -42,23 +41,15 @@ TABLE = table(
 )
 # jiant's config/defaults.conf, edges-tmpl; the tasks with a validation each 100 steps, and a
 # hundred of them.
-JIANT = {
-    "finetune.data.batch_size": 32,
-    "finetune.optimizer.clip_norm": 5.0,
-    "finetune.head.dropout": 0.3,
-    "finetune.train.eval_every": 1000,
-}
-JIANT_RATE = {"finetune.optimizer.learning_rate": 1e-4}
+JIANT = {"data.batch_size": 32, "optimizer.clip_norm": 5.0, "head.dropout": 0.3}
+JIANT |= {"train.eval_every": 1000}
 SMALL_TASKS = [config_name(f"edges_{name}") for name in ("spr1", "spr2", "dpr", "relations")]
 FEWER = {"train.steps": 10_000, "train.eval_every": 100}
 
 
 def get_study(arguments=None):
     setting = Setting(arguments, paper=SAME_ROWS, tasks="code_spans", static=STATIC)
-    used = systems.as_used(setting, setting.arguments["static"])
-    read = systems.pretrainings(used, dict.fromkeys(used, setting.pretraining))
-    models = {name: {"config": used[name][0], **read[name]} for name in used}
-
+    models = {k: systems.pretraining(of) for k, of in systems.as_used(setting).items()}
     probed = {name: LAYERS for name in ("ELMo", "GPT", "BERT")}
     probed = {"static": ("lexical",), "ULMFiT": ("lexical", "top", "cat"), **probed}
     grids = [
@@ -70,8 +61,9 @@ def get_study(arguments=None):
     ]
     downstream, probes = setting.downstream(), setting.finetuning("probe")
     if setting.scale == "paper":
-        rate = {} if setting.task_rates else JIANT_RATE
-        probes |= JIANT | rate | {"finetune.train.steps": setting.task_steps or 250_000}
+        rate = {} if setting.task_rates else {"optimizer.learning_rate": 1e-4}
+        steps = {"train.steps": setting.task_steps or 250_000}
+        probes |= under("finetune", JIANT | rate | steps)
         for name, settings in downstream.items():
             if settings.get("task", name) in SMALL_TASKS and not setting.task_steps:
                 downstream[name] = FEWER | settings

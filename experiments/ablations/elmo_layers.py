@@ -2,13 +2,11 @@
 
 A biLSTM of two layers reads the top layer of one frozen biLM, or a mix of all with weights that the
 task learns. `head.mix_penalty` (λ) keeps these near their mean (1) or lets them differ (0.001). The
-baseline reads random embeddings that are trained with it. The paper's tasks are SQuAD, SNLI and
-SRL, each with a model and word vectors of its own; `tasks=squad1+snli+ner,data=DIR` come closest.
-The biLM reads characters at scale=paper, subwords below it; characters cannot mark spans of pieces,
-so for `squad1` name `elmo=subwords`.
+baseline reads random embeddings that are trained with it. Of the paper's tasks (SQuAD, SNLI, SRL)
+`tasks=squad1+snli+ner,data=DIR` come closest. The biLM reads characters at scale=paper, which
+cannot mark spans of pieces: for `squad1` name `elmo=subwords`.
 """
 
-import systems
 from common import FRESH_EMBEDDINGS, SAME_ROWS, Setting, papers, table
 
 MIXED = {"finetune.head.layers": "scalar_mix"}
@@ -37,8 +35,7 @@ TABLE = table(
 
 def get_study(arguments=None):
     setting = Setting(arguments, paper=papers.ELMO, elmo=("", "subwords", "characters"))
-    tokens = setting.arguments["elmo"] or setting.elmo_tokens
-    systems.check_elmo(setting, tokens)
+    tokens = setting.elmo_tokens
     if setting.scale == "paper" and tokens == "subwords":
         setting = Setting(arguments, paper=SAME_ROWS, elmo=tokens)
     return setting.study(

@@ -2,8 +2,7 @@
 
 A tagger with its own word vectors (100 wide, trained) under a biLSTM of two layers gets the mix of
 a frozen biLM's layers beside its words, beside the biLSTM's output, or at both with separate
-weights. The paper's tasks are SQuAD, SNLI and SRL; `tasks=ner,data=DIR` or `tasks=ud,data=DIR`
-comes closest to SRL. Tokens are as in `elmo_layers.py`, and tasks are not trained as in the paper.
+weights. Of the paper's tasks `tasks=ner,data=DIR` or `tasks=ud,data=DIR` comes closest to SRL.
 """
 
 from common import Setting, papers, table

@@ -1,10 +1,9 @@
 """How many labelled examples ELMo saves: Peters et al. 2018, section 5.4, figure 1.
 
-Each task trains on a growing number of examples, with ELMo and without, as in `elmo_layers.py`. The
-figure shows 0.1 % to 100 % of SNLI and SRL; we use counts, because tasks differ in size. All train
-for the same number of steps, 3,000 from scale=small on. The figure has no table: in the text, 1 %
-of the data with ELMo is about as good as 10 % without. The report compares ELMo with as many
-examples without, and with ten times as many.
+Each task trains on a growing number of examples, with ELMo and without, as in `elmo_layers.py`, for
+the same number of steps, 3,000 from scale=small on. The figure shows 0.1 % to 100 % of SNLI and
+SRL: 1 % of the data with ELMo is about as good as 10 % without. The report compares ELMo with as
+many examples without, and with ten times as many.
 """
 
 from common import FRESH_EMBEDDINGS, Claim, Setting, papers

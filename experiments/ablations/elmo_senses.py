@@ -4,8 +4,7 @@ Each frozen layer is asked twice, also of a body with random values. Senses (`se
 gets the sense whose mean state in SemCor is nearest, of the senses of its lemma and part of speech,
 and WordNet's first sense if SemCor lacks the word (Raganato et al. 2017, all five test sets);
 `senses_coarse` has twenty words (Loureiro et al. 2021). Parts of speech: a linear layer on each
-word's state; `ud_xpos` has the Penn Treebank's tags on English EWT
-(`tasks=senses_wsd+ud_xpos,data=DIR`). The biLM reads characters at scale=paper.
+word's state; `ud_xpos` has the Penn Treebank's tags (`tasks=senses_wsd+ud_xpos,data=DIR`).
 """
 
 from bertlab.contrib.senses import KIND

@@ -12,35 +12,30 @@ words; for objectives about sentences three layers, and pairs of sentences of 4 
 from bertlab.config import parse_arguments
 from bertlab.errors import UserError
 from bertlab.studies.study import Study
+from scales import under
 
 BERT = "experiments/pretrain/bert.py:corpus=synthetic,objectives="
 ELMO = "experiments/pretrain/elmo.py:corpus=synthetic"
-TRANSFORMER = {
-    "model.layers": 2,
-    "model.width": 64,
-    "model.heads": 4,
-    "model.hidden": 256,
-    # Learns faster at this size than BERT's order, and at higher rates.
-    "model.norm_placement": "pre",
-    "model.final_norm": True,
-    # With learned positions, each position of a row must learn which neighbours matter: five times
-    # the steps.
-    "model.position_encoding": "rotary",
-    "model.init_stddev": 0.08,
-}
-PAIRS = {
-    "data.format": "sentence_pair",
-    "data.seq_len": 11,
-    "data.batch_size": 128,
-    "optimizer.learning_rate": 2e-3,
-    "model.layers": 3,
-}
-# With longer spans it has no floor.
-WORDS = {"objectives.span_corruption.rate": 0.3, "objectives.span_corruption.mean_span": 1.0}
+# Norms and initial values make models of this size learn faster than BERT's, and at higher rates.
+# With learned positions each position of a row must learn which neighbours matter: five times the
+# steps.
+TRANSFORMER = under("model", layers=2, width=64, heads=4, hidden=256, init_stddev=0.08)
+TRANSFORMER |= under("model", norm_placement="pre", final_norm=True, position_encoding="rotary")
+PAIRS = under("data", format="sentence_pair", seq_len=11, batch_size=128)
+PAIRS |= {"optimizer.learning_rate": 2e-3, "model.layers": 3}
+WORDS = under("objectives.span_corruption", rate=0.3, mean_span=1.0)  # longer ones have no floor
 ANY_ORDER = {"objectives.permutation.context_in_order": False}
 UNIGRAM = {"objectives.electra.generator": "unigram", "model.layers": 3}
-SPANS = {"objectives.mlm.unit": "span"}
-SPANS |= {"objectives.mlm.mask_share": 1.0, "objectives.mlm.random_share": 0.0}
+SPANS = under("objectives.mlm", unit="span", mask_share=1.0, random_share=0.0)
+SETTINGS = {
+    **under("data", format="doc_sentences", seq_len=18, batch_size=64),
+    **under("data.synthetic", seed=60, documents=40_000, vocab_size=16, topics=2, states=4),
+    **under("data.synthetic", sentence_words=(4, 4), document_sentences=(16, 16)),
+    "model.dropout": 0.0,
+    **under("optimizer", learning_rate=3e-3, warmup_steps=100, weight_decay=0.0),
+    **under("train", eval_every=500, log_every=250, checkpoint_every=0, eval_batches=32),
+    **under("evaluate", sentences=0, floors=True),
+}
 
 
 def on_transformer(objectives, steps, **changes):
@@ -70,40 +65,16 @@ def get_study(arguments=None):
     values = parse_arguments(arguments, scale="tiny", seeds=1)
     if values["scale"] not in SCALES:
         raise UserError(f"scale={values['scale']}: choose one of {', '.join(SCALES)}")
-    share = SCALES[values["scale"]]
+    objectives = {
+        name: changes | {"train.steps": round(changes["train.steps"] * SCALES[values["scale"]])}
+        for name, changes in OBJECTIVES.items()
+    }
     return Study(
         name="floors",
         title="Small models and the exact floors",
         question="Does a model trained with each objective come within 3 % of the best possible"
         " loss, and never below it?",
         config=f"{BERT}mlm",
-        axes={
-            "objective": {
-                name: changes | {"train.steps": round(changes["train.steps"] * share)}
-                for name, changes in OBJECTIVES.items()
-            },
-            "seed": list(range(1, values["seeds"] + 1)),
-        },
-        overrides={
-            "data.format": "doc_sentences",
-            "data.seq_len": 18,
-            "data.batch_size": 64,
-            "data.synthetic.seed": 60,
-            "data.synthetic.documents": 40_000,
-            "data.synthetic.vocab_size": 16,
-            "data.synthetic.topics": 2,
-            "data.synthetic.states": 4,
-            "data.synthetic.sentence_words": (4, 4),
-            "data.synthetic.document_sentences": (16, 16),
-            "model.dropout": 0.0,
-            "optimizer.learning_rate": 3e-3,
-            "optimizer.warmup_steps": 100,
-            "optimizer.weight_decay": 0.0,
-            "train.eval_every": 500,
-            "train.log_every": 250,
-            "train.checkpoint_every": 0,
-            "train.eval_batches": 32,
-            "evaluate.sentences": 0,
-            "evaluate.floors": True,
-        },
+        axes={"objective": objectives, "seed": list(range(1, values["seeds"] + 1))},
+        overrides=SETTINGS,
     )

@@ -6,15 +6,10 @@ mix of all layers below a biLSTM of two layers, and so are static vectors (`stat
 `cbow`, `glove`); ULMFiT's AWD-LSTM (Howard and Ruder 2018) is adapted to the task's text, with
 gradual unfreezing, slanted triangle and rates by layer. BERT's and GPT's bodies from random values
 are two more rows. All share pieces, rows and budget of text; format, optimiser and schedule are
-each recipe's. BERT and GPT are fine-tuned at 5e-4 below scale base. `equal=` sets what else is
-equal:
-
-- `tokens`: each model has its own size and reads as many tokens, without padding, as BERT has
-  positions.
-- `steps`: as many steps of as many positions, padding included.
-- `parameters`: as many tokens, and each model has BERT's number of parameters (within 2 %).
-- `flops`: as many pretraining FLOPs as BERT, on full rows. Static vectors keep the tokens: with
-  equal FLOPs they would read the text more than a hundred times.
+each recipe's. `equal=` sets what else is equal: `tokens` (each model has its own size and reads as
+many tokens, without padding, as BERT has positions), `steps` (of as many positions, padding
+included), `parameters` (as many tokens, and BERT's number of parameters within 2 %), or `flops` (of
+pretraining, on full rows; static vectors, which would read the text often, keep the tokens).
 """
 
 import systems
@@ -37,38 +32,36 @@ TABLE = table(
 )
 
 
-def pretrainings(setting, used):
-    """System -> overrides of its pretraining, matched to BERT's by `equal`."""
-    read = systems.pretrainings(used, dict.fromkeys(used, setting.pretraining))
-    found = {name: (recipe, read[name]) for name, (recipe, _, _) in used.items()}
-    equal, reference = setting.arguments["equal"], found["BERT"]
-    if equal == "steps":
-        return read
-    if equal == "parameters":
-        target = parameters(*reference)
-        for name, family in WIDENED.items():
-            (recipe, overrides), (size, start) = found[name], systems.widths(family, setting)
-            found[name] = recipe, {**overrides, **sized(recipe, overrides, size, target, start)}
-    for name, (recipe, overrides) in list(found.items())[1:]:  # BERT's are what all are matched to
+def match(found, equal, setting):
+    """Makes the systems' pretrainings equal to BERT's in size and budget."""
+
+    def counted(count, name):
+        overrides = systems.pretraining(found[name])
+        return count(overrides.pop("config"), overrides)
+
+    target = counted(parameters, "BERT") if equal == "parameters" else None
+    for name, family in WIDENED.items():
+        if target:
+            overrides = systems.pretraining(found[name])
+            size, start = systems.widths(family, setting)
+            found[name] |= sized(overrides.pop("config"), overrides, size, target, start)
         in_flops = equal == "flops" and name != "static"
         count = flops if in_flops else tokens
-        amount = count(*reference)
-        steps = max(1, round(overrides["train.steps"] * amount / count(recipe, overrides)))
-        found[name] = recipe, {**overrides, "train.steps": steps}
-        if not in_flops:
-            found[name][1]["train.tokens"] = amount
-    return {name: overrides for name, (_, overrides) in found.items()}
+        amount = counted(count, "BERT")
+        steps = max(1, round(found[name]["train.steps"] * amount / counted(count, name)))
+        found[name] |= {"train.steps": steps} | ({} if in_flops else {"train.tokens": amount})
 
 
 def get_study(arguments=None):
     setting = Setting(arguments, paper=SAME_ROWS, equal=EQUAL, static=systems.STATIC)
-    used = systems.as_used(setting, setting.arguments["static"])
+    equal, found = setting.arguments["equal"], systems.as_used(setting)
+    if equal != "steps":
+        match(found, equal, setting)
     return setting.study(
         title="BERT, GPT, ELMo, ULMFiT and static vectors",
-        question="What does each system give, used as its paper uses it, at equal"
-        f" {setting.arguments['equal']}?",
+        question=f"What does each system give, used as its paper uses it, at equal {equal}?",
         config=setting.recipe("bert"),
-        axes={"system": systems.variants(used, pretrainings(setting, used))},
+        axes={"system": systems.with_random(found)},
         overrides=LAST_PIECE,
         **TABLE,
         claims=systems.CLAIMS,

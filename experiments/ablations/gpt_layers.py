@@ -1,9 +1,7 @@
 """How many of GPT's layers are worth transferring: Radford et al. 2018, section 5, figure 2 (left).
 
 Fine-tuning starts from random values, or from the pretrained embeddings and the layers above them
-up to the first, second, ... last; the others start from random values. It follows the paper,
-auxiliary language model included, at 5e-4 for small models and 6.25e-5 for the paper's. The paper's
-tasks: `tasks=mnli+race,data=DIR`; its curve has no numbers.
+up to the first, second, ... last, and follows the paper. Its tasks: `tasks=mnli+race,data=DIR`.
 """
 
 import systems

@@ -4,8 +4,7 @@ The transformer is fine-tuned as published (language modelling of the task's tex
 weight, special tokens around texts, a classifier on the last), from random values, and without the
 auxiliary objective. The LSTM of one layer is AWD-LSTM without its regularisers, with about as many
 weights; at the paper's scale it has the paper's 2,048 units. The paper's tasks are GLUE's, scored
-by the test server: `tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`. scale=paper makes about
-100 passes over BooksCorpus, counted in its words (papers.py).
+by the test server: `tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte,data=DIR`.
 """
 
 import systems
@@ -29,21 +28,19 @@ TABLE = table(
 
 def get_study(arguments=None):
     setting = Setting(arguments, paper=papers.GPT)
-    transformer = setting.transformer
-    no_lm = {"finetune.objectives.language_model.weight": 0.0}
+    changes = {
+        "full": {},
+        "no pre-training": {"finetune.transfer.random": True},
+        "no auxiliary LM": {"finetune.objectives.language_model.weight": 0.0},
+    }
+    models = {name: setting.transformer | change for name, change in changes.items()}
+    models["LSTM with auxiliary LM"] = systems.gpt_lstm(setting)
     return setting.study(
         title="GPT's pretraining, auxiliary objective and transformer",
         question="What do pretraining, the auxiliary language model and the transformer give"
         " downstream?",
         config=setting.recipe("gpt"),
-        axes={
-            "model": {
-                "full": transformer,
-                "no pre-training": {**transformer, "finetune.transfer.random": True},
-                "no auxiliary LM": {**transformer, **no_lm},
-                "LSTM with auxiliary LM": systems.gpt_lstm(setting),
-            }
-        },
+        axes={"model": models},
         overrides={**setting.overrides, **systems.gpt_finetuning(setting)},
         **TABLE,
     )

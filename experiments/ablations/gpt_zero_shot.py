@@ -2,22 +2,17 @@
 
 The transformer and the LSTM of `gpt_table5.py` answer each task at the last checkpoints of a
 logarithmic grid by the model's own likelihood (`bertlab/contrib/zero_shot.py` has the heuristics,
-and what they lack). "GPT fine-tuned" is what there is to be reached. The paper's tasks:
-`tasks=sst2+cola+race+dprd,data=DIR` (`wsc` has other schemas); all tasks of two classes or of
-choices work. Its curves are normalised between random guesses and the best single model: in
-result.json the metric `relative`.
+and what they lack). The paper's tasks: `tasks=sst2+cola+race+dprd,data=DIR` (`wsc` has other
+schemas); all tasks of two classes or of choices work. Its curves are normalised between random
+guesses and the best single model: in result.json the metric `relative`.
 """
 
 import systems
 from bertlab.train.hooks import kept_steps
-from common import Setting, axis, chain, claims, papers, product
+from common import Setting, axis, chain, claims, papers, product, under
 
-ZERO_SHOT = {
-    "finetune.recipe": "small",
-    "finetune.transfer.answers": "bertlab.contrib.zero_shot:zero_shot",
-    "finetune.train.steps": 0,
-    "finetune.transfer.epochs": 0.0,
-}
+ZERO_SHOT = under("finetune", {"recipe": "small", "train.steps": 0, "transfer.epochs": 0.0})
+ZERO_SHOT["finetune.transfer.answers"] = "bertlab.contrib.zero_shot:zero_shot"
 
 
 def get_study(arguments=None):

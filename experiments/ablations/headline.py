@@ -5,19 +5,19 @@ files are in the folder `data=`, or on `tasks=`; without `data` on two tasks of 
 scale=paper the pretrainings are those of `four_systems.py` with equal=steps. At scale=paper each
 system is pretrained as its paper prints, on your text. ELMo reads characters there, and cannot mark
 spans of pieces: with `squad1` or `squad2` name `elmo=subwords`. The static vectors have as many
-words as GloVe's 6B vectors. All systems read a word at its last piece, BERT's paper at its first.
-At scale=paper `valid` selects BERT's rate on every task, where the paper has one for SQuAD and one
-for SWAG. With `ner` among the tasks BERT keeps the case of letters for all of them, so train `ner`
-in a study of its own.
+words as GloVe's 6B vectors. With `ner` among the tasks BERT keeps the case of letters for all of
+them, so train `ner` in a study of its own.
 """
 
 import re
+from pathlib import Path
 
 import systems
 import ulmfit
 from bertlab.errors import UserError
-from common import BERT_RATES, LAST_PIECE, SAME_ROWS, Setting, axis, chain, papers, table
-from published_tasks import tasks_in
+from bertlab.transfer.tasks import find_task
+from common import LAST_PIECE, SAME_ROWS, Setting, axis, chain, papers, table
+from published_tasks import TASKS, config_name
 
 GLUE = ("mnli", "mnli_mismatched", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte")
 OTHERS = ("squad1", "squad2", "swag", "ner", "snli", "scitail", "story_cloze", "race", "sst5")
@@ -53,33 +53,30 @@ TABLE = table(
 def get_study(arguments=None):
     tasks = WITHOUT_DATA
     if data := re.search(r"(?:^|,)data=([^,]+)", arguments or ""):
-        tasks = tasks_in(data[1], (*GLUE, *OTHERS, *TEXTS))
+        folder, names = Path(data[1]).expanduser(), (*GLUE, *OTHERS, *TEXTS)
+        tasks = [n for n in names if find_task(config_name(n)).is_in(folder / TASKS[n])]
         if not tasks and "tasks=" not in arguments:
             raise UserError(f"data={data[1]}: no task of the tables has its files there")
     own = {"static": systems.STATIC, "elmo": ("", "subwords", "characters")}
-
-    def read(paper):
-        return Setting(arguments, paper=paper, tasks="+".join(tasks), **own)
-
-    setting = read({})
-    reads = setting.arguments["elmo"] or setting.elmo_tokens
-    used = systems.as_used(setting, setting.arguments["static"], reads)
+    own["tasks"] = "+".join(tasks)
+    setting = Setting(arguments, **own)
+    reads = setting.elmo_tokens
     elmo = papers.ELMO if reads == "characters" else SAME_ROWS
     bert = papers.BERT_CASED if "ner" in setting.tasks else papers.BERT
     published = {"BERT": bert, "GPT": papers.GPT, "ELMo": elmo}
     published |= {"ULMFiT": ulmfit.PAPER, "static": WORDS}
-    scales = {name: read(paper).pretraining for name, paper in published.items()}
-    compared = systems.variants(used, systems.pretrainings(used, scales))
-    grids = [
-        setting.at_rates(axis("system", {name: of}), BERT_RATES if name in WITH_BERT else ())
-        for name, of in compared.items()
-    ]
+    scales = {
+        name: Setting(arguments, paper, **own).pretraining for name, paper in published.items()
+    }
+    compared = systems.with_random(systems.as_used(setting, reads, scales))
+    grids = {name: axis("system", {name: of}) for name, of in compared.items()}
+    grids |= {name: setting.at_bert_rates(grids[name]) for name in WITH_BERT}
     return setting.study(
         title="The headline tables",
         question="What does each system give on the tasks of the papers' main tables, used as its"
         " paper uses it?",
         config=setting.recipe("bert"),
-        axes=chain(*grids),
+        axes=chain(*grids.values()),
         overrides=LAST_PIECE,
         downstream=setting.in_documents(),
         **TABLE,

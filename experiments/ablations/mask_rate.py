@@ -4,31 +4,20 @@ MLM without NSP at five rates, each with BERT's 80/10/10 and with [MASK] in ever
 Losses at different rates answer different questions: compare bits per byte, for which one token at
 a time is masked, and downstream scores. The paper's tasks are GLUE's and SQuAD:
 `tasks=mnli+qnli+squad1,data=DIR`. scale=paper is its "efficient recipe" (princeton-nlp/DinkyTrain),
-BERT-Large's size with norms before the sublayers, with 50,265 pieces trained on the corpus where
-the paper has GPT-2's.
+BERT-Large's size with norms before the sublayers.
 """
 
-from common import ONE_LENGTH, Setting, claims, papers
+from common import ONE_LENGTH, Setting, claims, papers, under
 
 PAPER = {
     **papers.BERT,
     **ONE_LENGTH,
-    "model.size": "large",
-    "model.norm_placement": "pre",
-    "model.final_norm": True,
     "train.steps": 23_000,
-    "data.seq_len": 128,
-    "data.batch_size": 4096,
-    "data.format": "full_sentences",
-    "data.tokenizer.kind": "bpe",
-    "data.tokenizer.vocab_size": 50_265,
-    "data.tokenizer.lowercase": False,
-    "optimizer.learning_rate": 2e-3,
-    "optimizer.warmup_steps": 1380,
-    "optimizer.b2": 0.98,
-    "optimizer.bias_correction": "moments",
-    "optimizer.clip_norm": 0.0,
-    "optimizer.decay_from_start": False,
+    **under("model", size="large", norm_placement="pre", final_norm=True),
+    **under("data", seq_len=128, batch_size=4096, format="full_sentences"),
+    **under("data.tokenizer", kind="bpe", vocab_size=50_265, lowercase=False),
+    **under("optimizer", learning_rate=2e-3, warmup_steps=1380, decay_from_start=False),
+    **under("optimizer", b2=0.98, bias_correction="moments", clip_norm=0.0),
 }
 RATES = (0.15, 0.3, 0.4, 0.6, 0.8)
 MASK_ONLY = {"objectives.mlm.mask_share": 1.0, "objectives.mlm.random_share": 0.0}

@@ -3,14 +3,13 @@
 Each row adds one switch to those above it, or with `alone=true` sets only its own. Pre-norm brings
 a norm at the end, and gated layers are narrower, with as many weights as before. The last row adds
 the rest of experiments/pretrain/modern.py. Depth, width, dropout, optimiser and text stay BERT's.
-Every third layer is global, starting with the first; the others see a quarter of the row. We know
-of no published table for these steps at equal data. Local attention saves no time in this code, and
-can hurt if texts are short.
+Every third layer is global, starting with the first; the others see a quarter of the row. No
+published table has these steps at equal data. Local attention saves no time in this code.
 """
 
 import math
 
-from common import Setting, papers
+from common import Setting, papers, under
 
 
 def get_study(arguments=None):
@@ -30,13 +29,9 @@ def get_study(arguments=None):
     for label, keys in switches.items():
         so_far = keys if setting.arguments["alone"] else {**so_far, **keys}
         steps[f"+ {label}"] = so_far
-    modern = {
-        "config": setting.recipe("modern"),
-        "model.layers": bert["layers"],
-        "model.hidden": gated,
-        "model.dropout": setting.overrides.get("model.dropout", 0.1),
-        "model.local_window": window,
-    }
+    dropout = setting.overrides.get("model.dropout", 0.1)
+    modern = under("model", layers=bert["layers"], hidden=gated, dropout=dropout)
+    modern |= {"config": setting.recipe("modern"), "model.local_window": window}
     return setting.study(
         title="The encoder of 2018 and today's",
         question="Which of today's changes to the encoder help, on the same text with the same"

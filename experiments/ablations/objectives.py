@@ -6,7 +6,7 @@ and no pretraining at scale=tiny for 500 steps of 16 short rows, four seeds, and
 frozen states (`use=probe`), where the effect of pretraining shows most.
 """
 
-from common import LAST_PIECE, Claim, Setting, papers
+from common import LAST_PIECE, Claim, Setting, papers, under
 
 DEMO = {"steps": 500, "seeds": 4, "select": "off", "use": ("probe", "study", "study+probe")}
 DEMO |= {"tasks": "code_spans"}
@@ -32,14 +32,11 @@ def get_study(arguments=None):
     transformer, demo, steps = setting.transformer, {}, setting.steps(mlm)
     if is_demo:
         transformer = transformer | {"optimizer.name": "muon"}
-        demo = {**DEMO_ROWS, "train.log_every": min(100, steps), "train.checkpoint_every": steps}
-        demo |= {"train.eval_every": min(200, steps), "finetune.train.eval_every": 0}
+        demo = DEMO_ROWS | under("train", log_every=min(100, steps), eval_every=min(200, steps))
+        demo |= {"train.checkpoint_every": steps, "finetune.train.eval_every": 0}
         demo |= {"evaluate.sentences": 16}
-    objectives = {
-        "LTR": {**transformer, **ltr},
-        "MLM": transformer,
-        "no pretraining": {**transformer, "train.steps": 0},
-    }
+    objectives = {"LTR": {**transformer, **ltr}, "MLM": transformer}
+    objectives["no pretraining"] = {**transformer, "train.steps": 0}
     if not is_demo:
         objectives["biLM"] = {"config": setting.recipe("elmo", objectives="bilm")}
         objectives["MLM+NSP"] = {**transformer, **setting.bert("mlm+nsp")}

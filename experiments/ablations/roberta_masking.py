@@ -3,8 +3,7 @@
 MLM + NSP. Static masks belong to a row, and repeat after the text has been read `copies` times;
 dynamic ones are drawn at each step. BERT's copies=10 showed each mask four times in 40 readings.
 Small runs read their text fewer times (pydocs about eighteen at tiny), so below scale=paper
-copies=1. In both variants rows and pairs repeat with the copies. The paper's tasks:
-`tasks=squad2+mnli+sst2,data=DIR`.
+copies=1. Rows and pairs always repeat. The paper's tasks: `tasks=squad2+mnli+sst2,data=DIR`.
 """
 
 from common import Setting, papers, table

@@ -1,6 +1,16 @@
 """What each scale sets: sizes, rows, batches, steps, rates."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from bertlab.transfer.recipes import RECIPES
+
+
+def under(group: str, settings: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """Overrides with the dotted names of a group or stage: `under("optimizer", b2=0.98)` is
+    {"optimizer.b2": 0.98}."""
+    return {f"{group}.{key}": value for key, value in {**(settings or {}), **more}.items()}
+
 
 SCALES = ("tiny", "mini", "small", "base", "paper")
 # Sizes of the families at each scale, unless the size has the scale's name.
@@ -28,12 +38,8 @@ VALUES = {
 SMALL_RUNS = {"data.valid_fraction": 0.1, "data.test_fraction": 0.1, "train.keep": "log"}
 # Rows and pieces of the recipes' published sizes return to those that all models share below scale
 # paper.
-_SAME_TEXT = {
-    "train.phases": "",
-    "data.dupe_factor": 0,
-    "data.tokenizer.kind": "unigram",
-    "data.tokenizer.lowercase": False,
-}
+_SAME_TEXT = {"train.phases": "", "data.dupe_factor": 0}
+_SAME_TEXT |= under("data.tokenizer", kind="unigram", lowercase=False)
 # For bodies trained with Adam: transformers, and LSTMs on subwords. The rate at tiny is from trials
 # of ELMo: 1e-3, 3e-3 and 1e-2 have 5.18, 4.80 and 4.78 nats on Wikipedia after 1.3 M tokens.
 ADAM = {
@@ -49,14 +55,9 @@ ADAM = {
 BODIES = {
     "paper": {"model.init_stddev": 0.05, "optimizer.learning_rate": 1e-3},
     "today": {
-        "model.init_stddev": 0.05,
-        "model.position_encoding": "rotary",
-        "model.norm": "rms_norm",
-        "model.norm_placement": "pre",
-        "model.final_norm": True,
-        "model.use_bias": False,
-        "optimizer.learning_rate": 6e-3,
-        "optimizer.b2": 0.98,  # as RoBERTa
+        **under("model", init_stddev=0.05, position_encoding="rotary", use_bias=False),
+        **under("model", norm="rms_norm", norm_placement="pre", final_norm=True),
+        **under("optimizer", learning_rate=6e-3, b2=0.98),  # RoBERTa's β2
     },
 }
 # Share of masked tokens with today's body: the more are asked, the sooner a small model learns
@@ -77,24 +78,14 @@ FINETUNING = {
 ONE_LENGTH = {"train.phases": "", "data.dupe_factor": 0}
 # Pieces, rows and steps of models of different papers that are to read the same, so batches are not
 # the papers'; rate, warm-up and optimiser are each recipe's.
-SAME_ROWS = {
-    "train.steps": 1_000_000,
-    "data.seq_len": 512,
-    "data.batch_size": 64,
-    "data.tokenizer.kind": "wordpiece",
-    "data.tokenizer.vocab_size": 30_522,
-    "data.tokenizer.lowercase": True,
-    **ONE_LENGTH,
-}
+SAME_ROWS = {"train.steps": 1_000_000, "data.seq_len": 512, "data.batch_size": 64, **ONE_LENGTH}
+SAME_ROWS |= under("data.tokenizer", kind="wordpiece", vocab_size=30_522, lowercase=True)
 # To compare models that read in different directions: a left-to-right model has seen a whole word
 # only at its last piece.
 LAST_PIECE = {"finetune.transfer.word_piece": "last"}
 # Replaces a pretrained model's states by random embeddings that are trained with the task.
-FRESH_EMBEDDINGS = {
-    "finetune.transfer.random": True,
-    "finetune.optimizer.frozen": "",
-    "finetune.head.layers": "layer:0",
-}
+FRESH_EMBEDDINGS = {"transfer.random": True, "optimizer.frozen": "", "head.layers": "layer:0"}
+FRESH_EMBEDDINGS = under("finetune", FRESH_EMBEDDINGS)
 # Rows of a task at small scales: buckets, so that short texts cost little and few are cut.
 SMALL_ROWS = {"data.seq_len": 128, "data.buckets": (32, 64)}
 SMALL_WINDOWS = {"transfer.doc_stride": 64, "transfer.max_query": 32}  # of SQuAD
@@ -109,12 +100,8 @@ DOCUMENTS = {"data.seq_len": 512, "data.buckets": (128, 256)}
 FEW_STEPS = 1000  # of a fine-tuning on few labelled examples where a scale counts passes
 # What a study's recipe may have set of optimiser and head, as recipe `probe` has it.
 PROBE_RESETS = {
-    "optimizer.learning_rate": RECIPES["probe"]["optimizer.learning_rate"],
-    "optimizer.frozen": RECIPES["probe"]["optimizer.frozen"],
-    "optimizer.thaw": "all",
-    "optimizer.thaw_steps": 0,
-    "optimizer.thaw_stages": 0,
-    "optimizer.thaw_restarts": False,
+    **{key: RECIPES["probe"][key] for key in ("optimizer.learning_rate", "optimizer.frozen")},
+    **under("optimizer", thaw="all", thaw_steps=0, thaw_stages=0, thaw_restarts=False),
     "optimizer.layer_decay": 1.0,
     "head.layers": "last",
 }

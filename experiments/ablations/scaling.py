@@ -5,14 +5,12 @@
 
 One body in four widths (half to twice the scale's, with heads of one width), each trained to the
 end with a quarter, a half and all of the scale's steps. The second command fits E + A / N^α + B /
-D^β for each objective of `objectives=`. One seed by default: the fit is over sizes and budgets.
-Compare exponents, not losses; twelve runs give wide intervals. The law is one of new text, and
-pydocs is read about a hundred times; give a larger `corpus=`. Parameters count embeddings, most of
-a small model. With `select=off` μP carries the scale's rate over to the other widths.
+D^β for each objective of `objectives=`. Compare exponents, not losses; twelve runs give wide
+intervals. The law is one of new text, and pydocs is read about a hundred times; give a larger
+`corpus=`. With `select=off` μP carries the scale's rate over to the other widths.
 """
 
-from bertlab.errors import UserError
-from common import Setting
+from common import Setting, under
 
 WIDTHS = (0.5, 1.0, 1.5, 2.0)
 SHARES = (0.25, 0.5, 1.0)
@@ -20,17 +18,13 @@ SHARES = (0.25, 0.5, 1.0)
 
 def get_study(arguments=None):
     setting = Setting(arguments, tasks="", seeds=1, objectives="mlm+ltr")
-    names = [name for name in setting.arguments["objectives"].split("+") if name]
-    if not names or len(set(names)) < len(names):
-        raise UserError(f"objectives={'+'.join(names)}: name one or more, each once, as in mlm+ltr")
+    names = setting.arguments["objectives"].split("+")
     recipes = {name: setting.recipe("bert", objectives=name) for name in names}
     bert, steps = setting.numbers("bert"), setting.steps(recipes[names[0]])
-    per_head = bert["width"] // bert["heads"]
-    heads = [max(1, round(factor * bert["heads"])) for factor in WIDTHS]
     sizes = {}
-    for count in heads:
-        shape = {"model.heads": count, "model.hidden": 4 * per_head * count}
-        sizes[f"width {per_head * count}"] = {"model.width": per_head * count, **shape}
+    for heads in (max(1, round(factor * bert["heads"])) for factor in WIDTHS):
+        width = heads * (bert["width"] // bert["heads"])
+        sizes[f"width {width}"] = under("model", width=width, heads=heads, hidden=4 * width)
     budgets, warmup = {}, setting.adam.get("optimizer.warmup_steps")
     for count in (max(1, round(share * steps)) for share in SHARES):
         shorter = {"optimizer.warmup_steps": round(warmup * count / steps)} if warmup else {}

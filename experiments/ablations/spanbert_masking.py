@@ -3,25 +3,16 @@
 Subword tokens, whole words or geometric spans of words, on pairs of segments with NSP (2seq); then
 spans on rows of one document without NSP (1seq), and these with the span boundary objective (SBO).
 Do not compare MLM losses between units: spans are harder to guess.
-`tasks=squad2+mnli+qnli,data=DIR` are among the paper's tasks. scale=paper follows section 4.2; the
-paper's tables come from checkpoints at 1,200,000 of 2,400,000 steps, and here the whole schedule
-has 1,200,000.
+`tasks=squad2+mnli+qnli,data=DIR` are among the paper's tasks. Its tables come from checkpoints at
+1,200,000 of 2,400,000 steps; at scale=paper the whole schedule has 1,200,000.
 """
 
-from common import ONE_LENGTH, Setting, papers, table
+from common import ONE_LENGTH, Setting, papers, table, under
 
-PAPER = {
-    **papers.BERT,
-    **ONE_LENGTH,
-    "model.size": "large",
-    "train.steps": 1_200_000,
-    "data.tokenizer.lowercase": False,
-    "data.tokenizer.vocab_size": 28_996,
-    "data.segment_pair.short_probability": 0.0,
-    "optimizer.weight_decay": 0.1,
-    "optimizer.epsilon": 1e-8,
-    "optimizer.bias_correction": "moments",
-}
+PAPER = {**papers.BERT, **ONE_LENGTH, "model.size": "large", "train.steps": 1_200_000}
+PAPER |= under("data.tokenizer", lowercase=False, vocab_size=28_996)
+PAPER |= under("optimizer", weight_decay=0.1, epsilon=1e-8, bias_correction="moments")
+PAPER |= {"data.segment_pair.short_probability": 0.0}
 SPAN = {"objectives.mlm.unit": "span"}
 TABLE = table(
     "Joshi et al. 2020, ablations of masks and of objectives (BERT-Large's size)",
@@ -46,19 +37,18 @@ TABLE = table(
 def get_study(arguments=None):
     setting = Setting(arguments, paper=PAPER)
     one_sequence = {**SPAN, "data.format": "doc_sentences"}
+    masks = {
+        "Subword tokens": {},
+        "Whole words": {"objectives.mlm.unit": "whole_word"},
+        "Geometric spans": SPAN,
+        "Geometric spans (1seq)": setting.bert("mlm") | one_sequence,
+        "Geometric spans (1seq) + SBO": setting.bert("mlm+sbo") | one_sequence,
+    }
     return setting.study(
         title="Masks of spans",
         question="Does it help to mask words and spans whole, and to predict spans from their"
         " boundaries?",
         config=setting.recipe("bert", objectives="mlm+nsp"),
-        axes={
-            "masks": {
-                "Subword tokens": {},
-                "Whole words": {"objectives.mlm.unit": "whole_word"},
-                "Geometric spans": SPAN,
-                "Geometric spans (1seq)": setting.bert("mlm") | one_sequence,
-                "Geometric spans (1seq) + SBO": setting.bert("mlm+sbo") | one_sequence,
-            }
-        },
+        axes={"masks": masks},
         **TABLE,
     )

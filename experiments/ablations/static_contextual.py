@@ -5,8 +5,7 @@ al. 2018), GPT (Radford et al. 2018) and BERT (Devlin et al. 2019) train for the
 steps on rows of the same text in the same pieces (GloVe: on as many entries of its table of counts
 as a row has positions). As features a frozen model's layers are mixed below a biLSTM of two layers,
 which gives static vectors context too; fine-tuned, everything is trained under a linear layer on
-the mean of the states or on each word's, static vectors at ten times the rate. No paper has this
-table; at scale=paper steps, rows, ELMo's optimiser and the static vectors' are ours.
+the mean of the states or on each word's, static vectors at ten times the rate.
 """
 
 import systems
@@ -34,16 +33,12 @@ def get_study(arguments=None):
         uses = {"features": {"finetune.recipe": "elmo"}, "fine-tuned": tuned}
         return product(axis("model", models), axis("use", uses))
 
+    shared = systems.UNIGRAM | setting.pretraining
     return setting.study(
         title="Static and contextual vectors",
         question="What does seeing context give over vectors of words, frozen and fine-tuned?",
         config=setting.recipe("bert"),
         axes=chain(used(static, 10 * rate), used(models, rate)),
-        overrides={
-            "data.tokenizer.kind": "unigram",
-            **setting.pretraining,
-            **setting.finetuning("elmo"),
-            **LAST_PIECE,
-        },
+        overrides={**shared, **setting.finetuning("elmo"), **LAST_PIECE},
         claims=CLAIMS,
     )

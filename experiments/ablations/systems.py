@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import ulmfit
-from bertlab.errors import UserError
+from bertlab.studies.study import STAGES
 from bertlab.transfer.recipes import RECIPES
-from common import Claim, Setting, of_stage
+from common import Claim, Setting, under
 
 STATIC = ("skip_gram", "cbow", "glove")
+UNIGRAM = {"data.tokenizer.kind": "unigram"}
 SOURCE = "Devlin et al. 2019, tables 1 (GLUE, test) and 7 (CoNLL-2003, test)"
 BESIDE = "SRL 84.6 and 81.4, with ELMo beside the task's word vectors and without"
 PRETRAINING = "74.7 and 59.9, on average", "Radford et al. 2018, table 5"
@@ -23,15 +24,18 @@ CLAIMS = (
 # Of the LSTM that GPT's paper compares its transformer with: V·W + 8·W² weights equal GPT's at the
 # scale, V·D + 512·D + 12·D² per layer.
 LSTM_WIDTHS = {"tiny": 200, "mini": 456, "small": 900, "base": 2246, "paper": 2048}
-Used = Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]]
-"""System -> (recipe of pretraining, overrides of pretraining, overrides of its use)."""
+Systems = dict[str, dict[str, Any]]  # system -> its recipe ("config") and overrides
 
 
-def as_used(setting: Setting, static: str = "skip_gram", elmo_reads: str = "subwords") -> Used:
+def as_used(
+    setting: Setting,
+    elmo_reads: str = "subwords",
+    scales: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Systems:
     """Each system in the scale's own size, with its own optimiser and its paper's way to use it.
-    `static` is the objective of the static vectors; ELMo reads "subwords", as the others, or
-    "characters", as published."""
-    check_elmo(setting, elmo_reads)
+    The argument `static` is the objective of the static vectors; ELMo reads "subwords", as the
+    others, or "characters", as published. `scales` has rows, pieces and steps by system (default:
+    the setting's); the pieces are a unigram model's unless it has others."""
     transformer = {**setting.adam, **setting.transformer}
     own = setting.task_rates or setting.is_large
     rate = {} if own else {"finetune.optimizer.learning_rate": 5e-4}
@@ -47,31 +51,34 @@ def as_used(setting: Setting, static: str = "skip_gram", elmo_reads: str = "subw
     own_rows = _recipe_rows if setting.is_large else dict
     gpt = own_rows({**setting.finetuning("gpt"), **rate})
     pairs = {**transformer, "data.format": "segment_pair"}
+    static = setting.recipe("static", objectives=setting.arguments["static"])
+    found = {
+        "BERT": (setting.recipe("bert", objectives="mlm+nsp"), {**pairs, **bert}),
+        "GPT": (setting.recipe("gpt"), {**transformer, **gpt}),
+        "ELMo": (setting.recipe("elmo", **elmo), {**setting.adam, **own_rows(features)}),
+        "ULMFiT": (setting.recipe("awd_lstm"), {**lstm, **own_rows(stages)}),
+        "static": (static, own_rows(features)),
+    }
+    scales = scales or dict.fromkeys(found, setting.pretraining)
     return {
-        "BERT": (setting.recipe("bert", objectives="mlm+nsp"), pairs, bert),
-        "GPT": (setting.recipe("gpt"), transformer, gpt),
-        "ELMo": (setting.recipe("elmo", **elmo), setting.adam, own_rows(features)),
-        "ULMFiT": (setting.recipe("awd_lstm"), lstm, own_rows(stages)),
-        "static": (setting.recipe("static", objectives=static), {}, own_rows(features)),
+        name: {"config": recipe, **UNIGRAM, **scales[name], **own}
+        for name, (recipe, own) in found.items()
     }
 
 
 def _recipe_rows(use: Mapping[str, Any]) -> dict[str, Any]:
     """A use, whose rows no task replaces."""
     recipe = RECIPES[use["finetune.recipe"]]
-    rows = {
-        "data.seq_len": recipe["data.seq_len"],
-        "data.buckets": list(recipe.get("data.buckets", ())),
-        "transfer.document_context": False,
-    }
-    return {**of_stage("finetune", rows), **use}
+    rows = {"data.seq_len": recipe["data.seq_len"], "transfer.document_context": False}
+    rows["data.buckets"] = list(recipe.get("data.buckets", ()))
+    return {**under("finetune", rows), **use}
 
 
 def gpt_lstm(setting: Setting) -> dict[str, Any]:
     """Overrides that replace GPT's transformer by one layer of AWD-LSTM without its regularisers
     (Radford et al. 2018, section 5)."""
-    shape = {"family": "awd_lstm", "size": "tiny", "layers": 1, "width": LSTM_WIDTHS[setting.scale]}
-    return {**{f"model.{key}": of for key, of in shape.items()}, **ulmfit.NO_DROPOUT}
+    shape = under("model", family="awd_lstm", size="tiny", layers=1)
+    return {**shape, "model.width": LSTM_WIDTHS[setting.scale], **ulmfit.NO_DROPOUT}
 
 
 def gpt_finetuning(setting: Setting) -> dict[str, Any]:
@@ -79,14 +86,6 @@ def gpt_finetuning(setting: Setting) -> dict[str, Any]:
     6.25e-5."""
     rate = 6.25e-5 if setting.is_large else 5e-4
     return {**setting.finetuning("gpt"), "finetune.optimizer.learning_rate": rate}
-
-
-def check_elmo(setting: Setting, reads: str) -> None:
-    """Refuses what ELMo cannot read at the scale."""
-    if reads == "characters" and setting.scale != "paper":
-        raise UserError(
-            "elmo=characters needs scale=paper: at smaller scales all systems read the same pieces"
-        )
 
 
 def widths(family: str, setting: Setting) -> tuple[Callable[[int], Mapping[str, Any]], int]:
@@ -105,9 +104,8 @@ def static_and_contextual(setting: Setting) -> tuple[dict[str, Any], dict[str, A
     """The labels of an axis of models that read the same rows of one text: static ones, and those
     with context."""
     transformer = {**setting.adam, **setting.transformer}
-    static = {"skip-gram": "skip_gram", "CBOW": "cbow", "GloVe": "glove"}
-    for name, objective in static.items():
-        static[name] = {"config": setting.recipe("static", objectives=objective)}
+    names = zip(("skip-gram", "CBOW", "GloVe"), STATIC)
+    static = {name: {"config": setting.recipe("static", objectives=of)} for name, of in names}
     return static, {
         "ELMo": {"config": setting.recipe("elmo"), **setting.adam},
         "GPT": {"config": setting.recipe("gpt"), **transformer},
@@ -115,21 +113,13 @@ def static_and_contextual(setting: Setting) -> tuple[dict[str, Any], dict[str, A
     }
 
 
-def pretrainings(used: Used, scales: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """System -> overrides of its pretraining: rows, pieces and steps of `scales`, then the system's
-    own. The pieces are a unigram model's unless `scales` has others."""
-    return {
-        name: {"data.tokenizer.kind": "unigram", **scales[name], **own}
-        for name, (_, own, _) in used.items()
-    }
+def pretraining(system: Mapping[str, Any]) -> dict[str, Any]:
+    """A system's recipe and overrides without those of its use."""
+    return {key: value for key, value in system.items() if not key.startswith(STAGES)}
 
 
-def variants(used: Used, pretraining: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The labels of an axis of systems, with BERT's and GPT's bodies without pretraining as its
-    last."""
-    found = {}
-    for name, (recipe, _, use) in used.items():
-        found[name] = {"config": recipe, **pretraining[name], **use}
+def with_random(found: Systems) -> Systems:
+    """The systems, with BERT's and GPT's bodies without pretraining as the last."""
     for name, of in (("no pretraining", "BERT"), ("no pretraining (GPT)", "GPT")):
         found[name] = {key: value for key, value in found[of].items() if key != "train.tokens"}
         found[name]["train.steps"] = 0

@@ -1,37 +1,25 @@
-"""ULMFiT's three stages: a language model, its adaptation to a task's text, and the classifier.
-
-Rates, schedules and proportions of the later stages are the paper's at every scale; tiny and mini
-have fewer rows, batches and steps.
-"""
+"""ULMFiT's three stages: a language model, its adaptation to a task's text, and the classifier."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertlab.transfer.recipes import SLANTED_ADAM
-from common import Setting, Study, of_stage, table
+from common import Setting, Study, table, under
 from scales import SMALL_ROWS
 
 # Howard and Ruder 2018, section 4.1, on WikiText-103: 103 M words are 23,000 steps. Printed are
 # dropouts, batch, and Adam with its β; rate and schedule are those of the second stage, and ten
 # passes and fastai's 60,000 words are our choice.
 PAPER: Mapping[str, Any] = {
-    "train.steps": 230_000,
-    "train.eval_every": 23_000,
+    **under("train", steps=230_000, eval_every=23_000),
     "data.batch_size": 64,
-    "data.tokenizer.kind": "words",
-    "data.tokenizer.vocab_size": 60_000,
-    "model.dropout": 0.4,
-    "model.hidden_dropout": 0.3,
-    "model.input_dropout": 0.4,
-    "model.embedding_dropout": 0.05,
-    "model.weight_dropout": 0.5,
+    **under("data.tokenizer", kind="words", vocab_size=60_000),
+    **under("model", dropout=0.4, hidden_dropout=0.3, input_dropout=0.4),
+    **under("model", embedding_dropout=0.05, weight_dropout=0.5),
     **SLANTED_ADAM,
-    "optimizer.name": "adam",
-    "optimizer.learning_rate": 0.004,
-    "optimizer.average_after": 0,
+    **under("optimizer", name="adam", learning_rate=0.004, average_after=0),
 }
-DROPOUTS = ("dropout", "embedding_dropout", "input_dropout", "hidden_dropout", "weight_dropout")
-NO_DROPOUT = {f"model.{name}": 0.0 for name in DROPOUTS}
+NO_DROPOUT = dict.fromkeys([key for key in PAPER if key.endswith("dropout")], 0.0)
 # The classifier's settings; 280 positions or more and 64 texts are too many for a CPU.
 CLASSIFIER: Mapping[str, Mapping[str, Any]] = {
     "tiny": {**SMALL_ROWS, "data.batch_size": 16, "head.chunk": 32, "train.steps": 400},
@@ -82,24 +70,22 @@ def prose(setting: Setting) -> dict[str, str]:
 
 def adaptation(setting: Setting) -> dict[str, Any]:
     """Overrides of the second stage."""
-    steps = setting.task_steps
-    settings = {"recipe": "ulmfit", "epochs": READINGS[setting.scale]}
-    settings["optimizer.cut_fraction"] = _cut(steps)
-    return of_stage("adapt", settings | ({"train.steps": steps} if steps else {}))
+    settings = {"recipe": "ulmfit", "epochs": READINGS[setting.scale], **_cut(setting.task_steps)}
+    settings |= {"train.steps": setting.task_steps} if setting.task_steps else {}
+    return under("adapt", settings)
 
 
 def classifier(setting: Setting, steps: int = 0) -> dict[str, Any]:
     """Overrides of the third stage; `steps` as for `stages`."""
     own_steps = _classifier_steps(setting, steps)
     settings = {"recipe": "ulmfit", **CLASSIFIER[setting.scale], "train.steps": own_steps}
-    settings |= {"optimizer.warmup_steps": 0, "optimizer.cut_fraction": _cut(own_steps)}
-    return of_stage("finetune", settings) | thawing(setting, "gradual", steps=steps)
+    settings |= {"optimizer.warmup_steps": 0, **_cut(own_steps)}
+    return under("finetune", settings) | thawing(setting, "gradual", steps=steps)
 
 
 def thawing(setting: Setting, kind: str, stage: str = "finetune", steps: int = 0) -> dict[str, Any]:
     """Overrides of `optimizer.thaw` for the classifier (`steps` as for `stages`) or the language
-    model ("adapt"). Each thawing stage lasts a tenth of the steps, or one epoch if the scale counts
-    epochs (adapt: as in recipe fitlam)."""
+    model ("adapt"). A stage lasts a tenth of the steps, or one epoch if the scale counts epochs."""
     steps = _classifier_steps(setting, steps) if stage == "finetune" else setting.task_steps
     length, groups = max(1, steps // 10), {"gradual": 1, "chain": 2}.get(kind)
     found = {"thaw": kind, "thaw_steps": 0, "thaw_stages": 0}
@@ -108,14 +94,13 @@ def thawing(setting: Setting, kind: str, stage: str = "finetune", steps: int = 0
         found |= {"thaw_steps": length, "thaw_stages": min(most, (steps - 1) // length)}
     # A slanted triangle needs at least ten steps.
     restarts = stage == "finetune" and kind == "gradual" and (not steps or length >= 10)
-    found["thaw_restarts"] = restarts
-    return of_stage(stage, {f"optimizer.{key}": value for key, value in found.items()})
+    return under(f"{stage}.optimizer", found, thaw_restarts=restarts)
 
 
 def _classifier_steps(setting: Setting, steps: int) -> int:
     return setting.task_steps or CLASSIFIER[setting.scale].get("train.steps", steps)
 
 
-def _cut(steps: int) -> float:
+def _cut(steps: int) -> dict[str, float]:
     """The slanted triangle's share of rising steps: ULMFiT's tenth, but at least one step."""
-    return max(0.1, 1 / steps) if steps else 0.1
+    return {"optimizer.cut_fraction": max(0.1, 1 / (steps or 10))}

@@ -18,16 +18,12 @@ TABLE = table(
 
 def get_study(arguments=None):
     setting = ulmfit.read(arguments)
+    backward = {"config": setting.recipe("awd_lstm", direction="backward")}
+    average = {"config": "average:forward,backward"}
     return ulmfit.study(
         setting,
         title="ULMFiT in two directions",
         question="What does averaging a forward and a backward classifier give?",
-        axes={
-            "direction": {
-                "forward": {},
-                "backward": {"config": setting.recipe("awd_lstm", direction="backward")},
-                "average": {"config": "average:forward,backward"},
-            }
-        },
+        axes={"direction": {"forward": {}, "backward": backward, "average": average}},
         **TABLE,
     )

@@ -3,11 +3,9 @@
 One AWD-LSTM has read the corpus and one has not. Both go through the same two stages: language
 modelling of the task's text (for the model without pretraining too, as we read the paper), and
 ULMFiT's classifier. Rates, schedules and the order of thawing are the paper's at every scale; tiny
-and mini have fewer steps and shorter rows. At scale=paper the classifier makes 50 passes, and
-pretraining has the paper's dropouts, batch, and Adam with its β; its rate, ten passes and 60,000
-words are ours. The smaller scales pretrain as AWD-LSTM does, by averaged SGD. The paper's tasks:
-`tasks=imdb+trec+ag_news,data=DIR`; its corpus: `corpus='text:wikitext-103/*.txt'`. Its scores are
-errors, ours accuracies.
+and mini have fewer steps and shorter rows. At scale=paper the classifier makes 50 passes; the
+smaller scales pretrain as AWD-LSTM does, by averaged SGD. The paper's tasks:
+`tasks=imdb+trec+ag_news,data=DIR`; its corpus: `corpus='text:wikitext-103/*.txt'`.
 """
 
 import ulmfit

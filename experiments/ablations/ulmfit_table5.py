@@ -1,7 +1,6 @@
 """Whether ULMFiT needs a regularised language model: Howard and Ruder 2018, section 5, table 5.
 
-The vanilla language model lacks AWD-LSTM's five kinds of dropout in all three stages. Otherwise as
-`ulmfit_table4.py`.
+The vanilla language model lacks AWD-LSTM's five dropouts. Otherwise as `ulmfit_table4.py`.
 """
 
 import ulmfit

@@ -5,8 +5,7 @@ layers at one rate ("full"); rates that fall by a factor of 2.6 per layer ("disc
 classifier's own layers ("last"); chain-thaw, one group of layers after another (at a rate of 1e-3,
 a tenth of it below the head, as in the released script); gradual unfreezing ("freez") by itself and
 with discr, the slanted triangle ("stlr") or a cosine ("cos"). In the other rows the rate is
-constant, because the paper does not give it. A schedule runs once in each stage of unfreezing.
-Otherwise as `ulmfit_table4.py`.
+constant. A schedule runs once in each stage of unfreezing. Otherwise as `ulmfit_table4.py`.
 """
 
 import ulmfit
@@ -25,10 +24,7 @@ TABLE = ulmfit.published(
         "freez + cos": (5.70, 6.38, 5.29),
         "freez + discr + stlr": (5.00, 5.69, 5.38),
     },
-    ("freez + discr + stlr", "from scratch"),
-    ("freez + discr + stlr", "full"),
-    ("freez + discr + stlr", "last"),
-    ("freez + discr + stlr", "chain-thaw"),
+    *(("freez + discr + stlr", of) for of in ("from scratch", "full", "last", "chain-thaw")),
     ("full + discr", "full"),
 )
 
@@ -39,28 +35,27 @@ def get_study(arguments=None):
     constant = {"finetune.optimizer.decay": "constant"}
     cosine = {"finetune.optimizer.decay": "cosine"}
     full = {**ulmfit.thawing(setting, "all"), **constant, **one_rate}
-    chain = {**ulmfit.thawing(setting, "chain"), **constant, **one_rate}
+    chain = full | ulmfit.thawing(setting, "chain")
     if not setting.task_rates:
         chain["finetune.optimizer.learning_rate"] = 1e-3
     groups = ["0.1"] * (1 + setting.numbers("awd_lstm")["layers"]) + ["1"]
     chain["finetune.optimizer.group_rates"] = ",".join(groups)
+    classifiers = {
+        "from scratch": {**full, "finetune.transfer.random": True},
+        "full": full,
+        "full + discr": {**ulmfit.thawing(setting, "all"), **constant},
+        "last": full | ulmfit.thawing(setting, "head"),
+        "chain-thaw": chain,
+        "freez": constant | one_rate,
+        "freez + discr": constant,
+        "freez + stlr": one_rate,
+        "freez + cos": cosine | one_rate,
+        "freez + discr + stlr": {},
+    }
     return ulmfit.study(
         setting,
         title="ULMFiT's fine-tuning of the classifier",
         question="Which layers should a classifier train when, at what rates?",
-        axes={
-            "classifier": {
-                "from scratch": {**full, "finetune.transfer.random": True},
-                "full": full,
-                "full + discr": {**ulmfit.thawing(setting, "all"), **constant},
-                "last": {**full, **ulmfit.thawing(setting, "head")},
-                "chain-thaw": chain,
-                "freez": {**constant, **one_rate},
-                "freez + discr": constant,
-                "freez + stlr": one_rate,
-                "freez + cos": {**cosine, **one_rate},
-                "freez + discr + stlr": {},
-            }
-        },
+        axes={"classifier": classifiers},
         **TABLE,
     )

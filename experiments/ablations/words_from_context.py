@@ -5,7 +5,7 @@ static model the mean of its pieces' rows; a contextual one, on every layer, the
 of the word's pieces in a text of this word `alone`. For each layer and file the report has
 Spearman's correlation of cosines and human ratings, and the share of analogies that 3CosAdd
 answers. `words=A,B` are lines "word word rating", such as SimLex-999 or MEN in Faruqui and Dyer's
-collection; `analogies=` is word2vec's questions-words.txt. Without either the study only trains.
+collection; `analogies=` is word2vec's questions-words.txt.
 """
 
 import systems
@@ -16,7 +16,8 @@ FILES = {"words": "evaluate.words", "analogies": "evaluate.analogies"}
 
 def get_study(arguments=None):
     setting = Setting(arguments, paper=SAME_ROWS, tasks="", **dict.fromkeys(FILES, ""))
-    files = {name: setting.arguments[name] for name in FILES}
+    files = {key: setting.arguments[name] for name, key in FILES.items() if setting.arguments[name]}
+    shared = systems.UNIGRAM | setting.pretraining
     static, models = systems.static_and_contextual(setting)
     return setting.study(
         title="Words from contextual and static models",
@@ -24,11 +25,5 @@ def get_study(arguments=None):
         " and on which layer?",
         config=setting.recipe("bert"),
         axes={"model": static | models},
-        overrides={
-            "data.tokenizer.kind": "unigram",
-            **setting.pretraining,
-            **setting.finetuning("elmo"),
-            **LAST_PIECE,
-            **{FILES[name]: path for name, path in files.items() if path},
-        },
+        overrides={**shared, **setting.finetuning("elmo"), **LAST_PIECE, **files},
     )

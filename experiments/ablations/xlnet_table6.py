@@ -1,10 +1,9 @@
 """Permutation against masked language modelling on one body: Yang et al. 2019 (XLNet), table 6.
 
-The paper's bodies are Transformer-XL's; ours is BERT's in all rows, and it masks words by
-themselves, not spans. So two rows of the table have a counterpart, XLNet with K = 7 and 6 (one
-token in K is predicted), with MLM in the place of "DAE + Transformer-XL". Two further rows ask what
-makes the difference: permutation that predicts every token, and MLM at the mask rate of K = 6. The
-paper's tasks: `tasks=race+squad2+mnli+sst2,data=DIR`.
+Two rows of the table have a counterpart, XLNet with K = 7 and 6 (one token in K is predicted), with
+MLM, which masks words by themselves, in the place of "DAE + Transformer-XL". Two further rows ask
+what makes the difference: permutation that predicts every token, and MLM at the mask rate of K = 6.
+The paper's tasks: `tasks=race+squad2+mnli+sst2,data=DIR`.
 """
 
 from common import ONE_LENGTH, Setting, claims, papers, table

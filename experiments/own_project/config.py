@@ -11,8 +11,7 @@ def get_config(arguments=None):
     """What follows the colon is text: "objectives=mlm,steps=200"."""
     values = parse_arguments(arguments, objectives="objective:Swapped", corpus="pydocs", steps=1000)
     config = base_config()
-    config.model.family = "bert"
-    config.model.size = "tiny"
+    config.model.update(family="bert", size="tiny")
     config.data.seq_len = 64
     config.data.tokenizer.vocab_size = 2048
     config.data.valid_fraction = config.data.test_fraction = 0.1

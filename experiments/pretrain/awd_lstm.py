@@ -7,9 +7,8 @@ As in salesforce/awd-lstm-lm: weight-drop, locked and embedding dropout, activat
 truncated backpropagation of varying length with the rate in proportion, and SGD that starts
 averaging when the held-out loss stops falling (checked every `train.eval_every` steps). Size
 original has that repository's settings for WikiText-2, a text in tokens (`bertlab.config.papers`);
-for prose add `--config.data.tokenizer.split=punctuation`. The rate is the published 30 at all
-sizes: at tiny it has the lowest loss of 10, 30, 60 and 120 on Wikipedia after 1.6 M tokens (5.80,
-5.40, 6.22 and 12.02 nats; one seed).
+for prose add `--config.data.tokenizer.split=punctuation`. The rate is the published 30: at tiny it
+has the lowest loss of 10, 30, 60 and 120 on Wikipedia (5.80, 5.40, 6.22, 12.02 nats; one seed).
 """
 
 from bertlab.config import base_config, parse_arguments
@@ -31,17 +30,9 @@ def get_config(arguments=None):
     config.data.stream.update(backward=values["direction"] == "backward", vary_length=True)
     config.data.seq_len = 70
     config.train.steps = values["steps"] or 1000
-    config.optimizer.update(
-        name="sgd",
-        learning_rate=30.0,
-        warmup_steps=0,
-        decay="constant",
-        weight_decay=1.2e-6,
-        coupled_decay=True,
-        decay_exclude="",
-        clip_norm=0.25,
-        average_after=5,
-    )
+    config.optimizer.update(name="sgd", learning_rate=30.0, warmup_steps=0, decay="constant")
+    config.optimizer.update(weight_decay=1.2e-6, coupled_decay=True, decay_exclude="")
+    config.optimizer.update(clip_norm=0.25, average_after=5)
     if values["size"] == "original":
         take_published(config, values["steps"])
     else:

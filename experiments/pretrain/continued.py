@@ -5,11 +5,10 @@
 
 Parameters, shape and tokenizer are the run's, and so are text, format, rows, batch and optimiser
 unless you set others; warm-up is a tenth of the steps. `run` may also be a directory that `bertlab
-import` wrote; it has no text and no optimiser, so give `corpus=`, and set what differs from
-bertlab's defaults. A left-to-right model that goes on with `mlm` or `masked_next_token` attends to
-both sides from the first step, as in Gisserot-Boukhlef et al. 2025 (`clm_then_mlm.py` has both
-stages in one run). LLM2Vec (BehnamGhader et al. 2024, arXiv 2404.05961) is masked_next_token with
-`--config.objectives.masked_next_token.causal_share=0 --config.lora.rank=16`.
+import` wrote: give `corpus=`, and set what differs from bertlab's defaults. A left-to-right model
+that goes on with `mlm` or `masked_next_token` attends to both sides from the first step
+(`clm_then_mlm.py` has both stages in one run). LLM2Vec (BehnamGhader et al. 2024, arXiv 2404.05961)
+is `--config.objectives.masked_next_token.causal_share=0 --config.lora.rank=16`.
 """
 
 from bertlab.config import base_config, parse_arguments

@@ -15,8 +15,6 @@ tokens, or add `--config.data.tokenizer.split=punctuation`.
 from bertlab.config import base_config, parse_arguments
 from bertlab.train.recipes import take_published, train_on
 
-_LARGE = ("small", "medium", "original")  # the published sizes
-
 
 def get_config(arguments=None):
     values = parse_arguments(
@@ -26,12 +24,13 @@ def get_config(arguments=None):
     config.model.update(family="elmo", size=values["size"])
     config.data.format = "full_sentences"
     config.train.steps = values["steps"] or 1000
+    is_large = values["size"] in ("small", "medium", "original")  # the published sizes
     if values["tokens"] == "characters":
         as_published(config)
-        if values["size"] in _LARGE:
+        if is_large:
             take_published(config, values["steps"])
     train_on(config, values["corpus"], values["objectives"])
-    if values["tokens"] == "characters" and values["size"] in _LARGE:
+    if values["tokens"] == "characters" and is_large:
         for objective in config.objectives.values():
             if "negatives" in objective:
                 objective.negatives = 8192
@@ -40,22 +39,11 @@ def get_config(arguments=None):
 
 def as_published(config):
     """bilm-tf's data, states and optimiser."""
-    config.model.token_encoder = "characters"
-    config.model.stateful = True
+    config.model.update(token_encoder="characters", stateful=True)
     config.data.tokenizer.kind = "words"
-    config.data.characters = True
-    config.data.format = "stream"
+    config.data.update(characters=True, format="stream", seq_len=20, batch_size=128)
     config.data.stream.update(wrap="sentence", backward=True)
-    config.data.seq_len = 20
-    config.data.batch_size = 128
-    config.optimizer.update(
-        name="adagrad",
-        learning_rate=0.2,
-        warmup_steps=0,
-        decay="constant",
-        weight_decay=0.0,
-        initial_accumulator=1.0,
-        clip_norm=10.0,
-    )
+    config.optimizer.update(name="adagrad", learning_rate=0.2, warmup_steps=0, decay="constant")
+    config.optimizer.update(weight_decay=0.0, initial_accumulator=1.0, clip_norm=10.0)
     # bilm-tf multiplies the loss by its steps, 20.
     config.optimizer.gradient_scale = config.data.get_oneway_ref("seq_len").to_float()

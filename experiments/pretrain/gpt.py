@@ -4,10 +4,9 @@
     bertlab train --config=experiments/pretrain/gpt.py:size=gpt2,corpus='text:books/*.jsonl.zst' \
         --workdir=runs/gpt2
 
-Linear warm-up and cosine decay to zero; Adam with bias-corrected moments, and decoupled weight
-decay on all parameters but biases and norms (openai/finetune-transformer-lm opt.py). Size gpt1 is
-trained as in the paper, gpt2 and larger as far as theirs tells (Radford et al. 2019: rows, batch
-and vocabulary); `bertlab.config.papers` has both.
+Linear warm-up and cosine decay to zero; Adam with bias-corrected moments (openai/
+finetune-transformer-lm opt.py). Size gpt1 is trained as in the paper, gpt2 and larger as far as
+theirs tells (Radford et al. 2019: rows, batch and vocabulary); `bertlab.config.papers` has both.
 """
 
 from bertlab.config import base_config, parse_arguments

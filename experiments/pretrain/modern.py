@@ -3,9 +3,8 @@
     bertlab train --config=experiments/pretrain/modern.py:size=tiny --workdir=runs/modern
 
 Rotary positions, gated feed-forward, pre-norm RMSNorm, no biases, local-global attention: every
-part is a switch of `config.model`, such as `--config.model.position_encoding=learned`,
-`--config.model.norm=layer_norm` or `--config.model.local_window=0`. Optimiser and masks are those
-of experiments/pretrain/bert.py; batch, steps, rate and tokenizer are ours in every size.
+part is a switch of `config.model`, such as `--config.model.position_encoding=learned`. Optimiser
+and masks are those of bert.py; batch, steps, rate and tokenizer are ours in every size.
 """
 
 from bertlab.config import base_config, parse_arguments

@@ -21,15 +21,8 @@ def get_config(arguments=None):
     config.data.tokenizer.kind = "words"
     config.train.steps = values["steps"] or 1000
     train_on(config, values["corpus"], values["objectives"])
-    config.optimizer.update(
-        name="adagrad",
-        learning_rate=0.05,
-        warmup_steps=0,
-        decay="linear",
-        weight_decay=0.0,
-        initial_accumulator=1.0,
-        clip_norm=0.0,
-    )
+    config.optimizer.update(name="adagrad", learning_rate=0.05, warmup_steps=0, decay="linear")
+    config.optimizer.update(weight_decay=0.0, initial_accumulator=1.0, clip_norm=0.0)
     # The losses are means over a batch; the originals' rates are for one word at a time.
     places = config.data.get_oneway_ref("batch_size") * config.data.get_oneway_ref("seq_len")
     config.optimizer.gradient_scale = places.to_float()

@@ -2,9 +2,8 @@
 
     python experiments/speed/bench.py FILE.jsonl [--suite=gpu] [--only="bert-tiny;gpt-mini"]
 
-Each workload (`workloads.py`) runs in a process of its own that has a share of the time left, so
-one that hangs costs no other its number. What it found (`measure.py`, `in_pytorch.py`) is appended
-to FILE as one line when it ends or its time is up:
+Each workload (`workloads.py`) runs in a process of its own (`measure.py`, `in_pytorch.py`) that has
+a share of the time left. What it found is appended to FILE as one line:
 
     first_step_seconds  from the start of the process to the end of the first training step
     compile_seconds     of these, to trace, compile and run the step
@@ -36,8 +35,7 @@ from workloads import RIVAL, SUITES, WORKLOADS
 
 HERE = Path(__file__).parent
 REPORT_EVERY = 10  # seconds
-# For the workloads after one that was stopped while it compiled.
-AUTOTUNING_OFF = "--xla_gpu_autotune_level=0"
+AUTOTUNING_OFF = "--xla_gpu_autotune_level=0"  # after a workload that was stopped in compiling
 
 
 def main():
@@ -58,8 +56,8 @@ def main():
         commands = {}
         for name in names:
             script = HERE / ("in_pytorch.py" if name.endswith(RIVAL) else "measure.py")
-            arguments = [name.removesuffix(RIVAL), folder, given.turn, given.rows]
-            commands[name] = [sys.executable, script, *arguments]
+            workload = name.removesuffix(RIVAL)
+            commands[name] = [sys.executable, script, workload, folder, given.turn, given.rows]
         supervise(commands, given.file, 60 * given.minutes, given.limit)
 
 
@@ -90,24 +88,24 @@ def supervise(commands: Mapping[str, Sequence], file: Path, seconds: float, limi
 def follow(name: str, command: Sequence, limit: float) -> dict[str, Any]:
     """What a command found within `limit` seconds, and how it failed if it did. It prints JSON
     objects, one a line: {"stage": ...} when another stage begins, and numbers."""
-    begin = printed = time.monotonic()
+    begin = time.monotonic()
     with tempfile.NamedTemporaryFile() as output:
         process = subprocess.Popen(list(map(str, command)), stdout=output)
         try:
             while True:
-                status, now, found = process.poll(), time.monotonic(), {"stage": "start"}
+                left = begin + limit - time.monotonic()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(min(REPORT_EVERY, max(left, 0)))
+                found = {"stage": "start"}
                 for line in Path(output.name).read_text().splitlines():
                     with contextlib.suppress(json.JSONDecodeError):
                         found |= json.loads(line)
-                stage = found.pop("stage")
+                stage, status = found.pop("stage"), process.returncode
                 if status is not None:
                     return found | ({"failure": f"exit status {status}"} if status else {})
-                if now - begin > limit:
+                if left <= REPORT_EVERY:
                     return found | {"failure": f"stopped after {limit:.0f} s, in stage: {stage}"}
-                if now - printed > REPORT_EVERY:
-                    printed = now
-                    print(f"{name}: {stage}, {now - begin:.0f} s", flush=True)
-                time.sleep(0.1)
+                print(f"{name}: {stage}, {time.monotonic() - begin:.0f} s", flush=True)
         finally:
             process.kill()
             process.wait()

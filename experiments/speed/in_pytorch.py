@@ -17,7 +17,7 @@ import transformers
 from bertlab.config import load_config
 from bertlab.interop.kinds import KINDS
 from bertlab.models.presets import model_shape
-from workloads import WORKLOADS, tell
+from workloads import WORKLOADS, tell, tell_rates
 
 
 def main(name: str, folder: Path, seconds: float) -> None:
@@ -32,8 +32,7 @@ def main(name: str, folder: Path, seconds: float) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, weight_decay=0.01, fused=on_gpu)
     compute = torch.compile(loss_of, dynamic=False) if on_gpu else loss_of
 
-    def turn(steps: int) -> float:
-        begin = time.perf_counter()
+    def turn(steps: int) -> None:
         for _ in range(steps):
             with torch.autocast(device, torch.bfloat16, enabled=on_gpu):
                 loss = compute()
@@ -42,15 +41,13 @@ def main(name: str, folder: Path, seconds: float) -> None:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         loss.item()
-        return time.perf_counter() - begin
 
     tell(stage="compiles")
-    tell(compile_seconds=round(turn(1), 1), stage="steps")
+    begin = time.perf_counter()
     turn(1)
-    steps, best = max(2, round(seconds * 2 / turn(2))), 0.0
-    for _ in range(3):
-        best = max(best, steps * view["tokens"].numel() / turn(steps))
-        tell(step_tokens=round(best))
+    tell(compile_seconds=round(time.perf_counter() - begin, 1), stage="steps")
+    turn(1)
+    tell_rates({"step_tokens": turn}, view["tokens"].numel(), seconds)
     if on_gpu:
         tell(gigabytes=round(torch.cuda.max_memory_allocated() / 1e9, 2))
 

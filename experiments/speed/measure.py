@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workloads import WORKLOADS, tell
+from workloads import WORKLOADS, tell, tell_rates
 
 STARTED = time.perf_counter()
 WORDS, DOCUMENTS, LENGTH = 60_000, 600, 1000
@@ -27,14 +27,21 @@ def main(name: str, folder: Path, seconds: float, rows: int) -> None:
     import jax
 
     from bertlab.config.load import load_config
+    from bertlab.data.batches import prefetch
     from bertlab.train.build import build_pretraining
+    from bertlab.train.loop import fit
     from bertlab.train.optimizers import build_optimizer
+    from bertlab.train.processes import StopSignal
     from bertlab.train.sharding import build_mesh, put_batch
     from bertlab.train.state import build_step, init_state, zero_carry
 
+    def fetch(step, state, sums):
+        if step % 20 == 0:  # as the log hook
+            jax.device_get(sums)
+
     recipe, overrides = WORKLOADS[name]
     text = {"data.corpus": f"text:{made_up_text(folder)}"}
-    text |= {"data.batch_size": rows} if rows else {}
+    text["data.batch_size"] = rows or overrides["data.batch_size"]
     device = jax.devices()[0]
     tell(stage="prepares text", device=device.device_kind, jax=jax.__version__)
     with contextlib.redirect_stdout(sys.stderr):
@@ -60,7 +67,23 @@ def main(name: str, folder: Path, seconds: float, rows: int) -> None:
         views = experiment.program.views(batch, jax.random.key(0), np.float32(0))
         if (view := views.get("mlm", views.get("batch"))) is not None:  # LTR reads the batch itself
             np.savez(folder / f"{name}.npz", **jax.device_get(view))
-        best = rates(train_step, state, batch, phase, put, seconds)
+
+        def step_turn(steps: int):
+            nonlocal state
+            for _ in range(steps):
+                state, sums = train_step(state, batch)
+            jax.block_until_ready(sums)
+
+        def loop_turn(steps: int):
+            nonlocal state
+            ahead = contextlib.closing(prefetch(phase.batches, int(state.step), put))
+            with StopSignal() as stop, ahead as batches:
+                last = int(state.step) + steps
+                state = fit(state, train_step, batches, last, [fetch], stop)
+            jax.block_until_ready(state.step)
+
+        turns = {"step_tokens": step_turn, "loop_tokens": loop_turn}
+        best = tell_rates(turns, batch["tokens"].size, seconds)
     tell(share=round(best["loop_tokens"] / best["step_tokens"], 3))
     if memory := device.memory_stats():
         tell(gigabytes=round(memory["peak_bytes_in_use"] / 1e9, 2))
@@ -69,56 +92,13 @@ def main(name: str, folder: Path, seconds: float, rows: int) -> None:
         tell(flop_share=round(flops / batch["tokens"].size * best["step_tokens"] / peak, 3))
 
 
-def rates(train_step, state, batch, phase, put, seconds: float) -> dict[str, int]:
-    """The best of three turns, in tokens a second: of the step alone and of `fit`."""
-    import jax
-
-    from bertlab.data.batches import prefetch
-    from bertlab.train import loop
-    from bertlab.train.processes import StopSignal
-
-    def step_turn(state, steps: int):
-        for _ in range(steps):
-            state, sums = train_step(state, batch)
-        jax.block_until_ready(sums)
-        return state
-
-    def loop_turn(state, steps: int):
-        ahead = contextlib.closing(prefetch(phase.batches, int(state.step), put))
-        with StopSignal() as stop, ahead as batches:
-            last = int(state.step) + steps
-            state = loop.fit(state, train_step, batches, last, [fetch], stop)
-        jax.block_until_ready(state.step)
-        return state
-
-    def fetch(step, state, sums):
-        """As the log hook, every twenty steps."""
-        if step % 20 == 0:
-            jax.device_get(sums)
-
-    turns, best = {"step_tokens": step_turn, "loop_tokens": loop_turn}, {}
-    begin = time.perf_counter()
-    state = step_turn(state, 2)
-    steps = max(2, round(seconds * 2 / (time.perf_counter() - begin)))
-    for _ in range(3):
-        for key, turn in turns.items():
-            begin = time.perf_counter()
-            state = turn(state, steps)
-            rate = steps * batch["tokens"].size / (time.perf_counter() - begin)
-            best[key] = max(best.get(key, 0), round(rate))
-        tell(**best)
-    return best
-
-
 def made_up_text(folder: Path) -> Path:
     """A file of random words, in sentences of twenty."""
     path = folder / "words.txt"
     if not path.exists():
         numbers = np.random.default_rng(0).integers(WORDS, size=(DOCUMENTS, LENGTH // 20, 20))
-        documents = [
-            "\n".join(" ".join(f"w{number}" for number in sentence) + " ." for sentence in document)
-            for document in numbers
-        ]
+        words = np.char.add("w", numbers.astype(str))
+        documents = ["\n".join(" ".join(sentence) + " ." for sentence in of) for of in words]
         path.write_text("\n\n".join(documents))
     return path
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 
 from bertlab.config import base_config
 from bertlab.data.batches import Batches
@@ -59,7 +60,8 @@ def measure(prepared: Prepared, data) -> dict[str, float]:
     steps = range(0, len(group.order) - size + 1, size)
     positions, seconds, filled = count(batches.fields(group, step, step + size) for step in steps)
     planned = positions / (seconds + planning)
-    return {"planned": planned, "batches": positions / seconds, "filled": filled}
+    rates = {"planned": planned, "batches": positions / seconds, "filled": filled}
+    return {name: round(float(rate), 3) for name, rate in rates.items()}
 
 
 def count(batches) -> tuple[float, float, float]:
@@ -81,16 +83,12 @@ def main():
         starts = np.random.default_rng(0).integers(0, len(tokens), (2000, 256, 1))
         gathers = ({"documents": tokens.take(s + ramp, mode="clip").astype("i4")} for s in starts)
         positions, seconds, _ = count(gathers)
-        results = {"gather of tokens": {"batches": positions / seconds}}
-        columns = ("planned", "batches", "filled")
-        print(f"{'':24}{''.join(f'{column:>11}' for column in columns)}")
+        results = {"gather of tokens": {"batches": round(positions / seconds, 3)}}
         for name, (kind, settings) in CASES.items():
             data = base_config().data
             data.update_from_flattened_dict({"batch_size": 256, "format": kind, **settings})
             results[name] = measure(prepared, data)
-        for name, result in results.items():
-            print(f"{name:24}{''.join(f'{result.get(key, np.nan):11.2f}' for key in columns)}")
-            results[name] = {key: round(float(value), 3) for key, value in result.items()}
+    print(pd.DataFrame(results).T.to_string())
     Path(sys.argv[1]).write_text(json.dumps(results, indent=1) + "\n")
 
 

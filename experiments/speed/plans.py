@@ -11,15 +11,21 @@ import os
 import sys
 from pathlib import Path
 
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+from bertlab.config import load_config
+from bertlab.contrib.plan import TooLarge, plans
+from bertlab.files import read_json, write_json
+from bertlab.models.attention import attention_rule
+from bertlab.models.presets import model_shape
 from workloads import WORKLOADS
 
 FILE = Path(__file__).parent / "plans.json"
 RECIPES = "experiments/pretrain/"
-KERNEL = "bertlab.contrib.attention_kernel:attend"
-SLICES = {"v5e:16x16": 256, "v6e:16x16": 256, "v5p:4x8x8": 256}
-"""Topologies, and their chips."""
+SLICES = ("v5e:16x16", "v6e:16x16", "v5p:4x8x8")  # of 256 chips
 COMMON = {"train.phases": "", "model.dtype": "bfloat16", "mesh.data": -1, "mesh.fsdp": 16}
-IN_KERNEL = {**COMMON, "model.attention": KERNEL, "model.remat": "dots"}
+IN_KERNEL = {**COMMON, "model.attention": "bertlab.contrib.attention_kernel:attend"}
+IN_KERNEL["model.remat"] = "dots"
 LSTM = {**COMMON, "data.tokenizer.vocab_size": 30_522}
 MODELS = {
     "BERT-Large 512": ("bert.py:size=large,objectives=mlm+nsp", IN_KERNEL, 512, 16),
@@ -32,24 +38,17 @@ MODELS = {
 
 def rows() -> dict[str, tuple[str, dict, str]]:
     """Name -> (recipe, overrides, topology)."""
-    found = {
-        f"{name.removeprefix('gpu ')}, h100": (recipe, dict(overrides), "h100")
-        for name, (recipe, overrides) in WORKLOADS.items()
-        if name.startswith("gpu ")
-    }
+    gpu = [name for name in WORKLOADS if name.startswith("gpu ")]
+    found = {f"{name.removeprefix('gpu ')}, h100": (*WORKLOADS[name], "h100") for name in gpu}
     for model, (recipe, overrides, length, rows_of_chip) in MODELS.items():
-        for topology, chips in SLICES.items():
-            size = {"data.batch_size": rows_of_chip * chips, "data.seq_len": length}
+        for topology in SLICES:
+            size = {"data.batch_size": 256 * rows_of_chip, "data.seq_len": length}
             found[f"{model}, {topology}"] = (RECIPES + recipe, {**overrides, **size}, topology)
     return found
 
 
 def attention(recipe: str, overrides: dict) -> str:
     """The implementation that a step was compiled with."""
-    from bertlab.config import load_config
-    from bertlab.models.attention import attention_rule
-    from bertlab.models.presets import model_shape
-
     config = load_config(recipe, overrides)
     if config.model.family == "elmo":
         return ""
@@ -65,28 +64,19 @@ def table(records: dict[str, dict]) -> str:
         "|---|---|--:|--:|--:|--:|---|--:|",
     ]
     for name, (recipe, overrides, _) in rows().items():
-        if name not in records:
-            continue
-        if reason := records[name].get("refused"):
+        one = records.get(name, {})
+        if reason := one.get("refused"):
             lines.append(f"| {name} | does not fit: {reason.partition(':')[2].strip()} |")
-            continue
-        one = records[name]
-        gib = [f"{one[key] / 2**30:.1f} GiB" for key in ("memory", "arguments")]
-        lines.append(
-            f"| {name} | {attention(recipe, overrides)} | {one['rows']:,} | {gib[0]}"
-            f" | {gib[1]} | {1000 * one['seconds'][one['bound']]:.1f} ms | {one['bound']}"
-            f" | {one['compile_seconds']:.0f} s |"
-        )
+        elif one:
+            cells = [name, attention(recipe, overrides), f"{one['rows']:,}"]
+            cells += [f"{one[key] / 2**30:.1f} GiB" for key in ("memory", "arguments")]
+            cells += [f"{1000 * one['seconds'][one['bound']]:.1f} ms", one["bound"]]
+            lines.append(f"| {' | '.join(cells)} | {one['compile_seconds']:.0f} s |")
     return "\n".join(lines)
 
 
 def main(words: list[str]) -> None:
     """Compiles and prints."""
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    from bertlab.config import load_config
-    from bertlab.contrib.plan import TooLarge, plans
-    from bertlab.files import read_json, write_json
-
     for name, (recipe, overrides, topology) in rows().items():
         if name in read_json(FILE) or not all(word.lower() in name.lower() for word in words):
             continue

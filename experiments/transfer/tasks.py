@@ -5,10 +5,8 @@
     bertlab report runs/transfer
 
 `pretrained` and `static` are run directories of models that read the same text with the same
-tokenizer; without `static=` there are no static vectors. The other arguments are the ablations',
-and so are rows and steps: whole texts, in rows of up to 128 pieces. With `task_rates=3e-4+1e-3`
-every model tries these rates, and `valid` selects one for each task. Seeds change the head's
-initial values, dropout and the order of examples, and for random values also the body.
+tokenizer. The other arguments are the ablations', and so are rows and steps. Seeds change the
+head's initial values, dropout and the order of examples, and for random values also the body.
 """
 
 from bertlab.errors import UserError
