@@ -23,7 +23,7 @@ SIZES = {
     "static": {"small": "original", "base": "original", "paper": "original"},
 }
 # Rows, batches and steps of every pretraining; None is the study's or else the recipe's. A run
-# takes some 20 minutes of one CPU core at scale tiny, a night of two at mini.
+# takes 30 to 50 minutes of one CPU core at scale tiny, a night of two at mini.
 KEYS = ("data.seq_len", "data.batch_size", "data.tokenizer.vocab_size", "train.steps")
 KEYS += ("train.eval_every", "train.log_every", "train.checkpoint_every")
 VALUES = {
