@@ -7,7 +7,6 @@ python experiments/results_page.py
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -38,27 +37,11 @@ def draw(frame: pd.DataFrame) -> Figure:
     """A forest plot: a row a finding, right of zero if our sign is the published one."""
     figure = Figure(figsize=(11.0, 0.19 * len(frame) + 1.2), dpi=110, layout="constrained")
     panel = figure.subplots()
-    for y, row in enumerate(frame.itertuples()):
-        colour = COLOURS.get(row.verdict, "#777777")
-        low, high = np.clip([row.low, row.high], -WIDEST, WIDEST)
-        panel.hlines(y, low, high, colors=colour, linewidth=1.6)
-        face = colour if row.verdict in VERDICTS else "white"
-        if abs(row.mean) < WIDEST:
-            panel.plot(row.mean, y, "o", color=colour, markerfacecolor=face, markersize=5)
-        at = {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": 7.5}
-        panel.annotate(row.interval, (1.02, y), **at)
-        for end, is_past, marker in ((high, row.high > WIDEST, ">"), (low, row.low < -WIDEST, "<")):
-            if is_past:
-                panel.plot(end, y, marker, color=colour, markersize=5, clip_on=False)
     short = frame["study"].str.removesuffix("_tiny_wikipedia")
     names = short + ": " + frame["variant"] + " − " + frame["other"] + ", " + frame["task"]
-    panel.set_yticks(range(len(frame)), names, fontsize=7.5)
-    panel.set(ylim=(len(frame) - 0.4, -0.6), xlim=(-WIDEST - 1, WIDEST + 1))
+    colours = frame["verdict"].map(COLOURS).fillna(plots.UNDECIDED)
+    plots.draw_intervals(panel, frame.assign(name=names, colour=colours), WIDEST, scale=0.85)
     panel.set_xlabel("our difference in points; right of zero is the published direction")
-    panel.axvline(0, color="black", linewidth=0.8, zorder=0)
-    panel.grid(axis="x", color="#dddddd", linewidth=0.6)
-    panel.tick_params(axis="y", length=0)
-    panel.spines[["top", "right", "left"]].set_visible(False)
     return figure
 
 

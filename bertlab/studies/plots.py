@@ -9,6 +9,7 @@ from matplotlib.ticker import EngFormatter
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; line styles add more.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+UNDECIDED = "#777777"
 STYLES = ("-", "--", ":", "-.")
 X_AXES = {"tokens": "pretraining tokens", "flops": "pretraining FLOPs"}
 ROW = 0.3  # inches per difference
@@ -32,31 +33,33 @@ def dot_plot(differences: pd.DataFrame) -> Figure:
     ratios = [size + 1 for size in sizes]
     axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=ratios)[:, 0]
     for panel, (title, rows) in zip(axes, panels):
-        _draw_differences(panel, rows)
+        limit = WIDEST * max(rows["mean"].abs().max(), 0.1)
+        reach = max(0.1, min(limit, 1.08 * rows[["mean", "low", "high"]].abs().max().max()))
+        colours = rows["decided"].map({True: COLOURS[0], False: UNDECIDED})
+        draw_intervals(panel, rows.assign(colour=colours), reach)
         panel.set_title(title, fontsize=10)
     return figure
 
 
-def _draw_differences(panel, rows: pd.DataFrame) -> None:
-    limit = WIDEST * max(rows["mean"].abs().max(), 0.1)
-    reach = max(0.1, min(limit, 1.08 * rows[["mean", "low", "high"]].abs().max().max()))
+def draw_intervals(panel, rows: pd.DataFrame, reach: float, scale: float = 1.0) -> None:
+    """A row of `panel` for each difference, with its `name` and `colour`; `scale` is that of text
+    and markers. An interval that continues beyond `reach` ends in an arrow."""
     for y, row in enumerate(rows.itertuples()):
-        colour = COLOURS[0] if row.decided else "#777777"
         low, high = np.clip([row.low, row.high], -reach, reach)
-        panel.hlines(y, low, high, colors=colour, linewidth=2)
+        panel.hlines(y, low, high, colors=row.colour, linewidth=2 * scale)
         for end, value, marker in ((low, row.low, "<"), (high, row.high, ">")):
-            if value != end:  # the interval continues
-                panel.plot(end, y, marker, color=colour, markersize=6, clip_on=False)
-        face = colour if row.decided else "white"
-        panel.plot(row.mean, y, "o", color=colour, markerfacecolor=face, markersize=7)
-        at = {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": 8.5}
+            if value != end:
+                panel.plot(end, y, marker, color=row.colour, markersize=6 * scale, clip_on=False)
+        face = row.colour if row.decided else "white"
+        panel.plot(row.mean, y, "o", color=row.colour, mfc=face, markersize=7 * scale)
+        at = {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": 8.5 * scale}
         panel.annotate(row.interval, (1.02, y), **at)
     panel.axvline(0, color="black", linewidth=0.8, zorder=0)
     panel.set_yticks(range(len(rows)), rows["name"])
     panel.set(xlim=(-1.04 * reach, 1.04 * reach), ylim=(len(rows) - 0.5, -0.5))
     panel.grid(axis="x", color="#dddddd", linewidth=0.6)
     panel.set_axisbelow(True)
-    panel.tick_params(axis="y", length=0, labelsize=9)
+    panel.tick_params(axis="y", length=0, labelsize=9 * scale)
     panel.spines[["top", "right", "left"]].set_visible(False)
 
 

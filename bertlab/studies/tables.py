@@ -32,7 +32,7 @@ def summary(results: Results) -> pd.DataFrame:
 
 def baseline(results: Results, measure: Measure, stage: str) -> float:
     """The mean test score of "most_frequent" or "linear" over runs; NaN where none has it."""
-    values = comparisons.values_of(results, measure, stage)
+    values = comparisons.values_of(results, measure._replace(stage=stage))
     return values.loc[values["split"] == "test", "value"].mean()
 
 
