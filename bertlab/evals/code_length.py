@@ -73,11 +73,8 @@ class Scorer:
                 if possible and ability not in self.answerers:
                     self.answerers[ability] = Answerer(model.program, name, how, ability)
         ordered = "hidden" in self.answerers and self.answerers["hidden"].how.in_order
-        self.kinds = tuple(
-            kind
-            for kind, needs in KINDS.items()
-            if set(needs) <= self.answerers.keys() and not (ordered and kind.startswith("pseudo"))
-        )
+        kinds = [kind for kind, needs in KINDS.items() if {*needs} <= self.answerers.keys()]
+        self.kinds = tuple(kind for kind in kinds if not (ordered and kind.startswith("pseudo")))
 
     def check_kind(self, kind: str | None = None) -> str:
         """The kind, or the default for None."""

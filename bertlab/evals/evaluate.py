@@ -38,6 +38,7 @@ from bertlab.evals.questions import Text, encode_all, framed
 from bertlab.evals.scoring import guessing
 from bertlab.files import cache_directory
 from bertlab.objectives.program import group_by_view
+from bertlab.train.build import vocabulary_of
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer.load import Pretrained, load
 
@@ -257,8 +258,7 @@ def language_of(model: Pretrained, prepared: Prepared) -> floors.Chain:
 
 def floor_metrics(model: Pretrained, prepared: Prepared, batches, params, chain) -> Metrics:
     """Exact floors on the synthetic language, and how far above them the model is."""
-    counts, metrics = tuple(prepared.counts.tolist()), {}
-    vocabulary = dataclasses.replace(model.program.vocabulary, counts=counts)
+    vocabulary, metrics = vocabulary_of(prepared.tokenizer, prepared.counts), {}
     program = dataclasses.replace(model.program, vocabulary=vocabulary)
     try:
         relations = floors.relations_of(model.config.data)

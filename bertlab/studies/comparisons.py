@@ -176,8 +176,7 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
 
 
 def verdict(measure: Measure, test: statistics.TTest, p: float, draws: int, edges, claim) -> str:
-    """One of `VERDICTS`, or why there is none, by Holm's p, the fine-tunings of each seed, and the
-    variants with rates at an edge."""
+    """One of `VERDICTS`, or why there is none; `draws` are the fewest fine-tunings of a seed."""
     if test.pairs < SEEDS:
         return "too few seeds"
     if measure.stage == "finetune" and draws < DRAWS:

@@ -47,8 +47,8 @@ def draw_intervals(panel, rows: pd.DataFrame, reach: float, scale: float = 1.0) 
     for y, row in enumerate(rows.itertuples()):
         low, high = np.clip([row.low, row.high], -reach, reach)
         panel.hlines(y, low, high, colors=row.colour, linewidth=2 * scale)
-        for end, value, marker in ((low, row.low, "<"), (high, row.high, ">")):
-            if value != end:
+        for end, continues, marker in ((low, row.low < low, "<"), (high, row.high > high, ">")):
+            if continues:
                 panel.plot(end, y, marker, color=row.colour, markersize=6 * scale, clip_on=False)
         face = row.colour if row.decided else "white"
         panel.plot(row.mean, y, "o", color=row.colour, mfc=face, markersize=7 * scale)

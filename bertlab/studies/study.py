@@ -72,8 +72,7 @@ class Published:
 
     source: str  # paper and table, such as "Devlin et al. 2019, table 5 (dev)"
     columns: Sequence[str]  # headings that include the metric: "MNLI-m", "SQuAD F1"
-    # Variant -> its values, as printed; None where the paper has none.
-    rows: Mapping[str, Sequence[float | str | None]]
+    rows: Mapping[str, Sequence[float | str | None]]  # variant -> values, as printed, or None
     note: str = ""
 
 
@@ -121,9 +120,7 @@ class Study:
     # Factors of each variant's own pretraining rate, one of which its validation loss selects
     # before the seeds are run (`bertlab.studies.selection`); empty: its own.
     rates: Sequence[float] = ()
-    # Rates of fine-tuning: one more axis, "finetune.rate", selected as in `select`; empty: the
-    # recipe's.
-    task_rates: Sequence[float] = ()
+    task_rates: Sequence[float] = ()  # of fine-tuning: one more axis of `select`, "finetune.rate"
     published: Published | None = None
     claims: Sequence[Claim] = ()  # that the report compares with the study's own findings
     contrasts: Sequence[tuple[str, str]] = ()  # pairs of variants whose difference it asks for

@@ -38,12 +38,10 @@ def baseline(results: Results, measure: Measure, stage: str) -> float:
 
 def below_linear(results: Results) -> list[str]:
     """The tasks on which no variant's mean is above a linear model of the same labels."""
-    found = []
-    for measure in comparisons.measures(results):
-        best = comparisons.score_table(results, measure).mean().max()
-        if best <= baseline(results, measure, "linear"):
-            found.append(measure.task)
-    return found
+    measures = comparisons.measures(results)
+    best = [comparisons.score_table(results, measure).mean().max() for measure in measures]
+    linear = [baseline(results, measure, "linear") for measure in measures]
+    return [of.task for of, ours, theirs in zip(measures, best, linear) if ours <= theirs]
 
 
 def differences(results: Results) -> pd.DataFrame:
