@@ -81,8 +81,8 @@ def evaluate_run(
 
 
 def merge(before: Metrics, found: Metrics) -> Metrics:
-    """Earlier metrics of a text with new ones; new code lengths replace sums and
-    baselines, which may come from other documents."""
+    """Earlier metrics of a text with new ones; new code lengths replace sums and baselines, which
+    may come from other documents."""
     if any(name.startswith("bits_per_byte/") for name in found):
         names = [name for name in before if name != "by_document" and "baseline/" not in name]
         before = {name: before[name] for name in names}

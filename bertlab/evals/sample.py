@@ -62,12 +62,12 @@ def sample(
     view = {"tokens": tokens, "segments": zeros, "documents": zeros + 1, "ranks": ranks}
     view["positions"] = zeros + np.arange(tokens.shape[1], dtype=np.int32)
     bounds = np.linspace(0, hidden, min(steps or hidden, hidden) + 1).round().astype(int)
-    for begin, stage_end in itertools.pairwise(bounds.tolist()):
-        at = order[:, begin:stage_end]
+    for begin, upto in itertools.pairwise(bounds.tolist()):
+        at = order[:, begin:upto]
         logits = np.asarray(answerer.logits(scorer.params, view, at), np.float64)
         logits = logits.reshape(at.size, -1)
         drawn = draw_pieces(logits, tokenizer.special_ids - {stop}, temperature, rng)
-        tokens[rows, at], ranks[rows, at] = drawn.reshape(at.shape), 2 + np.arange(begin, stage_end)
+        tokens[rows, at], ranks[rows, at] = drawn.reshape(at.shape), 2 + np.arange(begin, upto)
         if (tokens[rows, order] == stop).any(axis=1).all():
             break
     texts = (itertools.takewhile(lambda piece: piece != stop, row) for row in tokens.tolist())
