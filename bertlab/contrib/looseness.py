@@ -25,12 +25,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from ml_collections import ConfigDict
 
 from bertlab.errors import UserError
 from bertlab.evals import floors
 from bertlab.evals.code_length import Scorer, ratio
-from bertlab.evals.evaluate import find_prepared, language_of, short_sentences, texts_between
+from bertlab.evals.evaluate import find_prepared, language_of, short_sentences
 from bertlab.evals.questions import Question, Text
 from bertlab.evals.scoring import HIDDEN
 from bertlab.objectives.base import Vocabulary
@@ -102,8 +101,7 @@ def looseness(directory: str | Path, sentences: int, exact: bool = True) -> pd.D
     scorer, data, name = Scorer(model), model.config.data, Path(directory).name
     prepared = find_prepared(data, RunDirectory(directory).read("data")["fingerprint"])
     chain = language_of(model, prepared)
-    spans = short_sentences(prepared.split("test"), ConfigDict({"sentences": sentences}), model)
-    texts = texts_between(prepared, model, spans)
+    texts = short_sentences(prepared, model, sentences)
     words = np.array([len(text.pieces) for text in texts], float)
     if words.max() > LONGEST:
         raise UserError(f"{directory} has sentences of {words.max():g} words, above {LONGEST}")

@@ -73,11 +73,8 @@ class Scorer:
                 if possible and ability not in self.answerers:
                     self.answerers[ability] = Answerer(model.program, name, how, ability)
         ordered = "hidden" in self.answerers and self.answerers["hidden"].how.in_order
-        self.kinds = tuple(
-            kind
-            for kind, needs in KINDS.items()
-            if set(needs) <= self.answerers.keys() and not (ordered and kind.startswith("pseudo"))
-        )
+        kinds = [kind for kind, needs in KINDS.items() if {*needs} <= self.answerers.keys()]
+        self.kinds = tuple(kind for kind in kinds if not (ordered and kind.startswith("pseudo")))
 
     def check_kind(self, kind: str | None = None) -> str:
         """The kind, or the default for None."""
@@ -131,11 +128,8 @@ class Scorer:
         return Scores(nats, tokens)
 
 
-def bits_per_byte(
-    texts: Sequence[Text], scores: Scores, unk_id: int, documents=None
-) -> dict[str, Any]:
-    """The scores of texts as numbers; `documents` [N] numbers the document of each text (None: each
-    one is its own).
+def bits_per_byte(texts: Sequence[Text], scores: Scores, unk_id: int) -> dict[str, Any]:
+    """The scores of texts as numbers.
 
     Bytes that the model does not predict count too and make the value too low: capitals and accents
     that a tokenizer drops, text behind [UNK], and a free first token: then there are more `pieces`
@@ -143,7 +137,7 @@ def bits_per_byte(
     tokenizers. The standard error is over documents, None for one; perplexity is per scored token.
     """
     nats, tokens = -scores.log_probability, int(scores.tokens.sum())
-    sizes, nats_by_document = by_document(texts, nats, documents)
+    sizes, nats_by_document = by_document(texts, nats)
     value, error = ratio(nats_by_document / math.log(2), sizes)
     pieces = np.concatenate([text.tokens[text.pieces] for text in texts])
     return {
@@ -157,19 +151,15 @@ def bits_per_byte(
     }
 
 
-def by_document(
-    texts: Sequence[Text], nats: Float[np.ndarray, "N"], documents: Int[np.ndarray, "N"] | None
-) -> Float[np.ndarray, "2 D"]:
-    """The bytes and the nats of each document, by its number."""
-    documents = np.arange(len(texts)) if documents is None else documents
+def by_document(texts: Sequence[Text], nats: Float[np.ndarray, "N"]) -> Float[np.ndarray, "2 D"]:
+    """The bytes and the nats of each document, by its number; a text without one is its own."""
+    documents = [n if text.document is None else text.document for n, text in enumerate(texts)]
     _, index = np.unique(documents, return_inverse=True)
     sizes = [text.bytes for text in texts]
     return np.stack([np.bincount(index, weights) for weights in (sizes, nats)])
 
 
-def ratio(
-    sums: Float[np.ndarray, "N"], weights: Float[np.ndarray, "N"]
-) -> tuple[float, float | None]:
+def ratio(sums: Float[np.ndarray, "N"], weights) -> tuple[float, float | None]:
     """Σ sums / Σ weights, and its first-order standard error over the items with a weight (Cochran
     1977, section 2.11): √(n/(n−1) · Σ (sum − ratio · weight)²) / Σ weight; None for one item."""
     sums, weights = sums[weights > 0], weights[weights > 0]

@@ -20,24 +20,25 @@ import math
 import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from bertlab.data.batches import Batches
 from bertlab.data.corpora import open_corpus
 from bertlab.data.corpora.text import read_lines, read_records
-from bertlab.data.prepared import Prepared, Split, load_prepared
+from bertlab.data.prepared import Prepared, load_prepared
 from bertlab.errors import UserError
 from bertlab.evals import floors, similarity
 from bertlab.evals.code_length import EXACT, Scorer, bits_per_byte, by_document, ratio
-from bertlab.evals.questions import Text, encode_all
+from bertlab.evals.questions import Text, encode_all, framed
 from bertlab.evals.scoring import guessing
 from bertlab.files import cache_directory
 from bertlab.objectives.program import group_by_view
+from bertlab.train.build import vocabulary_of
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer.load import Pretrained, load
 
@@ -80,46 +81,44 @@ def evaluate_run(
 
 
 def merge(before: Metrics, found: Metrics) -> Metrics:
-    """Earlier metrics of a text with new ones; new code lengths replace sums and
-    baselines, which may come from other documents."""
+    """Earlier metrics of a text with new ones; new code lengths replace sums and baselines, which
+    may come from other documents."""
     if any(name.startswith("bits_per_byte/") for name in found):
         names = [name for name in before if name != "by_document" and "baseline/" not in name]
         before = {name: before[name] for name in names}
     return before | found
 
 
-def code_lengths(
-    scorer: Scorer,
-    texts: Sequence[Text],
-    kinds: Sequence[str],
-    documents: Int[np.ndarray, "N"] | None = None,
-    most: int | None = None,
-    truth: Float[np.ndarray, "N"] | None = None,
-) -> Metrics:
-    """Bits per byte and perplexity by kind of score. `documents` numbers each text's document, for
-    sums by document; kinds of many passes score `most` random texts (None: all); `truth` is log p
-    of the pieces of each text."""
+def code_lengths(scorer: Scorer, texts: Sequence[Text], kinds, most=None, chain=None) -> Metrics:
+    """Bits per byte and perplexity by kind of score, with sums by document if the texts have
+    documents. Kinds of many passes score `most` random texts (None: all); `chain` is the language
+    of the texts, if it is known."""
     found, unk_id = {}, scorer.model.tokenizer.unk_id
-    drawn = np.sort(np.random.default_rng(0).permutation(len(texts))[:most])
+    order = np.random.default_rng(0).permutation(len(texts))
+    drawn = [texts[number] for number in np.sort(order[:most])]
     for kind in kinds:
-        numbers = np.arange(len(texts)) if kind in EXACT else drawn
-        if not len(numbers):
+        if not (some := texts if kind in EXACT else drawn):
             continue
-        some = [texts[number] for number in numbers]
-        of_some = None if documents is None else documents[numbers]
         scores = scorer.score(some, kind)
-        bits = bits_per_byte(some, scores, unk_id, of_some)
-        found |= {f"{name}/{kind}": value for name, value in bits.items()}
-        if documents is not None:
-            sums = by_document(some, -scores.log_probability, of_some).round(2).tolist()
+        metrics = bits_per_byte(some, scores, unk_id)
+        if some[0].document is not None:
+            sums = by_document(some, -scores.log_probability).round(2).tolist()
             found.setdefault("by_document", {})[kind] = dict(zip(("bytes", "nats"), sums))
-        if truth is not None and not kind.startswith("pseudo"):
-            scores = scorer.score(some, kind, special=False)
-            if scores.tokens.sum() == bits["pieces"]:  # otherwise first pieces are free
-                sums = by_document(some, truth[numbers] - scores.log_probability, of_some)
-                above, error = ratio(sums[1] / math.log(2), sums[0])
-                found |= {f"above_truth/{kind}": above, f"standard_error/above_truth/{kind}": error}
+        if chain is not None and not kind.startswith("pseudo"):
+            metrics |= above_truth(scorer, some, kind, chain)
+        found |= {f"{name}/{kind}": value for name, value in metrics.items()}
     return found
+
+
+def above_truth(scorer: Scorer, texts: Sequence[Text], kind: str, chain: floors.Chain) -> Metrics:
+    """Bits per byte above those of the language itself, unless the first pieces are free."""
+    scores = scorer.score(texts, kind, special=False)
+    if scores.tokens.sum() < sum(len(text.pieces) for text in texts):
+        return {}
+    truth = [floors.log_probability(chain, text.tokens[text.pieces]) for text in texts]
+    sizes, nats = by_document(texts, truth - scores.log_probability)
+    above, error = ratio(nats / math.log(2), sizes)
+    return {"above_truth": above, "standard_error/above_truth": error}
 
 
 def read_pairs(path: Path, limit: int = 0) -> pd.DataFrame:
@@ -167,19 +166,16 @@ def held_out(prepared: Prepared, scorer: Scorer, kinds: Sequence[str], settings)
     model, found = scorer.model, {}
     chain = language_of(model, prepared) if settings.floors else None
     if kinds and (settings.sentences or settings.bytes):
-        choose = whole_documents if settings.bytes else short_sentences
-        spans, truth = choose(prepared.split("test"), settings, model), None
-        texts = texts_between(prepared, model, spans)
-        if chain is not None:
-            pieces = [text.tokens[text.pieces] for text in texts]
-            truth = np.array([floors.log_probability(chain, of_text) for of_text in pieces])
-        whole = (spans.documents, settings.sentences) if settings.bytes else (None, None)
-        found |= code_lengths(scorer, texts, kinds, *whole, truth)
+        if settings.bytes:
+            texts = whole_documents(prepared, model, settings.bytes)
+        else:
+            texts = short_sentences(prepared, model, settings.sentences)
+        found = code_lengths(scorer, texts, kinds, settings.sentences, chain)
         if settings.bytes and settings.baselines:
             baselines = pkgutil.resolve_name(settings.baselines)
-            added = baselines(prepared, model.config.data, np.unique(spans.documents))
-            sums = found.get("by_document", {}) | added["by_document"]
-            found |= {**added, "by_document": sums}
+            documents = np.unique([text.document for text in texts])
+            added = baselines(prepared, model.config.data, documents)
+            found |= added | {"by_document": found.get("by_document", {}) | added["by_document"]}
     batches = Batches(prepared, model.config.data, "test")
     batches = batches.evaluation(model.config.train.eval_batches)
     for view, names in group_by_view(model.objectives, model.program.stream).items():
@@ -192,56 +188,48 @@ def held_out(prepared: Prepared, scorer: Scorer, kinds: Sequence[str], settings)
     return found
 
 
-class Spans(NamedTuple):
-    """Where N texts begin and end among a split's tokens, and the document of each."""
-
-    begins: Int[np.ndarray, "N"]
-    ends: Int[np.ndarray, "N"]
-    documents: Int[np.ndarray, "N"]
-
-
-def whole_documents(split: Split, settings: ConfigDict, model: Pretrained) -> Spans:
-    """Random documents of `settings.bytes` in total, each cut where a training row would end."""
+def whole_documents(prepared: Prepared, model: Pretrained, size: int) -> list[Text]:
+    """Random documents of `size` bytes in total, each cut where a training row would end."""
+    split, tokenizer = prepared.split("test"), prepared.tokenizer
+    special = len(tokenizer.prefix_ids + tokenizer.suffix_ids)
     order = np.random.default_rng(0).permutation(len(split.bytes))
-    number = np.searchsorted(np.cumsum(split.bytes[order]), settings.bytes) + 1
-    bounds, width = split.token_bounds(), longest(model, model.config.data.seq_len)
+    number = np.searchsorted(np.cumsum(split.bytes[order]), size) + 1
+    bounds, width = split.token_bounds(), min(model.longest, model.config.data.seq_len) - special
     pairs = [bounds[[document, document + 1]] for document in np.sort(order[:number])]
     begins = np.concatenate([np.arange(begin, end, width) for begin, end in pairs])
     documents = np.searchsorted(bounds, begins, side="right") - 1
-    return Spans(begins, np.minimum(begins + width, bounds[documents + 1]), documents)
+    ends = np.minimum(begins + width, bounds[documents + 1])
+    return texts_between(prepared, model, begins, ends, documents)
 
 
-def short_sentences(split: Split, settings: ConfigDict, model: Pretrained) -> Spans:
-    """`settings.sentences` random ones."""
+def short_sentences(prepared: Prepared, model: Pretrained, number: int) -> list[Text]:
+    """Random sentences, none of which has a document with others."""
+    split, tokenizer = prepared.split("test"), prepared.tokenizer
+    special = len(tokenizer.prefix_ids + tokenizer.suffix_ids)
     begins, lengths, bounds = split.sentences[:-1], np.diff(split.sentences), split.token_bounds()
     documents = np.searchsorted(bounds, begins, side="right") - 1
     sizes = split.bytes[documents] * lengths / np.diff(bounds)[documents]
-    fit = (sizes <= LONGEST) & (lengths <= longest(model))
+    fit = (sizes <= LONGEST) & (lengths <= model.longest - special)
     order = np.random.default_rng(0).permutation(len(lengths))
-    chosen = order[fit[order]][: settings.sentences]
-    return Spans(begins[chosen], begins[chosen] + lengths[chosen], documents[chosen])
+    chosen = order[fit[order]][:number]
+    begins, ends = begins[chosen], begins[chosen] + lengths[chosen]
+    texts = texts_between(prepared, model, begins, ends, documents[chosen])
+    return [text._replace(document=None) for text in texts]
 
 
-def longest(model: Pretrained, seq_len: int | None = None) -> int:
-    """The most pieces that a text may have."""
-    special = len(model.tokenizer.prefix_ids) + len(model.tokenizer.suffix_ids)
-    return min(model.longest, seq_len or model.longest) - special
-
-
-def texts_between(prepared: Prepared, model: Pretrained, spans: Spans) -> list[Text]:
+def texts_between(prepared: Prepared, model: Pretrained, begins, ends, documents) -> list[Text]:
     """Texts of the test split, the same for all models of one tokenizer (whole documents: and one
-    row length). Only the bytes of documents are known, so a text gets a share in proportion to its
-    tokens: their sum is unbiased, exact for whole documents, and the same for all objectives."""
-    split, tokenizer = prepared.split("test"), prepared.tokenizer
-    before, after = list(tokenizer.prefix_ids), list(tokenizer.suffix_ids)
+    row length), from where they begin and end among its tokens, and their documents. Only the bytes
+    of documents are known, so a text gets a share in proportion to its tokens: their sum is
+    unbiased, exact for whole documents, and the same for all objectives."""
+    split, texts = prepared.split("test"), []
     table = prepared.characters if model.config.model.token_encoder == "characters" else None
-    bytes_a_token, texts = split.bytes / np.diff(split.token_bounds()), []
-    for begin, end, document in zip(*spans):
-        tokens = np.array([*before, *split.tokens[begin:end], *after], np.int32)
-        pieces = len(before) + np.arange(end - begin)
+    bytes_a_token = split.bytes / np.diff(split.token_bounds())
+    for begin, end, document in zip(begins, ends, documents):
         size = float((end - begin) * bytes_a_token[document])
-        characters = None if table is None else table[[*before, *split.words[begin:end], *after]]
-        texts.append(Text(tokens, pieces, size, characters))
+        own = None if table is None else table[split.words[begin:end]]
+        text = framed(prepared.tokenizer, split.tokens[begin:end], size, table, own)
+        texts.append(text._replace(document=document))
     return texts
 
 
@@ -270,8 +258,7 @@ def language_of(model: Pretrained, prepared: Prepared) -> floors.Chain:
 
 def floor_metrics(model: Pretrained, prepared: Prepared, batches, params, chain) -> Metrics:
     """Exact floors on the synthetic language, and how far above them the model is."""
-    counts, metrics = tuple(prepared.counts.tolist()), {}
-    vocabulary = dataclasses.replace(model.program.vocabulary, counts=counts)
+    vocabulary, metrics = vocabulary_of(prepared.tokenizer, prepared.counts), {}
     program = dataclasses.replace(model.program, vocabulary=vocabulary)
     try:
         relations = floors.relations_of(model.config.data)

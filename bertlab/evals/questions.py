@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from bertlab.data.characters import character_ids, character_table
 from bertlab.evals.scoring import HIDDEN, Scoring
@@ -31,6 +31,7 @@ class Text(NamedTuple):
     pieces: Int[np.ndarray, "n"]  # positions to score; all others but the special ones are given
     bytes: float
     characters: Int[np.ndarray, "T 50"] | None = None  # for a model that reads them
+    document: int | None = None  # the number of the document that it is from
 
 
 class Question(NamedTuple):
@@ -44,21 +45,24 @@ class Question(NamedTuple):
 
 
 def encode_all(model, texts: Sequence[str]) -> list[Text]:
-    """Texts as the model (from `bertlab.load`) reads them: framed by its tokenizer, with the
-    characters of words and of special tokens if it has characters."""
+    """Texts as the model (from `bertlab.load`) reads them."""
     tokenizer, encoded = model.tokenizer, []
-    prefix, suffix = list(tokenizer.prefix_ids), list(tokenizer.suffix_ids)
     reads_characters = model.config.model.token_encoder == "characters"
     table = character_table(tokenizer) if reads_characters else None
     for text in texts:
-        pieces, characters = tokenizer.encode(text), None
-        if table is not None:
-            own = character_ids(tokenizer.words(text))
-            characters = np.concatenate([table[prefix], own, table[suffix]])
-        tokens = np.array([*prefix, *pieces, *suffix], np.int32)
-        at = len(prefix) + np.arange(len(pieces))
-        encoded.append(Text(tokens, at, len(text.encode()), characters))
+        own = None if table is None else character_ids(tokenizer.words(text))
+        size = len(text.encode())
+        encoded.append(framed(tokenizer, tokenizer.encode(text), size, table, own))
     return encoded
+
+
+def framed(tokenizer, pieces: Sequence[int], size: float, table=None, own=None) -> Text:
+    """A text of `size` bytes between its special tokens; with characters, its `own` [n, 50], and a
+    `table` of those of special tokens."""
+    before, after = list(tokenizer.prefix_ids), list(tokenizer.suffix_ids)
+    tokens = np.array([*before, *pieces, *after], np.int32)
+    characters = None if table is None else np.concatenate([table[before], own, table[after]])
+    return Text(tokens, len(before) + np.arange(len(pieces)), size, characters)
 
 
 def by_chain_rule(number: int, text: Text, side: str, frame: tuple[int, int]) -> Question:
@@ -128,10 +132,8 @@ class Answerer:
 
         self.logits, self.log_probabilities = jax.jit(logits), jax.jit(log_probabilities)
 
-    def __call__(
-        self, params, texts: Sequence[Text], questions: Sequence[Question]
-    ) -> list[Float[np.ndarray, "P"]]:
-        """log p of each question's tokens, given what it does not hide."""
+    def __call__(self, params, texts, questions: Sequence[Question]) -> list[np.ndarray]:
+        """log p [P] of each question's tokens, given what it does not hide."""
         lengths = np.array([len(texts[question.text].tokens) for question in questions], int)
         length = max(LENGTH, 1 << (int(lengths.max(initial=1)) - 1).bit_length())
         size, rows, end = max(1, ROWS * LENGTH // length), [], length

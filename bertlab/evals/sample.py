@@ -3,7 +3,6 @@
 Letters: N texts, L row length, k pieces drawn at a time, V vocabulary.
 """
 
-import functools
 import itertools
 
 import numpy as np
@@ -13,7 +12,7 @@ from bertlab.errors import UserError
 from bertlab.evals.code_length import Scorer
 from bertlab.evals.scoring import HIDDEN
 
-ABILITIES = {"left-to-right": "forward", "any-order": "hidden"}  # and the field of `Scoring`
+KINDS = ("left-to-right", "any-order")
 
 
 def sample(
@@ -34,7 +33,7 @@ def sample(
     from the model whose code length the score "any-order" bounds.
     """
     tokenizer, scorer = model.tokenizer, Scorer(model)
-    kinds = [kind for kind, ability in ABILITIES.items() if ability in scorer.answerers]
+    kinds = [kind for kind in KINDS if kind in scorer.kinds]
     if not kinds or kind not in (None, *kinds):
         raise UserError(f"this model has no kind={kind}; it allows {', '.join(kinds) or 'none'}")
     kind = kind or kinds[0]
@@ -46,7 +45,8 @@ def sample(
             f"length={length} must be more than the prompt's {first - len(prefix)} pieces and fit"
             f" into {model.longest} positions"
         )
-    answerer, rng = scorer.answerers[ABILITIES[kind]], np.random.default_rng(seed)
+    answerer = scorer.answerers["forward" if forward else "hidden"]
+    rng = np.random.default_rng(seed)
     if not given and (forward or answerer.how.from_before):
         raise UserError("nothing precedes the first piece to predict it from; give a prompt")
     if forward:
@@ -54,32 +54,24 @@ def sample(
         stop, steps = next(iter(suffix), None), hidden
     else:
         order, stop = np.argsort(rng.random((number, hidden)), axis=1), None
+    order, rows = (first + order).astype(np.int32), np.arange(number)[:, None]
     tokens = np.full((number, end + len(suffix)), tokenizer.pad_id, np.int32)
     tokens[:, :first], tokens[:, end:] = given, suffix
-    logits = functools.partial(answerer.logits, scorer.params)
-    draw = functools.partial(
-        draw_pieces, forbidden=tokenizer.special_ids - {stop}, temperature=temperature, rng=rng
-    )
-    reveal(logits, draw, tokens, len(prefix), first + order, steps or hidden, stop)
-    rows = (itertools.takewhile(lambda piece: piece != stop, row) for row in tokens.tolist())
-    return [tokenizer.decode(list(row)[len(prefix) : end]) for row in rows]
-
-
-def reveal(logits, draw, tokens: Int[np.ndarray, "N L"], prefix: int, order, steps, stop) -> None:
-    """Draws the tokens at the positions `order` [N, n], in `steps` steps or until every row has a
-    `stop`; the first `prefix` positions are special tokens."""
-    names, rows = ("segments", "documents", "positions", "ranks"), np.arange(len(order))[:, None]
-    view = {"tokens": tokens} | {name: np.zeros_like(tokens) for name in names}
-    view["documents"][:], view["positions"][:] = 1, np.arange(tokens.shape[1])
-    ranks = view["ranks"]
-    ranks[:, prefix : order.min()], ranks[rows, order] = 1, HIDDEN
-    bounds = np.linspace(0, order.shape[1], min(steps, order.shape[1]) + 1)
-    for begin, end in itertools.pairwise(np.round(bounds).astype(int).tolist()):
-        at = order[:, begin:end].astype(np.int32)
-        found = np.asarray(logits(view, at), np.float64).reshape(at.size, -1)
-        tokens[rows, at], ranks[rows, at] = draw(found).reshape(at.shape), 2 + np.arange(begin, end)
+    ranks, zeros = np.zeros_like(tokens), np.zeros_like(tokens)
+    ranks[:, len(prefix) : first], ranks[rows, order] = 1, HIDDEN
+    view = {"tokens": tokens, "segments": zeros, "documents": zeros + 1, "ranks": ranks}
+    view["positions"] = zeros + np.arange(tokens.shape[1], dtype=np.int32)
+    bounds = np.linspace(0, hidden, min(steps or hidden, hidden) + 1).round().astype(int)
+    for begin, upto in itertools.pairwise(bounds.tolist()):
+        at = order[:, begin:upto]
+        logits = np.asarray(answerer.logits(scorer.params, view, at), np.float64)
+        logits = logits.reshape(at.size, -1)
+        drawn = draw_pieces(logits, tokenizer.special_ids - {stop}, temperature, rng)
+        tokens[rows, at], ranks[rows, at] = drawn.reshape(at.shape), 2 + np.arange(begin, upto)
         if (tokens[rows, order] == stop).any(axis=1).all():
-            return
+            break
+    texts = (itertools.takewhile(lambda piece: piece != stop, row) for row in tokens.tolist())
+    return [tokenizer.decode(list(text)[len(prefix) : end]) for text in texts]
 
 
 def draw_pieces(

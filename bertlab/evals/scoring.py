@@ -28,6 +28,7 @@ from bertlab.objectives.span_corruption import SpanCorruption
 from bertlab.objectives.word_vectors import ContinuousBagOfWords, SkipGram
 
 HIDDEN = NEVER  # the rank of a token that the model may not see
+NO_MASK = "with mask_share=0 it has never seen a [MASK]"
 
 Predict = Callable[[Objective, Model, View, Int[Array, "B P"]], Float[Array, "B P V"]]
 """(objective, model, view, asked positions) -> logits of the tokens there. The view has the clean
@@ -100,9 +101,6 @@ def masked(model: Model, view: View) -> View:
     """The view with [MASK] in place of hidden tokens."""
     mask_id = model.vocabulary.require_mask()
     return {**view, "tokens": jnp.where(view["ranks"] == HIDDEN, mask_id, view["tokens"])}
-
-
-NO_MASK = "with mask_share=0 it has never seen a [MASK]"
 
 
 @scoring.register

@@ -7,7 +7,7 @@ this word ("alone"; Bommasani et al. 2020: decontextualized).
 Letters: N words, Q questions, V possible answers, n layers (0: the embeddings), D width.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from bertlab.transfer.scorers import spearman
 
 VOCABULARY = 30_000  # most frequent words among the answers: compute-accuracy.c's usual threshold
 ROUNDING = 1e-9  # error of cosines in float64
-AT_A_TIME = 256  # texts whose states are in memory
+BLOCK = 256  # texts whose states are in memory
 
 Vectors = Mapping[str, Float[np.ndarray, "n D"]]
 Rating = tuple[str, str, float]  # two words and their similarity
@@ -82,25 +82,20 @@ def word_vectors(model: Pretrained, words: Sequence[str]) -> Vectors:
     (with a vocabulary of words, each word in it)."""
     whole, unknown = model.tokenizer.has_whole_words, model.tokenizer.unk_id
     reads_characters = model.config.model.token_encoder == "characters"
-    found = {}
-    for word, states in zip(words, states_of(model, words)):
-        ids = model.tokenizer.encode(word)
-        in_vocabulary = unknown not in ids and (len(ids) == 1 or not whole)
-        if ids and (reads_characters or in_vocabulary):
-            found[word] = states.mean(axis=1)
-    return found
-
-
-def states_of(model: Pretrained, texts: Sequence[str]) -> Iterator[Float[np.ndarray, "n T D"]]:
-    """The states of each text's pieces; narrower layers end in zeros, which no cosine sees."""
-    body = model.params["body"]
+    ids = [model.tokenizer.encode(word) for word in words]
     if any(isinstance(objective, Glove) for objective in model.objectives.values()):
+        body = model.params["body"]
         table = np.asarray(body["token_embedding"]) + np.asarray(body["output"]["kernel"])
-        yield from (table[model.tokenizer.encode(text)][None] for text in texts)
-        return
-    for first in range(0, len(texts), AT_A_TIME):
-        for embedding in model.embed(list(texts[first : first + AT_A_TIME])):
-            yield embedding.states
+        states = (table[of_word][None] for of_word in ids)
+    else:  # narrower layers end in zeros, which no cosine sees
+        blocks = (words[first : first + BLOCK] for first in range(0, len(words), BLOCK))
+        states = (embedding.states for block in blocks for embedding in model.embed(block))
+    found = {}
+    for word, of_word, of_pieces in zip(words, ids, states):
+        in_vocabulary = unknown not in of_word and (len(of_word) == 1 or not whole)
+        if of_word and (reads_characters or in_vocabulary):
+            found[word] = of_pieces.mean(axis=1)
+    return found
 
 
 def rate_words(pairs: Sequence[Rating], vectors: Vectors) -> Results:

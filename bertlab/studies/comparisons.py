@@ -40,10 +40,6 @@ class Measure(NamedTuple):
     metric: str
 
     @property
-    def higher_is_better(self) -> bool:
-        return self.stage == "finetune"
-
-    @property
     def scale(self) -> tuple[float, int, str]:
         """(factor, digits, unit) of printed numbers."""
         if self.metric.endswith(PERCENT):
@@ -73,11 +69,10 @@ def variants(results: Results) -> list[str]:
     return list(dict.fromkeys(run.variant for run in results.runs.values()))
 
 
-def values_of(results: Results, measure: Measure, stage: str = "") -> pd.DataFrame:
-    """The rows of `bertlab.results.load` for a measure, or for its metric in another stage."""
+def values_of(results: Results, measure: Measure) -> pd.DataFrame:
+    """The rows of `bertlab.results.load` for a measure."""
     frame = scores(results)
-    place = measure._replace(stage=stage or measure.stage)
-    return frame[frame[list(Measure._fields)].eq(list(place)).all(axis=1)]
+    return frame[frame[list(Measure._fields)].eq(list(measure)).all(axis=1)]
 
 
 @functools.lru_cache(maxsize=64)
@@ -167,30 +162,33 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
         contrasts = [(name, table.columns[0]) for name in table.columns[1:]]
     found = {}
     for family in (claims, contrasts):
-        known = [pair for pair in family if set(pair) <= set(table)]
-        tests = {pair: compare(table, items, pair) for pair in known}
+        tests = {pair: compare(table, items, pair) for pair in family if set(pair) <= set(table)}
         tests = {pair: test for pair, test in tests.items() if test is not None}
         corrected = statistics.holm([test.p for test in tests.values()])
-        for ((variant, other), test), p in zip(tests.items(), corrected):
-            claim = claims.get((variant, other), {})
-            if test.pairs < SEEDS:
-                verdict = "too few seeds"
-            elif measure.stage == "finetune" and draws[[variant, other]].min() < DRAWS:
-                verdict = "too few fine-tunings"
-            elif p >= ALPHA:
-                verdict = "undecided"
-            elif {variant, other} & edges.keys():
-                verdict = EDGE
-            elif not claim:
-                verdict = "decided"
-            else:
-                agrees = (test.mean > 0) == measure.higher_is_better
-                verdict = "agrees" if agrees else "contradicts"
-            row = [variant, other, test.mean, test.low, test.high, test.pairs, p]
-            row += [verdict in VERDICTS, test.items]
-            row += [claim.get("published", ""), claim.get("source", ""), verdict]
-            found.setdefault((variant, other), row)
+        for (pair, test), p in zip(tests.items(), corrected):
+            claim, fewest = claims.get(pair, {}), draws[list(pair)].min()
+            judged = verdict(measure, test, p, fewest, edges.keys() & pair, claim)
+            row = [*pair, test.mean, test.low, test.high, test.pairs, p]
+            row += [judged in VERDICTS, test.items]
+            row += [claim.get("published", ""), claim.get("source", ""), judged]
+            found.setdefault(pair, row)
     return pd.DataFrame(found.values(), columns=DIFFERENCE)
+
+
+def verdict(measure: Measure, test: statistics.TTest, p: float, draws: int, edges, claim) -> str:
+    """One of `VERDICTS`, or why there is none; `draws` are the fewest fine-tunings of a seed."""
+    if test.pairs < SEEDS:
+        return "too few seeds"
+    if measure.stage == "finetune" and draws < DRAWS:
+        return "too few fine-tunings"
+    if p >= ALPHA:
+        return "undecided"
+    if edges:
+        return EDGE
+    if not claim:
+        return "decided"
+    higher_is_better = measure.stage == "finetune"  # a code length is not
+    return "agrees" if (test.mean > 0) == higher_is_better else "contradicts"
 
 
 def rates_at_edges(results: Results, measure: Measure) -> dict[str, list[str]]:

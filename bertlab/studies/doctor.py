@@ -15,8 +15,7 @@ RISE, RISE_NATS = 0.02, 0.02  # of the last held-out loss over the lowest one: s
 
 def examine(results: Results) -> list[tuple[str, str]]:
     """(check, a sentence on what it found) for all checks."""
-    names = {check.__name__.replace("_", " "): check for check in CHECKS}
-    return [(name, text) for name, check in names.items() for text in check(results)]
+    return [(check.__name__.replace("_", " "), text) for check in CHECKS for text in check(results)]
 
 
 def unfinished(results: Results) -> Iterator[str]:

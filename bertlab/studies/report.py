@@ -5,9 +5,7 @@ tables are made here, as DataFrames of the text in their cells.
 """
 
 import base64
-import io
 import math
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,11 +27,10 @@ def write_report(results: Results, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     inline, files, paths = {}, {}, [folder / "report.html", folder / "report.md"]
     for name, figure in draw(results).items():
-        buffer = io.BytesIO()
-        plots.save(figure, buffer)
         files[name] = f"{name}.png"
-        (folder / files[name]).write_bytes(buffer.getvalue())
-        inline[name] = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+        plots.save(figure, folder / files[name])
+        encoded = base64.b64encode((folder / files[name]).read_bytes()).decode()
+        inline[name] = f"data:image/png;base64,{encoded}"
     paths[0].write_text(render(results, "html", inline), encoding="utf-8")
     paths[1].write_text(render(results, "markdown", files), encoding="utf-8")
     return paths
@@ -117,11 +114,11 @@ def above_floors(results: Results) -> dict[str, str]:
     """Variant -> each of its objectives with its mean distance to the floor."""
     frame = scores(results)
     frame = frame[frame["metric"].str.fullmatch(r"\w+/above_floor")]
-    found = defaultdict(list)
-    means = frame.groupby(["variant", "metric"], sort=False)["value"].mean()
+    means, found = frame.groupby(["variant", "metric"], sort=False)["value"].mean(), {}
     for (variant, metric), mean in means.items():
-        found[variant].append(f"{metric.removesuffix('/above_floor')} {mean:.4f}")
-    return {variant: ", ".join(distances) for variant, distances in found.items()}
+        distance = f"{metric.removesuffix('/above_floor')} {mean:.4f}"
+        found[variant] = f"{found[variant]}, {distance}" if variant in found else distance
+    return found
 
 
 def difference_table(differences: pd.DataFrame) -> pd.DataFrame:

@@ -68,36 +68,24 @@ def chain(*grids: Sequence[Point]) -> list[Point]:
 
 @dataclass(frozen=True)
 class Published:
-    """A published table, printed next to a study's own.
+    """A published table, printed next to a study's own."""
 
-    Attributes:
-        source: Paper and table, such as "Devlin et al. 2019, table 5 (dev)".
-        columns: Headings that include the metric: "MNLI-m", "SQuAD F1".
-        rows: Variant -> its values, as printed; None where the paper has none.
-    """
-
-    source: str
-    columns: Sequence[str]
-    rows: Mapping[str, Sequence[float | str | None]]
+    source: str  # paper and table, such as "Devlin et al. 2019, table 5 (dev)"
+    columns: Sequence[str]  # headings that include the metric: "MNLI-m", "SQuAD F1"
+    rows: Mapping[str, Sequence[float | str | None]]  # variant -> values, as printed, or None
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A published finding: the variant `higher` scores higher than `lower`.
-
-    Attributes:
-        published: With its numbers: "59.9 without pre-training, 74.7 with it".
-        kinds: The kinds of task for which it was found, such as "span"; empty: all.
-        uses: Endings of the task directories' names, such as "_tuned"; empty: any.
-    """
+    """A published finding: the variant `higher` scores higher than `lower`."""
 
     higher: str
     lower: str
-    published: str
+    published: str  # with its numbers: "59.9 without pre-training, 74.7 with it"
     source: str
-    kinds: Sequence[str] = ()
-    uses: Sequence[str] = ()
+    kinds: Sequence[str] = ()  # of task for which it was found, such as "span"; empty: all
+    uses: Sequence[str] = ()  # endings of the task directories' names: "_tuned"; empty: any
 
 
 @dataclass(frozen=True)
@@ -110,43 +98,32 @@ class Study:
     adaptation to each task's text in between (also "adapt.recipe" and "adapt.epochs"); "config"
     replaces the base config. `"finetune.init_step": [100, 1000]` compares steps of one pretraining,
     which keeps their checkpoints.
-
-    Attributes:
-        name: Empty: its file's (`load_study`).
-        title: Heading of the report.
-        question: One or two sentences.
-        config: Base config file with its arguments; "run:DIRECTORY" for an existing run; in an
-            axis, "average:A,B" averages the predictions of the runs with its labels A and B.
-        axes: Axis -> (label -> overrides), whose product is the list of runs, or a grid of points.
-            `"train.steps": [10, 20]` is short for `{"10": {"train.steps": 10}, ...}`. `"seed": [1,
-            2]` also sets `data.seed`, unless something else does: each seed reads the text in its
-            own order, the same for all variants.
-        overrides: Overrides of all runs; axes take precedence.
-        downstream: The tasks: names, or task directory -> settings of its fine-tuning, with the
-            reserved keys "recipe" and "task" (default: the directory's name). They take precedence
-            over shared "finetune." overrides; axes take precedence over them.
-        select: Axes on which the score on `valid` selects a label, for each variant and task.
-        rates: Factors of each variant's own pretraining rate, one of which its validation loss
-            selects before the seeds are run (`bertlab.studies.selection`); empty: its own.
-        task_rates: Rates of fine-tuning: one more axis, "finetune.rate", selected as in `select`;
-            empty: the recipe's.
-        claims: Published findings that the report compares with the study's own.
-        contrasts: Pairs of variants whose difference the study asks for.
     """
 
-    name: str
-    title: str
-    question: str
+    name: str  # empty: its file's (`load_study`)
+    title: str  # heading of the report
+    question: str  # one or two sentences
+    # Base config file with its arguments; "run:DIRECTORY" for an existing run; in an axis,
+    # "average:A,B" averages the predictions of the runs with its labels A and B.
     config: str
+    # Axis -> (label -> overrides), whose product is the list of runs, or a grid of points.
+    # `"train.steps": [10, 20]` is short for `{"10": {"train.steps": 10}, ...}`. `"seed": [1, 2]`
+    # also sets `data.seed`, unless something else does: each seed reads the text in its own order,
+    # the same for all variants.
     axes: Mapping[str, Mapping[str, Mapping[str, Any]] | Sequence[Any]] | Sequence[Point]
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # of all runs; axes take precedence
+    # The tasks: names, or task directory -> settings of its fine-tuning, with the reserved keys
+    # "recipe" and "task" (default: the directory's name). They take precedence over shared
+    # "finetune." overrides; axes take precedence over them.
     downstream: Sequence[str] | Mapping[str, Mapping[str, Any]] = ()
-    select: Sequence[str] = ()
+    select: Sequence[str] = ()  # axes of which `valid` selects a label, by variant and task
+    # Factors of each variant's own pretraining rate, one of which its validation loss selects
+    # before the seeds are run (`bertlab.studies.selection`); empty: its own.
     rates: Sequence[float] = ()
-    task_rates: Sequence[float] = ()
+    task_rates: Sequence[float] = ()  # of fine-tuning: one more axis of `select`, "finetune.rate"
     published: Published | None = None
-    claims: Sequence[Claim] = ()
-    contrasts: Sequence[tuple[str, str]] = ()
+    claims: Sequence[Claim] = ()  # that the report compares with the study's own findings
+    contrasts: Sequence[tuple[str, str]] = ()  # pairs of variants whose difference it asks for
 
     @property
     def tasks(self) -> dict[str, dict[str, Any]]:
@@ -222,18 +199,21 @@ class Study:
         labels = {name: point[name].label if name in point else "" for name in self.axis_names}
         apart = (*seed_axes(labels), *self.selected)
         compared = [label for name, label in labels.items() if label and name not in apart]
+        before, after = stage_keys("finetune", common), stage_keys("finetune", own)
+        downstream = {task: before | settings | after for task, settings in self.tasks.items()}
+        for settings in downstream.values():
+            if (factor := settings.pop("rate_factor", 1)) != 1:
+                settings[RATE] = float(f"{factor * settings[RATE]:.3g}")
+        # ["MLM + NSP", "seed=1"] -> "mlm-+-nsp-seed=1"
+        names = [choice.name.lower() for choice in point.values()] or [self.name.lower()]
+        names = [re.sub(r"[^\w+=.]+", "-", name).strip("-.") for name in names]
         return RunSpec(
-            name=file_name([choice.name for choice in point.values()] or [self.name]),
+            name="-".join(names),
             variant=", ".join(compared) or self.title,
             labels=labels,
             config=config,
             overrides={k: v for k, v in everything.items() if not k.startswith(STAGES)},
-            downstream={
-                task: _at_factor(
-                    stage_keys("finetune", common) | settings | stage_keys("finetune", own)
-                )
-                for task, settings in self.tasks.items()
-            },
+            downstream=downstream,
             adapt=stage_keys("adapt", everything),
         )
 
@@ -265,13 +245,6 @@ def rate_axis(rates: Sequence[float]) -> list[Point]:
     return axis(TASK_RATES, {f"{rate:g}": {f"finetune.{RATE}": rate} for rate in rates})
 
 
-def _at_factor(settings: dict[str, Any]) -> dict[str, Any]:
-    """A fine-tuning's settings, at its own rate times `rate_factor`."""
-    if (factor := settings.pop("rate_factor", 1)) != 1:
-        settings[RATE] = float(f"{factor * settings[RATE]:.3g}")
-    return settings
-
-
 def stage_keys(stage: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The overrides of a stage, without its prefix."""
     prefix = f"{stage}."
@@ -281,11 +254,6 @@ def stage_keys(stage: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
 def overlap(key: str, other: str) -> bool:
     """Whether two dotted names are the same or one lies inside the other."""
     return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
-
-
-def file_name(names: Sequence[str]) -> str:
-    """Joins labels into one name: ["MLM + NSP", "seed=1"] -> "mlm-+-nsp-seed=1"."""
-    return "-".join(re.sub(r"[^\w+=.]+", "-", name.lower()).strip("-.") for name in names)
 
 
 def load_study(spec: str) -> Study:

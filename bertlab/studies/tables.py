@@ -32,18 +32,16 @@ def summary(results: Results) -> pd.DataFrame:
 
 def baseline(results: Results, measure: Measure, stage: str) -> float:
     """The mean test score of "most_frequent" or "linear" over runs; NaN where none has it."""
-    values = comparisons.values_of(results, measure, stage)
+    values = comparisons.values_of(results, measure._replace(stage=stage))
     return values.loc[values["split"] == "test", "value"].mean()
 
 
 def below_linear(results: Results) -> list[str]:
     """The tasks on which no variant's mean is above a linear model of the same labels."""
-    found = []
-    for measure in comparisons.measures(results):
-        best = comparisons.score_table(results, measure).mean().max()
-        if best <= baseline(results, measure, "linear"):
-            found.append(measure.task)
-    return found
+    measures = comparisons.measures(results)
+    best = [comparisons.score_table(results, measure).mean().max() for measure in measures]
+    linear = [baseline(results, measure, "linear") for measure in measures]
+    return [of.task for of, ours, theirs in zip(measures, best, linear) if ours <= theirs]
 
 
 def differences(results: Results) -> pd.DataFrame:

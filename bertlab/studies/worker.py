@@ -7,8 +7,13 @@ from pathlib import Path
 
 from bertlab.config.load import load_config
 from bertlab.errors import Diverged, UserError
+from bertlab.evals.evaluate import evaluate_run
 from bertlab.studies.runs import RunSpec, adaptation, finetuning
+from bertlab.train import loop
+from bertlab.train.build import build_pretraining
 from bertlab.train.run_directory import RunDirectory
+from bertlab.transfer.finetune import adapt, finetune
+from bertlab.transfer.scoring import average
 
 
 def write_run(run: RunSpec, workdir: Path) -> Path:
@@ -43,23 +48,13 @@ def _execute(run: RunSpec, stage: str, task: str, workdir: Path) -> None:
     directory = run.directory(workdir, stage, task)
     start = run.directory(workdir, *run.beginning(stage, task))
     if run.averages:
-        from bertlab.transfer.scoring import average
-
         average([workdir / name / stage / task for name in run.averages], directory)
     elif stage == "pretrain":
-        from bertlab.evals.evaluate import evaluate_run
-        from bertlab.train import loop
-        from bertlab.train.build import build_pretraining
-
         config = load_config(run.config, dict(run.overrides))
         loop.run(build_pretraining(config), directory, at_end=evaluate_run)
     elif stage == "adapt":
-        from bertlab.transfer.finetune import adapt
-
         adapt(start, workdir=directory, **adaptation(run, task))
     else:
-        from bertlab.transfer.finetune import finetune
-
         finetune(start, workdir=directory, **finetuning(run, task))
 
 

@@ -48,7 +48,7 @@ class Totals:
 
     def costs(self) -> dict[str, float]:
         """The values for a curve's horizontal axis."""
-        return {name: getattr(self, name) for name in ("tokens", "supervised", "flops", "seconds")}
+        return {name: value for name, value in vars(self).items() if name != "sums"}
 
 
 class Log:
@@ -102,9 +102,9 @@ class Log:
                 raise Diverged(
                     f"{bad[0]} is not finite at step {step}; lower config.optimizer.learning_rate"
                 )
-            length = int(sums["tokens"][1]) // self._phase.rows
-            supervised_positions, flops = self._phase.costs(sums, length)
-            totals.tokens += int(sums["tokens"][0])
+            tokens, positions = map(int, sums["filled"])
+            supervised_positions, flops = self._phase.costs(sums, positions // self._phase.rows)
+            totals.tokens += tokens
             totals.supervised += int(supervised_positions)
             totals.flops += flops
             for name, pair in sums.items():

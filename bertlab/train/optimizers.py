@@ -292,6 +292,4 @@ def evaluation_params(opt_state, params):
     state = opt_state[-1]
     if not isinstance(state, AverageState):
         return params
-    return jax.tree.map(
-        lambda a, param: jnp.where(state.count > 0, a, param), state.average, params
-    )
+    return jax.tree.map(functools.partial(jnp.where, state.count > 0), state.average, params)

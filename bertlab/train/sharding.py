@@ -15,7 +15,6 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from bertlab.errors import UserError
 
 MESH_AXES = ("data", "fsdp", "tensor")
-BATCH = PartitionSpec(("data", "fsdp"))
 
 RULES = {
     "vocab": "tensor",
@@ -61,7 +60,7 @@ def parameter_shardings(mesh: Mesh, logical_axes, shapes):
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """The sharding of arrays whose first axis is the batch's."""
-    return NamedSharding(mesh, BATCH)
+    return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -146,8 +146,8 @@ def build_step(config: ConfigDict, phase: Phase, optimizer, mesh: Mesh, state: T
     """The training step of a phase, compiled: (state, batch) -> (state, sums).
 
     `sums` are {name: (weighted sum, weight)}: the objectives' metrics, `gradient_norm`,
-    `parameter_norm` and `tokens` (without padding, of all positions). It reuses the old state's
-    memory; runs that differ only in the seed share a program in JAX's compilation cache.
+    `parameter_norm` and `filled` (positions with tokens, of all). It reuses the old state's memory;
+    runs that differ only in the seed share a program in JAX's compilation cache.
     """
     gradients = build_gradients(phase.program, config.train.micro_batches, config.optimizer.frozen)
 
@@ -166,12 +166,12 @@ def build_step(config: ConfigDict, phase: Phase, optimizer, mesh: Mesh, state: T
         before = state.opt_state, state.params
         updates, opt_state = optimizer.update(grads, *before, rate_scale=rate_scale)
         params = optax.apply_updates(state.params, updates)
-        tokens = jnp.sum(batch["documents"] > 0, dtype=jnp.float32)
+        filled = jnp.sum(batch["documents"] > 0, dtype=jnp.float32)
         sums = {
             **metrics,
             "gradient_norm": (optax.tree.norm(grads), jnp.float32(1.0)),
             "parameter_norm": (optax.tree.norm(params), jnp.float32(1.0)),
-            "tokens": (tokens, jnp.float32(batch["documents"].size)),
+            "filled": (filled, jnp.float32(batch["documents"].size)),
         }
         return TrainState(state.step + 1, params, opt_state, carry), sums
 

@@ -14,16 +14,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bertlab.evals.code_length import ratio
-from bertlab.evals.floors.oracle import (
-    Batch,
-    Chain,
-    Corruption,
-    NoFloor,
-    Oracle,
-    chain_of,
-    log_probability,
-    words_of,
-)
+from bertlab.evals.floors.oracle import Batch, Chain, Corruption, NoFloor, Oracle, words_of
+from bertlab.evals.floors.oracle import chain_of as chain_of
+from bertlab.evals.floors.oracle import log_probability as log_probability
 from bertlab.evals.scoring import by_class
 from bertlab.objectives.autoregressive import OneDirection, PrefixLanguageModel, neighbours
 from bertlab.objectives.base import Objective, Vocabulary
@@ -35,8 +28,6 @@ from bertlab.objectives.next_sentence import NextSentence
 from bertlab.objectives.permutation import PermutationLanguageModel
 from bertlab.objectives.program import Program, group_by_view
 from bertlab.objectives.span_corruption import SpanCorruption
-
-__all__ = ["Corruption", "NoFloor", "chain_of", "corruption", "floor", "floors", "log_probability"]
 
 Floors = tuple[Float[Array, "R P"], Float[Array, "R P"]]
 
