@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from bertlab.transfer.examples import Answer, Example
-from bertlab.transfer.tasks.base import Task, TaskData
+from bertlab.transfer.tasks.base import Task
 from bertlab.transfer.tasks.files import json_task, read_blocks, read_lines, rows_task
 from bertlab.transfer.tasks.readers import parse_article, read_articles
 
@@ -256,11 +256,10 @@ DPRD = rows_task(
 )
 
 
-def _load_phrases(directory: Path | None, options: Mapping) -> TaskData:
+def _load_phrases(directory: Path | None, options: Mapping) -> dict[str, list[Example]]:
     """All phrases of train, and the sentences of valid and test."""
-    sentences, phrases = SST5.load(directory, options), _PHRASES.load(directory, options)
-    examples = {**sentences.examples, "train": phrases.examples["train"]}
-    return dataclasses.replace(sentences, examples=examples)
+    phrases = _PHRASES.load(directory, options)["train"]
+    return {**SST5.load(directory, options), "train": phrases}
 
 
 SST5_PHRASES = dataclasses.replace(_PHRASES, load=_load_phrases)

@@ -2,7 +2,6 @@
 words and neighbouring words, for numbers ridge regression; of tags, on the word, its prefixes,
 suffixes and form, and its neighbours. Of choices, right or wrong, the highest score wins."""
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from sklearn.svm import LinearSVC
 
 from bertlab.transfer.examples import Example
 from bertlab.transfer.kinds import find_kind
+from bertlab.transfer.kinds.base import Kind
 from bertlab.transfer.kinds.tagging import Tagging
 from bertlab.transfer.kinds.texts import Choice, OneClass, Regression
 from bertlab.transfer.scoring import as_outputs, score_lines
@@ -29,49 +29,53 @@ TF_IDF = dict(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]
 
 def linear_scores(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
     """Split -> a linear model's metrics on the task; {} for kinds without one here."""
-    train, kind = data.examples["train"], find_kind(task.kind)
+    kind = find_kind(task.kind)
     if not isinstance(kind, OneClass | Regression | Tagging):
         return {}
-    if isinstance(kind, Tagging):
-        labels = [tag for example in train for tag in example.label]
-    elif isinstance(kind, Choice):
-        labels = [n == example.label for example in train for n in range(len(example.choices))]
+    _, features, labels = questions(kind, data.examples["train"])
+    if isinstance(kind, Regression):
+        model = Ridge()
+    elif len(set(labels)) == 1:
+        model = DummyClassifier()  # always answers the only class
     else:
-        labels = [example.label for example in train]
-    _, features = parts(kind, train)
+        model = LinearSVC(C=0.1 if isinstance(kind, Tagging) else 1.0)
     read = DictVectorizer() if isinstance(kind, Tagging) else TfidfVectorizer(**TF_IDF)
     columns = [(str(number), read, number) for number in range(features.shape[1])]
     reader = ColumnTransformer(columns, sparse_threshold=1)
-    model = make_pipeline(reader, linear_model(kind, labels)).fit(features, labels)
+    model = make_pipeline(reader, model).fit(features, labels)
     ask = model.decision_function if isinstance(kind, Choice) else model.predict
 
     found = {}
     for split in ("valid", "test"):
-        examples = data.examples[split]
-        sizes, features = parts(kind, examples)
+        sizes, features, _ = questions(kind, data.examples[split])
         by_example = np.split(ask(features), np.cumsum(sizes)[:-1])
         if isinstance(kind, Choice | Regression):
             outputs = [{"logits": answers} for answers in by_example]
         else:
             outputs = [as_outputs(kind, answers) for answers in by_example]
-        lines = kind.predict(examples, data.names, outputs, None)
+        lines = kind.predict(data.examples[split], data.names, outputs, None)
         found[split] = score_lines(task, data, lines)
     return found
 
 
-def parts(kind, examples: Sequence[Example]) -> tuple[list[int], np.ndarray]:
-    """What the model answers one by one (a text or pair, each choice, each word): how many of them
-    an example has, and the columns [N, n] that features are made from."""
-    found = []
+def questions(kind: Kind, examples: Sequence[Example]) -> tuple[list[int], np.ndarray, list]:
+    """What the model answers one by one (each word, each choice, otherwise the text or pair): how
+    many an example has, the columns [N, n] that features are made from, and N labels."""
+    sizes, found, labels = [], [], []
     for example in examples:
         if isinstance(kind, Tagging):
-            found.append([(features,) for features in word_features(example.words)])
+            columns = [(features,) for features in word_features(example.words)]
+            labels += example.label or ()
         elif isinstance(kind, Choice):
             text = " ".join(example.texts)
-            found.append([with_shared_words((text, choice)) for choice in example.choices])
+            columns = [with_shared_words((text, choice)) for choice in example.choices]
+            labels += [number == example.label for number in range(len(columns))]
         else:
-            found.append([with_shared_words(example.texts)])
-    return [len(one) for one in found], np.array([*itertools.chain(*found)], object)
+            columns = [with_shared_words(example.texts)]
+            labels.append(example.label)
+        sizes.append(len(columns))
+        found += columns
+    return sizes, np.array(found, object), labels
 
 
 def with_shared_words(texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -80,15 +84,6 @@ def with_shared_words(texts: tuple[str, ...]) -> tuple[str, ...]:
         return texts
     first, second = (set(text.lower().split()) for text in texts)
     return *texts, " ".join(sorted(first & second)) or "none"
-
-
-def linear_model(kind, labels: Sequence[int]):
-    """If there is only one class, a model that always answers it."""
-    if isinstance(kind, Regression):
-        return Ridge()
-    if len(set(labels)) == 1:
-        return DummyClassifier()
-    return LinearSVC(C=0.1 if isinstance(kind, Tagging) else 1.0)
 
 
 def word_features(words: Sequence[str]) -> list[dict[str, Any]]:

@@ -116,11 +116,10 @@ class Scheme:
 
     def entities(self, tags: Sequence[str]) -> list[tuple[str, int, int]]:
         """(Type, first word, end) of each entity; a tag that breaks the scheme is in none."""
-        words = [_split(tag, self.form) for tag in tags]
-        sentence = "".join(
-            ("=" if word[1] == before[1] else "|") + word[0]
-            for word, before in zip(words, [("O", None), *words])
-        )
+        words, sentence, before = [_split(tag, self.form) for tag in tags], "", None
+        for letter, entity in words:
+            sentence += ("=" if entity == before else "|") + letter
+            before = entity
         spans = [match.span() for match in _ENTITIES[self.name].finditer(sentence)]
         return [(words[first // 2][1], first // 2, end // 2) for first, end in spans]
 
@@ -146,8 +145,8 @@ def find_scheme(
     """The scheme that the fewest tags of all splits break, and notes for the user."""
     labelled = [one for split in examples.values() for one in split if one.label is not None]
     sentences = [(one.where, [names[number] for number in one.label]) for one in labelled]
-    tags = sorted({tag for _, sentence in sentences for tag in sentence})
-    inside = [tag for tag in tags if tag not in _OUTSIDE]
+    counts = Counter(tag for _, sentence in sentences for tag in sentence)
+    tags, inside = sorted(counts), sorted(counts.keys() - set(_OUTSIDE))
     form = next(form for form, pattern in _FORMS.items() if all(map(pattern.fullmatch, inside)))
     letters = {_split(tag, form)[0] for tag in inside}
     possible = [Scheme(name, form) for name in _ENTITIES if letters <= set(name)]
@@ -159,14 +158,13 @@ def find_scheme(
             f"task '{task}': the tags {', '.join(tags)} mark no entities in any of"
             f" {', '.join(_ENTITIES)}; correct them, or give the task the metric accuracy"
         )
-    strays = {
-        scheme: [(*one, word) for one in sentences for word in scheme.strays(one[1])]
-        for scheme in possible
-    }
-    scheme = min(possible, key=lambda scheme: len(strays[scheme]))
+    strays = [
+        [(*one, n) for one in sentences for n in scheme.strays(one[1])] for scheme in possible
+    ]
+    scheme, found = min(zip(possible, strays), key=lambda pair: len(pair[1]))
     notes = [f"entities are tagged as {'types' if form == 'PER' else scheme.name} ({form})"]
-    if found := strays[scheme]:
-        total = sum(tag not in _OUTSIDE for _, sentence in sentences for tag in sentence)
+    if found:
+        total = sum(counts[tag] for tag in inside)
         where, sentence, word = found[0]
         notes.append(
             f"{len(found):,} of {total:,} tags break {scheme.name}, the first '{sentence[word]}' of"
@@ -194,12 +192,10 @@ def normalize_answer(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def _overlap(gold: str, predicted: str, empty_agree: bool) -> float:
-    gold, predicted = gold.split(), predicted.split()
-    if not gold or not predicted:
-        return float(empty_agree and gold == predicted)
-    shared = (Counter(gold) & Counter(predicted)).total()
-    return f1_of_counts(shared, len(predicted), len(gold))
+def _overlap(gold: str, predicted: str) -> float:
+    """F1 of the words that two normalized texts share."""
+    gold, predicted = Counter(gold.split()), Counter(predicted.split())
+    return f1_of_counts((gold & predicted).total(), predicted.total(), gold.total())
 
 
 def answer_scores(
@@ -212,16 +208,16 @@ def answer_scores(
     et al. 2016, 2018), which differs for answers that `normalize_answer` empties: it drops them,
     and if answer and prediction have no words, F1 is 1.
     """
-    lacking = not all(gold)
-    scores = []
+    lacking, scores = not all(gold), []
     for answers, text in zip(gold, predicted, strict=True):
         answers, text = [normalize_answer(answer) for answer in answers], normalize_answer(text)
         if lacking:
             answers = [answer for answer in answers if answer] or [""]
-        if exact:
-            scores.append(float(text in answers))
+        equal = text in answers
+        if exact or (lacking and equal):
+            scores.append(float(equal))
         else:
-            scores.append(max(_overlap(answer, text, lacking) for answer in answers))
+            scores.append(max(_overlap(answer, text) for answer in answers))
     return scores
 
 
@@ -253,12 +249,8 @@ def best_threshold(
     return float(threshold), best / len(scores)
 
 
-METRICS: dict[str, Callable[..., float]] = {
-    metric.__name__: metric
-    for metric in (
-        *(accuracy, f1, macro_f1, matthews, pearson, spearman, group_exact_match),
-        *(entity_f1, exact_match, span_f1),
-    )
-}
+_ALL = (accuracy, f1, macro_f1, matthews, pearson, spearman, group_exact_match)
+_ALL += (entity_f1, exact_match, span_f1)
+METRICS: dict[str, Callable[..., float]] = {metric.__name__: metric for metric in _ALL}
 """Name -> (gold, predicted), at least one item each -> value; higher is better. `f1` reads which
 class counts too, `entity_f1` the tags' scheme, `group_exact_match` the group of each item."""

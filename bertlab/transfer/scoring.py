@@ -1,7 +1,5 @@
 """Predictions, the tasks' metrics, and baselines: the most frequent answer, and a linear model."""
 
-import itertools
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +9,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from bertlab.data.corpora.text import read_records
 from bertlab.errors import UserError
 from bertlab.files import cache_directory, cached_json, json_line
 from bertlab.objectives.program import Program
@@ -23,6 +22,7 @@ from bertlab.transfer.kinds.tagging import Tagging
 from bertlab.transfer.kinds.texts import OneClass
 from bertlab.transfer.scorers import METRICS
 from bertlab.transfer.tasks import Task, TaskData, find_task, load_task
+from bertlab.transfer.tasks.base import labels_in
 
 VERSION = 1  # of bertlab.transfer.linear: a change makes it train again
 
@@ -121,31 +121,13 @@ def most_frequent(tasks: Tasks, split: str) -> dict[str, float]:
     found = {}
     for name, (task, data) in tasks.items():
         kind, examples = find_kind(task.kind), data.examples[split]
-        if not isinstance(kind, OneClass | Tagging):
-            continue
-        labels = [example.label for example in data.examples["train"]]
-        is_words = isinstance(kind, Tagging)
-        counts = Counter(itertools.chain.from_iterable(labels) if is_words else labels)
-        number = counts.most_common(1)[0][0]
-        outputs = [as_outputs(kind, np.full(len(one.words) or 1, number)) for one in examples]
-        scores = score_lines(task, data, kind.predict(examples, data.names, outputs, None))
-        found |= {f"{name}/{metric}": value for metric, value in scores.items()}
+        if isinstance(kind, OneClass | Tagging):
+            counts = Counter(x for one in data.examples["train"] for x in labels_in(one.label))
+            number = counts.most_common(1)[0][0]
+            outputs = [as_outputs(kind, np.full(len(one.words) or 1, number)) for one in examples]
+            scores = score_lines(task, data, kind.predict(examples, data.names, outputs, None))
+            found |= {f"{name}/{metric}": value for metric, value in scores.items()}
     return found
-
-
-def outcome(tasks: Tasks, cut: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[str, Any]:
-    """What a transfer's result.json has in addition to metrics; `cut`: by split and task."""
-    unseen, frequent = {}, {}
-    for split in ("valid", "test"):
-        counts = {name: data.count_unseen(split) for name, (_, data) in tasks.items()}
-        unseen[split] = {name: count for name, count in counts.items() if count}
-        frequent[split] = most_frequent(tasks, split)
-    return {
-        "cut": cut,
-        "unseen_tags": {split: counts for split, counts in unseen.items() if counts},
-        "most_frequent": {split: scores for split, scores in frequent.items() if scores},
-        "linear": linear(tasks),
-    }
 
 
 def linear(tasks: Tasks) -> dict[str, dict[str, float]]:
@@ -161,11 +143,22 @@ def linear(tasks: Tasks) -> dict[str, dict[str, float]]:
             return linear_scores(task, data)
 
         content = repr((VERSION, task.kind, task.metrics, data.digest))
-        by_split = cached_json(cache_directory() / "linear", content, compute)
-        for split, scores in by_split.items():
+        for split, scores in cached_json(cache_directory() / "linear", content, compute).items():
             of_task = {f"{name}/{metric}": value for metric, value in scores.items()}
             found[split] = found.get(split, {}) | of_task
     return found
+
+
+def outcome(tasks: Tasks, cut: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[str, Any]:
+    """What a transfer's result.json has in addition to metrics; `cut`: by split and task."""
+    unseen, frequent = {}, {}
+    for split in ("valid", "test"):
+        counts = ((name, data.count_unseen(split)) for name, (_, data) in tasks.items())
+        if found := {name: count for name, count in counts if count}:
+            unseen[split] = found
+        if found := most_frequent(tasks, split):
+            frequent[split] = found
+    return {"cut": cut, "unseen_tags": unseen, "most_frequent": frequent, "linear": linear(tasks)}
 
 
 def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
@@ -179,7 +172,8 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
     write = prediction_writer(tasks, directory.path)
     classes = [run.read("classes", {}).get(task.name) for run in runs]
     for split in ("valid", "test"):
-        by_run = [_predictions(run, split) for run in runs]
+        paths = [run.path / "predictions" / f"{split}.jsonl" for run in runs]
+        by_run = [[line for _, line in read_records(path)] for path in paths]
         ids = [[line["id"] for line in lines] for lines in by_run]
         if classes != [list(data.labels)] * len(runs) or ids != ids[:1] * len(runs):
             raise UserError(
@@ -199,9 +193,3 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
     directory.write("config", config | {"init_from": "", "averages": [str(run) for run in runs]})
     directory.write("result", result)
     return result
-
-
-def _predictions(run: RunDirectory, split: str) -> list[Line]:
-    path = run.path / "predictions" / f"{split}.jsonl"
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return [json.loads(line) for line in text.splitlines()]

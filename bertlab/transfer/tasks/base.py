@@ -13,7 +13,7 @@ import numpy as np
 from bertlab.data.documents import SPLITS
 from bertlab.errors import UserError, require_choice
 from bertlab.transfer.examples import Example
-from bertlab.transfer.scorers import METRICS, Scheme
+from bertlab.transfer.scorers import METRICS, Scheme, find_scheme
 
 MOST_VALID = 2000  # examples that are held out for selection, at most
 
@@ -75,9 +75,7 @@ class TaskData:
 
     def count_unseen(self, split: str) -> int:
         """Number of a split's words whose tag train lacks."""
-        if not self.unseen:
-            return 0
-        tags = (tag for example in self.examples[split] for tag in example.label or ())
+        tags = (tag for one in self.examples[split] if self.unseen for tag in one.label or ())
         return sum(tag >= len(self.labels) for tag in tags)
 
 
@@ -89,8 +87,12 @@ class Task:
     kind: str  # a key of `bertlab.transfer.kinds.KINDS`, or "module:NAME" of a kind
     # Keys of `METRICS`, or one; the first selects and is reported. () for the kind's.
     metrics: tuple[str, ...]
-    # (folder of the files or None, `config.task_data` with all keys) -> the examples
-    load: Callable[[Path | None, Mapping], TaskData]
+    # (folder of the files or None, `config.task_data` with all keys) -> the examples by split, with
+    # labels as published; those of test may lack them
+    load: Callable[[Path | None, Mapping], Mapping[str, list[Example]]]
+    # The classes in order, if labels are texts; () for those of train, sorted.
+    label_names: tuple[str, ...] = ()
+    every_label: bool = False  # () stands for those of all splits
     symmetric: bool = False  # the order of a pair does not matter (similarity, paraphrase)
     # Recipe -> those of its settings that differ for this task, as for a kind.
     recipes: Mapping[str, Mapping] = dataclasses.field(default_factory=dict)
@@ -104,20 +106,48 @@ class Task:
         object.__setattr__(self, "metrics", metrics)
 
 
-def number_labels(
-    published: Mapping[str, list[Example]], names: tuple[str, ...] = (), every: bool = False
-) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, list[Example]]]:
-    """(The classes, the tags that train lacks, the examples with numbers in place of texts).
-    Classes are `names`, or the labels of train (or of `every` split) that are texts, sorted."""
+def load_task(task: Task, options: Mapping) -> TaskData:
+    """A task's examples, with `limit` applied to train; options: keys of `config.task_data`."""
+    from bertlab.transfer.kinds import find_kind  # imports JAX
+
+    options = {**TASK_DATA, **options}
+    require_choice("config.task_data.dev", options["dev"], ("test", "valid"))
+    directory = Path(options["directory"]).expanduser() if options["directory"] else None
+    data = TaskData((), task.load(directory, options))
+    if find_kind(task.kind).is_trained:  # otherwise labels stay, and no split is held out
+        data = number_labels(task, data.examples)
+        data = dataclasses.replace(data, examples=divide(data.examples, options, task.symmetric))
+    if "f1" in task.metrics and len(data.labels) != 2:
+        raise UserError(
+            f"task '{task.name}': f1 scores class 1 of two, and there are {len(data.labels)}; use"
+            " macro_f1"
+        )
+    scheme, notes = None, []
+    if "entity_f1" in task.metrics:
+        scheme, notes = find_scheme(task.name, data.names, data.examples)
+    for split in data.examples:
+        if number := data.count_unseen(split):
+            notes.append(
+                f"{number:,} words of {split} have a tag that train lacks and count as wrong:"
+                f" {', '.join(data.unseen)}"
+            )
+    train = draw(data.examples["train"], options["limit"], options["seed"])
+    labels = {label for example in train for label in labels_in(example.label)}
+    if len(labels) == 1:
+        label = data.labels[labels.pop()] if data.labels else labels.pop()
+        notes.append(f"the label never varies: it is {label!r} in all training examples")
+    # A kind that trains nothing needs no valid split of its own.
+    examples = {"train": train, "valid": train} | data.examples | {"train": train}
+    return dataclasses.replace(data, examples=examples, scheme=scheme, notes=tuple(notes))
+
+
+def number_labels(task: Task, published: Mapping[str, list[Example]]) -> TaskData:
+    """The examples with numbers in place of labels that are texts."""
     everyone = [example for examples in published.values() for example in examples]
-    classes = everyone if every else published["train"]
-    found = {label for example in classes for label in _flatten(example.label)}
-    labels = names or tuple(sorted(found))
-    unseen = {label for one in everyone for label in _flatten(one.label)}.difference(labels)
-    unseen = tuple(sorted(unseen))
-    tags = any(isinstance(example.label, tuple) for example in published["train"])
-    if unseen and (names or not tags):
-        where = next(one.where for one in everyone if unseen[0] in _flatten(one.label))
+    labels = task.label_names or _texts(everyone if task.every_label else published["train"])
+    unseen = tuple(label for label in _texts(everyone) if label not in labels)
+    if unseen and (task.label_names or not isinstance(published["train"][0].label, tuple)):
+        where = next(one.where for one in everyone if unseen[0] in labels_in(one.label))
         raise UserError(f"{where}: the label '{unseen[0]}' is not one of {', '.join(labels)}")
     numbers = {label: number for number, label in enumerate(labels + unseen)}
 
@@ -128,14 +158,20 @@ def number_labels(
         split: [dataclasses.replace(example, label=number(example.label)) for example in examples]
         for split, examples in published.items()
     }
-    return labels, unseen, numbered
+    return TaskData(labels, numbered, unseen)
 
 
-def _flatten(label: Any) -> list[str]:
-    """The texts in a label."""
+def labels_in(label: Any) -> list[int | float | str]:
+    """An example's label, or those of its words or targets; [] for None."""
     if isinstance(label, tuple):
-        return [name for one in label for name in _flatten(one)]
-    return [label] if isinstance(label, str) else []
+        return [one for part in label for one in labels_in(part)]
+    return [] if label is None else [label]
+
+
+def _texts(examples: list[Example]) -> tuple[str, ...]:
+    """The labels that are texts, sorted."""
+    found = {label for example in examples for label in labels_in(example.label)}
+    return tuple(sorted(label for label in found if isinstance(label, str)))
 
 
 def divide(

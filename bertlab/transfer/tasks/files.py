@@ -11,7 +11,7 @@ from typing import Any
 from bertlab.data.corpora import text
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
-from bertlab.transfer.tasks.base import Task, TaskData, divide, number_labels
+from bertlab.transfer.tasks.base import SPLITS, Task
 
 Rows = Iterable[tuple[str, Any]]
 """("FILE:LINE", row)."""
@@ -42,9 +42,6 @@ def file_task(
     test: Patterns = (),
     metrics: Patterns = (),
     folder: str = "",
-    label_names: tuple[str, ...] = (),
-    every_label: bool = False,
-    trained: bool = True,
     **fields,
 ) -> Task:
     """A task with one file or folder per split; `name`, `kind`, `metrics`, `fields` as in `Task`.
@@ -54,17 +51,14 @@ def file_task(
         train, valid, test: names or globs of files, or of folders ("train/"), the preferred first,
             in the task's folder (for your own task: its Python file's) or its subfolder `folder`.
             A split without any is held out from train (`divide`).
-        label_names: the classes in order, if labels are texts; () for those of train, sorted.
-        every_label: () stands for those of all splits.
-        trained: False: labels stay as published, and no split is held out.
     """
     patterns = {}
-    for split, names in (("train", train), ("valid", valid), ("test", test)):
+    for split, names in zip(SPLITS, (train, valid, test)):
         names = (names,) if isinstance(names, str) else tuple(names)
         if names:
             patterns[split] = tuple(f"{folder}/{one}" for one in names if folder) + names
 
-    def load(directory: Path | None, options: Mapping) -> TaskData:
+    def load(directory: Path | None, options: Mapping) -> dict[str, list[Example]]:
         if directory is None:
             raise UserError(
                 f"config.task_data.directory is empty; give the folder of task '{name}'"
@@ -84,11 +78,7 @@ def file_task(
             for example in published[split]:
                 if example.label is None and split != "test" and kind != "span":
                     raise UserError(f"{example.where}: the label is missing")
-        if not trained:
-            return TaskData((), published)
-        labels, unseen, published = number_labels(published, label_names, every_label)
-        published = divide(published, options, fields.get("symmetric", False))
-        return TaskData(labels, published, unseen)
+        return published
 
     def is_in(directory: Path) -> bool:
         return all(matches(directory, names) for names in patterns.values())

@@ -10,7 +10,7 @@ from bertlab.data.corpora.pydocs import PydocsCorpus, Section
 from bertlab.data.documents import find_bounds, position
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
-from bertlab.transfer.tasks.base import SPLITS, Task, TaskData
+from bertlab.transfer.tasks.base import SPLITS, Task
 
 CHAPTERS = {
     "language": "pydoc_data",
@@ -49,7 +49,7 @@ def pydocs_task(
 ) -> Task:
     """A task whose examples `collect` makes from the sections of the library and their splits."""
 
-    def load(directory: Path | None, options: Mapping) -> TaskData:
+    def load(directory: Path | None, options: Mapping) -> dict[str, list[Example]]:
         corpus = PydocsCorpus(options["pretraining"]["directory"])
         documents = list(corpus.documents())
         positions = [position(document.id) for document in documents]
@@ -64,9 +64,9 @@ def pydocs_task(
             raise UserError(
                 f"task '{name}' has no {empty[0]} examples; raise config.data.{empty[0]}_fraction"
             )
-        return TaskData(labels, examples)
+        return examples
 
-    return Task(name, kind, (metric,), load)
+    return Task(name, kind, metric, load, labels)
 
 
 def collect_packages(sections: list[Section], split_of: Mapping[str, str]) -> Labelled:
