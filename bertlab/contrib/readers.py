@@ -16,8 +16,14 @@ import numpy as np
 
 from bertlab.transfer.examples import Answer, Example
 from bertlab.transfer.tasks.base import Task
-from bertlab.transfer.tasks.files import json_task, read_blocks, read_lines, rows_task
-from bertlab.transfer.tasks.readers import parse_article, read_articles
+from bertlab.transfer.tasks.readers import (
+    json_task,
+    parse_article,
+    read_articles,
+    read_blocks,
+    read_lines,
+    rows_task,
+)
 
 # As jiant, the code of SuperGLUE's authors, asks (jiant/tasks/lib/copa.py).
 _COPA = {"cause": "What was the cause of this?", "effect": "What happened as a result?"}

@@ -3,7 +3,6 @@ and predicted have one item per example: a class; a number; a sentence's tags, p
 word that was not read; for questions the texts that answer it, or (), and a predicted text."""
 
 import dataclasses
-import functools
 import math
 import re
 import string
@@ -97,12 +96,12 @@ _ENTITIES = {
     "IOBES": re.compile(r".B(=I)*=E|.S"),
     "BILOU": re.compile(r".B(=I)*=L|.U"),
 }
+# Where a tag has its letter: "B-PER" (also B_PER), "PER-B"; "PER" without one is I in IOB1.
 _FORMS = {
     "B-PER": re.compile(r"(?P<letter>[BIELSU])(?:[\W_](?P<type>.*))?"),
     "PER-B": re.compile(r"(?:(?P<type>.*)[\W_])?(?P<letter>[BIELSU])"),
     "PER": re.compile(r"(?P<letter>)(?P<type>.+)"),
 }
-_OUTSIDE = ("O", "0")
 _MOST_STRAY = 0.1  # share of the tags that may break the scheme, as annotators' slips do
 
 
@@ -111,12 +110,11 @@ class Scheme:
     """How tags mark entities, as in seqeval's strict mode."""
 
     name: str  # IOB1, IOB2, IOE2, IOBES or BILOU
-    # Where a tag has its letter: "B-PER" (also B_PER), "PER-B"; "PER" without one is I in IOB1.
-    form: str
+    tags: Mapping[str, tuple[str, str]]  # the letter and type of each tag; others are outside
 
     def entities(self, tags: Sequence[str]) -> list[tuple[str, int, int]]:
         """(Type, first word, end) of each entity; a tag that breaks the scheme is in none."""
-        words, sentence, before = [_split(tag, self.form) for tag in tags], "", None
+        words, sentence, before = [self.tags.get(tag, ("O", None)) for tag in tags], "", None
         for letter, entity in words:
             sentence += ("=" if entity == before else "|") + letter
             before = entity
@@ -125,18 +123,9 @@ class Scheme:
 
     def strays(self, tags: Sequence[str]) -> list[int]:
         """The words that have a type but are in no entity."""
-        words = {word for word, tag in enumerate(tags) if tag not in _OUTSIDE}
+        words = {word for word, tag in enumerate(tags) if tag in self.tags}
         entities = self.entities(tags) if words else []
         return sorted(words.difference(*(range(first, end) for _, first, end in entities)))
-
-
-@functools.cache
-def _split(tag: str, form: str) -> tuple[str, str | None]:
-    """A tag's letter and type; a word without a prediction has the tag ""."""
-    if tag in ("", *_OUTSIDE):
-        return "O", None
-    match = _FORMS[form].fullmatch(tag)
-    return match["letter"] or "I", match["type"] or ""
 
 
 def find_scheme(
@@ -146,10 +135,12 @@ def find_scheme(
     labelled = [one for split in examples.values() for one in split if one.label is not None]
     sentences = [(one.where, [names[number] for number in one.label]) for one in labelled]
     counts = Counter(tag for _, sentence in sentences for tag in sentence)
-    tags, inside = sorted(counts), sorted(counts.keys() - set(_OUTSIDE))
+    tags, inside = sorted(counts), sorted(counts.keys() - {"O", "0"})
     form = next(form for form, pattern in _FORMS.items() if all(map(pattern.fullmatch, inside)))
-    letters = {_split(tag, form)[0] for tag in inside}
-    possible = [Scheme(name, form) for name in _ENTITIES if letters <= set(name)]
+    matches = {tag: _FORMS[form].fullmatch(tag) for tag in inside}
+    parts = {tag: (match["letter"] or "I", match["type"] or "") for tag, match in matches.items()}
+    letters = {letter for letter, _ in parts.values()}
+    possible = [Scheme(name, parts) for name in _ENTITIES if letters <= set(name)]
     outside = len(tags) - len(inside)
     mixed = any(_FORMS[other].fullmatch(tag) for other in ("B-PER", "PER-B") for tag in inside)
     numbers = all(tag.isdecimal() for tag in inside)  # no file says which tags these are
@@ -175,9 +166,7 @@ def find_scheme(
     return scheme, notes
 
 
-def entity_f1(
-    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: Scheme
-) -> float:
+def entity_f1(gold: Sequence, predicted: Sequence, scheme: Scheme) -> float:
     """F1 over all entities, whose types and words must agree (CoNLL's FB1)."""
     sides = ([set(scheme.entities(tags)) for tags in side] for side in (gold, predicted))
     return f1_of_sets(*sides)
@@ -198,9 +187,7 @@ def _overlap(gold: str, predicted: str) -> float:
     return f1_of_counts((gold & predicted).total(), predicted.total(), gold.total())
 
 
-def answer_scores(
-    gold: Sequence[Sequence[str]], predicted: Sequence[str], exact: bool = False
-) -> list[float]:
+def answer_scores(gold: Sequence, predicted: Sequence[str], exact=False) -> list[float]:
     """By question, the largest F1 of the words shared with an answer after `normalize_answer`;
     `exact`: 1 if the prediction equals an answer, else 0.
 
@@ -221,12 +208,12 @@ def answer_scores(
     return scores
 
 
-def exact_match(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> float:
+def exact_match(gold: Sequence, predicted: Sequence[str]) -> float:
     """Fraction of the questions whose prediction equals an answer."""
     return sum(answer_scores(gold, predicted, exact=True)) / len(gold)
 
 
-def span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> float:
+def span_f1(gold: Sequence, predicted: Sequence[str]) -> float:
     """Mean of `answer_scores`."""
     return sum(answer_scores(gold, predicted)) / len(gold)
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
 from bertlab.transfer.scorers import METRICS
-from bertlab.transfer.tasks.files import file_task, parse_each, read_lines
+from bertlab.transfer.tasks.base import file_task
+from bertlab.transfer.tasks.readers import parse_each, read_lines
 
 KIND = "bertlab.contrib.senses.kind:SENSE"
 _INDEX = ("index.sense", "dict/index.sense", "WordNet-3.0/dict/index.sense")

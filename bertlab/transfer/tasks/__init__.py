@@ -12,7 +12,6 @@ from bertlab.errors import UserError, require_choice
 from bertlab.transfer.tasks import pydocs
 from bertlab.transfer.tasks.base import SPLITS, Task, TaskData, load_task
 from bertlab.transfer.tasks.base import TASK_DATA as TASK_DATA
-from bertlab.transfer.tasks.files import json_task as json_task
 from bertlab.transfer.tasks.readers import (
     UPOS,
     XPOS,
@@ -24,6 +23,7 @@ from bertlab.transfer.tasks.readers import (
     squad,
     table,
 )
+from bertlab.transfer.tasks.readers import json_task as json_task
 
 _BINARY = ("0", "1")
 _ENTAILED = ("entailment", "not_entailment")
@@ -48,14 +48,9 @@ def _files(pattern: str) -> dict[str, str]:
 
 
 def _glue(name: str, folder: str, text: str, pair="", label="label", classes=_BINARY, **options):
-    """One of GLUE's (Wang et al. 2019); its test sets have no labels, so they are not read."""
+    """A table like GLUE's (Wang et al. 2019), whose test sets have no labels and are not read."""
     options = {"train": "train.tsv", "valid": "dev.tsv", "metrics": "accuracy", **options}
     return table(name, text, label, pair=pair, folder=folder, label_names=classes, **options)
-
-
-def _inference(name: str, pattern: str, **options) -> Task:
-    options |= {"folder": "snli_format", "metrics": "accuracy", **_files(pattern)}
-    return table(name, "sentence1", "gold_label", pair="sentence2", **options)
 
 
 def _zhang(name: str, columns: tuple[str, ...], classes: int, replace=("\\n", "\n")) -> Task:
@@ -91,8 +86,8 @@ _TASKS = (
     multiple_choice("codah", "prompt", _CODAH[2:6], "label", columns=_CODAH, train="full_data.tsv"),
     # Trained on the published development set, as in openai/finetune-transformer-lm's datasets.py.
     multiple_choice("story_cloze", _STORY, _QUIZ, "AnswerRightEnding", first=1, **_CLOZE),
-    _inference("snli", "snli_1.0_{}.jsonl", label_names=_THREE_WAY, unlabelled="-"),
-    _inference("scitail", "scitail_1.0_{}.txt"),
+    _glue("snli", "snli_format", *_GOLD, _THREE_WAY, unlabelled="-", **_files("snli_1.0_{}.jsonl")),
+    _glue("scitail", "snli_format", *_GOLD, (), **_files("scitail_1.0_{}.txt")),
     labelled_folders("imdb", ("neg", "pos"), train="train/", test="test/", metrics="accuracy"),
     # A lone backslash stands where the news agency broke a line.
     _zhang("ag_news", ("title", "description"), 4, replace=("\\", " ")),

@@ -1,10 +1,13 @@
-"""A task: its kind, its metrics and its examples, with numbered labels and held-out splits."""
+"""A task: its kind, its metrics and its examples, mostly from files; labels are numbered, and
+missing splits held out."""
 
 import dataclasses
 import functools
+import glob
 import hashlib
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,12 @@ from bertlab.data.documents import SPLITS
 from bertlab.errors import UserError, require_choice
 from bertlab.transfer.examples import Example
 from bertlab.transfer.scorers import METRICS, Scheme, find_scheme
+
+Names = str | tuple[str, ...]
+"""A name, or several."""
+
+Splits = Mapping[str, list[Example]]
+"""Examples by split."""
 
 MOST_VALID = 2000  # examples that are held out for selection, at most
 
@@ -48,7 +57,7 @@ class TaskData:
     """A task's examples."""
 
     labels: tuple[str, ...]  # names of the classes, by number; () for kinds without classes
-    examples: Mapping[str, list[Example]]  # by split; those of test may lack labels
+    examples: Splits  # those of test may lack labels
     # Tags that train lacks, numbered after the classes: no head predicts them, so they are wrong.
     unseen: tuple[str, ...] = ()
     scheme: Scheme | None = None  # how the tags mark entities, if a metric needs it
@@ -87,9 +96,9 @@ class Task:
     kind: str  # a key of `bertlab.transfer.kinds.KINDS`, or "module:NAME" of a kind
     # Keys of `METRICS`, or one; the first selects and is reported. () for the kind's.
     metrics: tuple[str, ...]
-    # (folder of the files or None, `config.task_data` with all keys) -> the examples by split, with
-    # labels as published; those of test may lack them
-    load: Callable[[Path | None, Mapping], Mapping[str, list[Example]]]
+    # (folder of the files or None, `config.task_data` with all keys) -> examples, with labels as
+    # published; those of test may lack them
+    load: Callable[[Path | None, Mapping], Splits]
     # The classes in order, if labels are texts; () for those of train, sorted.
     label_names: tuple[str, ...] = ()
     every_label: bool = False  # () stands for those of all splits
@@ -141,7 +150,7 @@ def load_task(task: Task, options: Mapping) -> TaskData:
     return dataclasses.replace(data, examples=examples, scheme=scheme, notes=tuple(notes))
 
 
-def number_labels(task: Task, published: Mapping[str, list[Example]]) -> TaskData:
+def number_labels(task: Task, published: Splits) -> TaskData:
     """The examples with numbers in place of labels that are texts."""
     everyone = [example for examples in published.values() for example in examples]
     labels = task.label_names or _texts(everyone if task.every_label else published["train"])
@@ -174,9 +183,7 @@ def _texts(examples: list[Example]) -> tuple[str, ...]:
     return tuple(sorted(label for label in found if isinstance(label, str)))
 
 
-def divide(
-    published: Mapping[str, list[Example]], options: Mapping, symmetric: bool = False
-) -> dict[str, list[Example]]:
+def divide(published: Splits, options: Mapping, symmetric=False) -> Splits:
     """Train, valid (selects) and test (is reported). A development set without a test set is the
     test set (`task_data.dev`). Missing splits are held out from train, test first."""
     train, valid, test = map(published.get, SPLITS)
@@ -201,34 +208,29 @@ def hold_out(
     """(The rest, about `number` examples and at least one), in their order. Examples with the same
     first text (a span's: context) stay together; if a first text has more than `number` examples on
     average, only equal pairs. The rest keeps at least `keep` different texts."""
-    groups = _group(examples, _first_text)
+    keys = [_first_text(example) for example in examples]
     pairs = examples[0].label is not None and len(examples[0].texts) == 2
-    if pairs and len(examples) > max(number, 1) * len(groups):
-        groups = _group(examples, lambda example: _normalized(example.texts))
-    if len(groups) <= keep:
+    if pairs and len(examples) > max(number, 1) * len(set(keys)):
+        keys = [_normalized(example.texts) for example in examples]
+    sizes = Counter(keys)
+    if len(sizes) <= keep:
         raise UserError(
-            f"{examples[0].where}: train has too few different texts ({len(groups)}) to hold out"
+            f"{examples[0].where}: train has too few different texts ({len(sizes)}) to hold out"
             " other splits; give more, or a file of each split"
         )
-    chosen, left = set(), len(groups)
-    for index in np.random.default_rng(seed).permutation(len(groups)):
-        if left > keep and len(chosen) + len(groups[index]) <= number:
-            chosen.update(groups[index])
-            left -= 1
-    chosen = chosen or set(min(groups, key=len))
+    texts, chosen, total = list(sizes), set(), 0
+    for index in np.random.default_rng(seed).permutation(len(texts)):
+        size = sizes[texts[index]]
+        if len(chosen) < len(texts) - keep and total + size <= number:
+            chosen.add(texts[index])
+            total += size
+    chosen = chosen or {min(sizes, key=sizes.get)}
+    held = [key in chosen for key in keys]
     if symmetric:  # a pair and the swapped pair stay together
-        swapped = {_normalized(examples[i].texts[::-1]) for i in chosen}
-        chosen |= {i for i, one in enumerate(examples) if _normalized(one.texts) in swapped}
-    rest = [example for i, example in enumerate(examples) if i not in chosen]
-    return rest, [examples[i] for i in sorted(chosen)]
-
-
-def _group(examples: list[Example], key: Callable[[Example], Hashable]) -> list[list[int]]:
-    """Numbers of the examples with each key."""
-    groups = defaultdict(list)
-    for i, example in enumerate(examples):
-        groups[key(example)].append(i)
-    return list(groups.values())
+        swapped = {_normalized(x.texts[::-1]) for x in itertools.compress(examples, held)}
+        held = [own or _normalized(x.texts) in swapped for own, x in zip(held, examples)]
+    rest = [example for example, own in zip(examples, held) if not own]
+    return rest, list(itertools.compress(examples, held))
 
 
 def _first_text(example: Example) -> tuple[str, ...]:
@@ -248,3 +250,76 @@ def draw(examples: list[Example], limit: int, seed: int) -> list[Example]:
         return examples
     order = np.random.default_rng((seed, 3)).permutation(len(examples))
     return [examples[i] for i in sorted(order[:limit])]
+
+
+def file_task(
+    name: str,
+    kind: str,
+    read: Callable[[Path, str], Iterable[Example]],
+    *,
+    train: Names,
+    valid: Names = (),
+    test: Names = (),
+    folder: str = "",
+    metrics: Names = (),
+    **fields,
+) -> Task:
+    """A task with one file or folder per split; `name`, `kind`, `metrics`, `fields` as in `Task`.
+
+    Args:
+        read: (file or folder, split) -> examples as published; one without an id gets its number.
+        train, valid, test: names or globs of files, or of folders ("train/"), the preferred first,
+            in the task's folder (for your own task: its Python file's) or its subfolder `folder`.
+            A split without any is held out from train (`divide`).
+    """
+    patterns = {}
+    for split, names in zip(SPLITS, (train, valid, test)):
+        names = (names,) if isinstance(names, str) else tuple(names)
+        if names:
+            patterns[split] = tuple(f"{folder}/{one}" for one in names if folder) + names
+
+    def load(directory: Path | None, options: Mapping) -> Splits:
+        if directory is None:
+            raise UserError(
+                f"config.task_data.directory is empty; give the folder of task '{name}'"
+            )
+        published = {}
+        for split, names in patterns.items():
+            if split == "train" and options["train_file"]:
+                names = (options["train_file"],)
+            found = matches(directory, names)
+            if len(found) != 1:
+                raise UserError(
+                    f"{directory}: task '{name}' looks for {' or '.join(names)} and finds"
+                    f" {', '.join(found) or 'no file'}; rename the {split} file"
+                )
+            path = directory / found[0]
+            published[split] = _identify(read(path, split), path)
+            for example in published[split]:
+                if example.label is None and split != "test" and kind != "span":
+                    raise UserError(f"{example.where}: the label is missing")
+        return published
+
+    def is_in(directory: Path) -> bool:
+        return all(matches(directory, names) for names in patterns.values())
+
+    return Task(name, kind, metrics, load, is_in=is_in, **fields)
+
+
+def matches(directory: Path, patterns: tuple[str, ...]) -> list[str]:
+    """What the first pattern with any match names in a folder."""
+    found = (sorted(glob.glob(pattern, root_dir=directory)) for pattern in patterns)
+    return next(filter(None, found), [])
+
+
+def _identify(examples: Iterable[Example], path: Path) -> list[Example]:
+    """The examples, each one with an id."""
+    found: dict[str, Example] = {}
+    for number, example in enumerate(examples):
+        own = example if example.id else dataclasses.replace(example, id=str(number))
+        if own.id in found:
+            raise UserError(f"{own.where}: {found[own.id].where} has the same id '{own.id}'")
+        found[own.id] = own
+    if not found:
+        raise UserError(f"{path}: there are no examples")
+    return list(found.values())

@@ -10,7 +10,7 @@ from bertlab.data.corpora.pydocs import PydocsCorpus, Section
 from bertlab.data.documents import find_bounds, position
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
-from bertlab.transfer.tasks.base import SPLITS, Task
+from bertlab.transfer.tasks.base import SPLITS, Splits, Task
 
 CHAPTERS = {
     "language": "pydoc_data",
@@ -40,22 +40,16 @@ Labelled = Iterator[tuple[str, tuple[str, ...], int | tuple[int, ...]]]
 """Section, its text or texts and a label; tagging: its words and a label for each."""
 
 
-def pydocs_task(
-    name: str,
-    kind: str,
-    labels: tuple[str, ...],
-    collect: Callable[[list[Section], Mapping[str, str]], Labelled],
-    metric: str,
-) -> Task:
+def pydocs_task(name: str, kind: str, labels: tuple, collect: Callable, metric: str) -> Task:
     """A task whose examples `collect` makes from the sections of the library and their splits."""
 
-    def load(directory: Path | None, options: Mapping) -> dict[str, list[Example]]:
-        corpus = PydocsCorpus(options["pretraining"]["directory"])
+    def load(directory: Path | None, options: Mapping) -> Splits:
+        settings = options["pretraining"]
+        corpus = PydocsCorpus(settings["directory"])
         documents = list(corpus.documents())
-        positions = [position(document.id) for document in documents]
-        bounds = find_bounds(options["pretraining"], positions)
+        bounds = find_bounds(settings, [position(document.id) for document in documents])
         split_of = {document.id: bounds.split(document) for document in documents}
-        examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
+        examples: Splits = {split: [] for split in SPLITS}
         for section, texts, label in collect(corpus.sections, split_of):
             found = examples[split_of[section]]
             field = "words" if kind == "tagging" else "texts"
