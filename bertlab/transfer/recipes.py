@@ -118,8 +118,8 @@ RECIPES: Mapping[str, Settings] = {
         "head.mix_dropout": 0.5,
         "head.bilstm": 2,
     },
-    # Peters et al. 2017: a tagger with features of characters and a CRF; the language model joins it
-    # after its first layer. Its named-entity tagger has GRUs; here they are LSTMs.
+    # Peters et al. 2017: a tagger with features of characters and a CRF; the language model's
+    # states join it after its first layer. Its named-entity tagger has GRUs; here they are LSTMs.
     "taglm": {
         **FROZEN,
         "head.bilstm": 2,
