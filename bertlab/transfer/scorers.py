@@ -43,7 +43,7 @@ def f1(gold: Sequence, predicted: Sequence, label: object = 1) -> float:
 def macro_f1(gold: Sequence, predicted: Sequence) -> float:
     """Mean F1 of the classes on either side, as in scikit-learn; "" (not read) is not a class."""
     gold, predicted = zip(*_pairs(gold, predicted))
-    labels = {*gold, *predicted} - {""}
+    labels = sorted({*gold, *predicted} - {""})
     return float(np.mean([f1(gold, predicted, label) for label in labels]))
 
 
@@ -189,12 +189,10 @@ def _overlap(gold: str, predicted: str) -> float:
 
 def answer_scores(gold: Sequence, predicted: Sequence[str], exact=False) -> list[float]:
     """By question, the largest F1 of the words shared with an answer after `normalize_answer`;
-    `exact`: 1 if the prediction equals an answer, else 0.
-
-    SQuAD's evaluate-v1.1.py if every question has an answer, otherwise evaluate-v2.0.py (Rajpurkar
-    et al. 2016, 2018), which differs for answers that `normalize_answer` empties: it drops them,
-    and if answer and prediction have no words, F1 is 1.
-    """
+    `exact`: 1 if the prediction equals an answer, else 0. As SQuAD's evaluate-v1.1.py if every
+    question has an answer, otherwise evaluate-v2.0.py (Rajpurkar et al. 2016, 2018), which differs
+    for answers that `normalize_answer` empties: it drops them, and if answer and prediction have no
+    words, F1 is 1."""
     lacking, scores = not all(gold), []
     for answers, text in zip(gold, predicted, strict=True):
         answers, text = [normalize_answer(answer) for answer in answers], normalize_answer(text)

@@ -1,5 +1,6 @@
 """Predictions, the tasks' metrics, and baselines: the most frequent answer, and a linear model."""
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,15 +17,19 @@ from bertlab.objectives.program import Program
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.sharding import build_mesh, put_batch, replicated
 from bertlab.transfer.batches import Batch, by_row
+from bertlab.transfer.examples import Example
 from bertlab.transfer.kinds import find_kind
 from bertlab.transfer.kinds.base import Kind, Line, TaskRows
 from bertlab.transfer.kinds.tagging import Tagging
-from bertlab.transfer.kinds.texts import OneClass
+from bertlab.transfer.kinds.texts import Choice, OneClass, Regression
 from bertlab.transfer.scorers import METRICS
 from bertlab.transfer.tasks import Task, TaskData, find_task, load_task
 from bertlab.transfer.tasks.base import labels_in
 
-VERSION = 1  # of bertlab.transfer.linear: a change makes it train again
+VERSION = 1  # of `linear_scores`: a change makes it train again
+REACH = 2  # words on each side of a tagged one
+AFFIX = 4  # letters of the longest prefix and suffix
+TF_IDF = dict(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
 
 Tasks = Mapping[str, tuple[Task, TaskData]]
 """Keyed by the name of each task's objective."""
@@ -68,9 +73,7 @@ def build_score(
     return score
 
 
-def prediction_writer(
-    tasks: Tasks, workdir: Path
-) -> Callable[[str, Mapping[str, list[Line]]], dict[str, float]]:
+def prediction_writer(tasks: Tasks, workdir: Path) -> Callable[..., dict[str, float]]:
     """(split, predictions by task) -> their metrics, "TASK/METRIC"; process 0 writes classes.json
     and predictions/SPLIT.jsonl. "valid" comes before "test", whose threshold it chooses."""
     run, valid = RunDirectory(workdir), {}
@@ -131,21 +134,102 @@ def most_frequent(tasks: Tasks, split: str) -> dict[str, float]:
 
 
 def linear(tasks: Tasks) -> dict[str, dict[str, float]]:
-    """Split -> the scores of the tasks' linear models; {} for kinds without one. A model is trained
-    once for all runs on the same examples: the cache keeps its scores."""
+    """Split -> the scores of the tasks' linear models. A model is trained once for all runs on the
+    same examples: the cache keeps its scores."""
     found: dict[str, dict[str, float]] = {}
     for name, (task, data) in tasks.items():
-
-        def compute(task=task, data=data):
-            from bertlab.transfer.linear import linear_scores  # scikit-learn takes a second
-
-            print(f"training a linear model on the labels of {task.name}", flush=True)
-            return linear_scores(task, data)
-
         content = repr((VERSION, task.kind, task.metrics, data.digest))
+        compute = functools.partial(linear_scores, task, data)
         for split, scores in cached_json(cache_directory() / "linear", content, compute).items():
             of_task = {f"{name}/{metric}": value for metric, value in scores.items()}
             found[split] = found.get(split, {}) | of_task
+    return found
+
+
+def linear_scores(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
+    """Split -> the metrics of a model of the task's own labels; {} for kinds without one. It is a
+    linear SVM on tf-idf of words and neighbouring words, for numbers ridge regression; of tags, on
+    the word, its prefixes, suffixes and form, and its neighbours. Of choices, right or wrong, the
+    highest score wins."""
+    from sklearn.compose import ColumnTransformer  # scikit-learn takes a second
+    from sklearn.dummy import DummyClassifier
+    from sklearn.feature_extraction import DictVectorizer
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.svm import LinearSVC
+
+    kind = find_kind(task.kind)
+    if not isinstance(kind, OneClass | Regression | Tagging):
+        return {}
+    print(f"training a linear model on the labels of {task.name}", flush=True)
+    _, features, labels = questions(kind, data.examples["train"])
+    if isinstance(kind, Regression):
+        model = Ridge()
+    elif len(set(labels)) == 1:
+        model = DummyClassifier()  # always answers the only class
+    else:
+        model = LinearSVC(C=0.1 if isinstance(kind, Tagging) else 1.0)
+    read = DictVectorizer() if isinstance(kind, Tagging) else TfidfVectorizer(**TF_IDF)
+    columns = [(str(number), read, number) for number in range(features.shape[1])]
+    reader = ColumnTransformer(columns, sparse_threshold=1)
+    model = make_pipeline(reader, model).fit(features, labels)
+    ask = model.decision_function if isinstance(kind, Choice) else model.predict
+
+    found = {}
+    for split in ("valid", "test"):
+        sizes, features, _ = questions(kind, data.examples[split])
+        by_example = np.split(ask(features), np.cumsum(sizes)[:-1])
+        if isinstance(kind, Choice | Regression):
+            outputs = [{"logits": answers} for answers in by_example]
+        else:
+            outputs = [as_outputs(kind, answers) for answers in by_example]
+        lines = kind.predict(data.examples[split], data.names, outputs, None)
+        found[split] = score_lines(task, data, lines)
+    return found
+
+
+def questions(kind: Kind, examples: Sequence[Example]) -> tuple[list[int], np.ndarray, list]:
+    """What the model answers one by one (each word, each choice, otherwise the text or pair): how
+    many an example has, the columns [N, n] that features are made from, and N labels."""
+    sizes, found, labels = [], [], []
+    for example in examples:
+        if isinstance(kind, Tagging):
+            columns = [(features,) for features in word_features(example.words)]
+            labels += example.label or ()
+        elif isinstance(kind, Choice):
+            text = " ".join(example.texts)
+            columns = [with_shared_words((text, choice)) for choice in example.choices]
+            labels += [number == example.label for number in range(len(columns))]
+        else:
+            columns = [with_shared_words(example.texts)]
+            labels.append(example.label)
+        sizes.append(len(columns))
+        found += columns
+    return sizes, np.array(found, object), labels
+
+
+def with_shared_words(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Texts and, for a pair, the words that both have."""
+    if len(texts) != 2:
+        return texts
+    first, second = (set(text.lower().split()) for text in texts)
+    return *texts, " ".join(sorted(first & second)) or "none"
+
+
+def word_features(words: Sequence[str]) -> list[dict[str, Any]]:
+    """The features of each word of a sentence."""
+    lower = ["<s>"] * REACH + [word.lower() for word in words] + ["</s>"] * REACH
+    found = []
+    for at, word in enumerate(words):
+        own = lower[at + REACH]
+        features = {"upper": word[0].isupper(), "digit": any(map(str.isdigit, word))}
+        features |= {"all upper": word.isupper(), "hyphen": "-" in word}
+        for size in range(1, AFFIX + 1):
+            features |= {f"prefix {size}": own[:size], f"suffix {size}": own[-size:]}
+        for distance in range(-REACH, REACH + 1):
+            features[f"word {distance}"] = lower[at + REACH + distance]
+        found.append(features)
     return found
 
 

@@ -18,9 +18,6 @@ from bertlab.errors import UserError, require_choice
 from bertlab.transfer.examples import Example
 from bertlab.transfer.scorers import METRICS, Scheme, find_scheme
 
-Names = str | tuple[str, ...]
-"""A name, or several."""
-
 Splits = Mapping[str, list[Example]]
 """Examples by split."""
 
@@ -108,11 +105,15 @@ class Task:
     is_in: Callable[[Path], bool] = lambda directory: True  # has a folder the files of all splits?
 
     def __post_init__(self):
-        metrics = (self.metrics,) if isinstance(self.metrics, str) else tuple(self.metrics)
-        metrics = metrics or DEFAULT_METRICS[self.kind]
+        metrics = several(self.metrics) or DEFAULT_METRICS[self.kind]
         for metric in metrics:
             require_choice(f"task '{self.name}': metric", metric, METRICS)
         object.__setattr__(self, "metrics", metrics)
+
+
+def several(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Names, of which one may be given alone."""
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def load_task(task: Task, options: Mapping) -> TaskData:
@@ -126,10 +127,9 @@ def load_task(task: Task, options: Mapping) -> TaskData:
     if find_kind(task.kind).is_trained:  # otherwise labels stay, and no split is held out
         data = number_labels(task, data.examples)
         data = dataclasses.replace(data, examples=divide(data.examples, options, task.symmetric))
-    if "f1" in task.metrics and len(data.labels) != 2:
+    if "f1" in task.metrics and (count := len(data.labels)) != 2:
         raise UserError(
-            f"task '{task.name}': f1 scores class 1 of two, and there are {len(data.labels)}; use"
-            " macro_f1"
+            f"task '{task.name}': f1 scores class 1 of two, and there are {count}; use macro_f1"
         )
     scheme, notes = None, []
     if "entity_f1" in task.metrics:
@@ -202,9 +202,7 @@ def divide(published: Splits, options: Mapping, symmetric=False) -> Splits:
     return {"train": train, "valid": valid, "test": test}
 
 
-def hold_out(
-    examples: list[Example], number: int, seed: tuple[int, ...], keep=1, symmetric=False
-) -> tuple[list[Example], list[Example]]:
+def hold_out(examples: list[Example], number: int, seed: tuple, keep=1, symmetric=False) -> tuple:
     """(The rest, about `number` examples and at least one), in their order. Examples with the same
     first text (a span's: context) stay together; if a first text has more than `number` examples on
     average, only equal pairs. The rest keeps at least `keep` different texts."""
@@ -253,30 +251,17 @@ def draw(examples: list[Example], limit: int, seed: int) -> list[Example]:
 
 
 def file_task(
-    name: str,
-    kind: str,
-    read: Callable[[Path, str], Iterable[Example]],
-    *,
-    train: Names,
-    valid: Names = (),
-    test: Names = (),
-    folder: str = "",
-    metrics: Names = (),
-    **fields,
+    name: str, kind: str, read, *, train, valid=(), test=(), folder="", metrics=(), **fields
 ) -> Task:
     """A task with one file or folder per split; `name`, `kind`, `metrics`, `fields` as in `Task`.
-
-    Args:
-        read: (file or folder, split) -> examples as published; one without an id gets its number.
-        train, valid, test: names or globs of files, or of folders ("train/"), the preferred first,
-            in the task's folder (for your own task: its Python file's) or its subfolder `folder`.
-            A split without any is held out from train (`divide`).
-    """
+    `read` is (file or folder, split) -> examples as published; one without an id gets its number.
+    `train`, `valid`, `test` are names or globs of files, or of folders ("train/"), the preferred
+    first, in the task's folder (for your own task: its Python file's) or its subfolder `folder`. A
+    split without any is held out from train (`divide`)."""
     patterns = {}
-    for split, names in zip(SPLITS, (train, valid, test)):
-        names = (names,) if isinstance(names, str) else tuple(names)
+    for split, names in zip(SPLITS, map(several, (train, valid, test))):
         if names:
-            patterns[split] = tuple(f"{folder}/{one}" for one in names if folder) + names
+            patterns[split] = (*(f"{folder}/{one}" for one in names if folder), *names)
 
     def load(directory: Path | None, options: Mapping) -> Splits:
         if directory is None:
@@ -293,11 +278,8 @@ def file_task(
                     f"{directory}: task '{name}' looks for {' or '.join(names)} and finds"
                     f" {', '.join(found) or 'no file'}; rename the {split} file"
                 )
-            path = directory / found[0]
-            published[split] = _identify(read(path, split), path)
-            for example in published[split]:
-                if example.label is None and split != "test" and kind != "span":
-                    raise UserError(f"{example.where}: the label is missing")
+            path, labelled = directory / found[0], split != "test" and kind != "span"
+            published[split] = _identify(read(path, split), path, labelled)
         return published
 
     def is_in(directory: Path) -> bool:
@@ -312,10 +294,12 @@ def matches(directory: Path, patterns: tuple[str, ...]) -> list[str]:
     return next(filter(None, found), [])
 
 
-def _identify(examples: Iterable[Example], path: Path) -> list[Example]:
-    """The examples, each one with an id."""
+def _identify(examples: Iterable[Example], path: Path, labelled: bool) -> list[Example]:
+    """The examples, each one with an id, and if `labelled` with a label."""
     found: dict[str, Example] = {}
     for number, example in enumerate(examples):
+        if labelled and example.label is None:
+            raise UserError(f"{example.where}: the label is missing")
         own = example if example.id else dataclasses.replace(example, id=str(number))
         if own.id in found:
             raise UserError(f"{own.where}: {found[own.id].where} has the same id '{own.id}'")

@@ -151,15 +151,11 @@ def unmarked(sentence: str) -> str:
 
 def split_marks(sentence: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Words without their code marks, and 1 for each that has a character inside marks."""
-    text, inside = "", []
-    for i, piece in enumerate(_CODE.split(sentence)):  # text, mark, code, text, mark, ...
-        if i % 3 != 1:
-            text += piece
-            inside += [int(i % 3 == 2)] * len(piece)
-    words = list(re.finditer(r"\S+", text))
+    # A NUL follows every character inside marks.
+    marked = _CODE.sub(lambda match: re.sub(r"(\S)", "\\1\0", match[2]), sentence).split()
     return (
-        tuple(word.group() for word in words),
-        tuple(max(inside[word.start() : word.end()]) for word in words),
+        tuple(word.replace("\0", "") for word in marked),
+        tuple(int("\0" in word) for word in marked),
     )
 
 

@@ -14,13 +14,12 @@ from typing import Any
 from bertlab.data.corpora import text
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Answer, Example
-from bertlab.transfer.tasks.base import Names, Task, file_task
+from bertlab.transfer.tasks.base import Task, file_task, several
 
 UPOS, XPOS = 3, 4  # columns of CoNLL-U: universal tags, and the treebank's own
+Columns = str | tuple[str, ...]
 
-Rows = Iterable[tuple[str, Any]]
-"""("FILE:LINE", row)."""
-
+Rows = Iterable[tuple[str, Any]]  # ("FILE:LINE", row)
 Parse = Callable[[Any, str], Iterable[Example]]
 """(Row, "FILE:LINE") -> examples, with labels as published; one without an id gets its number."""
 
@@ -122,19 +121,13 @@ def _check_width(where: str, row: Sequence[str], columns: int) -> None:
 
 
 def table(
-    name: str, text: Names, label: str, *, pair="", kind="classification", unlabelled="", **task
+    name: str, text: Columns, label: str, *, pair="", kind="classification", unlabelled="", **task
 ) -> Task:
-    """A task whose files are tables.
-
-    Args:
-        text: the column with the text, or several, joined by a space.
-        label: the column with the class, or number. A test file may lack it.
-        pair: the column with the second text, if the task has pairs.
-        kind: classification or regression.
-        unlabelled: what stands for "no label", like SNLI's "-"; such rows are left out.
-        task: `columns`, `encoding`, `skip_short_rows`, `replace` of `table_task`, and others.
-    """
-    groups = [_several(text), *([(pair,)] if pair else [])]
+    """A task whose files are tables. `text` is the column with the text, or several, joined by a
+    space; `pair` that of the second text, if the task has pairs; `label` that of the class, or of
+    the number if the `kind` is regression; a test file may lack it. Rows with the label
+    `unlabelled`, like SNLI's "-", are left out. Others as for `table_task`."""
+    groups = [several(text), *([(pair,)] if pair else [])]
     if any(label in group for group in groups):
         raise UserError(f"task '{name}': column '{label}' is both a text and the label")
 
@@ -152,12 +145,8 @@ def table(
     return table_task(name, kind, parse, **task)
 
 
-def _several(columns: Names) -> tuple[str, ...]:
-    return (columns,) if isinstance(columns, str) else columns
-
-
 def multiple_choice(
-    name: str, text: Names, choices: tuple[str, ...], label: str, *, stem="", first=0, **task
+    name: str, text: Columns, choices: tuple[str, ...], label: str, *, stem="", first=0, **task
 ) -> Task:
     """A task that asks for the correct one of the `choices`, columns of a row, after the columns
     `text`, joined by a space. The column `label` has its number, the first being `first`. Each
@@ -166,7 +155,7 @@ def multiple_choice(
 
     def parse(row: dict[str, str], where: str) -> Iterator[Example]:
         begin = f"{row[stem]} " if stem else ""
-        context = " ".join(row[column] for column in _several(text))
+        context = " ".join(row[column] for column in several(text))
         number = numbers.index(row[label].strip()) if label in row else None
         texts = tuple(begin + row[choice] for choice in choices)
         yield Example("", where, (context,), number, choices=texts)
