@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from bertlab.errors import UserError
-from bertlab.transfer.examples import Example
 
 
 def _pairs(gold: Sequence, predicted: Sequence) -> list[tuple]:
@@ -56,10 +55,9 @@ def matthews(gold: Sequence, predicted: Sequence) -> float:
 
 def group_exact_match(gold: Sequence, predicted: Sequence, groups: Sequence) -> float:
     """Share of groups whose classes are all correct: MultiRC's EM (Wang et al. 2019, section 3)."""
-    right = dict.fromkeys(groups, True)
-    for one, other, group in zip(gold, predicted, groups, strict=True):
-        right[group] &= one == other
-    return float(np.mean(list(right.values())))
+    items, total = zip(gold, predicted, groups, strict=True), len(set(groups))
+    wrong = {group for one, other, group in items if one != other}
+    return (total - len(wrong)) / total
 
 
 def pearson(gold: Sequence[float], predicted: Sequence[float]) -> float:
@@ -123,14 +121,11 @@ class Scheme:
 
     def strays(self, tags: Sequence[str]) -> list[int]:
         """The words that have a type but are in no entity."""
-        words = {word for word, tag in enumerate(tags) if tag in self.tags}
-        entities = self.entities(tags) if words else []
-        return sorted(words.difference(*(range(first, end) for _, first, end in entities)))
+        inside = {word for _, first, end in self.entities(tags) for word in range(first, end)}
+        return [word for word, tag in enumerate(tags) if tag in self.tags and word not in inside]
 
 
-def find_scheme(
-    task: str, names: Sequence[str], examples: Mapping[str, Sequence[Example]]
-) -> tuple[Scheme, list[str]]:
+def find_scheme(task: str, names: Sequence[str], examples: Mapping) -> tuple[Scheme, list[str]]:
     """The scheme that the fewest tags of all splits break, and notes for the user."""
     labelled = [one for split in examples.values() for one in split if one.label is not None]
     sentences = [(one.where, [names[number] for number in one.label]) for one in labelled]
@@ -198,9 +193,8 @@ def answer_scores(gold: Sequence, predicted: Sequence[str], exact=False) -> list
         answers, text = [normalize_answer(answer) for answer in answers], normalize_answer(text)
         if lacking:
             answers = [answer for answer in answers if answer] or [""]
-        equal = text in answers
-        if exact or (lacking and equal):
-            scores.append(float(equal))
+        if exact or (lacking and text in answers):
+            scores.append(float(text in answers))
         else:
             scores.append(max(_overlap(answer, text) for answer in answers))
     return scores
@@ -217,10 +211,7 @@ def span_f1(gold: Sequence, predicted: Sequence[str]) -> float:
 
 
 def best_threshold(
-    scores: Sequence[float],
-    predicted: Sequence[str],
-    null_odds: Sequence[float],
-    has_answer: Sequence[bool],
+    scores: Sequence[float], predicted: Sequence[str], null_odds: Sequence, has_answer: Sequence
 ) -> tuple[float, float]:
     """(Threshold, mean score): a question gets no answer if its odds of none are above the best
     threshold, 0 if none beats giving no answers at all. `scores` are those of the `predicted`

@@ -1,6 +1,7 @@
 """Predictions, the tasks' metrics, and baselines: the most frequent answer, and a linear model."""
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,8 +32,7 @@ REACH = 2  # words on each side of a tagged one
 AFFIX = 4  # letters of the longest prefix and suffix
 TF_IDF = dict(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
 
-Tasks = Mapping[str, tuple[Task, TaskData]]
-"""Keyed by the name of each task's objective."""
+Tasks = Mapping[str, tuple[Task, TaskData]]  # by the name of each task's objective
 
 
 def build_score(
@@ -59,9 +59,7 @@ def build_score(
 
     def score(split: str, params: Any) -> dict[str, float]:
         with jax.set_mesh(mesh):
-            found = [
-                jax.device_get(outputs(params, put_batch(mesh, batch))) for batch in batches[split]
-            ]
+            found = [jax.device_get(outputs(params, put_batch(mesh, x))) for x in batches[split]]
         lines, begin = {}, 0
         for name, (task, data) in tasks.items():
             made, examples = rows[split][name], data.examples[split]
@@ -163,7 +161,8 @@ def linear_scores(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
     if not isinstance(kind, OneClass | Regression | Tagging):
         return {}
     print(f"training a linear model on the labels of {task.name}", flush=True)
-    _, features, labels = questions(kind, data.examples["train"])
+    asked, labels = zip(*(questions(kind, example) for example in data.examples["train"]))
+    features, labels = np.array([*itertools.chain(*asked)], object), [*itertools.chain(*labels)]
     if isinstance(kind, Regression):
         model = Ridge()
     elif len(set(labels)) == 1:
@@ -178,8 +177,9 @@ def linear_scores(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
 
     found = {}
     for split in ("valid", "test"):
-        sizes, features, _ = questions(kind, data.examples[split])
-        by_example = np.split(ask(features), np.cumsum(sizes)[:-1])
+        asked = [questions(kind, example)[0] for example in data.examples[split]]
+        answers = ask(np.array([*itertools.chain(*asked)], object))
+        by_example = np.split(answers, np.cumsum([len(one) for one in asked])[:-1])
         if isinstance(kind, Choice | Regression):
             outputs = [{"logits": answers} for answers in by_example]
         else:
@@ -189,24 +189,16 @@ def linear_scores(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
     return found
 
 
-def questions(kind: Kind, examples: Sequence[Example]) -> tuple[list[int], np.ndarray, list]:
-    """What the model answers one by one (each word, each choice, otherwise the text or pair): how
-    many an example has, the columns [N, n] that features are made from, and N labels."""
-    sizes, found, labels = [], [], []
-    for example in examples:
-        if isinstance(kind, Tagging):
-            columns = [(features,) for features in word_features(example.words)]
-            labels += example.label or ()
-        elif isinstance(kind, Choice):
-            text = " ".join(example.texts)
-            columns = [with_shared_words((text, choice)) for choice in example.choices]
-            labels += [number == example.label for number in range(len(columns))]
-        else:
-            columns = [with_shared_words(example.texts)]
-            labels.append(example.label)
-        sizes.append(len(columns))
-        found += columns
-    return sizes, np.array(found, object), labels
+def questions(kind: Kind, example: Example) -> tuple[list[tuple], list]:
+    """What the model answers one by one (each word, each choice, otherwise the text or pair), as
+    the columns that features are made from; and the labels."""
+    if isinstance(kind, Tagging):
+        return [(one,) for one in word_features(example.words)], list(example.label or ())
+    if isinstance(kind, Choice):
+        text = " ".join(example.texts)
+        columns = [with_shared_words((text, choice)) for choice in example.choices]
+        return columns, [number == example.label for number in range(len(columns))]
+    return [with_shared_words(example.texts)], [example.label]
 
 
 def with_shared_words(texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -222,13 +214,12 @@ def word_features(words: Sequence[str]) -> list[dict[str, Any]]:
     lower = ["<s>"] * REACH + [word.lower() for word in words] + ["</s>"] * REACH
     found = []
     for at, word in enumerate(words):
-        own = lower[at + REACH]
-        features = {"upper": word[0].isupper(), "digit": any(map(str.isdigit, word))}
+        around, own = lower[at : at + 2 * REACH + 1], lower[at + REACH]
+        features = {f"word {distance}": near for distance, near in enumerate(around, -REACH)}
+        features |= {"upper": word[0].isupper(), "digit": any(map(str.isdigit, word))}
         features |= {"all upper": word.isupper(), "hyphen": "-" in word}
         for size in range(1, AFFIX + 1):
             features |= {f"prefix {size}": own[:size], f"suffix {size}": own[-size:]}
-        for distance in range(-REACH, REACH + 1):
-            features[f"word {distance}"] = lower[at + REACH + distance]
         found.append(features)
     return found
 

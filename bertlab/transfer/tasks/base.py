@@ -18,14 +18,12 @@ from bertlab.errors import UserError, require_choice
 from bertlab.transfer.examples import Example
 from bertlab.transfer.scorers import METRICS, Scheme, find_scheme
 
-Splits = Mapping[str, list[Example]]
-"""Examples by split."""
+Splits = Mapping[str, list[Example]]  # examples by split
 
 MOST_VALID = 2000  # examples that are held out for selection, at most
 
 TASK_DATA = dict(
-    # folder of the task's files; for several tasks one for all, or one for each (A+B)
-    directory="",
+    directory="",  # folder of the task's files; of several tasks one for all, or one for each (A+B)
     train_file="",  # name of the training file in it, if not one that the task looks for
     # test: a development set without a labelled test set is the test set, and valid is held out
     # from train; valid: it is both, as in papers
@@ -125,8 +123,7 @@ def load_task(task: Task, options: Mapping) -> TaskData:
     directory = Path(options["directory"]).expanduser() if options["directory"] else None
     data = TaskData((), task.load(directory, options))
     if find_kind(task.kind).is_trained:  # otherwise labels stay, and no split is held out
-        data = number_labels(task, data.examples)
-        data = dataclasses.replace(data, examples=divide(data.examples, options, task.symmetric))
+        data = prepare(task, data.examples, options)
     if "f1" in task.metrics and (count := len(data.labels)) != 2:
         raise UserError(
             f"task '{task.name}': f1 scores class 1 of two, and there are {count}; use macro_f1"
@@ -150,8 +147,8 @@ def load_task(task: Task, options: Mapping) -> TaskData:
     return dataclasses.replace(data, examples=examples, scheme=scheme, notes=tuple(notes))
 
 
-def number_labels(task: Task, published: Splits) -> TaskData:
-    """The examples with numbers in place of labels that are texts."""
+def prepare(task: Task, published: Splits, options: Mapping) -> TaskData:
+    """All splits, with numbers in place of labels that are texts."""
     everyone = [example for examples in published.values() for example in examples]
     labels = task.label_names or _texts(everyone if task.every_label else published["train"])
     unseen = tuple(label for label in _texts(everyone) if label not in labels)
@@ -163,11 +160,11 @@ def number_labels(task: Task, published: Splits) -> TaskData:
     def number(label: Any) -> Any:
         return tuple(map(number, label)) if isinstance(label, tuple) else numbers.get(label, label)
 
-    numbered = {
-        split: [dataclasses.replace(example, label=number(example.label)) for example in examples]
-        for split, examples in published.items()
+    examples = {
+        split: [dataclasses.replace(example, label=number(example.label)) for example in found]
+        for split, found in published.items()
     }
-    return TaskData(labels, numbered, unseen)
+    return TaskData(labels, divide(examples, options, task.symmetric), unseen)
 
 
 def labels_in(label: Any) -> list[int | float | str]:
@@ -188,9 +185,7 @@ def divide(published: Splits, options: Mapping, symmetric=False) -> Splits:
     test set (`task_data.dev`). Missing splits are held out from train, test first."""
     train, valid, test = map(published.get, SPLITS)
     if valid is not None and test is None:
-        test = valid
-        if options["dev"] == "test":
-            valid = None
+        test, valid = valid, (valid if options["dev"] == "valid" else None)
     size, seed = len(train), options["seed"]
     if test is None:
         number = round(options["test_fraction"] * size)
@@ -233,8 +228,7 @@ def hold_out(examples: list[Example], number: int, seed: tuple, keep=1, symmetri
 
 def _first_text(example: Example) -> tuple[str, ...]:
     """The words, a span's context, otherwise the first text; where it is empty, all texts."""
-    first = example.texts[-1:] if example.label is None else example.texts[:1]
-    texts = example.words or first
+    texts = example.words or (example.texts[-1:] if example.label is None else example.texts[:1])
     return _normalized(texts if any(texts) else example.texts + example.choices)
 
 
@@ -244,10 +238,8 @@ def _normalized(texts: tuple[str, ...]) -> tuple[str, ...]:
 
 def draw(examples: list[Example], limit: int, seed: int) -> list[Example]:
     """`limit` random examples, in their order; 0: all. Fewer are a subset of more."""
-    if not limit or limit >= len(examples):
-        return examples
     order = np.random.default_rng((seed, 3)).permutation(len(examples))
-    return [examples[i] for i in sorted(order[:limit])]
+    return [examples[i] for i in sorted(order[: limit or None])]
 
 
 def file_task(

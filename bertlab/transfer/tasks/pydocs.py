@@ -3,6 +3,7 @@ document stays in its pretraining split, so a model is tested on text that it ha
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -116,11 +117,11 @@ def collect_sentence_orders(sections: list[Section], split_of: Mapping[str, str]
         yield (section, (second, first), 0) if i % 2 else (section, (first, second), 1)
 
 
-def consecutive_sentences(sections: list[Section]) -> list[tuple[str, str, str]]:
+def consecutive_sentences(sections: list[Section]) -> Iterator[tuple[str, str, str]]:
     """(Section, sentence, the next one in its docstring), each of 4 to 20 words. Sentences that
     occur in several sections are left out; none is first or second twice."""
     shared = shared_sentences(sections)
-    firsts, seconds, pairs = set(shared), set(shared), []
+    firsts, seconds = set(shared), set(shared)
     for section in sections:
         for docstring in section.docstrings:
             for pair in itertools.pairwise(itertools.chain.from_iterable(docstring)):
@@ -129,19 +130,14 @@ def consecutive_sentences(sections: list[Section]) -> list[tuple[str, str, str]]
                 if fits and first not in firsts and second not in seconds:
                     firsts.add(first)
                     seconds.add(second)
-                    pairs.append((section.name, *(" ".join(one.split()) for one in pair)))
-    return pairs
+                    yield section.name, *(" ".join(one.split()) for one in pair)
 
 
 def shared_sentences(sections: list[Section]) -> set[str]:
     """Sentences that occur in several sections: pretraining may have read an example with one."""
-    first: dict[str, str] = {}
-    return {
-        sentence
-        for section in sections
-        for sentence in map(unmarked, section.sentences)
-        if first.setdefault(sentence, section.name) != section.name
-    }
+    by_section = ({*map(unmarked, section.sentences)} for section in sections)
+    counts = Counter(itertools.chain.from_iterable(by_section))
+    return {sentence for sentence, count in counts.items() if count > 1}
 
 
 def unmarked(sentence: str) -> str:
@@ -153,10 +149,8 @@ def split_marks(sentence: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Words without their code marks, and 1 for each that has a character inside marks."""
     # A NUL follows every character inside marks.
     marked = _CODE.sub(lambda match: re.sub(r"(\S)", "\\1\0", match[2]), sentence).split()
-    return (
-        tuple(word.replace("\0", "") for word in marked),
-        tuple(int("\0" in word) for word in marked),
-    )
+    words = tuple(word.replace("\0", "") for word in marked)
+    return words, tuple(int("\0" in word) for word in marked)
 
 
 _PAIRS, _ORDERS = ("random", "next"), ("swapped", "in order")
