@@ -15,9 +15,15 @@ from pathlib import Path
 import numpy as np
 
 from bertlab.transfer.examples import Answer, Example
-from bertlab.transfer.tasks.base import Task, TaskData
-from bertlab.transfer.tasks.files import json_task, read_blocks, read_lines, rows_task
-from bertlab.transfer.tasks.readers import parse_article, read_articles
+from bertlab.transfer.tasks.base import Task
+from bertlab.transfer.tasks.readers import (
+    json_task,
+    parse_article,
+    read_articles,
+    read_blocks,
+    read_lines,
+    rows_task,
+)
 
 # As jiant, the code of SuperGLUE's authors, asks (jiant/tasks/lib/copa.py).
 _COPA = {"cause": "What was the cause of this?", "effect": "What happened as a result?"}
@@ -256,11 +262,10 @@ DPRD = rows_task(
 )
 
 
-def _load_phrases(directory: Path | None, options: Mapping) -> TaskData:
+def _load_phrases(directory: Path | None, options: Mapping) -> dict[str, list[Example]]:
     """All phrases of train, and the sentences of valid and test."""
-    sentences, phrases = SST5.load(directory, options), _PHRASES.load(directory, options)
-    examples = {**sentences.examples, "train": phrases.examples["train"]}
-    return dataclasses.replace(sentences, examples=examples)
+    phrases = _PHRASES.load(directory, options)["train"]
+    return {**SST5.load(directory, options), "train": phrases}
 
 
 SST5_PHRASES = dataclasses.replace(_PHRASES, load=_load_phrases)

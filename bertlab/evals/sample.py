@@ -18,29 +18,38 @@ KINDS = ("left-to-right", "any-order")
 def sample(
     model,
     number: int = 1,
-    length: int = 32,
+    length: int | None = None,
     kind: str | None = None,
     steps: int | None = None,
     prompt: str = "",
     temperature: float = 1.0,
     seed: int = 0,
 ) -> list[str]:
-    """N texts of `length` pieces with the prompt (left to right: at most), without special tokens,
-    by a model from `bertlab.load`; at temperature 0 the most likely pieces.
+    """N texts of `length` pieces (32) with the prompt (left to right: at most), without special
+    tokens, by a model from `bertlab.load`; at temperature 0 the most likely pieces.
 
     "any-order" begins with all pieces hidden and reveals them in a random order, in `steps` steps
     of about equal size, whose pieces do not see each other: with one step per piece (None) it draws
-    from the model whose code length the score "any-order" bounds.
+    from the model whose code length the score "any-order" bounds. It also fills each [MASK] in the
+    prompt with one piece; without a `length` the text then ends with the prompt.
     """
     tokenizer, scorer = model.tokenizer, Scorer(model)
-    kinds = [kind for kind in KINDS if kind in scorer.kinds]
+    blanks = prompt.count("[MASK]")
+    kinds = [kind for kind in (KINDS[1:] if blanks else KINDS) if kind in scorer.kinds]
     if not kinds or kind not in (None, *kinds):
         raise UserError(f"this model has no kind={kind}; it allows {', '.join(kinds) or 'none'}")
     kind = kind or kinds[0]
     forward, prefix, suffix = kind == "left-to-right", tokenizer.prefix_ids, tokenizer.suffix_ids
-    given, end = [*prefix, *tokenizer.encode(prompt)], len(prefix) + length
-    first, hidden = len(given), end - len(given)
-    if hidden <= 0 or end + len(suffix) > model.longest:
+    start, *others = map(tokenizer.encode, prompt.split("[MASK]"))
+    given, hidden = [*prefix, *start], []
+    for part in others:
+        hidden.append(len(given))
+        given += [tokenizer.mask_id, *part]
+    first = len(given)
+    length = length or (first - len(prefix) if blanks else 32)
+    end = len(prefix) + length
+    hidden += range(first, end)
+    if not hidden or end < first or end + len(suffix) > model.longest:
         raise UserError(
             f"length={length} must be more than the prompt's {first - len(prefix)} pieces and fit"
             f" into {model.longest} positions"
@@ -50,18 +59,19 @@ def sample(
     if not given and (forward or answerer.how.from_before):
         raise UserError("nothing precedes the first piece to predict it from; give a prompt")
     if forward:
-        order = np.tile(np.arange(hidden), (number, 1))
-        stop, steps = next(iter(suffix), None), hidden
+        order = np.tile(np.arange(len(hidden)), (number, 1))
+        stop, steps = next(iter(suffix), None), None
     else:
-        order, stop = np.argsort(rng.random((number, hidden)), axis=1), None
-    order, rows = (first + order).astype(np.int32), np.arange(number)[:, None]
+        order, stop = np.argsort(rng.random((number, len(hidden))), axis=1), None
+    order, rows = np.array(hidden, np.int32)[order], np.arange(number)[:, None]
     tokens = np.full((number, end + len(suffix)), tokenizer.pad_id, np.int32)
     tokens[:, :first], tokens[:, end:] = given, suffix
     ranks, zeros = np.zeros_like(tokens), np.zeros_like(tokens)
     ranks[:, len(prefix) : first], ranks[rows, order] = 1, HIDDEN
     view = {"tokens": tokens, "segments": zeros, "documents": zeros + 1, "ranks": ranks}
     view["positions"] = zeros + np.arange(tokens.shape[1], dtype=np.int32)
-    bounds = np.linspace(0, hidden, min(steps or hidden, hidden) + 1).round().astype(int)
+    steps = min(steps or len(hidden), len(hidden))
+    bounds = np.linspace(0, len(hidden), steps + 1).round().astype(int)
     for begin, upto in itertools.pairwise(bounds.tolist()):
         at = order[:, begin:upto]
         logits = np.asarray(answerer.logits(scorer.params, view, at), np.float64)

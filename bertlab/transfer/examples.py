@@ -56,10 +56,9 @@ def cut_lines(cut: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Iterator[st
     for split, tasks in cut.items():
         for task, counts in tasks.items():
             shares = [
-                f"{count:,} of {counts[f'of_{unit}']:,} {unit}"
-                f" ({100 * count / counts[f'of_{unit}']:.2g} %)"
+                f"{count:,} of {total:,} {unit} ({100 * count / total:.2g} %)"
                 for unit, count in counts.items()
-                if count and not unit.startswith("of_")
+                if count and (total := counts.get(f"of_{unit}"))
             ]
             if shares:
                 yield f"{task}, what did not fit into rows of {split}: {', '.join(shares)}"

@@ -67,18 +67,6 @@ ULMFIT: Settings = {
 # The language model of its first version, FitLaM: "warm-up reverse annealing", then a cosine. The
 # share of the warm-up is ours.
 FITLAM_ANNEALING: Settings = {"optimizer.decay": "reverse_cosine", "optimizer.warmup_steps": None}
-# Peters et al. 2017: a tagger with features of characters and a CRF; the language model's states
-# join it after its first layer. Its named-entity tagger has GRUs; here they are LSTMs.
-TAGLM: Settings = {
-    **FROZEN,
-    "head.bilstm": 2,
-    "head.hidden": 300,
-    "head.place": "after_first",
-    "head.spelling": True,
-    "head.word_width": 50,
-    "head.crf": True,
-    "head.dropout": 0.25,
-}
 
 RECIPES: Mapping[str, Settings] = {
     "small": SMALL,
@@ -130,7 +118,18 @@ RECIPES: Mapping[str, Settings] = {
         "head.mix_dropout": 0.5,
         "head.bilstm": 2,
     },
-    "taglm": TAGLM,
+    # Peters et al. 2017: a tagger with features of characters and a CRF; the language model's
+    # states join it after its first layer. Its named-entity tagger has GRUs; here they are LSTMs.
+    "taglm": {
+        **FROZEN,
+        "head.bilstm": 2,
+        "head.hidden": 300,
+        "head.place": "after_first",
+        "head.spelling": True,
+        "head.word_width": 50,
+        "head.crf": True,
+        "head.dropout": 0.25,
+    },
     # Devlin et al. 2018, section 5.3: the last four layers side by side under a biLSTM.
     "bert_features": {
         **FROZEN,

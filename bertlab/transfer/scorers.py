@@ -3,7 +3,6 @@ and predicted have one item per example: a class; a number; a sentence's tags, p
 word that was not read; for questions the texts that answer it, or (), and a predicted text."""
 
 import dataclasses
-import functools
 import math
 import re
 import string
@@ -13,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from bertlab.errors import UserError
-from bertlab.transfer.examples import Example
 
 
 def _pairs(gold: Sequence, predicted: Sequence) -> list[tuple]:
@@ -44,7 +42,7 @@ def f1(gold: Sequence, predicted: Sequence, label: object = 1) -> float:
 def macro_f1(gold: Sequence, predicted: Sequence) -> float:
     """Mean F1 of the classes on either side, as in scikit-learn; "" (not read) is not a class."""
     gold, predicted = zip(*_pairs(gold, predicted))
-    labels = {*gold, *predicted} - {""}
+    labels = sorted({*gold, *predicted} - {""})
     return float(np.mean([f1(gold, predicted, label) for label in labels]))
 
 
@@ -57,10 +55,9 @@ def matthews(gold: Sequence, predicted: Sequence) -> float:
 
 def group_exact_match(gold: Sequence, predicted: Sequence, groups: Sequence) -> float:
     """Share of groups whose classes are all correct: MultiRC's EM (Wang et al. 2019, section 3)."""
-    right = dict.fromkeys(groups, True)
-    for one, other, group in zip(gold, predicted, groups, strict=True):
-        right[group] &= one == other
-    return float(np.mean(list(right.values())))
+    items, total = zip(gold, predicted, groups, strict=True), len(set(groups))
+    wrong = {group for one, other, group in items if one != other}
+    return (total - len(wrong)) / total
 
 
 def pearson(gold: Sequence[float], predicted: Sequence[float]) -> float:
@@ -97,12 +94,12 @@ _ENTITIES = {
     "IOBES": re.compile(r".B(=I)*=E|.S"),
     "BILOU": re.compile(r".B(=I)*=L|.U"),
 }
+# Where a tag has its letter: "B-PER" (also B_PER), "PER-B"; "PER" without one is I in IOB1.
 _FORMS = {
     "B-PER": re.compile(r"(?P<letter>[BIELSU])(?:[\W_](?P<type>.*))?"),
     "PER-B": re.compile(r"(?:(?P<type>.*)[\W_])?(?P<letter>[BIELSU])"),
     "PER": re.compile(r"(?P<letter>)(?P<type>.+)"),
 }
-_OUTSIDE = ("O", "0")
 _MOST_STRAY = 0.1  # share of the tags that may break the scheme, as annotators' slips do
 
 
@@ -111,46 +108,34 @@ class Scheme:
     """How tags mark entities, as in seqeval's strict mode."""
 
     name: str  # IOB1, IOB2, IOE2, IOBES or BILOU
-    # Where a tag has its letter: "B-PER" (also B_PER), "PER-B"; "PER" without one is I in IOB1.
-    form: str
+    tags: Mapping[str, tuple[str, str]]  # the letter and type of each tag; others are outside
 
     def entities(self, tags: Sequence[str]) -> list[tuple[str, int, int]]:
         """(Type, first word, end) of each entity; a tag that breaks the scheme is in none."""
-        words = [_split(tag, self.form) for tag in tags]
-        sentence = "".join(
-            ("=" if word[1] == before[1] else "|") + word[0]
-            for word, before in zip(words, [("O", None), *words])
-        )
+        words, sentence, before = [self.tags.get(tag, ("O", None)) for tag in tags], "", None
+        for letter, entity in words:
+            sentence += ("=" if entity == before else "|") + letter
+            before = entity
         spans = [match.span() for match in _ENTITIES[self.name].finditer(sentence)]
         return [(words[first // 2][1], first // 2, end // 2) for first, end in spans]
 
     def strays(self, tags: Sequence[str]) -> list[int]:
         """The words that have a type but are in no entity."""
-        words = {word for word, tag in enumerate(tags) if tag not in _OUTSIDE}
-        entities = self.entities(tags) if words else []
-        return sorted(words.difference(*(range(first, end) for _, first, end in entities)))
+        inside = {word for _, first, end in self.entities(tags) for word in range(first, end)}
+        return [word for word, tag in enumerate(tags) if tag in self.tags and word not in inside]
 
 
-@functools.cache
-def _split(tag: str, form: str) -> tuple[str, str | None]:
-    """A tag's letter and type; a word without a prediction has the tag ""."""
-    if tag in ("", *_OUTSIDE):
-        return "O", None
-    match = _FORMS[form].fullmatch(tag)
-    return match["letter"] or "I", match["type"] or ""
-
-
-def find_scheme(
-    task: str, names: Sequence[str], examples: Mapping[str, Sequence[Example]]
-) -> tuple[Scheme, list[str]]:
+def find_scheme(task: str, names: Sequence[str], examples: Mapping) -> tuple[Scheme, list[str]]:
     """The scheme that the fewest tags of all splits break, and notes for the user."""
     labelled = [one for split in examples.values() for one in split if one.label is not None]
     sentences = [(one.where, [names[number] for number in one.label]) for one in labelled]
-    tags = sorted({tag for _, sentence in sentences for tag in sentence})
-    inside = [tag for tag in tags if tag not in _OUTSIDE]
+    counts = Counter(tag for _, sentence in sentences for tag in sentence)
+    tags, inside = sorted(counts), sorted(counts.keys() - {"O", "0"})
     form = next(form for form, pattern in _FORMS.items() if all(map(pattern.fullmatch, inside)))
-    letters = {_split(tag, form)[0] for tag in inside}
-    possible = [Scheme(name, form) for name in _ENTITIES if letters <= set(name)]
+    matches = {tag: _FORMS[form].fullmatch(tag) for tag in inside}
+    parts = {tag: (match["letter"] or "I", match["type"] or "") for tag, match in matches.items()}
+    letters = {letter for letter, _ in parts.values()}
+    possible = [Scheme(name, parts) for name in _ENTITIES if letters <= set(name)]
     outside = len(tags) - len(inside)
     mixed = any(_FORMS[other].fullmatch(tag) for other in ("B-PER", "PER-B") for tag in inside)
     numbers = all(tag.isdecimal() for tag in inside)  # no file says which tags these are
@@ -159,14 +144,13 @@ def find_scheme(
             f"task '{task}': the tags {', '.join(tags)} mark no entities in any of"
             f" {', '.join(_ENTITIES)}; correct them, or give the task the metric accuracy"
         )
-    strays = {
-        scheme: [(*one, word) for one in sentences for word in scheme.strays(one[1])]
-        for scheme in possible
-    }
-    scheme = min(possible, key=lambda scheme: len(strays[scheme]))
+    strays = [
+        [(*one, n) for one in sentences for n in scheme.strays(one[1])] for scheme in possible
+    ]
+    scheme, found = min(zip(possible, strays), key=lambda pair: len(pair[1]))
     notes = [f"entities are tagged as {'types' if form == 'PER' else scheme.name} ({form})"]
-    if found := strays[scheme]:
-        total = sum(tag not in _OUTSIDE for _, sentence in sentences for tag in sentence)
+    if found:
+        total = sum(counts[tag] for tag in inside)
         where, sentence, word = found[0]
         notes.append(
             f"{len(found):,} of {total:,} tags break {scheme.name}, the first '{sentence[word]}' of"
@@ -177,9 +161,7 @@ def find_scheme(
     return scheme, notes
 
 
-def entity_f1(
-    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: Scheme
-) -> float:
+def entity_f1(gold: Sequence, predicted: Sequence, scheme: Scheme) -> float:
     """F1 over all entities, whose types and words must agree (CoNLL's FB1)."""
     sides = ([set(scheme.entities(tags)) for tags in side] for side in (gold, predicted))
     return f1_of_sets(*sides)
@@ -194,52 +176,42 @@ def normalize_answer(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def _overlap(gold: str, predicted: str, empty_agree: bool) -> float:
-    gold, predicted = gold.split(), predicted.split()
-    if not gold or not predicted:
-        return float(empty_agree and gold == predicted)
-    shared = (Counter(gold) & Counter(predicted)).total()
-    return f1_of_counts(shared, len(predicted), len(gold))
+def _overlap(gold: str, predicted: str) -> float:
+    """F1 of the words that two normalized texts share."""
+    gold, predicted = Counter(gold.split()), Counter(predicted.split())
+    return f1_of_counts((gold & predicted).total(), predicted.total(), gold.total())
 
 
-def answer_scores(
-    gold: Sequence[Sequence[str]], predicted: Sequence[str], exact: bool = False
-) -> list[float]:
+def answer_scores(gold: Sequence, predicted: Sequence[str], exact=False) -> list[float]:
     """By question, the largest F1 of the words shared with an answer after `normalize_answer`;
-    `exact`: 1 if the prediction equals an answer, else 0.
-
-    SQuAD's evaluate-v1.1.py if every question has an answer, otherwise evaluate-v2.0.py (Rajpurkar
-    et al. 2016, 2018), which differs for answers that `normalize_answer` empties: it drops them,
-    and if answer and prediction have no words, F1 is 1.
-    """
-    lacking = not all(gold)
-    scores = []
+    `exact`: 1 if the prediction equals an answer, else 0. As SQuAD's evaluate-v1.1.py if every
+    question has an answer, otherwise evaluate-v2.0.py (Rajpurkar et al. 2016, 2018), which differs
+    for answers that `normalize_answer` empties: it drops them, and if answer and prediction have no
+    words, F1 is 1."""
+    lacking, scores = not all(gold), []
     for answers, text in zip(gold, predicted, strict=True):
         answers, text = [normalize_answer(answer) for answer in answers], normalize_answer(text)
         if lacking:
             answers = [answer for answer in answers if answer] or [""]
-        if exact:
+        if exact or (lacking and text in answers):
             scores.append(float(text in answers))
         else:
-            scores.append(max(_overlap(answer, text, lacking) for answer in answers))
+            scores.append(max(_overlap(answer, text) for answer in answers))
     return scores
 
 
-def exact_match(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> float:
+def exact_match(gold: Sequence, predicted: Sequence[str]) -> float:
     """Fraction of the questions whose prediction equals an answer."""
     return sum(answer_scores(gold, predicted, exact=True)) / len(gold)
 
 
-def span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> float:
+def span_f1(gold: Sequence, predicted: Sequence[str]) -> float:
     """Mean of `answer_scores`."""
     return sum(answer_scores(gold, predicted)) / len(gold)
 
 
 def best_threshold(
-    scores: Sequence[float],
-    predicted: Sequence[str],
-    null_odds: Sequence[float],
-    has_answer: Sequence[bool],
+    scores: Sequence[float], predicted: Sequence[str], null_odds: Sequence, has_answer: Sequence
 ) -> tuple[float, float]:
     """(Threshold, mean score): a question gets no answer if its odds of none are above the best
     threshold, 0 if none beats giving no answers at all. `scores` are those of the `predicted`
@@ -253,12 +225,8 @@ def best_threshold(
     return float(threshold), best / len(scores)
 
 
-METRICS: dict[str, Callable[..., float]] = {
-    metric.__name__: metric
-    for metric in (
-        *(accuracy, f1, macro_f1, matthews, pearson, spearman, group_exact_match),
-        *(entity_f1, exact_match, span_f1),
-    )
-}
+_ALL = (accuracy, f1, macro_f1, matthews, pearson, spearman, group_exact_match)
+_ALL += (entity_f1, exact_match, span_f1)
+METRICS: dict[str, Callable[..., float]] = {metric.__name__: metric for metric in _ALL}
 """Name -> (gold, predicted), at least one item each -> value; higher is better. `f1` reads which
 class counts too, `entity_f1` the tags' scheme, `group_exact_match` the group of each item."""

@@ -1,7 +1,7 @@
 """Predictions, the tasks' metrics, and baselines: the most frequent answer, and a linear model."""
 
+import functools
 import itertools
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,23 +11,28 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from bertlab.data.corpora.text import read_records
 from bertlab.errors import UserError
 from bertlab.files import cache_directory, cached_json, json_line
 from bertlab.objectives.program import Program
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.sharding import build_mesh, put_batch, replicated
 from bertlab.transfer.batches import Batch, by_row
+from bertlab.transfer.examples import Example
 from bertlab.transfer.kinds import find_kind
 from bertlab.transfer.kinds.base import Kind, Line, TaskRows
 from bertlab.transfer.kinds.tagging import Tagging
-from bertlab.transfer.kinds.texts import OneClass
+from bertlab.transfer.kinds.texts import Choice, OneClass, Regression
 from bertlab.transfer.scorers import METRICS
 from bertlab.transfer.tasks import Task, TaskData, find_task, load_task
+from bertlab.transfer.tasks.base import labels_in
 
-VERSION = 1  # of bertlab.transfer.linear: a change makes it train again
+VERSION = 1  # of `linear_scores`: a change makes it train again
+REACH = 2  # words on each side of a tagged one
+AFFIX = 4  # letters of the longest prefix and suffix
+TF_IDF = dict(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
 
-Tasks = Mapping[str, tuple[Task, TaskData]]
-"""Keyed by the name of each task's objective."""
+Tasks = Mapping[str, tuple[Task, TaskData]]  # by the name of each task's objective
 
 
 def build_score(
@@ -54,9 +59,7 @@ def build_score(
 
     def score(split: str, params: Any) -> dict[str, float]:
         with jax.set_mesh(mesh):
-            found = [
-                jax.device_get(outputs(params, put_batch(mesh, batch))) for batch in batches[split]
-            ]
+            found = [jax.device_get(outputs(params, put_batch(mesh, x))) for x in batches[split]]
         lines, begin = {}, 0
         for name, (task, data) in tasks.items():
             made, examples = rows[split][name], data.examples[split]
@@ -68,9 +71,7 @@ def build_score(
     return score
 
 
-def prediction_writer(
-    tasks: Tasks, workdir: Path
-) -> Callable[[str, Mapping[str, list[Line]]], dict[str, float]]:
+def prediction_writer(tasks: Tasks, workdir: Path) -> Callable[..., dict[str, float]]:
     """(split, predictions by task) -> their metrics, "TASK/METRIC"; process 0 writes classes.json
     and predictions/SPLIT.jsonl. "valid" comes before "test", whose threshold it chooses."""
     run, valid = RunDirectory(workdir), {}
@@ -121,15 +122,105 @@ def most_frequent(tasks: Tasks, split: str) -> dict[str, float]:
     found = {}
     for name, (task, data) in tasks.items():
         kind, examples = find_kind(task.kind), data.examples[split]
-        if not isinstance(kind, OneClass | Tagging):
-            continue
-        labels = [example.label for example in data.examples["train"]]
-        is_words = isinstance(kind, Tagging)
-        counts = Counter(itertools.chain.from_iterable(labels) if is_words else labels)
-        number = counts.most_common(1)[0][0]
-        outputs = [as_outputs(kind, np.full(len(one.words) or 1, number)) for one in examples]
-        scores = score_lines(task, data, kind.predict(examples, data.names, outputs, None))
-        found |= {f"{name}/{metric}": value for metric, value in scores.items()}
+        if isinstance(kind, OneClass | Tagging):
+            counts = Counter(x for one in data.examples["train"] for x in labels_in(one.label))
+            number = counts.most_common(1)[0][0]
+            outputs = [as_outputs(kind, np.full(len(one.words) or 1, number)) for one in examples]
+            scores = score_lines(task, data, kind.predict(examples, data.names, outputs, None))
+            found |= {f"{name}/{metric}": value for metric, value in scores.items()}
+    return found
+
+
+def linear(tasks: Tasks) -> dict[str, dict[str, float]]:
+    """Split -> the scores of the tasks' linear models. A model is trained once for all runs on the
+    same examples: the cache keeps its scores."""
+    found: dict[str, dict[str, float]] = {}
+    for name, (task, data) in tasks.items():
+        content = repr((VERSION, task.kind, task.metrics, data.digest))
+        compute = functools.partial(linear_scores, task, data)
+        for split, scores in cached_json(cache_directory() / "linear", content, compute).items():
+            of_task = {f"{name}/{metric}": value for metric, value in scores.items()}
+            found[split] = found.get(split, {}) | of_task
+    return found
+
+
+def linear_scores(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
+    """Split -> the metrics of a model of the task's own labels; {} for kinds without one. It is a
+    linear SVM on tf-idf of words and neighbouring words, for numbers ridge regression; of tags, on
+    the word, its prefixes, suffixes and form, and its neighbours. Of choices, right or wrong, the
+    highest score wins."""
+    from sklearn.compose import ColumnTransformer  # scikit-learn takes a second
+    from sklearn.dummy import DummyClassifier
+    from sklearn.feature_extraction import DictVectorizer
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.svm import LinearSVC
+
+    kind = find_kind(task.kind)
+    if not isinstance(kind, OneClass | Regression | Tagging):
+        return {}
+    print(f"training a linear model on the labels of {task.name}", flush=True)
+    asked, labels = zip(*(questions(kind, example) for example in data.examples["train"]))
+    features, labels = np.array([*itertools.chain(*asked)], object), [*itertools.chain(*labels)]
+    if isinstance(kind, Regression):
+        model = Ridge()
+    elif len(set(labels)) == 1:
+        model = DummyClassifier()  # always answers the only class
+    else:
+        model = LinearSVC(C=0.1 if isinstance(kind, Tagging) else 1.0)
+    read = DictVectorizer() if isinstance(kind, Tagging) else TfidfVectorizer(**TF_IDF)
+    columns = [(str(number), read, number) for number in range(features.shape[1])]
+    reader = ColumnTransformer(columns, sparse_threshold=1)
+    model = make_pipeline(reader, model).fit(features, labels)
+    ask = model.decision_function if isinstance(kind, Choice) else model.predict
+
+    found = {}
+    for split in ("valid", "test"):
+        asked = [questions(kind, example)[0] for example in data.examples[split]]
+        answers = ask(np.array([*itertools.chain(*asked)], object))
+        by_example = np.split(answers, np.cumsum([len(one) for one in asked])[:-1])
+        if isinstance(kind, Choice | Regression):
+            outputs = [{"logits": answers} for answers in by_example]
+        else:
+            outputs = [as_outputs(kind, answers) for answers in by_example]
+        lines = kind.predict(data.examples[split], data.names, outputs, None)
+        found[split] = score_lines(task, data, lines)
+    return found
+
+
+def questions(kind: Kind, example: Example) -> tuple[list[tuple], list]:
+    """What the model answers one by one (each word, each choice, otherwise the text or pair), as
+    the columns that features are made from; and the labels."""
+    if isinstance(kind, Tagging):
+        return [(one,) for one in word_features(example.words)], list(example.label or ())
+    if isinstance(kind, Choice):
+        text = " ".join(example.texts)
+        columns = [with_shared_words((text, choice)) for choice in example.choices]
+        return columns, [number == example.label for number in range(len(columns))]
+    return [with_shared_words(example.texts)], [example.label]
+
+
+def with_shared_words(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Texts and, for a pair, the words that both have."""
+    if len(texts) != 2:
+        return texts
+    first, second = (set(text.lower().split()) for text in texts)
+    return *texts, " ".join(sorted(first & second)) or "none"
+
+
+def word_features(words: Sequence[str]) -> list[dict[str, Any]]:
+    """The features of each word of a sentence."""
+    lower = ["<s>"] * REACH + [word.lower() for word in words] + ["</s>"] * REACH
+    found = []
+    for at, word in enumerate(words):
+        around, own = lower[at : at + 2 * REACH + 1], lower[at + REACH]
+        features = {f"word {distance}": near for distance, near in enumerate(around, -REACH)}
+        features |= {"upper": word[0].isupper(), "digit": any(map(str.isdigit, word))}
+        features |= {"all upper": word.isupper(), "hyphen": "-" in word}
+        for size in range(1, AFFIX + 1):
+            features |= {f"prefix {size}": own[:size], f"suffix {size}": own[-size:]}
+        found.append(features)
     return found
 
 
@@ -137,35 +228,12 @@ def outcome(tasks: Tasks, cut: Mapping[str, Mapping[str, Mapping[str, int]]]) ->
     """What a transfer's result.json has in addition to metrics; `cut`: by split and task."""
     unseen, frequent = {}, {}
     for split in ("valid", "test"):
-        counts = {name: data.count_unseen(split) for name, (_, data) in tasks.items()}
-        unseen[split] = {name: count for name, count in counts.items() if count}
-        frequent[split] = most_frequent(tasks, split)
-    return {
-        "cut": cut,
-        "unseen_tags": {split: counts for split, counts in unseen.items() if counts},
-        "most_frequent": {split: scores for split, scores in frequent.items() if scores},
-        "linear": linear(tasks),
-    }
-
-
-def linear(tasks: Tasks) -> dict[str, dict[str, float]]:
-    """Split -> the scores of the tasks' linear models; {} for kinds without one. A model is trained
-    once for all runs on the same examples: the cache keeps its scores."""
-    found: dict[str, dict[str, float]] = {}
-    for name, (task, data) in tasks.items():
-
-        def compute(task=task, data=data):
-            from bertlab.transfer.linear import linear_scores  # scikit-learn takes a second
-
-            print(f"training a linear model on the labels of {task.name}", flush=True)
-            return linear_scores(task, data)
-
-        content = repr((VERSION, task.kind, task.metrics, data.digest))
-        by_split = cached_json(cache_directory() / "linear", content, compute)
-        for split, scores in by_split.items():
-            of_task = {f"{name}/{metric}": value for metric, value in scores.items()}
-            found[split] = found.get(split, {}) | of_task
-    return found
+        counts = ((name, data.count_unseen(split)) for name, (_, data) in tasks.items())
+        if found := {name: count for name, count in counts if count}:
+            unseen[split] = found
+        if found := most_frequent(tasks, split):
+            frequent[split] = found
+    return {"cut": cut, "unseen_tags": unseen, "most_frequent": frequent, "linear": linear(tasks)}
 
 
 def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
@@ -179,7 +247,8 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
     write = prediction_writer(tasks, directory.path)
     classes = [run.read("classes", {}).get(task.name) for run in runs]
     for split in ("valid", "test"):
-        by_run = [_predictions(run, split) for run in runs]
+        paths = [run.path / "predictions" / f"{split}.jsonl" for run in runs]
+        by_run = [[line for _, line in read_records(path)] for path in paths]
         ids = [[line["id"] for line in lines] for lines in by_run]
         if classes != [list(data.labels)] * len(runs) or ids != ids[:1] * len(runs):
             raise UserError(
@@ -199,9 +268,3 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
     directory.write("config", config | {"init_from": "", "averages": [str(run) for run in runs]})
     directory.write("result", result)
     return result
-
-
-def _predictions(run: RunDirectory, split: str) -> list[Line]:
-    path = run.path / "predictions" / f"{split}.jsonl"
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return [json.loads(line) for line in text.splitlines()]

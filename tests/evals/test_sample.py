@@ -92,6 +92,8 @@ def test_in_any_order_a_step_sees_the_steps_before_and_no_piece_of_its_own():
     assert np.mean([len(set(text)) for text in at_once]) > 3
     prompted = sample(model, 4, length=5, prompt="g")
     assert all(set(text.split()) == {"g"} for text in prompted)
+    assert sample(model, 1, prompt="[MASK] g [MASK] a") == ["g g g a"]
+    assert sample(model, 1, prompt="[MASK] g", length=4) == ["g g g g"]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +110,7 @@ def test_refusals():
     model = shared_scorer("mlm").model
     for settings, reason in (
         ({"kind": "left-to-right"}, "it allows any-order"),
+        ({"kind": "left-to-right", "prompt": "a [MASK]"}, "it allows any-order"),
         ({"length": 2, "prompt": "a b"}, "more than the prompt's 2 pieces"),
         ({"length": 10_000}, "fit into 512 positions"),
     ):

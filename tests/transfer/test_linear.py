@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertlab.transfer.examples import Example
-from bertlab.transfer.linear import linear_scores
+from bertlab.transfer.scoring import linear_scores
 from bertlab.transfer.tasks import Task, TaskData
 
 WORDS = [f"{a}{b}{c}" for a in "bdfg" for b in "aeiou" for c in "nr"]

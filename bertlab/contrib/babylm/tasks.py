@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from bertlab.transfer.examples import Example
 from bertlab.transfer.tasks.base import Task
-from bertlab.transfer.tasks.files import json_task
+from bertlab.transfer.tasks.readers import json_task
 
 
 def _babylm(name: str, first: str, second: str) -> Task:

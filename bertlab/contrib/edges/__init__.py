@@ -12,7 +12,7 @@ from bertlab.contrib.edges.metrics import EDGE_METRICS
 from bertlab.transfer.examples import Example
 from bertlab.transfer.scorers import METRICS
 from bertlab.transfer.tasks.base import Task
-from bertlab.transfer.tasks.files import json_task
+from bertlab.transfer.tasks.readers import json_task
 
 METRICS.update(EDGE_METRICS)
 

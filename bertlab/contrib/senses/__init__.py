@@ -15,7 +15,8 @@ from pathlib import Path
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
 from bertlab.transfer.scorers import METRICS
-from bertlab.transfer.tasks.files import file_task, parse_each, read_lines
+from bertlab.transfer.tasks.base import file_task
+from bertlab.transfer.tasks.readers import parse_each, read_lines
 
 KIND = "bertlab.contrib.senses.kind:SENSE"
 _INDEX = ("index.sense", "dict/index.sense", "WordNet-3.0/dict/index.sense")
@@ -100,13 +101,11 @@ def _with_gold(path: Path) -> list[tuple[str, tuple[str, str]]]:
     return [(where, (line, answer)) for (where, line), answer in zip(lines, answers)]
 
 
-# Nothing is trained, so nothing is selected: no valid is held out.
 WSD = file_task(
     "senses_wsd",
     KIND,
     _read_xml,  # WordNet's `index.sense` is in a folder above the files
     metrics="sense_f1",
-    trained=False,
     train=("Training_Corpora/SemCor/semcor.data.xml", "semcor.data.xml"),
     test=("Evaluation_Datasets/ALL/ALL.data.xml", "ALL.data.xml"),
 )
@@ -115,7 +114,6 @@ COARSE = file_task(
     KIND,
     _read_folders,  # every word's senses are in its training data
     metrics="sense_f1",
-    trained=False,
     train="./",
     test="./",
 )

@@ -4,17 +4,14 @@ the functions that make your own (`table`, `conll`, ...; docs/own-task.md)."""
 import dataclasses
 import itertools
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from bertlab.config.load import find_file, import_file
 from bertlab.errors import UserError, require_choice
-from bertlab.transfer.examples import Example
-from bertlab.transfer.scorers import find_scheme
 from bertlab.transfer.tasks import pydocs
-from bertlab.transfer.tasks.base import SPLITS, TASK_DATA, Task, TaskData, draw
-from bertlab.transfer.tasks.files import json_task as json_task
+from bertlab.transfer.tasks.base import SPLITS, Task, TaskData, load_task
+from bertlab.transfer.tasks.base import TASK_DATA as TASK_DATA
 from bertlab.transfer.tasks.readers import (
     UPOS,
     XPOS,
@@ -26,43 +23,34 @@ from bertlab.transfer.tasks.readers import (
     squad,
     table,
 )
+from bertlab.transfer.tasks.readers import json_task as json_task
 
 _BINARY = ("0", "1")
 _ENTAILED = ("entailment", "not_entailment")
 _THREE_WAY = ("contradiction", "entailment", "neutral")
-_SENTENCES = {"text": "sentence1", "pair": "sentence2"}
-_GOLD = {**_SENTENCES, "label": "gold_label"}
-_STRINGS = {"text": "#1 String", "pair": "#2 String", "label": "Quality"}
-_QUESTIONS = {"text": "question1", "pair": "question2", "label": "is_duplicate"}
+_SENTENCES = ("sentence1", "sentence2")
+_GOLD = (*_SENTENCES, "gold_label")
 _PARAPHRASE = {"metrics": ("accuracy", "f1"), "symmetric": True}
-_SIMILARITY = {"kind": "regression", "label": "score", "metrics": (), "symmetric": True}
+_SUPERGLUE = {"train": "train.jsonl", "valid": "val.jsonl"}
 _COLA = ("source", "label", "star", "sentence")
 _ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 _CODAH = ("category", "prompt", "choice0", "choice1", "choice2", "choice3", "label")
 _STORY = ("InputSentence1", "InputSentence2", "InputSentence3", "InputSentence4")
 _QUIZ = ("RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2")
+_CLOZE = {"train": "cloze_test_val__spring2016*.csv", "test": "cloze_test_test__spring2016*.csv"}
 # Devlin et al. 2019, section 4.3.
 _SQUAD_2 = {"bert_paper": {"data.batch_size": 48, "transfer.epochs": 2.0}}
-_SHORT = {"train": "train", "valid": "dev", "test": "test"}
-_TREEBANK = {split: f"*-ud-{short}*.conllu" for split, short in _SHORT.items()}
 
 
-def _glue(name: str, folder: str, classes: tuple[str, ...] = _BINARY, **options) -> Task:
-    """One of GLUE's (Wang et al. 2019); its test sets have no labels, so they are not read."""
-    options = {"label": "label", "valid": "dev.tsv", "metrics": "accuracy", **options}
-    return table(name, label_names=classes, folder=folder, train="train.tsv", **options)
+def _files(pattern: str) -> dict[str, str]:
+    """The pattern's file of each split, with "dev" for valid."""
+    return {split: pattern.format(name) for split, name in zip(SPLITS, ("train", "dev", "test"))}
 
 
-def _superglue(name: str, folder: str, text: str, pair: str, classes: tuple[str, ...], **options):
-    """One of SuperGLUE's (Wang et al. 2019) that are tables."""
-    options |= {"label_names": classes, "train": "train.jsonl", "valid": "val.jsonl"}
-    return table(name, text, "label", pair=pair, folder=folder, **options)
-
-
-def _inference(name: str, file: str, **options) -> Task:
-    for split, short in _SHORT.items():
-        options[split] = (file.format(short), f"snli_format/{file.format(short)}")
-    return table(name, metrics="accuracy", **_GOLD, **options)
+def _glue(name: str, folder: str, text: str, pair="", label="label", classes=_BINARY, **options):
+    """A table like GLUE's (Wang et al. 2019), whose test sets have no labels and are not read."""
+    options = {"train": "train.tsv", "valid": "dev.tsv", "metrics": "accuracy", **options}
+    return table(name, text, label, pair=pair, folder=folder, label_names=classes, **options)
 
 
 def _zhang(name: str, columns: tuple[str, ...], classes: int, replace=("\\n", "\n")) -> Task:
@@ -73,20 +61,22 @@ def _zhang(name: str, columns: tuple[str, ...], classes: int, replace=("\\n", "\
 
 
 _TASKS = (
-    _glue("cola", "CoLA", text="sentence", metrics=("matthews", "accuracy"), columns=_COLA),
-    _glue("sst2", "SST-2", text="sentence"),
-    _glue("mrpc", "MRPC", **_STRINGS, **_PARAPHRASE),
+    _glue("cola", "CoLA", "sentence", columns=_COLA, metrics=("matthews", "accuracy")),
+    _glue("sst2", "SST-2", "sentence"),
+    _glue("mrpc", "MRPC", "#1 String", "#2 String", "Quality", **_PARAPHRASE),
     # The published train file has a few truncated rows; other readers skip them too.
-    _glue("qqp", "QQP", skip_short_rows=True, **_QUESTIONS, **_PARAPHRASE),
-    _glue("stsb", "STS-B", (), **_SENTENCES, **_SIMILARITY),
-    _glue("mnli", "MNLI", _THREE_WAY, valid="dev_matched.tsv", **_GOLD),
-    _glue("mnli_mismatched", "MNLI", _THREE_WAY, valid="dev_mismatched.tsv", **_GOLD),
-    _glue("qnli", "QNLI", _ENTAILED, text="question", pair="sentence"),
-    _glue("rte", "RTE", _ENTAILED, **_SENTENCES),
-    _glue("wnli", "WNLI", **_SENTENCES),
-    # RTE is GLUE's; others are in bertlab.contrib.readers.
-    _superglue("boolq", "BoolQ", "question", "passage", ("false", "true"), metrics="accuracy"),
-    _superglue("cb", "CB", "premise", "hypothesis", _THREE_WAY),
+    _glue(
+        "qqp", "QQP", "question1", "question2", "is_duplicate", skip_short_rows=True, **_PARAPHRASE
+    ),
+    _glue("stsb", "STS-B", *_SENTENCES, "score", (), kind="regression", metrics=(), symmetric=True),
+    _glue("mnli", "MNLI", *_GOLD, _THREE_WAY, valid="dev_matched.tsv"),
+    _glue("mnli_mismatched", "MNLI", *_GOLD, _THREE_WAY, valid="dev_mismatched.tsv"),
+    _glue("qnli", "QNLI", "question", "sentence", classes=_ENTAILED),
+    _glue("rte", "RTE", *_SENTENCES, classes=_ENTAILED),
+    _glue("wnli", "WNLI", *_SENTENCES),
+    # SuperGLUE's tables (Wang et al. 2019); RTE is GLUE's, others are in bertlab.contrib.readers.
+    _glue("boolq", "BoolQ", "question", "passage", classes=("false", "true"), **_SUPERGLUE),
+    _glue("cb", "CB", "premise", "hypothesis", classes=_THREE_WAY, metrics=(), **_SUPERGLUE),
     squad("squad1", train="train-v1.1.json", valid="dev-v1.1.json"),
     squad("squad2", train="train-v2.0.json", valid="dev-v2.0.json", recipes=_SQUAD_2),
     # The continuation begins with the subject of the second sentence (Devlin et al., section 4.4).
@@ -95,17 +85,9 @@ _TASKS = (
     ),
     multiple_choice("codah", "prompt", _CODAH[2:6], "label", columns=_CODAH, train="full_data.tsv"),
     # Trained on the published development set, as in openai/finetune-transformer-lm's datasets.py.
-    multiple_choice(
-        "story_cloze",
-        _STORY,
-        _QUIZ,
-        "AnswerRightEnding",
-        first=1,
-        train="cloze_test_val__spring2016*.csv",
-        test="cloze_test_test__spring2016*.csv",
-    ),
-    _inference("snli", "snli_1.0_{}.jsonl", label_names=_THREE_WAY, unlabelled="-"),
-    _inference("scitail", "scitail_1.0_{}.txt"),
+    multiple_choice("story_cloze", _STORY, _QUIZ, "AnswerRightEnding", first=1, **_CLOZE),
+    _glue("snli", "snli_format", *_GOLD, _THREE_WAY, unlabelled="-", **_files("snli_1.0_{}.jsonl")),
+    _glue("scitail", "snli_format", *_GOLD, (), **_files("scitail_1.0_{}.txt")),
     labelled_folders("imdb", ("neg", "pos"), train="train/", test="test/", metrics="accuracy"),
     # A lone backslash stands where the news agency broke a line.
     _zhang("ag_news", ("title", "description"), 4, replace=("\\", " ")),
@@ -135,9 +117,9 @@ _TASKS = (
         valid="emerging.dev.conll",
         test="emerging.test.annotated",
     ),
-    conll("wikiann", language_prefix=True, train="train", valid="dev", test="test"),
-    conllu("ud", tag=UPOS, **_TREEBANK),
-    conllu("ud_xpos", tag=XPOS, **_TREEBANK),
+    conll("wikiann", language_prefix=True, **_files("{}")),
+    conllu("ud", tag=UPOS, **_files("*-ud-{}*.conllu")),
+    conllu("ud_xpos", tag=XPOS, **_files("*-ud-{}*.conllu")),
     *pydocs.TASKS,
 )
 TASKS = {task.name: task for task in _TASKS}
@@ -176,40 +158,3 @@ def load_tasks(names: str, options: Mapping) -> dict[str, tuple[Task, TaskData]]
         task.name: (task, load_task(task, {**options, "directory": directory}))
         for task, directory in zip(tasks, itertools.cycle(directories))
     }
-
-
-def load_task(task: Task, options: Mapping) -> TaskData:
-    """A task's examples, with `limit` applied to train; options: keys of `config.task_data`."""
-    options = {**TASK_DATA, **options}
-    require_choice("config.task_data.dev", options["dev"], ("test", "valid"))
-    directory = Path(options["directory"]).expanduser() if options["directory"] else None
-    data = task.load(directory, options)
-    if "f1" in task.metrics and len(data.labels) != 2:
-        raise UserError(
-            f"task '{task.name}': f1 scores class 1 of two, and there are {len(data.labels)}; use"
-            " macro_f1"
-        )
-    scheme, notes = None, []
-    if "entity_f1" in task.metrics:
-        scheme, notes = find_scheme(task.name, data.names, data.examples)
-    notes += [
-        f"{number:,} words of {split} have a tag that train lacks and count as wrong:"
-        f" {', '.join(data.unseen)}"
-        for split in data.examples
-        if (number := data.count_unseen(split))
-    ]
-    train = draw(data.examples["train"], options["limit"], options["seed"])
-    if (label := _constant_label(train, data.labels)) is not None:
-        notes.append(f"the label never varies: it is {label!r} in all training examples")
-    # A kind that trains nothing needs no valid split of its own.
-    examples = {"valid": train, **data.examples, "train": train}
-    examples = {split: examples[split] for split in SPLITS}
-    return dataclasses.replace(data, examples=examples, scheme=scheme, notes=tuple(notes))
-
-
-def _constant_label(train: Sequence[Example], names: Sequence[str]) -> Any:
-    """The label of every example, word or target; None if labels differ."""
-    labels = (x.label if isinstance(x.label, tuple) else (x.label,) for x in train)
-    found = set(itertools.chain.from_iterable(labels))
-    label = found.pop() if len(found) == 1 else None
-    return names[label] if names and isinstance(label, int) else label

@@ -1,10 +1,13 @@
-"""A task: its kind, its metrics and its examples, with numbered labels and held-out splits."""
+"""A task: its kind, its metrics and its examples, mostly from files; labels are numbered, and
+missing splits held out."""
 
 import dataclasses
 import functools
+import glob
 import hashlib
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +16,14 @@ import numpy as np
 from bertlab.data.documents import SPLITS
 from bertlab.errors import UserError, require_choice
 from bertlab.transfer.examples import Example
-from bertlab.transfer.scorers import METRICS, Scheme
+from bertlab.transfer.scorers import METRICS, Scheme, find_scheme
+
+Splits = Mapping[str, list[Example]]  # examples by split
 
 MOST_VALID = 2000  # examples that are held out for selection, at most
 
 TASK_DATA = dict(
-    # folder of the task's files; for several tasks one for all, or one for each (A+B)
-    directory="",
+    directory="",  # folder of the task's files; of several tasks one for all, or one for each (A+B)
     train_file="",  # name of the training file in it, if not one that the task looks for
     # test: a development set without a labelled test set is the test set, and valid is held out
     # from train; valid: it is both, as in papers
@@ -48,7 +52,7 @@ class TaskData:
     """A task's examples."""
 
     labels: tuple[str, ...]  # names of the classes, by number; () for kinds without classes
-    examples: Mapping[str, list[Example]]  # by split; those of test may lack labels
+    examples: Splits  # those of test may lack labels
     # Tags that train lacks, numbered after the classes: no head predicts them, so they are wrong.
     unseen: tuple[str, ...] = ()
     scheme: Scheme | None = None  # how the tags mark entities, if a metric needs it
@@ -75,9 +79,7 @@ class TaskData:
 
     def count_unseen(self, split: str) -> int:
         """Number of a split's words whose tag train lacks."""
-        if not self.unseen:
-            return 0
-        tags = (tag for example in self.examples[split] for tag in example.label or ())
+        tags = (tag for one in self.examples[split] if self.unseen for tag in one.label or ())
         return sum(tag >= len(self.labels) for tag in tags)
 
 
@@ -89,65 +91,101 @@ class Task:
     kind: str  # a key of `bertlab.transfer.kinds.KINDS`, or "module:NAME" of a kind
     # Keys of `METRICS`, or one; the first selects and is reported. () for the kind's.
     metrics: tuple[str, ...]
-    # (folder of the files or None, `config.task_data` with all keys) -> the examples
-    load: Callable[[Path | None, Mapping], TaskData]
+    # (folder of the files or None, `config.task_data` with all keys) -> examples, with labels as
+    # published; those of test may lack them
+    load: Callable[[Path | None, Mapping], Splits]
+    # The classes in order, if labels are texts; () for those of train, sorted.
+    label_names: tuple[str, ...] = ()
+    every_label: bool = False  # () stands for those of all splits
     symmetric: bool = False  # the order of a pair does not matter (similarity, paraphrase)
     # Recipe -> those of its settings that differ for this task, as for a kind.
     recipes: Mapping[str, Mapping] = dataclasses.field(default_factory=dict)
     is_in: Callable[[Path], bool] = lambda directory: True  # has a folder the files of all splits?
 
     def __post_init__(self):
-        metrics = (self.metrics,) if isinstance(self.metrics, str) else tuple(self.metrics)
-        metrics = metrics or DEFAULT_METRICS[self.kind]
+        metrics = several(self.metrics) or DEFAULT_METRICS[self.kind]
         for metric in metrics:
             require_choice(f"task '{self.name}': metric", metric, METRICS)
         object.__setattr__(self, "metrics", metrics)
 
 
-def number_labels(
-    published: Mapping[str, list[Example]], names: tuple[str, ...] = (), every: bool = False
-) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, list[Example]]]:
-    """(The classes, the tags that train lacks, the examples with numbers in place of texts).
-    Classes are `names`, or the labels of train (or of `every` split) that are texts, sorted."""
+def several(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Names, of which one may be given alone."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def load_task(task: Task, options: Mapping) -> TaskData:
+    """A task's examples, with `limit` applied to train; options: keys of `config.task_data`."""
+    from bertlab.transfer.kinds import find_kind  # imports JAX
+
+    options = {**TASK_DATA, **options}
+    require_choice("config.task_data.dev", options["dev"], ("test", "valid"))
+    directory = Path(options["directory"]).expanduser() if options["directory"] else None
+    data = TaskData((), task.load(directory, options))
+    if find_kind(task.kind).is_trained:  # otherwise labels stay, and no split is held out
+        data = prepare(task, data.examples, options)
+    if "f1" in task.metrics and (count := len(data.labels)) != 2:
+        raise UserError(
+            f"task '{task.name}': f1 scores class 1 of two, and there are {count}; use macro_f1"
+        )
+    scheme, notes = None, []
+    if "entity_f1" in task.metrics:
+        scheme, notes = find_scheme(task.name, data.names, data.examples)
+    for split in data.examples:
+        if number := data.count_unseen(split):
+            notes.append(
+                f"{number:,} words of {split} have a tag that train lacks and count as wrong:"
+                f" {', '.join(data.unseen)}"
+            )
+    train = draw(data.examples["train"], options["limit"], options["seed"])
+    labels = {label for example in train for label in labels_in(example.label)}
+    if len(labels) == 1:
+        label = data.labels[labels.pop()] if data.labels else labels.pop()
+        notes.append(f"the label never varies: it is {label!r} in all training examples")
+    # A kind that trains nothing needs no valid split of its own.
+    examples = {"train": train, "valid": train} | data.examples | {"train": train}
+    return dataclasses.replace(data, examples=examples, scheme=scheme, notes=tuple(notes))
+
+
+def prepare(task: Task, published: Splits, options: Mapping) -> TaskData:
+    """All splits, with numbers in place of labels that are texts."""
     everyone = [example for examples in published.values() for example in examples]
-    classes = everyone if every else published["train"]
-    found = {label for example in classes for label in _flatten(example.label)}
-    labels = names or tuple(sorted(found))
-    unseen = {label for one in everyone for label in _flatten(one.label)}.difference(labels)
-    unseen = tuple(sorted(unseen))
-    tags = any(isinstance(example.label, tuple) for example in published["train"])
-    if unseen and (names or not tags):
-        where = next(one.where for one in everyone if unseen[0] in _flatten(one.label))
+    labels = task.label_names or _texts(everyone if task.every_label else published["train"])
+    unseen = tuple(label for label in _texts(everyone) if label not in labels)
+    if unseen and (task.label_names or not isinstance(published["train"][0].label, tuple)):
+        where = next(one.where for one in everyone if unseen[0] in labels_in(one.label))
         raise UserError(f"{where}: the label '{unseen[0]}' is not one of {', '.join(labels)}")
     numbers = {label: number for number, label in enumerate(labels + unseen)}
 
     def number(label: Any) -> Any:
         return tuple(map(number, label)) if isinstance(label, tuple) else numbers.get(label, label)
 
-    numbered = {
-        split: [dataclasses.replace(example, label=number(example.label)) for example in examples]
-        for split, examples in published.items()
+    examples = {
+        split: [dataclasses.replace(example, label=number(example.label)) for example in found]
+        for split, found in published.items()
     }
-    return labels, unseen, numbered
+    return TaskData(labels, divide(examples, options, task.symmetric), unseen)
 
 
-def _flatten(label: Any) -> list[str]:
-    """The texts in a label."""
+def labels_in(label: Any) -> list[int | float | str]:
+    """An example's label, or those of its words or targets; [] for None."""
     if isinstance(label, tuple):
-        return [name for one in label for name in _flatten(one)]
-    return [label] if isinstance(label, str) else []
+        return [one for part in label for one in labels_in(part)]
+    return [] if label is None else [label]
 
 
-def divide(
-    published: Mapping[str, list[Example]], options: Mapping, symmetric: bool = False
-) -> dict[str, list[Example]]:
+def _texts(examples: list[Example]) -> tuple[str, ...]:
+    """The labels that are texts, sorted."""
+    found = {label for example in examples for label in labels_in(example.label)}
+    return tuple(sorted(label for label in found if isinstance(label, str)))
+
+
+def divide(published: Splits, options: Mapping, symmetric=False) -> Splits:
     """Train, valid (selects) and test (is reported). A development set without a test set is the
     test set (`task_data.dev`). Missing splits are held out from train, test first."""
     train, valid, test = map(published.get, SPLITS)
     if valid is not None and test is None:
-        test = valid
-        if options["dev"] == "test":
-            valid = None
+        test, valid = valid, (valid if options["dev"] == "valid" else None)
     size, seed = len(train), options["seed"]
     if test is None:
         number = round(options["test_fraction"] * size)
@@ -159,46 +197,38 @@ def divide(
     return {"train": train, "valid": valid, "test": test}
 
 
-def hold_out(
-    examples: list[Example], number: int, seed: tuple[int, ...], keep=1, symmetric=False
-) -> tuple[list[Example], list[Example]]:
+def hold_out(examples: list[Example], number: int, seed: tuple, keep=1, symmetric=False) -> tuple:
     """(The rest, about `number` examples and at least one), in their order. Examples with the same
     first text (a span's: context) stay together; if a first text has more than `number` examples on
     average, only equal pairs. The rest keeps at least `keep` different texts."""
-    groups = _group(examples, _first_text)
+    keys = [_first_text(example) for example in examples]
     pairs = examples[0].label is not None and len(examples[0].texts) == 2
-    if pairs and len(examples) > max(number, 1) * len(groups):
-        groups = _group(examples, lambda example: _normalized(example.texts))
-    if len(groups) <= keep:
+    if pairs and len(examples) > max(number, 1) * len(set(keys)):
+        keys = [_normalized(example.texts) for example in examples]
+    sizes = Counter(keys)
+    if len(sizes) <= keep:
         raise UserError(
-            f"{examples[0].where}: train has too few different texts ({len(groups)}) to hold out"
+            f"{examples[0].where}: train has too few different texts ({len(sizes)}) to hold out"
             " other splits; give more, or a file of each split"
         )
-    chosen, left = set(), len(groups)
-    for index in np.random.default_rng(seed).permutation(len(groups)):
-        if left > keep and len(chosen) + len(groups[index]) <= number:
-            chosen.update(groups[index])
-            left -= 1
-    chosen = chosen or set(min(groups, key=len))
+    texts, chosen, total = list(sizes), set(), 0
+    for index in np.random.default_rng(seed).permutation(len(texts)):
+        size = sizes[texts[index]]
+        if len(chosen) < len(texts) - keep and total + size <= number:
+            chosen.add(texts[index])
+            total += size
+    chosen = chosen or {min(sizes, key=sizes.get)}
+    held = [key in chosen for key in keys]
     if symmetric:  # a pair and the swapped pair stay together
-        swapped = {_normalized(examples[i].texts[::-1]) for i in chosen}
-        chosen |= {i for i, one in enumerate(examples) if _normalized(one.texts) in swapped}
-    rest = [example for i, example in enumerate(examples) if i not in chosen]
-    return rest, [examples[i] for i in sorted(chosen)]
-
-
-def _group(examples: list[Example], key: Callable[[Example], Hashable]) -> list[list[int]]:
-    """Numbers of the examples with each key."""
-    groups = defaultdict(list)
-    for i, example in enumerate(examples):
-        groups[key(example)].append(i)
-    return list(groups.values())
+        swapped = {_normalized(x.texts[::-1]) for x in itertools.compress(examples, held)}
+        held = [own or _normalized(x.texts) in swapped for own, x in zip(held, examples)]
+    rest = [example for example, own in zip(examples, held) if not own]
+    return rest, list(itertools.compress(examples, held))
 
 
 def _first_text(example: Example) -> tuple[str, ...]:
     """The words, a span's context, otherwise the first text; where it is empty, all texts."""
-    first = example.texts[-1:] if example.label is None else example.texts[:1]
-    texts = example.words or first
+    texts = example.words or (example.texts[-1:] if example.label is None else example.texts[:1])
     return _normalized(texts if any(texts) else example.texts + example.choices)
 
 
@@ -208,7 +238,64 @@ def _normalized(texts: tuple[str, ...]) -> tuple[str, ...]:
 
 def draw(examples: list[Example], limit: int, seed: int) -> list[Example]:
     """`limit` random examples, in their order; 0: all. Fewer are a subset of more."""
-    if not limit or limit >= len(examples):
-        return examples
     order = np.random.default_rng((seed, 3)).permutation(len(examples))
-    return [examples[i] for i in sorted(order[:limit])]
+    return [examples[i] for i in sorted(order[: limit or None])]
+
+
+def file_task(
+    name: str, kind: str, read, *, train, valid=(), test=(), folder="", metrics=(), **fields
+) -> Task:
+    """A task with one file or folder per split; `name`, `kind`, `metrics`, `fields` as in `Task`.
+    `read` is (file or folder, split) -> examples as published; one without an id gets its number.
+    `train`, `valid`, `test` are names or globs of files, or of folders ("train/"), the preferred
+    first, in the task's folder (for your own task: its Python file's) or its subfolder `folder`. A
+    split without any is held out from train (`divide`)."""
+    patterns = {}
+    for split, names in zip(SPLITS, map(several, (train, valid, test))):
+        if names:
+            patterns[split] = (*(f"{folder}/{one}" for one in names if folder), *names)
+
+    def load(directory: Path | None, options: Mapping) -> Splits:
+        if directory is None:
+            raise UserError(
+                f"config.task_data.directory is empty; give the folder of task '{name}'"
+            )
+        published = {}
+        for split, names in patterns.items():
+            if split == "train" and options["train_file"]:
+                names = (options["train_file"],)
+            found = matches(directory, names)
+            if len(found) != 1:
+                raise UserError(
+                    f"{directory}: task '{name}' looks for {' or '.join(names)} and finds"
+                    f" {', '.join(found) or 'no file'}; rename the {split} file"
+                )
+            path, labelled = directory / found[0], split != "test" and kind != "span"
+            published[split] = _identify(read(path, split), path, labelled)
+        return published
+
+    def is_in(directory: Path) -> bool:
+        return all(matches(directory, names) for names in patterns.values())
+
+    return Task(name, kind, metrics, load, is_in=is_in, **fields)
+
+
+def matches(directory: Path, patterns: tuple[str, ...]) -> list[str]:
+    """What the first pattern with any match names in a folder."""
+    found = (sorted(glob.glob(pattern, root_dir=directory)) for pattern in patterns)
+    return next(filter(None, found), [])
+
+
+def _identify(examples: Iterable[Example], path: Path, labelled: bool) -> list[Example]:
+    """The examples, each one with an id, and if `labelled` with a label."""
+    found: dict[str, Example] = {}
+    for number, example in enumerate(examples):
+        if labelled and example.label is None:
+            raise UserError(f"{example.where}: the label is missing")
+        own = example if example.id else dataclasses.replace(example, id=str(number))
+        if own.id in found:
+            raise UserError(f"{own.where}: {found[own.id].where} has the same id '{own.id}'")
+        found[own.id] = own
+    if not found:
+        raise UserError(f"{path}: there are no examples")
+    return list(found.values())

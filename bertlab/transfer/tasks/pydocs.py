@@ -3,6 +3,7 @@ document stays in its pretraining split, so a model is tested on text that it ha
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from bertlab.data.corpora.pydocs import PydocsCorpus, Section
 from bertlab.data.documents import find_bounds, position
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
-from bertlab.transfer.tasks.base import SPLITS, Task, TaskData
+from bertlab.transfer.tasks.base import SPLITS, Splits, Task
 
 CHAPTERS = {
     "language": "pydoc_data",
@@ -40,22 +41,16 @@ Labelled = Iterator[tuple[str, tuple[str, ...], int | tuple[int, ...]]]
 """Section, its text or texts and a label; tagging: its words and a label for each."""
 
 
-def pydocs_task(
-    name: str,
-    kind: str,
-    labels: tuple[str, ...],
-    collect: Callable[[list[Section], Mapping[str, str]], Labelled],
-    metric: str,
-) -> Task:
+def pydocs_task(name: str, kind: str, labels: tuple, collect: Callable, metric: str) -> Task:
     """A task whose examples `collect` makes from the sections of the library and their splits."""
 
-    def load(directory: Path | None, options: Mapping) -> TaskData:
-        corpus = PydocsCorpus(options["pretraining"]["directory"])
+    def load(directory: Path | None, options: Mapping) -> Splits:
+        settings = options["pretraining"]
+        corpus = PydocsCorpus(settings["directory"])
         documents = list(corpus.documents())
-        positions = [position(document.id) for document in documents]
-        bounds = find_bounds(options["pretraining"], positions)
+        bounds = find_bounds(settings, [position(document.id) for document in documents])
         split_of = {document.id: bounds.split(document) for document in documents}
-        examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
+        examples: Splits = {split: [] for split in SPLITS}
         for section, texts, label in collect(corpus.sections, split_of):
             found = examples[split_of[section]]
             field = "words" if kind == "tagging" else "texts"
@@ -64,9 +59,9 @@ def pydocs_task(
             raise UserError(
                 f"task '{name}' has no {empty[0]} examples; raise config.data.{empty[0]}_fraction"
             )
-        return TaskData(labels, examples)
+        return examples
 
-    return Task(name, kind, (metric,), load)
+    return Task(name, kind, metric, load, labels)
 
 
 def collect_packages(sections: list[Section], split_of: Mapping[str, str]) -> Labelled:
@@ -122,11 +117,11 @@ def collect_sentence_orders(sections: list[Section], split_of: Mapping[str, str]
         yield (section, (second, first), 0) if i % 2 else (section, (first, second), 1)
 
 
-def consecutive_sentences(sections: list[Section]) -> list[tuple[str, str, str]]:
+def consecutive_sentences(sections: list[Section]) -> Iterator[tuple[str, str, str]]:
     """(Section, sentence, the next one in its docstring), each of 4 to 20 words. Sentences that
     occur in several sections are left out; none is first or second twice."""
     shared = shared_sentences(sections)
-    firsts, seconds, pairs = set(shared), set(shared), []
+    firsts, seconds = set(shared), set(shared)
     for section in sections:
         for docstring in section.docstrings:
             for pair in itertools.pairwise(itertools.chain.from_iterable(docstring)):
@@ -135,19 +130,14 @@ def consecutive_sentences(sections: list[Section]) -> list[tuple[str, str, str]]
                 if fits and first not in firsts and second not in seconds:
                     firsts.add(first)
                     seconds.add(second)
-                    pairs.append((section.name, *(" ".join(one.split()) for one in pair)))
-    return pairs
+                    yield section.name, *(" ".join(one.split()) for one in pair)
 
 
 def shared_sentences(sections: list[Section]) -> set[str]:
     """Sentences that occur in several sections: pretraining may have read an example with one."""
-    first: dict[str, str] = {}
-    return {
-        sentence
-        for section in sections
-        for sentence in map(unmarked, section.sentences)
-        if first.setdefault(sentence, section.name) != section.name
-    }
+    by_section = ({*map(unmarked, section.sentences)} for section in sections)
+    counts = Counter(itertools.chain.from_iterable(by_section))
+    return {sentence for sentence, count in counts.items() if count > 1}
 
 
 def unmarked(sentence: str) -> str:
@@ -157,16 +147,10 @@ def unmarked(sentence: str) -> str:
 
 def split_marks(sentence: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Words without their code marks, and 1 for each that has a character inside marks."""
-    text, inside = "", []
-    for i, piece in enumerate(_CODE.split(sentence)):  # text, mark, code, text, mark, ...
-        if i % 3 != 1:
-            text += piece
-            inside += [int(i % 3 == 2)] * len(piece)
-    words = list(re.finditer(r"\S+", text))
-    return (
-        tuple(word.group() for word in words),
-        tuple(max(inside[word.start() : word.end()]) for word in words),
-    )
+    # A NUL follows every character inside marks.
+    marked = _CODE.sub(lambda match: re.sub(r"(\S)", "\\1\0", match[2]), sentence).split()
+    words = tuple(word.replace("\0", "") for word in marked)
+    return words, tuple(int("\0" in word) for word in marked)
 
 
 _PAIRS, _ORDERS = ("random", "next"), ("swapped", "in order")

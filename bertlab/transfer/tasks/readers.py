@@ -7,42 +7,94 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from bertlab.data.corpora import text
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Answer, Example
-from bertlab.transfer.tasks.base import Task
-from bertlab.transfer.tasks.files import file_task, read_blocks, read_lines, read_records, rows_task
+from bertlab.transfer.tasks.base import Task, file_task, several
 
 UPOS, XPOS = 3, 4  # columns of CoNLL-U: universal tags, and the treebank's own
+Columns = str | tuple[str, ...]
+
+Rows = Iterable[tuple[str, Any]]  # ("FILE:LINE", row)
+Parse = Callable[[Any, str], Iterable[Example]]
+"""(Row, "FILE:LINE") -> examples, with labels as published; one without an id gets its number."""
 
 
-def read_rows(
-    path: Path,
-    columns: tuple[str, ...] = (),
-    encoding: str = "UTF-8",
-    skip_short_rows: bool = False,
-    replace: tuple[str, str] = ("", ""),
-) -> Iterator[tuple[str, dict[str, str]]]:
-    """("FILE:LINE", field by column) of the rows of a table; arguments as for `table`. Fields are
-    separated by commas in .csv files, else by tabs, or each row is a JSON object."""
-    _, first = next(_filled_lines(path, encoding), ("", ""))
-    if first.startswith("{"):
-        for where, record in read_records(path):
-            # Texts as they are, numbers and booleans as JSON writes them; lists are not columns.
-            plain = {key: x for key, x in record.items() if isinstance(x, str | int | float)}
-            yield where, {k: x if isinstance(x, str) else json.dumps(x) for k, x in plain.items()}
-        return
-    if path.suffix == ".csv":
-        rows = _quoted_rows(path, encoding)
-    else:  # GLUE's tables have quotes that are part of the text
-        rows = ((where, line.split("\t")) for where, line in _filled_lines(path, encoding))
-    columns = columns or next(rows, ("", ()))[1]
-    for where, fields in rows:
-        if len(fields) >= len(columns) or not skip_short_rows:
-            _check_width(where, fields, len(columns))
-            yield where, {key: field.replace(*replace) for key, field in zip(columns, fields)}
+def rows_task(name: str, kind: str, rows: Callable[[Path], Rows], parse: Parse, **task) -> Task:
+    """A task whose files or folders have `rows`."""
+    return file_task(name, kind, lambda path, split: parse_each(path, rows(path), parse), **task)
+
+
+def json_task(name: str, kind: str, parse: Parse, **task) -> Task:
+    """A task in JSON lines of its own form; `task`: arguments of `file_task`."""
+    return rows_task(name, kind, read_records, parse, **task)
+
+
+def parse_each(path: Path, rows: Rows, parse: Parse) -> Iterator[Example]:
+    """The examples of each row; a row in another format is an error that states its place."""
+    where = str(path)
+    try:
+        for where, row in rows:
+            yield from parse(row, where)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(f"{where}: not in the published format: {error!r}") from error
+
+
+def read_lines(path: Path, encoding: str = "UTF-8") -> Iterator[tuple[str, str]]:
+    """("FILE:LINE", line) of each line; U+0085 and U+2028 are part of a text, not line ends."""
+    return ((f"{path}:{number}", line) for number, line in text.read_lines(path, encoding))
+
+
+def read_blocks(path: Path) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """("FILE:LINE", its lines as from `read_lines`) of each run of non-empty lines."""
+    # WNUT has empty lines that hold a tab.
+    for filled, block in itertools.groupby(read_lines(path), lambda row: bool(row[1].strip())):
+        if filled:
+            lines = list(block)
+            yield lines[0][0], lines
+
+
+def read_records(path: Path) -> Iterator[tuple[str, Any]]:
+    """("FILE:LINE", value) of JSON lines."""
+    for where, line in read_lines(path):
+        if line.strip():
+            try:
+                yield where, json.loads(line)
+            except json.JSONDecodeError as error:
+                raise UserError(f"{where}: the line is not JSON ({error})") from error
+
+
+def table_task(
+    name, kind, parse, columns=(), encoding="UTF-8", skip_short_rows=False, replace=("", ""), **task
+) -> Task:
+    r"""A task whose rows are fields by column: of JSON objects, of .csv files, or between tabs.
+    `columns` are their names, if the file has no header. `skip_short_rows` leaves out rows with too
+    few fields, which some published files have. `replace` is (old, new) if something stands for a
+    character, like ("\\n", "\n") for line ends."""
+
+    def rows(path: Path) -> Rows:
+        _, first = next(_filled_lines(path, encoding), ("", ""))
+        if first.startswith("{"):
+            for where, record in read_records(path):
+                # Numbers and booleans as JSON writes them; lists are not columns.
+                row = {k: json.dumps(x) for k, x in record.items() if isinstance(x, int | float)}
+                yield where, row | {k: x for k, x in record.items() if isinstance(x, str)}
+            return
+        if path.suffix == ".csv":
+            found = _quoted_rows(path, encoding)
+        else:  # GLUE's tables have quotes that are part of the text
+            found = ((where, line.split("\t")) for where, line in _filled_lines(path, encoding))
+        names = columns or next(found, ("", ()))[1]
+        for where, fields in found:
+            if len(fields) >= len(names) or not skip_short_rows:
+                _check_width(where, fields, len(names))
+                yield where, {key: field.replace(*replace) for key, field in zip(names, fields)}
+
+    return rows_task(name, kind, rows, parse, **task)
 
 
 def _filled_lines(path: Path, encoding: str) -> Iterator[tuple[str, str]]:
@@ -69,32 +121,13 @@ def _check_width(where: str, row: Sequence[str], columns: int) -> None:
 
 
 def table(
-    name: str,
-    text: str | tuple[str, ...],
-    label: str,
-    *,
-    pair: str = "",
-    kind: str = "classification",
-    unlabelled: str = "",
-    columns: tuple[str, ...] = (),
-    encoding: str = "UTF-8",
-    skip_short_rows: bool = False,
-    replace: tuple[str, str] = ("", ""),
-    **task,
+    name: str, text: Columns, label: str, *, pair="", kind="classification", unlabelled="", **task
 ) -> Task:
-    r"""A task whose files are tables.
-
-    Args:
-        text: the column with the text, or several, joined by a space.
-        label: the column with the class, or number. A test file may lack it.
-        pair: the column with the second text, if the task has pairs.
-        kind: classification or regression.
-        unlabelled: what stands for "no label", like SNLI's "-"; such rows are left out.
-        columns: their names, if the file has no header.
-        skip_short_rows: leaves out rows with too few fields, which some published files have.
-        replace: (old, new) if something stands for a character, like ("\\n", "\n") for line ends.
-    """
-    groups = [_names(text), *([(pair,)] if pair else [])]
+    """A task whose files are tables. `text` is the column with the text, or several, joined by a
+    space; `pair` that of the second text, if the task has pairs; `label` that of the class, or of
+    the number if the `kind` is regression; a test file may lack it. Rows with the label
+    `unlabelled`, like SNLI's "-", are left out. Others as for `table_task`."""
+    groups = [several(text), *([(pair,)] if pair else [])]
     if any(label in group for group in groups):
         raise UserError(f"task '{name}': column '{label}' is both a text and the label")
 
@@ -109,26 +142,11 @@ def table(
                 raise ValueError(f"the label is {value}")
         yield Example("", where, texts, value)
 
-    def rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-        return read_rows(path, columns, encoding, skip_short_rows, replace)
-
-    return rows_task(name, kind, rows, parse, **task)
-
-
-def _names(columns: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (columns,) if isinstance(columns, str) else columns
+    return table_task(name, kind, parse, **task)
 
 
 def multiple_choice(
-    name: str,
-    text: str | tuple[str, ...],
-    choices: tuple[str, ...],
-    label: str,
-    *,
-    stem: str = "",
-    first: int = 0,
-    columns: tuple[str, ...] = (),
-    **task,
+    name: str, text: Columns, choices: tuple[str, ...], label: str, *, stem="", first=0, **task
 ) -> Task:
     """A task that asks for the correct one of the `choices`, columns of a row, after the columns
     `text`, joined by a space. The column `label` has its number, the first being `first`. Each
@@ -137,15 +155,12 @@ def multiple_choice(
 
     def parse(row: dict[str, str], where: str) -> Iterator[Example]:
         begin = f"{row[stem]} " if stem else ""
-        yield Example(
-            "",
-            where,
-            texts=(" ".join(row[column] for column in _names(text)),),
-            choices=tuple(begin + row[choice] for choice in choices),
-            label=numbers.index(row[label].strip()) if label in row else None,
-        )
+        context = " ".join(row[column] for column in several(text))
+        number = numbers.index(row[label].strip()) if label in row else None
+        texts = tuple(begin + row[choice] for choice in choices)
+        yield Example("", where, (context,), number, choices=texts)
 
-    return rows_task(name, "choice", functools.partial(read_rows, columns=columns), parse, **task)
+    return table_task(name, "choice", parse, **task)
 
 
 def labelled_lines(name: str, *, encoding: str = "UTF-8", **task) -> Task:
@@ -205,10 +220,9 @@ def conll(
         yield from documents[0]
         for sentences in documents[1:]:
             words = tuple(itertools.chain.from_iterable(one.words for one in sentences))
-            start = 0
-            for one in sentences:
+            starts = itertools.accumulate((len(one.words) for one in sentences), initial=0)
+            for one, start in zip(sentences, starts):
                 yield dataclasses.replace(one, document=words, document_at=start)
-                start += len(one.words)
 
     return file_task(name, "tagging", read, metrics=metrics, **task)
 
@@ -263,11 +277,9 @@ def parse_article(article: dict, where: str) -> Iterator[Example]:
             if bool(answers) == question.get("is_impossible", False):
                 raise ValueError(f"question {name} has {len(answers)} answers")
             answers = tuple(Answer(one["text"], one["answer_start"]) for one in answers)
-            for answer in answers:
-                at, text = answer.start, answer.text
-                if at < 0 or not text.strip() or not context.startswith(text, at):
-                    raise ValueError(
-                        f"question {name} has an answer that is not at its answer_start"
-                    )
+            for one in answers:
+                is_there = one.start >= 0 and context.startswith(one.text, one.start)
+                if not (is_there and one.text.strip()):
+                    raise ValueError(f"question {name} has an answer that is not at answer_start")
             texts = (question["question"], context)
             yield Example(name, f"{where}: question {name}", texts, answers=answers)
