@@ -79,8 +79,8 @@ def check_config(config: ConfigDict) -> None:
         )
     shape = model_shape(config.model, vocab_size=1)
     longest = data.seq_len if data.pack_length else row_length(data)  # positions restart
-    if getattr(shape, "position_encoding", "") == "learned" and longest > shape.max_positions:
-        most = f"config.model.max_positions={shape.max_positions}"
+    if longest > shape.longest:
+        most = f"config.model.max_positions={shape.longest}"
         raise UserError(f"config.data.seq_len={data.seq_len} is more than {most}")
     for name, objective in objectives.build(config.objectives).items():
         check_objective(config, name, objective)
