@@ -24,6 +24,7 @@ from bertlab.models.static import StaticShape
 from bertlab.objectives.base import Objective, restrict
 from bertlab.objectives.program import Program
 from bertlab.train.build import require_same_model, start_from, vocabulary_of
+from bertlab.train.checkpoint import load_params
 from bertlab.train.loop import Experiment
 from bertlab.train.phases import Phase, weights_of
 from bertlab.train.run_directory import RunDirectory
@@ -124,7 +125,7 @@ def check(config: ConfigDict, shape) -> None:
     if not transfer.random:
         run = RunDirectory(config.init_from)
         require_same_model(model, load.run_config(run.path).model, run)
-    one_way, is_recurrent = not load.reads_both_sides(model), family_of(model).recurrent
+    one_way, is_recurrent = model_direction(model) != "bidirectional", family_of(model).recurrent
     chunked = any(entry.get("chunk") for entry in config.objectives.values())
     if (models_language(config) and not one_way) or (chunked and not (one_way and is_recurrent)):
         raise UserError(
@@ -152,7 +153,8 @@ def rows_and_heads(
 ) -> tuple[dict[str, dict[str, TaskRows]], dict[str, Objective]]:
     """Each task's rows, by split and task, and the heads by task."""
     transfer, rows, heads, texts = config.transfer, {split: {} for split in SPLITS}, {}, {}
-    first_piece = {"auto": load.reads_both_sides(config.model), "first": True, "last": False}
+    sees_both_sides = model_direction(config.model) == "bidirectional"
+    first_piece = {"auto": sees_both_sides, "first": True, "last": False}
     inputs = Inputs(
         tokenizer,
         transfer.layout,
@@ -191,35 +193,20 @@ def start_params(config: ConfigDict, vectors: Mapping[str, WordVectors], fresh):
     """The run's body or its lower layers, the tasks' word vectors, and `fresh` parameters."""
     params, transfer = jax.tree.map(np.asarray, fresh), config.transfer
     if not (transfer.random or transfer.features):
-        trained = load.merged_params(RunDirectory(config.init_from), config.init_step)
+        trained = load_params(RunDirectory(config.init_from), config.init_step)
         for name in params.keys() & trained.keys():
             # With the same seed, the run's head of this name began with the same draws, and the
             # body would still know its classes by number.
             if name.startswith("heads_"):
                 params[name] = jax.tree.map(lambda leaf: np.roll(leaf, 1), params[name])
-        body = {"body": trained["body"]}
-        if transfer.layout == "delimited":
-            body = with_new_tokens(body, params)
-        started = start_from(body, params)
+        new_tokens = len(NEW_TOKENS) if transfer.layout == "delimited" else 0
+        started = start_from({"body": trained["body"]}, params, new_tokens)
         whole = transfer.layers is None
         params = started if whole else lower_layers(started, params, transfer.layers)
     for name, found in vectors.items():
         if found.table.size:
             params[f"heads_{name}"]["features"][WORD_VECTORS] = found.table
     return params
-
-
-def with_new_tokens(trained, fresh):
-    """The run's tree with fresh rows of the delimited layout's tokens in tables that lack them."""
-    new = {parameter_name(path): leaf for path, leaf in jax.tree.leaves_with_path(fresh)}
-
-    def extended(path, leaf):
-        table = new.get(parameter_name(path), leaf)
-        if leaf.ndim and len(table) == len(leaf) + len(NEW_TOKENS):
-            return np.concatenate([leaf, table[len(leaf) :]])
-        return leaf
-
-    return jax.tree.map_with_path(extended, trained)
 
 
 def lower_layers(params, fresh, count: int):

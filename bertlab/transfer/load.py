@@ -16,14 +16,12 @@ from bertlab import objectives
 from bertlab.config.defaults import base_config
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
-from bertlab.models.base import Encoded, Shape, View, sides_of
-from bertlab.models.lora import Lora
+from bertlab.models.base import Encoded, Shape, View
 from bertlab.models.presets import build_body, model_direction, model_shape
 from bertlab.objectives.base import Objective
 from bertlab.objectives.program import Program
 from bertlab.train.build import vocabulary_of
 from bertlab.train.checkpoint import load_params
-from bertlab.train.phases import trained_objectives
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer.batches import Batches, by_row
 from bertlab.transfer.heads import pooled
@@ -56,11 +54,6 @@ class Pretrained:
     def objectives(self) -> Mapping[str, Objective]:
         """A pretraining's objectives, by name."""
         return self.program.objectives
-
-    @property
-    def trained(self) -> list[str]:
-        """The objectives with a weight before the checkpoint; others' parameters are untrained."""
-        return trained_objectives(self.config, self.step) if self.objectives else []
 
     @property
     def longest(self) -> int:
@@ -110,10 +103,9 @@ class Pretrained:
 
     def _rows(self, texts, pretokenized: bool):
         """Rows of texts, and for each one the (names, positions) of its pieces or words."""
-        model = self.config.model
-        reads = reads_both_sides(model), model.token_encoder == "characters"
+        model, pieces = self.config.model, self.tokenizer.pieces()
+        reads = model_direction(model) == "bidirectional", model.token_encoder == "characters"
         inputs = Inputs(self.tokenizer, "pair", Shape.longest, *reads)
-        pieces = self.tokenizer.pieces()
         rows, units = [], []
         for number, text in enumerate(texts):
             if isinstance(text, str) == pretokenized:
@@ -136,11 +128,6 @@ class Pretrained:
         return rows, units
 
 
-def reads_both_sides(model: ConfigDict) -> bool:
-    """Whether a state of the model of `config.model` has seen the tokens before and after it."""
-    return "both" in sides_of(model.family, model_direction(model))
-
-
 def run_config(run: str | Path) -> ConfigDict:
     """The config of a run or an import; keys that it lacks have their defaults."""
     config = base_config()
@@ -157,15 +144,7 @@ def load(path: str | Path, step: int | None = None) -> Pretrained:
     body = build_body(model_shape(config.model, embedded_tokens(config, tokenizer)))
     is_stream = config.data.get("format") == "stream"
     program = Program(body, built, vocabulary_of(tokenizer), stream=is_stream)
-    return Pretrained(config, merged_params(run, step), tokenizer, program, step)
-
-
-def merged_params(run: RunDirectory, step: int | None = None):
-    """A run's parameters as NumPy arrays, with low-rank updates added to their kernels."""
-    params = load_params(run, step)
-    if "lora" not in params:
-        return params
-    return jax.device_get(Lora(**run.config()["lora"]).merge(params))
+    return Pretrained(config, load_params(run, step), tokenizer, program, step)
 
 
 def embedded_tokens(config: Mapping[str, Any], tokenizer: Tokenizer) -> int:
