@@ -23,7 +23,6 @@ from bertlab.transfer.batches import Row
 # What the delimited layout adds to the vocabulary, after its last id.
 NEW_TOKENS = ("start", "delimiter", "extract")
 
-
 Pieces = Int[np.ndarray, "T n"]
 """The id of each piece, and its 50 characters if the model reads them: n is 1 or 51."""
 
