@@ -63,15 +63,15 @@ def likeliest(shares: dict[str, float]) -> Line:
 class WordPairHead(ClassificationHead):
     """Classifies [text vector; states of the two words], which are at `pair_at` [B, 2]."""
 
-    def logits(self, model: Model, view: View) -> tuple[Float[Array, "B C"], Float[Array, ""]]:
+    def logits(self, model: Model, view: View) -> Float[Array, "B C"]:
         side, layers = self.encoded(model, view)
-        x, penalty = model.head.states(layers, view["documents"])
+        x = model.head.states(layers, view["documents"])
         words = jnp.take_along_axis(x, view["pair_at"][..., None], axis=1).reshape(len(x), -1)
         if self.pooling == "pooler":
             text = model.pool(1)
         else:
             text = pooled(x, view, self.pooling, 1, side == "backward")
-        return model.head.scores(jnp.concatenate([text[:, 0], words], -1)), penalty
+        return model.head.scores(jnp.concatenate([text[:, 0], words], -1))
 
 
 class WordPair(OneClass):
@@ -88,7 +88,7 @@ class WordPair(OneClass):
             inside = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > start))
             if not len(inside):
                 raise UserError(f"{example.where}: no piece covers the word {text[start:end]!r}")
-            asked.append(int(inside[0 if inputs.layout.first_piece else -1]))
+            asked.append(int(inside[0 if inputs.first_piece else -1]))
             pair.append(pieces)
         document = inputs.framed(pair)
         asked = np.add(document.begins, asked)

@@ -36,6 +36,7 @@ from jaxtyping import Float, Int
 from bertlab.errors import UserError
 from bertlab.evals.questions import Answerer, Text, by_chain_rule, in_random_orders, one_by_one
 from bertlab.evals.scoring import scoring
+from bertlab.train.phases import trained_objectives
 from bertlab.transfer.load import Pretrained
 
 # Each kind of score with the fields of `Scoring` that it needs; a model's default is the first that
@@ -65,7 +66,8 @@ class Scorer:
 
     def __init__(self, model: Pretrained):
         self.model, self.params, self.answerers = model, jax.device_put(model.params), {}
-        self.has_mask, trained = model.program.vocabulary.mask_id is not None, model.trained
+        self.has_mask = model.program.vocabulary.mask_id is not None
+        trained = trained_objectives(model.config, model.step) if model.objectives else []
         self.scorings = {name: scoring(model.objectives[name]) for name in trained}
         for name, how in self.scorings.items():
             for ability in ("forward", "backward", "hidden"):

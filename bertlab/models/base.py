@@ -75,6 +75,7 @@ class Shape:
     use_bias = True
     activation = "gelu_tanh"
     times_base = 1.0
+    longest = 1 << 20  # positions of a text, at most: none without a table of positions
 
     def dense(self, features: int, axes: tuple, initializer, name: str | None = None) -> Dense:
         """A dense layer with the body's biases and dtype."""

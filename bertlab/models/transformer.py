@@ -102,6 +102,11 @@ class TransformerShape(Shape):
         return self.width / self.base_width if self.base_width else 1.0
 
     @property
+    def longest(self) -> int:
+        """The most positions of a text: the rows of a table, if there is one."""
+        return self.max_positions if self.position_encoding == "learned" else Shape.longest
+
+    @property
     def initializer(self) -> nn.initializers.Initializer:
         """For kernels and embedding tables."""
         return (truncated_normal if self.truncated_init else normal)(self.init_stddev)

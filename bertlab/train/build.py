@@ -6,6 +6,7 @@ import functools
 import re
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from bertlab import objectives
@@ -79,8 +80,8 @@ def check_config(config: ConfigDict) -> None:
         )
     shape = model_shape(config.model, vocab_size=1)
     longest = data.seq_len if data.pack_length else row_length(data)  # positions restart
-    if getattr(shape, "position_encoding", "") == "learned" and longest > shape.max_positions:
-        most = f"config.model.max_positions={shape.max_positions}"
+    if longest > shape.longest:
+        most = f"config.model.max_positions={shape.longest}"
         raise UserError(f"config.data.seq_len={data.seq_len} is more than {most}")
     for name, objective in objectives.build(config.objectives).items():
         check_objective(config, name, objective)
@@ -194,8 +195,9 @@ def warm_start(config: ConfigDict, tokenizer):
     return load_params(run, config.init_step)
 
 
-def start_from(trained, fresh):
-    """The trained parameters where there are any, else fresh ones, as for a new head."""
+def start_from(trained, fresh, new_tokens: int = 0):
+    """The trained parameters where there are any, else fresh ones, as for a new head; tables of
+    tokens may have so many more rows, which stay fresh."""
     found = {parameter_name(path): x for path, x in jax.tree.leaves_with_path(trained)}
     new = []
 
@@ -203,12 +205,16 @@ def start_from(trained, fresh):
         name = parameter_name(path)
         if name not in found:
             new.append(name)
-        elif found[name].shape != leaf.shape:
+            return leaf
+        old = found[name]
+        if new_tokens and leaf.ndim and len(leaf) == len(old) + new_tokens:
+            old = np.concatenate([old, leaf[len(old) :]])
+        if old.shape != leaf.shape:
             raise UserError(
-                f"{name} of config.init_from has the shape {found[name].shape}, and {leaf.shape}"
-                " here; use the same config.model"
+                f"{name} of config.init_from has the shape {old.shape}, and {leaf.shape} here;"
+                " use the same config.model"
             )
-        return found.get(name, leaf)
+        return old
 
     chosen = jax.tree.map_with_path(choose, fresh)
     if new:

@@ -9,6 +9,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as policy
 
 from bertlab.errors import UserError
+from bertlab.models.lora import Lora
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.state import TrainState
 
@@ -48,7 +49,8 @@ def save_params(run: RunDirectory, params) -> None:
 
 def load_params(run: RunDirectory, step: int | None = None):
     """The parameters of a run or an import at a step (None: the last) as a tree of NumPy arrays,
-    whatever devices it was trained on; NT-ASGD's averages once it has begun to average."""
+    whatever devices it was trained on, with low-rank updates added to their kernels; NT-ASGD's
+    averages once it has begun to average."""
     steps = run.steps()
     if not steps or step not in (None, *steps):
         raise UserError(f"config.init_step={step} is not one of the checkpoints of {run}: {steps}")
@@ -62,6 +64,9 @@ def load_params(run: RunDirectory, step: int | None = None):
     as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), target)
     args = ocp.args.PyTreeRestore(target, restore_args=as_numpy, partial_restore=True)
     restored = handler.restore(path, args=args)
+    params = restored["params"]
     if "opt_state" in target and restored["opt_state"][-1]["count"] > 0:
-        return restored["opt_state"][-1]["average"]
-    return restored["params"]
+        params = restored["opt_state"][-1]["average"]
+    if "lora" in params:
+        params = jax.device_get(Lora(**run.config()["lora"]).merge(params))
+    return params

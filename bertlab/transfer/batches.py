@@ -43,7 +43,7 @@ class Batches(Sequence):
     def __init__(
         self, rows: Sequence[Row], data: ConfigDict, pad_id: int, process_index=0, process_count=1
     ):
-        self._rows, self._pad_id = rows, pad_id
+        self.rows, self._pad_id = rows, pad_id
         self._size, self._seed = data.batch_size, data.seed
         self._share = data.batch_size // process_count
         self._offset = process_index * self._share
@@ -60,11 +60,6 @@ class Batches(Sequence):
         self.hash = digest_of(rows, json.dumps([self._widths, self._size, self._seed]))
 
     @property
-    def rows_hash(self) -> str:
-        """A digest of the rows alone."""
-        return digest_of(self._rows)
-
-    @property
     def epoch(self) -> int:
         """Batches per epoch. Rows that fill no batch are dropped, different ones each epoch."""
         return len(self._order(0)[1])
@@ -77,12 +72,12 @@ class Batches(Sequence):
         return self._batch(order[first : first + self._share], int(widths[number]))
 
     def __len__(self) -> int:
-        return -(-len(self._rows) // self._size)
+        return -(-len(self.rows) // self._size)
 
     def __getitem__(self, index: int) -> Batch:
         """An evaluation batch. They have every row once, the shortest first; the last is padded
         with empty rows. `row_number` [B] is each row's number, -1 for an empty one (`by_row`)."""
-        first = range(0, len(self._rows), self._size)[index]
+        first = range(0, len(self.rows), self._size)[index]
         numbers = self._by_length[first : first + self._size]
         width = int(np.searchsorted(self._widths, self.lengths[numbers].max()))
         return self._batch(numbers[self._offset :][: self._share], self._widths[width])
@@ -90,21 +85,21 @@ class Batches(Sequence):
     def add_features(self, states: Float[np.ndarray, "T W"]) -> None:
         """Gives each row its part of `states` as `features`, which are read with a batch."""
         parts = np.split(states, np.cumsum(self.lengths)[:-1])
-        self._rows = [row | {"features": part} for row, part in zip(self._rows, parts)]
+        self.rows = [row | {"features": part} for row, part in zip(self.rows, parts)]
         self._shapes["features"] = states.shape, np.float32
 
     def _order_of(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """The rows of an epoch in their order, and the length of each batch."""
-        if len(self._rows) < self._size:
+        if len(self.rows) < self._size:
             raise UserError(
-                f"config.data.batch_size={self._size} exceeds the {len(self._rows)} training rows;"
+                f"config.data.batch_size={self._size} exceeds the {len(self.rows)} training rows;"
                 " lower it"
             )
         rng = np.random.default_rng([self._seed, epoch])
         return bucketed(self.lengths, self._widths, self._size, rng)
 
     def _batch(self, numbers: np.ndarray, width: int) -> Batch:
-        rows = [self._rows[number] for number in numbers]
+        rows = [self.rows[number] for number in numbers]
         batch = {"row_number": np.full(self._share, FILL["row_number"], np.int32)}
         batch["row_number"][: len(numbers)] = numbers
         for name, (shape, dtype) in self._shapes.items():

@@ -24,67 +24,53 @@ from bertlab.models.static import StaticShape
 from bertlab.objectives.base import Objective, restrict
 from bertlab.objectives.program import Program
 from bertlab.train.build import require_same_model, start_from, vocabulary_of
+from bertlab.train.checkpoint import load_params
 from bertlab.train.loop import Experiment
 from bertlab.train.phases import Phase, weights_of
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.schedules import layer_groups
 from bertlab.train.state import parameter_name
-from bertlab.transfer.batches import Batches, joined, most_texts
-from bertlab.transfer.features import NO_VECTORS, WORD_VECTORS, WordVectors, word_vectors
+from bertlab.transfer import load
+from bertlab.transfer.batches import Batches, digest_of, joined, most_texts
+from bertlab.transfer.features import WORD_VECTORS, WordVectors, word_vectors
 from bertlab.transfer.heads import LANGUAGE_MODEL, AuxiliaryLanguageModel
-from bertlab.transfer.inputs import NEW_TOKENS, Inputs, Layout
+from bertlab.transfer.inputs import NEW_TOKENS, Inputs
 from bertlab.transfer.kinds import find_kind
 from bertlab.transfer.kinds.base import TaskRows
-from bertlab.transfer.load import (
-    Pretrained,
-    embedded_tokens,
-    load,
-    longest_text,
-    merged_params,
-    reads_both_sides,
-    run_config,
-)
 from bertlab.transfer.scoring import Tasks, build_score, outcome
-from bertlab.transfer.tasks import SPLITS, TaskData
-
-
-@dataclasses.dataclass(frozen=True)
-class StoredShape(StaticShape):
-    """Layers of these widths, which have seen this side; like a lookup, they cost no FLOPs."""
-
-    widths: tuple[int, ...] = ()
-    side: str = "both"
+from bertlab.transfer.tasks import SPLITS
 
 
 class StoredBody(Body):
-    """A body without parameters, whose layers are the view's `features` [B, L, W]."""
+    """A body without parameters: the view's `features` [B, L, W] are its layers, of these `widths`,
+    which have seen this `side`. Its shape, a lookup's, costs no FLOPs."""
 
-    shape: StoredShape
+    shape: StaticShape
+    widths: tuple[int, ...]
+    side: str
 
     def encode(self, view: View, carry: Carry | None = None) -> tuple[Encoded, Carry]:
-        ends = np.cumsum(self.shape.widths)[:-1].tolist()
-        layers = tuple(jnp.split(view["features"], ends, axis=-1))
-        return Encoded(**{self.shape.side: layers}), {}
+        ends = np.cumsum(self.widths)[:-1].tolist()
+        return Encoded(**{self.side: tuple(jnp.split(view["features"], ends, axis=-1))}), {}
 
 
 def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experiment:
     """A run of the loop on the tasks' rows."""
     tokenizer = load_tokenizer(RunDirectory(config.init_from).tokenizer)
-    shape = model_shape(config.model, embedded_tokens(config, tokenizer))
+    shape = model_shape(config.model, load.embedded_tokens(config, tokenizer))
     check(config, shape)
-    runs = {name: config.objectives[name].get(WORD_VECTORS) for name in tasks}
     vectors = {
-        name: word_vectors(runs[name], data.words(*SPLITS)) if runs[name] else NO_VECTORS
+        name: word_vectors(config.objectives[name].get(WORD_VECTORS), data.words(*SPLITS))
         for name, (_, data) in tasks.items()
     }
     rows, heads = rows_and_heads(config, tasks, tokenizer, vectors)
 
     process = jax.process_index(), jax.process_count()
     batches = {}
-    for split in SPLITS:
-        every = joined([made.rows for made in rows[split].values()])
+    for split, of_tasks in rows.items():
+        every = joined([made.rows for made in of_tasks.values()])
         batches[split] = Batches(every, config.data, tokenizer.pad_id, *process)
-    data_hash = "-".join(batches[split].hash for split in SPLITS)
+    data_hash = "-".join(made.hash for made in batches.values())
     if config.transfer.features:
         body = add_stored_states(config, batches)
     else:
@@ -106,7 +92,7 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experim
         data_hash=data_hash,
         trains_body=not is_fixed(config),
     )
-    cut = {split: {name: made.cut for name, made in rows[split].items()} for split in SPLITS}
+    cut = {split: {name: made.cut for name, made in found.items()} for split, found in rows.items()}
     return Experiment(
         config=config,
         program=program,
@@ -124,9 +110,9 @@ def check(config: ConfigDict, shape) -> None:
     """Refuses what would not train what the config says."""
     transfer, model = config.transfer, config.model
     restrict(transfer, layout="pair delimited", word_piece="auto first last")
-    if config.data.seq_len > (longest := longest_text(shape)):
+    if config.data.seq_len > shape.longest:
         raise UserError(
-            f"config.data.seq_len={config.data.seq_len} is more than the model's {longest}"
+            f"config.data.seq_len={config.data.seq_len} is more than the model's {shape.longest}"
             " positions; lower it"
         )
     pools = any(entry.get("pooling") == "pooler" for entry in config.objectives.values())
@@ -138,8 +124,8 @@ def check(config: ConfigDict, shape) -> None:
         )
     if not transfer.random:
         run = RunDirectory(config.init_from)
-        require_same_model(model, run_config(run.path).model, run)
-    one_way, is_recurrent = not reads_both_sides(model), family_of(model).recurrent
+        require_same_model(model, load.run_config(run.path).model, run)
+    one_way, is_recurrent = model_direction(model) != "bidirectional", family_of(model).recurrent
     chunked = any(entry.get("chunk") for entry in config.objectives.values())
     if (models_language(config) and not one_way) or (chunked and not (one_way and is_recurrent)):
         raise UserError(
@@ -166,77 +152,61 @@ def rows_and_heads(
     config: ConfigDict, tasks: Tasks, tokenizer: Tokenizer, vectors: Mapping[str, WordVectors]
 ) -> tuple[dict[str, dict[str, TaskRows]], dict[str, Objective]]:
     """Each task's rows, by split and task, and the heads by task."""
-    rows, heads = {split: {} for split in SPLITS}, {}
-    for number, (name, (task, data)) in enumerate(tasks.items()):
-        kind, layout = find_kind(task.kind), layout_of(config, name, data, vectors[name])
-        inputs = Inputs(tokenizer, layout)
-        for split in SPLITS:
-            rows[split][name] = kind.rows(inputs, data.examples[split], task.symmetric)
-        heads[name] = kind.build_head(
-            config.objectives[name],
-            number=number,
-            classes=len(data.labels),
-            texts=max(most_texts(rows[split][name].rows) for split in SPLITS),
-            word_types=1 + len(layout.word_ids),
-            vector_shape=vectors[name].table.shape,
-        )
-    if models_language(config):
-        found = (most_texts(made.rows) for split in SPLITS for made in rows[split].values())
-        heads[LANGUAGE_MODEL] = AuxiliaryLanguageModel(texts=max(found))
-    return rows, heads
-
-
-def layout_of(config: ConfigDict, name: str, data: TaskData, vectors: WordVectors) -> Layout:
-    """How the config's model reads the examples of a task."""
-    entry, transfer = config.objectives[name], config.transfer
-    words = sorted(data.words("train")) if entry.get("word_width") else ()
-    first_piece = {"auto": reads_both_sides(config.model), "first": True, "last": False}
-    return Layout(
-        name=transfer.layout,
-        seq_len=config.data.seq_len,
-        first_piece=first_piece[transfer.word_piece],
-        characters=config.data.characters,
+    transfer, rows, heads, texts = config.transfer, {split: {} for split in SPLITS}, {}, {}
+    sees_both_sides = model_direction(config.model) == "bidirectional"
+    first_piece = {"auto": sees_both_sides, "first": True, "last": False}
+    inputs = Inputs(
+        tokenizer,
+        transfer.layout,
+        config.data.seq_len,
+        first_piece[transfer.word_piece],
+        config.data.characters,
         double_separator=bool(config.model.position_offset),
-        spelling=entry.get("spelling", False),
-        word_ids={word: number for number, word in enumerate(words, 1)},
-        vector_ids=vectors.ids,
         **{key: transfer[key] for key in ("doc_stride", "max_query", "document_context")},
     )
+    for number, (name, (task, data)) in enumerate(tasks.items()):
+        kind, entry, found = find_kind(task.kind), config.objectives[name], vectors[name]
+        words = sorted(data.words("train")) if entry.get("word_width") else ()
+        own = dataclasses.replace(
+            inputs,
+            spelling=entry.get("spelling", False),
+            word_ids={word: n for n, word in enumerate(words, 1)},
+            vector_ids=found.ids,
+        )
+        for split in SPLITS:
+            rows[split][name] = kind.rows(own, data.examples[split], task.symmetric)
+        texts[name] = max(most_texts(rows[split][name].rows) for split in SPLITS)
+        heads[name] = kind.build_head(
+            entry,
+            number=number,
+            classes=len(data.labels),
+            texts=texts[name],
+            word_types=1 + len(words),
+            vector_shape=found.table.shape,
+        )
+    if models_language(config):
+        heads[LANGUAGE_MODEL] = AuxiliaryLanguageModel(texts=max(texts.values()))
+    return rows, heads
 
 
 def start_params(config: ConfigDict, vectors: Mapping[str, WordVectors], fresh):
     """The run's body or its lower layers, the tasks' word vectors, and `fresh` parameters."""
     params, transfer = jax.tree.map(np.asarray, fresh), config.transfer
     if not (transfer.random or transfer.features):
-        trained = merged_params(RunDirectory(config.init_from), config.init_step)
+        trained = load_params(RunDirectory(config.init_from), config.init_step)
         for name in params.keys() & trained.keys():
             # With the same seed, the run's head of this name began with the same draws, and the
             # body would still know its classes by number.
             if name.startswith("heads_"):
                 params[name] = jax.tree.map(lambda leaf: np.roll(leaf, 1), params[name])
-        body = {"body": trained["body"]}
-        if transfer.layout == "delimited":
-            body = with_new_tokens(body, params)
-        started = start_from(body, params)
+        new_tokens = len(NEW_TOKENS) if transfer.layout == "delimited" else 0
+        started = start_from({"body": trained["body"]}, params, new_tokens)
         whole = transfer.layers is None
         params = started if whole else lower_layers(started, params, transfer.layers)
     for name, found in vectors.items():
         if found.table.size:
             params[f"heads_{name}"]["features"][WORD_VECTORS] = found.table
     return params
-
-
-def with_new_tokens(trained, fresh):
-    """The run's tree with fresh rows of the delimited layout's tokens in tables that lack them."""
-    new = {parameter_name(path): leaf for path, leaf in jax.tree.leaves_with_path(fresh)}
-
-    def extended(path, leaf):
-        table = new.get(parameter_name(path), leaf)
-        if leaf.ndim and len(table) == len(leaf) + len(NEW_TOKENS):
-            return np.concatenate([leaf, table[len(leaf) :]])
-        return leaf
-
-    return jax.tree.map_with_path(extended, trained)
 
 
 def lower_layers(params, fresh, count: int):
@@ -256,42 +226,35 @@ def lower_layers(params, fresh, count: int):
 def add_stored_states(config: ConfigDict, batches: Mapping[str, Batches]) -> StoredBody:
     """Runs the body once and gives each split's batches its states of all layers; returns the body
     that reads them. Runs that read the same rows with the same body share them."""
-    model = load(config.init_from, config.init_step)
+    model = load.load(config.init_from, config.init_step)
     side, layers = model.encode(batches["valid"][0]).widest()
     digest = hashlib.blake2b(repr(model.program.body.shape).encode(), digest_size=16)
     for leaf in jax.tree.leaves(model.params["body"]):
         digest.update(np.ascontiguousarray(leaf))
     directory = cache_directory(config.task_data.pretraining.directory) / "states"
+    directory.mkdir(parents=True, exist_ok=True)
+    widths = tuple(layer.shape[-1] for layer in layers)
     for made in batches.values():
-        path = directory / f"{digest.hexdigest()}-{made.rows_hash}.npy"
+        path = directory / f"{digest.hexdigest()}-{digest_of(made.rows)}.npy"
         if not path.exists():
-            store(model, made, path)
+            temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+            store(model, made, temporary, sum(widths))
+            os.replace(temporary, path)
         made.add_features(np.load(path, mmap_mode="r"))
-    shape = StoredShape(
-        width=layers[-1].shape[-1],
-        vocab_size=model.program.vocabulary.size,
-        direction=model_direction(model.config.model),
-        dtype=jnp.dtype("float32"),
-        widths=tuple(layer.shape[-1] for layer in layers),
-        side=side,
-    )
-    return StoredBody(shape)
+    vocab_size, direction = model.program.vocabulary.size, model_direction(model.config.model)
+    shape = StaticShape(widths[-1], vocab_size, direction, jnp.dtype("float32"))
+    return StoredBody(shape, widths, side)
 
 
-def store(model: Pretrained, batches: Batches, path: Path) -> None:
+def store(model: load.Pretrained, batches: Batches, path: Path, width: int) -> None:
     """Writes the states [T, W] of the batches' rows, in float16."""
-    bounds = np.cumsum([0, *batches.lengths])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary, states = path.with_name(f"{path.name}.{os.getpid()}.tmp"), None
+    ends = np.cumsum(batches.lengths)
+    states = np.lib.format.open_memmap(path, "w+", np.float16, (int(ends[-1]), width))
     for batch in batches:
         _, layers = model.encode(batch).widest()
         found = np.concatenate([np.asarray(layer, np.float32) for layer in layers], axis=-1)
-        if states is None:
-            shape = (int(bounds[-1]), found.shape[-1])
-            states = np.lib.format.open_memmap(temporary, "w+", np.float16, shape)
         for number, row in zip(batch["row_number"], found):
             if number >= 0:
-                first, end = bounds[number : number + 2]
-                states[first:end] = row[: end - first]
+                size = batches.lengths[number]
+                states[ends[number] - size : ends[number]] = row[:size]
     states.flush()
-    os.replace(temporary, path)

@@ -1,10 +1,7 @@
 """What a head reads: mixes of a body's layers, a recurrent encoder, features and vectors of words.
 Letters: B rows, L positions (W if they are words), D width, n layers, F cell width."""
 
-import itertools
-import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -29,18 +26,16 @@ WORD_VECTORS = "word_vectors"  # name of the parameter that holds pretrained wor
 def chosen_layers(mix: str, count: int) -> list[int]:
     """The numbers of the layers that a mix reads, of `count`."""
     layers = list(range(count))
-    numbered = re.fullmatch(r"(layer:|concat_last_|weighted_sum_last_)(-?\d+)", mix)
-    if mix in ("weighted_sum", "scalar_mix"):
-        return layers
-    if mix == "concat_first_last":
-        return [layers[0], layers[-1]]
-    if mix == "last":
-        return layers[-1:]
-    if numbered:
-        number, is_one = int(numbered[2]), numbered[1] == "layer:"
-        if (-count if is_one else 1) <= number <= (count - 1 if is_one else count):
-            return [layers[number]] if is_one else layers[-number:]
-    raise UserError(f"config.head.layers={mix} is not a mix (LayerMix) of layers 0 to {count - 1}")
+    mixes = {"last": layers[-1:], "concat_first_last": [layers[0], layers[-1]]}
+    mixes |= {"weighted_sum": layers, "scalar_mix": layers}
+    mixes |= {f"layer:{n}": [layers[n]] for n in range(-count, count)}
+    for n in range(1, count + 1):
+        mixes |= {f"concat_last_{n}": layers[-n:], f"weighted_sum_last_{n}": layers[-n:]}
+    if mix not in mixes:
+        raise UserError(
+            f"config.head.layers={mix} is not a mix (LayerMix) of layers 0 to {count - 1}"
+        )
+    return mixes[mix]
 
 
 class LayerMix(nn.Module):
@@ -51,26 +46,20 @@ class LayerMix(nn.Module):
     1)."""
 
     mix: str
-    # λ of λ‖w‖²: 1 keeps the weights near their mean, 0.001 lets them differ.
-    penalty: float = 0.0
     dropout: float = 0.0  # of the result (AllenNLP's ELMo: 0.5)
 
     @nn.compact
-    def __call__(
-        self, layers: Sequence[Float[Array, "B L D"]]
-    ) -> tuple[Float[Array, "B L D"], Float[Array, ""]]:
-        """The mix in float32, and the penalty."""
+    def __call__(self, layers: Sequence[Float[Array, "B L D"]]) -> Float[Array, "B L D"]:
+        """The mix in float32."""
         layers = [layers[i].astype(jnp.float32) for i in chosen_layers(self.mix, len(layers))]
-        penalty = jnp.zeros((), jnp.float32)
         if self.mix.startswith(("weighted_sum", "scalar_mix")):
             weights = self.param("weights", param(nn.initializers.zeros, None), (len(layers),))
-            penalty = self.penalty * jnp.sum(weights**2)
             mixed = sum(share * layer for share, layer in zip(jax.nn.softmax(weights), layers))
             if self.mix == "scalar_mix":
                 mixed = self.param("gamma", param(nn.initializers.ones), ()) * mixed
         else:
             mixed = jnp.concatenate(layers, -1)
-        return Dropout(self.dropout)(mixed), penalty
+        return Dropout(self.dropout)(mixed)
 
 
 class Recurrent(nn.Module):
@@ -186,15 +175,14 @@ class WordVectors(NamedTuple):
     table: Float[np.ndarray, "R E"]  # row 0 is zeros, for no word
 
 
-NO_VECTORS = WordVectors({}, np.zeros((0, 0), np.float32))
-
-
-def word_vectors(path: str, words: Iterable[str]) -> WordVectors:
-    """The vectors that words have in a static run, trained or imported; prints how many do. A
-    word's vector is the mean of its known pieces'. If all are unknown, the word is looked up in
-    lower case, or else gets the vector of unknown words: zeros after an import, unless GloVe's file
-    has <unk>."""
-    run = RunDirectory(Path(path).expanduser())
+def word_vectors(path: str | None, words: Iterable[str]) -> WordVectors:
+    """The vectors that words have in a static run, trained or imported (of no path: none); prints
+    how many do. A word's vector is the mean of its known pieces'. If all are unknown, the word is
+    looked up in lower case, or else gets the vector of unknown words: zeros after an import, unless
+    GloVe's file has <unk>."""
+    if not path:
+        return WordVectors({}, np.zeros((0, 0), np.float32))
+    run = RunDirectory(path)
     config = run.config()
     if config["model"]["family"] != "static":
         raise UserError(
@@ -206,7 +194,7 @@ def word_vectors(path: str, words: Iterable[str]) -> WordVectors:
     if "glove" in config["objectives"]:  # w + w̃ (Pennington et al. 2014, section 4.2)
         vectors = vectors + np.asarray(body["output"]["kernel"], np.float32)
     words, tokenizer = sorted({*words}), load_tokenizer(run.tokenizer)
-    pieces = known_pieces(words, tokenizer)
+    pieces = [known_pieces(word, tokenizer) for word in words]
     numbers = {ids: number for number, ids in enumerate(dict.fromkeys(pieces), 1)}
     means = [vectors[list(ids)].mean(axis=0) for ids in numbers]
     table = np.stack([np.zeros(vectors.shape[1], np.float32), *means])
@@ -215,15 +203,11 @@ def word_vectors(path: str, words: Iterable[str]) -> WordVectors:
     return WordVectors({word: numbers[ids] for word, ids in zip(words, pieces)}, table)
 
 
-def known_pieces(words: list[str], tokenizer: Tokenizer) -> list[tuple[int, ...]]:
-    """The known pieces of each word, or of its lower-case form; (unk_id,) if there are none."""
-
-    def encode(words: list[str]) -> list[tuple[int, ...]]:
-        # No word is a text's first, which has no space before it.
-        ids, starts = tokenizer.encode_words(["", *words])
-        bounds = itertools.pairwise([*starts[1:], len(ids)])
-        return [tuple(i for i in ids[a:b] if i != tokenizer.unk_id) for a, b in bounds]
-
-    found = encode(words)
-    lower = iter(encode([word.lower() for word, ids in zip(words, found) if not ids]))
-    return [ids or next(lower) or (tokenizer.unk_id,) for ids in found]
+def known_pieces(word: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The known pieces of a word, or of its lower-case form; (unk_id,) if there are none."""
+    for form in (word, word.lower()):
+        # Not as a text's first word, which has no space before it.
+        _, ids = tokenizer.encode_spaced(["", form])
+        if known := tuple(i for i in ids if i != tokenizer.unk_id):
+            return known
+    return (tokenizer.unk_id,)

@@ -25,7 +25,6 @@ from bertlab.transfer.examples import cut_lines
 from bertlab.transfer.features import WORD_VECTORS
 from bertlab.transfer.heads import LANGUAGE_MODEL
 from bertlab.transfer.kinds import find_kind
-from bertlab.transfer.load import with_defaults
 from bertlab.transfer.recipes import ADAPTATIONS, RECIPES, find_recipe
 from bertlab.transfer.scoring import Tasks
 from bertlab.transfer.tasks import TASK_DATA, find_task, load_task, load_tasks
@@ -207,8 +206,8 @@ def adaptation_config(
     """The config of `adapt` for a run with the config `pretrained`, and the texts that it reads."""
     if pretrained.get("task"):
         raise UserError(f"{run} is a fine-tuning, without a pretraining objective; give another")
-    keys = ("model", "data", "objectives", "optimizer", "seed")
-    config = with_defaults({key: pretrained[key] for key in keys if key in pretrained})
+    keys, config = ("model", "data", "objectives", "optimizer", "seed"), base_config()
+    config.update(ConfigDict({key: pretrained[key] for key in keys if key in pretrained}))
     config.init_from, config.task_data = str(run), ConfigDict(TASK_DATA)
     config.task_data.update(pretraining_data(pretrained))
     config.data.corpus = f"text:{Path(workdir).absolute() / 'task_text.jsonl'}"

@@ -38,8 +38,8 @@ class TaskModel(nn.Module):
 
     def setup(self):
         h = self.head
-        mix = h.layers, h.mix_penalty, h.mix_dropout
-        self.mixes = [LayerMix(*mix) for _ in range(2 if h.place == "input_output" else 1)]
+        mixes = 2 if h.place == "input_output" else 1
+        self.mixes = [LayerMix(h.layers, h.mix_dropout) for _ in range(mixes)]
         if h.bilstm:
             self.encoder = RecurrentEncoder(h.bilstm, h.hidden, h.dropout, h.place)
         if h.reads_words:
@@ -54,13 +54,17 @@ class TaskModel(nn.Module):
 
     def states(
         self, layers: tuple[Float[Array, "B L D"], ...], documents: Int[Array, "B L"], words=None
-    ) -> tuple[Float[Array, "B L D"], Float[Array, ""]]:
-        """Mixed layers, or a biLSTM's states over them and features of `words` [B, L, E], and the
-        penalty on the mixes' weights."""
-        mixed, penalties = zip(*(mix(layers) for mix in self.mixes))
-        if not self.head.bilstm:
-            return mixed[0], penalties[0]
-        return self.encoder(words, mixed, documents), sum(penalties)
+    ) -> Float[Array, "B L D"]:
+        """Mixed layers, or a biLSTM's states over them and features of `words` [B, L, E]."""
+        mixed = [mix(layers) for mix in self.mixes]
+        return self.encoder(words, mixed, documents) if self.head.bilstm else mixed[0]
+
+    def penalised(self, metrics: Metrics) -> Metrics:
+        """Adds λ‖w‖² of the mixes, if they have weights w, to the mean loss."""
+        found = [nn.meta.unbox(mix.get_variable("params", "weights", 0.0)) for mix in self.mixes]
+        penalty = sum(self.head.mix_penalty * jnp.sum(weights**2) for weights in found)
+        total, weight = metrics["loss"]
+        return {**metrics, "loss": (total + penalty * weight, weight)}
 
     def scores(self, x: Float[Array, "... D"]) -> Float[Array, "... C"]:
         """Logits in float32."""
@@ -81,7 +85,8 @@ class TaskHead(Objective):
     reads_words: ClassVar[bool] = False  # the biLSTM reads features of the words themselves
 
     layers: str = "last"  # the layers that are read, and how (`LayerMix`)
-    mix_penalty: float = 0.0  # λ of the penalty λ‖w‖² on the mix's weights w
+    # λ of λ‖w‖²: 1 keeps the mix's weights w near their mean, 0.001 lets them differ.
+    mix_penalty: float = 0.0
     mix_dropout: float = 0.0
     bilstm: int = 0  # layers of a new biLSTM; 0: none
     hidden: int = 128  # its width in each direction
@@ -138,26 +143,25 @@ class TextHead(TaskHead):
         starts = starts[::-1] if model.head.backward else starts
         return model.encode({**view, "cut": jnp.broadcast_to(starts, tokens.shape)}).widest()
 
-    def vectors(self, model: Model, view: View) -> tuple[Float[Array, "B n D"], Float[Array, ""]]:
-        """A vector for each text of a row, and the penalty on the mix."""
+    def vectors(self, model: Model, view: View) -> Float[Array, "B n D"]:
+        """A vector for each text of a row."""
         if self.pooling == "pooler":
-            return model.pool(self.texts), jnp.zeros((), jnp.float32)
+            return model.pool(self.texts)
         side, layers = self.encoded(model, view)
-        x, penalty = model.head.states(layers, view["documents"])
-        return pooled(x, view, self.pooling, self.texts, side == "backward"), penalty
+        x = model.head.states(layers, view["documents"])
+        return pooled(x, view, self.pooling, self.texts, side == "backward")
 
-    def logits(self, model: Model, view: View) -> tuple[Float[Array, "B C"], Float[Array, ""]]:
-        """Logits of the sum of a row's texts (GPT's two orders), and the penalty on the mix."""
-        vectors, penalty = self.vectors(model, view)
-        return model.head.scores(vectors.sum(axis=1)), penalty
+    def logits(self, model: Model, view: View) -> Float[Array, "B C"]:
+        """Of the sum of a row's texts (GPT's two orders)."""
+        return model.head.scores(self.vectors(model, view).sum(axis=1))
 
     def loss(self, model: Model, view: View) -> Metrics:
-        logits, penalty = self.logits(model, view)
-        weights = (view["label"] >= 0) & self.is_own(view)
-        return penalised(cross_entropy(logits, jnp.maximum(view["label"], 0), weights), penalty)
+        label, weights = view["label"], (view["label"] >= 0) & self.is_own(view)
+        metrics = cross_entropy(self.logits(model, view), jnp.maximum(label, 0), weights)
+        return model.head.penalised(metrics)
 
     def outputs(self, model: Model, view: View) -> Mapping[str, Array]:
-        return {"logits": self.logits(model, view)[0]}
+        return {"logits": self.logits(model, view)}
 
 
 def pooled(
@@ -178,12 +182,6 @@ def pooled(
     each = [jnp.where(inside[..., i, None], x, lowest).max(axis=1) for i in range(texts)]
     highest = jnp.where(inside.any(axis=1)[..., None], jnp.stack(each, axis=1), 0)
     return {"max": highest, "concat": jnp.concatenate([last, highest, mean], axis=-1)}[pooling]
-
-
-def penalised(metrics: Metrics, penalty: Float[Array, ""]) -> Metrics:
-    """Adds a penalty on parameters to the mean loss."""
-    total, weight = metrics["loss"]
-    return {**metrics, "loss": (total + penalty * weight, weight)}
 
 
 class Blocks(nn.Module):

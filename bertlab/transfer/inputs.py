@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, UInt16
 
 from bertlab.data.characters import character_ids, character_table
 from bertlab.data.tokenizers import Tokenizer
@@ -22,26 +22,6 @@ from bertlab.transfer.batches import Row
 
 # What the delimited layout adds to the vocabulary, after its last id.
 NEW_TOKENS = ("start", "delimiter", "extract")
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """How examples become the rows of one model."""
-
-    name: str  # pair, delimited
-    seq_len: int  # positions per text, at most
-    first_piece: bool = True  # a word is read at its first piece; False: at its last
-    characters: bool = False  # the model reads characters
-    double_separator: bool = False  # two separators between A and B, as in RoBERTa
-    doc_stride: int = 128  # a span task's windows (run_squad.py)
-    max_query: int = 64
-    # A tagged sentence gets as much of its document as fits (Devlin et al. 2019, section 5.3).
-    document_context: bool = False
-    spelling: bool = False  # tagging rows hold the characters of words
-    # Tagging rows hold these numbers for words, 0 for others.
-    word_ids: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    vector_ids: Mapping[str, int] = dataclasses.field(default_factory=dict)
-
 
 Pieces = Int[np.ndarray, "T n"]
 """The id of each piece, and its 50 characters if the model reads them: n is 1 or 51."""
@@ -70,33 +50,49 @@ class Words(NamedTuple):
     whole: int  # how many words, including those around, are whole in the document
 
 
+@dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Examples to rows with one tokenizer and layout."""
+    """How examples become the rows of one model."""
 
-    def __init__(self, tokenizer: Tokenizer, layout: Layout):
-        self.tokenizer, self.layout = tokenizer, layout
-        self._table = character_table(tokenizer) if layout.characters else None
+    tokenizer: Tokenizer
+    layout: str  # pair, delimited
+    seq_len: int  # positions per text, at most
+    first_piece: bool = True  # a word is read at its first piece; False: at its last
+    characters: bool = False  # the model reads characters
+    double_separator: bool = False  # two separators between A and B, as in RoBERTa
+    doc_stride: int = 128  # a span task's windows (run_squad.py)
+    max_query: int = 64
+    # A tagged sentence gets as much of its document as fits (Devlin et al. 2019, section 5.3).
+    document_context: bool = False
+    spelling: bool = False  # tagging rows hold the characters of words
+    # Tagging rows hold these numbers for words, 0 for others.
+    word_ids: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    vector_ids: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def _characters(self) -> UInt16[np.ndarray, "V 50"]:
+        return character_table(self.tokenizer)
 
     @property
     def frame(self) -> Frame:
         tokenizer = self.tokenizer
-        if self.layout.name == "delimited":
+        if self.layout == "delimited":
             start, delimiter, extract = range(tokenizer.vocab_size, tokenizer.vocab_size + 3)
             return (start,), (delimiter,), (extract,)
-        separators = 2 if self.layout.double_separator else 1
+        separators = 2 if self.double_separator else 1
         return tokenizer.prefix_ids, (tokenizer.sep_id,) * separators, tokenizer.suffix_ids
 
     def pieces(self, ids: Sequence[int], words: Sequence[str] | None = None) -> Pieces:
         """Pieces by their ids; `words`: what each one spells, if it is not in the vocabulary."""
         found = np.array(ids, np.int32).reshape(-1, 1)
-        if self._table is None:
+        if not self.characters:
             return found
-        characters = self._table[found[:, 0]] if words is None else character_ids(words)
+        characters = self._characters[found[:, 0]] if words is None else character_ids(words)
         return np.concatenate([found, characters], axis=1, dtype=np.int32)
 
     def located(self, text: str) -> tuple[Pieces, Int[np.ndarray, "T 2"]]:
         """The pieces of a text, and the characters that each stands for (`piece_offsets`)."""
-        if self._table is not None:
+        if self.characters:
             raise UserError(
                 "places in a text need subword pieces, and config.data.characters=True reads"
                 " characters; choose another model"
@@ -107,7 +103,7 @@ class Inputs:
     def document(self, texts: Sequence[str]) -> Document:
         """A text or a pair, cut to `seq_len`."""
         encode, words = self.tokenizer.encode, [None] * len(texts)
-        if self._table is not None:
+        if self.characters:
             words = [self.tokenizer.words(text) for text in texts]
         return self.framed([self.pieces(encode(text), own) for text, own in zip(texts, words)])
 
@@ -115,9 +111,9 @@ class Inputs:
         """One or two texts between the special ids, cut to `seq_len`. A pair in the delimited
         layout gets half of it for each text, unless a frame is given."""
         before, between, after = map(self.pieces, frame or self.frame)
-        sizes, room = [*map(len, texts)], self.layout.seq_len
+        sizes, room = [*map(len, texts)], self.seq_len
         total = sum(sizes)
-        if frame is None and self.layout.name == "delimited" and len(texts) == 2:
+        if frame is None and self.layout == "delimited" and len(texts) == 2:
             sizes = [min(size, room // 2 - 2) for size in sizes]
         else:
             room -= len(before) + len(after) + len(between) * (len(texts) - 1)
@@ -129,7 +125,7 @@ class Inputs:
             begins.append(ends[-1] - size + 1)
         pieces = np.concatenate([*parts, after])
         segments = np.zeros(len(pieces), np.int32)
-        if self.layout.name == "pair":
+        if self.layout == "pair":
             segments[begins[-1] :] = len(texts) - 1
         return Document(pieces, segments, begins, ends, (total - sum(sizes), total))
 
@@ -140,7 +136,7 @@ class Inputs:
         gets half of the space that the words leave, plus what the other does not need."""
         pieces, starts = self._word_pieces([*before, *words, *after])
         prefix, suffix = self.tokenizer.prefix_ids, self.tokenizer.suffix_ids
-        room = self.layout.seq_len - len(prefix) - len(suffix)
+        room = self.seq_len - len(prefix) - len(suffix)
         own = starts[len(before) : len(before) + len(words) + 1]
         spare, behind = max(room - (own[-1] - own[0]), 0), len(pieces) - own[-1]
         begin = own[0] - min(own[0], max(spare // 2, spare - behind))
@@ -150,7 +146,7 @@ class Inputs:
         first = own[:-1][own[:-1] < size] + len(prefix)
         last = own[1:][own[1:] <= size] - 1 + len(prefix)
         whole = int(((starts[:-1] >= 0) & (starts[1:] <= size)).sum())
-        return Words(document, first, last, first if self.layout.first_piece else last, whole)
+        return Words(document, first, last, first if self.first_piece else last, whole)
 
     def row(self, documents: Sequence[Document]) -> Row:
         """A row of documents, not padded."""
@@ -162,14 +158,14 @@ class Inputs:
             "documents": np.repeat(np.arange(1, len(documents) + 1, dtype=np.int32), lengths),
             "positions": np.concatenate([np.arange(n, dtype=np.int32) for n in lengths]),
         }
-        if self._table is not None:
+        if self.characters:
             row["characters"] = pieces[:, 1:].astype(np.uint16)
         return row
 
     def _word_pieces(self, words: Sequence[str]) -> tuple[Pieces, Int[np.ndarray, "W+1"]]:
         """Pieces of words, and where each word begins in them and the last ends."""
         tokenizer = self.tokenizer
-        if self._table is None:
+        if not self.characters:
             ids, starts = tokenizer.encode_words(words)
             return self.pieces(ids), np.append(np.asarray(starts, np.int64), len(ids))
         if tokenizer.lowercase:

@@ -3,7 +3,7 @@ Letters: B rows, L positions, T tokens of a text, N texts, n layers with the emb
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,18 @@ from bertlab import objectives
 from bertlab.config.defaults import base_config
 from bertlab.data.tokenizers import Tokenizer, load_tokenizer
 from bertlab.errors import UserError
-from bertlab.models.base import Encoded, View, sides_of
-from bertlab.models.lora import Lora
+from bertlab.models.base import Encoded, Shape, View
 from bertlab.models.presets import build_body, model_direction, model_shape
 from bertlab.objectives.base import Objective
 from bertlab.objectives.program import Program
 from bertlab.train.build import vocabulary_of
 from bertlab.train.checkpoint import load_params
-from bertlab.train.phases import trained_objectives
 from bertlab.train.run_directory import RunDirectory
 from bertlab.transfer.batches import Batches, by_row
 from bertlab.transfer.heads import pooled
-from bertlab.transfer.inputs import NEW_TOKENS, Inputs, Layout
+from bertlab.transfer.inputs import NEW_TOKENS, Inputs
 
-NO_LIMIT = 1 << 20  # positions of a model without a position table
-ROWS = 16  # texts per batch
+ROWS, BUCKETS = 16, [1 << n for n in range(3, 20)]  # texts per batch, and their lengths
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,19 +56,15 @@ class Pretrained:
         return self.program.objectives
 
     @property
-    def trained(self) -> list[str]:
-        """The objectives with a weight before the checkpoint; others' parameters are untrained."""
-        return trained_objectives(self.config, self.step) if self.objectives else []
-
-    @property
     def longest(self) -> int:
         """The most positions that a text may have, special tokens included."""
-        return longest_text(self.program.body.shape)
+        return self.program.body.shape.longest
 
-    def encode(self, batch: View) -> Encoded:
-        """Hidden states of every layer, on the device, without dropout; `batch`: int32 [B, L]
-        `tokens`, `segments`, `documents` (0: padding) and `positions`."""
-        return self._encode(dict(batch))
+    @functools.cached_property
+    def encode(self) -> Callable[[View], Encoded]:
+        """From a batch, int32 [B, L] `tokens`, `segments`, `documents` (0: padding) and
+        `positions`, the hidden states of every layer, on the device, without dropout."""
+        return functools.partial(jax.jit(self.program.encode), jax.device_put(self.params))
 
     def embed(
         self,
@@ -89,10 +82,8 @@ class Pretrained:
         piece's, or its last one's if the model reads one way.
         """
         rows, units = self._rows(texts, pretokenized)
-        longest = max((len(row["tokens"]) for row in rows), default=1)
-        buckets = [1 << n for n in range(3, (longest - 1).bit_length() + 1)] or [8]
-        data = {"seq_len": min(buckets[-1], self.longest), "batch_size": ROWS, "buckets": buckets}
-        batches = Batches(rows, ConfigDict(data | {"seed": 0}), self.tokenizer.pad_id)
+        data = {"seq_len": self.longest, "buckets": BUCKETS, "batch_size": ROWS, "seed": 0}
+        batches = Batches(rows, ConfigDict(data), self.tokenizer.pad_id)
         outputs, widths = [], ()
         for batch in batches:
             _, states = self.encode(batch).widest()
@@ -100,10 +91,10 @@ class Pretrained:
             if pooling is not None:
                 states = [pooled(x.astype(np.float32), batch, pooling, 1)[:, 0] for x in states]
             widths = tuple(layer.shape[-1] for layer in states)
-            joined = np.zeros((ROWS, len(states), *states[0].shape[1:-1], max(widths)), np.float32)
-            for number, layer in enumerate(states):
-                joined[:, number, ..., : widths[number]] = layer
-            outputs.append({"row_number": batch["row_number"], "states": joined})
+            joined = np.zeros((len(states), *states[0].shape[:-1], max(widths)), np.float32)
+            for layer, wide in zip(states, joined):
+                wide[..., : layer.shape[-1]] = layer
+            outputs.append({"row_number": batch["row_number"], "states": joined.swapaxes(0, 1)})
         found = [output["states"] for output in by_row(outputs)]
         if pooling is not None:
             return np.stack(found)
@@ -112,10 +103,9 @@ class Pretrained:
 
     def _rows(self, texts, pretokenized: bool):
         """Rows of texts, and for each one the (names, positions) of its pieces or words."""
-        model = self.config.model
-        has_characters = model.token_encoder == "characters"
-        layout = Layout("pair", NO_LIMIT, reads_both_sides(model), characters=has_characters)
-        inputs, pieces = Inputs(self.tokenizer, layout), self.tokenizer.pieces()
+        model, pieces = self.config.model, self.tokenizer.pieces()
+        reads = model_direction(model) == "bidirectional", model.token_encoder == "characters"
+        inputs = Inputs(self.tokenizer, "pair", Shape.longest, *reads)
         rows, units = [], []
         for number, text in enumerate(texts):
             if isinstance(text, str) == pretokenized:
@@ -137,31 +127,11 @@ class Pretrained:
             units.append((names, positions))
         return rows, units
 
-    @functools.cached_property
-    def _encode(self):
-        return functools.partial(jax.jit(self.program.encode), jax.device_put(self.params))
-
-
-def longest_text(shape) -> int:
-    """The most positions of a text that a body of this shape can read."""
-    learned = getattr(shape, "position_encoding", "") == "learned"
-    return shape.max_positions if learned else NO_LIMIT
-
-
-def reads_both_sides(model: ConfigDict) -> bool:
-    """Whether a state of the model of `config.model` has seen the tokens before and after it."""
-    return "both" in sides_of(model.family, model_direction(model))
-
 
 def run_config(run: str | Path) -> ConfigDict:
     """The config of a run or an import; keys that it lacks have their defaults."""
-    return with_defaults(RunDirectory(run).config())
-
-
-def with_defaults(saved: Mapping[str, Any]) -> ConfigDict:
-    """The content of a config.json, or part of it, in a config with all keys."""
     config = base_config()
-    config.update(ConfigDict(saved))
+    config.update(ConfigDict(RunDirectory(run).config()))
     return config
 
 
@@ -174,15 +144,7 @@ def load(path: str | Path, step: int | None = None) -> Pretrained:
     body = build_body(model_shape(config.model, embedded_tokens(config, tokenizer)))
     is_stream = config.data.get("format") == "stream"
     program = Program(body, built, vocabulary_of(tokenizer), stream=is_stream)
-    return Pretrained(config, merged_params(run, step), tokenizer, program, step)
-
-
-def merged_params(run: RunDirectory, step: int | None = None):
-    """A run's parameters as NumPy arrays, with low-rank updates added to their kernels."""
-    params = load_params(run, step)
-    if "lora" not in params:
-        return params
-    return jax.device_get(Lora(**run.config()["lora"]).merge(params))
+    return Pretrained(config, load_params(run, step), tokenizer, program, step)
 
 
 def embedded_tokens(config: Mapping[str, Any], tokenizer: Tokenizer) -> int:

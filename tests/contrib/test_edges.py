@@ -6,7 +6,7 @@ import pytest
 from bertlab.contrib.edges.span_pair import SPAN_PAIR
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
-from bertlab.transfer.inputs import Inputs, Layout
+from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.scorers import METRICS
 from bertlab.transfer.tasks import find_task, load_task
 from tests.references import dense, layer_norm
@@ -55,7 +55,7 @@ def test_span_pairs_are_pooled_by_attention_and_have_a_sigmoid_a_class():
 
 
 def made(*examples, seq_len):
-    return SPAN_PAIR.rows(Inputs(LetterTokenizer(), Layout("pair", seq_len)), examples)
+    return SPAN_PAIR.rows(Inputs(LetterTokenizer(), "pair", seq_len), examples)
 
 
 @pytest.mark.parametrize(

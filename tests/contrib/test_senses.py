@@ -6,7 +6,7 @@ import pytest
 from bertlab.contrib.senses.kind import SENSE
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
-from bertlab.transfer.inputs import Inputs, Layout
+from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.scorers import METRICS
 from bertlab.transfer.tasks import find_task, load_task
 from tests.transfer.letters import LetterTokenizer, spelled
@@ -46,7 +46,7 @@ def test_published_files(tmp_path):
 
 def made(words, target, seq_len, **settings):
     example = Example("0", "f:1", words=words, targets=(target,))
-    return SENSE.rows(Inputs(LetterTokenizer(), Layout("pair", seq_len, **settings)), [example])
+    return SENSE.rows(Inputs(LetterTokenizer(), "pair", seq_len, **settings), [example])
 
 
 def test_a_long_sentence_is_cut_around_its_word():

@@ -6,7 +6,7 @@ import pytest
 from bertlab.contrib.superglue import CANDIDATE, WORD_PAIR
 from bertlab.errors import UserError
 from bertlab.transfer.examples import Answer, Example
-from bertlab.transfer.inputs import Inputs, Layout
+from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.scoring import most_frequent
 from bertlab.transfer.tasks import Task, TaskData
 from tests.transfer.letters import LetterTokenizer
@@ -34,7 +34,7 @@ def test_a_question_has_its_likeliest_candidate():
 
 def word_pair(texts, targets, **layout):
     example = Example("0", "f:1", texts=texts, targets=targets, label=1)
-    return WORD_PAIR.row(Inputs(LetterTokenizer(), Layout("pair", **layout)), example, False)
+    return WORD_PAIR.row(Inputs(LetterTokenizer(), "pair", **layout), example, False)
 
 
 @pytest.mark.parametrize(

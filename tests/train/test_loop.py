@@ -12,7 +12,7 @@ from bertlab.errors import UserError
 from bertlab.files import read_json, write_json
 from bertlab.train import loop
 from bertlab.train.build import build_pretraining
-from bertlab.train.checkpoint import load_params
+from bertlab.train.checkpoint import load_params, save_params
 from bertlab.train.run_directory import RunDirectory
 from tests.train.runs import RECIPES, make
 
@@ -93,6 +93,18 @@ def test_a_left_to_right_model_goes_on_masked(tmp_path):
     loop.run(continued, tmp_path / "masked")
     before, after = (load_params(RunDirectory(tmp_path / run)) for run in ("gpt", "masked"))
     jax.tree.map(np.testing.assert_array_equal, before["body"], after["body"])
+
+
+def test_loaded_parameters_have_their_low_rank_updates(tmp_path):
+    """So a run that starts from them keeps what the updates learned."""
+    run, rng = RunDirectory(tmp_path), np.random.default_rng(0)
+    kernel, a, b = (rng.normal(size=size).astype(np.float32) for size in ((4, 6), (4, 2), (2, 6)))
+    updates = {"body": {"up": {"kernel": {"a": a, "b": b}}}}
+    save_params(run, {"body": {"up": {"kernel": kernel}}, "lora": updates})
+    run.write("config", {"lora": {"rank": 2, "alpha": 4.0, "targets": "kernel$"}})
+    loaded = load_params(run)
+    np.testing.assert_allclose(loaded["body"]["up"]["kernel"], kernel + 2 * a @ b, rtol=1e-5)
+    assert loaded.keys() == {"body"}
 
 
 def test_tokens_set_the_steps_of_the_run_and_of_its_phases(tmp_path):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bertlab.objectives.base import Vocabulary
-from bertlab.transfer.inputs import NEW_TOKENS, Inputs, Layout
+from bertlab.transfer.inputs import NEW_TOKENS, Inputs
 from bertlab.transfer.kinds import KINDS
 
 NAMES = "." * 10 + "abcdefghijklmnopqrstuvwxyz"
@@ -43,7 +43,7 @@ class LetterTokenizer:
 
 def made(kind, *examples, layout="pair", seq_len=10, tokenizer=None, symmetric=False, **settings):
     """`TaskRows` of examples."""
-    inputs = Inputs(tokenizer or LetterTokenizer(), Layout(layout, seq_len, **settings))
+    inputs = Inputs(tokenizer or LetterTokenizer(), layout, seq_len, **settings)
     return KINDS[kind].rows(inputs, examples, symmetric)
 
 

@@ -64,22 +64,20 @@ def test_a_mix_is_what_its_name_says():
         "concat_first_last": lambda w, g: np.concatenate([h[0], h[-1]], -1),
     }
     for mix, expected in cases.items():
-        module = LayerMix(mix, penalty=0.25)
+        module = LayerMix(mix)
         variables = random_variables(module, tuple(h))
         params = variables.get("params", {})
         weights = np.float64(params.get("weights", []))
-        mixed, penalty = applied(module, variables, tuple(h))
+        mixed = applied(module, variables, tuple(h))
         np.testing.assert_allclose(mixed, expected(weights, params.get("gamma")), atol=1e-5)
-        np.testing.assert_allclose(penalty, 0.25 * np.sum(weights**2), rtol=1e-6)
 
 
 def test_a_fresh_scalar_mix_is_the_mean_and_its_dropout_is_of_the_result():
-    h, module = normal(3, ROWS, LENGTH, 4), LayerMix("scalar_mix", penalty=1.0, dropout=0.5)
+    h, module = normal(3, ROWS, LENGTH, 4), LayerMix("scalar_mix", dropout=0.5)
     fresh = nn.meta.unbox(module.init(jax.random.key(0), tuple(h)))
-    mixed, penalty = applied(module, fresh, tuple(h))
+    mixed = applied(module, fresh, tuple(h))
     np.testing.assert_allclose(mixed, h.mean(0), atol=1e-6)
-    assert penalty == 0
-    dropped, _ = applied(module, fresh, tuple(h), rngs={"dropout": jax.random.key(1)})
+    dropped = applied(module, fresh, tuple(h), rngs={"dropout": jax.random.key(1)})
     assert 0.3 < np.mean(dropped == 0) < 0.7
     np.testing.assert_allclose(dropped[dropped != 0], 2 * mixed[dropped != 0], rtol=1e-5)
 

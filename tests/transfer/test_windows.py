@@ -12,7 +12,7 @@ import pytest
 from bertlab.data.tokenizers import SPECIALS, WordsTokenizer, load_tokenizer, train_tokenizer
 from bertlab.data.tokenizers.wordpiece import WordPieceTokenizer
 from bertlab.transfer.examples import Answer, Example
-from bertlab.transfer.inputs import Inputs, Layout, piece_offsets
+from bertlab.transfer.inputs import Inputs, piece_offsets
 from bertlab.transfer.kinds.span import best_answers, most_context, question_windows, window_bounds
 from tests.data.test_tokenizers import GPT2, write_byte_level
 from tests.hostile_text import hostile_texts
@@ -130,7 +130,7 @@ def question(context, answers=(), text="who is it", name="q"):
 
 
 def windows_of(example, tokenizer, seq_len=384, **settings):
-    return question_windows(example, Inputs(tokenizer, Layout("pair", seq_len, **settings)))[0]
+    return question_windows(example, Inputs(tokenizer, "pair", seq_len, **settings))[0]
 
 
 def test_rows_of_windows():

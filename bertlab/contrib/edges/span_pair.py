@@ -15,7 +15,7 @@ from bertlab.models.layers import Dense, Norm
 from bertlab.objectives.base import Metrics, Model
 from bertlab.transfer.batches import NO_LABEL, Row
 from bertlab.transfer.examples import Example, total_cut
-from bertlab.transfer.heads import TaskHead, TaskModel, derived, penalised
+from bertlab.transfer.heads import TaskHead, TaskModel, derived
 from bertlab.transfer.inputs import Inputs, Words
 from bertlab.transfer.kinds.base import Kind, Line, TaskRows
 
@@ -87,15 +87,15 @@ class SpanPairHead(TaskHead):
     def head(self, body: nn.Module) -> nn.Module:
         return SpanPairModel(self)
 
-    def logits(self, model: Model, view: View) -> tuple[Float[Array, "B T C"], Float[Array, ""]]:
-        """Logits, and the penalty on the mix."""
+    def logits(self, model: Model, view: View) -> Float[Array, "B T C"]:
+        """Of each target and class."""
         _, layers = model.encode().widest()
-        x, penalty = model.head.states(layers, view["documents"])
-        return model.head.logits(x, view["target_spans"]), penalty
+        x = model.head.states(layers, view["documents"])
+        return model.head.logits(x, view["target_spans"])
 
     def loss(self, model: Model, view: View) -> Metrics:
         """The loss per target; accuracy: all of its classes are right."""
-        logits, penalty = self.logits(model, view)
+        logits = self.logits(model, view)
         gold = (view["target_labels"][..., None] == jnp.arange(self.classes)).any(axis=2)
         weights = (view["target_weights"] > 0) & self.is_own(view)[:, None]
         nats = (jnp.logaddexp(0, logits) - jnp.where(gold, logits, 0)).mean(axis=-1)
@@ -105,12 +105,12 @@ class SpanPairHead(TaskHead):
             "loss": (jnp.where(weights, nats, 0).sum(), count),
             "accuracy": (right.sum().astype(jnp.float32), count),
         }
-        return penalised(metrics, penalty)
+        return model.head.penalised(metrics)
 
     def outputs(self, model: Model, view: View) -> Mapping[str, Array]:
         """`target_logits` [B, T, C]; the lowest float for a target whose spans are not there."""
         there = view["target_spans"][:, :, 0, :1] >= 0
-        logits = self.logits(model, view)[0]
+        logits = self.logits(model, view)
         return {"target_logits": jnp.where(there, logits, jnp.finfo(jnp.float32).min)}
 
 

@@ -14,7 +14,7 @@ from bertlab.models.base import View
 from bertlab.objectives.base import Metrics, Model
 from bertlab.transfer.batches import NO_LABEL, Row
 from bertlab.transfer.examples import Cut, Example
-from bertlab.transfer.heads import TaskHead, penalised
+from bertlab.transfer.heads import TaskHead
 from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.kinds.base import Kind, Line
 from bertlab.transfer.recipes import RECIPES
@@ -29,23 +29,22 @@ class SenseHead(TaskHead):
         if self.bilstm:
             raise UserError(f"bilstm={self.bilstm} would stay random in a sense task; set it to 0")
 
-    def states(self, model: Model, view: View) -> tuple[Float[Array, "B D"], Float[Array, ""]]:
-        """The state of each row's word, and the penalty on the mix."""
+    def states(self, model: Model, view: View) -> Float[Array, "B D"]:
+        """The state of each row's word."""
         at = view["sense_at"][:, None, None]
         _, layers = model.encode().widest()
         layers = tuple(jnp.take_along_axis(layer, at, axis=1) for layer in layers)
-        x, penalty = model.head.states(layers, jnp.ones(at.shape[:2], jnp.int32))
-        return x[:, 0], penalty
+        return model.head.states(layers, jnp.ones(at.shape[:2], jnp.int32))[:, 0]
 
     def loss(self, model: Model, view: View) -> Metrics:
         """0 for each row with a sense."""
-        _, penalty = self.states(model, view)
+        self.states(model, view)  # makes the mix's weights
         count = ((view["label"] >= 0) & self.is_own(view)).sum().astype(jnp.float32)
-        return penalised({"loss": (jnp.zeros((), jnp.float32), count)}, penalty)
+        return model.head.penalised({"loss": (jnp.zeros((), jnp.float32), count)})
 
     def outputs(self, model: Model, view: View) -> Mapping[str, Array]:
         """`state` [B, D]."""
-        return {"state": self.states(model, view)[0].astype(jnp.float32)}
+        return {"state": self.states(model, view).astype(jnp.float32)}
 
 
 class Sense(Kind):
@@ -69,11 +68,11 @@ class Sense(Kind):
         """The sentence, or as much of it around the word as fits, with `sense_at`."""
         sentence, (begin, end) = example.words, example.targets[0]
         words = inputs.words(sentence[begin:end], sentence[:begin], sentence[end:])
-        at = 0 if inputs.layout.first_piece else end - begin - 1
+        at = 0 if inputs.first_piece else end - begin - 1
         if at >= len(words.read_at):
             raise UserError(
                 f"{example.where}: {sentence[begin + at]!r} alone does not fit into"
-                f" config.data.seq_len={inputs.layout.seq_len}; raise it"
+                f" config.data.seq_len={inputs.seq_len}; raise it"
             )
         row = inputs.row([words.document]) | {"sense_at": np.int32(words.read_at[at])}
         cut = len(sentence) - words.whole, len(sentence)

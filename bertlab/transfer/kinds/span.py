@@ -23,7 +23,7 @@ from bertlab.errors import UserError
 from bertlab.models.base import View
 from bertlab.objectives.base import Metrics, Model, cross_entropy
 from bertlab.transfer.examples import Example, total_cut
-from bertlab.transfer.heads import TaskHead, penalised
+from bertlab.transfer.heads import TaskHead
 from bertlab.transfer.inputs import Document, Inputs
 from bertlab.transfer.kinds.base import Kind, Line, TaskRows
 from bertlab.transfer.scorers import answer_scores, best_threshold
@@ -50,27 +50,26 @@ class SpanHead(TaskHead):
     classes: ClassVar[int] = 2
     dropout: float = 0.0
 
-    def logits(self, model: Model, view: View) -> tuple[Float[Array, "B 2 L"], Float[Array, ""]]:
-        """Logits of start and end, and the penalty on the mix."""
+    def logits(self, model: Model, view: View) -> Float[Array, "B 2 L"]:
+        """Of start and end."""
         _, layers = model.encode().widest()
-        x, penalty = model.head.states(layers, view["documents"])
+        scores = model.head.scores(model.head.states(layers, view["documents"]))
         filled = (view["documents"] > 0)[..., None]
-        logits = jnp.where(filled, model.head.scores(x), jnp.finfo(jnp.float32).min)
-        return logits.swapaxes(1, 2), penalty
+        return jnp.where(filled, scores, jnp.finfo(jnp.float32).min).swapaxes(1, 2)
 
     def loss(self, model: Model, view: View) -> Metrics:
         """The mean of both cross-entropies; accuracy: both positions are right."""
-        logits, penalty = self.logits(model, view)
+        logits = self.logits(model, view)
         labels = jnp.stack([view["start"], view["end"]], axis=1)
         weights = (labels >= 0) & self.is_own(view)[:, None]
         loss, count = cross_entropy(logits, jnp.maximum(labels, 0), weights)["loss"]
         right = ((jnp.argmax(logits, -1) == labels) & weights).all(axis=1)
         accuracy = right.sum().astype(jnp.float32), count / 2
-        return penalised({"loss": (loss / 2, count / 2), "accuracy": accuracy}, penalty)
+        return model.head.penalised({"loss": (loss / 2, count / 2), "accuracy": accuracy})
 
     def outputs(self, model: Model, view: View) -> Mapping[str, Array]:
         """`start` and `end` logits, [B, L] each."""
-        logits, _ = self.logits(model, view)
+        logits = self.logits(model, view)
         return {"start": logits[:, 0], "end": logits[:, 1]}
 
 
@@ -131,18 +130,18 @@ class Window:
 def question_windows(example: Example, inputs: Inputs) -> tuple[list[Window], tuple[int, int]]:
     """The windows of a question, at least one, and how many of how many pieces are in none. An
     answer includes whole pieces; run_squad searches for pieces in the words that it touches."""
-    layout, (question, context) = inputs.layout, example.texts
+    question, context = example.texts
     question_ids = inputs.tokenizer.encode(question)
-    asked = question_ids[: layout.max_query]
-    room = layout.seq_len - len(asked) - sum(map(len, inputs.frame))
-    if room < 1 or layout.doc_stride < 1:
+    asked = question_ids[: inputs.max_query]
+    room = inputs.seq_len - len(asked) - sum(map(len, inputs.frame))
+    if room < 1 or inputs.doc_stride < 1:
         raise UserError(
-            f"{example.where}: config.data.seq_len={layout.seq_len} with config.transfer.max_query="
-            f"{layout.max_query} leaves {room} positions for the context, and"
-            f" config.transfer.doc_stride={layout.doc_stride}: both must be 1 or more"
+            f"{example.where}: config.data.seq_len={inputs.seq_len} with config.transfer.max_query="
+            f"{inputs.max_query} leaves {room} positions for the context, and"
+            f" config.transfer.doc_stride={inputs.doc_stride}: both must be 1 or more"
         )
     pieces, offsets = inputs.located(context)
-    bounds = window_bounds(len(pieces), room, layout.doc_stride)
+    bounds = window_bounds(len(pieces), room, inputs.doc_stride)
     best_window = most_context(bounds, len(pieces))
     touched = np.zeros(0, np.int64)
     if example.answers:

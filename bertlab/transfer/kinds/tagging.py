@@ -14,7 +14,7 @@ from bertlab.objectives.base import Metrics, Model, cross_entropy
 from bertlab.transfer import crf
 from bertlab.transfer.batches import NO_LABEL, Row
 from bertlab.transfer.examples import Cut, Example
-from bertlab.transfer.heads import TaskHead, derived, penalised
+from bertlab.transfer.heads import TaskHead, derived
 from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.kinds.base import Kind, Line
 
@@ -36,34 +36,33 @@ class TaggingHead(TaskHead):
     def reads_words(self) -> bool:
         return self.spelling or self.word_width > 0 or bool(self.word_vectors)
 
-    def scores(
-        self, model: Model, view: View
-    ) -> tuple[Float[Array, "B W C"], Bool[Array, "B W"], Float[Array, ""]]:
-        """Scores of each word's tags, which words there are, and the penalty on the mix."""
+    def scores(self, model: Model, view: View) -> tuple[Float[Array, "B W C"], Bool[Array, "B W"]]:
+        """Scores of each word's tags, and which words there are."""
         at, (_, layers) = view["word_at"], model.encode().widest()
         positions = jnp.maximum(at, 0)[..., None]
         layers = tuple(jnp.take_along_axis(layer, positions, axis=1) for layer in layers)
         words = model.head.features(view) if self.reads_words else None
-        x, penalty = model.head.states(layers, (at >= 0).astype(jnp.int32), words)
-        return model.head.scores(x), at >= 0, penalty
+        x = model.head.states(layers, (at >= 0).astype(jnp.int32), words)
+        return model.head.scores(x), at >= 0
 
     def loss(self, model: Model, view: View) -> Metrics:
         """Cross-entropy and accuracy per word; with a CRF, negative log-likelihood per word."""
-        scores, there, penalty = self.scores(model, view)
+        scores, there = self.scores(model, view)
         # Numbers from `classes` up are tags that train lacks.
         has_label = there & self.is_own(view)[:, None] & (view["labels"] < self.classes)
         labels = jnp.where(has_label, view["labels"], NO_LABEL)
         weights = labels >= 0
         if not self.crf:
-            return penalised(cross_entropy(scores, jnp.maximum(labels, 0), weights), penalty)
+            metrics = cross_entropy(scores, jnp.maximum(labels, 0), weights)
+            return model.head.penalised(metrics)
         there = there & weights.any(axis=1)[:, None]
         likelihood = crf.log_likelihood(scores, there, labels, model.head.crf())
         loss = -likelihood.sum(), weights.sum().astype(jnp.float32)
-        return penalised({"loss": loss}, penalty)
+        return model.head.penalised({"loss": loss})
 
     def outputs(self, model: Model, view: View) -> Mapping[str, Array]:
         """`tags` [B, W], -1 beyond the words, and `probabilities` [B, W, C] (a CRF's marginals)."""
-        scores, there, _ = self.scores(model, view)
+        scores, there = self.scores(model, view)
         if self.crf:
             between = model.head.crf()
             shares = crf.marginals(scores, there, between)
@@ -80,9 +79,9 @@ class Tagging(Kind):
 
     def row(self, inputs: Inputs, example: Example, symmetric: bool) -> tuple[Row, Cut]:
         """The words as one text; the words around them in the row have no label."""
-        layout, before, after = inputs.layout, (), ()
-        if layout.document_context:
-            room, at = layout.seq_len, example.document_at
+        before, after = (), ()
+        if inputs.document_context:
+            room, at = inputs.seq_len, example.document_at
             before = example.document[max(at - room, 0) : at]
             after = example.document[at + len(example.words) :][:room]
         words = inputs.words(example.words, before, after)
@@ -91,9 +90,9 @@ class Tagging(Kind):
         labels = [NO_LABEL] * size if example.label is None else example.label[:size]
         row = inputs.row([words.document])
         row |= {"word_at": np.int32(words.read_at), "labels": np.array(labels, np.int32)}
-        if layout.spelling:
+        if inputs.spelling:
             row["spelling"] = character_ids(own)
-        for name, numbers in (("word_ids", layout.word_ids), ("vector_ids", layout.vector_ids)):
+        for name, numbers in (("word_ids", inputs.word_ids), ("vector_ids", inputs.vector_ids)):
             if numbers:
                 row[name] = np.array([numbers.get(word, 0) for word in own], np.int32)
         return row, {"words": (total - size, total)}

@@ -13,7 +13,7 @@ from bertlab.models.base import View, inside_documents
 from bertlab.objectives.base import Metrics, Model
 from bertlab.transfer.batches import NO_LABEL, Row
 from bertlab.transfer.examples import Cut, Example
-from bertlab.transfer.heads import TextHead, derived, penalised
+from bertlab.transfer.heads import TextHead, derived
 from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.kinds.base import Kind, Line
 
@@ -26,7 +26,7 @@ class OneLabel(Kind):
 
     def row(self, inputs: Inputs, example: Example, symmetric: bool) -> tuple[Row, Cut]:
         """The text or pair; in the delimited layout an unordered pair is there in both orders."""
-        both = symmetric and inputs.layout.name == "delimited" and len(example.texts) == 2
+        both = symmetric and inputs.layout == "delimited" and len(example.texts) == 2
         orders = (example.texts, example.texts[::-1]) if both else (example.texts,)
         documents = [inputs.document(order) for order in orders]
         row = inputs.row(documents) | self.label_fields(example)
@@ -85,12 +85,11 @@ class ChoiceHead(TextHead):
 
     texts: int = derived(4)
 
-    def logits(self, model: Model, view: View) -> tuple[Float[Array, "B n"], Float[Array, ""]]:
+    def logits(self, model: Model, view: View) -> Float[Array, "B n"]:
         """One logit per text; the lowest float where a row lacks it."""
-        vectors, penalty = self.vectors(model, view)
+        scores = model.head.scores(self.vectors(model, view))[..., 0]
         there = inside_documents(view, self.texts).any(axis=1)
-        scores = model.head.scores(vectors)[..., 0]
-        return jnp.where(there, scores, jnp.finfo(jnp.float32).min), penalty
+        return jnp.where(there, scores, jnp.finfo(jnp.float32).min)
 
 
 class Choice(OneClass):
@@ -111,11 +110,11 @@ class RegressionHead(TextHead):
     """(value − target)², for rows with a finite `target` [B]; `logits` [B, 1] are the values."""
 
     def loss(self, model: Model, view: View) -> Metrics:
-        logits, penalty = self.logits(model, view)
+        values = self.logits(model, view)[:, 0]
         weights = jnp.isfinite(view["target"]) & self.is_own(view)
-        error = jnp.where(weights, logits[:, 0] - jnp.where(weights, view["target"], 0), 0)
+        error = jnp.where(weights, values - jnp.where(weights, view["target"], 0), 0)
         loss = (error**2).sum(), weights.sum().astype(jnp.float32)
-        return penalised({"loss": loss}, penalty)
+        return model.head.penalised({"loss": loss})
 
 
 class Regression(OneLabel):

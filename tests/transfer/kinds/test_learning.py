@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from bertlab.objectives.program import Program
 from bertlab.transfer.batches import Batches, by_row, joined, most_texts
 from bertlab.transfer.examples import Answer, Example
-from bertlab.transfer.inputs import Inputs, Layout
+from bertlab.transfer.inputs import Inputs
 from bertlab.transfer.kinds import KINDS
 from tests.references import quick_jit, random_params, tiny_program
 from tests.transfer.letters import VOCABULARY, LetterTokenizer
@@ -57,7 +57,7 @@ def planted(kind, number, seed):
 
 
 def made(kind, examples):
-    inputs = Inputs(LetterTokenizer(), Layout("pair", SEQ_LEN))
+    inputs = Inputs(LetterTokenizer(), "pair", SEQ_LEN)
     rows = KINDS[kind].rows(inputs, examples)
     settings = {**KINDS[kind].settings(), **HEADS.get(kind, {})}
     return rows, KINDS[kind].build_head(settings, classes=2, texts=most_texts(rows.rows))
