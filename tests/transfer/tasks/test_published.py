@@ -30,6 +30,8 @@ def pair(label, premise, hypothesis):
 
 COLA = "gj04\t1\t\tHe \"ran.\ngj05\t0\t*\tHim ran's.\n"
 MNLI = "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tA\tB\tneutral\tentailment\n"
+MRPC = 'Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tA said.\tB "said".\n'
+SENTENCES = "index\tsentence1\tsentence2\tlabel\n"
 QQP = "id\tquestion1\tquestion2\tis_duplicate\n1\tWhy?\tHow?\t0\n2\tshort\n3\tA?\tB?\t1\n"
 SNLI = lines(
     pair("neutral", 'A "dog" runs.', "It is late."),
@@ -58,6 +60,47 @@ PUBLISHED = {
         every_split(["CoLA/train.tsv", "CoLA/dev.tsv"], COLA),
         ("0", "1"),
         [(('He "ran.',), 1), (("Him ran's.",), 0)],
+    ),
+    "sst2": (
+        every_split(["SST-2/train.tsv", "SST-2/dev.tsv"], 'sentence\tlabel\nnot "bad" \t1\n'),
+        ("0", "1"),
+        [(('not "bad" ',), 1)],
+    ),
+    "mrpc": (
+        every_split(["MRPC/train.tsv", "MRPC/dev.tsv"], MRPC),
+        ("0", "1"),
+        [(("A said.", 'B "said".'), 1)],
+    ),
+    "mnli": (
+        every_split(["MNLI/train.tsv", "MNLI/dev_matched.tsv"], MNLI),
+        ("contradiction", "entailment", "neutral"),
+        [(("A", "B"), 1)],
+    ),
+    "qnli": (
+        every_split(
+            ["QNLI/train.tsv", "QNLI/dev.tsv"],
+            "index\tquestion\tsentence\tlabel\n0\tWhy?\tSo.\tnot_entailment\n",
+        ),
+        ("entailment", "not_entailment"),
+        [(("Why?", "So."), 1)],
+    ),
+    "rte": (
+        every_split(["RTE/train.tsv", "RTE/dev.tsv"], f"{SENTENCES}0\tA.\tB.\tentailment\n"),
+        ("entailment", "not_entailment"),
+        [(("A.", "B."), 0)],
+    ),
+    "wnli": (
+        every_split(["WNLI/train.tsv", "WNLI/dev.tsv"], f"{SENTENCES}0\tA.\tB.\t1\n"),
+        ("0", "1"),
+        [(("A.", "B."), 1)],
+    ),
+    "cb": (
+        every_split(
+            ["CB/train.jsonl", "CB/val.jsonl"],
+            lines({"premise": "A.", "hypothesis": "B", "label": "neutral", "idx": 0}),
+        ),
+        ("contradiction", "entailment", "neutral"),
+        [(("A.", "B"), 2)],
     ),
     "mnli_mismatched": (
         every_split(["train.tsv", "dev_mismatched.tsv"], MNLI),
@@ -108,6 +151,11 @@ PUBLISHED = {
         ("1", "2"),
         [(('Good, "really".\n\nBack.',), 1), (('Don\'t.\\tOK \\"so\\" ',), 0)],
     ),
+    "yelp_full": (
+        every_split(["train.csv", "test.csv"], '"5","Good."\n"3","So, so."\n'),
+        tuple("12345"),
+        [(("Good.",), 4), (("So, so.",), 2)],
+    ),
     "imdb": (
         {f"{split}/{name}": name for split in ("train", "test")
          for name in ("pos/0_7.txt", "neg/2_1.txt", "unsup/0_0.txt")},
@@ -144,6 +192,29 @@ def check(task, folder, files, labels, expected):
     train, valid = data.examples["train"], data.examples["valid"]
     together = train if valid == data.examples["test"] else [*train, *valid]
     assert {one.texts + one.choices for one in together} == {texts for texts, _ in expected}
+
+
+# Of one published file each: train and test are made of it.
+ONE_FILE = {
+    "codah": ("full_data.tsv", "{0}\tHe {0}\ta.\tb.\tc.\td.\t2\n", "He {0}|a.|b.|c.|d.", 2),
+    "sms_spam": ("spam.csv", 'ham,"Hi, {0}",,,\nspam,"Buy {0} \xa3",,,\n', "Buy {0} \xa3", 1),
+    "mr": ("rt-polarity.all", "0 dull {0}\n1 na\xefve {0}\n", "na\xefve {0}", 1),
+    "subj": ("subj.all", "0 it is {0}\n1 we feel {0}\n", "we feel {0}", 1),
+}
+
+
+@pytest.mark.parametrize("name", ONE_FILE)
+def test_tasks_of_one_file(name, tmp_path):
+    file, rows, text, label = ONE_FILE[name]
+    head = "v1,v2,,,\n" if name == "sms_spam" else ""
+    rows = "".join(rows.format(number) for number in range(50))
+    (tmp_path / file).write_bytes((head + rows).encode("latin-1"))
+    data = load_task(find_task(name), {"directory": str(tmp_path)})
+    found = {
+        one.texts + one.choices: one.label for split in data.examples.values() for one in split
+    }
+    assert len(found) == rows.count("\n")
+    assert all(found[tuple(text.format(number).split("|"))] == label for number in range(50))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
