@@ -168,7 +168,7 @@ def cost_table(results: Results) -> pd.DataFrame:
 
 
 def provenance_table(results: Results) -> pd.DataFrame:
-    """Versions, commits and machines of all runs."""
+    """Recipe and test items of a study; versions, commits and machines of all runs."""
     found = dict.fromkeys(("bertlab", "jax", "git commit", "python", "platform", "devices"), ())
     for record in results.records:
         environment = record["environment"]
@@ -177,7 +177,11 @@ def provenance_table(results: Results) -> pd.DataFrame:
         for name, others in found.items():
             value = values.get(name.replace(" ", "_"))
             found[name] = dict.fromkeys(filter(None, [*others, value]))
-    rows = [[name, ", ".join(values)] for name, values in found.items() if values]
+    rows = [["recipe", results.study["config"]]] if "config" in results.study else []
+    marks = {record["task"]: record.get("correct", {}).get("test") for record in results.records}
+    items = [f"{task}: {mark['items']:,}" for task, mark in marks.items() if mark]
+    rows += [["test items", "; ".join(items)]] if items else []
+    rows += [[name, ", ".join(values)] for name, values in found.items() if values]
     if results.study.get("read_only"):
         status = "read-only: today's version reads other batches, so no sweep goes on"
         rows.append(["status", status])
