@@ -207,7 +207,7 @@ def known_pieces(word: str, tokenizer: Tokenizer) -> tuple[int, ...]:
     """The known pieces of a word, or of its lower-case form; (unk_id,) if there are none."""
     for form in (word, word.lower()):
         # Not as a text's first word, which has no space before it.
-        _, ids = tokenizer.encode_spaced(["", form])
+        _, (ids, _) = tokenizer.encode_spaced(["", form])
         if known := tuple(i for i in ids if i != tokenizer.unk_id):
             return known
     return (tokenizer.unk_id,)
