@@ -17,7 +17,7 @@ from bertlab.files import cache_directory
 COMMANDS = {
     "init": "start a project of your own: config, objective, task, study, tests",
     "keys": "list every key of a config with its default and its meaning",
-    "prepare": "tokenise a config's corpus, or print what is prepared",
+    "prepare": "tokenise a config's corpus",
     "train": "pretrain a model from a config; the same command resumes",
     "finetune": "train a pretrained model on a task",
     "adapt": "continue pretraining on the text of a task",

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from bertlab.data.characters import character_ids, character_table
 from bertlab.data.corpora import open_corpus
@@ -52,7 +52,13 @@ def prepare(data) -> Prepared:
     directory = cache_directory(data.directory) / f"{name}-{fingerprint[:16]}"
     if not directory.exists():
         directory.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(directory.with_name(f".{directory.name}.lock")):
+        lock = FileLock(directory.with_name(f".{directory.name}.lock"))
+        try:  # a process that `encode_all` started must not wait here for the one that waits for it
+            is_main = multiprocessing.current_process().name == "MainProcess"
+            held = lock.acquire(timeout=-1 if is_main else 0)
+        except Timeout:
+            raise UserError("put your script's code under `if __name__ == '__main__':`") from None
+        with held:
             if not directory.exists():  # another process may have prepared it in the meantime
                 _build(corpus, data, fingerprint, directory)
     return load_prepared(directory)

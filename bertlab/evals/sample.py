@@ -78,7 +78,7 @@ def sample(
         logits = logits.reshape(at.size, -1)
         drawn = draw_pieces(logits, tokenizer.special_ids - {stop}, temperature, rng)
         tokens[rows, at], ranks[rows, at] = drawn.reshape(at.shape), 2 + np.arange(begin, upto)
-        if (tokens[rows, order] == stop).any(axis=1).all():
+        if (tokens[rows, order[:, :upto]] == stop).any(axis=1).all():
             break
     texts = (itertools.takewhile(lambda piece: piece != stop, row) for row in tokens.tolist())
     return [tokenizer.decode(list(text)[len(prefix) : end]) for text in texts]

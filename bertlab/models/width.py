@@ -9,7 +9,7 @@ axis is wide if it grows with the model; nothing differs at m = 1.
 | inputs are wide, outputs are not (a classifier; LoRA's A) | divided by m | divided by m |
 | others: embeddings, kernels with inputs of a fixed width, biases, norms | the same | the same |
 
-Logits are divided by m (`OutputLayer.divisor`), because the output matrix may be the embeddings'.
+Logits are divided by m (`OutputLayer`), because the output matrix may be the embeddings'.
 Weight decay is not divided. The head width and F / D must be the same at all widths.
 """
 

@@ -70,9 +70,12 @@ def check_config(config: ConfigDict) -> None:
     """All checks for a pretraining that need neither the corpus nor devices."""
     data = config.data
     require_choice("config.data.format", data.format, FORMATS)
-    packs = data.pack_length and (data.pack_length < data.seq_len or data.buckets)
-    padded = FORMATS[data.format].has_padding or not (data.pack_length or data.buckets)
-    if packs or not padded or not all(2 < length <= data.seq_len for length in data.buckets):
+    divides = bool(data.pack_length or data.buckets)
+    if (
+        (divides and not FORMATS[data.format].has_padding)
+        or (data.pack_length and (data.buckets or data.pack_length < data.seq_len))
+        or not all(2 < length <= data.seq_len for length in data.buckets)
+    ):
         raise UserError(
             f"config.data.pack_length={data.pack_length} (seq_len={data.seq_len} or more) or"
             f" config.data.buckets={tuple(data.buckets)} (lengths up to seq_len), not both, are for"

@@ -64,5 +64,6 @@ def take_published(config: ConfigDict, steps: int = 0) -> None:
         set_key(config, name, value)
     if steps:
         config.train.steps = steps
-        config.optimizer.warmup_steps = min(config.optimizer.warmup_steps or 0, steps // 10)
+        if config.optimizer.warmup_steps is not None:  # otherwise it is a tenth
+            config.optimizer.warmup_steps = min(config.optimizer.warmup_steps, steps // 10)
         config.train.phases = config.train.phases if steps >= 100 else ""  # too short for phases

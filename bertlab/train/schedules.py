@@ -191,7 +191,7 @@ def layer_groups(params) -> tuple[Any, tuple[str, ...]]:
         )
 
     groups = jax.tree.map_with_path(group, params)
-    layers = max(int(leaf.max()) for leaf in jax.tree.leaves(groups))
+    layers = max(0, *(int(leaf.max()) for leaf in jax.tree.leaves(groups)))  # 0: a head alone
     names = ("embeddings", *(f"layer {i}" for i in range(1, layers + 1)))
     if any((leaf == head).any() for leaf in jax.tree.leaves(groups)):
         names += ("head",)

@@ -51,7 +51,7 @@ class Batches(Sequence):
         self._widths = [most_texts(rows) * length for length in sorted(lengths)]
         self.lengths = np.array([len(row["tokens"]) for row in rows], np.int64)
         self._by_length = np.argsort(self.lengths, kind="stable")
-        self._order = functools.lru_cache(1)(self._order_of)
+        self._order = functools.lru_cache(2)(self._order_of)  # of `epoch`, and of the current one
         self._shapes = {}  # the largest shape of each field, and its type
         for row in rows:
             for name, value in sorted(row.items()):

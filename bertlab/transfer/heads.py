@@ -101,6 +101,11 @@ class TaskHead(Objective):
                 "config.head.place, spelling, word_width and word_vectors are for a biLSTM: set"
                 " head.bilstm=2"
             )
+        if self.place in ("output", "after_first") and not self.reads_words:
+            raise UserError(
+                f"config.head.place={self.place} leaves nothing for the biLSTM to read: set"
+                " head.spelling, head.word_width or head.word_vectors"
+            )
 
     def head(self, body: nn.Module) -> nn.Module:
         return TaskModel(self, backward=body.shape.direction == "right-to-left")

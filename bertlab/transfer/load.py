@@ -86,10 +86,11 @@ class Pretrained:
         batches = Batches(rows, ConfigDict(data), self.tokenizer.pad_id)
         outputs, widths = [], ()
         for batch in batches:
-            _, states = self.encode(batch).widest()
+            side, states = self.encode(batch).widest()
             states = states if layers == "all" else [states[number] for number in layers]
             if pooling is not None:
-                states = [pooled(x.astype(np.float32), batch, pooling, 1)[:, 0] for x in states]
+                read = (batch, pooling, 1, side == "backward")
+                states = [pooled(x.astype(np.float32), *read)[:, 0] for x in states]
             widths = tuple(layer.shape[-1] for layer in states)
             joined = np.zeros((len(states), *states[0].shape[:-1], max(widths)), np.float32)
             for layer, wide in zip(states, joined):

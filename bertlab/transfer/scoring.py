@@ -28,6 +28,7 @@ from bertlab.transfer.tasks import Task, TaskData, find_task, load_task
 from bertlab.transfer.tasks.base import labels_in
 
 VERSION = 1  # of `linear_scores`: a change makes it train again
+MOST = 100_000  # training examples of a linear model; all words of more would fill the memory
 REACH = 2  # words on each side of a tagged one
 AFFIX = 4  # letters of the longest prefix and suffix
 TF_IDF = dict(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
@@ -161,7 +162,9 @@ def linear_scores(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
     if not isinstance(kind, OneClass | Regression | Tagging):
         return {}
     print(f"training a linear model on the labels of {task.name}", flush=True)
-    asked, labels = zip(*(questions(kind, example) for example in data.examples["train"]))
+    train = data.examples["train"]
+    train = train[:: -(-len(train) // MOST)]
+    asked, labels = zip(*(questions(kind, example) for example in train))
     features, labels = np.array([*itertools.chain(*asked)], object), [*itertools.chain(*labels)]
     if isinstance(kind, Regression):
         model = Ridge()
@@ -170,7 +173,7 @@ def linear_scores(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
     else:
         model = LinearSVC(C=0.1 if isinstance(kind, Tagging) else 1.0)
     read = DictVectorizer() if isinstance(kind, Tagging) else TfidfVectorizer(**TF_IDF)
-    columns = [(str(number), read, number) for number in range(features.shape[1])]
+    columns = [(str(n), read, n) for n, texts in enumerate(features.T) if any(map(len, texts))]
     reader = ColumnTransformer(columns, sparse_threshold=1)
     model = make_pipeline(reader, model).fit(features, labels)
     ask = model.decision_function if isinstance(kind, Choice) else model.predict

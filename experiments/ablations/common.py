@@ -280,7 +280,7 @@ def _at_scale(values: Mapping[str, Any], paper: Mapping[str, Any]) -> tuple[dict
         if "optimizer.warmup_steps" in warmed:
             warmed["optimizer.warmup_steps"] = min(warmed["optimizer.warmup_steps"], steps // 10)
         if steps < 100:  # too short for phases
-            pretraining.pop("train.phases", None)
+            pretraining["train.phases"] = ""
     if values["task_steps"]:
         finetune["train.steps"] = values["task_steps"]
     return pretraining, adam, finetune

@@ -44,9 +44,9 @@ def get_study(arguments=None):
     early = kept_steps("log", setting.steps(mlm))[-1 - setting.arguments["early"] : -1]
     chosen, tuned = {}, stage_keys("finetune", setting.finetuning("small"))
     for name in setting.arguments["objectives"].split("+"):
-        label, family, arguments = OBJECTIVES[name]
+        label, family, recipe = OBJECTIVES[name]
         body = setting.transformer if family == "bert" else {}
-        chosen[label] = {"config": setting.recipe(family, **arguments), **body}
+        chosen[label] = {"config": setting.recipe(family, **recipe), **body}
     objectives, names = axis("objective", chosen), list(chosen)
     none = axis("objective", {"no pretraining": setting.transformer | {"train.steps": 0}})
     steps = axis("steps", {f"{step:,}": {"finetune.init_step": step} for step in early})

@@ -19,6 +19,7 @@ RECIPES = {
     "bert:corpus=synthetic": {"data.tokenizer.vocab_size": 69, "data.format": "sentence_pair"},
     "gpt": {"data.format": "full_sentences", "optimizer.decay": "cosine"},
     "gpt:size=gpt1": {"data.tokenizer.vocab_size": 40_478, "optimizer.learning_rate": 2.5e-4},
+    "gpt:size=gpt2,steps=5000": {"train.steps": 5000, "optimizer.warmup_steps": None},
     "gpt:size=gpt2-xl": {"data.batch_size": 512},
     "modern:size=base": {"data.seq_len": 128},
     "elmo": {"model.direction": None, "objectives.rtl.weight": 0.5},

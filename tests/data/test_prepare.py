@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import random
 import subprocess
 import sys
@@ -273,6 +274,26 @@ prepare.prepare(config(pathlib.Path({str(tmp_path)!r}), "text:{tmp_path}/a.jsonl
     prepared = prepare(config(tmp_path, f"text:{tmp_path}/a.jsonl"))
     assert sum(split["documents"] for split in prepared.statistics.values()) == 121
     assert not list((tmp_path / "new").glob(".*.tmp"))
+
+
+@pytest.mark.slow
+def test_a_script_without_a_main_guard_ends(tmp_path):
+    """Its processes run it again, up to the lock that it holds."""
+    (tmp_path / "a.txt").write_text("\n\n".join(f"a b c d {n} " * 50 for n in range(5000)))
+    program = f"""
+import pathlib
+from bertlab.data import prepare
+from tests.data.test_prepare import config
+
+data = config(pathlib.Path({str(tmp_path)!r}), "text:{tmp_path}/a.txt")
+data.workers = 2
+prepare.prepare(data)
+"""
+    (tmp_path / "script.py").write_text(program)
+    command = [sys.executable, tmp_path / "script.py"]
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode and "put your script's code under" in done.stderr
 
 
 def test_the_second_time_reads_no_document(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 
 from bertlab.config.defaults import base_config
 from bertlab.errors import UserError
-from bertlab.train.schedules import learning_rate, warmup_steps
+from bertlab.train.schedules import layer_plan, learning_rate, warmup_steps
 
 
 def settings(**changes):
@@ -39,6 +39,12 @@ def test_warm_up_is_a_tenth_of_the_steps_or_of_a_stage():
     assert warmup_steps(settings(warmup_steps=None), 1000) == 100
     staged = settings(warmup_steps=None, thaw_restarts=True, thaw_steps=40)
     assert warmup_steps(staged, 1000) == 4
+
+
+def test_a_head_on_frozen_states_is_the_head():
+    params = {"heads_task": {"kernel": np.zeros((2, 2), np.float32)}}
+    plan = layer_plan(settings(thaw="head"), 10, params)
+    assert plan.rate_factors(0)["heads_task"]["kernel"] == 1
 
 
 def test_berts_rate_counts_from_step_0_and_gpts_from_the_end_of_warm_up():
