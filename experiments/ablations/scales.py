@@ -36,10 +36,11 @@ VALUES = {
 # Small checkpoints are kept along the way, so studies of single tables and of trajectories share
 # their pretrainings.
 SMALL_RUNS = {"data.valid_fraction": 0.1, "data.test_fraction": 0.1, "train.keep": "log"}
+# Models after BERT have rows of one length from the first step, and new masks in each epoch.
+ONE_LENGTH = {"train.phases": "", "data.dupe_factor": 0}
 # Rows and pieces of the recipes' published sizes return to those that all models share below scale
 # paper.
-_SAME_TEXT = {"train.phases": "", "data.dupe_factor": 0}
-_SAME_TEXT |= under("data.tokenizer", kind="unigram", lowercase=False)
+_SAME_TEXT = {**ONE_LENGTH, **under("data.tokenizer", kind="unigram", lowercase=False)}
 # For bodies trained with Adam: transformers, and LSTMs on subwords. The rate at tiny is from trials
 # of ELMo: 1e-3, 3e-3 and 1e-2 have 5.18, 4.80 and 4.78 nats on Wikipedia after 1.3 M tokens.
 ADAM = {
@@ -74,8 +75,6 @@ FINETUNING = {
     "base": {"recipe": "bert"},
     "paper": {"recipe": "bert_paper"},
 }
-# Models after BERT have rows of one length from the first step, and new masks in each epoch.
-ONE_LENGTH = {"train.phases": "", "data.dupe_factor": 0}
 # Pieces, rows and steps of models of different papers that are to read the same, so batches are not
 # the papers'; rate, warm-up and optimiser are each recipe's.
 SAME_ROWS = {"train.steps": 1_000_000, "data.seq_len": 512, "data.batch_size": 64, **ONE_LENGTH}
@@ -84,8 +83,9 @@ SAME_ROWS |= under("data.tokenizer", kind="wordpiece", vocab_size=30_522, lowerc
 # only at its last piece.
 LAST_PIECE = {"finetune.transfer.word_piece": "last"}
 # Replaces a pretrained model's states by random embeddings that are trained with the task.
-FRESH_EMBEDDINGS = {"transfer.random": True, "optimizer.frozen": "", "head.layers": "layer:0"}
-FRESH_EMBEDDINGS = under("finetune", FRESH_EMBEDDINGS)
+FRESH_EMBEDDINGS = under(
+    "finetune", {"transfer.random": True, "optimizer.frozen": "", "head.layers": "layer:0"}
+)
 # Rows of a task at small scales: buckets, so that short texts cost little and few are cut.
 SMALL_ROWS = {"data.seq_len": 128, "data.buckets": (32, 64)}
 SMALL_WINDOWS = {"transfer.doc_stride": 64, "transfer.max_query": 32}  # of SQuAD
