@@ -179,7 +179,7 @@ class Batches:
         return self._planned[number].result()
 
     def make_group(self, number: int) -> Group:
-        data, (parts, groups) = self._data, self._parts
+        data, split, (parts, groups) = self._data, self._split, self._parts
         epoch, group = divmod(number, groups)
         visit = epoch % data.dupe_factor if data.dupe_factor else epoch
         if data.format == "cooccurrence":
@@ -189,7 +189,8 @@ class Batches:
             chosen = np.sort(np.array_split(order, groups)[group])
             documents = np.concatenate([parts[block] for block in chosen])
             rng = self._generator(_PLAN, visit, group)
-            text = Text.from_split(self._split).take(rng.permutation(documents))
+            text = Text(split.sentences[:-1], split.sentences, split.documents)
+            text = text.take(rng.permutation(documents))
             plan = FORMATS[data.format].plan(text, data, self._prepared.tokenizer, rng)
             if data.pack_length:
                 plan = pack(plan, data.pack_length, data.pack_examples, rng)
@@ -234,11 +235,9 @@ def _padding(fields: Batch, rows: int, pad_id: int) -> Batch:
 
 def prefetch(batches: Callable, start: int, put: Callable, ahead: int = 2) -> Iterator[Any]:
     """`put(batches(step))` for start, start + 1, ..., made by a thread while the caller works."""
-    thread, waiting = ThreadPoolExecutor(1, thread_name_prefix="batches"), collections.deque()
-    try:
+    waiting = collections.deque()
+    with ThreadPoolExecutor(1, thread_name_prefix="batches") as thread:
         for step in itertools.count(start):
             waiting.append(thread.submit(lambda step=step: put(batches(step))))
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
-    finally:
-        thread.shutdown(cancel_futures=True)

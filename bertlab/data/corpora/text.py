@@ -54,9 +54,14 @@ class TextCorpus:
 
     def documents(self) -> Iterator[Document]:
         for name, path in self._files.items():
-            has_records = _NAME.fullmatch(path.name)[1].lower() == "jsonl"
-            for number, text in _texts_of_records(path) if has_records else self._texts(path):
-                yield from make_documents(f"{name}:{number}", text, joins_lines=not has_records)
+            if _NAME.fullmatch(path.name)[1].lower() == "jsonl":
+                for number, record in read_records(path, "text"):
+                    # JSON can encode half a surrogate pair, which no tokenizer can represent.
+                    text = record["text"].encode("utf-16", "surrogatepass")
+                    yield from make_documents(f"{name}:{number}", text.decode("utf-16", "replace"))
+            else:
+                for number, text in self._texts(path):
+                    yield from make_documents(f"{name}:{number}", text, joins_lines=True)
 
     def _texts(self, path: Path) -> Iterator[tuple[int, str]]:
         """(Number of its first line, text) of each document of a text file."""
@@ -158,14 +163,6 @@ def read_records(path: Path, *fields: str) -> Iterator[tuple[int, dict[str, Any]
                 names = ", ".join(fields)
                 raise UserError(f"{path}:{number}: not a JSON object with texts {names}") from None
             yield number, record
-
-
-def _texts_of_records(path: Path) -> Iterator[tuple[int, str]]:
-    """(Line number, text) of each record of a .jsonl file."""
-    for number, record in read_records(path, "text"):
-        # JSON can encode half a surrogate pair, which no tokenizer can represent.
-        text = record["text"].encode("utf-16-le", "surrogatepass")
-        yield number, text.decode("utf-16-le", "replace")
 
 
 def files_of(path: Path) -> dict[str, Path]:
