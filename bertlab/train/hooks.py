@@ -180,8 +180,7 @@ def open_writers(names: str, run: RunDirectory, config: Mapping, resumed: int) -
 
 
 def profile_hook(directory: Path, done: int, config) -> Callable:
-    """Traces `config.profile` steps of process 0, after the first three, for TensorBoard and
-    Perfetto."""
+    """Traces `config.profile` steps of process 0, after the first three."""
     first = done + 3
     last = min(first + config.profile, config.train.steps)
 

@@ -6,10 +6,6 @@ import signal
 import jax
 from jax.experimental import multihost_utils
 
-SHUTDOWN_SECONDS = 24 * 3600
-"""How long the others wait for process 0, which evaluates alone when training ends; JAX's own limit
-of five minutes would end them all without a result."""
-
 
 def join_processes() -> None:
     """Joins the other processes of the run, if the environment names any: JAX_COORDINATOR_ADDRESS
@@ -23,12 +19,14 @@ def join_processes() -> None:
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", True)  # SIGTERM to one process stops all
+    count = index = None  # found by JAX, like the address
     if address and address != "auto":
         count, index = (int(os.environ[f"JAX_{name}"]) for name in ("NUM_PROCESSES", "PROCESS_ID"))
-        jax.distributed.initialize(address, count, index, shutdown_timeout_seconds=SHUTDOWN_SECONDS)
     else:
         os.environ.pop("JAX_COORDINATOR_ADDRESS", None)
-        jax.distributed.initialize(shutdown_timeout_seconds=SHUTDOWN_SECONDS)
+    # The others wait for process 0, which evaluates alone when training ends; after JAX's own limit
+    # of five minutes all would end without a result.
+    jax.distributed.initialize(None, count, index, shutdown_timeout_seconds=24 * 3600)
 
 
 class StopSignal:

@@ -11,8 +11,6 @@ from bertlab.data.formats.pairs import NEGATIVES
 from bertlab.models.base import sides_of
 from bertlab.models.presets import FAMILIES, model_direction
 
-SPECIAL_PIECES = 5
-
 
 def train_on(config: ConfigDict, corpus: str, names: str, mask_rate: float = 0.0) -> None:
     """Sets a recipe's corpus and objectives, and every other key that they require: a body that
@@ -22,7 +20,7 @@ def train_on(config: ConfigDict, corpus: str, names: str, mask_rate: float = 0.0
     data.corpus = corpus
     if corpus == "synthetic":
         data.tokenizer.kind = "words"
-        data.tokenizer.vocab_size = data.synthetic.get_oneway_ref("vocab_size") + SPECIAL_PIECES
+        data.tokenizer.vocab_size = data.synthetic.get_oneway_ref("vocab_size") + 5  # specials
     add_objectives(config, names)
     if mask_rate:
         for entry in config.objectives.values():
