@@ -39,20 +39,13 @@ _WORD = re.compile(r"(?<!\S)[\"'(\[]*[A-Za-z][A-Za-z'’-]*[\"')\],.;:!?]*(?!\S)
 _START = re.compile(r"""["'“(\[`*]*[A-Z]|`|[\"“]\w""")
 _END = re.compile(r"[.!?:][\"'”)\]`]*$")
 
-Docstring = tuple[tuple[str, ...], ...]
-"""Paragraphs of sentences."""
-
 
 class Section(NamedTuple):
     """The prose of a module, of a topic of the reference, or of a stretch of a long one."""
 
     name: str  # `json.decoder`; `pydoc_data.topics:assert`; `ast#1`, `ast#2`, ...
-    docstrings: tuple[Docstring, ...]  # in the order of the file
-
-    @property
-    def package(self) -> str:
-        """Top-level import name: `json`."""
-        return re.split(r"[.#]", self.name)[0]
+    # In the order of the file, each as paragraphs of sentences.
+    docstrings: tuple[tuple[tuple[str, ...], ...], ...]
 
     @property
     def sentences(self) -> list[str]:

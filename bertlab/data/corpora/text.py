@@ -15,7 +15,7 @@ from typing import Any
 import zstandard
 
 from bertlab.data.documents import LONGEST_DOCUMENT, SECTION, SPLITS, Document, make_documents
-from bertlab.errors import UserError
+from bertlab.errors import UserError, require_choice
 
 # In characters. A longer stretch without a blank line is cut at a line end, to bound memory.
 _LARGEST_DOCUMENT = 1_000_000
@@ -135,9 +135,7 @@ class TfdsCorpus:
             builder = tfds.builder_from_directory(folder)
         else:
             builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
-        if field not in builder.info.features:
-            fields = ", ".join(builder.info.features)
-            raise UserError(f'config.data.tfds.field="{field}" is not one of {fields}')
+        require_choice("config.data.tfds.field", field, builder.info.features)
         self._examples, self._field = builder.as_data_source(split=split), field
         self._folder = Path(builder.data_dir)
         self._name = f"{builder.info.full_name}/{split}"

@@ -20,9 +20,6 @@ from bertlab.files import read_json
 
 __all__ = ["SPECIALS", "Tokenizer", "load_tokenizer", "sample_texts", "train_tokenizer"]
 
-# Values of `tokenizer_class` in tokenizer_config.json for which a vocab.txt has Google's rules.
-_GOOGLE_CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
-
 
 def sample_texts(
     texts: Iterable[str],
@@ -102,7 +99,8 @@ def load_tokenizer(path: str | Path, lowercase: bool | None = None) -> Tokenizer
     if path.suffix == ".model":
         model = path.read_bytes()
         return SentencePieceTokenizer(model, sentencepieces.model_kind(model), bool(lowercase))
-    settings = _read_settings(path.parent)
+    config = path.with_name("tokenizer_config.json")
+    settings = read_json(config) if config.is_file() else {}
     if path.suffix == ".txt":
         return _load_vocabulary(path, settings, lowercase)
     return _load_json(path, settings)
@@ -120,9 +118,13 @@ def _load_saved(path: Path, kind: str, lowercase: bool, special_ids=None, split=
 
 
 def _load_json(path: Path, settings: Mapping[str, Any]) -> Tokenizer:
-    names = {role: settings.get(f"{role}_token") for role in ROLES}
-    names["cls"] = names["cls"] or settings.get("bos_token")
-    names["sep"] = names["sep"] or settings.get("eos_token")
+    def name(role: str) -> str | None:
+        token = settings.get(f"{role}_token")
+        return token["content"] if isinstance(token, dict) else token
+
+    names = {role: name(role) for role in ROLES}
+    names["cls"] = names["cls"] or name("bos")
+    names["sep"] = names["sep"] or name("eos")
     backend = path.read_text("utf-8")
     vocabulary = tokenizers.Tokenizer.from_str(backend).get_vocab(with_added_tokens=True)
     return JsonTokenizer(backend, base.find_specials(vocabulary, names, path))
@@ -136,13 +138,13 @@ def _load_vocabulary(path: Path, settings: Mapping[str, Any], lowercase: bool | 
     if lowercase is None:
         words = [piece for piece in pieces if not re.fullmatch(r"\[.*\]", piece)]
         lowercase = settings.get("do_lower_case", all(word == word.lower() for word in words))
-    rules = {"tokenizer_class": _GOOGLE_CLASSES, "tokenize_chinese_chars": (True,)}
-    for key, values in (rules | {"strip_accents": (lowercase,)}).items():
-        if key in settings and settings[key] not in values:
+    rules = {"tokenizer_class": "(Bert|DistilBert|Electra)Tokenizer(Fast)?"}
+    rules |= {"tokenize_chinese_chars": "True", "strip_accents": str(lowercase)}
+    for key, rule in rules.items():
+        if (value := settings.get(key)) is not None and not re.fullmatch(rule, str(value)):
             raise UserError(
-                f"{path} does not have the rules of {key}={settings[key]!r} in its"
-                " tokenizer_config.json; give a tokenizer.json that does (AutoTokenizer's"
-                " save_pretrained writes one)"
+                f"{path} does not have the rules of {key}={value!r} in its tokenizer_config.json;"
+                " give a tokenizer.json that does (AutoTokenizer's save_pretrained writes one)"
             )
     return WordPieceTokenizer(pieces, lowercase)
 
@@ -150,16 +152,3 @@ def _load_vocabulary(path: Path, settings: Mapping[str, Any], lowercase: bool | 
 def _read_pieces(path: Path) -> list[str]:
     """The lines of a vocab.txt; a piece may be a carriage return."""
     return path.read_bytes().decode().removesuffix("\n").split("\n")
-
-
-def _read_settings(directory: Path) -> dict[str, Any]:
-    """Settings that transformers stores next to a tokenizer, without nulls; tokens as strings."""
-    settings = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (directory / name).is_file():
-            for key, value in read_json(directory / name).items():
-                is_token = isinstance(value, dict) and "content" in value
-                settings |= {} if value is None else {key: value["content"] if is_token else value}
-    if "tokenizer_class" in settings:
-        settings["tokenizer_class"] = settings["tokenizer_class"].removesuffix("Fast")
-    return settings
