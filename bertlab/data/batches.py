@@ -146,8 +146,6 @@ class Batches:
         if row < last:
             example = pieces[0] if pieces else self._read(0, 1)
             pieces.append(_padding(example, last - row, self._prepared.tokenizer.pad_id))
-        if len(pieces) == 1:
-            return pieces[0]
         return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
     def fields(self, group: Group, first: int, last: int) -> Batch:
@@ -226,11 +224,10 @@ def _padding(fields: Batch, rows: int, pad_id: int) -> Batch:
     """Rows without a document: all their weights are zero."""
     values = {"tokens": pad_id, "contexts": pad_id, "counts": 1, "rate_scale": 1}
     values |= {"next_tokens": -1, "pair_label": -1, "order_label": -1, "characters": PADDING}
-    result = {}
-    for name, array in fields.items():
-        value = values.get(name.removeprefix("backward_"), 0)
-        result[name] = np.full((rows, *array.shape[1:]), value, array.dtype)
-    return result
+    return {
+        name: np.full((rows, *x.shape[1:]), values.get(name.removeprefix("backward_"), 0), x.dtype)
+        for name, x in fields.items()
+    }
 
 
 def prefetch(batches: Callable, start: int, put: Callable, ahead: int = 2) -> Iterator[Any]:

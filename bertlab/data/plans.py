@@ -19,8 +19,7 @@ def special(token: int) -> int:
 def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """counts[0] numbers from starts[0] on, then counts[1] from starts[1] on, and so on."""
     ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.repeat(starts - (ends - counts), counts) + np.arange(total)
+    return np.repeat(starts - (ends - counts), counts) + np.arange(counts.sum())
 
 
 def bounds_of(counts: np.ndarray) -> np.ndarray:

@@ -52,7 +52,7 @@ def prepare(data) -> Prepared:
     if not directory.exists():
         directory.parent.mkdir(parents=True, exist_ok=True)
         # A process that `encode_all` started must not wait here for the one that waits for it.
-        wait = -1 if multiprocessing.parent_process() is None else 0
+        wait = -1 if multiprocessing.current_process().name == "MainProcess" else 0
         try:
             with FileLock(directory.with_name(f".{directory.name}.lock"), timeout=wait):
                 if not directory.exists():  # another process may have prepared it meanwhile

@@ -55,8 +55,8 @@ def test_one_lane_reads_all_documents_on_end(corpus, documents, wrap, across, ba
     split = corpus.split("train")
     text = Text(split.sentences[:-1], split.sentences, split.documents)
     sides = [Sequence.from_text(text, wrap, side, TOKENIZER, 1, False) for side in (False, True)]
-    sequences = dict(zip(("forward", "backward"), sides, strict=True))
-    rows = -(-int(sequences["forward"].lanes[-1]) // data.seq_len)
+    sequences = dict(zip(("", "backward_"), sides, strict=True))
+    rows = -(-int(sequences[""].lanes[-1]) // data.seq_len)
     steps = bounds_of(np.full(rows, data.seq_len))
     plan = StreamPlan(sequences, steps, data, TOKENIZER)
     arrays = {"tokens": corpus.split("train").tokens}

@@ -52,12 +52,7 @@ class Sample(NamedTuple):
 
 
 def language(
-    vocab_size: int = 64,
-    topics: int = 4,
-    states: int = 8,
-    seed: int = 0,
-    sentence_words: tuple[int, int] = (4, 12),
-    document_sentences: tuple[int, int] = (4, 40),
+    vocab_size=64, topics=4, states=8, seed=0, sentence_words=(4, 12), document_sentences=(4, 40)
 ) -> Language:
     """Makes a language from a seed; topics are equally likely and lengths uniform.
 

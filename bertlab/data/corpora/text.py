@@ -24,12 +24,11 @@ _LINE_END = "<eos>"  # a word
 
 
 class TextCorpus:
-    """Files of text (.txt, and BabyLM's .train, .dev, .test) or records (.jsonl).
+    """Text files (.txt, BabyLM's .train, .dev, .test) or records (.jsonl), plain, .gz, .xz or .zst.
 
-    They may be compressed with gzip (.gz), xz (.xz) or zstd (.zst). Blank lines separate the
-    documents of a text file, unless each file is one; each line of a .jsonl file is a record whose
-    `text` is a document. A document's id is its file's path relative to the files' common folder
-    and the number of its first line. `patterns` are globs, with commas between them.
+    Blank lines separate the documents of a text file, unless each file is one; a line of a .jsonl
+    file is a record whose `text` is a document. A document's id is its file's path relative to the
+    files' common folder and the number of its first line. Commas separate the globs in `patterns`.
     """
 
     def __init__(self, patterns: str, one_document_a_file: bool = False):
@@ -81,8 +80,7 @@ class TextCorpus:
 
 
 class PublishedSplits:
-    """One file for each split, with one sentence per line and spaces between the words, such as
-    the Penn Treebank or WikiText.
+    """A file for each split with a sentence a line, such as the Penn Treebank or WikiText.
 
     A file's name is its split or ends in it: `train.txt`, `ptb.train.txt`, `wiki.train.tokens`.
     Every line, empty ones too, ends with the word `<eos>`, as salesforce/awd-lstm-lm's data.py

@@ -22,16 +22,13 @@ __all__ = ["SPECIALS", "Tokenizer", "load_tokenizer", "sample_texts", "train_tok
 
 
 def sample_texts(
-    texts: Iterable[str],
-    sentences: int,
-    seed: int,
-    lowercase: bool = False,
-    characters: int = 20_000_000,  # SentencePiece needs about 20 bytes for each one
+    texts: Iterable[str], sentences: int, seed: int, lowercase=False, characters=20_000_000
 ) -> list[str]:
     """Draws a uniform sample of bounded size from a stream, in one pass and in its order.
 
     The sample is the normalised texts whose random numbers are below a threshold: the highest of 1,
-    0.9, 0.81, ... at which it is within both bounds. Empty texts are left out.
+    0.9, 0.81, ... at which it is within both bounds. Empty texts are left out. SentencePiece needs
+    about 20 bytes for each character.
     """
     generator = random.Random(seed)
     kept, size, threshold = [], 0, 1.0
@@ -50,18 +47,13 @@ def sample_texts(
 
 
 def train_tokenizer(
-    kind: str,
-    sample: Sequence[str],
-    vocab_size: int,
-    lowercase: bool = False,
-    split: str = "punctuation",
+    kind: str, sample: Sequence[str], vocab_size: int, lowercase=False, split="punctuation"
 ) -> Tokenizer:
     """Trains a tokenizer (see `config/defaults.py`) on normalised sentences (`sample_texts`).
 
     `vocab_size` includes the five specials and SentencePiece's 256 bytes.
     """
-    kinds = ("unigram", "bpe", "wordpiece", "words")
-    require_choice("config.data.tokenizer.kind", kind, kinds)
+    require_choice("config.data.tokenizer.kind", kind, ("unigram", "bpe", "wordpiece", "words"))
     require_choice("config.data.tokenizer.split", split, DIVIDES)
     if kind == "wordpiece":
         tokenizer = train_wordpiece(sample, vocab_size, lowercase)

@@ -22,9 +22,6 @@ ROLES = {
 }
 
 
-Span = tuple[int, int]
-
-
 class Tokenizer:
     """Text to ids and back.
 
@@ -63,7 +60,7 @@ class Tokenizer:
         """Text of pieces that are not special."""
         raise NotImplementedError
 
-    def encode_spaced(self, words: Sequence[str]) -> list[tuple[list[int], list[Span]]]:
+    def encode_spaced(self, words: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """Of each word of a text in which spaces separate them: the ids of its pieces, and the
         characters [first, end) of `changed(word)` that these stand for. Where several pieces share
         one character, some may be empty."""
