@@ -146,8 +146,6 @@ class Batches:
         if row < last:
             example = pieces[0] if pieces else self._read(0, 1)
             pieces.append(_padding(example, last - row, self._prepared.tokenizer.pad_id))
-        if len(pieces) == 1:
-            return pieces[0]
         return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
     def fields(self, group: Group, first: int, last: int) -> Batch:
@@ -179,7 +177,7 @@ class Batches:
         return self._planned[number].result()
 
     def make_group(self, number: int) -> Group:
-        data, (parts, groups) = self._data, self._parts
+        data, split, (parts, groups) = self._data, self._split, self._parts
         epoch, group = divmod(number, groups)
         visit = epoch % data.dupe_factor if data.dupe_factor else epoch
         if data.format == "cooccurrence":
@@ -189,7 +187,8 @@ class Batches:
             chosen = np.sort(np.array_split(order, groups)[group])
             documents = np.concatenate([parts[block] for block in chosen])
             rng = self._generator(_PLAN, visit, group)
-            text = Text.from_split(self._split).take(rng.permutation(documents))
+            text = Text(split.sentences[:-1], split.sentences, split.documents)
+            text = text.take(rng.permutation(documents))
             plan = FORMATS[data.format].plan(text, data, self._prepared.tokenizer, rng)
             if data.pack_length:
                 plan = pack(plan, data.pack_length, data.pack_examples, rng)
@@ -225,20 +224,17 @@ def _padding(fields: Batch, rows: int, pad_id: int) -> Batch:
     """Rows without a document: all their weights are zero."""
     values = {"tokens": pad_id, "contexts": pad_id, "counts": 1, "rate_scale": 1}
     values |= {"next_tokens": -1, "pair_label": -1, "order_label": -1, "characters": PADDING}
-    result = {}
-    for name, array in fields.items():
-        value = values.get(name.removeprefix("backward_"), 0)
-        result[name] = np.full((rows, *array.shape[1:]), value, array.dtype)
-    return result
+    return {
+        name: np.full((rows, *x.shape[1:]), values.get(name.removeprefix("backward_"), 0), x.dtype)
+        for name, x in fields.items()
+    }
 
 
 def prefetch(batches: Callable, start: int, put: Callable, ahead: int = 2) -> Iterator[Any]:
     """`put(batches(step))` for start, start + 1, ..., made by a thread while the caller works."""
-    thread, waiting = ThreadPoolExecutor(1, thread_name_prefix="batches"), collections.deque()
-    try:
+    waiting = collections.deque()
+    with ThreadPoolExecutor(1, thread_name_prefix="batches") as thread:
         for step in itertools.count(start):
             waiting.append(thread.submit(lambda step=step: put(batches(step))))
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
-    finally:
-        thread.shutdown(cancel_futures=True)

@@ -114,8 +114,7 @@ class Bounds(NamedTuple):
 
     def split(self, document: Document) -> str:
         """The split of a document: as published, or by its position."""
-        by_position = ("valid", "test", "train")
-        return document.split or by_position[bisect(self, position(document.id))]
+        return document.split or ("valid", "test", "train")[bisect(self, position(document.id))]
 
 
 def find_bounds(data: Mapping, positions) -> Bounds:

@@ -10,9 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# A span that starts here is padding, however long it is: all its indices are negative.
-_PADDING = -(1 << 40)
-
 
 def special(token: int) -> int:
     """The start of a span that is one special token and no text."""
@@ -22,8 +19,7 @@ def special(token: int) -> int:
 def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """counts[0] numbers from starts[0] on, then counts[1] from starts[1] on, and so on."""
     ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.repeat(starts - (ends - counts), counts) + np.arange(total)
+    return np.repeat(starts - (ends - counts), counts) + np.arange(counts.sum())
 
 
 def bounds_of(counts: np.ndarray) -> np.ndarray:
@@ -54,11 +50,6 @@ class Text:
     starts: np.ndarray  # [S], where each sentence begins in the split's tokens
     bounds: np.ndarray  # [S + 1], where it begins with these documents end to end, and the end
     documents: np.ndarray  # [D + 1], the first sentence of each document, and the end
-
-    @classmethod
-    def from_split(cls, split) -> "Text":
-        """All documents of a `Split`."""
-        return cls(split.sentences[:-1], split.sentences, split.documents)
 
     @functools.cached_property
     def document(self) -> np.ndarray:
@@ -150,7 +141,6 @@ class RowPlan:
         spans = np.zeros((4, len(is_text)), np.int64)
         spans[:, is_text] = self.starts, self.lengths, self.segments, self.documents
         starts, lengths, segments, documents = spans
-        starts[padding] = _PADDING
         lengths[padding] = width - np.add.reduceat(lengths, row_start)
 
         begins = np.cumsum(lengths) - lengths  # of each span, with all rows end to end

@@ -40,8 +40,7 @@ CHUNK_CHARACTERS, FEW_CHUNKS = 1 << 18, 8
 
 _tokenizer_in = functools.lru_cache(maxsize=1)(load_tokenizer)  # loaded once in each process
 
-Chunk = tuple[str, list[tuple[str, ...]]]
-"""A split's name, and the parts of some of its documents."""
+Chunk = tuple[str, list[tuple[str, ...]]]  # a split's name, and the parts of some documents
 
 
 def prepare(data) -> Prepared:
@@ -52,15 +51,14 @@ def prepare(data) -> Prepared:
     directory = cache_directory(data.directory) / f"{name}-{fingerprint[:16]}"
     if not directory.exists():
         directory.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(directory.with_name(f".{directory.name}.lock"))
-        try:  # a process that `encode_all` started must not wait here for the one that waits for it
-            is_main = multiprocessing.current_process().name == "MainProcess"
-            held = lock.acquire(timeout=-1 if is_main else 0)
+        # A process that `encode_all` started must not wait here for the one that waits for it.
+        wait = -1 if multiprocessing.current_process().name == "MainProcess" else 0
+        try:
+            with FileLock(directory.with_name(f".{directory.name}.lock"), timeout=wait):
+                if not directory.exists():  # another process may have prepared it meanwhile
+                    _build(corpus, data, fingerprint, directory)
         except Timeout:
             raise UserError("put your script's code under `if __name__ == '__main__':`") from None
-        with held:
-            if not directory.exists():  # another process may have prepared it in the meantime
-                _build(corpus, data, fingerprint, directory)
     return load_prepared(directory)
 
 
@@ -225,14 +223,13 @@ def _write(folder: Path, splits, tokenizer: Tokenizer, found: Iterable[Encoded])
     dtypes["tokens"] = np.uint16 if size <= 1 << 16 else np.uint32
     if tokenizer.has_whole_words:
         dtypes["words"] = np.uint32
-    files = {}
+    files, counts, sizes = {}, {split: np.zeros(size, np.int64) for split in splits}, Counter()
     for split in splits:
         (folder / split).mkdir()
         paths = {name: folder / split / f"{name}.npy" for name in dtypes}
         files[split] = {name: ArrayFile(path, dtypes[name]) for name, path in paths.items()}
         files[split]["sentences"].append([0])
         files[split]["documents"].append([0])
-    counts, sizes = {split: np.zeros(size, np.int64) for split in splits}, Counter()
     types = {}  # the row of `Prepared.characters` of each word outside the vocabulary
     for split, tokens, sentences, documents, byte_sizes, unknown_words in found:
         arrays = files[split]

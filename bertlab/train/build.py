@@ -130,14 +130,12 @@ def check_objective(config: ConfigDict, name: str, objective: objectives.Objecti
             " set config.model.token_encoder='ids'"
         )
     one_way = follows or (objective.reads != "both" and not changes_tokens)
-    streams = data.format == "stream" and family_of(model).recurrent and one_way
-    if objective.reads == "backward":
-        streams = streams and data.stream.backward
-    if model.stateful and not streams:
+    streams = data.format == "stream" and (objective.reads != "backward" or data.stream.backward)
+    if model.stateful and not (streams and one_way and family_of(model).recurrent):
         raise UserError(
-            f"config.model.stateful=True carries a recurrent model's states along"
-            " config.data.format='stream' (and stream.backward=True), one direction at a time, and"
-            f" objective {name} on {model.family} with {data.format!r} does not; set it to False"
+            "config.model.stateful=True needs a recurrent model, config.data.format='stream' (and"
+            f" stream.backward=True) and an objective of one direction, unlike {name}; set it to"
+            " False"
         )
 
 
@@ -212,11 +210,6 @@ def start_from(trained, fresh, new_tokens: int = 0):
         old = found[name]
         if new_tokens and leaf.ndim and len(leaf) == len(old) + new_tokens:
             old = np.concatenate([old, leaf[len(old) :]])
-        if old.shape != leaf.shape:
-            raise UserError(
-                f"{name} of config.init_from has the shape {old.shape}, and {leaf.shape} here;"
-                " use the same config.model"
-            )
         return old
 
     chosen = jax.tree.map_with_path(choose, fresh)

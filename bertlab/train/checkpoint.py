@@ -15,8 +15,7 @@ from bertlab.train.state import TrainState
 
 
 def open_checkpoints(directory: Path, keep: int, steps=()) -> ocp.CheckpointManager:
-    """The checkpoints of one run, written in the background: the last `keep` (0: all) and those of
-    `steps` stay."""
+    """A run's checkpoints, written in the background; the last `keep` (0: all) and `steps` stay."""
     policies = [policy.LatestN(keep or None), policy.CustomSteps(list(steps))]
     options = ocp.CheckpointManagerOptions(
         preservation_policy=policy.AnyPreservationPolicy(policies), cleanup_tmp_directories=True
@@ -25,8 +24,7 @@ def open_checkpoints(directory: Path, keep: int, steps=()) -> ocp.CheckpointMana
 
 
 def save(checkpoints: ocp.CheckpointManager, state: TrainState, totals: dict[str, Any]) -> None:
-    """Saves the state's step unless it exists; returns once the arrays are copied. All processes
-    call it."""
+    """Saves the state's step unless it exists; all processes call it."""
     step = int(state.step)
     if step != checkpoints.latest_step():
         arrays, costs = ocp.args.StandardSave(vars(state)), ocp.args.JsonSave(totals)

@@ -4,7 +4,6 @@ with, or None. `sums` are {name: (weighted sum, weight)} of the step, still on t
 import atexit
 import contextlib
 import dataclasses
-import importlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -137,17 +136,12 @@ class Log:
         print("  ".join([f"step {number}", f"{split:5}", *shown]), flush=True)
 
 
-WRITERS = {"jsonl": "json", "tensorboard": "tensorboardX", "wandb": "wandb"}
-"""What `config.writers` can name, and the modules that they need."""
-
-
 def open_writers(names: str, run: RunDirectory, config: Mapping, resumed: int) -> list[Callable]:
     """TensorBoard and Weights & Biases, as `config.writers` names them, as functions of a log line;
     none but on process 0. Each is set up as its own documentation says (WANDB_MODE=offline)."""
     asked = {*names.split(",")} - {""}
     for name in asked:
-        require_choice("config.writers", name, WRITERS)
-        importlib.import_module(WRITERS[name])  # a missing one ends all processes, not only 0
+        require_choice("config.writers", name, ("jsonl", "tensorboard", "wandb"))
     if jax.process_index() > 0:
         return []
 
@@ -186,8 +180,7 @@ def open_writers(names: str, run: RunDirectory, config: Mapping, resumed: int) -
 
 
 def profile_hook(directory: Path, done: int, config) -> Callable:
-    """Traces `config.profile` steps of process 0, after the first three, for TensorBoard and
-    Perfetto."""
+    """Traces `config.profile` steps of process 0, after the first three."""
     first = done + 3
     last = min(first + config.profile, config.train.steps)
 

@@ -45,13 +45,6 @@ class Experiment:
         """A batch, for the shapes of its fields."""
         return next(iter(self.evaluations.values()))[0]
 
-    @property
-    def watched(self) -> str:
-        """The objective whose held-out loss NT-ASGD observes: the language model."""
-        objectives = self.program.objectives
-        models = (name for name, objective in objectives.items() if supervised(objective))
-        return next(models, next(iter(objectives)))
-
     def phase(self, step: int) -> Phase:
         """The phase that trains the update after `step` updates; after the last one, the last."""
         return next((phase for phase in self.phases if step < phase.end), self.phases[-1])
@@ -96,6 +89,9 @@ def run(
         rate = layer_plan(config.optimizer, steps, state.params).rate
         log = hooks.Log(experiment, directory, totals, rate, latest)
         evaluate = build_evaluation(experiment, mesh, log)
+        objectives = experiment.program.objectives
+        models = [name for name in objectives if supervised(objectives[name])]
+        watched = [*models, *objectives][0]  # NT-ASGD observes a language model's loss
 
         @log.paused()
         def save(state):
@@ -103,7 +99,7 @@ def run(
 
         def validate(step, state, sums):
             if step < steps and hooks.is_due(step, config.train.eval_every, steps):
-                loss = evaluate("valid", step, state)[f"{experiment.watched}/loss"]
+                loss = evaluate("valid", step, state)[f"{watched}/loss"]
                 return state.replace(opt_state=observe(state.opt_state, loss))
 
         def save_if_due(step, state, sums):

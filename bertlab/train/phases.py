@@ -85,8 +85,7 @@ def trained_objectives(config: ConfigDict, step: int | None = None) -> list[str]
 
 
 def steps_within(tokens: float, phases: Sequence[Phase]) -> int:
-    """The steps that read this many tokens, by those in the first batches of each phase: the
-    schedule needs the steps in advance."""
+    """The steps that read this many tokens, by those in the first batches of each phase."""
     each = 0.0
     for phase in phases:
         batches = [phase.batches(phase.begin + index) for index in range(COUNTED)]
@@ -110,7 +109,6 @@ def build_phases(config: ConfigDict, program: Program, batches) -> tuple[Phase, 
         if source is None or made.hash != source.hash:
             source, first = made, begin
         weights = {name: weights_of(entry) for name, entry in phase_config.objectives.items()}
-        # An objective without weight costs nothing, unless another one reads its view.
         views = {program.objectives[name].shares for name, weight in weights.items() if any(weight)}
         used = {name: each for name, each in weights.items() if any(each) or name in views}
         objectives = {name: program.objectives[name] for name in used}

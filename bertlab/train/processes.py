@@ -6,12 +6,6 @@ import signal
 import jax
 from jax.experimental import multihost_utils
 
-from bertlab.errors import UserError
-
-SHUTDOWN_SECONDS = 24 * 3600
-"""How long the others wait for process 0, which evaluates alone when training ends; JAX's own limit
-of five minutes would end them all without a result."""
-
 
 def join_processes() -> None:
     """Joins the other processes of the run, if the environment names any: JAX_COORDINATOR_ADDRESS
@@ -22,17 +16,17 @@ def join_processes() -> None:
     slurm_tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))
     slice_hosts = os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")
     if not address and slurm_tasks == 1 and len(slice_hosts) == 1:
-        if jax.process_count() > 1:  # without JAX's coordination, SIGTERM would not save
-            raise UserError("this is one of several hosts: set JAX_COORDINATOR_ADDRESS=auto")
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", True)  # SIGTERM to one process stops all
+    count = index = None  # found by JAX, like the address
     if address and address != "auto":
         count, index = (int(os.environ[f"JAX_{name}"]) for name in ("NUM_PROCESSES", "PROCESS_ID"))
-        jax.distributed.initialize(address, count, index, shutdown_timeout_seconds=SHUTDOWN_SECONDS)
     else:
         os.environ.pop("JAX_COORDINATOR_ADDRESS", None)
-        jax.distributed.initialize(shutdown_timeout_seconds=SHUTDOWN_SECONDS)
+    # The others wait for process 0, which evaluates alone when training ends; after JAX's own limit
+    # of five minutes all would end without a result.
+    jax.distributed.initialize(None, count, index, shutdown_timeout_seconds=24 * 3600)
 
 
 class StopSignal:

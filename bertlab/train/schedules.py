@@ -39,11 +39,11 @@ FROZEN = np.int32(-1)
 
 def warmup_steps(optimizer, steps: int) -> int:
     """`config.optimizer.warmup_steps`; unset: a tenth of the steps, or of a stage's own if each has
-    its own schedule. A slanted triangle has its own rise."""
-    if optimizer.warmup_steps is not None:
-        return optimizer.warmup_steps
+    its own schedule. A slanted triangle has its own rise instead."""
     if optimizer.decay == "slanted_triangular":
         return 0
+    if optimizer.warmup_steps is not None:
+        return optimizer.warmup_steps
     return (min(steps, optimizer.thaw_steps) if optimizer.thaw_restarts else steps) // 10
 
 
@@ -66,8 +66,6 @@ def learning_rate(optimizer, steps: int) -> Callable:
             updates from 0).
     """
     peak, decay, warmup = optimizer.learning_rate, optimizer.decay, warmup_steps(optimizer, steps)
-    if decay == "slanted_triangular":
-        return slanted_triangle(optimizer, steps)
     cooldown = optimizer.cooldown_steps if decay == "constant" else 1
     if 0 < steps < warmup + cooldown:
         raise UserError(
@@ -79,6 +77,12 @@ def learning_rate(optimizer, steps: int) -> Callable:
 
     def rate(step):
         step = jnp.asarray(step, jnp.float32)
+        if decay == "slanted_triangular":
+            # Rounded first: 0.29 of 100 steps is 28.999999999999996 in binary.
+            cut = max(1, math.floor(round(steps * optimizer.cut_fraction, 6)))
+            fall = cut * (1 / optimizer.cut_fraction - 1)
+            height = jnp.where(step < cut, step / cut, jnp.maximum(0.0, 1.0 - (step - cut) / fall))
+            return peak * (1.0 + height * (optimizer.ratio - 1.0)) / optimizer.ratio
         progress = jnp.clip((step - start) / max(1, steps - start), 0.0, 1.0)
         rising = step / max(1, warmup)
         if decay == "constant":
@@ -92,26 +96,6 @@ def learning_rate(optimizer, steps: int) -> Callable:
         elif decay == "reverse_cosine":
             rising = 0.5 * (1.0 - jnp.cos(jnp.pi * rising))
         return peak * jnp.where(step < warmup, rising, falling)
-
-    return rate
-
-
-def slanted_triangle(optimizer, steps: int) -> Callable:
-    """ULMFiT's rate by updates done."""
-    peak, fraction, ratio = optimizer.learning_rate, optimizer.cut_fraction, optimizer.ratio
-    # Rounded first: 0.29 of 100 steps is 28.999999999999996 in binary.
-    cut = math.floor(round(steps * fraction, 6))
-    if optimizer.warmup_steps or (steps and not cut):
-        raise UserError(
-            f"config.optimizer.decay=slanted_triangular needs a step in cut_fraction={fraction} of"
-            f" {steps} steps, and warmup_steps=0"
-        )
-    rise, fall = max(1, cut), max(1, cut) * (1 / fraction - 1)
-
-    def rate(step):
-        step = jnp.asarray(step, jnp.float32)
-        height = jnp.where(step < cut, step / rise, jnp.maximum(0.0, 1.0 - (step - cut) / fall))
-        return peak * (1.0 + height * (ratio - 1.0)) / ratio
 
     return rate
 

@@ -87,8 +87,7 @@ def program_factors(program: Program, batch) -> tuple[Any, Any] | None:
 
 def zero_carry(program: Program, mesh: Mesh, rows: int):
     """Recurrent states before the first of all processes' rows; {} if nothing is carried."""
-    sharding = batch_sharding(mesh)
-    return jax.jit(lambda: program.initial_carry(rows), out_shardings=sharding)()
+    return jax.jit(lambda: program.initial_carry(rows), out_shardings=batch_sharding(mesh))()
 
 
 def build_gradients(program: Program, micro_batches: int, frozen: str) -> Callable:

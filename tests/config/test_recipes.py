@@ -88,7 +88,7 @@ REFUSED = {
     "batch_size=30 must be a multiple of 8": {"data.batch_size": 30},
     "objective nsp needs pair_label": {"data.format": "full_sentences"},
     "mlm reads both states": {"model.direction": "left-to-right"},
-    "model.stateful=True carries": {"model.stateful": True},
+    "model.stateful=True needs": {"model.stateful": True},
     "token_encoder": {"model.token_encoder": "characters"},
     "weight must be 0 or more": {"objectives.mlm.weight": -1.0},
     "average_after needs": {"optimizer.average_after": 3, "train.eval_every": 0},

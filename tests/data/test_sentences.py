@@ -72,7 +72,7 @@ def test_rows_are_those_of_a_greedy_reader(tmp_path, name, across, separator):
         full_sentences__document_separator=separator,
     )
     split = make(tmp_path / "corpus", DOCUMENTS).split("train")
-    text = Text.from_split(split)
+    text = Text(split.sentences[:-1], split.sentences, split.documents)
     plan = FORMATS[name].plan(text, data, TOKENIZER, np.random.default_rng(0))
     rows = plan.gather({"tokens": split.tokens}, np.arange(len(plan)), 32, PAD)
     expected = read_greedily(DOCUMENTS, 30, name == "doc_sentences", across, separator)

@@ -52,10 +52,11 @@ def test_one_lane_reads_all_documents_on_end(corpus, documents, wrap, across, ba
     data = config(format="stream", batch_size=1, stream__wrap=wrap, stream__backward=True)
     data.stream.attend_across_documents = across
     numbers = np.arange(len(documents))[:: -1 if backward else 1]  # read from the last one on
-    text = Text.from_split(corpus.split("train"))
+    split = corpus.split("train")
+    text = Text(split.sentences[:-1], split.sentences, split.documents)
     sides = [Sequence.from_text(text, wrap, side, TOKENIZER, 1, False) for side in (False, True)]
-    sequences = dict(zip(("forward", "backward"), sides, strict=True))
-    rows = -(-int(sequences["forward"].lanes[-1]) // data.seq_len)
+    sequences = dict(zip(("", "backward_"), sides, strict=True))
+    rows = -(-int(sequences[""].lanes[-1]) // data.seq_len)
     steps = bounds_of(np.full(rows, data.seq_len))
     plan = StreamPlan(sequences, steps, data, TOKENIZER)
     arrays = {"tokens": corpus.split("train").tokens}

@@ -292,20 +292,6 @@ def test_tokenizer_json_with_its_own_names_and_added_pieces(tmp_path):
     assert (tokenizer.prefix_ids, tokenizer.suffix_ids) == ((0,), (1,))
     assert tokenizer.lowercase and tokenizer.vocab_size == 6
     assert tokenizer.encode("A b a @user c <end>") == [2, 3, 2, 5, 4, 4]
-    settings["auto_map"] = {"AutoTokenizer": ["x"]}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    with pytest.raises(UserError, match="rules of auto_map="):
-        load_tokenizer(tmp_path)
-
-
-def test_settings_that_contradict_tokenizer_json_are_refused(tmp_path):
-    vocabulary = {name: index for index, name in enumerate([*SPECIALS, "a"])}
-    backend = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
-    backend.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
-    backend.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    with pytest.raises(UserError, match="rules of do_lower_case=False"):
-        load_tokenizer(tmp_path)
 
 
 def test_sentencepiece_models_of_others_keep_their_rules(tmp_path):

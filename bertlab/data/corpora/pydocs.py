@@ -39,20 +39,13 @@ _WORD = re.compile(r"(?<!\S)[\"'(\[]*[A-Za-z][A-Za-z'’-]*[\"')\],.;:!?]*(?!\S)
 _START = re.compile(r"""["'“(\[`*]*[A-Z]|`|[\"“]\w""")
 _END = re.compile(r"[.!?:][\"'”)\]`]*$")
 
-Docstring = tuple[tuple[str, ...], ...]
-"""Paragraphs of sentences."""
-
 
 class Section(NamedTuple):
     """The prose of a module, of a topic of the reference, or of a stretch of a long one."""
 
     name: str  # `json.decoder`; `pydoc_data.topics:assert`; `ast#1`, `ast#2`, ...
-    docstrings: tuple[Docstring, ...]  # in the order of the file
-
-    @property
-    def package(self) -> str:
-        """Top-level import name: `json`."""
-        return re.split(r"[.#]", self.name)[0]
+    # In the order of the file, each as paragraphs of sentences.
+    docstrings: tuple[tuple[tuple[str, ...], ...], ...]
 
     @property
     def sentences(self) -> list[str]:
@@ -104,7 +97,7 @@ def _extract(sources: dict[str, Path]) -> Iterator[tuple[str, list[list[tuple[st
     for name, docstrings in _documented(sources):
         sections, words = [], _SECTION_WORDS
         for docstring in docstrings:
-            new = [paragraph for paragraph in paragraphs(docstring) if paragraph not in before]
+            new = [each for each in dict.fromkeys(paragraphs(docstring)) if each not in before]
             before.update(new)
             for number, paragraph in enumerate(new):
                 if words >= _SECTION_WORDS:
@@ -141,15 +134,13 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
             yield from _docstrings(child)
 
 
-def paragraphs(docstring: str) -> list[tuple[str, ...]]:
-    """The sentences of each distinct paragraph of prose, without code, headings, tables and
-    fragments."""
-    found = {}
+def paragraphs(docstring: str) -> Iterator[tuple[str, ...]]:
+    """The sentences of each paragraph of prose, without code, headings, tables and fragments."""
     for block in re.split(r"\n\s*\n", docstring):
         if ">>>" not in block:
             text = _ROLE.sub("", " ".join(block.split()))
-            found[tuple(filter(is_sentence, split_sentences(text)))] = None
-    return [sentences for sentences in found if sentences]
+            if sentences := tuple(filter(is_sentence, split_sentences(text))):
+                yield sentences
 
 
 def is_sentence(text: str) -> bool:

@@ -4,10 +4,8 @@ A document draws its topic t from `topic_prior`, its number of sentences from `d
 those of their words from `sentence_lengths`, the first hidden state from `initial[t]`, every other
 from `transition[t, state before]`, across sentence ends, and every word from `emission[its state]`.
 So lengths and words are independent, and every stretch of a document has the distribution of its
-first words. Exact inference is the forward and backward recursions, once per topic.
-
-For one token per word use `tokenizer.kind=words` and a `tokenizer.vocab_size` of 5 more than
-`synthetic.vocab_size`; ids follow the words' frequency (`tokenizer.encode_words(language.words)`).
+first words. Exact inference is the forward and backward recursions, once per topic. For one token
+per word use `tokenizer.kind=words` and 5 more than `synthetic.vocab_size`.
 """
 
 import itertools
@@ -54,18 +52,12 @@ class Sample(NamedTuple):
 
 
 def language(
-    vocab_size: int = 64,
-    topics: int = 4,
-    states: int = 8,
-    seed: int = 0,
-    sentence_words: tuple[int, int] = (4, 12),
-    document_sentences: tuple[int, int] = (4, 40),
+    vocab_size=64, topics=4, states=8, seed=0, sentence_words=(4, 12), document_sentences=(4, 40)
 ) -> Language:
     """Makes a language from a seed; topics are equally likely and lengths uniform.
 
     A row of `emission` is u^24 for uniform u, scaled to sum to 0.95, plus 0.05 / V: a state has a
     few words of its own, and sometimes any other. Rows of `transition` are made in the same way.
-    With equal `sentence_words` that divide seq_len - 3, rows of `segment_pair` are never cut.
     """
     sequence = np.random.SeedSequence(seed, spawn_key=(_LANGUAGE_STREAM,))
     rng = np.random.default_rng(sequence)

@@ -15,7 +15,7 @@ from typing import Any
 import zstandard
 
 from bertlab.data.documents import LONGEST_DOCUMENT, SECTION, SPLITS, Document, make_documents
-from bertlab.errors import UserError
+from bertlab.errors import UserError, require_choice
 
 # In characters. A longer stretch without a blank line is cut at a line end, to bound memory.
 _LARGEST_DOCUMENT = 1_000_000
@@ -24,12 +24,11 @@ _LINE_END = "<eos>"  # a word
 
 
 class TextCorpus:
-    """Files of text (.txt, and BabyLM's .train, .dev, .test) or records (.jsonl).
+    """Text files (.txt, BabyLM's .train, .dev, .test) or records (.jsonl), plain, .gz, .xz or .zst.
 
-    They may be compressed with gzip (.gz), xz (.xz) or zstd (.zst). Blank lines separate the
-    documents of a text file, unless each file is one; each line of a .jsonl file is a record whose
-    `text` is a document. A document's id is its file's path relative to the files' common folder
-    and the number of its first line. `patterns` are globs, with commas between them.
+    Blank lines separate the documents of a text file, unless each file is one; a line of a .jsonl
+    file is a record whose `text` is a document. A document's id is its file's path relative to the
+    files' common folder and the number of its first line. Commas separate the globs in `patterns`.
     """
 
     def __init__(self, patterns: str, one_document_a_file: bool = False):
@@ -54,9 +53,14 @@ class TextCorpus:
 
     def documents(self) -> Iterator[Document]:
         for name, path in self._files.items():
-            has_records = _NAME.fullmatch(path.name)[1].lower() == "jsonl"
-            for number, text in _texts_of_records(path) if has_records else self._texts(path):
-                yield from make_documents(f"{name}:{number}", text, joins_lines=not has_records)
+            if _NAME.fullmatch(path.name)[1].lower() == "jsonl":
+                for number, record in read_records(path, "text"):
+                    # JSON can encode half a surrogate pair, which no tokenizer can represent.
+                    text = record["text"].encode("utf-16", "surrogatepass")
+                    yield from make_documents(f"{name}:{number}", text.decode("utf-16", "replace"))
+            else:
+                for number, text in self._texts(path):
+                    yield from make_documents(f"{name}:{number}", text, joins_lines=True)
 
     def _texts(self, path: Path) -> Iterator[tuple[int, str]]:
         """(Number of its first line, text) of each document of a text file."""
@@ -76,8 +80,7 @@ class TextCorpus:
 
 
 class PublishedSplits:
-    """One file for each split, with one sentence per line and spaces between the words, such as
-    the Penn Treebank or WikiText.
+    """A file for each split with a sentence a line, such as the Penn Treebank or WikiText.
 
     A file's name is its split or ends in it: `train.txt`, `ptb.train.txt`, `wiki.train.tokens`.
     Every line, empty ones too, ends with the word `<eos>`, as salesforce/awd-lstm-lm's data.py
@@ -130,9 +133,7 @@ class TfdsCorpus:
             builder = tfds.builder_from_directory(folder)
         else:
             builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
-        if field not in builder.info.features:
-            fields = ", ".join(builder.info.features)
-            raise UserError(f'config.data.tfds.field="{field}" is not one of {fields}')
+        require_choice("config.data.tfds.field", field, builder.info.features)
         self._examples, self._field = builder.as_data_source(split=split), field
         self._folder = Path(builder.data_dir)
         self._name = f"{builder.info.full_name}/{split}"
@@ -158,14 +159,6 @@ def read_records(path: Path, *fields: str) -> Iterator[tuple[int, dict[str, Any]
                 names = ", ".join(fields)
                 raise UserError(f"{path}:{number}: not a JSON object with texts {names}") from None
             yield number, record
-
-
-def _texts_of_records(path: Path) -> Iterator[tuple[int, str]]:
-    """(Line number, text) of each record of a .jsonl file."""
-    for number, record in read_records(path, "text"):
-        # JSON can encode half a surrogate pair, which no tokenizer can represent.
-        text = record["text"].encode("utf-16-le", "surrogatepass")
-        yield number, text.decode("utf-16-le", "replace")
 
 
 def files_of(path: Path) -> dict[str, Path]:

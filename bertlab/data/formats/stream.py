@@ -70,27 +70,26 @@ class Sequence:
 class StreamPlan:
     """Rows of a stream. Row t·B + lane is a lane's row in batch t."""
 
-    sequences: dict[str, Sequence]  # by direction, "forward" and perhaps "backward"
+    sequences: dict[str, Sequence]  # by the prefix of their fields: "" and perhaps "backward_"
     steps: np.ndarray  # int64 [n + 1], how far each lane has come before each batch
     data: Any
     tokenizer: Any
     is_ordered = True
 
     def __len__(self) -> int:
-        return (len(self.steps) - 1) * (len(self.sequences["forward"].lanes) - 1)
+        return (len(self.steps) - 1) * (len(self.sequences[""].lanes) - 1)
 
     def gather(self, arrays, rows: np.ndarray, width: int, pad_id: int) -> dict[str, np.ndarray]:
-        step, lane = np.divmod(rows, len(self.sequences["forward"].lanes) - 1)
+        step, lane = np.divmod(rows, len(self.sequences[""].lanes) - 1)
         lengths = self.steps[step + 1] - self.steps[step]
         fields = {"rate_scale": (lengths / self.data.seq_len).astype(np.float32)}
-        for side in self.sequences:
-            prefix = "" if side == "forward" else "backward_"
-            found = self._side(arrays, side, step, lane, width, pad_id)
+        for prefix in self.sequences:
+            found = self._side(arrays, prefix, step, lane, width, pad_id)
             fields |= {f"{prefix}{name}": values for name, values in found.items()}
         return fields
 
-    def _side(self, arrays, side, step, lane, width, pad_id) -> dict[str, np.ndarray]:
-        sequence, backward = self.sequences[side], int(side == "backward")
+    def _side(self, arrays, prefix, step, lane, width, pad_id) -> dict[str, np.ndarray]:
+        sequence, backward = self.sequences[prefix], int(prefix == "backward_")
         low, high = sequence.lanes[lane], sequence.lanes[lane + 1]
         near, far = self.steps[step], self.steps[step + 1]
         ends = [high - far, high - near] if backward else [low + near, low + far]
@@ -132,10 +131,10 @@ def stream(text: Text, data, tokenizer, rng: np.random.Generator) -> StreamPlan:
     """See the module. In evaluation (`whole_documents`) lanes are of different lengths."""
     settings = data.stream
     options = (tokenizer, data.batch_size, settings.get("whole_documents", False))
-    sequences = {"forward": Sequence.from_text(text, settings.wrap, False, *options)}
+    sequences = {"": Sequence.from_text(text, settings.wrap, False, *options)}
     if settings.backward:
         other = text.take(rng.permutation(len(text.documents) - 1))
-        sequences["backward"] = Sequence.from_text(other, settings.wrap, True, *options)
+        sequences["backward_"] = Sequence.from_text(other, settings.wrap, True, *options)
     longest = max(int(np.diff(sequence.lanes).max()) for sequence in sequences.values())
     if settings.vary_length:
         draws = longest // VARIED_LENGTHS["shortest"] + 1

@@ -1,6 +1,5 @@
 """Tokenizers: trained here (unigram, bpe, wordpiece, words) or read from a vocab.txt of Google's, a
-tokenizer.json of Hugging Face's or a SentencePiece model. Those with rules that the file does not
-hold are refused: they would silently tokenize differently."""
+tokenizer.json of Hugging Face's or a SentencePiece model."""
 
 import random
 import re
@@ -10,62 +9,32 @@ from typing import Any
 
 import tokenizers
 
-from bertlab.data.tokenizers import sentencepieces
-from bertlab.data.tokenizers.base import (
-    METADATA,
-    ROLES,
-    SPECIALS,
-    Tokenizer,
-    find_specials,
-    normalise,
-)
+from bertlab.data.tokenizers import base, sentencepieces
+from bertlab.data.tokenizers.base import ROLES, SPECIALS, Tokenizer
 from bertlab.data.tokenizers.fast import JsonTokenizer
 from bertlab.data.tokenizers.sentencepieces import SentencePieceTokenizer
 from bertlab.data.tokenizers.wordpiece import WordPieceTokenizer, train_wordpiece
 from bertlab.data.tokenizers.words import DIVIDES, WordsTokenizer, train_words
-from bertlab.errors import UserError
+from bertlab.errors import UserError, require_choice
 from bertlab.files import read_json
 
 __all__ = ["SPECIALS", "Tokenizer", "load_tokenizer", "sample_texts", "train_tokenizer"]
 
-# Characters of text to train on, at most; SentencePiece needs about 20 bytes for each one.
-_SAMPLE_CHARACTERS = 20_000_000
-
-# Values in tokenizer_config.json for which a vocab.txt has Google's rules.
-_GOOGLE_RULES = {
-    "tokenizer_class": ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"),
-    "do_basic_tokenize": (True,),
-    "never_split": ([],),
-    "tokenize_chinese_chars": (True,),
-    **{f"{role}_token": (name,) for role, name in zip(ROLES, SPECIALS)},
-}
-# Keys of tokenizer_config.json that repeat one of tokenizer.json's normalizer or pre-tokenizer.
-# Which one counts depends on transformers' version.
-_REPEATED = {
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
-    "add_prefix_space": "add_prefix_space",
-}
-
 
 def sample_texts(
-    texts: Iterable[str],
-    sentences: int,
-    seed: int,
-    lowercase: bool = False,
-    characters: int = _SAMPLE_CHARACTERS,
+    texts: Iterable[str], sentences: int, seed: int, lowercase=False, characters=20_000_000
 ) -> list[str]:
     """Draws a uniform sample of bounded size from a stream, in one pass and in its order.
 
     The sample is the normalised texts whose random numbers are below a threshold: the highest of 1,
-    0.9, 0.81, ... at which it is within both bounds. Empty texts are left out.
+    0.9, 0.81, ... at which it is within both bounds. Empty texts are left out. SentencePiece needs
+    about 20 bytes for each character.
     """
     generator = random.Random(seed)
     kept, size, threshold = [], 0, 1.0
     for text in texts:
         number = generator.random()
-        text = normalise(text, lowercase) if number < threshold else ""
+        text = base.normalise(text, lowercase) if number < threshold else ""
         if not text:
             continue
         kept.append((number, text))
@@ -78,21 +47,14 @@ def sample_texts(
 
 
 def train_tokenizer(
-    kind: str,
-    sample: Sequence[str],
-    vocab_size: int,
-    lowercase: bool = False,
-    split: str = "punctuation",
+    kind: str, sample: Sequence[str], vocab_size: int, lowercase=False, split="punctuation"
 ) -> Tokenizer:
     """Trains a tokenizer (see `config/defaults.py`) on normalised sentences (`sample_texts`).
 
     `vocab_size` includes the five specials and SentencePiece's 256 bytes.
     """
-    if kind not in ("unigram", "bpe", "wordpiece", "words") or split not in DIVIDES:
-        raise UserError(
-            f"config.data.tokenizer.kind={kind!r} must be unigram, bpe, wordpiece or words, and"
-            f" config.data.tokenizer.split={split!r} must be {' or '.join(DIVIDES)}"
-        )
+    require_choice("config.data.tokenizer.kind", kind, ("unigram", "bpe", "wordpiece", "words"))
+    require_choice("config.data.tokenizer.split", split, DIVIDES)
     if kind == "wordpiece":
         tokenizer = train_wordpiece(sample, vocab_size, lowercase)
     elif kind == "words":
@@ -116,8 +78,8 @@ def load_tokenizer(path: str | Path, lowercase: bool | None = None) -> Tokenizer
     tokenizer_config.json states; else if only a vocabulary's specials have capital letters.
     """
     path = Path(path).expanduser()
-    if (path / METADATA).is_file():
-        return _load_saved(path, **read_json(path / METADATA))
+    if (path / base.METADATA).is_file():
+        return _load_saved(path, **read_json(path / base.METADATA))
     if path.is_dir():
         names = ("tokenizer.json", "vocab.txt")
         path = next((path / name for name in names if (path / name).is_file()), path)
@@ -129,8 +91,11 @@ def load_tokenizer(path: str | Path, lowercase: bool | None = None) -> Tokenizer
     if path.suffix == ".model":
         model = path.read_bytes()
         return SentencePieceTokenizer(model, sentencepieces.model_kind(model), bool(lowercase))
-    load = _load_vocabulary if path.suffix == ".txt" else _load_json
-    return load(path, _read_settings(path.parent), lowercase)
+    config = path.with_name("tokenizer_config.json")
+    settings = read_json(config) if config.is_file() else {}
+    if path.suffix == ".txt":
+        return _load_vocabulary(path, settings, lowercase)
+    return _load_json(path, settings)
 
 
 def _load_saved(path: Path, kind: str, lowercase: bool, special_ids=None, split="") -> Tokenizer:
@@ -144,19 +109,17 @@ def _load_saved(path: Path, kind: str, lowercase: bool, special_ids=None, split=
     return WordsTokenizer(pieces, lowercase, split)
 
 
-def _load_json(path: Path, settings: Mapping[str, Any], _: bool | None) -> Tokenizer:
-    description = read_json(path)
-    found = (description.get("normalizer") or {}) | (description.get("pre_tokenizer") or {})
-    if found.get("strip_accents", "") is None:
-        found["strip_accents"] = found["lowercase"]
-    rules = {key: (found[name],) for key, name in _REPEATED.items() if name in found}
-    _check_rules(path, settings, rules)
-    names = {role: settings.get(f"{role}_token") for role in ROLES}
-    names["cls"] = names["cls"] or settings.get("bos_token")
-    names["sep"] = names["sep"] or settings.get("eos_token")
+def _load_json(path: Path, settings: Mapping[str, Any]) -> Tokenizer:
+    def name(role: str) -> str | None:
+        token = settings.get(f"{role}_token")
+        return token["content"] if isinstance(token, dict) else token
+
+    names = {role: name(role) for role in ROLES}
+    names["cls"] = names["cls"] or name("bos")
+    names["sep"] = names["sep"] or name("eos")
     backend = path.read_text("utf-8")
     vocabulary = tokenizers.Tokenizer.from_str(backend).get_vocab(with_added_tokens=True)
-    return JsonTokenizer(backend, find_specials(vocabulary, names, path))
+    return JsonTokenizer(backend, base.find_specials(vocabulary, names, path))
 
 
 def _load_vocabulary(path: Path, settings: Mapping[str, Any], lowercase: bool | None) -> Tokenizer:
@@ -167,34 +130,17 @@ def _load_vocabulary(path: Path, settings: Mapping[str, Any], lowercase: bool | 
     if lowercase is None:
         words = [piece for piece in pieces if not re.fullmatch(r"\[.*\]", piece)]
         lowercase = settings.get("do_lower_case", all(word == word.lower() for word in words))
-    _check_rules(path, settings, _GOOGLE_RULES | {"strip_accents": (lowercase,)})
+    rules = {"tokenizer_class": "(Bert|DistilBert|Electra)Tokenizer(Fast)?"}
+    rules |= {"tokenize_chinese_chars": "True", "strip_accents": str(lowercase)}
+    for key, rule in rules.items():
+        if (value := settings.get(key)) is not None and not re.fullmatch(rule, str(value)):
+            raise UserError(
+                f"{path} does not have the rules of {key}={value!r} in its tokenizer_config.json;"
+                " give a tokenizer.json that does (AutoTokenizer's save_pretrained writes one)"
+            )
     return WordPieceTokenizer(pieces, lowercase)
 
 
 def _read_pieces(path: Path) -> list[str]:
     """The lines of a vocab.txt; a piece may be a carriage return."""
     return path.read_bytes().decode().removesuffix("\n").split("\n")
-
-
-def _read_settings(directory: Path) -> dict[str, Any]:
-    """Settings that transformers stores next to a tokenizer, without nulls; tokens as strings."""
-    settings = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (directory / name).is_file():
-            for key, value in read_json(directory / name).items():
-                is_token = isinstance(value, dict) and "content" in value
-                settings |= {} if value is None else {key: value["content"] if is_token else value}
-    if "tokenizer_class" in settings:
-        settings["tokenizer_class"] = settings["tokenizer_class"].removesuffix("Fast")
-    return settings
-
-
-def _check_rules(path: Path, settings: Mapping[str, Any], rules: Mapping[str, tuple]) -> None:
-    """Refuses settings other than a tokenizer file's rules, by key; auto_map names Python code."""
-    for key, values in ({"auto_map": ()} | rules).items():
-        if key in settings and settings[key] not in values:
-            raise UserError(
-                f"{path} does not have the rules of {key}={settings[key]!r} in its"
-                " tokenizer_config.json; give a tokenizer.json that does (AutoTokenizer's"
-                " save_pretrained writes one), or make them equal"
-            )

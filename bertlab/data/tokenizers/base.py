@@ -22,27 +22,18 @@ ROLES = {
 }
 
 
-Span = tuple[int, int]
-
-
 class Tokenizer:
     """Text to ids and back.
 
     Names of specials are never recognised in text: "[MASK]" is tokenised like any other text. A
     special that a vocabulary lacks takes the id of its end of text, else of its start, else of its
-    unknown piece; only a missing mask has no stand-in.
-
-    Attributes:
-        kind: unigram, bpe, wordpiece, words or json.
-        has_whole_words: each token is one word of the text.
-        pad_id, unk_id, cls_id, sep_id, mask_id: special ids; `mask_id` may be None.
-        prefix_ids, suffix_ids: special ids around one text: (cls,) and (sep,) for BERT.
-        vocabulary_file: name and content of the file that `save` writes.
-        metadata: what that file does not state.
+    unknown piece; only `mask_id` may be None. `prefix_ids` and `suffix_ids` are around one text:
+    (cls,) and (sep,) for BERT. `save` writes the name and content in `vocabulary_file`, and in
+    `metadata` what that does not state.
     """
 
-    kind: str
-    has_whole_words: ClassVar[bool] = False
+    kind: str  # unigram, bpe, wordpiece, words or json
+    has_whole_words: ClassVar[bool] = False  # each token is one word of the text
 
     def __init__(
         self,
@@ -69,7 +60,7 @@ class Tokenizer:
         """Text of pieces that are not special."""
         raise NotImplementedError
 
-    def encode_spaced(self, words: Sequence[str]) -> list[tuple[list[int], list[Span]]]:
+    def encode_spaced(self, words: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """Of each word of a text in which spaces separate them: the ids of its pieces, and the
         characters [first, end) of `changed(word)` that these stand for. Where several pieces share
         one character, some may be empty."""

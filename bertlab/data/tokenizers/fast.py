@@ -47,10 +47,7 @@ class JsonTokenizer(Tokenizer):
         return self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
 
     def _without_specials(self, ids: list[int]) -> list[int]:
-        hidden = self.special_ids - {self.unk_id}
-        if hidden.isdisjoint(ids):
-            return ids
-        return [self.unk_id if index in hidden else index for index in ids]
+        return [self.unk_id if index in self.special_ids else index for index in ids]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [self._without_specials(encoding.ids) for encoding in self._encodings(texts)]

@@ -92,8 +92,7 @@ def train_sentencepiece(
     roles, model = ("pad", "unk", "bos", "eos"), io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            # A NUL character ends the program's strings; as a byte it stays encodable.
-            sentence_iterator=(text.replace("\0", "") for text in sample),
+            sentence_iterator=iter(sample),
             model_writer=model,
             model_type=kind,
             vocab_size=vocab_size,

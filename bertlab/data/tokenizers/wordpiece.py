@@ -16,8 +16,7 @@ import tokenizers
 
 from bertlab.data.tokenizers.base import SPECIALS, VocabularyTokenizer
 
-LONGEST_WORD = 200
-"""Longer words become [UNK]."""
+LONGEST_WORD = 200  # longer ones become [UNK]
 _CJK = re.compile(
     "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b73f"
     "\U0002b740-\U0002b81f\U0002b820-\U0002ceaf\U0002f800-\U0002fa1f]"

@@ -25,9 +25,7 @@ class WordsTokenizer(VocabularyTokenizer):
     def __init__(self, pieces: Sequence[str], lowercase: bool, split: str = "punctuation"):
         super().__init__(pieces, lowercase)
         self.split = self.metadata["split"] = split
-        self._word_ids = {
-            piece: index for piece, index in self.ids.items() if index not in self.special_ids
-        }
+        self._word_ids = {word: i for word, i in self.ids.items() if i not in self.special_ids}
 
     def words(self, text: str) -> list[str]:
         """The words of a text (lower-cased if so chosen), one for each id of `encode`."""

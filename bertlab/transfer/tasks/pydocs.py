@@ -71,7 +71,7 @@ def collect_packages(sections: list[Section], split_of: Mapping[str, str]) -> La
     shared = shared_sentences(sections)
     texts: dict[str, dict[str, str]] = {name: {} for name in CHAPTERS}
     for section in sections:
-        if chapter := chapter_of.get(section.package):
+        if chapter := chapter_of.get(re.split(r"[.#]", section.name)[0]):
             for paragraph in itertools.chain.from_iterable(section.docstrings):
                 words = " ".join(paragraph).split()
                 if 6 <= len(words) <= 60 and shared.isdisjoint(map(unmarked, paragraph)):
