@@ -8,6 +8,7 @@ from bertlab.config.load import set_key
 from bertlab.config.papers import SIZES
 from bertlab.data.formats import FORMATS
 from bertlab.data.formats.pairs import NEGATIVES
+from bertlab.errors import UserError
 from bertlab.models.base import sides_of
 from bertlab.models.presets import FAMILIES, model_direction
 
@@ -22,10 +23,11 @@ def train_on(config: ConfigDict, corpus: str, names: str, mask_rate: float = 0.0
         data.tokenizer.kind = "words"
         data.tokenizer.vocab_size = data.synthetic.get_oneway_ref("vocab_size") + 5  # specials
     add_objectives(config, names)
-    if mask_rate:
-        for entry in config.objectives.values():
-            if "rate" in entry:
-                entry.rate = mask_rate
+    masked = [entry for entry in config.objectives.values() if "rate" in entry]
+    if mask_rate and not masked:
+        raise UserError(f"mask_rate={mask_rate}: objectives={names} masks nothing; omit it")
+    for entry in masked:
+        entry.rate = mask_rate or entry.rate
     kinds = [objectives.find(x.get("implementation", n)) for n, x in config.objectives.items()]
     reads = {kind.reads for kind in kinds if kind.shares != "any"}
     family = FAMILIES[model.family]

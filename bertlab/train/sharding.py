@@ -12,6 +12,8 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from bertlab.errors import UserError
+
 MESH_AXES = ("data", "fsdp", "tensor")
 
 RULES = {
@@ -25,14 +27,16 @@ RULES = {
 
 def build_mesh(mesh: Mapping[str, int], devices=None) -> Mesh:
     """The device mesh of `config.mesh`, whose sizes may have one −1, for all remaining devices;
-    a single process may use only the first of JAX's `devices`, and JAX refuses too many."""
+    a single process may use only the first of JAX's `devices`."""
     devices = np.asarray(jax.devices() if devices is None else devices).ravel()
     sizes = [int(mesh[axis]) for axis in MESH_AXES]
     fixed = math.prod(size for size in sizes if size != -1)
-    sizes = [max(1, devices.size // fixed) if size == -1 else size for size in sizes]
-    devices = devices[: math.prod(sizes)]
+    sizes = [devices.size // fixed if size == -1 else size for size in sizes]
+    used, uses_all = math.prod(sizes), -1 in mesh.values() or jax.process_count() > 1
+    if used > devices.size or (used < devices.size and uses_all):
+        raise UserError(f"config.mesh does not fit JAX's {devices.size} devices; change its sizes")
     # A mesh axis may take up part of an axis of a TPU slice: 16 of 4 x 8 x 8.
-    grid = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    grid = mesh_utils.create_device_mesh(sizes, devices[:used], allow_split_physical_axes=True)
     return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 

@@ -47,6 +47,8 @@ class JsonTokenizer(Tokenizer):
         return self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
 
     def _without_specials(self, ids: list[int]) -> list[int]:
+        if self.special_ids.isdisjoint(ids):
+            return ids
         return [self.unk_id if index in self.special_ids else index for index in ids]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
