@@ -117,10 +117,12 @@ def check(config: ConfigDict, shape) -> None:
         )
     pools = any(entry.get("pooling") == "pooler" for entry in config.objectives.values())
     is_whole = not (transfer.random or config.lora.rank or pools) and transfer.layers is None
-    if transfer.features and not (is_whole and jax.process_count() == 1):
+    is_own = is_whole and transfer.layout == "pair" and not models_language(config)
+    if transfer.features and not (is_own and jax.process_count() == 1):
         raise UserError(
             "config.transfer.features=True stores the run's own states, and no pooler, in one"
-            " process; omit transfer.random, transfer.layers, lora and pooling='pooler'"
+            " process; omit transfer.random, transfer.layers, lora, pooling='pooler',"
+            " transfer.layout='delimited' and objectives.language_model"
         )
     if not transfer.random:
         run = RunDirectory(config.init_from)

@@ -53,6 +53,8 @@ class LayerMix(nn.Module):
         """The mix in float32."""
         layers = [layers[i].astype(jnp.float32) for i in chosen_layers(self.mix, len(layers))]
         if self.mix.startswith(("weighted_sum", "scalar_mix")):
+            if len(widths := {layer.shape[-1] for layer in layers}) > 1:
+                raise UserError(f"config.head.layers={self.mix} adds layers of widths {widths}")
             weights = self.param("weights", param(nn.initializers.zeros, None), (len(layers),))
             mixed = sum(share * layer for share, layer in zip(jax.nn.softmax(weights), layers))
             if self.mix == "scalar_mix":

@@ -179,6 +179,7 @@ REFUSED = [
     ({"model.norm_placement": "pre"}, "config.model.norm_placement"),
     ({"train.tokens": 9}, "no such key: "),
     ({"transfer.features": True, "head.pooling": "pooler"}, "no pooler"),
+    ({"transfer.features": True, "transfer.layout": "delimited"}, "layout='delimited' and obj"),
 ]
 
 

@@ -103,7 +103,9 @@ class Task:
     is_in: Callable[[Path], bool] = lambda directory: True  # has a folder the files of all splits?
 
     def __post_init__(self):
-        metrics = several(self.metrics) or DEFAULT_METRICS[self.kind]
+        if not (metrics := several(self.metrics)):
+            require_choice(f"task '{self.name}' has no metrics: kind", self.kind, DEFAULT_METRICS)
+            metrics = DEFAULT_METRICS[self.kind]
         for metric in metrics:
             require_choice(f"task '{self.name}': metric", metric, METRICS)
         object.__setattr__(self, "metrics", metrics)

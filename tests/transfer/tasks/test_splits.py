@@ -179,6 +179,7 @@ def test_tasks_that_are_refused(own):
             find_task(name)
     for changes, message in (
         ({"metrics": "acuracy"}, "metric='acuracy' is not one of accuracy"),
+        ({"kind": "own:KIND", "metrics": ()}, "has no metrics: kind='own:KIND'"),
         ({"text": "y"}, "column 'y' is both a text and the label"),
     ):
         with pytest.raises(UserError, match=message):
