@@ -97,15 +97,9 @@ class TaskHead(Objective):
     def __post_init__(self):
         restrict(self, place=" ".join(PLACES))
         if (self.place != "input" or self.reads_words) and not self.bilstm:
-            raise UserError(
-                "config.head.place, spelling, word_width and word_vectors are for a biLSTM: set"
-                " head.bilstm=2"
-            )
+            raise UserError("config.head.place and word features are for a biLSTM (head.bilstm=2)")
         if self.place in ("output", "after_first") and not self.reads_words:
-            raise UserError(
-                f"config.head.place={self.place} leaves nothing for the biLSTM to read: set"
-                " head.spelling, head.word_width or head.word_vectors"
-            )
+            raise UserError(f"config.head.place={self.place} needs head.spelling or word_width")
 
     def head(self, body: nn.Module) -> nn.Module:
         return TaskModel(self, backward=body.shape.direction == "right-to-left")

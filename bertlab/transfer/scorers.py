@@ -94,12 +94,7 @@ _ENTITIES = {
     "IOBES": re.compile(r".B(=I)*=E|.S"),
     "BILOU": re.compile(r".B(=I)*=L|.U"),
 }
-# Where a tag has its letter: "B-PER" (also B_PER), "PER-B"; "PER" without one is I in IOB1.
-_FORMS = {
-    "B-PER": re.compile(r"(?P<letter>[BIELSU])(?:[\W_](?P<type>.*))?"),
-    "PER-B": re.compile(r"(?:(?P<type>.*)[\W_])?(?P<letter>[BIELSU])"),
-    "PER": re.compile(r"(?P<letter>)(?P<type>.+)"),
-}
+_TAG = re.compile(r"([BIELSU])(?:[\W_](.*))?")  # letter and type: "B-PER", also B_PER
 _MOST_STRAY = 0.1  # share of the tags that may break the scheme, as annotators' slips do
 
 
@@ -130,25 +125,20 @@ def find_scheme(task: str, names: Sequence[str], examples: Mapping) -> tuple[Sch
     labelled = [one for split in examples.values() for one in split if one.label is not None]
     sentences = [(one.where, [names[number] for number in one.label]) for one in labelled]
     counts = Counter(tag for _, sentence in sentences for tag in sentence)
-    tags, inside = sorted(counts), sorted(counts.keys() - {"O", "0"})
-    form = next(form for form, pattern in _FORMS.items() if all(map(pattern.fullmatch, inside)))
-    matches = {tag: _FORMS[form].fullmatch(tag) for tag in inside}
-    parts = {tag: (match["letter"] or "I", match["type"] or "") for tag, match in matches.items()}
+    inside = counts.keys() - {"O", "0"}
+    parts = {tag: match.groups("") for tag in inside if (match := _TAG.fullmatch(tag))}
     letters = {letter for letter, _ in parts.values()}
     possible = [Scheme(name, parts) for name in _ENTITIES if letters <= set(name)]
-    outside = len(tags) - len(inside)
-    mixed = any(_FORMS[other].fullmatch(tag) for other in ("B-PER", "PER-B") for tag in inside)
-    numbers = all(tag.isdecimal() for tag in inside)  # no file says which tags these are
-    if not possible or outside == 2 or (form == "PER" and (mixed or numbers or not outside)):
+    if len(parts) < len(inside) or not possible:
         raise UserError(
-            f"task '{task}': the tags {', '.join(tags)} mark no entities in any of"
+            f"task '{task}': the tags {', '.join(sorted(counts))} mark no entities in any of"
             f" {', '.join(_ENTITIES)}; correct them, or give the task the metric accuracy"
         )
     strays = [
         [(*one, n) for one in sentences for n in scheme.strays(one[1])] for scheme in possible
     ]
     scheme, found = min(zip(possible, strays), key=lambda pair: len(pair[1]))
-    notes = [f"entities are tagged as {'types' if form == 'PER' else scheme.name} ({form})"]
+    notes = [f"entities are tagged as {scheme.name}"]
     if found:
         total = sum(counts[tag] for tag in inside)
         where, sentence, word = found[0]

@@ -134,12 +134,9 @@ def question_windows(example: Example, inputs: Inputs) -> tuple[list[Window], tu
     question_ids = inputs.tokenizer.encode(question)
     asked = question_ids[: inputs.max_query]
     room = inputs.seq_len - len(asked) - sum(map(len, inputs.frame))
-    if room < 1 or inputs.doc_stride < 1:
-        raise UserError(
-            f"{example.where}: config.data.seq_len={inputs.seq_len} with config.transfer.max_query="
-            f"{inputs.max_query} leaves {room} positions for the context, and"
-            f" config.transfer.doc_stride={inputs.doc_stride}: both must be 1 or more"
-        )
+    if room < 1:
+        size = f"config.data.seq_len={inputs.seq_len}"
+        raise UserError(f"{example.where}: the question leaves no room in {size}; raise it")
     pieces, offsets = inputs.located(context)
     bounds = window_bounds(len(pieces), room, inputs.doc_stride)
     best_window = most_context(bounds, len(pieces))

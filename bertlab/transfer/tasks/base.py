@@ -77,11 +77,6 @@ class TaskData:
         """All words of the sentences of these splits."""
         return {word for split in splits for one in self.examples[split] for word in one.words}
 
-    def count_unseen(self, split: str) -> int:
-        """Number of a split's words whose tag train lacks."""
-        tags = (tag for one in self.examples[split] if self.unseen for tag in one.label or ())
-        return sum(tag >= len(self.labels) for tag in tags)
-
 
 @dataclasses.dataclass(frozen=True)
 class Task:
@@ -133,17 +128,9 @@ def load_task(task: Task, options: Mapping) -> TaskData:
     scheme, notes = None, []
     if "entity_f1" in task.metrics:
         scheme, notes = find_scheme(task.name, data.names, data.examples)
-    for split in data.examples:
-        if number := data.count_unseen(split):
-            notes.append(
-                f"{number:,} words of {split} have a tag that train lacks and count as wrong:"
-                f" {', '.join(data.unseen)}"
-            )
+    if data.unseen:
+        notes.append(f"train lacks tags, whose words count as wrong: {', '.join(data.unseen)}")
     train = draw(data.examples["train"], options["limit"], options["seed"])
-    labels = {label for example in train for label in labels_in(example.label)}
-    if len(labels) == 1:
-        label = data.labels[labels.pop()] if data.labels else labels.pop()
-        notes.append(f"the label never varies: it is {label!r} in all training examples")
     # A kind that trains nothing needs no valid split of its own.
     examples = {"train": train, "valid": train} | data.examples | {"train": train}
     return dataclasses.replace(data, examples=examples, scheme=scheme, notes=tuple(notes))
@@ -192,23 +179,23 @@ def divide(published: Splits, options: Mapping, symmetric=False) -> Splits:
     if test is None:
         number = round(options["test_fraction"] * size)
         # Whatever the seed, so that runs with other labels are scored on the same examples.
-        train, test = hold_out(train, number, (0, 1), 1 + (valid is None), symmetric)
+        train, test = hold_out(train, number, (0, 1), symmetric)
     if valid is None:
         number = min(MOST_VALID, round(options["valid_fraction"] * size))
-        train, valid = hold_out(train, number, (seed, 2), 1, symmetric)
+        train, valid = hold_out(train, number, (seed, 2), symmetric)
     return {"train": train, "valid": valid, "test": test}
 
 
-def hold_out(examples: list[Example], number: int, seed: tuple, keep=1, symmetric=False) -> tuple:
+def hold_out(examples: list[Example], number: int, seed: tuple, symmetric=False) -> tuple:
     """(The rest, about `number` examples and at least one), in their order. Examples with the same
     first text (a span's: context) stay together; if a first text has more than `number` examples on
-    average, only equal pairs. The rest keeps at least `keep` different texts."""
+    average, only equal pairs."""
     keys = [_first_text(example) for example in examples]
     pairs = examples[0].label is not None and len(examples[0].texts) == 2
     if pairs and len(examples) > max(number, 1) * len(set(keys)):
         keys = [_normalized(example.texts) for example in examples]
     sizes = Counter(keys)
-    if len(sizes) <= keep:
+    if len(sizes) < 2:
         raise UserError(
             f"{examples[0].where}: train has too few different texts ({len(sizes)}) to hold out"
             " other splits; give more, or a file of each split"
@@ -216,7 +203,7 @@ def hold_out(examples: list[Example], number: int, seed: tuple, keep=1, symmetri
     texts, chosen, total = list(sizes), set(), 0
     for index in np.random.default_rng(seed).permutation(len(texts)):
         size = sizes[texts[index]]
-        if len(chosen) < len(texts) - keep and total + size <= number:
+        if total + size <= number:
             chosen.add(texts[index])
             total += size
     chosen = chosen or {min(sizes, key=sizes.get)}

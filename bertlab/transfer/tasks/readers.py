@@ -60,12 +60,7 @@ def read_blocks(path: Path) -> Iterator[tuple[str, list[tuple[str, str]]]]:
 
 def read_records(path: Path) -> Iterator[tuple[str, Any]]:
     """("FILE:LINE", value) of JSON lines."""
-    for where, line in read_lines(path):
-        if line.strip():
-            try:
-                yield where, json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserError(f"{where}: the line is not JSON ({error})") from error
+    return ((f"{path}:{number}", record) for number, record in text.read_records(path))
 
 
 def table_task(
@@ -128,8 +123,6 @@ def table(
     the number if the `kind` is regression; a test file may lack it. Rows with the label
     `unlabelled`, like SNLI's "-", are left out. Others as for `table_task`."""
     groups = [several(text), *([(pair,)] if pair else [])]
-    if any(label in group for group in groups):
-        raise UserError(f"task '{name}': column '{label}' is both a text and the label")
 
     def parse(row: dict[str, str], where: str) -> Iterator[Example]:
         value = row.get(label) or None
