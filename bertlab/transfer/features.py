@@ -32,9 +32,7 @@ def chosen_layers(mix: str, count: int) -> list[int]:
     for n in range(1, count + 1):
         mixes |= {f"concat_last_{n}": layers[-n:], f"weighted_sum_last_{n}": layers[-n:]}
     if mix not in mixes:
-        raise UserError(
-            f"config.head.layers={mix} is not a mix (LayerMix) of layers 0 to {count - 1}"
-        )
+        raise UserError(f"config.head.layers={mix} is not a mix of layers 0 to {count - 1}")
     return mixes[mix]
 
 
@@ -187,10 +185,7 @@ def word_vectors(path: str | None, words: Iterable[str]) -> WordVectors:
     run = RunDirectory(path)
     config = run.config()
     if config["model"]["family"] != "static":
-        raise UserError(
-            f"config.head.word_vectors={path} is of family {config['model']['family']!r}; only a"
-            " static run has word vectors (bertlab import --from=glove)"
-        )
+        raise UserError(f"config.head.word_vectors={path} is not a static run, as GloVe's import")
     body = load_params(run)["body"]
     vectors = np.asarray(body["token_embedding"], np.float32)
     if "glove" in config["objectives"]:  # w + w̃ (Pennington et al. 2014, section 4.2)

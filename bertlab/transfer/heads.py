@@ -128,10 +128,7 @@ class TextHead(TaskHead):
         super().__post_init__()
         restrict(self, pooling=" ".join(POOLINGS))
         if self.pooling == "pooler" and (self.layers != "last" or self.bilstm or self.chunk):
-            raise UserError(
-                "config.head.pooling='pooler' only reads the body's last layer: choose another for"
-                " layers, bilstm or chunk"
-            )
+            raise UserError("config.head.pooling='pooler' only reads the last layer, in one chunk")
 
     def encoded(self, model: Model, view: View) -> tuple[str, tuple[Float[Array, "B L D"], ...]]:
         """The side that has seen the most, and its layers, embeddings first."""

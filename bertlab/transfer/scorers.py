@@ -130,10 +130,8 @@ def find_scheme(task: str, names: Sequence[str], examples: Mapping) -> tuple[Sch
     letters = {letter for letter, _ in parts.values()}
     possible = [Scheme(name, parts) for name in _ENTITIES if letters <= set(name)]
     if len(parts) < len(inside) or not possible:
-        raise UserError(
-            f"task '{task}': the tags {', '.join(sorted(counts))} mark no entities in any of"
-            f" {', '.join(_ENTITIES)}; correct them, or give the task the metric accuracy"
-        )
+        tags = ", ".join(sorted(counts))
+        raise UserError(f"task '{task}': the tags {tags} mark no entities; use the metric accuracy")
     strays = [
         [(*one, n) for one in sentences for n in scheme.strays(one[1])] for scheme in possible
     ]

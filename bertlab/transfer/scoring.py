@@ -255,10 +255,7 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
         by_run = [[line for _, line in read_records(path)] for path in paths]
         ids = [[line["id"] for line in lines] for lines in by_run]
         if classes != [list(data.labels)] * len(runs) or ids != ids[:1] * len(runs):
-            raise UserError(
-                f"{workdir}: an average needs finished fine-tunings on one task with the same"
-                " classes, in the same order, and the same examples"
-            )
+            raise UserError(f"{workdir}: an average is of runs with the same classes and examples")
         lines = [kind.average(same_example, data.labels) for same_example in zip(*by_run)]
         metrics[split] = write(split, {task.name: lines})
     costs = ("tokens", "supervised", "flops", "seconds", "parameters")

@@ -24,7 +24,6 @@ MOST_VALID = 2000  # examples that are held out for selection, at most
 
 TASK_DATA = dict(
     directory="",  # folder of the task's files; of several tasks one for all, or one for each (A+B)
-    train_file="",  # name of the training file in it, if not one that the task looks for
     # test: a development set without a labelled test set is the test set, and valid is held out
     # from train; valid: it is both, as in papers
     dev="test",
@@ -122,9 +121,7 @@ def load_task(task: Task, options: Mapping) -> TaskData:
     if find_kind(task.kind).is_trained:  # otherwise labels stay, and no split is held out
         data = prepare(task, data.examples, options)
     if "f1" in task.metrics and (count := len(data.labels)) != 2:
-        raise UserError(
-            f"task '{task.name}': f1 scores class 1 of two, and there are {count}; use macro_f1"
-        )
+        raise UserError(f"task '{task.name}': f1 is for two classes, found {count}; use macro_f1")
     scheme, notes = None, []
     if "entity_f1" in task.metrics:
         scheme, notes = find_scheme(task.name, data.names, data.examples)
@@ -196,10 +193,8 @@ def hold_out(examples: list[Example], number: int, seed: tuple, symmetric=False)
         keys = [_normalized(example.texts) for example in examples]
     sizes = Counter(keys)
     if len(sizes) < 2:
-        raise UserError(
-            f"{examples[0].where}: train has too few different texts ({len(sizes)}) to hold out"
-            " other splits; give more, or a file of each split"
-        )
+        where = examples[0].where
+        raise UserError(f"{where}: train has only one text, and other splits are held out of it")
     texts, chosen, total = list(sizes), set(), 0
     for index in np.random.default_rng(seed).permutation(len(texts)):
         size = sizes[texts[index]]
@@ -246,13 +241,9 @@ def file_task(
 
     def load(directory: Path | None, options: Mapping) -> Splits:
         if directory is None:
-            raise UserError(
-                f"config.task_data.directory is empty; give the folder of task '{name}'"
-            )
+            raise UserError(f"config.task_data.directory must be the folder of task '{name}'")
         published = {}
         for split, names in patterns.items():
-            if split == "train" and options["train_file"]:
-                names = (options["train_file"],)
             found = matches(directory, names)
             if len(found) != 1:
                 raise UserError(
