@@ -3,7 +3,6 @@ and predicted have one item per example: a class; a number; a sentence's tags, p
 word that was not read; for questions the texts that answer it, or (), and a predicted text."""
 
 import dataclasses
-import math
 import re
 import string
 from collections import Counter
@@ -61,21 +60,18 @@ def group_exact_match(gold: Sequence, predicted: Sequence, groups: Sequence) -> 
 
 
 def pearson(gold: Sequence[float], predicted: Sequence[float]) -> float:
-    """Pearson's correlation; 0 if either side is constant, NaN if a number is not finite."""
+    """Pearson's correlation; 0 if either side is constant."""
     sides = np.asarray([gold, predicted], np.float64)
-    if not np.isfinite(sides).all():
-        return math.nan
     if (sides == sides[:, :1]).all(axis=1).any():
         return 0.0
     return float(np.corrcoef(sides)[0, 1])
 
 
 def spearman(gold: Sequence[float], predicted: Sequence[float]) -> float:
-    """Spearman's rank correlation; equal numbers have their mean rank. 0, NaN as for `pearson`."""
+    """Spearman's rank correlation; equal numbers have their mean rank. 0 as for `pearson`."""
     from scipy.stats import rankdata  # SciPy's statistics take a second to import
 
-    sides = np.asarray([gold, predicted], np.float64)
-    return pearson(*rankdata(sides, axis=1)) if np.isfinite(sides).all() else math.nan
+    return pearson(*rankdata([gold, predicted], axis=1))
 
 
 def f1_of_sets(gold: Sequence[set], predicted: Sequence[set]) -> float:
@@ -132,18 +128,12 @@ def find_scheme(task: str, names: Sequence[str], examples: Mapping) -> tuple[Sch
     if len(parts) < len(inside) or not possible:
         tags = ", ".join(sorted(counts))
         raise UserError(f"task '{task}': the tags {tags} mark no entities; use the metric accuracy")
-    strays = [
-        [(*one, n) for one in sentences for n in scheme.strays(one[1])] for scheme in possible
-    ]
+    strays = [[at for at, tags in sentences for _ in one.strays(tags)] for one in possible]
     scheme, found = min(zip(possible, strays), key=lambda pair: len(pair[1]))
     notes = [f"entities are tagged as {scheme.name}"]
     if found:
         total = sum(counts[tag] for tag in inside)
-        where, sentence, word = found[0]
-        notes.append(
-            f"{len(found):,} of {total:,} tags break {scheme.name}, the first '{sentence[word]}' of"
-            f" word {word + 1} of the sentence at {where}"
-        )
+        notes.append(f"{len(found):,} of {total:,} tags break {scheme.name}, first at {found[0]}")
         if len(found) > _MOST_STRAY * total:
             raise UserError(f"task '{task}': {notes[-1]}; write all tags in one scheme")
     return scheme, notes

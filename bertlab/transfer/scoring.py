@@ -249,13 +249,12 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
     data, kind = load_task(task, config["task_data"]), find_kind(task.kind)
     tasks, metrics = {task.name: (task, data)}, {}
     write = prediction_writer(tasks, directory.path)
-    classes = [run.read("classes", {}).get(task.name) for run in runs]
     for split in ("valid", "test"):
         paths = [run.path / "predictions" / f"{split}.jsonl" for run in runs]
         by_run = [[line for _, line in read_records(path)] for path in paths]
-        ids = [[line["id"] for line in lines] for lines in by_run]
-        if classes != [list(data.labels)] * len(runs) or ids != ids[:1] * len(runs):
-            raise UserError(f"{workdir}: an average is of runs with the same classes and examples")
+        asked = [[(line["task"], line["id"], line["gold"]) for line in lines] for lines in by_run]
+        if asked != asked[:1] * len(runs):
+            raise UserError(f"{workdir}: an average is of runs on the same examples of one task")
         lines = [kind.average(same_example, data.labels) for same_example in zip(*by_run)]
         metrics[split] = write(split, {task.name: lines})
     costs = ("tokens", "supervised", "flops", "seconds", "parameters")

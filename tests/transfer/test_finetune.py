@@ -177,7 +177,7 @@ REFUSED = [
     ({"head.crf": True}, "config.head.crf"),
     ({"model.norm_placement": "pre"}, "config.model.norm_placement"),
     ({"train.tokens": 9}, "no such key: "),
-    ({"transfer.features": True, "head.pooling": "pooler"}, "no pooler"),
+    ({"transfer.features": True, "head.pooling": "pooler"}, "omit random"),
     ({"transfer.features": True, "transfer.layout": "delimited"}, "layout='delimited' and obj"),
 ]
 

@@ -135,8 +135,7 @@ def question_windows(example: Example, inputs: Inputs) -> tuple[list[Window], tu
     asked = question_ids[: inputs.max_query]
     room = inputs.seq_len - len(asked) - sum(map(len, inputs.frame))
     if room < 1:
-        size = f"config.data.seq_len={inputs.seq_len}"
-        raise UserError(f"{example.where}: the question leaves no room in {size}; raise it")
+        raise UserError(f"{example.where}: the question fills config.data.seq_len={inputs.seq_len}")
     pieces, offsets = inputs.located(context)
     bounds = window_bounds(len(pieces), room, inputs.doc_stride)
     best_window = most_context(bounds, len(pieces))

@@ -193,8 +193,7 @@ def hold_out(examples: list[Example], number: int, seed: tuple, symmetric=False)
         keys = [_normalized(example.texts) for example in examples]
     sizes = Counter(keys)
     if len(sizes) < 2:
-        where = examples[0].where
-        raise UserError(f"{where}: train has only one text, and other splits are held out of it")
+        raise UserError(f"{examples[0].where}: train has only one text to hold other splits out of")
     texts, chosen, total = list(sizes), set(), 0
     for index in np.random.default_rng(seed).permutation(len(texts)):
         size = sizes[texts[index]]
@@ -246,10 +245,8 @@ def file_task(
         for split, names in patterns.items():
             found = matches(directory, names)
             if len(found) != 1:
-                raise UserError(
-                    f"{directory}: task '{name}' looks for {' or '.join(names)} and finds"
-                    f" {', '.join(found) or 'no file'}; rename the {split} file"
-                )
+                wanted, seen = " or ".join(names), ", ".join(found) or "no file"
+                raise UserError(f"{directory}: task '{name}' looks for {wanted} and finds {seen}")
             path, labelled = directory / found[0], split != "test" and kind != "span"
             published[split] = _identify(read(path, split), path, labelled)
         return published

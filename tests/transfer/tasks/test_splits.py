@@ -131,7 +131,7 @@ def test_ones_own_task_finds_its_files_beside_it(own):
     (own / "second.py").write_text(OWN.replace("reviews", "second"))
     names = f"{own}/own.py+{own}/second.py"
     assert list(load_tasks(names, {"directory": f"+{own}"})) == ["reviews", "second"]
-    with pytest.raises(UserError, match="names 3 folders for 2 tasks"):
+    with pytest.raises(UserError, match="names 3 folders for "):
         load_tasks(names, {"directory": "a+b+c"})
 
 
