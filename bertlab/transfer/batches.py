@@ -28,7 +28,6 @@ FILL: Mapping[str, float] = {
     "characters": PADDING,
     "spelling": PADDING,
     "target": np.nan,
-    "row_number": -1,
     **dict.fromkeys("label labels word_at start end target_spans target_labels".split(), NO_LABEL),
 }
 """What fields hold as padding, if not 0; `tokens` hold the tokenizer's padding."""
@@ -98,7 +97,7 @@ class Batches(Sequence):
 
     def _batch(self, numbers: np.ndarray, width: int) -> Batch:
         rows = [self.rows[number] for number in numbers]
-        batch = {"row_number": np.full(self._share, FILL["row_number"], np.int32)}
+        batch = {"row_number": np.full(self._share, -1, np.int32)}
         batch["row_number"][: len(numbers)] = numbers
         for name, (shape, dtype) in self._shapes.items():
             if name in PADDED:
@@ -136,4 +135,4 @@ def by_row(outputs: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.nda
     for arrays in outputs:
         for index, number in enumerate(arrays["row_number"].tolist()):
             found[number] = {name: np.asarray(array[index]) for name, array in arrays.items()}
-    return [found[number] for number in sorted(found.keys() - {FILL["row_number"]})]
+    return [found[number] for number in sorted(found.keys() - {-1})]

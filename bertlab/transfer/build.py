@@ -243,13 +243,13 @@ def add_stored_states(config: ConfigDict, batches: Mapping[str, Batches]) -> Sto
 
 def store(model: load.Pretrained, batches: Batches, path: Path, width: int) -> None:
     """Writes the states [T, W] of the batches' rows, in float16."""
-    ends = np.cumsum(batches.lengths)
-    states = np.lib.format.open_memmap(path, "w+", np.float16, (int(ends[-1]), width))
+    shape = int(batches.lengths.sum()), width
+    states = np.lib.format.open_memmap(path, "w+", np.float16, shape)
+    parts = np.split(states, np.cumsum(batches.lengths)[:-1])
     for batch in batches:
         _, layers = model.encode(batch).widest()
         found = np.concatenate([np.asarray(layer, np.float32) for layer in layers], axis=-1)
         for number, row in zip(batch["row_number"], found):
             if number >= 0:
-                size = batches.lengths[number]
-                states[ends[number] - size : ends[number]] = row[:size]
+                parts[number][:] = row[: len(parts[number])]
     states.flush()

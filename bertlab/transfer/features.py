@@ -38,10 +38,9 @@ def chosen_layers(mix: str, count: int) -> list[int]:
 
 class LayerMix(nn.Module):
     """One vector per position from a body's layers. Mixes: "last"; "layer:K" (0: embeddings, -2:
-    last but one); "concat_last_N" (Devlin et al. 2018, section 5.3: N = 4); "concat_first_last"
-    (Tenney et al. 2019's "cat"); "weighted_sum", Σ s_j h_j with s = softmax(w) and w from 0, and
-    "weighted_sum_last_N"; "scalar_mix", γ Σ s_j h_j with γ from 1 (Peters et al. 2018, equation
-    1)."""
+    last but one); "concat_last_N" (Devlin et al. 2018, section 5.3); "concat_first_last" (Tenney et
+    al. 2019's "cat"); "weighted_sum", Σ s_j h_j with s = softmax(w), w from 0; its "_last_N" form;
+    "scalar_mix", γ Σ s_j h_j with γ from 1 (Peters et al. 2018, equation 1)."""
 
     mix: str
     dropout: float = 0.0  # of the result (AllenNLP's ELMo: 0.5)
@@ -178,8 +177,7 @@ class WordVectors(NamedTuple):
 def word_vectors(path: str | None, words: Iterable[str]) -> WordVectors:
     """The vectors that words have in a static run, trained or imported (of no path: none); prints
     how many do. A word's vector is the mean of its known pieces'. If all are unknown, the word is
-    looked up in lower case, or else gets the vector of unknown words: zeros after an import, unless
-    GloVe's file has <unk>."""
+    looked up in lower case, or else gets the vector of unknown words (zeros after an import)."""
     if not path:
         return WordVectors({}, np.zeros((0, 0), np.float32))
     run = RunDirectory(path)

@@ -75,8 +75,7 @@ class TaskModel(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class TaskHead(Objective):
-    """The settings of all heads, which also have `outputs`: (model, view) -> arrays [B, ...] by
-    name, for `Kind.predict`."""
+    """The settings of all heads; their `outputs` are arrays [B, ...] by name for `Kind.predict`."""
 
     reads: ClassVar[str] = "any"
     classes: ClassVar[int] = 1

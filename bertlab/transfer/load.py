@@ -84,10 +84,9 @@ class Pretrained:
         with these numbers: 0 is the embeddings, -1 the last layer.
 
         With `pooling` ("mean", "max", "first", "last") each text and layer has one vector, over all
-        positions, special tokens included (as in Sentence-BERT, Reimers and Gurevych 2019, section
-        3). If `pretokenized`, texts are lists of words, and each word has one state: its first
-        piece's, or its last one's if the model reads one way.
-        """
+        positions, special tokens included (as in Sentence-BERT, Reimers and Gurevych 2019). If
+        `pretokenized`, texts are lists of words, and each word has one state: its first piece's, or
+        its last one's if the model reads one way."""
         rows, units = self._rows(texts, pretokenized)
         data = {"seq_len": self.longest, "buckets": BUCKETS, "batch_size": ROWS, "seed": 0}
         batches = Batches(rows, ConfigDict(data), self.tokenizer.pad_id)

@@ -153,10 +153,9 @@ def linear(tasks: Tasks) -> dict[str, dict[str, float]]:
 
 
 def linear_scores(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
-    """Split -> the metrics of a model of the task's own labels; {} for kinds without one. It is a
-    linear SVM on tf-idf of words and neighbouring words, for numbers ridge regression; of tags, on
-    the word, its prefixes, suffixes and form, and its neighbours. Of choices, right or wrong, the
-    highest score wins."""
+    """Split -> the metrics of a linear SVM (for numbers ridge regression) of the task's own labels;
+    {} for kinds without one. It reads tf-idf of words and their pairs, for tags a word, its affixes
+    and form, and its neighbours. The choice with the highest score wins."""
     from sklearn.compose import ColumnTransformer  # scikit-learn takes a second
     from sklearn.dummy import DummyClassifier
     from sklearn.feature_extraction import DictVectorizer

@@ -44,8 +44,7 @@ ELECTRA = {"data.seq_len": 512, "transfer.epochs": 2.0}
 @dataclasses.dataclass(frozen=True)
 class SpanHead(TaskHead):
     """(−log p(start) − log p(end)) / 2 over a window (Devlin et al. 2018, section 4.2). `start` and
-    `end` [B] are 0 ([CLS]) if the window lacks the answer. Unlike run_squad.py's, this softmax
-    leaves out padding."""
+    `end` [B] are 0 ([CLS]) if the window lacks the answer. Here the softmax leaves out padding."""
 
     classes: ClassVar[int] = 2
     dropout: float = 0.0

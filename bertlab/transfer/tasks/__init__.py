@@ -36,6 +36,7 @@ _SUPERGLUE = {"train": "train.jsonl", "valid": "val.jsonl"}
 _WNUT_17 = ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated")
 _COLA = ("source", "label", "star", "sentence")
 _ENDINGS = ("ending0", "ending1", "ending2", "ending3")
+_SWAG = {"train": "train.csv", "valid": "val.csv"}
 _CODAH = ("category", "prompt", "choice0", "choice1", "choice2", "choice3", "label")
 _STORY = ("InputSentence1", "InputSentence2", "InputSentence3", "InputSentence4")
 _QUIZ = ("RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2")
@@ -80,9 +81,7 @@ _TASKS = (
     squad("squad1", train="train-v1.1.json", valid="dev-v1.1.json"),
     squad("squad2", train="train-v2.0.json", valid="dev-v2.0.json", recipes=_SQUAD_2),
     # The continuation begins with the subject of the second sentence (Devlin et al., section 4.4).
-    multiple_choice(
-        "swag", "sent1", _ENDINGS, "label", stem="sent2", train="train.csv", valid="val.csv"
-    ),
+    multiple_choice("swag", "sent1", _ENDINGS, "label", stem="sent2", **_SWAG),
     multiple_choice("codah", "prompt", _CODAH[2:6], "label", columns=_CODAH, train="full_data.tsv"),
     # Trained on the published development set, as in openai/finetune-transformer-lm's datasets.py.
     multiple_choice("story_cloze", _STORY, _QUIZ, "AnswerRightEnding", first=1, **_CLOZE),

@@ -1,5 +1,4 @@
-"""A task: its kind, its metrics and its examples, mostly from files; labels are numbered, and
-missing splits held out."""
+"""A task: its kind, metrics and examples; labels are numbered, and missing splits held out."""
 
 import dataclasses
 import functools
@@ -184,9 +183,8 @@ def divide(published: Splits, options: Mapping, symmetric=False) -> Splits:
 
 
 def hold_out(examples: list[Example], number: int, seed: tuple, symmetric=False) -> tuple:
-    """(The rest, about `number` examples and at least one), in their order. Examples with the same
-    first text (a span's: context) stay together; if a first text has more than `number` examples on
-    average, only equal pairs."""
+    """(The rest, about `number` examples), in their order. Examples with the same first text (a
+    span's: context) stay together; if it has more than `number` on average, only equal pairs."""
     keys = [_first_text(example) for example in examples]
     pairs = examples[0].label is not None and len(examples[0].texts) == 2
     if pairs and len(examples) > max(number, 1) * len(set(keys)):

@@ -168,8 +168,7 @@ def labelled_lines(name: str, *, encoding: str = "UTF-8", **task) -> Task:
 
 
 def labelled_folders(name: str, label_names: tuple[str, ...], **task) -> Task:
-    """A classification task: one folder per split ("train/"), in it one per class of `label_names`,
-    in that one .txt per text."""
+    """A classification task: a folder per split ("train/") with one per class, a .txt per text."""
 
     def rows(folder: Path) -> Iterator[tuple[str, Path]]:
         for label in label_names:
