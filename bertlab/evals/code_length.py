@@ -95,10 +95,8 @@ class Scorer:
         kind, longest = self.check_kind(kind), self.model.longest
         for number, text in enumerate(texts, 1):
             if len(text.tokens) > longest:
-                raise UserError(
-                    f"text {number} has {len(text.tokens)} tokens with special ones, but the model"
-                    f" has {longest} positions; split it into several"
-                )
+                size = f"has {len(text.tokens)} tokens with special ones"
+                raise UserError(f"text {number} {size}, a row {longest} positions; split it")
         blocks = [np.zeros((2, 0))]
         for start in range(0, len(texts), BLOCK):
             block = texts[start : start + BLOCK]

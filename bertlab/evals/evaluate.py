@@ -223,13 +223,13 @@ def texts_between(prepared: Prepared, model: Pretrained, begins, ends, documents
     of documents are known, so a text gets a share in proportion to its tokens: their sum is
     unbiased, exact for whole documents, and the same for all objectives."""
     split, texts = prepared.split("test"), []
-    table = prepared.characters if model.config.model.token_encoder == "characters" else None
     bytes_a_token = split.bytes / np.diff(split.token_bounds())
     for begin, end, document in zip(begins, ends, documents):
+        pieces = np.int32(split.tokens[begin:end, None])
+        if model.inputs.characters:
+            pieces = np.hstack([pieces, prepared.characters[split.words[begin:end]]])
         size = float((end - begin) * bytes_a_token[document])
-        own = None if table is None else table[split.words[begin:end]]
-        text = framed(prepared.tokenizer, split.tokens[begin:end], size, table, own)
-        texts.append(text._replace(document=document))
+        texts.append(framed(model.inputs.framed([pieces]), size)._replace(document=document))
     return texts
 
 
@@ -238,19 +238,15 @@ def find_prepared(data: ConfigDict, fingerprint: str) -> Prepared:
     cache = cache_directory(data.directory)
     for directory in cache.glob(f"*-{fingerprint[:16]}"):
         return load_prepared(directory)
-    raise UserError(
-        f"{cache} has no corpus {fingerprint[:16]}, which the run has read; prepare it again with"
-        " `bertlab prepare`, or set config.evaluate.sentences=0"
-    )
+    corpus = f"the corpus {fingerprint[:16]} that the run has read"
+    raise UserError(f"{cache} lacks {corpus}; prepare it, or set config.evaluate.sentences=0")
 
 
 def language_of(model: Pretrained, prepared: Prepared) -> floors.Chain:
     """The synthetic language in the run's ids."""
     data = model.config.data
     if data.corpus != "synthetic" or not prepared.tokenizer.has_whole_words:
-        raise UserError(
-            "config.evaluate.floors needs config.data.corpus=synthetic and tokenizer.kind=words"
-        )
+        raise UserError("config.evaluate.floors needs data.corpus=synthetic, tokenizer.kind=words")
     language = open_corpus(data).language
     ids = np.array(prepared.tokenizer.encode_words(language.words)[0])
     return floors.chain_of(language, prepared.tokenizer.vocab_size, ids)

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from bertlab.data.characters import character_ids, character_table
 from bertlab.evals.scoring import HIDDEN, Scoring
 from bertlab.models.base import View
 from bertlab.objectives.program import Program
+from bertlab.transfer.inputs import Document
 
 LENGTH, ROWS = 128, 16  # of a batch; if a text is longer, rows are longer and fewer
 ORDERS, STEPS = 4, 8  # random orders per text, and how many steps of each are computed
@@ -46,23 +46,14 @@ class Question(NamedTuple):
 
 def encode_all(model, texts: Sequence[str]) -> list[Text]:
     """Texts as the model (from `bertlab.load`) reads them."""
-    tokenizer, encoded = model.tokenizer, []
-    reads_characters = model.config.model.token_encoder == "characters"
-    table = character_table(tokenizer) if reads_characters else None
-    for text in texts:
-        own = None if table is None else character_ids(tokenizer.words(text))
-        size = len(text.encode())
-        encoded.append(framed(tokenizer, tokenizer.encode(text), size, table, own))
-    return encoded
+    return [framed(model.inputs.document([text]), len(text.encode())) for text in texts]
 
 
-def framed(tokenizer, pieces: Sequence[int], size: float, table=None, own=None) -> Text:
-    """A text of `size` bytes between its special tokens; with characters, its `own` [n, 50], and a
-    `table` of those of special tokens."""
-    before, after = list(tokenizer.prefix_ids), list(tokenizer.suffix_ids)
-    tokens = np.array([*before, *pieces, *after], np.int32)
-    characters = None if table is None else np.concatenate([table[before], own, table[after]])
-    return Text(tokens, len(before) + np.arange(len(pieces)), size, characters)
+def framed(document: Document, size: float) -> Text:
+    """The text of a document, which is `size` bytes without special tokens."""
+    tokens, characters = document.pieces[:, 0], document.pieces[:, 1:]
+    pieces = np.arange(document.begins[0], document.ends[0] + 1)
+    return Text(tokens, pieces, size, characters if characters.size else None)
 
 
 def by_chain_rule(number: int, text: Text, side: str, frame: tuple[int, int]) -> Question:

@@ -33,55 +33,52 @@ def sample(
     from the model whose code length the score "any-order" bounds. It also fills each [MASK] in the
     prompt with one piece; without a `length` the text then ends with the prompt.
     """
-    tokenizer, scorer = model.tokenizer, Scorer(model)
-    blanks = prompt.count("[MASK]")
-    kinds = [kind for kind in (KINDS[1:] if blanks else KINDS) if kind in scorer.kinds]
+    tokenizer, scorer, rng = model.tokenizer, Scorer(model), np.random.default_rng(seed)
+    start, *others = map(tokenizer.encode, prompt.split("[MASK]"))
+    kinds = [kind for kind in (KINDS[1:] if others else KINDS) if kind in scorer.kinds]
     if not kinds or kind not in (None, *kinds):
         raise UserError(f"this model has no kind={kind}; it allows {', '.join(kinds) or 'none'}")
-    kind = kind or kinds[0]
-    forward, prefix, suffix = kind == "left-to-right", tokenizer.prefix_ids, tokenizer.suffix_ids
-    start, *others = map(tokenizer.encode, prompt.split("[MASK]"))
+    prefix, suffix = tokenizer.prefix_ids, tokenizer.suffix_ids
     given, hidden = [*prefix, *start], []
     for part in others:
         hidden.append(len(given))
         given += [tokenizer.mask_id, *part]
     first = len(given)
-    length = length or (first - len(prefix) if blanks else 32)
+    length = length or (first - len(prefix) if others else 32)
     end = len(prefix) + length
-    hidden += range(first, end)
-    if not hidden or end < first or end + len(suffix) > model.longest:
+    hidden = np.array([*hidden, *range(first, end)], np.int32)
+    if not len(hidden) or end < first or end + len(suffix) > model.longest:
         raise UserError(
             f"length={length} must be more than the prompt's {first - len(prefix)} pieces and fit"
             f" into {model.longest} positions"
         )
+    forward = (kind or kinds[0]) == "left-to-right"
     answerer = scorer.answerers["forward" if forward else "hidden"]
-    rng = np.random.default_rng(seed)
     if not given and (forward or answerer.how.from_before):
         raise UserError("nothing precedes the first piece to predict it from; give a prompt")
     if forward:
-        order = np.tile(np.arange(len(hidden)), (number, 1))
-        stop, steps = next(iter(suffix), None), None
+        order, steps, stop = np.tile(hidden, (number, 1)), None, next(iter(suffix), None)
     else:
-        order, stop = np.argsort(rng.random((number, len(hidden))), axis=1), None
-    order, rows = np.array(hidden, np.int32)[order], np.arange(number)[:, None]
+        order, stop = hidden[np.argsort(rng.random((number, len(hidden))), axis=1)], None
     tokens = np.full((number, end + len(suffix)), tokenizer.pad_id, np.int32)
     tokens[:, :first], tokens[:, end:] = given, suffix
     ranks, zeros = np.zeros_like(tokens), np.zeros_like(tokens)
-    ranks[:, len(prefix) : first], ranks[rows, order] = 1, HIDDEN
+    ranks[:, len(prefix) : first], ranks[:, hidden] = 1, HIDDEN
     view = {"tokens": tokens, "segments": zeros, "documents": zeros + 1, "ranks": ranks}
     view["positions"] = zeros + np.arange(tokens.shape[1], dtype=np.int32)
-    steps = min(steps or len(hidden), len(hidden))
-    bounds = np.linspace(0, len(hidden), steps + 1).round().astype(int)
-    for begin, upto in itertools.pairwise(bounds.tolist()):
+    bounds = np.linspace(0, len(hidden), min(steps or len(hidden), len(hidden)) + 1)
+    for begin, upto in itertools.pairwise(bounds.round().astype(int).tolist()):
         at = order[:, begin:upto]
         logits = np.asarray(answerer.logits(scorer.params, view, at), np.float64)
         logits = logits.reshape(at.size, -1)
         drawn = draw_pieces(logits, tokenizer.special_ids - {stop}, temperature, rng)
-        tokens[rows, at], ranks[rows, at] = drawn.reshape(at.shape), 2 + np.arange(begin, upto)
-        if (tokens[rows, order[:, :upto]] == stop).any(axis=1).all():
+        np.put_along_axis(tokens, at, drawn.reshape(at.shape), axis=1)
+        np.put_along_axis(ranks, at, 2 + np.arange(begin, upto)[None], axis=1)
+        if (tokens[:, first:end] == stop).any(axis=1).all():
             break
-    texts = (itertools.takewhile(lambda piece: piece != stop, row) for row in tokens.tolist())
-    return [tokenizer.decode(list(text)[len(prefix) : end]) for text in texts]
+    rows = tokens[:, len(prefix) : end].tolist()
+    texts = (itertools.takewhile(lambda piece: piece != stop, row) for row in rows)
+    return [tokenizer.decode(list(text)) for text in texts]
 
 
 def draw_pieces(

@@ -183,11 +183,6 @@ def guessing(
 
 
 @guessing.register
-def _(objective: PrefixLanguageModel, counts, batches=(), viewed=None) -> float:
-    return entropy(counts)  # no matter what `scoring` needs
-
-
-@guessing.register
 def _(objective: MaskedLanguageModel, counts, batches=(), viewed=None) -> float:
     chosen = 1.0 if objective.predict == "chosen" else objective.final_rate or objective.rate
     return nats_in_place(counts, chosen * objective.mask_share, chosen * objective.random_share)

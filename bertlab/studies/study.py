@@ -203,6 +203,8 @@ class Study:
         downstream = {task: before | settings | after for task, settings in self.tasks.items()}
         for settings in downstream.values():
             if (factor := settings.pop("rate_factor", 1)) != 1:
+                if RATE not in settings:
+                    raise UserError(f"study {self.name}: finetune.rate_factor needs a {RATE}")
                 settings[RATE] = float(f"{factor * settings[RATE]:.3g}")
         # ["MLM + NSP", "seed=1"] -> "mlm-+-nsp-seed=1"
         names = [choice.name.lower() for choice in point.values()] or [self.name.lower()]

@@ -28,7 +28,6 @@ FILL: Mapping[str, float] = {
     "characters": PADDING,
     "spelling": PADDING,
     "target": np.nan,
-    "row_number": -1,
     **dict.fromkeys("label labels word_at start end target_spans target_labels".split(), NO_LABEL),
 }
 """What fields hold as padding, if not 0; `tokens` hold the tokenizer's padding."""
@@ -91,16 +90,14 @@ class Batches(Sequence):
     def _order_of(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """The rows of an epoch in their order, and the length of each batch."""
         if len(self.rows) < self._size:
-            raise UserError(
-                f"config.data.batch_size={self._size} exceeds the {len(self.rows)} training rows;"
-                " lower it"
-            )
+            size = f"config.data.batch_size={self._size}"
+            raise UserError(f"{size} exceeds the {len(self.rows)} training rows; lower it")
         rng = np.random.default_rng([self._seed, epoch])
         return bucketed(self.lengths, self._widths, self._size, rng)
 
     def _batch(self, numbers: np.ndarray, width: int) -> Batch:
         rows = [self.rows[number] for number in numbers]
-        batch = {"row_number": np.full(self._share, FILL["row_number"], np.int32)}
+        batch = {"row_number": np.full(self._share, -1, np.int32)}
         batch["row_number"][: len(numbers)] = numbers
         for name, (shape, dtype) in self._shapes.items():
             if name in PADDED:
@@ -138,4 +135,4 @@ def by_row(outputs: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.nda
     for arrays in outputs:
         for index, number in enumerate(arrays["row_number"].tolist()):
             found[number] = {name: np.asarray(array[index]) for name, array in arrays.items()}
-    return [found[number] for number in sorted(found.keys() - {FILL["row_number"]})]
+    return [found[number] for number in sorted(found.keys() - {-1})]

@@ -111,16 +111,15 @@ def check(config: ConfigDict, shape) -> None:
     transfer, model = config.transfer, config.model
     restrict(transfer, layout="pair delimited", word_piece="auto first last")
     if config.data.seq_len > shape.longest:
-        raise UserError(
-            f"config.data.seq_len={config.data.seq_len} is more than the model's {shape.longest}"
-            " positions; lower it"
-        )
+        size = f"config.data.seq_len={config.data.seq_len}"
+        raise UserError(f"{size} is more than the model's {shape.longest} positions; lower it")
     pools = any(entry.get("pooling") == "pooler" for entry in config.objectives.values())
     is_whole = not (transfer.random or config.lora.rank or pools) and transfer.layers is None
-    if transfer.features and not (is_whole and jax.process_count() == 1):
+    is_own = is_whole and transfer.layout == "pair" and not models_language(config)
+    if transfer.features and not (is_own and jax.process_count() == 1):
         raise UserError(
-            "config.transfer.features=True stores the run's own states, and no pooler, in one"
-            " process; omit transfer.random, transfer.layers, lora and pooling='pooler'"
+            "config.transfer.features=True stores the run's own states in one process: omit random,"
+            " layers, lora, pooling='pooler', layout='delimited' and objectives.language_model"
         )
     if not transfer.random:
         run = RunDirectory(config.init_from)
@@ -130,8 +129,7 @@ def check(config: ConfigDict, shape) -> None:
     if (models_language(config) and not one_way) or (chunked and not (one_way and is_recurrent)):
         raise UserError(
             "config.objectives.language_model needs a body that reads in one direction, and"
-            " config.head.chunk a recurrent one too: set objectives.language_model.weight=0 or"
-            " head.chunk=0"
+            " config.head.chunk a recurrent one: set language_model.weight or chunk to 0"
         )
 
 
@@ -155,26 +153,23 @@ def rows_and_heads(
     transfer, rows, heads, texts = config.transfer, {split: {} for split in SPLITS}, {}, {}
     sees_both_sides = model_direction(config.model) == "bidirectional"
     first_piece = {"auto": sees_both_sides, "first": True, "last": False}
-    inputs = Inputs(
-        tokenizer,
-        transfer.layout,
-        config.data.seq_len,
-        first_piece[transfer.word_piece],
-        config.data.characters,
-        double_separator=bool(config.model.position_offset),
-        **{key: transfer[key] for key in ("doc_stride", "max_query", "document_context")},
-    )
     for number, (name, (task, data)) in enumerate(tasks.items()):
         kind, entry, found = find_kind(task.kind), config.objectives[name], vectors[name]
         words = sorted(data.words("train")) if entry.get("word_width") else ()
-        own = dataclasses.replace(
-            inputs,
+        inputs = Inputs(
+            tokenizer,
+            transfer.layout,
+            config.data.seq_len,
+            first_piece[transfer.word_piece],
+            config.data.characters,
+            double_separator=bool(config.model.position_offset),
             spelling=entry.get("spelling", False),
             word_ids={word: n for n, word in enumerate(words, 1)},
             vector_ids=found.ids,
+            **{key: transfer[key] for key in ("doc_stride", "max_query", "document_context")},
         )
         for split in SPLITS:
-            rows[split][name] = kind.rows(own, data.examples[split], task.symmetric)
+            rows[split][name] = kind.rows(inputs, data.examples[split], task.symmetric)
         texts[name] = max(most_texts(rows[split][name].rows) for split in SPLITS)
         heads[name] = kind.build_head(
             entry,
@@ -248,13 +243,13 @@ def add_stored_states(config: ConfigDict, batches: Mapping[str, Batches]) -> Sto
 
 def store(model: load.Pretrained, batches: Batches, path: Path, width: int) -> None:
     """Writes the states [T, W] of the batches' rows, in float16."""
-    ends = np.cumsum(batches.lengths)
-    states = np.lib.format.open_memmap(path, "w+", np.float16, (int(ends[-1]), width))
+    shape = int(batches.lengths.sum()), width
+    states = np.lib.format.open_memmap(path, "w+", np.float16, shape)
+    parts = np.split(states, np.cumsum(batches.lengths)[:-1])
     for batch in batches:
         _, layers = model.encode(batch).widest()
         found = np.concatenate([np.asarray(layer, np.float32) for layer in layers], axis=-1)
         for number, row in zip(batch["row_number"], found):
             if number >= 0:
-                size = batches.lengths[number]
-                states[ends[number] - size : ends[number]] = row[:size]
+                parts[number][:] = row[: len(parts[number])]
     states.flush()

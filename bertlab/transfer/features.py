@@ -32,18 +32,15 @@ def chosen_layers(mix: str, count: int) -> list[int]:
     for n in range(1, count + 1):
         mixes |= {f"concat_last_{n}": layers[-n:], f"weighted_sum_last_{n}": layers[-n:]}
     if mix not in mixes:
-        raise UserError(
-            f"config.head.layers={mix} is not a mix (LayerMix) of layers 0 to {count - 1}"
-        )
+        raise UserError(f"config.head.layers={mix} is not a mix of layers 0 to {count - 1}")
     return mixes[mix]
 
 
 class LayerMix(nn.Module):
     """One vector per position from a body's layers. Mixes: "last"; "layer:K" (0: embeddings, -2:
-    last but one); "concat_last_N" (Devlin et al. 2018, section 5.3: N = 4); "concat_first_last"
-    (Tenney et al. 2019's "cat"); "weighted_sum", Σ s_j h_j with s = softmax(w) and w from 0, and
-    "weighted_sum_last_N"; "scalar_mix", γ Σ s_j h_j with γ from 1 (Peters et al. 2018, equation
-    1)."""
+    last but one); "concat_last_N" (Devlin et al. 2018, section 5.3); "concat_first_last" (Tenney et
+    al. 2019's "cat"); "weighted_sum", Σ s_j h_j with s = softmax(w), w from 0; its "_last_N" form;
+    "scalar_mix", γ Σ s_j h_j with γ from 1 (Peters et al. 2018, equation 1)."""
 
     mix: str
     dropout: float = 0.0  # of the result (AllenNLP's ELMo: 0.5)
@@ -53,6 +50,8 @@ class LayerMix(nn.Module):
         """The mix in float32."""
         layers = [layers[i].astype(jnp.float32) for i in chosen_layers(self.mix, len(layers))]
         if self.mix.startswith(("weighted_sum", "scalar_mix")):
+            if len(widths := {layer.shape[-1] for layer in layers}) > 1:
+                raise UserError(f"config.head.layers={self.mix} adds layers of widths {widths}")
             weights = self.param("weights", param(nn.initializers.zeros, None), (len(layers),))
             mixed = sum(share * layer for share, layer in zip(jax.nn.softmax(weights), layers))
             if self.mix == "scalar_mix":
@@ -178,17 +177,13 @@ class WordVectors(NamedTuple):
 def word_vectors(path: str | None, words: Iterable[str]) -> WordVectors:
     """The vectors that words have in a static run, trained or imported (of no path: none); prints
     how many do. A word's vector is the mean of its known pieces'. If all are unknown, the word is
-    looked up in lower case, or else gets the vector of unknown words: zeros after an import, unless
-    GloVe's file has <unk>."""
+    looked up in lower case, or else gets the vector of unknown words (zeros after an import)."""
     if not path:
         return WordVectors({}, np.zeros((0, 0), np.float32))
     run = RunDirectory(path)
     config = run.config()
     if config["model"]["family"] != "static":
-        raise UserError(
-            f"config.head.word_vectors={path} is of family {config['model']['family']!r}; only a"
-            " static run has word vectors (bertlab import --from=glove)"
-        )
+        raise UserError(f"config.head.word_vectors={path} is not a static run, as GloVe's import")
     body = load_params(run)["body"]
     vectors = np.asarray(body["token_embedding"], np.float32)
     if "glove" in config["objectives"]:  # w + w̃ (Pennington et al. 2014, section 4.2)

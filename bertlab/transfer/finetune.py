@@ -57,8 +57,6 @@ TRANSFER = dict(
 )
 """`config.transfer`."""
 
-PIECES_PER_WORD = 1.5
-
 
 def finetune(
     run: str | Path,
@@ -68,9 +66,8 @@ def finetune(
     recipe: str = "small",
 ) -> dict[str, Any]:
     """Trains the body of a pretrained, imported or fine-tuned run (STILTs) on a task (a name, or
-    FILE.py with your own), or on several joined by "+"; the same call resumes. `overrides` are
-    dotted names to values, or to their text; `head.X` is X of every task's head. Returns the
-    content of result.json."""
+    FILE.py with your own), or on several joined by "+"; the same call resumes. `overrides` map
+    dotted names to values or their text, `head.X` that of every head. Returns result.json."""
     config, tasks = configure(run, task, recipe, overrides)
     if jax.process_index() == 0:
         for name, (_, data) in tasks.items():
@@ -222,7 +219,7 @@ def adaptation_config(
         texts = (*example.texts, *example.choices, *sentence)
         lines += [{"id": example.id, "text": text} for text in texts]
     if "train.steps" not in settings:
-        pieces = PIECES_PER_WORD * sum(len(line["text"].split()) for line in lines)
+        pieces = 1.5 * sum(len(line["text"].split()) for line in lines)  # 1.5 for each word
         batch = data.batch_size * (data.pack_length or data.seq_len)
         train.steps = max(20, int(pieces * epochs / batch))
     # Warm-up takes the same share of the steps as in the run, at most a tenth.

@@ -75,8 +75,7 @@ class TaskModel(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class TaskHead(Objective):
-    """The settings of all heads, which also have `outputs`: (model, view) -> arrays [B, ...] by
-    name, for `Kind.predict`."""
+    """The settings of all heads; their `outputs` are arrays [B, ...] by name for `Kind.predict`."""
 
     reads: ClassVar[str] = "any"
     classes: ClassVar[int] = 1
@@ -97,15 +96,9 @@ class TaskHead(Objective):
     def __post_init__(self):
         restrict(self, place=" ".join(PLACES))
         if (self.place != "input" or self.reads_words) and not self.bilstm:
-            raise UserError(
-                "config.head.place, spelling, word_width and word_vectors are for a biLSTM: set"
-                " head.bilstm=2"
-            )
+            raise UserError("config.head.place and word features are for a biLSTM (head.bilstm=2)")
         if self.place in ("output", "after_first") and not self.reads_words:
-            raise UserError(
-                f"config.head.place={self.place} leaves nothing for the biLSTM to read: set"
-                " head.spelling, head.word_width or head.word_vectors"
-            )
+            raise UserError(f"config.head.place={self.place} needs head.spelling or word_width")
 
     def head(self, body: nn.Module) -> nn.Module:
         return TaskModel(self, backward=body.shape.direction == "right-to-left")
@@ -134,10 +127,7 @@ class TextHead(TaskHead):
         super().__post_init__()
         restrict(self, pooling=" ".join(POOLINGS))
         if self.pooling == "pooler" and (self.layers != "last" or self.bilstm or self.chunk):
-            raise UserError(
-                "config.head.pooling='pooler' only reads the body's last layer: choose another for"
-                " layers, bilstm or chunk"
-            )
+            raise UserError("config.head.pooling='pooler' only reads the last layer, in one chunk")
 
     def encoded(self, model: Model, view: View) -> tuple[str, tuple[Float[Array, "B L D"], ...]]:
         """The side that has seen the most, and its layers, embeddings first."""
@@ -234,9 +224,7 @@ class AuxiliaryLanguageModel(Objective):
         return {"loss": (means.sum(), (count > 0).sum().astype(jnp.float32))}
 
 
-@flops.objective_flops.register
-def _(objective: TaskHead, shape, rows, length, predictions):
-    return 0.0
+flops.objective_flops.register(TaskHead, lambda *_: 0.0)
 
 
 @flops.objective_flops.register

@@ -93,10 +93,7 @@ class Inputs:
     def located(self, text: str) -> tuple[Pieces, Int[np.ndarray, "T 2"]]:
         """The pieces of a text, and the characters that each stands for (`piece_offsets`)."""
         if self.characters:
-            raise UserError(
-                "places in a text need subword pieces, and config.data.characters=True reads"
-                " characters; choose another model"
-            )
+            raise UserError("config.data.characters=True has no pieces at which a text is marked")
         ids, offsets = piece_offsets(text, self.tokenizer)
         return self.pieces(ids), offsets
 

@@ -61,6 +61,13 @@ class Pretrained:
         return self.program.body.shape.longest
 
     @functools.cached_property
+    def inputs(self) -> Inputs:
+        """How texts of any length become its rows."""
+        model = self.config.model
+        reads = model_direction(model) == "bidirectional", model.token_encoder == "characters"
+        return Inputs(self.tokenizer, "pair", Shape.longest, *reads)
+
+    @functools.cached_property
     def encode(self) -> Callable[[View], Encoded]:
         """From a batch, int32 [B, L] `tokens`, `segments`, `documents` (0: padding) and
         `positions`, the hidden states of every layer, on the device, without dropout."""
@@ -77,10 +84,9 @@ class Pretrained:
         with these numbers: 0 is the embeddings, -1 the last layer.
 
         With `pooling` ("mean", "max", "first", "last") each text and layer has one vector, over all
-        positions, special tokens included (as in Sentence-BERT, Reimers and Gurevych 2019, section
-        3). If `pretokenized`, texts are lists of words, and each word has one state: its first
-        piece's, or its last one's if the model reads one way.
-        """
+        positions, special tokens included (as in Sentence-BERT, Reimers and Gurevych 2019). If
+        `pretokenized`, texts are lists of words, and each word has one state: its first piece's, or
+        its last one's if the model reads one way."""
         rows, units = self._rows(texts, pretokenized)
         data = {"seq_len": self.longest, "buckets": BUCKETS, "batch_size": ROWS, "seed": 0}
         batches = Batches(rows, ConfigDict(data), self.tokenizer.pad_id)
@@ -104,10 +110,7 @@ class Pretrained:
 
     def _rows(self, texts, pretokenized: bool):
         """Rows of texts, and for each one the (names, positions) of its pieces or words."""
-        model, pieces = self.config.model, self.tokenizer.pieces()
-        reads = model_direction(model) == "bidirectional", model.token_encoder == "characters"
-        inputs = Inputs(self.tokenizer, "pair", Shape.longest, *reads)
-        rows, units = [], []
+        inputs, pieces, rows, units = self.inputs, self.tokenizer.pieces(), [], []
         for number, text in enumerate(texts):
             if isinstance(text, str) == pretokenized:
                 expected = "a list of words" if pretokenized else "a string"
@@ -120,10 +123,8 @@ class Pretrained:
                 positions = np.arange(document.begins[0], document.ends[0] + 1)
                 names = tuple(pieces[index] for index in document.pieces[positions, 0])
             if len(document.pieces) > self.longest:
-                raise UserError(
-                    f"text {number} has {len(document.pieces)} tokens with special ones, but the"
-                    f" model has {self.longest} positions; split it"
-                )
+                size = f"has {len(document.pieces)} tokens with special ones"
+                raise UserError(f"text {number} {size}, a row {self.longest} positions; split it")
             rows.append(inputs.row([document]))
             units.append((names, positions))
         return rows, units

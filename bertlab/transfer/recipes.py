@@ -73,9 +73,8 @@ RECIPES: Mapping[str, Settings] = {
     "bert": BERT,
     # The released script and the paper differ for SQuAD (`bertlab.transfer.kinds.span`).
     "bert_paper": BERT,
-    # google-research/electra, configure_finetuning.py and finetune/classification: the first state,
-    # without a pooler; Clark et al. 2020, appendix A. There the rate falls by 0.8 between the head
-    # and the top layer too (model/optimization.py).
+    # google-research/electra, configure_finetuning.py: the first state, without a pooler; Clark et
+    # al. 2020, appendix A. There the rate falls by 0.8 between the head and the top layer too.
     "electra_paper": {
         **BERT,
         "optimizer.learning_rate": 1e-4,

@@ -3,7 +3,6 @@ and predicted have one item per example: a class; a number; a sentence's tags, p
 word that was not read; for questions the texts that answer it, or (), and a predicted text."""
 
 import dataclasses
-import math
 import re
 import string
 from collections import Counter
@@ -61,21 +60,18 @@ def group_exact_match(gold: Sequence, predicted: Sequence, groups: Sequence) -> 
 
 
 def pearson(gold: Sequence[float], predicted: Sequence[float]) -> float:
-    """Pearson's correlation; 0 if either side is constant, NaN if a number is not finite."""
+    """Pearson's correlation; 0 if either side is constant."""
     sides = np.asarray([gold, predicted], np.float64)
-    if not np.isfinite(sides).all():
-        return math.nan
     if (sides == sides[:, :1]).all(axis=1).any():
         return 0.0
     return float(np.corrcoef(sides)[0, 1])
 
 
 def spearman(gold: Sequence[float], predicted: Sequence[float]) -> float:
-    """Spearman's rank correlation; equal numbers have their mean rank. 0, NaN as for `pearson`."""
+    """Spearman's rank correlation; equal numbers have their mean rank. 0 as for `pearson`."""
     from scipy.stats import rankdata  # SciPy's statistics take a second to import
 
-    sides = np.asarray([gold, predicted], np.float64)
-    return pearson(*rankdata(sides, axis=1)) if np.isfinite(sides).all() else math.nan
+    return pearson(*rankdata([gold, predicted], axis=1))
 
 
 def f1_of_sets(gold: Sequence[set], predicted: Sequence[set]) -> float:
@@ -94,12 +90,7 @@ _ENTITIES = {
     "IOBES": re.compile(r".B(=I)*=E|.S"),
     "BILOU": re.compile(r".B(=I)*=L|.U"),
 }
-# Where a tag has its letter: "B-PER" (also B_PER), "PER-B"; "PER" without one is I in IOB1.
-_FORMS = {
-    "B-PER": re.compile(r"(?P<letter>[BIELSU])(?:[\W_](?P<type>.*))?"),
-    "PER-B": re.compile(r"(?:(?P<type>.*)[\W_])?(?P<letter>[BIELSU])"),
-    "PER": re.compile(r"(?P<letter>)(?P<type>.+)"),
-}
+_TAG = re.compile(r"([BIELSU])(?:[\W_](.*))?")  # letter and type: "B-PER", also B_PER
 _MOST_STRAY = 0.1  # share of the tags that may break the scheme, as annotators' slips do
 
 
@@ -130,32 +121,19 @@ def find_scheme(task: str, names: Sequence[str], examples: Mapping) -> tuple[Sch
     labelled = [one for split in examples.values() for one in split if one.label is not None]
     sentences = [(one.where, [names[number] for number in one.label]) for one in labelled]
     counts = Counter(tag for _, sentence in sentences for tag in sentence)
-    tags, inside = sorted(counts), sorted(counts.keys() - {"O", "0"})
-    form = next(form for form, pattern in _FORMS.items() if all(map(pattern.fullmatch, inside)))
-    matches = {tag: _FORMS[form].fullmatch(tag) for tag in inside}
-    parts = {tag: (match["letter"] or "I", match["type"] or "") for tag, match in matches.items()}
+    inside = counts.keys() - {"O", "0"}
+    parts = {tag: match.groups("") for tag in inside if (match := _TAG.fullmatch(tag))}
     letters = {letter for letter, _ in parts.values()}
     possible = [Scheme(name, parts) for name in _ENTITIES if letters <= set(name)]
-    outside = len(tags) - len(inside)
-    mixed = any(_FORMS[other].fullmatch(tag) for other in ("B-PER", "PER-B") for tag in inside)
-    numbers = all(tag.isdecimal() for tag in inside)  # no file says which tags these are
-    if not possible or outside == 2 or (form == "PER" and (mixed or numbers or not outside)):
-        raise UserError(
-            f"task '{task}': the tags {', '.join(tags)} mark no entities in any of"
-            f" {', '.join(_ENTITIES)}; correct them, or give the task the metric accuracy"
-        )
-    strays = [
-        [(*one, n) for one in sentences for n in scheme.strays(one[1])] for scheme in possible
-    ]
+    if len(parts) < len(inside) or not possible:
+        tags = ", ".join(sorted(counts))
+        raise UserError(f"task '{task}': the tags {tags} mark no entities; use the metric accuracy")
+    strays = [[at for at, tags in sentences for _ in one.strays(tags)] for one in possible]
     scheme, found = min(zip(possible, strays), key=lambda pair: len(pair[1]))
-    notes = [f"entities are tagged as {'types' if form == 'PER' else scheme.name} ({form})"]
+    notes = [f"entities are tagged as {scheme.name}"]
     if found:
         total = sum(counts[tag] for tag in inside)
-        where, sentence, word = found[0]
-        notes.append(
-            f"{len(found):,} of {total:,} tags break {scheme.name}, the first '{sentence[word]}' of"
-            f" word {word + 1} of the sentence at {where}"
-        )
+        notes.append(f"{len(found):,} of {total:,} tags break {scheme.name}, first at {found[0]}")
         if len(found) > _MOST_STRAY * total:
             raise UserError(f"task '{task}': {notes[-1]}; write all tags in one scheme")
     return scheme, notes

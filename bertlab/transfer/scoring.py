@@ -111,23 +111,30 @@ def score_lines(task: Task, data: TaskData, lines: Sequence[Line]) -> dict[str, 
     return {name: float(METRICS[name](*sides, *more.get(name, ()))) for name in metrics}
 
 
-def as_outputs(kind: Kind, answers: np.ndarray) -> dict[str, np.ndarray]:
-    """The class of an example, [1], or those of its words, as the outputs of a head."""
-    if isinstance(kind, Tagging):
-        return {"tags": answers, "probabilities": np.ones((len(answers), 1))}
-    return {"logits": np.eye(answers[0] + 1)[answers[0]]}
+def score_answers(task: Task, data: TaskData, split: str, answers: Sequence) -> dict[str, float]:
+    """The metrics of an answer to each example, in the form of its label."""
+
+    def named(label):
+        if isinstance(label, tuple):
+            return [data.names[number] for number in label]
+        return data.names[label] if data.names and label is not None else label
+
+    lines = [
+        {"gold": named(one.label), "predicted": named(answer), "group": one.group or one.id}
+        for one, answer in zip(data.examples[split], answers, strict=True)
+    ]
+    return score_lines(task, data, lines)
 
 
 def most_frequent(tasks: Tasks, split: str) -> dict[str, float]:
     """The scores of always answering the most frequent class of train, of a text or a word."""
     found = {}
     for name, (task, data) in tasks.items():
-        kind, examples = find_kind(task.kind), data.examples[split]
-        if isinstance(kind, OneClass | Tagging):
+        if isinstance(find_kind(task.kind), OneClass | Tagging):
             counts = Counter(x for one in data.examples["train"] for x in labels_in(one.label))
             number = counts.most_common(1)[0][0]
-            outputs = [as_outputs(kind, np.full(len(one.words) or 1, number)) for one in examples]
-            scores = score_lines(task, data, kind.predict(examples, data.names, outputs, None))
+            answers = [(number,) * len(one.words) or number for one in data.examples[split]]
+            scores = score_answers(task, data, split, answers)
             found |= {f"{name}/{metric}": value for metric, value in scores.items()}
     return found
 
@@ -146,10 +153,9 @@ def linear(tasks: Tasks) -> dict[str, dict[str, float]]:
 
 
 def linear_scores(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
-    """Split -> the metrics of a model of the task's own labels; {} for kinds without one. It is a
-    linear SVM on tf-idf of words and neighbouring words, for numbers ridge regression; of tags, on
-    the word, its prefixes, suffixes and form, and its neighbours. Of choices, right or wrong, the
-    highest score wins."""
+    """Split -> the metrics of a linear SVM (for numbers ridge regression) of the task's own labels;
+    {} for kinds without one. It reads tf-idf of words and their pairs, for tags a word, its affixes
+    and form, and its neighbours. The choice with the highest score wins."""
     from sklearn.compose import ColumnTransformer  # scikit-learn takes a second
     from sklearn.dummy import DummyClassifier
     from sklearn.feature_extraction import DictVectorizer
@@ -183,12 +189,11 @@ def linear_scores(task: Task, data: TaskData) -> dict[str, dict[str, float]]:
         asked = [questions(kind, example)[0] for example in data.examples[split]]
         answers = ask(np.array([*itertools.chain(*asked)], object))
         by_example = np.split(answers, np.cumsum([len(one) for one in asked])[:-1])
-        if isinstance(kind, Choice | Regression):
-            outputs = [{"logits": answers} for answers in by_example]
-        else:
-            outputs = [as_outputs(kind, answers) for answers in by_example]
-        lines = kind.predict(data.examples[split], data.names, outputs, None)
-        found[split] = score_lines(task, data, lines)
+        if isinstance(kind, Tagging):
+            answers = map(tuple, by_example)
+        elif isinstance(kind, Choice):
+            answers = map(np.argmax, by_example)
+        found[split] = score_answers(task, data, split, [*answers])
     return found
 
 
@@ -229,14 +234,9 @@ def word_features(words: Sequence[str]) -> list[dict[str, Any]]:
 
 def outcome(tasks: Tasks, cut: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[str, Any]:
     """What a transfer's result.json has in addition to metrics; `cut`: by split and task."""
-    unseen, frequent = {}, {}
-    for split in ("valid", "test"):
-        counts = ((name, data.count_unseen(split)) for name, (_, data) in tasks.items())
-        if found := {name: count for name, count in counts if count}:
-            unseen[split] = found
-        if found := most_frequent(tasks, split):
-            frequent[split] = found
-    return {"cut": cut, "unseen_tags": unseen, "most_frequent": frequent, "linear": linear(tasks)}
+    frequent = {split: most_frequent(tasks, split) for split in ("valid", "test")}
+    frequent = {split: scores for split, scores in frequent.items() if scores}
+    return {"cut": cut, "most_frequent": frequent, "linear": linear(tasks)}
 
 
 def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
@@ -248,16 +248,12 @@ def average(runs: Sequence[str | Path], workdir: str | Path) -> dict[str, Any]:
     data, kind = load_task(task, config["task_data"]), find_kind(task.kind)
     tasks, metrics = {task.name: (task, data)}, {}
     write = prediction_writer(tasks, directory.path)
-    classes = [run.read("classes", {}).get(task.name) for run in runs]
     for split in ("valid", "test"):
         paths = [run.path / "predictions" / f"{split}.jsonl" for run in runs]
         by_run = [[line for _, line in read_records(path)] for path in paths]
-        ids = [[line["id"] for line in lines] for lines in by_run]
-        if classes != [list(data.labels)] * len(runs) or ids != ids[:1] * len(runs):
-            raise UserError(
-                f"{workdir}: an average needs finished fine-tunings on one task with the same"
-                " classes, in the same order, and the same examples"
-            )
+        asked = [[(line["task"], line["id"], line["gold"]) for line in lines] for lines in by_run]
+        if asked != asked[:1] * len(runs):
+            raise UserError(f"{workdir}: an average is of runs on the same examples of one task")
         lines = [kind.average(same_example, data.labels) for same_example in zip(*by_run)]
         metrics[split] = write(split, {task.name: lines})
     costs = ("tokens", "supervised", "flops", "seconds", "parameters")

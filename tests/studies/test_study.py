@@ -108,6 +108,7 @@ TWICE = {"a": {"x": {"train.steps": 1}}, "b": {"y": {"train": {}}}}
         ({"a": {"x": {}}}, {"claims": [Claim("x", "y", "", "")]}, '"y"'),
         ({"a": {"x": {}}}, {"contrasts": [("z", "x")]}, '"z"'),
         ({"a": {"x": {"config": "average:y,z"}}}, {}, "averages"),
+        ({"a": {"x": {"finetune.rate_factor": 2}}}, {"downstream": ["t"]}, "rate_factor needs"),
     ],
 )
 def test_what_a_study_cannot_have_is_refused(axes, settings, message):

@@ -89,11 +89,13 @@ def test_a_fresh_scalar_mix_is_the_mean_and_its_dropout_is_of_the_result():
         ("concat_last_5", "layers 0 to 3"),
         ("concat_last_0", "layers 0 to 3"),
         ("mean", "layers=mean is not a mix"),
+        ("scalar_mix", "adds layers of widths {3, 5}"),
     ],
 )
 def test_mixes_that_do_not_exist_are_refused(mix, message):
+    layers = tuple(normal(1, 2, width) for width in (3, 5, 5, 3))
     with pytest.raises(UserError, match=message):
-        chosen_layers(mix, 4)
+        LayerMix(mix).init(jax.random.key(0), layers)
     assert chosen_layers("concat_last_4", 4) == [0, 1, 2, 3]
 
 

@@ -301,7 +301,7 @@ def test_dropout_is_on_exactly_with_a_key():
         ("tagging", {"place": "top"}, "place='top' must be one of"),
         ("tagging", {"place": "input_output"}, "are for a biLSTM"),
         ("tagging", {"spelling": True}, "are for a biLSTM"),
-        ("classification", {"bilstm": 1, "place": "output"}, "nothing for the biLSTM to read"),
+        ("classification", {"bilstm": 1, "place": "output"}, "place=output needs head.spelling"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(kind, settings, message):

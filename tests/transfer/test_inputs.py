@@ -185,8 +185,7 @@ def test_models_of_characters_read_words_and_special_ids_as_their_own():
     ("kind", "given", "settings", "message"),
     [
         ("span", {"texts": ("who", "the")}, {"characters": True, "tokenizer": WORDS}, "characters"),
-        ("span", {"texts": ("abcdefgh", "the")}, {}, "leaves -1 positions"),
-        ("span", {"texts": ("a", "the")}, {"doc_stride": 0}, "doc_stride=0"),
+        ("span", {"texts": ("abcdefgh", "the")}, {}, "fills config.data.seq_len=10"),
     ],
 )
 def test_what_has_no_row_is_refused(kind, given, settings, message):

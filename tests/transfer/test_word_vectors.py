@@ -41,5 +41,5 @@ def test_a_word_has_its_own_vector_or_its_lower_cases_or_that_of_unknown_words(
 def test_only_static_runs_have_them(tmp_path):
     other = RunDirectory(tmp_path)
     other.write("config", {"model": {"family": "bert"}, "objectives": {}})
-    with pytest.raises(UserError, match="is of family 'bert'"):
+    with pytest.raises(UserError, match="is not a static run"):
         word_vectors(str(tmp_path), ["a"])

@@ -156,8 +156,8 @@ def read_records(path: Path, *fields: str) -> Iterator[tuple[int, dict[str, Any]
                 record = json.loads(line)
                 "".join(record[field] for field in fields)
             except (ValueError, KeyError, TypeError):
-                names = ", ".join(fields)
-                raise UserError(f"{path}:{number}: not a JSON object with texts {names}") from None
+                names = " with texts " + ", ".join(fields) if fields else ""
+                raise UserError(f"{path}:{number}: not a JSON object{names}") from None
             yield number, record
 
 

@@ -62,10 +62,7 @@ def _(objective: MaskedLanguageModel, view, vocabulary) -> Corruption:
     sees_chosen = objective.mask_share == 1
     in_words = objective.unit == "whole_word" and any(vocabulary.continues or ())
     if not sees_chosen and (objective.unit == "span" or in_words):
-        raise NoFloor(
-            f"with unit={objective.unit} pieces are not corrupted independently; the floor is known"
-            " only with mask_share=1"
-        )
+        raise NoFloor(f"with unit={objective.unit} the floor is known only with mask_share=1")
     counted = sees_chosen or objective.exact
     if not counted and 0 < objective.max_predictions < view["tokens"].shape[1]:
         raise NoFloor("max_predictions cuts off independent choices; set it to 0")
@@ -182,9 +179,7 @@ def _(objective: SpanCorruption, oracle, view, batch) -> Floors:
     """For each masked word, given those that stay and those before it; a sentinel that ends a span
     of one word is certain."""
     if objective.denoisers != "one" or objective.mean_span > 1 or objective.rate >= 0.5:
-        raise NoFloor(
-            "span lengths are hidden; the floor is known only with mean_span=1 and rate < 0.5"
-        )
+        raise NoFloor("span lengths are hidden; give mean_span=1 and rate < 0.5 for a known floor")
     length = batch["tokens"].shape[1]
     masked = view["order"][:, :length] > 0
     earlier = np.tri(length, k=-1, dtype=bool)

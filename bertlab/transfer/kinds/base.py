@@ -66,10 +66,8 @@ class Kind:
         """The prediction for an example with one row, without its `id`."""
         raise NotImplementedError
 
-    def finish(
-        self, lines: list[Line], valid: list[Line] | None
-    ) -> tuple[list[Line], dict[str, float]]:
-        """The predictions with what is chosen on the lines `valid`, and what was chosen."""
+    def finish(self, lines: list[Line], valid) -> tuple[list[Line], dict[str, float]]:
+        """The predictions with what is chosen on the lines `valid` (or None), and what was."""
         return lines, {}
 
     def average(self, lines: Sequence[Line], labels: Sequence[str]) -> Line:

@@ -44,8 +44,7 @@ ELECTRA = {"data.seq_len": 512, "transfer.epochs": 2.0}
 @dataclasses.dataclass(frozen=True)
 class SpanHead(TaskHead):
     """(−log p(start) − log p(end)) / 2 over a window (Devlin et al. 2018, section 4.2). `start` and
-    `end` [B] are 0 ([CLS]) if the window lacks the answer. Unlike run_squad.py's, this softmax
-    leaves out padding."""
+    `end` [B] are 0 ([CLS]) if the window lacks the answer. Here the softmax leaves out padding."""
 
     classes: ClassVar[int] = 2
     dropout: float = 0.0
@@ -134,12 +133,8 @@ def question_windows(example: Example, inputs: Inputs) -> tuple[list[Window], tu
     question_ids = inputs.tokenizer.encode(question)
     asked = question_ids[: inputs.max_query]
     room = inputs.seq_len - len(asked) - sum(map(len, inputs.frame))
-    if room < 1 or inputs.doc_stride < 1:
-        raise UserError(
-            f"{example.where}: config.data.seq_len={inputs.seq_len} with config.transfer.max_query="
-            f"{inputs.max_query} leaves {room} positions for the context, and"
-            f" config.transfer.doc_stride={inputs.doc_stride}: both must be 1 or more"
-        )
+    if room < 1:
+        raise UserError(f"{example.where}: the question fills config.data.seq_len={inputs.seq_len}")
     pieces, offsets = inputs.located(context)
     bounds = window_bounds(len(pieces), room, inputs.doc_stride)
     best_window = most_context(bounds, len(pieces))

@@ -30,10 +30,13 @@ _ENTAILED = ("entailment", "not_entailment")
 _THREE_WAY = ("contradiction", "entailment", "neutral")
 _SENTENCES = ("sentence1", "sentence2")
 _GOLD = (*_SENTENCES, "gold_label")
+_QUESTIONS = ("question1", "question2", "is_duplicate")
 _PARAPHRASE = {"metrics": ("accuracy", "f1"), "symmetric": True}
 _SUPERGLUE = {"train": "train.jsonl", "valid": "val.jsonl"}
+_WNUT_17 = ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated")
 _COLA = ("source", "label", "star", "sentence")
 _ENDINGS = ("ending0", "ending1", "ending2", "ending3")
+_SWAG = {"train": "train.csv", "valid": "val.csv"}
 _CODAH = ("category", "prompt", "choice0", "choice1", "choice2", "choice3", "label")
 _STORY = ("InputSentence1", "InputSentence2", "InputSentence3", "InputSentence4")
 _QUIZ = ("RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2")
@@ -65,9 +68,7 @@ _TASKS = (
     _glue("sst2", "SST-2", "sentence"),
     _glue("mrpc", "MRPC", "#1 String", "#2 String", "Quality", **_PARAPHRASE),
     # The published train file has a few truncated rows; other readers skip them too.
-    _glue(
-        "qqp", "QQP", "question1", "question2", "is_duplicate", skip_short_rows=True, **_PARAPHRASE
-    ),
+    _glue("qqp", "QQP", *_QUESTIONS, skip_short_rows=True, **_PARAPHRASE),
     _glue("stsb", "STS-B", *_SENTENCES, "score", (), kind="regression", metrics=(), symmetric=True),
     _glue("mnli", "MNLI", *_GOLD, _THREE_WAY, valid="dev_matched.tsv"),
     _glue("mnli_mismatched", "MNLI", *_GOLD, _THREE_WAY, valid="dev_mismatched.tsv"),
@@ -80,9 +81,7 @@ _TASKS = (
     squad("squad1", train="train-v1.1.json", valid="dev-v1.1.json"),
     squad("squad2", train="train-v2.0.json", valid="dev-v2.0.json", recipes=_SQUAD_2),
     # The continuation begins with the subject of the second sentence (Devlin et al., section 4.4).
-    multiple_choice(
-        "swag", "sent1", _ENDINGS, "label", stem="sent2", train="train.csv", valid="val.csv"
-    ),
+    multiple_choice("swag", "sent1", _ENDINGS, "label", stem="sent2", **_SWAG),
     multiple_choice("codah", "prompt", _CODAH[2:6], "label", columns=_CODAH, train="full_data.tsv"),
     # Trained on the published development set, as in openai/finetune-transformer-lm's datasets.py.
     multiple_choice("story_cloze", _STORY, _QUIZ, "AnswerRightEnding", first=1, **_CLOZE),
@@ -111,12 +110,7 @@ _TASKS = (
         valid=("eng.testa", "valid.txt", "dev.txt"),
         test=("eng.testb", "test.txt"),
     ),
-    conll(
-        "wnut17",
-        train="wnut17train.conll",
-        valid="emerging.dev.conll",
-        test="emerging.test.annotated",
-    ),
+    conll("wnut17", **dict(zip(SPLITS, _WNUT_17))),
     conll("wikiann", language_prefix=True, **_files("{}")),
     conllu("ud", tag=UPOS, **_files("*-ud-{}*.conllu")),
     conllu("ud_xpos", tag=XPOS, **_files("*-ud-{}*.conllu")),
@@ -151,9 +145,7 @@ def load_tasks(names: str, options: Mapping) -> dict[str, tuple[Task, TaskData]]
     directory = options.get("directory", "")
     directories = directory.split("+") if len(tasks) > 1 else [directory]
     if len(directories) not in (1, len(tasks)):
-        raise UserError(
-            f"config.task_data.directory names {len(directories)} folders for {len(tasks)} tasks"
-        )
+        raise UserError(f"config.task_data.directory names {len(directories)} folders for {names}")
     return {
         task.name: (task, load_task(task, {**options, "directory": directory}))
         for task, directory in zip(tasks, itertools.cycle(directories))

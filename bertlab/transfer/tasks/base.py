@@ -1,5 +1,4 @@
-"""A task: its kind, its metrics and its examples, mostly from files; labels are numbered, and
-missing splits held out."""
+"""A task: its kind, metrics and examples; labels are numbered, and missing splits held out."""
 
 import dataclasses
 import functools
@@ -24,7 +23,6 @@ MOST_VALID = 2000  # examples that are held out for selection, at most
 
 TASK_DATA = dict(
     directory="",  # folder of the task's files; of several tasks one for all, or one for each (A+B)
-    train_file="",  # name of the training file in it, if not one that the task looks for
     # test: a development set without a labelled test set is the test set, and valid is held out
     # from train; valid: it is both, as in papers
     dev="test",
@@ -77,11 +75,6 @@ class TaskData:
         """All words of the sentences of these splits."""
         return {word for split in splits for one in self.examples[split] for word in one.words}
 
-    def count_unseen(self, split: str) -> int:
-        """Number of a split's words whose tag train lacks."""
-        tags = (tag for one in self.examples[split] if self.unseen for tag in one.label or ())
-        return sum(tag >= len(self.labels) for tag in tags)
-
 
 @dataclasses.dataclass(frozen=True)
 class Task:
@@ -103,7 +96,9 @@ class Task:
     is_in: Callable[[Path], bool] = lambda directory: True  # has a folder the files of all splits?
 
     def __post_init__(self):
-        metrics = several(self.metrics) or DEFAULT_METRICS[self.kind]
+        if not (metrics := several(self.metrics)):
+            require_choice(f"task '{self.name}' has no metrics: kind", self.kind, DEFAULT_METRICS)
+            metrics = DEFAULT_METRICS[self.kind]
         for metric in metrics:
             require_choice(f"task '{self.name}': metric", metric, METRICS)
         object.__setattr__(self, "metrics", metrics)
@@ -125,23 +120,13 @@ def load_task(task: Task, options: Mapping) -> TaskData:
     if find_kind(task.kind).is_trained:  # otherwise labels stay, and no split is held out
         data = prepare(task, data.examples, options)
     if "f1" in task.metrics and (count := len(data.labels)) != 2:
-        raise UserError(
-            f"task '{task.name}': f1 scores class 1 of two, and there are {count}; use macro_f1"
-        )
+        raise UserError(f"task '{task.name}': f1 is for two classes, found {count}; use macro_f1")
     scheme, notes = None, []
     if "entity_f1" in task.metrics:
         scheme, notes = find_scheme(task.name, data.names, data.examples)
-    for split in data.examples:
-        if number := data.count_unseen(split):
-            notes.append(
-                f"{number:,} words of {split} have a tag that train lacks and count as wrong:"
-                f" {', '.join(data.unseen)}"
-            )
+    if data.unseen:
+        notes.append(f"train lacks tags, whose words count as wrong: {', '.join(data.unseen)}")
     train = draw(data.examples["train"], options["limit"], options["seed"])
-    labels = {label for example in train for label in labels_in(example.label)}
-    if len(labels) == 1:
-        label = data.labels[labels.pop()] if data.labels else labels.pop()
-        notes.append(f"the label never varies: it is {label!r} in all training examples")
     # A kind that trains nothing needs no valid split of its own.
     examples = {"train": train, "valid": train} | data.examples | {"train": train}
     return dataclasses.replace(data, examples=examples, scheme=scheme, notes=tuple(notes))
@@ -190,31 +175,27 @@ def divide(published: Splits, options: Mapping, symmetric=False) -> Splits:
     if test is None:
         number = round(options["test_fraction"] * size)
         # Whatever the seed, so that runs with other labels are scored on the same examples.
-        train, test = hold_out(train, number, (0, 1), 1 + (valid is None), symmetric)
+        train, test = hold_out(train, number, (0, 1), symmetric)
     if valid is None:
         number = min(MOST_VALID, round(options["valid_fraction"] * size))
-        train, valid = hold_out(train, number, (seed, 2), 1, symmetric)
+        train, valid = hold_out(train, number, (seed, 2), symmetric)
     return {"train": train, "valid": valid, "test": test}
 
 
-def hold_out(examples: list[Example], number: int, seed: tuple, keep=1, symmetric=False) -> tuple:
-    """(The rest, about `number` examples and at least one), in their order. Examples with the same
-    first text (a span's: context) stay together; if a first text has more than `number` examples on
-    average, only equal pairs. The rest keeps at least `keep` different texts."""
+def hold_out(examples: list[Example], number: int, seed: tuple, symmetric=False) -> tuple:
+    """(The rest, about `number` examples), in their order. Examples with the same first text (a
+    span's: context) stay together; if it has more than `number` on average, only equal pairs."""
     keys = [_first_text(example) for example in examples]
     pairs = examples[0].label is not None and len(examples[0].texts) == 2
     if pairs and len(examples) > max(number, 1) * len(set(keys)):
         keys = [_normalized(example.texts) for example in examples]
     sizes = Counter(keys)
-    if len(sizes) <= keep:
-        raise UserError(
-            f"{examples[0].where}: train has too few different texts ({len(sizes)}) to hold out"
-            " other splits; give more, or a file of each split"
-        )
+    if len(sizes) < 2:
+        raise UserError(f"{examples[0].where}: train has only one text to hold other splits out of")
     texts, chosen, total = list(sizes), set(), 0
     for index in np.random.default_rng(seed).permutation(len(texts)):
         size = sizes[texts[index]]
-        if len(chosen) < len(texts) - keep and total + size <= number:
+        if total + size <= number:
             chosen.add(texts[index])
             total += size
     chosen = chosen or {min(sizes, key=sizes.get)}
@@ -257,19 +238,13 @@ def file_task(
 
     def load(directory: Path | None, options: Mapping) -> Splits:
         if directory is None:
-            raise UserError(
-                f"config.task_data.directory is empty; give the folder of task '{name}'"
-            )
+            raise UserError(f"config.task_data.directory must be the folder of task '{name}'")
         published = {}
         for split, names in patterns.items():
-            if split == "train" and options["train_file"]:
-                names = (options["train_file"],)
             found = matches(directory, names)
             if len(found) != 1:
-                raise UserError(
-                    f"{directory}: task '{name}' looks for {' or '.join(names)} and finds"
-                    f" {', '.join(found) or 'no file'}; rename the {split} file"
-                )
+                wanted, seen = " or ".join(names), ", ".join(found) or "no file"
+                raise UserError(f"{directory}: task '{name}' looks for {wanted} and finds {seen}")
             path, labelled = directory / found[0], split != "test" and kind != "span"
             published[split] = _identify(read(path, split), path, labelled)
         return published

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from bertlab.data.corpora.pydocs import PydocsCorpus, Section
 from bertlab.data.documents import find_bounds, position
-from bertlab.errors import UserError
 from bertlab.transfer.examples import Example
 from bertlab.transfer.tasks.base import SPLITS, Splits, Task
 
@@ -55,10 +54,6 @@ def pydocs_task(name: str, kind: str, labels: tuple, collect: Callable, metric: 
             found = examples[split_of[section]]
             field = "words" if kind == "tagging" else "texts"
             found.append(Example(str(len(found)), section, label=label, **{field: texts}))
-        if empty := [split for split, found in examples.items() if not found]:
-            raise UserError(
-                f"task '{name}' has no {empty[0]} examples; raise config.data.{empty[0]}_fraction"
-            )
         return examples
 
     return Task(name, kind, metric, load, labels)

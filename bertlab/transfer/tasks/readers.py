@@ -60,12 +60,7 @@ def read_blocks(path: Path) -> Iterator[tuple[str, list[tuple[str, str]]]]:
 
 def read_records(path: Path) -> Iterator[tuple[str, Any]]:
     """("FILE:LINE", value) of JSON lines."""
-    for where, line in read_lines(path):
-        if line.strip():
-            try:
-                yield where, json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserError(f"{where}: the line is not JSON ({error})") from error
+    return ((f"{path}:{number}", record) for number, record in text.read_records(path))
 
 
 def table_task(
@@ -128,8 +123,6 @@ def table(
     the number if the `kind` is regression; a test file may lack it. Rows with the label
     `unlabelled`, like SNLI's "-", are left out. Others as for `table_task`."""
     groups = [several(text), *([(pair,)] if pair else [])]
-    if any(label in group for group in groups):
-        raise UserError(f"task '{name}': column '{label}' is both a text and the label")
 
     def parse(row: dict[str, str], where: str) -> Iterator[Example]:
         value = row.get(label) or None
@@ -175,8 +168,7 @@ def labelled_lines(name: str, *, encoding: str = "UTF-8", **task) -> Task:
 
 
 def labelled_folders(name: str, label_names: tuple[str, ...], **task) -> Task:
-    """A classification task: one folder per split ("train/"), in it one per class of `label_names`,
-    in that one .txt per text."""
+    """A classification task: a folder per split ("train/") with one per class, a .txt per text."""
 
     def rows(folder: Path) -> Iterator[tuple[str, Path]]:
         for label in label_names:

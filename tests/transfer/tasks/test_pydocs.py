@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from bertlab.data.corpora.pydocs import PydocsCorpus, Section
-from bertlab.errors import UserError
 from bertlab.transfer.tasks import find_task, load_task, pydocs
 from bertlab.transfer.tasks.pydocs import split_marks
 
@@ -103,5 +102,3 @@ def test_examples_are_in_the_splits_of_their_documents(sections, monkeypatch, tm
         data = load_task(find_task(name), {"pretraining": pretraining})
         documents = [{one.where for one in data.examples[s]} for s in ("train", "valid", "test")]
         assert all(documents) and sum(map(len, documents)) == 12
-    with pytest.raises(UserError, match=r"has no test examples; raise config.data.test_fraction"):
-        load_task(find_task(name), {"pretraining": {**pretraining, "test_fraction": 0.0}})

