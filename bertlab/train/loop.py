@@ -90,8 +90,7 @@ def run(
         log = hooks.Log(experiment, directory, totals, rate, latest)
         evaluate = build_evaluation(experiment, mesh, log)
         objectives = experiment.program.objectives
-        models = [name for name in objectives if supervised(objectives[name])]
-        watched = [*models, *objectives][0]  # NT-ASGD observes a language model's loss
+        watched = max(objectives, key=lambda name: supervised(objectives[name]))  # by NT-ASGD
 
         @log.paused()
         def save(state):
