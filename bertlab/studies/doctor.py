@@ -65,7 +65,8 @@ def edges(results: Results) -> Iterator[str]:
         for variant, selected in comparisons.rates_at_edges(results, measure).items():
             for rate in selected:
                 if rate != comparisons.ONLY_RATE:
-                    found[rate][variant] = None
+                    place = "" if rate.startswith("pretraining") else f" on {measure.task}"
+                    found[rate + place][variant] = None
     for rate, variants in found.items():
         yield f"Selected at the edge of what was tried: {rate} for {_listing(list(variants))}."
 

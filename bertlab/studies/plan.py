@@ -2,6 +2,7 @@
 
 import functools
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +123,7 @@ def dry_run(study: Study, workdir: str | Path) -> dict[str, Any]:
     `runs` still to do, and their `tokens` and `flops`."""
     plan, workdir = make_plan(study, Path(workdir)), Path(workdir)
     total, waiting, known = np.zeros(2), [], {}
+    common = Counter(text for run in plan.runs for text in changes(run))
     for run in [*plan.candidates, *plan.runs]:
         cost = np.zeros(2)
         for stage, config in plan.configs[run.name].items():
@@ -135,7 +137,9 @@ def dry_run(study: Study, workdir: str | Path) -> dict[str, Any]:
         if state == "to do":
             waiting.append(run.name)
             total += cost
-        source = run.shares.get("pretrain") or run.config
+        source = f"from {shared}" if (shared := run.shares.get("pretrain")) else run.config
+        own = [text for text in changes(run) if common[text] < len(plan.runs)]
+        source = " ".join([source, *own])
         print(f"{run.name}  ({state})  {cost[0]:.3g} tokens, {cost[1]:.3g} FLOPs; {source}")
     count, candidates = len(plan.candidates) + len(plan.runs), len(plan.candidates)
     print(
@@ -144,6 +148,11 @@ def dry_run(study: Study, workdir: str | Path) -> dict[str, Any]:
         f" {total[1]:.3g} FLOPs (rows counted as full); nothing was started"
     )
     return {"runs": waiting, "tokens": total[0], "flops": total[1]}
+
+
+def changes(run: RunSpec) -> list[str]:
+    """Its overrides, as one writes them."""
+    return [f"{key}={value}" for key, value in run.overrides.items()]
 
 
 def finetuning_cost(config: ConfigDict) -> tuple[float, float]:

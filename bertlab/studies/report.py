@@ -177,7 +177,7 @@ def provenance_table(results: Results) -> pd.DataFrame:
         for name, others in found.items():
             value = values.get(name.replace(" ", "_"))
             found[name] = dict.fromkeys(filter(None, [*others, value]))
-    rows = [["recipe", results.study["config"]]] if "config" in results.study else []
+    rows = [["recipe", results.study["config"]]] if results.study.get("config") else []
     marks = {record["task"]: record.get("correct", {}).get("test") for record in results.records}
     items = [f"{task}: {mark['items']:,}" for task, mark in marks.items() if mark]
     rows += [["test items", "; ".join(items)]] if items else []

@@ -266,7 +266,10 @@ def load_study(spec: str) -> Study:
     before = list(sys.path)
     sys.path[:0] = [str(find_file(path).parent), str(SHIPPED / "experiments" / "ablations")]
     try:
-        study = import_file(path).get_study(arguments or None)
+        module = import_file(path)
+        if not hasattr(module, "get_study"):
+            raise UserError(f"{path} is not a study: it has no function get_study")
+        study = module.get_study(arguments or None)
     finally:
         sys.path[:] = before
     return study if study.name else replace(study, name=find_file(path).stem)

@@ -5,6 +5,8 @@ import sys
 import traceback
 from pathlib import Path
 
+from filelock import FileLock
+
 from bertlab.config.load import load_config
 from bertlab.errors import Diverged, UserError
 from bertlab.evals.evaluate import evaluate_run
@@ -30,11 +32,13 @@ def execute_directory(path: Path | str) -> None:
     signal the state is saved and SystemExit is raised.
     """
     directory = RunDirectory(path)
-    (directory.path / "failed.json").unlink(missing_ok=True)
     run = RunSpec(**directory.read("run"))
     try:
-        for stage, task in run.unfinished(directory.path.parent):
-            _execute(run, stage, task, directory.path.parent)
+        # Waits for the worker of a killed sweep, which goes on without it.
+        with FileLock(directory.path / ".worker.lock"):
+            (directory.path / "failed.json").unlink(missing_ok=True)
+            for stage, task in run.unfinished(directory.path.parent):
+                _execute(run, stage, task, directory.path.parent)
     except Exception as error:
         traceback.print_exc()
         name = "" if isinstance(error, UserError) else f"{type(error).__name__}: "

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from bertlab.errors import UserError
 from bertlab.studies import worker
 from bertlab.studies.launchers import Job, build_launcher
 from bertlab.studies.launchers.local import Local, split
+from bertlab.studies.plan import make_plan
 from bertlab.studies.study import Study
 from bertlab.studies.sweep import sweep
 
@@ -180,3 +182,15 @@ def test_launchers_execute_runs_in_processes_of_their_own(name, options, tmp_pat
     launcher = build_launcher(name, 2, options)
     assert sweep(make(tmp_path, {"seed": [1, 2]}), tmp_path / "study", launcher)
     assert result(tmp_path / "study" / "seed=2")["step"] == 4
+
+
+@pytest.mark.slow
+def test_a_sweep_waits_for_the_run_of_a_killed_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    study, workdir = make(tmp_path, {"seed": [1]}), tmp_path / "study"
+    (run,) = make_plan(study, workdir).runs
+    left = Local(1).start(worker.write_run(run, workdir))
+    assert sweep(study, workdir, Local(1))
+    while not left.done():
+        time.sleep(0.1)
+    assert not (workdir / "seed=1" / "failed.json").exists()
