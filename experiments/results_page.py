@@ -60,7 +60,7 @@ def write_page() -> None:
     about = (
         f"{len(frame)} published findings, each on one task: {beyond[0]} have a 95 % interval right"
         f" of zero, where the paper's sign is, {beyond[1]} left of it, before any correction."
-        f" {decided} have a verdict; the others: {counts}."
+        f" {decided} {'has' if decided == 1 else 'have'} a verdict; the others: {counts}."
     )
     page = PAGE.format(about=about, rows="\n".join(rows))
     (FOLDER / "README.md").write_text(page, encoding="utf-8")
