@@ -8,7 +8,6 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
@@ -192,6 +191,8 @@ class LogUniform(nn.Module):
 
 def expected_counts(probability: Float[np.ndarray, "V"], number: int) -> Float[np.ndarray, "V"]:
     """1 − (1 − p)^t for the t at which these sum to `number`."""
+    import scipy.optimize  # takes half a second
+
     log_miss = np.log1p(-probability)
 
     def excess(t):
