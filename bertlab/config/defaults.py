@@ -29,6 +29,7 @@ DEFAULTS = dict(
         dupe_factor=0,
         # train on only this many tokens of the text, in whole documents, repeatedly; 0: all
         unique_tokens=0,
+        drop_duplicates=False,  # leave out documents whose text occurred before, in any split
         directory="",  # directory of prepared corpora; empty: $BERTLAB_CACHE or ~/.cache/bertlab
         workers=0,  # processes for preparation; 0: one per core
         valid_fraction=0.05,  # share of documents (of a long one's sections) held out as valid

@@ -74,8 +74,9 @@ def _all_that_fit(sizes: Ids, budget: Number) -> Mask:
 
 def span_lengths(chance: Float[Array, "..."], p: float, longest: int) -> Int[Array, "..."]:
     """Lengths ℓ = 1 … longest with probability ∝ p (1 − p)^(ℓ − 1): longer draws are drawn again,
-    not shortened. The mean for p = .2 and 10 is 3.8, as in SpanBERT's section 3.1."""
-    distribution = (1 - p) ** np.arange(longest)
+    not shortened. The mean for p = .2 and 10 is 3.8, as in SpanBERT's section 3.1. With p = 0 the
+    probability is ∝ 1/ℓ."""
+    distribution = (1 - p) ** np.arange(longest) if p else 1 / np.arange(1, longest + 1)
     cumulative = np.cumsum(distribution)[:-1] / distribution.sum()
     return 1 + jnp.searchsorted(jnp.asarray(cumulative, jnp.float32), chance, side="right")
 

@@ -40,7 +40,8 @@ class MaskedLanguageModel(Objective):
             of whole words (Joshi et al. 2020, section 3.1) until n positions are chosen, the last
             one cut; what it becomes is drawn once per span. A document's first and last position
             are not chosen.
-        span_p: Parameter of the geometric distribution of a span's length in words.
+        span_p: Parameter of the geometric distribution of a span's length in words; 0 and a
+            longest_span of 3: ALBERT's n-grams (Lan et al. 2020, section 4.1).
         longest_span: Most words in a span.
         mask_share: Share of the chosen tokens that become [MASK].
         random_share: Share of the chosen tokens that become a random one.

@@ -63,6 +63,18 @@ def test_documents_of_text_files(tmp_path, compression):
     assert [len(document.parts) for document in whole.documents()] == [4]
 
 
+def test_only_the_first_of_equal_documents_is_kept(tmp_path):
+    (tmp_path / "a.txt").write_text("One. Two.\n\nOne.\n\nOne.  Two.\n\nOne. Two.\n")
+    data = base_config().data
+    data.corpus = f"text:{tmp_path}/*"
+    whole = open_corpus(data)
+    data.drop_duplicates = True
+    distinct = open_corpus(data)
+    numbers = [document.id.partition(":")[2] for document in distinct.documents()]
+    assert numbers == ["1", "3", "5"]
+    assert distinct.fingerprint() != whole.fingerprint()
+
+
 @pytest.mark.parametrize("compression", [".gz", ".xz"])
 def test_a_file_that_is_cut_off_is_refused(tmp_path, compression):
     noise = np.random.default_rng(0).bytes(20_000).hex()

@@ -273,6 +273,13 @@ def test_span_lengths_are_geometric_and_longer_ones_drawn_again():
     assert abs(lengths.mean() - 3.797) < 0.04, "3.8 in SpanBERT's section 3.1"
 
 
+def test_without_a_parameter_spans_are_alberts_n_grams():
+    chance = np.random.default_rng(0).random(100_000, np.float32)
+    counts = np.bincount(span_lengths(chance, 0.0, 3))
+    probability = np.array([6, 3, 2]) / 11
+    assert np.abs(z_score(counts[1:], len(chance), probability)).max() < LIMIT
+
+
 def spanbert_spans(rng, starts, end, number):
     """The loop of SpanBERT's masking.py over one row, with starts drawn among words (the paper)."""
     probability = 0.2 * 0.8 ** np.arange(10) / (1 - 0.8**10)

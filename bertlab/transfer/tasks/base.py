@@ -29,6 +29,9 @@ TASK_DATA = dict(
     valid_fraction=0.1,  # share of train that is held out if valid is not published
     test_fraction=0.1,  # the same for test
     seed=0,  # seed of what is held out for valid (test is the same for all), and of `limit`
+    # tags are drawn at random for each word type, from train's: a control task (Hewitt and Liang
+    # 2019), which shows how much a probe can learn by heart
+    control=False,
     limit=0,  # training examples, at most; fewer are a subset of more; 0: all
     # tasks made from the pretraining documents: the cache and the split of documents
     pretraining=dict(directory="", valid_fraction=0.05, test_fraction=0.05),
@@ -116,7 +119,10 @@ def load_task(task: Task, options: Mapping) -> TaskData:
     options = {**TASK_DATA, **options}
     require_choice("config.task_data.dev", options["dev"], ("test", "valid"))
     directory = Path(options["directory"]).expanduser() if options["directory"] else None
-    data = TaskData((), task.load(directory, options))
+    published = task.load(directory, options)
+    if options["control"]:
+        published = control_task(published, options["seed"])
+    data = TaskData((), published)
     if find_kind(task.kind).is_trained:  # otherwise labels stay, and no split is held out
         data = prepare(task, data.examples, options)
     if "f1" in task.metrics and (count := len(data.labels)) != 2:
@@ -150,6 +156,17 @@ def prepare(task: Task, published: Splits, options: Mapping) -> TaskData:
         for split, found in published.items()
     }
     return TaskData(labels, divide(examples, options, task.symmetric), unseen)
+
+
+def control_task(published: Splits, seed: int) -> Splits:
+    """A tagging task's sentences with a random tag for each word type."""
+    tags = [tag for one in published["train"] for tag in one.label]
+    words = sorted({word for found in published.values() for one in found for word in one.words})
+    tag_of = dict(zip(words, np.random.default_rng(seed).choice(tags, len(words)).tolist()))
+    return {
+        split: [dataclasses.replace(one, label=tuple(map(tag_of.get, one.words))) for one in found]
+        for split, found in published.items()
+    }
 
 
 def labels_in(label: Any) -> list[int | float | str]:

@@ -15,7 +15,7 @@ from bertlab.transfer.tasks import (
     load_tasks,
     table,
 )
-from bertlab.transfer.tasks.base import MOST_VALID, divide, draw, hold_out
+from bertlab.transfer.tasks.base import MOST_VALID, control_task, divide, draw, hold_out
 
 
 def examples(texts):
@@ -46,6 +46,23 @@ def test_published_splits_stay_and_others_are_held_out_of_train():
     assert other["test"] == divided["test"]
     many = {"train": examples(map(str, range(30_000))), "test": test}
     assert len(divide(many, TASK_DATA)["valid"]) == MOST_VALID
+
+
+def test_a_control_task_gives_each_word_type_a_tag_of_train():
+    words = [(str(i % 500), str(i * i % 500)) for i in range(2000)]
+    train = [
+        Example(str(i), "f:1", words=some, label=("N", "VNNN"[i % 4]))
+        for i, some in enumerate(words)
+    ]
+    published = {"train": train, "test": train[:5]}
+    tags = collections.defaultdict(set)
+    for one in itertools.chain(*control_task(published, seed=1).values()):
+        for word, tag in zip(one.words, one.label, strict=True):
+            tags[word].add(tag)
+    assert all(len(found) == 1 for found in tags.values())
+    share = sum(found == {"V"} for found in tags.values()) / len(tags)
+    assert abs(share - 1 / 8) < 0.06
+    assert control_task(published, seed=2) != control_task(published, seed=1)
 
 
 @pytest.mark.parametrize(
