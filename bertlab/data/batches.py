@@ -146,6 +146,8 @@ class Batches:
         if row < last:
             example = pieces[0] if pieces else self._read(0, 1)
             pieces.append(_padding(example, last - row, self._prepared.tokenizer.pad_id))
+        if len(pieces) == 1:
+            return pieces[0]
         return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
     def fields(self, group: Group, first: int, last: int) -> Batch:
@@ -232,9 +234,11 @@ def _padding(fields: Batch, rows: int, pad_id: int) -> Batch:
 
 def prefetch(batches: Callable, start: int, put: Callable, ahead: int = 2) -> Iterator[Any]:
     """`put(batches(step))` for start, start + 1, ..., made by a thread while the caller works."""
-    waiting = collections.deque()
-    with ThreadPoolExecutor(1, thread_name_prefix="batches") as thread:
+    thread, waiting = ThreadPoolExecutor(1, thread_name_prefix="batches"), collections.deque()
+    try:
         for step in itertools.count(start):
             waiting.append(thread.submit(lambda step=step: put(batches(step))))
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
+    finally:
+        thread.shutdown(cancel_futures=True)

@@ -28,7 +28,7 @@ from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from bertlab.data.batches import Batches
-from bertlab.data.corpora import open_corpus
+from bertlab.data.corpora.synthetic import SyntheticCorpus
 from bertlab.data.corpora.text import read_lines, read_records
 from bertlab.data.prepared import Prepared, load_prepared
 from bertlab.errors import UserError
@@ -247,7 +247,7 @@ def language_of(model: Pretrained, prepared: Prepared) -> floors.Chain:
     data = model.config.data
     if data.corpus != "synthetic" or not prepared.tokenizer.has_whole_words:
         raise UserError("config.evaluate.floors needs data.corpus=synthetic, tokenizer.kind=words")
-    language = open_corpus(data).language
+    language = SyntheticCorpus(**data.synthetic).language
     ids = np.array(prepared.tokenizer.encode_words(language.words)[0])
     return floors.chain_of(language, prepared.tokenizer.vocab_size, ids)
 

@@ -74,7 +74,7 @@ def sample(
         drawn = draw_pieces(logits, tokenizer.special_ids - {stop}, temperature, rng)
         np.put_along_axis(tokens, at, drawn.reshape(at.shape), axis=1)
         np.put_along_axis(ranks, at, 2 + np.arange(begin, upto)[None], axis=1)
-        if (tokens[:, first:end] == stop).any(axis=1).all():
+        if (tokens[:, first : first + upto] == stop).any(axis=1).all():
             break
     rows = tokens[:, len(prefix) : end].tolist()
     texts = (itertools.takewhile(lambda piece: piece != stop, row) for row in rows)
