@@ -92,11 +92,9 @@ class Scorer:
     def score(self, texts: Sequence[Text], kind: str | None = None, special: bool = True) -> Scores:
         """The score of each text by one of `kinds` (None: the first); special tokens, or the number
         of pieces, are scored too or not."""
-        kind, longest = self.check_kind(kind), self.model.longest
+        kind = self.check_kind(kind)
         for number, text in enumerate(texts, 1):
-            if len(text.tokens) > longest:
-                size = f"has {len(text.tokens)} tokens with special ones"
-                raise UserError(f"text {number} {size}, a row {longest} positions; split it")
+            self.model.check_length(number, len(text.tokens))
         blocks = [np.zeros((2, 0))]
         for start in range(0, len(texts), BLOCK):
             block = texts[start : start + BLOCK]

@@ -60,6 +60,12 @@ class Pretrained:
         """The most positions that a text may have, special tokens included."""
         return self.program.body.shape.longest
 
+    def check_length(self, number: int, tokens: int) -> None:
+        """Refuses a text that is longer than the model's rows."""
+        if tokens > self.longest:
+            size = f"has {tokens} tokens with special ones"
+            raise UserError(f"text {number} {size}, a row {self.longest} positions; split it")
+
     @functools.cached_property
     def inputs(self) -> Inputs:
         """How texts of any length become its rows."""
@@ -122,9 +128,7 @@ class Pretrained:
                 document = inputs.document([text])
                 positions = np.arange(document.begins[0], document.ends[0] + 1)
                 names = tuple(pieces[index] for index in document.pieces[positions, 0])
-            if len(document.pieces) > self.longest:
-                size = f"has {len(document.pieces)} tokens with special ones"
-                raise UserError(f"text {number} {size}, a row {self.longest} positions; split it")
+            self.check_length(number, len(document.pieces))
             rows.append(inputs.row([document]))
             units.append((names, positions))
         return rows, units
