@@ -16,6 +16,7 @@ import pandas as pd
 import scipy.stats
 import zstandard
 
+LIMIT = "task_data.limit"
 BITS = "Bits per byte of held-out text"
 # What a record has beside its own test scores: the key, and what the page puts before the metric.
 OTHERS = {"evaluation": "", "most_frequent": "always the most frequent answer/"}
@@ -207,9 +208,12 @@ def recompute(study: dict, cells: dict, findings: list) -> dict:
             if task and study["select"]:
                 values["Selected on validation", name, task] = ", ".join(labels)
         rows = [name for x, name, z in cells if (x, z) == (heading, column)]
-        tests = [of["scores"]["test"] for (*_, x), of in study["records"].items() if x == task]
+        records = [of for (*_, x), of in study["records"].items() if x == task]
         for name in {*rows} - chosen.keys():
-            key = f"{name}/{metric}" if task else f"baseline/{name}"
+            baseline, _, labels = name.partition(": ")
+            key = f"{baseline}/{metric}" if task else f"baseline/{name}"
+            same = [of for of in records if labels in ("", str(of["config"].get(LIMIT) or "all"))]
+            tests = [of["scores"]["test"] for of in same]
             if scores := [test[key] for test in tests if key in test]:
                 found[name] = printed(np.mean(scores), digits)
         for name, text in found.items():

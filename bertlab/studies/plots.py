@@ -31,17 +31,23 @@ def dot_plot(differences: pd.DataFrame) -> Figure:
     figure = Figure(figsize=(9.0, height), dpi=110, layout="constrained")
     ratios = [size + 1 for size in sizes]
     axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=ratios)[:, 0]
-    for panel, (title, rows) in zip(axes, panels):
-        draw_differences(panel, rows)
+    reaches = [reach_of(rows) for _, rows in panels]
+    if differences["label"].nunique() == 1:
+        reaches = [max(reaches)] * len(panels)
+    for panel, (title, rows), reach in zip(axes, panels, reaches):
+        draw_differences(panel, rows, reach)
         panel.set_title(title, fontsize=10)
     return figure
 
 
-def draw_differences(panel, rows: pd.DataFrame, limit: float = 0.0) -> None:
-    """One row per difference by its `name`, from the top, and `colour`, if it has one; intervals
-    are drawn up to a limit."""
+def reach_of(rows: pd.DataFrame, limit: float = 0.0) -> float:
+    """How far from zero a panel of these differences goes, at most `limit`."""
     limit = limit or WIDEST * max(rows["mean"].abs().max(), 0.1)
-    reach = max(0.1, min(limit, 1.08 * rows[["mean", "low", "high"]].abs().max().max()))
+    return max(0.1, min(limit, 1.08 * rows[["mean", "low", "high"]].abs().max().max()))
+
+
+def draw_differences(panel, rows: pd.DataFrame, reach: float) -> None:
+    """One row per difference by its `name`, from the top, and `colour`, if it has one."""
     for y, row in enumerate(rows.itertuples()):
         colour = getattr(row, "colour", COLOURS[0]) if row.decided else "#777777"
         low, high = np.clip([row.low, row.high], -reach, reach)

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from bertlab.files import json_line
 from bertlab.results import scores
 from bertlab.studies import comparisons, doctor, plots, tables
-from bertlab.studies.records import BASELINES, SUFFIX, Results
+from bertlab.studies.records import SUFFIX, Results
 
 NONE = "–"
 
@@ -90,24 +90,23 @@ def score_table(results: Results) -> pd.DataFrame:
     """One row per variant: its scores, with the published ones in further columns."""
     summary, published = tables.summary(results), results.study.get("published") or {}
     rows = published.get("rows", {})
-    names = list(dict.fromkeys([*comparisons.variants(results), *rows, *BASELINES.values()]))
+    names = [*comparisons.variants(results), *rows]
     columns = {"seeds": summary.groupby("variant")["seeds"].max().astype(str).to_dict()}
     for measure in comparisons.measures(results):
         own = summary[(summary["task"] == measure.task) & (summary["metric"] == measure.metric)]
         cells = {row.variant: _number(row.mean, measure, row.sd) for row in own.itertuples()}
-        for stage, name in BASELINES.items():
-            cells[name] = _number(tables.baseline(results, measure, stage), measure)
+        baselines = tables.baselines(results, measure)
+        names += baselines
+        cells |= {name: _number(value, measure) for name, value in baselines.items()}
         percent = " (%)" if measure.scale[0] == 100 else ""
         name = f"{measure.task} {measure.metric}{percent}".strip()
         columns[name.replace("bits_per_byte/", "")] = cells
     if above := above_floors(results):
         columns["above the floor (nats)"] = above
-    for name in BASELINES.values():
-        if all(cells.get(name, NONE) == NONE for cells in columns.values()):
-            names.remove(name)
     for number, name in enumerate(published.get("columns", ())):
         columns[f"published: {name}"] = {variant: of[number] for variant, of in rows.items()}
-    return _cells(pd.DataFrame(columns, index=names, dtype=object))
+    index = list(dict.fromkeys(names))
+    return _cells(pd.DataFrame(columns, index=index, dtype=object))
 
 
 def above_floors(results: Results) -> dict[str, str]:

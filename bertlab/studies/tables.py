@@ -10,7 +10,7 @@ import pandas as pd
 from bertlab.results import curves, scores
 from bertlab.studies import comparisons, statistics
 from bertlab.studies.comparisons import Measure
-from bertlab.studies.records import COSTS, Results
+from bertlab.studies.records import BASELINES, COSTS, Results
 
 
 def summary(results: Results) -> pd.DataFrame:
@@ -30,18 +30,37 @@ def summary(results: Results) -> pd.DataFrame:
     return pd.concat(frames[1:] or frames, ignore_index=True)
 
 
-def baseline(results: Results, measure: Measure, stage: str) -> float:
-    """The mean test score of "most_frequent" or "linear" over runs; NaN where none has it."""
+def baselines(results: Results, measure: Measure) -> dict[str, float]:
+    """The mean test score of each baseline that was computed, by its name; if fine-tunings differ
+    in their number of labels, of a linear model for each number."""
+    found = {}
+    for stage, name in BASELINES.items():
+        scored = _baseline_scores(results, measure, stage)
+        runs = [results.runs[run] for run in scored["run"]]
+        configs = [results.stage(run, "finetune", measure.task)["config"] for run in runs]
+        numbers = [config.get("task_data.limit") or "all" for config in configs]
+        means = scored["value"].groupby(numbers, sort=False).mean()
+        if stage == "linear" and len(means) > 1:
+            found |= {f"{name}: {number}": mean for number, mean in means.items()}
+        elif len(scored):
+            found[name] = scored["value"].mean()
+    return found
+
+
+def _baseline_scores(results: Results, measure: Measure, stage: str) -> pd.DataFrame:
     values = comparisons.values_of(results, measure._replace(stage=stage))
-    return values.loc[values["split"] == "test", "value"].mean()
+    return values[values["split"] == "test"]
 
 
 def below_linear(results: Results) -> list[str]:
     """The tasks on which no variant's mean is above a linear model of the same labels."""
-    measures = comparisons.measures(results)
-    best = [comparisons.score_table(results, measure).mean().max() for measure in measures]
-    linear = [baseline(results, measure, "linear") for measure in measures]
-    return [of.task for of, ours, theirs in zip(measures, best, linear) if ours <= theirs]
+    found = []
+    for measure in comparisons.measures(results):
+        ours = comparisons.score_table(results, measure).mean()
+        linear = _baseline_scores(results, measure, "linear").groupby("variant")["value"].mean()
+        if len(linear) and (ours.reindex(linear.index) <= linear).all():
+            found.append(measure.task)
+    return found
 
 
 def differences(results: Results) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from statsmodels.stats.anova import anova_lm
 from bertlab import results
 from bertlab.errors import UserError
 from bertlab.files import json_line
-from bertlab.studies import report, tables
+from bertlab.studies import comparisons, report, tables
 from bertlab.studies.doctor import examine
 from bertlab.studies.records import correctness, pack, read, read_stage, unpack
 from tests.studies.made_study import edit, write_study
@@ -219,3 +219,17 @@ def test_a_page_says_first_that_a_linear_model_is_better(tmp_path):
     text = (tmp_path / "report.md").read_text()
     assert "| a linear model on n-grams, as many labels | – | 95.0 |" in text
     assert text.index("On colours, no model has a higher mean") < text.index("differences.png")
+
+
+def test_models_with_other_numbers_of_labels_have_linear_models_of_their_own(tmp_path):
+    folder, better = write_study(tmp_path), {"test": {"colours/accuracy": 0.9}}
+    for path in folder.glob("mlm*/finetune/colours"):
+        edit(path / "result.json", lambda of: of.update(linear=better))
+        edit(path / "config.json", lambda of: of.update({"task_data": {"limit": 100}}))
+    study = read(folder)
+    (measure,) = comparisons.measures(study)
+    linear = "a linear model on n-grams, as many labels"
+    means = tables.baselines(study, measure)
+    assert means[f"{linear}: 100"] == pytest.approx(0.9)
+    assert means[f"{linear}: all"] == pytest.approx(0.5)
+    assert tables.below_linear(study) == []  # LTR, with all labels, is above it
