@@ -4,7 +4,7 @@ With `Study.rates`, a few multiples of each variant's own rate are trained to th
 seed, and the lowest validation loss of the variant's own objectives wins. (Half a run ranks rates
 by which first leaves the plateau of word frequencies.) The winner is the first seed's pretraining,
 so k candidates cost k - 1 more pretrainings. A winner at the edge of the grid gets one more
-candidate beyond it. Nothing downstream is looked at.
+candidate beyond it. An only factor is used as it is. Nothing downstream is looked at.
 """
 
 import json
@@ -15,7 +15,6 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from bertlab.errors import UserError
 from bertlab.studies.runs import RunSpec, without_seeds
 from bertlab.studies.study import RATE, Study
 from bertlab.train.run_directory import RunDirectory
@@ -54,9 +53,9 @@ class Search:
         return best if best in (rates[0], rates[-1]) else None
 
     def extended(self, losses: Mapping[str, float]) -> "Search":
-        """The search with one more rate beyond the best one, if that is at an edge."""
+        """The search with one more rate beyond the best one, if that is at an edge of several."""
         rates, best = list(self.candidates.values()), self.at_edge(losses)
-        if best is None:
+        if best is None or len(rates) == 1:
             return self
         neighbour = rates[1] if best == rates[0] else rates[-2]
         beyond = float(f"{best**2 / neighbour:.3g}")
@@ -81,8 +80,6 @@ def find_searches(
     `configs` are those of the runs that pretrain, by name."""
     if not study.rates:
         return []
-    if len(study.rates) == 1:
-        raise UserError(f"study {study.name}: rates={study.rates}: give two factors or more")
     groups: dict[str, list[RunSpec]] = {}
     for run in runs:
         if run.name in configs and configs[run.name].train.steps:
