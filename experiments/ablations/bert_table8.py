@@ -2,8 +2,9 @@
 
 Six ways to corrupt the chosen 15 %, as percentages [MASK]/same/random, fine-tuned and as features
 (a BiLSTM reads the last four frozen layers side by side). The paper's tasks:
-`tasks=mnli+ner,data=DIR`; `corruptions=80/10/10+100/0/0+0/0/100` are some of the six. A model that never saw [MASK] has no bits per byte, and each row's
-mlm/loss is under its own corruption: do not compare rows by it.
+`tasks=mnli+ner,data=DIR`; `corruptions=80/10/10+100/0/0+0/0/100` has three of the six. A model that
+never saw [MASK] has no bits per byte, and each row's mlm/loss is under its own corruption: do not
+compare rows by it.
 """
 
 from common import Setting, axis, chain, papers, product, table, under
