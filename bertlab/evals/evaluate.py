@@ -238,8 +238,10 @@ def find_prepared(data: ConfigDict, fingerprint: str) -> Prepared:
     cache = cache_directory(data.directory)
     for directory in cache.glob(f"*-{fingerprint[:16]}"):
         return load_prepared(directory)
-    corpus = f"the corpus {fingerprint[:16]} that the run has read"
-    raise UserError(f"{cache} lacks {corpus}; prepare it, or set config.evaluate.sentences=0")
+    raise UserError(
+        f"{cache} lacks the corpus {fingerprint[:16]} that the run has read; prepare it, or set"
+        " config.evaluate.sentences=0"
+    )
 
 
 def language_of(model: Pretrained, prepared: Prepared) -> floors.Chain:

@@ -87,8 +87,10 @@ def _stages(run: RunSpec) -> dict[Stage, ConfigDict]:
     found = {}
     if run.existing:
         if run.overrides:
-            unused = f"so {next(iter(run.overrides))} has no effect; write finetune.KEY"
-            raise UserError(f"{run.config} is not trained further, {unused}")
+            raise UserError(
+                f"{run.config} is not trained further, so {next(iter(run.overrides))} has no"
+                " effect; write finetune.KEY"
+            )
         pretrained = RunDirectory(run.existing).config()
     else:
         config = started_from(load_config(run.config, dict(run.overrides)))

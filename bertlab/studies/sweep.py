@@ -120,8 +120,10 @@ def check_trained(plan: Plan, runs: Sequence[RunSpec], workdir: Path) -> None:
                 tasks = read_tasks(config.task, json_line(config.task_data.to_dict()))
                 now = {name: data.digest for name, (_, data) in tasks.items()}
                 if before not in (None, now):
-                    changed = f"of {task}: its files or reader have changed; give another --workdir"
-                    raise UserError(f"{directory} holds a run on other examples {changed}")
+                    raise UserError(
+                        f"{directory} holds a run on other examples of {task}: its files or reader"
+                        " have changed; give another --workdir"
+                    )
             first = run.directory(workdir, *run.beginning(stage, task))
             if stage != "pretrain" and not run.existing and not is_finished(first):
                 raise UserError(f"{directory} began with {first}, which is gone; delete it as well")

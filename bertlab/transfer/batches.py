@@ -90,8 +90,10 @@ class Batches(Sequence):
     def _order_of(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """The rows of an epoch in their order, and the length of each batch."""
         if len(self.rows) < self._size:
-            size = f"config.data.batch_size={self._size}"
-            raise UserError(f"{size} exceeds the {len(self.rows)} training rows; lower it")
+            raise UserError(
+                f"config.data.batch_size={self._size} exceeds the {len(self.rows)} training rows;"
+                " lower it"
+            )
         rng = np.random.default_rng([self._seed, epoch])
         return bucketed(self.lengths, self._widths, self._size, rng)
 

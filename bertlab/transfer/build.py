@@ -111,8 +111,10 @@ def check(config: ConfigDict, shape) -> None:
     transfer, model = config.transfer, config.model
     restrict(transfer, layout="pair delimited", word_piece="auto first last")
     if config.data.seq_len > shape.longest:
-        size = f"config.data.seq_len={config.data.seq_len}"
-        raise UserError(f"{size} is more than the model's {shape.longest} positions; lower it")
+        raise UserError(
+            f"config.data.seq_len={config.data.seq_len} is more than the model's {shape.longest}"
+            " positions; lower it"
+        )
     pools = any(entry.get("pooling") == "pooler" for entry in config.objectives.values())
     is_whole = not (transfer.random or config.lora.rank or pools) and transfer.layers is None
     is_own = is_whole and transfer.layout == "pair" and not models_language(config)

@@ -63,8 +63,10 @@ class Pretrained:
     def check_length(self, number: int, tokens: int) -> None:
         """Refuses a text that is longer than the model's rows."""
         if tokens > self.longest:
-            size = f"has {tokens} tokens with special ones"
-            raise UserError(f"text {number} {size}, a row {self.longest} positions; split it")
+            raise UserError(
+                f"text {number} has {tokens} tokens with special ones, and a row at most"
+                f" {self.longest}; split it"
+            )
 
     @functools.cached_property
     def inputs(self) -> Inputs:
