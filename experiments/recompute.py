@@ -67,8 +67,9 @@ def sentences(answers: dict, score: float) -> np.ndarray:
     right = np.unpackbits(np.frombuffer(base64.b64decode(answers["bits"]), np.uint8))
     starts = np.cumsum([0, *answers["sizes"]])[:-1]
     right = np.add.reduceat(right[: answers["items"]], starts, dtype=int)
-    scores = len(right) * right / answers["items"]
-    return scores if abs(scores.mean() - score) < 1e-6 else np.empty(0)
+    sizes = np.array(answers["sizes"])
+    scores = score + (right - score * sizes) / sizes.mean()
+    return scores if abs(right.sum() / sizes.sum() - score) < 1e-6 else np.empty(0)
 
 
 def two_way(differences: np.ndarray, resolution: float = 0.0) -> tuple:

@@ -239,19 +239,28 @@ def sentence_scores(results: Results, measure: Measure) -> dict[str, pd.DataFram
     found, lacking = {}, set()
     for row in test_scores(results, measure).dropna(subset="value").to_dict("records"):
         record = results.stage(results.runs[row["run"]], "finetune", measure.task) or {}
-        packed = record.get("correct", {}).get("test", {})
-        if "sizes" not in packed or abs(unpack(packed).mean() - row["value"]) > 1e-6:
+        items = by_sentence(record.get("correct", {}).get("test", {}), row["value"])
+        if items is None:
             lacking.add(row["variant"])
-            continue
-        starts = np.cumsum([0, *packed["sizes"][:-1]])
-        right = np.add.reduceat(unpack(packed).astype(float), starts)
-        scaled = right * len(starts) / packed["items"]
-        found.setdefault(row["variant"], []).append(pd.Series(scaled, name=row["seed"]))
+        else:
+            found.setdefault(row["variant"], []).append(pd.Series(items, name=row["seed"]))
     return {
         variant: pd.DataFrame(rows).groupby(level=0, sort=False).mean()
         for variant, rows in found.items()
         if variant not in lacking
     }
+
+
+def by_sentence(packed: Mapping[str, Any], score: float) -> np.ndarray | None:
+    """Scores of the test sentences, of which `score` is the mean; None if it is no mean over items.
+
+    Accuracy on words is a ratio of sums over sentences, so a sentence counts by its residual.
+    """
+    if "sizes" not in packed or abs(unpack(packed).mean() - score) > 1e-6:
+        return None
+    sizes = np.array(packed["sizes"])
+    right = np.add.reduceat(unpack(packed).astype(float), np.cumsum(sizes) - sizes)
+    return score + (right - score * sizes) / sizes.mean()
 
 
 def claims_about(results: Results, measure: Measure) -> dict[tuple[str, str], Mapping[str, Any]]:
