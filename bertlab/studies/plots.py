@@ -68,6 +68,38 @@ def draw_differences(panel, rows: pd.DataFrame, reach: float) -> None:
     panel.spines[["top", "right", "left"]].set_visible(False)
 
 
+def step_lines(points: pd.DataFrame) -> Figure:
+    """Test scores by step of pretraining (`tables.by_steps`), one panel per task; those of models
+    without pretraining are horizontal lines."""
+    tasks = points["task"].unique()
+    figure = Figure(figsize=(1.5 + 2.7 * len(tasks), 3.6), dpi=110, layout="constrained")
+    shared = {"sharex": True, "sharey": points["label"].nunique() == 1}
+    panels = figure.subplots(1, len(tasks), squeeze=False, **shared)[0]
+    for panel, task in zip(panels, tasks):
+        lines = points[points["task"] == task].groupby("line", sort=False)
+        for number, (line, rows) in enumerate(lines):
+            colour, rows = COLOURS[number % len(COLOURS)], rows.sort_values("step")
+            if rows["step"].max() == 0:
+                panel.axhline(rows["mean"].iloc[0], color=colour, linestyle="--", label=line)
+                continue
+            panel.plot(rows["step"], rows["mean"], "o-", color=colour, markersize=4, label=line)
+            panel.fill_between(
+                rows["step"], rows["low"], rows["high"], color=colour, alpha=0.2, lw=0
+            )
+        panel.set_xscale("log")
+        steps = sorted(points.loc[points["step"] > 0, "step"].unique())
+        panel.set_xticks(steps, [f"{step:,.0f}" for step in steps])
+        panel.minorticks_off()
+        panel.set_title(task, fontsize=10)
+        panel.set_xlabel("steps of pretraining")
+        panel.grid(color="#dddddd", linewidth=0.6)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel(points["label"].iloc[0])
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=4, fontsize=8.5)
+    return figure
+
+
 def learning_curves(points: pd.DataFrame, metrics: Sequence[str]) -> Figure:
     """Held-out metrics of pretraining (`tables.pretraining_curves`) by tokens and by FLOPs: one row
     per metric, one line per variant (its mean over seeds, and their range)."""

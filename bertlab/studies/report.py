@@ -37,8 +37,8 @@ def write_report(results: Results, folder: Path) -> list[Path]:
 
 
 def publish(results: Results, folder: Path) -> None:
-    """Writes a published study: NAME.jsonl.zst, README.md and NAME.png (the differences, or else
-    the learning curves), where NAME is the folder's."""
+    """Writes a published study: NAME.jsonl.zst, README.md and NAME.png (the first figure of
+    `draw`), where NAME is the folder's."""
     folder.mkdir(parents=True, exist_ok=True)
     text = "".join(map(json_line, [results.study, *results.records]))
     packed = zstandard.compress(text.encode(), level=19)
@@ -51,8 +51,10 @@ def publish(results: Results, folder: Path) -> None:
 
 
 def draw(results: Results) -> dict[str, Figure]:
-    """The figures: "differences" and "curves", without those that would be empty."""
-    figures, differences = {}, tables.differences(results)
+    """The figures: "steps", "differences" and "curves", without those that would be empty."""
+    figures, differences, points = {}, tables.differences(results), tables.by_steps(results)
+    if len(points):
+        figures["steps"] = plots.step_lines(points)
     if len(differences):
         figures["differences"] = plots.dot_plot(differences)
     metrics, points = list(tables.losses(results)), tables.pretraining_curves(results)

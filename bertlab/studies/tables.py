@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bertlab.results import curves, scores
+from bertlab.results import curves, run_labels, scores
 from bertlab.studies import comparisons, statistics
 from bertlab.studies.comparisons import Measure
 from bertlab.studies.records import BASELINES, COSTS, Results
@@ -156,6 +156,44 @@ def pretraining_curves(results: Results) -> pd.DataFrame:
     users = points.groupby("trained_in")["variant"].unique().map("; ".join)
     points = points.drop_duplicates(["trained_in", "metric", "step"])
     return points.assign(variant=points["trained_in"].map(users))
+
+
+def by_steps(results: Results) -> pd.DataFrame:
+    """Test scores by step of pretraining; empty unless runs begin with several steps of one.
+
+    Columns: `line` (the labels that the runs of one pretraining have in common), `step` (0 for
+    random values and the linear model), `mean`, `low` and `high` (the range over seeds), `task`,
+    `label` (the metric's).
+    """
+    apart = (*results.study["seed_axes"], *results.study["select"])
+    axes = [axis for axis in results.study["axes"] if axis not in apart]
+    runs = pd.DataFrame(
+        {
+            **run_labels(results, run),
+            "trained_in": run.shares.get("pretrain", run.name),
+            "step": results.pretraining_costs(run).get("step"),
+        }
+        for run in results.runs.values()
+    )
+    by_pretraining = runs.groupby("trained_in")
+    frames = [pd.DataFrame(columns=["line", "step", "mean", "low", "high", "task", "label"])]
+    if by_pretraining["step"].nunique().max() < 2:
+        return frames[0]
+    common = runs[axes].where(by_pretraining[axes].transform("nunique") == 1, "")
+    runs["line"] = common.apply(lambda labels: ", ".join(filter(None, labels)), axis=1)
+    for measure in comparisons.measures(results):
+        factor, _, unit = measure.scale
+        scored = comparisons.test_scores(results, measure).dropna(subset="value")
+        scored = scored.merge(runs[["run", "line", "step"]])
+        by_seed = scored.groupby(["line", "step", "seed"], sort=False)["value"].mean() * factor
+        by_point = by_seed.groupby(["line", "step"], sort=False)
+        points = by_point.agg(mean="mean", low="min", high="max").reset_index()
+        name = BASELINES["linear"]
+        if linear := baselines(results, measure).get(name):
+            points.loc[len(points)] = [name, 0, *[linear * factor] * 3]
+        label = f"{measure.metric} (%)" if unit == "points" else measure.metric
+        frames.append(points.assign(task=measure.task, label=label))
+    return pd.concat(frames[1:], ignore_index=True)
 
 
 def losses(results: Results) -> pd.DataFrame:

@@ -204,6 +204,11 @@ def test_committed_studies_have_the_means_of_the_pages_that_they_replace():
         summary = tables.summary(read(folder / name)).set_index(["task", "variant"])["mean"]
         for (task, variant), mean in means.items():
             assert round(100 * summary[task, variant], 1) == mean, (name, task, variant)
+    points = tables.by_steps(read(folder / "crossover_tiny_wikipedia")).set_index(["task", "line"])
+    ltr = points.loc[("ud_1000_probe", "LTR")].set_index("step")["mean"].round(1)
+    assert ltr.to_dict() == {1000: 82.7, 100: 76.9, 200: 80.2, 500: 81.7}
+    assert points.loc[("ud_1000_tuned", "no pretraining"), "step"] == 0
+    assert tables.by_steps(read(folder / "bert_table7_tiny_wikipedia")).empty
     frame = results.load(folder / "one_scale_tiny_wikipedia")
     bits = frame[frame["metric"] == "bits_per_byte/left-to-right"].groupby("variant")["value"]
     assert round(bits.mean()["left to right"], 3) == 2.003
