@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from bertlab.files import json_line
 from bertlab.results import scores
 from bertlab.studies import comparisons, doctor, plots, tables
-from bertlab.studies.records import SUFFIX, Results
+from bertlab.studies.records import SUFFIX, Record, Results
 
 NONE = "–"
 
@@ -40,7 +40,7 @@ def publish(results: Results, folder: Path) -> None:
     """Writes a published study: NAME.jsonl.zst, README.md and NAME.png (the first figure of
     `draw`), where NAME is the folder's."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = "".join(map(json_line, [results.study, *results.records]))
+    text = "".join(map(json_line, [results.study, *map(_without_paths, results.records)]))
     packed = zstandard.compress(text.encode(), level=19)
     (folder / f"{folder.name}{SUFFIX}").write_bytes(packed)
     files = {}
@@ -48,6 +48,15 @@ def publish(results: Results, folder: Path) -> None:
         files[name] = f"{folder.name}.png"
         plots.save(figure, folder / files[name])
     (folder / "README.md").write_text(render(results, "markdown", files), encoding="utf-8")
+
+
+def _without_paths(record: Record) -> Record:
+    """A record that does not name the directories of the machine where it was made."""
+    environment = {key: of for key, of in record["environment"].items() if key != "command"}
+    config = dict(record["config"])
+    if config.get("init_from"):
+        config["init_from"] = Path(config["init_from"]).name
+    return record | {"environment": environment, "config": config}
 
 
 def draw(results: Results) -> dict[str, Figure]:

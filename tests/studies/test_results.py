@@ -88,6 +88,17 @@ def test_published_files_give_the_same_tables(study, tmp_path):
     assert [of["config"] for of in published.records] == [of["config"] for of in whole.records]
 
 
+def test_published_files_do_not_name_the_machines_directories(tmp_path):
+    folder = write_study(tmp_path / "study")
+    for path in folder.glob("*/finetune/colours"):
+        edit(path / "config.json", lambda of: of.update(init_from=f"{tmp_path}/study/mlm"))
+        (path / "environment.json").write_text(json_line({"command": f"{tmp_path}/study/mlm"}))
+    report.publish(read(folder), tmp_path / "made")
+    published = read(tmp_path / "made").records
+    assert {of["config"].get("init_from") for of in published} == {None, "mlm"}
+    assert str(tmp_path) not in json_line(published)
+
+
 def test_answers_are_right_as_squads_script_has_it_and_labels_are_part_of_the_items(tmp_path):
     lines = [
         {"id": "1", "gold": ["Denver Broncos"], "predicted": "the Denver Broncos."},
