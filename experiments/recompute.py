@@ -107,7 +107,7 @@ def at_edge(study: dict, chosen: dict) -> set:
         rates = search["candidates"].values()
         if min(zip(losses, rates))[1] in (min(rates), max(rates)):
             found |= {of["variant"] for of in study["runs"] if of["name"] in search["runs"]}
-    axes = [axis for axis in study["select"] if axis.endswith("rate")]
+    axes = [axis for axis in study["select"] if axis == "finetune.rate"]
     grids = [sorted(study["axes"][axis], key=float) for axis in axes]
     for variant, (labels, *_) in chosen.items() if study["tasks"] else ():
         edges = [label in (rates[0], rates[-1]) for label, rates in zip(labels, grids)]

@@ -2,9 +2,9 @@
 
     python experiments/variance.py [FOLDER]
 
-Reads a published study with pretraining seeds x fine-tunings, and prints two tables in Markdown:
-for each task and variant, the standard deviation of a test score by source, and for each pair of
-variants that share seeds the pretraining seeds that a paired test needs.
+Reads a published study with several fine-tunings of each pretraining, and prints two tables in
+Markdown: for each task and variant, the standard deviation of a test score by source, and for each
+pair of variants that the study compares, the pretraining seeds that it takes to see a difference.
 """
 
 import math
@@ -24,36 +24,53 @@ POWER, ALPHA, MOST = 0.8, 0.05, 100
 
 def sentence_scores(results, measure) -> dict[str, np.ndarray]:
     """Variant -> scores in points [pretraining seeds, fine-tunings, test sentences], at the labels
-    that `valid` selects."""
-    rows = comparisons.test_scores(results, measure).dropna(subset="value")
+    that `valid` selects; without variants that have one fine-tuning of a seed."""
     found = {}
-    for (variant, _), runs in rows.groupby(["variant", "seed"], sort=False):
-        scores = []
-        for run, value in zip(runs["run"], runs["value"]):
-            record = results.stage(results.runs[run], "finetune", measure.task)
-            scores.append(100 * comparisons.by_sentence(record["correct"]["test"], value))
-        found.setdefault(variant, []).append(scores)
-    fewest = {variant: min(map(len, of)) for variant, of in found.items()}
-    return {name: np.array([of[: fewest[name]] for of in found[name]]) for name in found}
+    for variant, runs in comparisons.sentence_scores(results, measure).items():
+        seeds = [100 * scores.to_numpy() for _, scores in runs.groupby(level=0, sort=False)]
+        if (fewest := min(map(len, seeds))) > 1:
+            found[variant] = np.array([scores[:fewest] for scores in seeds])
+    return found
 
 
 def components(scores: np.ndarray) -> tuple[float, float, float]:
     """Variances of one run's score: of pretraining, of fine-tuning within a pretraining, and of the
     draw of the test sentences (on which all runs agree)."""
+    seeds, tunings, sentences = scores.shape
     runs = scores.mean(axis=2)
     tuning = runs.var(axis=1, ddof=1).mean()
-    pretraining = max(0.0, runs.mean(axis=1).var(ddof=1) - tuning / runs.shape[1])
-    return pretraining, tuning, scores.mean(axis=(0, 1)).var(ddof=1) / scores.shape[2]
+    pretraining = max(0.0, runs.mean(axis=1).var(ddof=1) - tuning / tunings)
+    by_sentence = scores.mean(axis=(0, 1))
+    rest = scores - runs[..., None] - by_sentence + scores.mean()
+    rest = (rest**2).sum() / ((seeds * tunings - 1) * (sentences - 1))
+    agreed = max(0.0, by_sentence.var(ddof=1) - rest / (seeds * tunings))
+    return pretraining, tuning, agreed / sentences
 
 
-def seeds_needed(difference: float, parts: tuple[float, float, float], tunings: int) -> str:
-    """The fewest pretraining seeds, with so many fine-tunings each, for which a two-sided paired t
-    test sees a difference with `POWER`; test sentences do not become more with seeds."""
-    pretraining, tuning, sentences = parts
+def intervals(scores: np.ndarray) -> tuple[tuple[float, float], tuple[float, float]]:
+    """95 % intervals of the first two of `components`, for normal effects: by the distributions of
+    F (Tukey and Williams) and of chi squared."""
+    seeds, tunings, _ = scores.shape
+    runs, ends = scores.mean(axis=2), (0.975, 0.025)
+    within, freedom = runs.var(axis=1, ddof=1).mean(), seeds * (tunings - 1)
+    ratio = tunings * runs.mean(axis=1).var(ddof=1) / within
+    bounds = [ratio / scipy.stats.f.ppf(end, seeds - 1, freedom) - 1 for end in ends]
+    pretraining = tuple(max(0.0, bound * within / tunings) for bound in bounds)
+    return pretraining, tuple(freedom * within / scipy.stats.chi2.ppf(end, freedom) for end in ends)
+
+
+def seeds_needed(
+    difference: float, parts: tuple[float, float, float], tunings: int, sentences: int
+) -> str:
+    """The fewest pretraining seeds, with so many fine-tunings each, with which the test over seeds
+    and sentences (docs/statistics.md) sees a true difference with `POWER`."""
+    pretraining, tuning, drawn = parts
     for seeds in range(2, MOST + 1):
-        error = math.sqrt((pretraining + tuning / tunings) / seeds + sentences)
-        critical = scipy.stats.t.ppf(1 - ALPHA / 2, seeds - 1)
-        if scipy.stats.nct.sf(critical, seeds - 1, difference / error) >= POWER:
+        trained = (pretraining + tuning / tunings) / seeds
+        variance = trained + drawn
+        freedom = variance**2 / (trained**2 / (seeds - 1) + drawn**2 / (sentences - 1))
+        critical = scipy.stats.t.ppf(1 - ALPHA / 2, freedom)
+        if scipy.stats.nct.sf(critical, freedom, difference / math.sqrt(variance)) >= POWER:
             return str(seeds)
     return f"over {MOST}"
 
@@ -70,17 +87,18 @@ def tables(results) -> list[pd.DataFrame]:
     sources, seeds = [], []
     for measure in comparisons.measures(results):
         scores = sentence_scores(results, measure)
-        scores = {name: of for name, of in scores.items() if of.shape[1] > 1}
         for variant, of in scores.items():
-            parts = components(of)
-            shares = [f"{100 * part / sum(parts):.0f} %" for part in parts]
-            sd = [f"{math.sqrt(part):.2f} ({share})" for part, share in zip(parts, shares)]
-            rate = rate_deviation(results, measure, variant)
-            sources.append([measure.task, variant, *sd, f"{rate:.2f}".replace("nan", "–")])
-        for pair in results.study["contrasts"]:
+            deviations = [f"{math.sqrt(part):.2f}" for part in components(of)]
+            for number, ends in enumerate(intervals(of)):
+                low, high = map(math.sqrt, ends)
+                deviations[number] += f" ({low:.2f} to {high:.2f})"
+            rate = f"{rate_deviation(results, measure, variant):.2f}".replace("nan", "–")
+            sources.append([measure.task, variant, *deviations, rate])
+        for pair in map(tuple, results.study["contrasts"]):
             if set(pair) <= scores.keys() and len({scores[name].shape for name in pair}) == 1:
-                parts = components(scores[pair[0]] - scores[pair[1]])
-                needed = [seeds_needed(d, parts, n) for n in (1, 3) for d in POINTS]
+                paired = scores[pair[0]] - scores[pair[1]]
+                known = components(paired), paired.shape[2]
+                needed = [seeds_needed(d, known[0], n, known[1]) for n in (1, 3) for d in POINTS]
                 seeds.append([measure.task, " − ".join(pair), *needed])
     parts = ["pretraining", "fine-tuning", "test sentences", "rates tried"]
     heads = [f"{d} {'point' if d == 1 else 'points'}, {n} each" for n in (1, 3) for d in POINTS]

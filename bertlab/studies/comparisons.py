@@ -18,6 +18,7 @@ from bertlab.results import run_labels, scores
 from bertlab.studies import statistics
 from bertlab.studies.records import Results, unpack
 from bertlab.studies.selection import Search
+from bertlab.studies.study import TASK_RATES
 from bertlab.transfer.tasks import find_task
 
 ALPHA = 0.05
@@ -111,10 +112,14 @@ def select_labels(scores: pd.DataFrame, select: Sequence[str]) -> pd.DataFrame:
 
 
 def test_scores(results: Results, measure: Measure) -> pd.DataFrame:
-    """The rows of `selected_scores` for the test set, with their pretraining `seed`; in a study
-    without any, that of fine-tuning."""
-    frame, axes = selected_scores(results, measure), results.study["seed_axes"]
-    frame = frame[frame["split"] == "test"]
+    """The rows of `selected_scores` for the test set, with their pretraining `seed`."""
+    frame = selected_scores(results, measure)
+    return with_seed(results, frame[frame["split"] == "test"])
+
+
+def with_seed(results: Results, frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with the pretraining `seed` of each row; in a study without any, fine-tuning's."""
+    axes = results.study["seed_axes"]
     seeds = [axis for axis in axes if not axis.startswith("finetune.")] or axes
     return frame.assign(seed=frame[seeds].agg(" ".join, axis=1) if seeds else "")
 
@@ -205,11 +210,8 @@ def rates_at_edges(results: Results, measure: Measure) -> dict[str, list[str]]:
                 found[variant].append(f"pretraining rate {rate:g}")
     if measure.stage != "finetune":
         return found
-    grids = {
-        axis: sorted(labels, key=float)
-        for axis, labels in results.study["axes"].items()
-        if axis in results.study["select"] and axis.endswith("rate")
-    }
+    rate_axes = [axis for axis in results.study["select"] if axis == TASK_RATES]
+    grids = {axis: sorted(results.study["axes"][axis], key=float) for axis in rate_axes}
     selected = selected_scores(results, measure).drop_duplicates("variant").set_index("variant")
     for variant, row in selected.iterrows():
         labels = {axis: row[axis] for axis in grids if row[axis]}
@@ -224,7 +226,7 @@ def rates_at_edges(results: Results, measure: Measure) -> dict[str, list[str]]:
 def compare(table: pd.DataFrame, items: Mapping[str, pd.DataFrame], pair):
     """A pair's test: over seeds and test sentences if both variants have those, else over seeds."""
     if set(pair) <= items.keys():
-        ours, theirs = (items[name] for name in pair)
+        ours, theirs = (items[name].groupby(level=0, sort=False).mean() for name in pair)
         seeds = ours.index.intersection(theirs.index)
         if len(seeds) > 1:
             return statistics.compare_items((ours.loc[seeds] - theirs.loc[seeds]).to_numpy())
@@ -232,9 +234,8 @@ def compare(table: pd.DataFrame, items: Mapping[str, pd.DataFrame], pair):
 
 
 def sentence_scores(results: Results, measure: Measure) -> dict[str, pd.DataFrame]:
-    """Variant -> scores of test sentences, [seeds, sentences], the mean of which is the score.
-
-    Variants with a run that lacks them, or whose metric is not a mean over items, are left out.
+    """Variant -> scores of test sentences, [fine-tunings, sentences] by seed, the mean of which is
+    the score. Variants with a run that lacks them, or whose metric is no such mean, are left out.
     """
     found, lacking = {}, set()
     for row in test_scores(results, measure).dropna(subset="value").to_dict("records"):
@@ -244,11 +245,7 @@ def sentence_scores(results: Results, measure: Measure) -> dict[str, pd.DataFram
             lacking.add(row["variant"])
         else:
             found.setdefault(row["variant"], []).append(pd.Series(items, name=row["seed"]))
-    return {
-        variant: pd.DataFrame(rows).groupby(level=0, sort=False).mean()
-        for variant, rows in found.items()
-        if variant not in lacking
-    }
+    return {name: pd.DataFrame(rows) for name, rows in found.items() if name not in lacking}
 
 
 def by_sentence(packed: Mapping[str, Any], score: float) -> np.ndarray | None:
@@ -256,10 +253,12 @@ def by_sentence(packed: Mapping[str, Any], score: float) -> np.ndarray | None:
 
     Accuracy on words is a ratio of sums over sentences, so a sentence counts by its residual.
     """
-    if "sizes" not in packed or abs(unpack(packed).mean() - score) > 1e-6:
+    if "sizes" not in packed:
         return None
-    sizes = np.array(packed["sizes"])
-    right = np.add.reduceat(unpack(packed).astype(float), np.cumsum(sizes) - sizes)
+    correct, sizes = unpack(packed).astype(float), np.array(packed["sizes"])
+    if abs(correct.mean() - score) > 1e-6:
+        return None
+    right = np.add.reduceat(correct, np.cumsum(sizes) - sizes)
     return score + (right - score * sizes) / sizes.mean()
 
 

@@ -127,15 +127,15 @@ def dry_run(study: Study, workdir: str | Path) -> dict[str, Any]:
     total, waiting, known = np.zeros(2), [], {}
     common = Counter(text for run in plan.runs for text in changes(run))
     for run in [*plan.candidates, *plan.runs]:
-        cost = np.zeros(2)
+        cost, left = np.zeros(2), run.unfinished(workdir)
         for stage, config in plan.configs[run.name].items():
-            if stage[0] in run.shares:
+            if stage[0] in run.shares or stage not in left:
                 continue
             if id(config) not in known:
                 count = finetuning_cost if stage[0] == "finetune" else pretraining_cost
                 known[id(config)] = count(config)
             cost += known[id(config)]
-        state = "to do" if run.unfinished(workdir) else "finished"
+        state = "to do" if left else "finished"
         if state == "to do":
             waiting.append(run.name)
             total += cost

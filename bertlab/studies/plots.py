@@ -23,7 +23,8 @@ def dot_plot(differences: pd.DataFrame) -> Figure:
         (f"{task}: difference in {rows['label'].iloc[0]}", rows.assign(name=names[rows.index]))
         for task, rows in differences.groupby("task", sort=False)
     ]
-    if len(panels) > 1 and names.nunique() == 1:
+    in_points = differences["label"].str.endswith("(points)").all()
+    if len(panels) > 1 and names.nunique() == 1 and in_points:
         title = f"{names.iloc[0]}, difference (points)"
         panels = [(title, differences.assign(name=differences["task"]))]
     sizes = [len(rows) for _, rows in panels]
@@ -71,32 +72,23 @@ def draw_differences(panel, rows: pd.DataFrame, reach: float) -> None:
 def step_lines(points: pd.DataFrame) -> Figure:
     """Test scores by step of pretraining (`tables.by_steps`), one panel per task; those of models
     without pretraining are horizontal lines."""
-    tasks = points["task"].unique()
+    tasks, names = points["task"].unique(), list(points["line"].unique())
     figure = Figure(figsize=(1.5 + 2.7 * len(tasks), 3.6), dpi=110, layout="constrained")
     shared = {"sharex": True, "sharey": points["label"].nunique() == 1}
     panels = figure.subplots(1, len(tasks), squeeze=False, **shared)[0]
+    steps = sorted(points.loc[points["step"] > 0, "step"].unique())
     for panel, task in zip(panels, tasks):
-        lines = points[points["task"] == task].groupby("line", sort=False)
-        for number, (line, rows) in enumerate(lines):
-            colour, rows = COLOURS[number % len(COLOURS)], rows.sort_values("step")
+        for name, rows in points[points["task"] == task].groupby("line", sort=False):
             if rows["step"].max() == 0:
-                panel.axhline(rows["mean"].iloc[0], color=colour, linestyle="--", label=line)
-                continue
-            panel.plot(rows["step"], rows["mean"], "o-", color=colour, markersize=4, label=line)
-            panel.fill_between(
-                rows["step"], rows["low"], rows["high"], color=colour, alpha=0.2, lw=0
-            )
-        panel.set_xscale("log")
-        steps = sorted(points.loc[points["step"] > 0, "step"].unique())
+                colour = COLOURS[names.index(name) % len(COLOURS)]
+                panel.axhline(rows["mean"].iloc[0], color=colour, linestyle="--", label=name)
+            else:
+                _draw_line(panel, rows.sort_values("step"), "step", names.index(name), name)
+        panel.set(title=task, xlabel="steps of pretraining", xscale="log")
         panel.set_xticks(steps, [f"{step:,.0f}" for step in steps])
         panel.minorticks_off()
-        panel.set_title(task, fontsize=10)
-        panel.set_xlabel("steps of pretraining")
-        panel.grid(color="#dddddd", linewidth=0.6)
-        panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel(points["label"].iloc[0])
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=4, fontsize=8.5)
+    _finish(figure, panels)
     return figure
 
 
@@ -107,33 +99,39 @@ def learning_curves(points: pd.DataFrame, metrics: Sequence[str]) -> Figure:
     figure = Figure(figsize=(9.0, height), dpi=110, layout="constrained")
     axes = figure.subplots(len(metrics), len(X_AXES), squeeze=False, sharey="row")
     points = points[points["step"] > 0]  # the first loss would dwarf all later differences
-    variants = list(dict.fromkeys(points["variant"]))
+    names = list(points["variant"].unique())
+    over_seeds = {"mean": ("value", "mean"), "low": ("value", "min"), "high": ("value", "max")}
     for row, metric in zip(axes, metrics):
-        for panel, x in zip(row, X_AXES):
-            for number, variant in enumerate(variants):
-                chosen = points[(points["variant"] == variant) & (points["metric"] == metric)]
-                if len(chosen):
-                    _draw_curve(panel, chosen, x, variant, number)
-            panel.set_xlabel(X_AXES[x])
+        chosen = points[points["metric"] == metric]
+        for name, of in chosen.groupby("variant", sort=False):
+            lines = of.groupby("step").agg(**over_seeds, **{x: (x, "mean") for x in X_AXES})
+            for panel, x in zip(row, X_AXES):
+                _draw_line(panel, lines, x, names.index(name), name)
+        for panel, label in zip(row, X_AXES.values()):
+            panel.set_xlabel(label)
             panel.xaxis.set_major_formatter(EngFormatter(sep=""))
-            panel.grid(color="#dddddd", linewidth=0.6)
-            panel.spines[["top", "right"]].set_visible(False)
         row[0].set_ylabel(f"{metric}, held out" + (" (nats)" if metric.endswith("loss") else ""))
-    found = [panel.get_legend_handles_labels() for panel in axes[:, 0]]
-    lines = {label: line for lines, labels in found for line, label in zip(lines, labels)}
-    figure.legend(lines.values(), lines, loc="outside upper center", ncols=4, fontsize=8.5)
+    _finish(figure, axes.ravel())
     return figure
 
 
-def _draw_curve(panel, points: pd.DataFrame, x: str, variant: str, number: int) -> None:
-    steps = points.groupby("step").agg(
-        x=(x, "mean"), mean=("value", "mean"), low=("value", "min"), high=("value", "max")
-    )
+def _draw_line(panel, rows: pd.DataFrame, x: str, number: int, name: str) -> None:
+    """The mean by `x`, and the range over seeds."""
     colour = COLOURS[number % len(COLOURS)]
     style = STYLES[number // len(COLOURS) % len(STYLES)]
-    line = {"color": colour, "label": variant, "linewidth": 1.6, "marker": "o", "markersize": 3}
-    panel.plot(steps["x"], steps["mean"], style, **line)
-    panel.fill_between(steps["x"], steps["low"], steps["high"], color=colour, alpha=0.18, lw=0)
+    line = {"color": colour, "label": name, "linewidth": 1.6, "marker": "o", "markersize": 3}
+    panel.plot(rows[x], rows["mean"], style, **line)
+    panel.fill_between(rows[x], rows["low"], rows["high"], color=colour, alpha=0.18, lw=0)
+
+
+def _finish(figure: Figure, panels) -> None:
+    """The grids, and one legend for all panels."""
+    legend = {}
+    for panel in panels:
+        panel.grid(color="#dddddd", linewidth=0.6)
+        panel.spines[["top", "right"]].set_visible(False)
+        legend |= {line.get_label(): line for line in panel.get_lines()}
+    figure.legend(legend.values(), legend, loc="outside upper center", ncols=4, fontsize=8.5)
 
 
 def save(figure: Figure, file) -> None:

@@ -179,23 +179,18 @@ def cost_table(results: Results) -> pd.DataFrame:
 
 def provenance_table(results: Results) -> pd.DataFrame:
     """Recipe and test items of a study; versions, commits and machines of all runs."""
-    found = dict.fromkeys(("bertlab", "jax", "git commit", "python", "platform", "devices"), ())
-    for record in results.records:
-        environment = record["environment"]
-        devices = ", ".join(sorted(set(environment.get("devices", ()))))
-        values = environment | environment.get("packages", {}) | {"devices": devices}
-        for name, others in found.items():
-            value = values.get(name.replace(" ", "_"))
-            found[name] = dict.fromkeys(filter(None, [*others, value]))
-    rows = [["recipe", results.study["config"]]] if results.study.get("config") else []
+    environments = [record["environment"] for record in results.records]
+    machines = [of | of.get("packages", {}) for of in environments]
     marks = {record["task"]: record.get("correct", {}).get("test") for record in results.records}
     items = [f"{task}: {mark['items']:,}" for task, mark in marks.items() if mark]
-    rows += [["test items", "; ".join(items)]] if items else []
-    rows += [[name, ", ".join(values)] for name, values in found.items() if values]
+    found = {"recipe": [results.study.get("config")], "test items": ["; ".join(items)]}
+    for name in ("bertlab", "jax", "git commit", "python", "platform"):
+        found[name] = [machine.get(name.replace(" ", "_")) for machine in machines]
+    found["devices"] = [", ".join(sorted(set(of.get("devices", ())))) for of in machines]
     if results.study.get("read_only"):
-        status = "read-only: today's version reads other batches, so no sweep goes on"
-        rows.append(["status", status])
-    return pd.DataFrame(rows, columns=["What", "Value"])
+        found["status"] = ["read-only: today's version reads other batches, so no sweep goes on"]
+    rows = [[name, ", ".join(dict.fromkeys(filter(None, of)))] for name, of in found.items()]
+    return pd.DataFrame([row for row in rows if row[1]], columns=["What", "Value"])
 
 
 def _cells(frame: pd.DataFrame) -> pd.DataFrame:
@@ -213,6 +208,7 @@ def _number(value: float, measure: comparisons.Measure, sd: float = math.nan) ->
 
 def short(value: float) -> str:
     """Three digits and a suffix: "23.7M"."""
+    value = float(f"{value:.3g}") if value >= 1e4 else value
     for suffix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
         if value >= size:
             return f"{value / size:.3g}{suffix}"

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bertlab.files import json_line
 from bertlab.results import curves, run_labels, scores
 from bertlab.studies import comparisons, statistics
 from bertlab.studies.comparisons import Measure
 from bertlab.studies.records import BASELINES, COSTS, Results
+from bertlab.studies.runs import RunSpec
 
 
 def summary(results: Results) -> pd.DataFrame:
@@ -20,12 +22,11 @@ def summary(results: Results) -> pd.DataFrame:
     frames = [pd.DataFrame(columns=columns)]
     for measure in comparisons.measures(results):
         table = comparisons.score_table(results, measure)
-        selected = comparisons.selected_scores(results, measure).drop_duplicates("variant")
-        labels = selected[["variant", *results.study["select"]]].to_numpy()
-        chosen = {variant: ", ".join(others) for variant, *others in labels}
         frame = pd.DataFrame({"mean": table.mean(), "sd": table.std(), "seeds": table.count()})
+        selected = comparisons.selected_scores(results, measure).drop_duplicates("variant")
+        labels = selected.set_index("variant")[results.study["select"]]
+        frame["chosen"] = pd.Series({name: ", ".join(row) for name, *row in labels.itertuples()})
         frame = frame.rename_axis("variant").reset_index()
-        frame["chosen"] = frame["variant"].map(chosen)
         frames.append(frame.assign(task=measure.task, metric=measure.metric))
     return pd.concat(frames[1:] or frames, ignore_index=True)
 
@@ -159,7 +160,8 @@ def pretraining_curves(results: Results) -> pd.DataFrame:
 
 
 def by_steps(results: Results) -> pd.DataFrame:
-    """Test scores by step of pretraining; empty unless runs begin with several steps of one.
+    """Test scores by step of pretraining, of the tasks on which runs begin with several steps of
+    one; all of a task with the same settings of fine-tuning, those tried at most steps.
 
     Columns: `line` (the labels that the runs of one pretraining have in common), `step` (0 for
     random values and the linear model), `mean`, `low` and `high` (the range over seeds), `task`,
@@ -175,16 +177,21 @@ def by_steps(results: Results) -> pd.DataFrame:
         }
         for run in results.runs.values()
     )
-    by_pretraining = runs.groupby("trained_in")
-    frames = [pd.DataFrame(columns=["line", "step", "mean", "low", "high", "task", "label"])]
-    if by_pretraining["step"].nunique().max() < 2:
-        return frames[0]
-    common = runs[axes].where(by_pretraining[axes].transform("nunique") == 1, "")
+    varied = runs.groupby("trained_in")[axes].transform("nunique") > 1
+    common = runs[axes].mask(varied, "")
     runs["line"] = common.apply(lambda labels: ", ".join(filter(None, labels)), axis=1)
+    frames = [pd.DataFrame(columns=["line", "step", "mean", "low", "high", "task", "label"])]
     for measure in comparisons.measures(results):
         factor, _, unit = measure.scale
-        scored = comparisons.test_scores(results, measure).dropna(subset="value")
-        scored = scored.merge(runs[["run", "line", "step"]])
+        runs["settings"] = [_settings(run, measure.task) for run in results.runs.values()]
+        scored = comparisons.with_seed(results, comparisons.values_of(results, measure))
+        scored = scored.loc[scored["split"] == "test", ["run", "seed", "value"]].merge(
+            runs[["run", "line", "step", "settings"]]
+        )
+        steps = scored[scored["step"] > 0].groupby("settings")["step"].nunique()
+        if not (steps > 1).any():
+            continue
+        scored = scored[scored["settings"] == steps.idxmax()]
         by_seed = scored.groupby(["line", "step", "seed"], sort=False)["value"].mean() * factor
         by_point = by_seed.groupby(["line", "step"], sort=False)
         points = by_point.agg(mean="mean", low="min", high="max").reset_index()
@@ -193,7 +200,13 @@ def by_steps(results: Results) -> pd.DataFrame:
             points.loc[len(points)] = [name, 0, *[linear * factor] * 3]
         label = f"{measure.metric} (%)" if unit == "points" else measure.metric
         frames.append(points.assign(task=measure.task, label=label))
-    return pd.concat(frames[1:], ignore_index=True)
+    return pd.concat(frames[1:] or frames, ignore_index=True)
+
+
+def _settings(run: RunSpec, task: str) -> str:
+    """The settings of a fine-tuning, without where it begins and its seeds."""
+    settings = run.downstream.get(task, {}).items()
+    return json_line({k: v for k, v in settings if k != "init_step" and not k.endswith("seed")})
 
 
 def losses(results: Results) -> pd.DataFrame:

@@ -53,7 +53,7 @@ def get_study(arguments=None):
     factors = numbers_in("factors", setting.arguments["factors"])
     rates = {f"{factor:.2g}": {"finetune.rate_factor": factor} for factor in factors}
     last = chain(objectives, none)
-    last = product(last, axis(TASK_RATES, rates)) if len(factors) > 1 else last
+    last = product(last, axis(TASK_RATES, rates)) if factors != [1] else last
     pairs = [(names[0], name) for name in names[1:]]
     contrasts = pairs + [(name, "no pretraining") for name in names]
     for step in early:
@@ -71,6 +71,6 @@ def get_study(arguments=None):
         axes=chain(last, product(objectives, steps)),
         overrides={**setting.overrides, **LAST_PIECE, **own, "finetune.train.eval_every": 0},
         downstream=downstream,
-        claims=CLAIMS,
+        claims=[of for of in CLAIMS if {of.higher, of.lower} <= chosen.keys()],
         contrasts=contrasts,
     )
