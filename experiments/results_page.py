@@ -40,7 +40,10 @@ def draw(frame: pd.DataFrame) -> Figure:
     colours = frame["verdict"].map({"agrees": plots.COLOURS[0], "contradicts": plots.COLOURS[1]})
     reach = plots.reach_of(frame, limit=15.0)
     plots.draw_differences(panel, frame.assign(name=names, colour=colours), reach)
-    panel.set_xlabel("our difference in points; right of zero is the published direction")
+    panel.set_xlabel(
+        "our difference in points; right of zero is the published direction (an arrow: beyond the"
+        " plot; blue: a verdict that agrees, orange: one that contradicts)"
+    )
     return figure
 
 
@@ -59,7 +62,7 @@ def write_page() -> None:
         answer, caution = study.get("answer", ""), study.get("caution", "")
         rows.append(f"| [{study['title']}]({name}/README.md) | {answer} | {caution} |")
     about = (
-        f"{len(frame)} published findings, each on one task: {beyond[0]} have a 95 % interval right"
+        f"{len(frame)} comparisons with published findings: {beyond[0]} have a 95 % interval right"
         f" of zero, where the paper's sign is, {beyond[1]} left of it, before any correction."
         f" {decided} {'has' if decided == 1 else 'have'} a verdict; the others: {counts}."
     )
@@ -72,6 +75,9 @@ PAGE = """# Published studies
 ![Every published finding with our interval](claims.png)
 
 {about}
+None is on its paper's task or at its size, and they are not independent: some findings are tested
+several times, and some studies share pretrainings.
+
 Filled dots have a verdict, which takes five pretraining seeds with three fine-tunings each, rates
 inside the grids that were tried, and p < 0.05 after correction ([the
 rule](../../docs/statistics.md)). Intervals of studies made by version 0.1.0 ignore the sampling of
@@ -94,7 +100,8 @@ frame = bertlab.results.curves("experiments/results/bert_table5_tiny_wikipedia")
 
 `bertlab report runs/STUDY --publish=experiments/results/STUDY` writes such a folder from a sweep,
 and `python experiments/results_page.py` this page. `python experiments/recompute.py` computes the
-numbers of all pages again from these files, without bertlab's code. Studies made by version 0.1.0
+tables of all pages and the counts above again from these files, without bertlab's code; not the
+sentences, costs, and intervals of bits per byte. Studies made by version 0.1.0
 (a page's last table names the version) are read-only, since today's version reads other batches.
 """
 
