@@ -26,6 +26,8 @@ from bertlab.studies.runs import RunSpec, sharing
 STAGES = ("finetune.", "adapt.")  # prefixes of overrides; those without one are pretraining's
 RATE = "optimizer.learning_rate"
 TASK_RATES = "finetune.rate"  # the axis of `Study.task_rates`
+COLUMNS = {"run", "variant", "stage", "task", "split", "metric", "value", "parameters", "step"}
+COLUMNS |= {"tokens", "supervised", "flops", "seconds", "data_hash"}  # of `bertlab.results.load`
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,9 @@ class Study:
 
     def runs(self) -> list[RunSpec]:
         """One run per point; those with equal pretraining or adaptation share the first one's."""
+        if taken := COLUMNS.intersection(self.axis_names):
+            column = f'"{min(taken)}" is a column of results; give that axis another name'
+            raise UserError(f"study {self.name}: {column}")
         runs = {}
         for run in map(self._run, self.grid):
             if run.name in runs or not run.name:

@@ -73,6 +73,15 @@ def test_seeds_share_a_search_which_goes_on_beyond_an_edge_and_the_first_seed_ta
     assert RATE not in plan.runs[2].overrides
 
 
+def test_an_only_factor_is_the_rate_of_all_seeds_without_a_search_beyond_it(tmp_path):
+    study = Study("s", "T", "?", CONFIG, AXES, rates=(0.5,))
+    name = "mlm-seed=1-rate=0.005"
+    write_json(tmp_path / name / "result.json", {"metrics": {"valid": {"loss": 1.0}}})
+    plan = make_plan(study, tmp_path)
+    assert [run.name for run in plan.candidates] == [name] and not plan.undecided
+    assert plan.runs[0].shares == {"pretrain": name} and plan.runs[1].overrides[RATE] == 0.005
+
+
 def scores(rows):
     columns = ["variant", "rate", "seed", "split", "value"]
     return pd.DataFrame(rows, columns=columns).assign(task="x", metric="accuracy")

@@ -103,6 +103,7 @@ TWICE = {"a": {"x": {"train.steps": 1}}, "b": {"y": {"train": {}}}}
     ("axes", "settings", "message"),
     [
         (TWICE, {}, "let only one"),
+        ({"tokens": {"x": {}}}, {}, "a column of results"),
         ({"a": {"x": {}, "X": {}}}, {}, "two runs"),
         ({"a": {"x": {}}}, {"select": ["b"]}, "no axis"),
         ({"a": {"x": {}}}, {"claims": [Claim("x", "y", "", "")]}, '"y"'),
