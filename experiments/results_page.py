@@ -41,8 +41,8 @@ def draw(frame: pd.DataFrame) -> Figure:
     reach = plots.reach_of(frame, limit=15.0)
     plots.draw_differences(panel, frame.assign(name=names, colour=colours), reach)
     panel.set_xlabel(
-        "our difference in points; right of zero is the published direction (an arrow: beyond the"
-        " plot; blue: a verdict that agrees, orange: one that contradicts)"
+        "our difference in points; right of zero is the published direction\n"
+        "filled: a verdict that agrees (blue) or contradicts (orange); an arrow: beyond the plot"
     )
     return figure
 
