@@ -26,7 +26,7 @@ from bertlab.studies.runs import RunSpec, sharing
 STAGES = ("finetune.", "adapt.")  # prefixes of overrides; those without one are pretraining's
 RATE = "optimizer.learning_rate"
 TASK_RATES = "finetune.rate"  # the axis of `Study.task_rates`
-COLUMNS = {"run", "variant", "stage", "task", "split", "metric", "value", "parameters", "step"}
+COLUMNS = {"run", "stage", "task", "split", "metric", "value", "parameters", "step"}
 COLUMNS |= {"tokens", "supervised", "flops", "seconds", "data_hash"}  # of `bertlab.results.load`
 
 
