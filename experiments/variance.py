@@ -22,7 +22,7 @@ POINTS = (1, 2, 5)  # differences to see
 POWER, ALPHA, MOST = 0.8, 0.05, 100
 
 
-def sentence_scores(results, measure) -> dict[str, np.ndarray]:
+def nested_scores(results, measure) -> dict[str, np.ndarray]:
     """Variant -> scores in points [pretraining seeds, fine-tunings, test sentences], at the labels
     that `valid` selects; without variants that have one fine-tuning of a seed."""
     found = {}
@@ -86,7 +86,7 @@ def tables(results) -> list[pd.DataFrame]:
     """The two tables."""
     sources, seeds = [], []
     for measure in comparisons.measures(results):
-        scores = sentence_scores(results, measure)
+        scores = nested_scores(results, measure)
         for variant, of in scores.items():
             deviations = [f"{math.sqrt(part):.2f}" for part in components(of)]
             for number, ends in enumerate(intervals(of)):

@@ -7,7 +7,7 @@ never saw [MASK] has no bits per byte, and each row's mlm/loss is under its own 
 compare rows by it.
 """
 
-from common import Setting, axis, chain, papers, product, table, under
+from common import Setting, axis, chain, claims_among, papers, product, table, under
 
 # [MASK]/same/random -> MNLI fine-tuned, NER fine-tuned, NER by features.
 SCORES = {
@@ -40,10 +40,6 @@ def get_study(arguments=None):
     for shares in setting.arguments["corruptions"].split("+"):
         mask, _, random = (int(share) / 100 for share in shares.split("/"))
         corruptions[shares] = under("objectives.mlm", mask_share=mask, random_share=random)
-
-    def is_trained(variant):
-        return variant.partition(",")[0] in corruptions
-
     return setting.study(
         title="BERT's masking procedure",
         question="Does it matter what a chosen token becomes, fine-tuned and as features?",
@@ -54,5 +50,5 @@ def get_study(arguments=None):
         ),
         downstream=setting.in_documents(),
         published=TABLE["published"],
-        claims=[of for of in TABLE["claims"] if is_trained(of.higher) and is_trained(of.lower)],
+        claims=claims_among(TABLE["claims"], corruptions),
     )

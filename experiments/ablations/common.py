@@ -28,7 +28,7 @@ from bertlab.transfer.tasks import find_task
 from published_tasks import LONG, LONG_ROWS, TASKS, config_name
 from scales import FRESH_EMBEDDINGS, LAST_PIECE, ONE_LENGTH, SAME_ROWS, under
 
-__all__ = ["Setting", "claims", "numbers_in", "table"]
+__all__ = ["Setting", "claims", "claims_among", "numbers_in", "table"]
 # What the studies import from elsewhere.
 __all__ += ["FRESH_EMBEDDINGS", "LAST_PIECE", "ONE_LENGTH", "SAME_ROWS", "under"]
 __all__ += ["Claim", "Study", "axis", "chain", "papers", "product", "stage_keys"]
@@ -239,6 +239,12 @@ class Setting:
 def claims(source: str, *findings: tuple) -> list[Claim]:
     """Published findings of one source: (higher, lower, numbers), perhaps with kinds of task."""
     return [Claim(*finding[:3], source, *finding[3:]) for finding in findings]
+
+
+def claims_among(found: Sequence[Claim], labels: Sequence[str]) -> list[Claim]:
+    """The claims about variants whose first label is one of these."""
+    firsts = [{name.partition(", ")[0] for name in (of.higher, of.lower)} for of in found]
+    return [of for of, first in zip(found, firsts) if first <= set(labels)]
 
 
 def table(

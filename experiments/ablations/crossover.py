@@ -10,7 +10,17 @@ and `valid` selects one for each variant and use.
 
 from bertlab.studies.study import RATE, TASK_RATES
 from bertlab.train.hooks import kept_steps
-from common import LAST_PIECE, Claim, Setting, axis, chain, numbers_in, product, stage_keys
+from common import (
+    LAST_PIECE,
+    Claim,
+    Setting,
+    axis,
+    chain,
+    claims_among,
+    numbers_in,
+    product,
+    stage_keys,
+)
 
 # The best of a pilot, but for the probe the middle rate: MLM at a rate of 6e-3, the first seed,
 # accuracy on UD's valid in %.
@@ -71,6 +81,6 @@ def get_study(arguments=None):
         axes=chain(last, product(objectives, steps)),
         overrides={**setting.overrides, **LAST_PIECE, **own, "finetune.train.eval_every": 0},
         downstream=downstream,
-        claims=[of for of in CLAIMS if {of.higher, of.lower} <= chosen.keys()],
+        claims=claims_among(CLAIMS, chosen),
         contrasts=contrasts,
     )
