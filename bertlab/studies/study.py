@@ -22,6 +22,7 @@ from typing import Any
 from bertlab.config.load import SHIPPED, find_file, import_file
 from bertlab.errors import UserError
 from bertlab.studies.runs import RunSpec, sharing
+from bertlab.transfer.recipes import RECIPES, find_recipe
 
 STAGES = ("finetune.", "adapt.")  # prefixes of overrides; those without one are pretraining's
 RATE = "optimizer.learning_rate"
@@ -96,7 +97,7 @@ class Study:
 
     Overrides are dotted config names -> values. A plain name sets pretraining's config;
     "finetune.NAME" that of every task's fine-tuning (also "finetune.recipe", and
-    "finetune.rate_factor", which multiplies each task's own rate); "adapt.NAME" adds an
+    "finetune.rate_factor", which multiplies each task's or recipe's rate); "adapt.NAME" adds an
     adaptation to each task's text in between (also "adapt.recipe" and "adapt.epochs"); "config"
     replaces the base config. `"finetune.init_step": [100, 1000]` compares steps of one pretraining,
     which keeps their checkpoints.
@@ -208,9 +209,8 @@ class Study:
         downstream = {task: before | settings | after for task, settings in self.tasks.items()}
         for settings in downstream.values():
             if (factor := settings.pop("rate_factor", 1)) != 1:
-                if RATE not in settings:
-                    raise UserError(f"study {self.name}: finetune.rate_factor needs a {RATE}")
-                settings[RATE] = float(f"{factor * settings[RATE]:.3g}")
+                recipe = find_recipe(RECIPES, settings.get("recipe", "small"))
+                settings[RATE] = float(f"{factor * settings.get(RATE, recipe[RATE]):.3g}")
         # ["MLM + NSP", "seed=1"] -> "mlm-+-nsp-seed=1"
         names = [choice.name.lower() for choice in point.values()] or [self.name.lower()]
         names = [re.sub(r"[^\w+=.]+", "-", name).strip("-.") for name in names]

@@ -28,7 +28,7 @@ from bertlab.transfer.tasks import find_task
 from published_tasks import LONG, LONG_ROWS, TASKS, config_name
 from scales import FRESH_EMBEDDINGS, LAST_PIECE, ONE_LENGTH, SAME_ROWS, under
 
-__all__ = ["Setting", "claims", "claims_among", "numbers_in", "table"]
+__all__ = ["Setting", "claims", "claims_among", "table"]
 # What the studies import from elsewhere.
 __all__ += ["FRESH_EMBEDDINGS", "LAST_PIECE", "ONE_LENGTH", "SAME_ROWS", "under"]
 __all__ += ["Claim", "Study", "axis", "chain", "papers", "product", "stage_keys"]
@@ -101,6 +101,12 @@ class Setting:
         own |= {"select": [TASK_RATES]} if any(TASK_RATES in point for point in axes) else {}
         own |= {} if "downstream" in fields else {"downstream": self.downstream()}
         return Study(axes=product(axes, seeds or self.seeds_and_draws()), **own | fields)
+
+    def rate_factors(self) -> list[Point]:
+        """Each of the argument `factors` of the rates that a study's uses have."""
+        factors = numbers_in("factors", self.arguments["factors"])
+        rates = {f"{factor:.2g}": {"finetune.rate_factor": factor} for factor in factors}
+        return axis(TASK_RATES, rates) or [{}]
 
     def seeds_and_draws(self) -> list[Point]:
         """The seeds; with `draws`, of each so many fine-tunings, whose own seeds and draws of the

@@ -8,7 +8,7 @@ With `factors=1+1/3+10/3` the last checkpoint is also used at these multiples of
 and `valid` selects one for each variant and use.
 """
 
-from bertlab.studies.study import RATE, TASK_RATES
+from bertlab.studies.study import RATE
 from bertlab.train.hooks import kept_steps
 from common import (
     LAST_PIECE,
@@ -17,7 +17,6 @@ from common import (
     axis,
     chain,
     claims_among,
-    numbers_in,
     product,
     stage_keys,
 )
@@ -48,7 +47,7 @@ CLAIMS = [Claim("MLM", "LTR", FINDING, "Devlin et al. 2019, table 5", uses=("_tu
 
 
 def get_study(arguments=None):
-    own = {"early": 3, "uses": "+".join(USES), "objectives": "mlm+ltr", "factors": "1"}
+    own = {"early": 3, "uses": "+".join(USES), "objectives": "mlm+ltr", "factors": ""}
     setting = Setting(arguments, draws=3, labels="1000", **own)
     mlm = setting.recipe("bert", objectives="mlm")
     early = kept_steps("log", setting.steps(mlm))[-1 - setting.arguments["early"] : -1]
@@ -60,10 +59,7 @@ def get_study(arguments=None):
     objectives, names = axis("objective", chosen), list(chosen)
     none = axis("objective", {"no pretraining": setting.transformer | {"train.steps": 0}})
     steps = axis("steps", {f"{step:,}": {"finetune.init_step": step} for step in early})
-    factors = numbers_in("factors", setting.arguments["factors"])
-    rates = {f"{factor:.2g}": {"finetune.rate_factor": factor} for factor in factors}
-    last = chain(objectives, none)
-    last = product(last, axis(TASK_RATES, rates)) if factors != [1] else last
+    last = product(chain(objectives, none), setting.rate_factors())
     pairs = [(names[0], name) for name in names[1:]]
     contrasts = pairs + [(name, "no pretraining") for name in names]
     for step in early:

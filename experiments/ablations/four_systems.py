@@ -9,12 +9,14 @@ are two more rows. All share pieces, rows and budget of text; format, optimiser 
 each recipe's. `equal=` sets what else is equal: `tokens` (each model has its own size and reads as
 many tokens, without padding, as BERT has positions), `steps` (of as many positions, padding
 included), `parameters` (as many tokens, and BERT's number of parameters within 2 %), or `flops` (of
-pretraining, on full rows; static vectors, which would read the text often, keep the tokens).
+pretraining, on full rows; static vectors, which would read the text often, keep the tokens). With
+`factors=1+3` each system's fine-tuning rate, of which `valid` selects one, is its own, or that many
+times it.
 """
 
 import systems
 from bertlab.studies.equal import flops, parameters, sized, tokens
-from common import LAST_PIECE, SAME_ROWS, Setting, table
+from common import LAST_PIECE, SAME_ROWS, Setting, axis, product, table
 
 EQUAL = ("tokens", "steps", "parameters", "flops")
 # BERT keeps its size.
@@ -53,7 +55,7 @@ def match(found, equal, setting):
 
 
 def get_study(arguments=None):
-    setting = Setting(arguments, paper=SAME_ROWS, equal=EQUAL, static=systems.STATIC)
+    setting = Setting(arguments, paper=SAME_ROWS, equal=EQUAL, static=systems.STATIC, factors="")
     equal, found = setting.arguments["equal"], systems.as_used(setting)
     if equal != "steps":
         match(found, equal, setting)
@@ -61,7 +63,7 @@ def get_study(arguments=None):
         title="BERT, GPT, ELMo, ULMFiT and static vectors",
         question=f"What does each system give, used as its paper uses it, at equal {equal}?",
         config=setting.recipe("bert"),
-        axes={"system": systems.with_random(found)},
+        axes=product(axis("system", systems.with_random(found)), setting.rate_factors()),
         overrides=LAST_PIECE,
         **TABLE,
         claims=systems.CLAIMS,

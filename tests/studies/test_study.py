@@ -96,6 +96,13 @@ def test_a_study_file_imports_what_lies_beside_it(tmp_path):
     assert study.title == "steps=3,seeds=2" and study.runs()[0].name == "seed=4"
 
 
+def test_a_rate_factor_multiplies_the_tasks_rate_or_its_recipes():
+    tasks = {"own": {"optimizer.learning_rate": 2e-3}, "recipes": {"recipe": "probe"}}
+    (run,) = make({"a": {"x": {"finetune.rate_factor": 3}}}, downstream=tasks).runs()
+    rates = [settings["optimizer.learning_rate"] for settings in run.downstream.values()]
+    assert rates == [6e-3, 3e-3]
+
+
 TWICE = {"a": {"x": {"train.steps": 1}}, "b": {"y": {"train": {}}}}
 
 
@@ -109,7 +116,6 @@ TWICE = {"a": {"x": {"train.steps": 1}}, "b": {"y": {"train": {}}}}
         ({"a": {"x": {}}}, {"claims": [Claim("x", "y", "", "")]}, '"y"'),
         ({"a": {"x": {}}}, {"contrasts": [("z", "x")]}, '"z"'),
         ({"a": {"x": {"config": "average:y,z"}}}, {}, "averages"),
-        ({"a": {"x": {"finetune.rate_factor": 2}}}, {"downstream": ["t"]}, "rate_factor needs"),
     ],
 )
 def test_what_a_study_cannot_have_is_refused(axes, settings, message):
