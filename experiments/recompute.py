@@ -72,13 +72,11 @@ def sentences(answers: dict, score: float) -> np.ndarray:
     return scores if abs(right.sum() / sizes.sum() - score) < 1e-6 else np.empty(0)
 
 
-def two_way(differences: np.ndarray, resolution: float = 0.0) -> tuple:
+def two_way(differences: np.ndarray) -> tuple:
     """(seeds, mean, low, high, p) of [seeds, sentences], both drawn: a crossed design. With a
     single column it is Student's."""
     seeds, items = differences.shape
     mean, centred = differences.mean(), differences - differences.mean()
-    if np.ptp(differences) <= resolution:  # then p is a permutation test's
-        return seeds, mean, math.nan, math.nan, 2 / 2**seeds if abs(mean) > resolution else 1.0
     squares = [items * (centred.mean(1) ** 2).sum(), seeds * (centred.mean(0) ** 2).sum()]
     squares = np.array([*squares, (centred**2).sum() - sum(squares)])
     freedom = np.maximum([seeds - 1, items - 1, (seeds - 1) * (items - 1)], 1)
@@ -94,8 +92,7 @@ def difference(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple | None:
     ours, theirs = ours.loc[seeds], theirs.loc[seeds]
     scores = slice(1, None) if min(ours.shape[1], theirs.shape[1]) > 1 else slice(1)
     differences = (ours - theirs).iloc[:, scores].to_numpy()
-    resolution = 1e-6 * pd.concat([ours, theirs])[0].abs().max()
-    return two_way(differences, resolution) if len(seeds) > 1 else None
+    return two_way(differences) if len(seeds) > 1 else None
 
 
 def at_edge(study: dict, chosen: dict) -> set:
@@ -147,7 +144,6 @@ def differences(study: dict, place: str, digits: int, chosen: dict, cells: dict,
             }
             verdict = next(name for name, holds in verdicts.items() if holds)
             interval = f"{printed(low, digits)} to {printed(high, digits)}"
-            interval = "no spread between seeds" if math.isnan(low) else interval
             interval = f"{printed(mean, digits, '+')} ({interval})".replace("-", "−")
             texts = {"mean (95 % interval)": interval, "pairs": str(seeds), "verdict": verdict}
             texts["p (Holm)"] = "< 0.001" if corrected < 0.001 else f"{corrected:.3f}"
