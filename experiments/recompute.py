@@ -1,7 +1,7 @@
 """Recomputes the numbers of published studies from their raw lines, and compares them with the
 pages to the last printed digit: python experiments/recompute.py [FOLDER]. Written from
-docs/statistics.md, without bertlab's code. Not recomputed: costs, warnings, intervals of bits per
-byte and numbers in sentences."""
+docs/statistics.md, without bertlab's code. Not recomputed: costs, warnings and intervals of bits
+per byte; of an answer, the numbers that its tables do not have are listed."""
 
 import base64
 import json
@@ -226,7 +226,8 @@ def main(folder: Path) -> int:
     pages, findings, wrong = {}, [], 0
     for path in sorted(folder.glob("*/*.jsonl.zst")):
         cells = read_cells((path.parent / "README.md").read_text())
-        pages[path.parent.name] = cells, recompute(read(path), cells, findings)
+        values = recompute(study := read(path), cells, findings)
+        pages[path.parent.name] = cells, values, study.get("answer") or ""
     about = re.search(".*published findings.*", (folder / "README.md").read_text())[0]
     counts = [len(findings), sum(of[0] > 0 for of in findings), sum(of[1] < 0 for of in findings)]
     verdicts = Counter(of[2] for of in findings)
@@ -234,10 +235,12 @@ def main(folder: Path) -> int:
     counts += [count for _, count in verdicts.most_common()]
     printed_counts = re.findall(r"\d+", about.replace("95 %", ""))
     texts = [{("counts",): ", ".join(map(str, of))} for of in (printed_counts, counts)]
-    for page, (cells, values) in (pages | {"README.md": texts}).items():
+    for page, (cells, values, answer) in (pages | {"README.md": [*texts, ""]}).items():
         places = [of for of in {**values, **cells} if cells.get(of) != values.get(of, "–")]
         numbers = re.findall(r"\d+\.?\d*", " ".join(values.values()))
-        print(f"{page}: {len(numbers)} numbers, {len(places)} mismatches")
+        others = [number for number in re.findall(r"\d+\.\d+", answer) if number not in numbers]
+        listed = f"; of its answer in no table: {', '.join(others)}" if others else ""
+        print(f"{page}: {len(numbers)} numbers, {len(places)} mismatches{listed}")
         for of in places:
             print(f"  {' | '.join(of)}: printed {cells.get(of)}, recomputed {values.get(of)}")
         wrong += len(places) + (not values)

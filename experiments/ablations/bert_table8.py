@@ -32,6 +32,10 @@ TABLE = table(
 )
 
 
+# The other half of the interaction with "features": without a difference in the paper.
+TUNED = "80/10/10, fine-tuned", "100/0/0, fine-tuned"
+
+
 def get_study(arguments=None):
     setting = Setting(arguments, paper=papers.BERT_CASED, corruptions="+".join(SCORES))
     last = min(4, setting.numbers("bert")["layers"])
@@ -51,4 +55,5 @@ def get_study(arguments=None):
         downstream=setting.in_documents(),
         published=TABLE["published"],
         claims=claims_among(TABLE["claims"], corruptions),
+        contrasts=[TUNED] if {"80/10/10", "100/0/0"} <= set(corruptions) else [],
     )

@@ -118,6 +118,17 @@ def test_one_planted_error_is_one_mismatch(page, printed, planted, made, tmp_pat
     assert recompute.main(tmp_path) == 1
 
 
+def test_numbers_of_an_answer_that_no_table_has_are_listed(made, tmp_path, capsys):
+    shutil.copytree(made, tmp_path / "pages")
+    path = tmp_path / "pages" / "made" / "made.jsonl.zst"
+    first, rest = zstandard.decompress(path.read_bytes()).decode().split("\n", 1)
+    study = json.loads(first) | {"answer": "17.8 and 123.4"}
+    text = json.dumps(study) + "\n" + rest
+    path.write_bytes(zstandard.ZstdCompressor().compress(text.encode()))
+    recompute.main(tmp_path / "pages")
+    assert capsys.readouterr().out.split("\n")[0].endswith("in no table: 123.4")
+
+
 def test_the_crossed_design_is_that_of_an_analysis_of_variance():
     rng = np.random.default_rng(2)
     values = rng.normal(size=(5, 1)) + rng.normal(size=(1, 40)) + rng.normal(size=(5, 40))
