@@ -100,9 +100,10 @@ frame = bertlab.results.curves("experiments/results/bert_table5_tiny_wikipedia")
 
 `bertlab report runs/STUDY --publish=experiments/results/STUDY` writes such a folder from a sweep,
 and `python experiments/results_page.py` this page. `python experiments/recompute.py` computes the
-tables of all pages and the counts above again from these files, without bertlab's code; not the
-sentences, costs, and intervals of bits per byte. Studies made by version 0.1.0
-(a page's last table names the version) are read-only, since today's version reads other batches.
+tables of all pages and the counts above again from these files, without bertlab's code, and lists
+the numbers of an answer that are in no table; costs and intervals of bits per byte it leaves out.
+Studies made by version 0.1.0 (a page's last table names the version) are read-only, since today's
+version reads other batches.
 """
 
 if __name__ == "__main__":
