@@ -57,7 +57,7 @@ def match(found, equal, setting):
 def get_study(arguments=None):
     setting = Setting(arguments, paper=SAME_ROWS, equal=EQUAL, static=systems.STATIC, factors="")
     equal, found = setting.arguments["equal"], systems.as_used(setting)
-    if setting.scale == "tiny":  # best of three in bert_table5; the others' own are in their studies
+    if setting.scale == "tiny":  # the best of three in bert_table5; the others keep their own
         found["BERT"]["optimizer.learning_rate"] = 2e-3
     if equal != "steps":
         match(found, equal, setting)
