@@ -63,7 +63,7 @@ def write_page() -> None:
         rows.append(f"| [{study['title']}]({name}/README.md) | {answer} | {caution} |")
     about = (
         f"{len(frame)} comparisons with published findings: {beyond[0]} have a 95 % interval right"
-        f" of zero, where the paper's sign is, {beyond[1]} left of it, before any correction."
+        f" of zero, in the paper's direction, {beyond[1]} left of it, before any correction."
         f" {decided} {'has' if decided == 1 else 'have'} a verdict; the others: {counts}."
     )
     page = PAGE.format(about=about, rows="\n".join(rows))
@@ -75,8 +75,9 @@ PAGE = """# Published studies
 ![Every published finding with our interval](claims.png)
 
 {about}
-None is on its paper's task or at its size, and they are not independent: some findings are tested
-several times, and some studies share pretrainings.
+Many compare pretraining with none, which is the easiest to find. None is on its paper's task or at
+its size, and they are not independent: some findings are tested several times, and some studies
+share pretrainings.
 
 Filled dots have a verdict, which takes five pretraining seeds with three fine-tunings each, rates
 inside the grids that were tried, and p < 0.05 after correction ([the

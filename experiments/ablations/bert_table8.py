@@ -32,7 +32,8 @@ TABLE = table(
 )
 
 
-# The other half of the interaction with "features": without a difference in the paper.
+# The other half of the interaction with "features"; the paper has MNLI 84.2 and 84.3, NER 95.4 and
+# 94.9.
 TUNED = "80/10/10, fine-tuned", "100/0/0, fine-tuned"
 
 

@@ -28,5 +28,6 @@ def get_study(arguments=None):
         },
         overrides={**setting.on_transformer, **setting.finetuning("probe"), **LAST_PIECE, **PAIRS},
         claims=[Claim(f"MLM + NSP, layer {last}", "MLM + NSP, embeddings", *FEATURES)],
-        contrasts=[(f"LTR, {name}", f"MLM + NSP, {name}") for name in names],
+        contrasts=[(f"LTR, {name}", f"MLM + NSP, {name}") for name in names]
+        + [(f"LTR, {names[-1]}", f"LTR, {names[0]}")],
     )
