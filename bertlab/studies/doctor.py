@@ -2,7 +2,7 @@
 chosen so that good runs raise nothing."""
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from bertlab.studies import comparisons
@@ -31,17 +31,19 @@ def unfinished(results: Results) -> Iterator[str]:
 
 def plateau(results: Results) -> Iterator[str]:
     """Pretrainings whose held-out loss is that of guessing by frequency."""
-    stuck = defaultdict(list)
+    trained, stuck = Counter(), defaultdict(list)
     for record in results.records:
         for metric, nats in record.get("evaluation", {}).get("test", {}).items():
             objective = metric.removesuffix("/guessing")
             loss = record["scores"].get("valid", {}).get(f"{objective}/loss")
-            if objective != metric and record["step"] and loss and loss >= NEAR_GUESSING * nats:
-                stuck[objective].append(record["run"])
+            if objective != metric and record["step"] and loss:
+                trained[objective] += 1
+                if loss >= NEAR_GUESSING * nats:
+                    stuck[objective].append(record["run"])
     for objective, names in stuck.items():
         yield (
-            f"{objective} was not learned in {_listing(names)}: its held-out loss is no better than"
-            " guessing by frequency."
+            f"{objective} was not learned in {len(names)} of {trained[objective]} pretrainings"
+            f" ({_listing(names)}): its held-out loss is no better than guessing by frequency."
         )
 
 
