@@ -57,11 +57,14 @@ def get_study(arguments=None):
         body = setting.transformer if family == "bert" else {}
         chosen[label] = {"config": setting.recipe(family, **recipe), **body}
     objectives, names = axis("objective", chosen), list(chosen)
-    none = axis("objective", {"no pretraining": setting.transformer | {"train.steps": 0}})
+    none = {"no pretraining": setting.transformer | {"train.steps": 0}}
+    if "LTR" in chosen:  # an untrained body that sees as much
+        none["no pretraining (LTR)"] = chosen["LTR"] | {"train.steps": 0}
     steps = axis("steps", {f"{step:,}": {"finetune.init_step": step} for step in early})
-    last = product(chain(objectives, none), setting.rate_factors())
+    last = product(chain(objectives, axis("objective", none)), setting.rate_factors())
     pairs = [(names[0], name) for name in names[1:]]
-    contrasts = pairs + [(name, "no pretraining") for name in names]
+    untrained = {"LTR": "no pretraining (LTR)"}
+    contrasts = pairs + [(name, untrained.get(name, "no pretraining")) for name in names]
     for step in early:
         contrasts += [(f"{first}, {step:,}", f"{other}, {step:,}") for first, other in pairs]
     own = {"data.format": "segment_pair", "train.keep": "log", "evaluate.sentences": 0}
