@@ -86,6 +86,12 @@ def test_every_committed_page_has_the_numbers_of_its_raw_lines(capsys):
     assert sum(int(of.split(": ")[1].split()[0]) for of in lines) > 800
 
 
+@pytest.mark.parametrize("page", PAGES.glob("*/README.md"), ids=lambda page: page.parent.name)
+def test_a_page_has_at_most_400_words_and_its_tables_before_the_fold(page):
+    shown, _, _ = page.read_text().partition("<details>")
+    assert len(" ".join(line for line in shown.split("\n") if line[:1] != "|").split()) <= 400
+
+
 def test_a_page_made_by_bertlab_of_nested_fine_tunings_and_sentences_is_recomputed(made):
     page = (made / "made" / "README.md").read_text()
     verdicts = "agrees", "contradicts", "undecided", "undecided: rate at the edge"
