@@ -38,10 +38,12 @@ def override(
     Raises:
         UserError: A key is unknown, or its value has another type.
     """
-    command, flag_values = ["bertlab", *argv], flags.FlagValues()
     try:
-        config_flags.DEFINE_config_dict("config", config, flag_values=flag_values, sys_argv=command)
-        flag_values(command)
+        if argv:  # defining the flags takes longer than all else, and a plan has many configs
+            command, defined = ["bertlab", *argv], flags.FlagValues()
+            config_flags.DEFINE_config_dict("config", config, flag_values=defined, sys_argv=command)
+            defined(command)
+        config.lock()
         for name, value in (values or {}).items():
             set_key(config, name, value)
     except (AttributeError, KeyError, TypeError, ValueError, flags.Error) as error:
