@@ -120,7 +120,8 @@ def differences(study: dict, place: str, digits: int, chosen: dict, cells: dict,
     old = study.get("version") == ["0.1.0"] and re.match("trec|sst2", place)  # cut, not counted
     for claim in study["claims"]:
         pair = claim["higher"], claim["lower"]
-        is_printed = ("Differences", f"{place}: {' − '.join(pair)}", "pairs") in cells
+        row = "Differences", f"{place}: {' − '.join(pair)}", "published"
+        is_printed = cells.get(row, "–") != "–"
         if place.endswith(tuple(claim.get("uses") or [""])) and (is_printed or not claim["kinds"]):
             claims[pair] = claims.get(pair) or (re.search(r"\d", claim["published"]) and not old)
     is_task, (first, *others) = place in study["tasks"], chosen
@@ -169,7 +170,7 @@ def read_cells(page: str) -> dict:
             row = [cell.partition(" (")[0] for cell in row] if heading == BITS else row
             cells |= {(heading, name, column): cell for column, cell in zip(columns, row)}
             columns = columns or row
-    return {place: cell for place, cell in cells.items() if "published" not in place[2]}
+    return cells
 
 
 def above_floors(study: dict) -> dict:
@@ -236,7 +237,8 @@ def main(folder: Path) -> int:
     printed_counts = re.findall(r"\d+", about.replace("95 %", ""))
     texts = [{("counts",): ", ".join(map(str, of))} for of in (printed_counts, counts)]
     for page, (cells, values, answer) in (pages | {"README.md": [*texts, ""]}).items():
-        places = [of for of in {**values, **cells} if cells.get(of) != values.get(of, "–")]
+        ours = [of for of in {**values, **cells} if "published" not in of[-1]]
+        places = [of for of in ours if cells.get(of) != values.get(of, "–")]
         numbers = re.findall(r"\d+\.?\d*", " ".join(values.values()))
         others = [number for number in re.findall(r"\d+\.\d+", answer) if number not in numbers]
         listed = f"; of its answer in no table: {', '.join(others)}" if others else ""

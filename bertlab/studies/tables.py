@@ -186,9 +186,10 @@ def by_steps(results: Results) -> pd.DataFrame:
         runs["settings"] = [_settings(run, measure.task) for run in results.runs.values()]
         scored = comparisons.with_seed(results, comparisons.values_of(results, measure))
         scored = scored.loc[scored["split"] == "test", ["run", "seed", "value"]].merge(
-            runs[["run", "line", "step", "settings"]]
+            runs[["run", "line", "trained_in", "step", "settings"]]
         )
-        steps = scored[scored["step"] > 0].groupby("settings")["step"].nunique()
+        later = scored[scored["step"] > 0].groupby(["settings", "trained_in"])["step"]
+        steps = later.nunique().groupby("settings").max()
         if not (steps > 1).any():
             continue
         scored = scored[scored["settings"] == steps.idxmax()]

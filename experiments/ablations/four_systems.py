@@ -69,4 +69,5 @@ def get_study(arguments=None):
         overrides=LAST_PIECE,
         **TABLE,
         claims=systems.CLAIMS,
+        contrasts=systems.CONTRASTS,
     )

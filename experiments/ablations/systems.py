@@ -13,13 +13,17 @@ UNIGRAM = {"data.tokenizer.kind": "unigram"}
 SOURCE = "Devlin et al. 2019, tables 1 (GLUE, test) and 7 (CoNLL-2003, test)"
 BESIDE = "SRL 84.6 and 81.4, with ELMo beside the task's word vectors and without"
 PRETRAINING = "74.7 and 59.9, on average", "Radford et al. 2018, table 5"
+TEXTS, TAGS = ("classification", "regression"), ("tagging",)
 CLAIMS = (
-    Claim("BERT", "GPT", "GLUE 79.6 and 75.1, on average", SOURCE),
-    Claim("BERT", "ELMo", "NER 92.4 and 92.2", SOURCE),
-    Claim("ELMo", "static", BESIDE, "Peters et al. 2018, table 1"),
-    Claim("GPT", "no pretraining (GPT)", *PRETRAINING),
-    Claim("BERT", "no pretraining", PRETRAINING[0], f"{PRETRAINING[1]}, for GPT"),
+    Claim("BERT", "GPT", "GLUE 79.6 and 75.1, on average", SOURCE, TEXTS),
+    Claim("BERT", "ELMo", "NER 92.4 and 92.2", SOURCE, TAGS),
+    Claim("ELMo", "static", BESIDE, "Peters et al. 2018, table 1", TAGS),
+    Claim("GPT", "no pretraining (GPT)", *PRETRAINING, TEXTS),
+    Claim("BERT", "no pretraining", PRETRAINING[0], f"{PRETRAINING[1]}, for GPT", TEXTS),
 )
+# Differences on the other kinds of task, and of systems that no paper compares.
+CONTRASTS = [(claim.higher, claim.lower) for claim in CLAIMS]
+CONTRASTS += [("ELMo", "GPT"), ("ULMFiT", "GPT"), ("ELMo", "ULMFiT")]
 
 # Of the LSTM that GPT's paper compares its transformer with: V·W + 8·W² weights equal GPT's at the
 # scale, V·D + 512·D + 12·D² per layer.
