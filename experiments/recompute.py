@@ -207,7 +207,8 @@ def recompute(study: dict, cells: dict, findings: list) -> dict:
                 values["Selected on validation", name, task] = ", ".join(labels)
         rows = [name for x, name, z in cells if (x, z) == (heading, column)]
         records = [of for (*_, x), of in study["records"].items() if x == task]
-        for name in {*rows} - chosen.keys():
+        coded = heading != BITS or column == "left-to-right"
+        for name in {*rows} - chosen.keys() if coded else ():
             baseline, _, labels = name.partition(": ")
             key = f"{baseline}/{metric}" if task else f"baseline/{name}"
             same = [of for of in records if labels in ("", str(of["config"].get(LIMIT) or "all"))]
