@@ -228,7 +228,8 @@ def main(folder: Path) -> int:
     pages, findings, wrong = {}, [], 0
     for path in sorted(folder.glob("*/*.jsonl.zst")):
         cells = read_cells((path.parent / "README.md").read_text())
-        values = recompute(study := read(path), cells, findings)
+        study = read(path)
+        values = recompute(study, cells, findings)
         pages[path.parent.name] = cells, values, study.get("answer") or ""
     about = re.search(".*published findings.*", (folder / "README.md").read_text())[0]
     counts = [len(findings), sum(of[0] > 0 for of in findings), sum(of[1] < 0 for of in findings)]

@@ -219,6 +219,7 @@ def test_committed_studies_have_the_means_of_the_pages_that_they_replace():
     ltr = points.loc[("ud_1000_probe", "LTR")].set_index("step")["mean"].round(1)
     assert ltr.to_dict() == {1000: 82.7, 100: 76.9, 200: 80.2, 500: 81.7}
     assert points.loc[("ud_1000_tuned", "no pretraining"), "step"] == 0
+    assert tables.by_steps(read(folder / "bert_table7_tiny_wikipedia")).empty
     assert tables.by_steps(read(folder / "four_systems_tiny_wikipedia")).empty  # other budgets
     frame = results.load(folder / "one_scale_tiny_wikipedia")
     bits = frame[frame["metric"] == "bits_per_byte/left-to-right"].groupby("variant")["value"]
