@@ -50,7 +50,8 @@ def get_study(arguments=None):
     recipe = setting.recipe("modern", objectives="mlm+prefix")
     steps, whole = setting.steps(recipe), setting.arguments["whole"]
     is_whole = whole == "on" or (not whole and setting.scale == "paper")
-    grids = [budget(steps)]
+    none = {"no pretraining": MLM | {"train.steps": 0}}
+    grids = [budget(steps), axis("pretraining", none)]
     if is_whole:
         for few in (max(2, round(steps * thousands / FULL)) for thousands in SHORTER):
             label = {f"{few:,} steps": {"train.steps": few}}

@@ -5,7 +5,8 @@ linear probe on the last layer's frozen states, a biLSTM on them (as Peters et a
 fine-tuning. Beside the last checkpoint there are `early=3` on a logarithmic grid, at which the rate
 has not yet fallen. `objectives=mlm+mlm15+nsp+ltr+bilm` adds more; each is compared with the first.
 With `factors=1+1/3+10/3` the last checkpoint is also used at these multiples of the uses' rates,
-and `valid` selects one for each variant and use.
+and `valid` selects one for each variant and use. `objectives=mlm@2e-3+ltr@6e-3` gives pretraining
+rates, where a search in runs of full length would take too long.
 """
 
 from bertlab.studies.study import RATE
@@ -52,9 +53,11 @@ def get_study(arguments=None):
     mlm = setting.recipe("bert", objectives="mlm")
     early = kept_steps("log", setting.steps(mlm))[-1 - setting.arguments["early"] : -1]
     chosen, tuned = {}, stage_keys("finetune", setting.finetuning("small"))
-    for name in setting.arguments["objectives"].split("+"):
+    for entry in setting.arguments["objectives"].split("+"):
+        name, _, rate = entry.partition("@")
         label, family, recipe = OBJECTIVES[name]
         body = setting.transformer if family == "bert" else {}
+        body = body | ({"optimizer.learning_rate": float(rate)} if rate else {})
         chosen[label] = {"config": setting.recipe(family, **recipe), **body}
     objectives, names = axis("objective", chosen), list(chosen)
     none = {"no pretraining": setting.transformer | {"train.steps": 0}}
