@@ -32,11 +32,8 @@ def dot_plot(differences: pd.DataFrame) -> Figure:
     figure = Figure(figsize=(9.0, height), dpi=110, layout="constrained")
     ratios = [size + 1 for size in sizes]
     axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=ratios)[:, 0]
-    reaches = [reach_of(rows) for _, rows in panels]
-    if differences["label"].nunique() == 1:
-        reaches = [max(reaches)] * len(panels)
-    for panel, (title, rows), reach in zip(axes, panels, reaches):
-        draw_differences(panel, rows, reach)
+    for panel, (title, rows) in zip(axes, panels):
+        draw_differences(panel, rows, reach_of(rows))
         panel.set_title(title, fontsize=10)
     return figure
 

@@ -16,14 +16,16 @@ PRETRAINING = "74.7 and 59.9, on average", "Radford et al. 2018, table 5"
 TEXTS, TAGS = ("classification", "regression"), ("tagging",)
 CLAIMS = (
     Claim("BERT", "GPT", "GLUE 79.6 and 75.1, on average", SOURCE, TEXTS),
+    Claim("BERT", "ELMo", "GLUE 79.6 and 71.0, on average", SOURCE, TEXTS),
+    Claim("GPT", "ELMo", "GLUE 75.1 and 71.0, on average", SOURCE, TEXTS),
     Claim("BERT", "ELMo", "NER 92.4 and 92.2", SOURCE, TAGS),
     Claim("ELMo", "static", BESIDE, "Peters et al. 2018, table 1", TAGS),
     Claim("GPT", "no pretraining (GPT)", *PRETRAINING, TEXTS),
     Claim("BERT", "no pretraining", PRETRAINING[0], f"{PRETRAINING[1]}, for GPT", TEXTS),
 )
 # Differences on the other kinds of task, and of systems that no paper compares.
-CONTRASTS = [(claim.higher, claim.lower) for claim in CLAIMS]
-CONTRASTS += [("ELMo", "GPT"), ("ULMFiT", "GPT"), ("ELMo", "ULMFiT")]
+CONTRASTS = [*dict.fromkeys((claim.higher, claim.lower) for claim in CLAIMS)]
+CONTRASTS += [("ELMo", "no pretraining (ELMo)"), ("ULMFiT", "GPT"), ("ELMo", "ULMFiT")]
 
 # Of the LSTM that GPT's paper compares its transformer with: V·W + 8·W² weights equal GPT's at the
 # scale, V·D + 512·D + 12·D² per layer.
@@ -123,8 +125,9 @@ def pretraining(system: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_random(found: Systems) -> Systems:
-    """The systems, with BERT's and GPT's bodies without pretraining as the last."""
-    for name, of in (("no pretraining", "BERT"), ("no pretraining (GPT)", "GPT")):
+    """The systems, with BERT's, GPT's and ELMo's bodies without pretraining as the last."""
+    for of in ("BERT", "GPT", "ELMo"):
+        name = "no pretraining" + (f" ({of})" if of != "BERT" else "")
         found[name] = {key: value for key, value in found[of].items() if key != "train.tokens"}
         found[name]["train.steps"] = 0
     return found
