@@ -29,6 +29,8 @@ FINDINGS = [
     ("25% CLM then MLM", "MLM", FIRST),
     ("CLM, continued as MLM", "MLM, continued", "MLM from CLM above MLM from MLM"),
 ]
+CONTRASTS = [(f"{share:.0%} CLM then MLM", "MLM") for share in SHARES]
+CONTRASTS += [("MLM", "CLM from the left"), ("MLM", "no pretraining"), ("CLM", "no pretraining")]
 
 
 def clm_first(share, steps):
@@ -71,4 +73,5 @@ def get_study(arguments=None):
         axes=chain(*grids),
         overrides={**setting.on_transformer, **LAST_PIECE, **overrides},
         claims=claims(SOURCE, *(FINDINGS if is_whole else FINDINGS[:2])),
+        contrasts=CONTRASTS,
     )
