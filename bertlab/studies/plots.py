@@ -67,25 +67,29 @@ def draw_differences(panel, rows: pd.DataFrame, reach: float) -> None:
 
 
 def step_lines(points: pd.DataFrame) -> Figure:
-    """Test scores by step of pretraining (`tables.by_steps`), one panel per task; those of models
-    without pretraining are horizontal lines."""
+    """Test scores by step of pretraining (`tables.by_steps`), one panel per task, from four on in
+    two columns; those of models without pretraining are horizontal lines."""
     tasks, names = points["task"].unique(), list(points["line"].unique())
-    figure = Figure(figsize=(1.5 + 2.7 * len(tasks), 3.6), dpi=110, layout="constrained")
-    shared = {"sharex": True, "sharey": points["label"].nunique() == 1}
-    panels = figure.subplots(1, len(tasks), squeeze=False, **shared)[0]
+    columns = len(tasks) if len(tasks) < 4 else 2
+    rows = -(-len(tasks) // columns)
+    size = (1.5 + 2.7 * columns, 0.9 + 2.7 * rows)
+    figure = Figure(figsize=size, dpi=110, layout="constrained")
+    shared = {"sharex": True, "sharey": "row" if points["label"].nunique() == 1 else "none"}
+    panels = figure.subplots(rows, columns, squeeze=False, **shared)
     steps = sorted(points.loc[points["step"] > 0, "step"].unique())
-    for panel, task in zip(panels, tasks):
-        for name, rows in points[points["task"] == task].groupby("line", sort=False):
-            if rows["step"].max() == 0:
+    for panel, task in zip(panels.ravel(), tasks):
+        for name, line in points[points["task"] == task].groupby("line", sort=False):
+            if line["step"].max() == 0:
                 colour = COLOURS[names.index(name) % len(COLOURS)]
-                panel.axhline(rows["mean"].iloc[0], color=colour, linestyle="--", label=name)
+                panel.axhline(line["mean"].iloc[0], color=colour, linestyle="--", label=name)
             else:
-                _draw_line(panel, rows.sort_values("step"), "step", names.index(name), name)
-        panel.set(title=task, xlabel="steps of pretraining", xscale="log")
+                _draw_line(panel, line.sort_values("step"), "step", names.index(name), name)
+        panel.set(title=task, xscale="log")
         panel.set_xticks(steps, [f"{step:,.0f}" for step in steps])
         panel.minorticks_off()
-    panels[0].set_ylabel(points["label"].iloc[0])
-    _finish(figure, panels)
+    figure.supxlabel("steps of pretraining", fontsize=10)
+    figure.supylabel(points["label"].iloc[0], fontsize=10)
+    _finish(figure, panels.ravel())
     return figure
 
 
@@ -128,7 +132,8 @@ def _finish(figure: Figure, panels) -> None:
         panel.grid(color="#dddddd", linewidth=0.6)
         panel.spines[["top", "right"]].set_visible(False)
         legend |= {line.get_label(): line for line in panel.get_lines()}
-    figure.legend(legend.values(), legend, loc="outside upper center", ncols=4, fontsize=8.5)
+    columns = int(figure.get_figwidth() // 2.2)
+    figure.legend(legend.values(), legend, loc="outside upper center", ncols=columns, fontsize=8.5)
 
 
 def save(figure: Figure, file) -> None:
