@@ -88,11 +88,9 @@ def two_way(differences: np.ndarray) -> tuple:
 
 def difference(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple | None:
     """`two_way` of two variants' scores, by sentence if both have them; None with too few seeds."""
-    seeds = ours.index.intersection(theirs.index)
-    ours, theirs = ours.loc[seeds], theirs.loc[seeds]
-    scores = slice(1, None) if min(ours.shape[1], theirs.shape[1]) > 1 else slice(1)
-    differences = (ours - theirs).iloc[:, scores].to_numpy()
-    return two_way(differences) if len(seeds) > 1 else None
+    differences = (ours - theirs).dropna(how="all").dropna(axis="columns").to_numpy()
+    differences = differences[:, 1:] if differences.shape[1] > 1 else differences
+    return two_way(differences) if len(differences) > 1 else None
 
 
 def at_edge(study: dict, chosen: dict) -> set:
@@ -104,8 +102,7 @@ def at_edge(study: dict, chosen: dict) -> set:
         rates = search["candidates"].values()
         if min(zip(losses, rates))[1] in (min(rates), max(rates)):
             found |= {of["variant"] for of in study["runs"] if of["name"] in search["runs"]}
-    axes = [axis for axis in study["select"] if axis == "finetune.rate"]
-    grids = [sorted(study["axes"][axis], key=float) for axis in axes]
+    grids = [sorted(study["axes"][axis], key=float) for axis in study["select"] if "rate" in axis]
     for variant, (labels, *_) in chosen.items() if study["tasks"] else ():
         edges = [label in (rates[0], rates[-1]) for label, rates in zip(labels, grids)]
         if any(edges) or not any(labels):  # an only rate is the lowest one
@@ -133,10 +130,9 @@ def differences(study: dict, place: str, digits: int, chosen: dict, cells: dict,
         tests, corrected = sorted((x for x in tests if x[1]), key=lambda test: test[1][4]), 0.0
         for rank, (pair, (seeds, mean, low, high, p)) in enumerate(tests):
             corrected = max(corrected, min(1.0, p * (len(tests) - rank)))  # Holm
-            tunings = min(chosen[name][2] for name in pair)
             verdicts = {
                 "too few seeds": seeds < 5,
-                "too few fine-tunings": is_task and tunings < 3,
+                "too few fine-tunings": is_task and min(chosen[name][2] for name in pair) < 3,
                 "undecided": corrected >= 0.05,
                 "undecided: rate at the edge": at_edge(study, chosen) & set(pair),
                 "decided": family is contrasts,
@@ -144,8 +140,8 @@ def differences(study: dict, place: str, digits: int, chosen: dict, cells: dict,
                 "contradicts": True,
             }
             verdict = next(name for name, holds in verdicts.items() if holds)
-            interval = f"{printed(low, digits)} to {printed(high, digits)}"
-            interval = f"{printed(mean, digits, '+')} ({interval})".replace("-", "−")
+            ends = f"{printed(low, digits)} to {printed(high, digits)}"
+            interval = f"{printed(mean, digits, '+')} ({ends})".replace("-", "−")
             texts = {"mean (95 % interval)": interval, "pairs": str(seeds), "verdict": verdict}
             texts["p (Holm)"] = "< 0.001" if corrected < 0.001 else f"{corrected:.3f}"
             row = "Differences", f"{place}: {' − '.join(pair)}"
