@@ -48,8 +48,8 @@ CLAIMS = [Claim("MLM", "LTR", FINDING, "Devlin et al. 2019, table 5", uses=("_tu
 
 
 def get_study(arguments=None):
-    own = {"early": 3, "uses": "+".join(USES), "objectives": "mlm+ltr", "factors": ""}
-    setting = Setting(arguments, draws=3, labels="1000", **own)
+    defaults = {"early": 3, "uses": "+".join(USES), "objectives": "mlm+ltr", "factors": ""}
+    setting = Setting(arguments, draws=3, labels="1000", **defaults)
     mlm = setting.recipe("bert", objectives="mlm")
     early = kept_steps("log", setting.steps(mlm))[-1 - setting.arguments["early"] : -1]
     chosen, tuned = {}, stage_keys("finetune", setting.finetuning("small"))
@@ -70,7 +70,8 @@ def get_study(arguments=None):
     contrasts = pairs + [(name, untrained.get(name, "no pretraining")) for name in names]
     for step in early:
         contrasts += [(f"{first}, {step:,}", f"{other}, {step:,}") for first, other in pairs]
-    own = {"data.format": "segment_pair", "train.keep": "log", "evaluate.sentences": 0}
+    fixed = {"data.format": "segment_pair", "train.keep": "log", "evaluate.sentences": 0}
+    fixed["finetune.train.eval_every"] = 0
     downstream = {
         f"{task}_{use}": {**tuned, **fields, **USES[use], "task": fields.get("task", task)}
         for task, fields in setting.downstream().items()
@@ -81,7 +82,7 @@ def get_study(arguments=None):
         question="After how much pretraining, and in which use, is MLM above left to right?",
         config=mlm,
         axes=chain(last, product(objectives, steps)),
-        overrides={**setting.overrides, **LAST_PIECE, **own, "finetune.train.eval_every": 0},
+        overrides={**setting.overrides, **LAST_PIECE, **fixed},
         downstream=downstream,
         claims=claims_among(CLAIMS, chosen),
         contrasts=contrasts,
