@@ -82,6 +82,7 @@ def step_lines(points: pd.DataFrame) -> Figure:
             if line["step"].max() == 0:
                 colour = COLOURS[names.index(name) % len(COLOURS)]
                 panel.axhline(line["mean"].iloc[0], color=colour, linestyle="--", label=name)
+                panel.axhspan(line["low"].iloc[0], line["high"].iloc[0], color=colour, alpha=0.12)
             else:
                 _draw_line(panel, line.sort_values("step"), "step", names.index(name), name)
         panel.set(title=task, xscale="log")
