@@ -102,7 +102,8 @@ def at_edge(study: dict, chosen: dict) -> set:
         rates = search["candidates"].values()
         if min(zip(losses, rates))[1] in (min(rates), max(rates)):
             found |= {of["variant"] for of in study["runs"] if of["name"] in search["runs"]}
-    grids = [sorted(study["axes"][axis], key=float) for axis in study["select"] if "rate" in axis]
+    axes = [axis for axis in study["select"] if axis == "finetune.rate"]
+    grids = [sorted(study["axes"][axis], key=float) for axis in axes]
     for variant, (labels, *_) in chosen.items() if study["tasks"] else ():
         edges = [label in (rates[0], rates[-1]) for label, rates in zip(labels, grids)]
         if any(edges) or not any(labels):  # an only rate is the lowest one
