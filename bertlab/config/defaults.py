@@ -221,8 +221,8 @@ DEFAULTS = dict(
     ),
     evaluate=dict(
         sentences=64,  # test sentences to score in bits per byte after training; 0: none
-        # bytes of whole test documents to score instead, such as 1_000_000; kinds that take many
-        # passes then score `sentences` of their rows
+        # bytes of whole test documents to score instead, such as 1_000_000; pseudo-log-likelihoods
+        # then score `sentences` of their rows
         bytes=0,
         # module:function that scores baselines on these documents; empty: none
         baselines="bertlab.contrib.ngrams:baselines",

@@ -49,7 +49,6 @@ KINDS = {
     "pseudo-within-word": ("hidden",),
     "any-order": ("hidden",),
 }
-EXACT = tuple(kind for kind, needs in KINDS.items() if needs != ("hidden",))  # one pass per text
 BLOCK = 1000  # texts whose questions are in memory at a time
 
 

@@ -33,7 +33,7 @@ from bertlab.data.corpora.text import read_lines, read_records
 from bertlab.data.prepared import Prepared, load_prepared
 from bertlab.errors import UserError
 from bertlab.evals import floors, similarity
-from bertlab.evals.code_length import EXACT, Scorer, bits_per_byte, by_document, ratio
+from bertlab.evals.code_length import Scorer, bits_per_byte, by_document, ratio
 from bertlab.evals.questions import Text, encode_all, framed
 from bertlab.evals.scoring import guessing
 from bertlab.files import cache_directory
@@ -91,13 +91,13 @@ def merge(before: Metrics, found: Metrics) -> Metrics:
 
 def code_lengths(scorer: Scorer, texts: Sequence[Text], kinds, most=None, chain=None) -> Metrics:
     """Bits per byte and perplexity by kind of score, with sums by document if the texts have
-    documents. Kinds of many passes score `most` random texts (None: all); `chain` is the language
-    of the texts, if it is known."""
+    documents. Pseudo-log-likelihoods, which take a pass per piece, score `most` random texts (None:
+    all); `chain` is the language of the texts, if it is known."""
     found, unk_id = {}, scorer.model.tokenizer.unk_id
     order = np.random.default_rng(0).permutation(len(texts))
     drawn = [texts[number] for number in np.sort(order[:most])]
     for kind in kinds:
-        if not (some := texts if kind in EXACT else drawn):
+        if not (some := drawn if kind.startswith("pseudo") else texts):
             continue
         scores = scorer.score(some, kind)
         metrics = bits_per_byte(some, scores, unk_id)
