@@ -100,7 +100,7 @@ def at_edge(study: dict, chosen: dict) -> set:
         records = [study["records"].get((of, "pretrain", "")) for of in search["candidates"]]
         losses = [(of or UNFINISHED)["scores"]["valid"]["loss"] for of in records]
         rates = search["candidates"].values()
-        if min(zip(losses, rates))[1] in (min(rates), max(rates)):
+        if len(rates) > 1 and min(zip(losses, rates))[1] in (min(rates), max(rates)):
             found |= {of["variant"] for of in study["runs"] if of["name"] in search["runs"]}
     axes = [axis for axis in study["select"] if axis == "finetune.rate"]
     grids = [sorted(study["axes"][axis], key=float) for axis in axes]

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from bertlab.studies import comparisons
-from bertlab.studies.records import Results
+from bertlab.studies.records import Record, Results
 from bertlab.transfer.examples import cut_lines
 
 NEAR_GUESSING = 0.97  # times what guessing by frequency costs
@@ -36,7 +36,7 @@ def plateau(results: Results) -> Iterator[str]:
         for metric, nats in record.get("evaluation", {}).get("test", {}).items():
             objective = metric.removesuffix("/guessing")
             loss = record["scores"].get("valid", {}).get(f"{objective}/loss")
-            if objective != metric and record["step"] and loss:
+            if objective != metric and loss and _trains(record, objective):
                 trained[objective] += 1
                 if loss >= NEAR_GUESSING * nats:
                     stuck[objective].append(record["run"])
@@ -45,6 +45,13 @@ def plateau(results: Results) -> Iterator[str]:
             f"{objective} was not learned in {len(names)} of {trained[objective]} pretrainings"
             f" ({_listing(names)}): its held-out loss is no better than guessing by frequency."
         )
+
+
+def _trains(record: Record, objective: str) -> bool:
+    """Whether a pretraining's last phase trains an objective."""
+    weight, config = f"objectives.{objective}.weight", record["config"]
+    last_phase = (config.get("train.phases") or "").split(";")[-1].split()
+    return record["step"] > 0 and config.get(weight) != 0 and f"{weight}=0" not in last_phase
 
 
 def diverged(results: Results) -> Iterator[str]:
@@ -100,10 +107,11 @@ def other_data(results: Results) -> Iterator[str]:
         if record["stage"] == "pretrain" and record["step"] and record["data_hash"]:
             settings = {k: v for k, v in record["config"].items() if k.startswith("data.")}
             key = json.dumps([settings, record["step"]], sort_keys=True)
-            groups[key][record["data_hash"]].append(record["run"])
-    for hashes in groups.values():
-        if len(hashes) > 1:
-            names = " and ".join(_listing(names) for names in hashes.values())
+            hashes = frozenset(record["data_hash"].split())  # phases read the same batches on
+            groups[key][hashes].append(record["run"])
+    for readers in groups.values():
+        if len(readers) > 1:
+            names = " and ".join(_listing(names) for names in readers.values())
             yield f"Runs with the same data settings read different batches: {names}."
 
 

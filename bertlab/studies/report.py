@@ -178,15 +178,18 @@ def cost_table(results: Results) -> pd.DataFrame:
 
 
 def provenance_table(results: Results) -> pd.DataFrame:
-    """Recipe and test items of a study; versions, commits and machines of all runs."""
+    """Recipe and test items of a study; versions, commits, machines and time of all runs."""
     environments = [record["environment"] for record in results.records]
     machines = [of | of.get("packages", {}) for of in environments]
     marks = {record["task"]: record.get("correct", {}).get("test") for record in results.records}
     items = [f"{task}: {mark['items']:,}" for task, mark in marks.items() if mark]
     found = {"recipe": [results.study.get("config")], "test items": ["; ".join(items)]}
-    for name in ("bertlab", "jax", "git commit", "python", "platform"):
+    for name in ("bertlab", "jax", "git commit", "python"):
         found[name] = [machine.get(name.replace(" ", "_")) for machine in machines]
     found["devices"] = [", ".join(sorted(set(of.get("devices", ())))) for of in machines]
+    found["cores"] = [str(of.get("cores", "")) for of in machines]
+    found["precision"] = [record["config"].get("model.dtype") for record in results.records]
+    found["training, all runs"] = [duration(sum(of["seconds"] or 0 for of in results.records))]
     if results.study.get("read_only"):
         found["status"] = ["read-only: today's version reads other batches, so no sweep goes on"]
     rows = [[name, ", ".join(dict.fromkeys(filter(None, of)))] for name, of in found.items()]

@@ -48,14 +48,14 @@ class Search:
         return self.candidates[min(losses, key=lambda name: (losses[name], self.candidates[name]))]
 
     def at_edge(self, losses: Mapping[str, float]) -> float | None:
-        """The selected rate, if it is the lowest or highest."""
+        """The selected rate, if it is the lowest or highest of several."""
         rates, best = list(self.candidates.values()), self.selected(losses)
-        return best if best in (rates[0], rates[-1]) else None
+        return best if len(rates) > 1 and best in (rates[0], rates[-1]) else None
 
     def extended(self, losses: Mapping[str, float]) -> "Search":
-        """The search with one more rate beyond the best one, if that is at an edge of several."""
+        """The search with one more rate beyond the best one, if that is at an edge."""
         rates, best = list(self.candidates.values()), self.at_edge(losses)
-        if best is None or len(rates) == 1:
+        if best is None:
             return self
         neighbour = rates[1] if best == rates[0] else rates[-2]
         beyond = float(f"{best**2 / neighbour:.3g}")

@@ -30,7 +30,7 @@ FINDINGS = [
     ("CLM, continued as MLM", "MLM, continued", "MLM from CLM above MLM from MLM"),
 ]
 CONTRASTS = [(f"{share:.0%} CLM then MLM", "MLM") for share in SHARES]
-CONTRASTS += [("MLM", "CLM from the left"), ("MLM", "no pretraining"), ("CLM", "no pretraining")]
+CONTRASTS += [("CLM from the left", "MLM"), ("MLM", "no pretraining"), ("CLM", "no pretraining")]
 
 
 def clm_first(share, steps):

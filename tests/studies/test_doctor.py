@@ -28,6 +28,14 @@ def test_a_clean_study_has_no_findings(study):
     assert found(study) == set()
 
 
+def test_an_objective_of_an_earlier_phase_may_be_forgotten(study):
+    stay_on_the_plateau(study)
+    phases = "0.5 objectives.ltr.weight=0; 0.5 objectives.mlm.weight=0"
+    edit(study / RUN / "config.json", lambda of: of.update(train={"phases": phases}))
+    edit(study / RUN / "result.json", lambda of: of.update(data_hash=["data-1", "data-1"]))
+    assert found(study) == set()
+
+
 def remove_result(folder):
     (folder / RUN / "result.json").unlink()
 
