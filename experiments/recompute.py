@@ -102,11 +102,10 @@ def at_edge(study: dict, chosen: dict) -> set:
         rates = search["candidates"].values()
         if len(rates) > 1 and min(zip(losses, rates))[1] in (min(rates), max(rates)):
             found |= {of["variant"] for of in study["runs"] if of["name"] in search["runs"]}
-    axes = [axis for axis in study["select"] if axis == "finetune.rate"]
-    grids = [sorted(study["axes"][axis], key=float) for axis in axes]
+    rates = sorted(study["axes"].get("finetune.rate", ()), key=float)
+    edges = {"", *rates[:1], *rates[-1:]}  # an only rate has no label
     for variant, (labels, *_) in chosen.items() if study["tasks"] else ():
-        edges = [label in (rates[0], rates[-1]) for label, rates in zip(labels, grids)]
-        if any(edges) or not any(labels):  # an only rate is the lowest one
+        if not rates or labels[-1] in edges:  # the rate is the last of the labels
             found.add(variant)
     return found
 
@@ -212,9 +211,8 @@ def recompute(study: dict, cells: dict, findings: list) -> dict:
             tests = [of["scores"]["test"] for of in same]
             if scores := [test[key] for test in tests if key in test]:
                 found[name] = printed(np.mean(scores), digits)
-        for name, text in found.items():
-            if heading == "Scores" or name in rows:  # models from random values have no bits
-                values[heading, name, column] = text
+        shown = found if heading == "Scores" else found.keys() & rows  # untrained: no bits
+        values |= {(heading, name, column): found[name] for name in shown}
         if heading == "Scores" and "pseudo" not in metric:
             values |= differences(study, task or metric, digits, chosen, cells, findings)
     return values
@@ -226,8 +224,7 @@ def main(folder: Path) -> int:
     for path in sorted(folder.glob("*/*.jsonl.zst")):
         cells = read_cells((path.parent / "README.md").read_text())
         study = read(path)
-        values = recompute(study, cells, findings)
-        pages[path.parent.name] = cells, values, study.get("answer") or ""
+        pages[path.parent.name] = cells, recompute(study, cells, findings), study.get("answer", "")
     about = re.search(".*published findings.*", (folder / "README.md").read_text())[0]
     counts = [len(findings), sum(of[0] > 0 for of in findings), sum(of[1] < 0 for of in findings)]
     verdicts = Counter(of[2] for of in findings)
